@@ -5,11 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::clients::figure::Row;
-use crate::clients::tool::Tool;
-use crate::container::Runtime;
+use crate::build::container::Runtime;
 use crate::executor::LOCAL;
-use crate::peer::figure::Work;
 
 /// Builds a release, measures it, and records the result.
 #[derive(Debug, Parser)]
@@ -40,22 +37,13 @@ impl Cli {
     /// The files that stand for inputs, by the inputs' ids.
     #[must_use]
     pub fn given(&self) -> BTreeMap<String, PathBuf> {
-        let inputs = match &self.command {
-            Verb::ReleaseBench(flags) => &flags.inputs,
-            Verb::Fetch(flags) => &flags.inputs,
-            Verb::Lab(flags) => &flags.inputs,
-            Verb::Serve(flags) => &flags.inputs,
-            Verb::PeerBench(flags) => &flags.inputs,
-            Verb::Soak(flags) => &flags.inputs,
-            Verb::GpuProof { step: GpuProof::Pack(flags) } => &flags.inputs,
-            Verb::Kernels(_)
-            | Verb::ClientBench(_)
-            | Verb::ScaleBench(_)
-            | Verb::Node(_)
-            | Verb::Ingest(_)
-            | Verb::GpuProof { .. } => return BTreeMap::new(),
-        };
-        inputs.given.iter().cloned().collect()
+        match &self.command {
+            Verb::ReleaseBench(flags) => flags.inputs.by_id(),
+            Verb::Fetch(flags) => flags.inputs.by_id(),
+            Verb::Lab(flags) => flags.inputs.by_id(),
+            Verb::Serve(flags) => flags.inputs.by_id(),
+            Verb::Kernels(_) | Verb::Node(_) | Verb::Ingest(_) => BTreeMap::new(),
+        }
     }
 }
 
@@ -74,31 +62,25 @@ pub enum Verb {
     Serve(Serve),
     /// Run the engine's op benches, and a model beside the machine's limits, and record them.
     Kernels(Kernels),
-    /// Measure the working tree beside another engine, over the same file, and print the table.
-    PeerBench(PeerBench),
-    /// Measure the load generator beside others and a raw-socket client, against an emitter that
-    /// keeps its own log, and print the table.
-    ClientBench(ClientBench),
-    /// Time the registry's tools and the site over a registry that is made up at size, and print the
-    /// table.
-    ScaleBench(ScaleBench),
-    /// Keep the working tree's server under load, and see whether it holds more and more.
-    Soak(Soak),
     /// Carry out a job of a campaign: what its controller has put into a folder.
     #[command(hide = true)]
     Node(NodeFlags),
-    /// Show what a release does on a machine without network and compiler, in stages.
-    GpuProof {
-        #[command(subcommand)]
-        step: GpuProof,
-    },
 }
 
+/// Files that stand for inputs.
 #[derive(Debug, Args, Default)]
 pub struct Inputs {
     /// Use this file for an input instead of fetching it; its hash must be the pinned one.
     #[arg(long = "input", value_name = "ID=PATH", value_parser = parse_input)]
-    pub given: Vec<(String, PathBuf)>,
+    given: Vec<(String, PathBuf)>,
+}
+
+impl Inputs {
+    /// The files, by the inputs' ids.
+    #[must_use]
+    pub fn by_id(&self) -> BTreeMap<String, PathBuf> {
+        self.given.iter().cloned().collect()
+    }
 }
 
 /// Where launches are made, and where their records go.
@@ -267,145 +249,6 @@ pub struct Kernels {
     pub registry: Option<PathBuf>,
 }
 
-/// The peer is fetched and built into the cache; nothing of it enters the clone.
-#[derive(Debug, Args)]
-pub struct PeerBench {
-    /// A file of `suite/engines/` that has a `[source]`.
-    #[arg(value_name = "ENGINE")]
-    pub engine: String,
-    /// A file of `suite/models/`; else the first model of the target `cpu`.
-    #[arg(long, value_name = "ID")]
-    pub model: Option<String>,
-    /// Threads of each engine; else as many as the machine has cores.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub threads: Option<u32>,
-    /// How often each figure is measured on each side.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub repeats: u32,
-    /// Only this; may be repeated.
-    #[arg(long = "figure", value_enum, value_name = "NAME")]
-    pub figures: Vec<Work>,
-    /// All but this, such as `perplexity`, which takes minutes; may be repeated.
-    #[arg(long = "skip", value_enum, value_name = "NAME")]
-    pub skipped: Vec<Work>,
-    /// Print one JSON document instead of the table.
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub inputs: Inputs,
-}
-
-/// One load follows the other, each answered in full. Between two of them the server's memory,
-/// descriptors and threads are read; those of the last quarter are held against the second's.
-#[derive(Debug, Args)]
-pub struct Soak {
-    /// For how long.
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub minutes: u32,
-    /// A file of `suite/models/`; else the first model of the target `cpu`.
-    #[arg(long, value_name = "ID")]
-    pub model: Option<String>,
-    #[command(flatten)]
-    pub inputs: Inputs,
-}
-
-/// Client and emitter have a core each. Everything that is measured is kept under
-/// `target/client-bench`, so that rows can be measured one at a time.
-#[derive(Debug, Args)]
-pub struct ClientBench {
-    /// Only this row; may be repeated.
-    #[arg(long = "row", value_enum, value_name = "NAME")]
-    pub rows: Vec<Row>,
-    /// All but this client, such as `aiperf`, whose installation has 1.2 GB; may be repeated.
-    #[arg(long = "skip", value_enum, value_name = "CLIENT")]
-    pub skipped: Vec<Tool>,
-    /// How often each client is measured in each row, in turns.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub repeats: u32,
-    /// The core of the emitter, on which it waits awake.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub emitter_core: usize,
-    /// The core of the client.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub client_core: usize,
-    /// Measure nothing, and tell what is kept.
-    #[arg(long, conflicts_with = "rows")]
-    pub kept: bool,
-    /// Write the table into `docs/METHOD.md` too.
-    #[arg(long)]
-    pub document: bool,
-    /// Print one JSON document instead of the table.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// The registry is a repository under `target/` that is gone afterwards; the site is made of a tenth
-/// of its records.
-#[derive(Debug, Args)]
-pub struct ScaleBench {
-    /// Records of the registry. What is wanted is wanted of as many as there are by default.
-    #[arg(long, value_name = "N", default_value_t = crate::scale::WANTED_OF, value_parser = clap::value_parser!(u64).range(20..=1_000_000))]
-    pub records: u64,
-    /// How often each command is timed.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub repeats: u32,
-    /// Make the registry in this folder, which must not be there yet, and leave it.
-    #[arg(long, value_name = "DIR")]
-    pub keep: Option<PathBuf>,
-    /// Write the table into `docs/METHOD.md` too.
-    #[arg(long)]
-    pub document: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum GpuProof {
-    /// Build a release and put it into a folder, with all that the stages need.
-    Pack(PackFlags),
-    /// Carry out the stages that have not been carried out yet.
-    Run(RunFlags),
-    /// Record the results.
-    Collect(CollectFlags),
-}
-
-#[derive(Debug, Args)]
-pub struct PackFlags {
-    /// Such as `v0.10.0`; not needed with `--worktree`.
-    #[arg(value_name = "VERSION")]
-    pub release: Option<String>,
-    /// Pack the working tree as it is; its records are never committed.
-    #[arg(long)]
-    pub worktree: bool,
-    /// A file of `suite/proofs/`.
-    #[arg(long, value_name = "ID", default_value = "h200-141g")]
-    pub proof: String,
-    /// The folder; else one under `target/proofs/`.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    #[command(flatten)]
-    pub inputs: Inputs,
-}
-
-#[derive(Debug, Args)]
-pub struct RunFlags {
-    /// Where results go, and where those of an earlier call are; else `proof-results`. An archive
-    /// of the folder is kept beside it.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Only this stage; may be repeated.
-    #[arg(long, value_name = "STAGE")]
-    pub only: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct CollectFlags {
-    /// What `run --out` wrote: the folder, or its archive.
-    #[arg(value_name = "RESULTS")]
-    pub results: PathBuf,
-    /// The repository that holds `results/`; else this clone.
-    #[arg(long, value_name = "DIR")]
-    pub registry: Option<PathBuf>,
-}
-
 fn parse_hours(text: &str) -> Result<f64, String> {
     let hours: f64 = text.parse().map_err(|_| "expected a number of hours".to_owned())?;
     match hours.is_finite() && hours > 0.0 {
@@ -451,16 +294,7 @@ mod tests {
             &["lab", "x", "--resume", "--dry-run"],
             &["lab", "x", "--resume", "--max-runs", "9"],
             &["kernels", "v1.0.0", "--worktree"],
-            &["peer-bench"],
-            &["peer-bench", "llama.cpp", "--repeats", "0"],
-            &["peer-bench", "llama.cpp", "--threads", "0"],
-            &["peer-bench", "llama.cpp", "--figure", "beauty"],
             &["serve", "v1.0.0"],
-            &["client-bench", "--row", "beauty"],
-            &["client-bench", "--kept", "--row", "paced"],
-            &["client-bench", "--repeats", "0"],
-            &["scale-bench", "--records", "19"],
-            &["scale-bench", "--repeats", "0"],
         ] {
             let words = ["redline-campaign"].iter().chain(args);
             assert!(Cli::try_parse_from(words).is_err(), "{args:?} was taken");

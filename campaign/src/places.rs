@@ -96,7 +96,7 @@ impl Places {
         self.root.join("target/scale-bench")
     }
 
-    /// What `gpu-proof` packs and collects.
+    /// What `gpu-validation` packs and collects.
     #[must_use]
     pub fn proof(&self, name: &str) -> PathBuf {
         self.root.join("target/proofs").join(name)

@@ -9,24 +9,24 @@ use nix::poll::{PollFd, PollFlags, poll};
 use schema::exit::Exit;
 use schema::verdict::Stage;
 
-use crate::brief::Brief;
+use crate::build::sides;
 use crate::cli::ReleaseBench;
-use crate::collect;
-use crate::confirm;
 use crate::console::about;
-use crate::decide::{Decided, decide, ready_cells};
-use crate::drive::{Drive, jobs_of};
+use crate::executor::collect;
+use crate::executor::confirm;
+use crate::executor::drive::{Drive, jobs_of};
+use crate::executor::journal::{Journal, Line};
 use crate::executor::local::Local;
+use crate::executor::ready::Ready;
+use crate::executor::resume;
 use crate::executor::slurm::Slurm;
 use crate::executor::{Executor, LOCAL, SLURM};
-use crate::finish::finish;
-use crate::journal::{Journal, Line};
 use crate::lock::Lock;
+use crate::plan::brief::Brief;
+use crate::plan::decide::{Decided, decide, ready_cells};
 use crate::process::Interrupt;
 use crate::publish::Registry;
-use crate::ready::Ready;
-use crate::resume;
-use crate::sides;
+use crate::publish::finish::finish;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
@@ -239,8 +239,8 @@ pub fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::brief::CellBrief;
-    use crate::estimate::Estimate;
+    use crate::plan::brief::CellBrief;
+    use crate::plan::estimate::Estimate;
     use clap::Parser;
 
     fn flags(args: &[&str]) -> ReleaseBench {

@@ -6,16 +6,16 @@ use std::process::Command;
 
 use schema::exit::Exit;
 
+use crate::build::sides::{Origin, Wanted, build_one};
 use crate::cli::Serve;
 use crate::git::Git;
 use crate::inputs::Input;
-use crate::launch::{Filling, command_line};
 use crate::lock::Lock;
+use crate::node::run::Engine;
 use crate::plan::Side;
+use crate::plan::launch::{Filling, command_line};
+use crate::plan::release;
 use crate::process::ProcessError;
-use crate::release;
-use crate::run::Engine;
-use crate::sides::{Origin, Wanted, build_one};
 use crate::stop::Stop;
 use crate::world::World;
 

@@ -83,12 +83,12 @@ pub fn named(name: &str) -> Result<&'static Metric, BestError> {
     })
 }
 
-/// What is asked.
+/// Workload: the requests and how they are drawn.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// The model's id.
     pub model: String,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: String,
     /// `id`, or `id@rev`; all of them where it is not given.
     pub scenario: Option<String>,
@@ -147,7 +147,7 @@ pub struct Candidate {
     pub release: String,
     /// Name of the metric that was asked for.
     pub metric: &'static str,
-    /// Over the repeats, in the metric's unit.
+    /// Median over the runs, in the metric's unit.
     pub figure: Summary,
     /// Start of the last of its runs, RFC 3339.
     pub measured_at: Option<String>,

@@ -12,11 +12,11 @@ pub struct RunFacts {
     pub engine: String,
     /// The engine's version.
     pub release: String,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: String,
     /// The model's id.
     pub model: String,
-    /// Configuration slug without its hash.
+    /// Slug of the configuration, without its hash.
     pub config: String,
     /// `id@rev`.
     pub scenario: String,
@@ -39,9 +39,9 @@ pub struct RunFacts {
 pub struct Broken {
     /// Id of the rule.
     pub rule: String,
-    /// How much it weighs.
+    /// Level of the rule: error or warning.
     pub level: Level,
-    /// What was seen, in words.
+    /// Message of the request's failure.
     pub detail: Option<String>,
     /// True when the rule came after the run was judged.
     pub later: bool,

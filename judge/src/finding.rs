@@ -63,7 +63,7 @@ pub struct Finding {
     pub rule: &'static str,
     /// True when the registry is unsound; false for a remark.
     pub breach: bool,
-    /// What was seen, in words.
+    /// Message of the request's failure.
     pub detail: String,
     /// What can be done about it.
     pub hint: Option<String>,

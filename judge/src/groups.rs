@@ -22,7 +22,7 @@ pub struct GroupRule {
     pub title: &'static str,
     /// Why it matters: a sentence for pages.
     pub why: &'static str,
-    /// How much it weighs.
+    /// Level of the rule: error or warning.
     pub level: Level,
     /// First revision of the rules that has this rule.
     pub since: u32,
@@ -81,7 +81,7 @@ pub struct Badge {
     pub run: String,
     /// `error` or `warning`.
     pub level: &'static str,
-    /// What was seen, in words.
+    /// Message of the request's failure.
     pub detail: Option<String>,
     /// True when the rule came after the run was judged.
     pub later: bool,

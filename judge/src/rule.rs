@@ -16,7 +16,7 @@ pub struct Rule {
     pub title: &'static str,
     /// Why it matters: a sentence for pages.
     pub why: &'static str,
-    /// How much it weighs.
+    /// Level of the rule: error or warning.
     pub level: Level,
     /// The level on machines without a GPU, where client and server share the cores.
     pub level_on_cpu: Level,

@@ -61,7 +61,7 @@ pub struct Draft {
     pub targets: Vec<String>,
     /// Why, for whoever reads it later.
     pub reason: String,
-    /// Where that can be seen: addresses or files.
+    /// Evidence for the reason: URLs or files.
     pub evidence: Vec<String>,
     /// Id of the record that takes the place of what is retracted.
     pub replaced_by: Option<String>,

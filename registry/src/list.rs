@@ -73,11 +73,11 @@ pub struct Row {
     pub engine: String,
     /// The engine's version.
     pub release: String,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: String,
     /// The model's id.
     pub model: String,
-    /// Configuration slug without its hash.
+    /// Slug of the configuration, without its hash.
     pub config: String,
     /// `id@rev`.
     pub scenario: String,
@@ -100,7 +100,7 @@ pub struct Filter {
     pub engine: Option<String>,
     /// With or without its `v`.
     pub release: Option<String>,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: Option<String>,
     /// The model's id.
     pub model: Option<String>,

@@ -14,7 +14,7 @@ fn clients_are_measured_kept_and_written_into_the_method() {
     }
     let clone = Clone::of_this_repository(&[]);
     let words = [&ALONE[..], &["2", "--row", "spread", "--json"]].concat();
-    let ended = clone.run("redline-campaign", &words);
+    let ended = clone.run("redline-peers", &words);
     assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
     let told: Value = serde_json::from_str(&ended.stdout).expect("JSON");
     let spread = &told["rows"]["spread"];
@@ -27,7 +27,7 @@ fn clients_are_measured_kept_and_written_into_the_method() {
     let text = std::fs::read_to_string(kept).expect("it is kept");
     assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), told);
 
-    let ended = clone.run("redline-campaign", &["client-bench", "--kept", "--document"]);
+    let ended = clone.run("redline-peers", &["client-bench", "--kept", "--document"]);
     assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
     let method = std::fs::read_to_string(clone.root().join("docs/METHOD.md")).expect("readable");
     let line = ended.stdout.lines().find(|line| line.contains("ITL spread")).expect("a line");
@@ -39,5 +39,5 @@ fn clients_are_measured_kept_and_written_into_the_method() {
 fn a_core_that_is_not_there_is_refused() {
     let clone = Clone::of_this_repository(&[]);
     let words = [&ALONE[..], &["1", "--row", "spread", "--client-core", "1000"]].concat();
-    clone.run("redline-campaign", &words).expect_code(4).expect_said("core 1000");
+    clone.run("redline-peers", &words).expect_code(4).expect_said("core 1000");
 }

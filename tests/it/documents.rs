@@ -6,7 +6,7 @@ use std::path::Path;
 use tests::clone::repository;
 use tests::program::{Ended, built, command, run, system};
 
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 8] = [
     "redline",
     "redline-bench",
     "redline-emitter",
@@ -14,6 +14,7 @@ const PROGRAMS: [&str; 7] = [
     "redline-results",
     "redline-site",
     "redline-campaign",
+    "redline-peers",
 ];
 
 #[test]
@@ -98,7 +99,7 @@ impl Shown {
                 return helps;
             }
             helps.push(own);
-            programs = vec!["redline-campaign", "redline-results"];
+            programs = vec!["redline-campaign", "redline-peers", "redline-results"];
         }
         let verb = [self.verb.as_str()];
         let both: Vec<&str> = verb.into_iter().chain(self.next.as_deref()).collect();
@@ -177,8 +178,8 @@ fn every_command_in_a_document_exists_with_its_flags() {
 #[test]
 fn a_command_is_read_with_its_flags() {
     let read = |code| Shown::read(code).expect("a command");
-    let shown = read("cargo xtask gpu-proof pack --proof=x [--worktree] -- --own # why --not");
-    assert_eq!((shown.program.as_str(), shown.verb.as_str()), ("xtask", "gpu-proof"));
+    let shown = read("cargo xtask gpu-validation pack --proof=x [--worktree] -- --own # why --not");
+    assert_eq!((shown.program.as_str(), shown.verb.as_str()), ("xtask", "gpu-validation"));
     assert_eq!(shown.next.as_deref(), Some("pack"));
     assert_eq!(shown.flags.iter().collect::<Vec<_>>(), ["--proof", "--worktree"]);
     assert_eq!(read("redline bench MODEL -p 512").flags.len(), 1);

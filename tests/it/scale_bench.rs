@@ -9,7 +9,7 @@ const SMALL: [&str; 5] = ["scale-bench", "--records", "40", "--repeats", "1"];
 fn tools_are_timed_over_a_made_up_registry_that_is_gone_afterwards() {
     let clone = Clone::of_this_repository(&[]);
     let words = [&SMALL[..], &["--document"]].concat();
-    let ended = clone.run("redline-campaign", &words).expect_code(0);
+    let ended = clone.run("redline-peers", &words).expect_code(0);
     for title in ["check, without an index", "check, again", "list", "diff of two", "the site"] {
         assert!(ended.stdout.contains(&format!("| {title}")), "{}", ended.stdout);
     }
@@ -25,9 +25,9 @@ fn tools_are_timed_over_a_made_up_registry_that_is_gone_afterwards() {
 fn a_registry_that_is_kept_is_sound_and_never_written_over_another() {
     let clone = Clone::of_this_repository(&[]);
     let words = [&SMALL[..], &["--keep", "made-up"]].concat();
-    clone.run("redline-campaign", &words).expect_code(0);
+    clone.run("redline-peers", &words).expect_code(0);
     let check = ["check", "--registry", "made-up"];
     clone.run("redline-results", &check).expect_code(0);
-    let again = clone.run("redline-campaign", &words).expect_code(2);
+    let again = clone.run("redline-peers", &words).expect_code(2);
     again.expect_said("`made-up` is not empty");
 }

@@ -18,7 +18,7 @@ fn extra_a_minute_of_load_leaves_a_server_as_it_was() {
         built("redline").display()
     );
     let path = path_with(&target, &[("cargo", &cargo)]);
-    let mut soak = clone.program("redline-campaign", &["soak", "--minutes", "1"]);
+    let mut soak = clone.program("redline-peers", &["soak", "--minutes", "1"]);
     soak.env("PATH", path).env("CARGO_TARGET_DIR", &target);
     let soak = soak.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let ended = wait(soak, Duration::from_mins(10)).expect_code(0);

@@ -15,6 +15,7 @@ const TOOLS: &[&str] = &[
     "redline-results",
     "redline-site",
     "redline-campaign",
+    "redline-peers",
 ];
 
 /// Verbs of `redline-results` that also start `redline-site`, to render the pages.
@@ -46,6 +47,15 @@ fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
 pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
     tools(shell)?;
     run(shell, "redline-campaign", verb, rest)
+}
+
+/// Builds and runs `redline-peers VERB REST`.
+///
+/// # Errors
+/// A program does not build or cannot be started.
+pub fn run_peers(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
+    tools(shell)?;
+    run(shell, "redline-peers", verb, rest)
 }
 
 /// Builds and runs `redline-results VERB REST` on the registry of this tree.

@@ -24,8 +24,9 @@ Measure
                           (--records N; --document: into docs/METHOD.md)
   soak                    detect memory leaks: keep the working tree's server under load
                           (--minutes N; default: an hour)
-  gpu-proof pack VERSION  pack a release into a bundle that validates it on a machine with a GPU,
-                          without network or compiler; `gpu-proof collect` records the results
+  gpu-validation pack VERSION
+                          pack a release into a bundle that validates it on a machine with a GPU,
+                          without network or compiler; `gpu-validation collect` records the results
   serve VERSION --model ID
                           build that release and serve a model with it
   fetch [ID...]           fetch models and data sets into the cache
@@ -69,6 +70,11 @@ pub enum Command {
         verb: &'static str,
         rest: Vec<OsString>,
     },
+    /// Verb of `redline-peers`, with its arguments.
+    Peers {
+        verb: &'static str,
+        rest: Vec<OsString>,
+    },
     /// Verb of `redline-results`, with its arguments.
     Results {
         verb: &'static str,
@@ -104,11 +110,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
         Some("lab") => Command::Campaign { verb: "lab", rest },
         Some("ingest") => Command::Campaign { verb: "ingest", rest },
         Some("kernels") => Command::Campaign { verb: "kernels", rest },
-        Some("peer-bench") => Command::Campaign { verb: "peer-bench", rest },
-        Some("client-bench") => Command::Campaign { verb: "client-bench", rest },
-        Some("scale-bench") => Command::Campaign { verb: "scale-bench", rest },
-        Some("soak") => Command::Campaign { verb: "soak", rest },
-        Some("gpu-proof") => Command::Campaign { verb: "gpu-proof", rest },
+        Some("peer-bench") => Command::Peers { verb: "peer-bench", rest },
+        Some("client-bench") => Command::Peers { verb: "client-bench", rest },
+        Some("scale-bench") => Command::Peers { verb: "scale-bench", rest },
+        Some("soak") => Command::Peers { verb: "soak", rest },
+        Some("gpu-validation") => Command::Peers { verb: "gpu-validation", rest },
         Some("serve") => Command::Campaign { verb: "serve", rest },
         Some("fetch") => Command::Campaign { verb: "fetch", rest },
         Some("diff") => Command::Results { verb: "diff", rest },

@@ -44,6 +44,7 @@ fn run(shell: &Shell, command: Command) -> Result<u8> {
             Ok(0)
         }
         Command::Campaign { verb, rest } => build::run_campaign(shell, verb, &rest),
+        Command::Peers { verb, rest } => build::run_peers(shell, verb, &rest),
         Command::Results { verb, rest } => build::run_results(shell, verb, &rest),
         Command::Site { rest } => build::run_site(shell, &rest),
         Command::Codegen { check } => codegen::run(shell, check),

@@ -14,8 +14,8 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::{Executor, Handle, JobEnd, JobSpec, JobState, LOCAL};
+use crate::executor::job::JobPlaces;
 use crate::files::{FileError, make_dir, read_text, write_whole};
-use crate::job::JobPlaces;
 use crate::process::ProcessError;
 use crate::stop::Stop;
 

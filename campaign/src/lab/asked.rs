@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::budget;
 use super::check::opposite;
 use crate::cli::{Lab, ReleaseBench};
-use crate::decide::Decided;
 use crate::files::read_text;
 use crate::plan::Side;
+use crate::plan::decide::Decided;
 use crate::stop::Stop;
 use crate::world::World;
 

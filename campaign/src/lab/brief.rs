@@ -7,10 +7,10 @@ use schema::lab::{Combine, LabBudget};
 
 use super::asked::ReadyLab;
 use super::budget::cell_us;
-use crate::brief::basis;
 use crate::console::about;
-use crate::decide::Decided;
-use crate::estimate::{Estimate, tokens_per_s_assumed};
+use crate::plan::brief::basis;
+use crate::plan::decide::Decided;
+use crate::plan::estimate::{Estimate, tokens_per_s_assumed};
 
 /// The plan as text.
 #[must_use]

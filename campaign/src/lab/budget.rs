@@ -4,10 +4,10 @@
 use schema::lab::{LabBudget, LabOutline, Round};
 
 use super::asked::ReadyLab;
-use crate::brief::CellBrief;
-use crate::decide::Decided;
-use crate::estimate::assumed_us;
-use crate::journal::{Reached, State};
+use crate::executor::journal::{Reached, State};
+use crate::plan::brief::CellBrief;
+use crate::plan::decide::Decided;
+use crate::plan::estimate::assumed_us;
 use crate::stop::Stop;
 
 /// Microseconds of an hour.

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use schema::engine::EngineFile;
 use schema::lab::{LabFile, flag_name};
 
-use crate::decide::Decided;
-use crate::launch::Asked;
+use crate::plan::decide::Decided;
+use crate::plan::launch::Asked;
 use crate::stop::Stop;
 use crate::world::World;
 

@@ -9,13 +9,13 @@ use toml::{Table, Value};
 
 use super::asked::ReadyLab;
 use super::question::{self, Next};
+use crate::build::sides::REDLINE;
+use crate::executor::journal::Journal;
+use crate::executor::ready::Ready;
 use crate::files::write_whole;
-use crate::journal::Journal;
-use crate::launch::{Filling, command_line};
 use crate::plan::Side;
+use crate::plan::launch::{Filling, command_line};
 use crate::publish::Registry;
-use crate::ready::Ready;
-use crate::sides::REDLINE;
 use crate::stop::Stop;
 use crate::world::World;
 

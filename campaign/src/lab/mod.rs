@@ -17,18 +17,18 @@ use schema::exit::Exit;
 pub use asked::ReadyLab;
 pub use conclude::tell;
 
+use crate::build::sides;
 use crate::cli::Lab;
 use crate::console::about;
-use crate::decide::{Decided, decide, ready_cells};
 use crate::executor::Executor;
-use crate::finish;
-use crate::journal::{Journal, Line};
+use crate::executor::journal::{Journal, Line};
+use crate::executor::ready::Ready;
+use crate::executor::resume;
+use crate::inputs::workload::draw;
 use crate::lock::Lock;
-use crate::proof::pack::draw;
-use crate::ready::Ready;
+use crate::plan::decide::{Decided, decide, ready_cells};
+use crate::publish::finish;
 use crate::release_bench::{ASK_BEYOND, check_executor, consent, executor, registry};
-use crate::resume;
-use crate::sides;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 use explore::Explore;
@@ -128,7 +128,7 @@ fn carry_out(
 ) -> Result<Exit, Stop> {
     Explore::new(world, executor, journal, ids).carry_out()?;
     let mut ready = explore::ready(journal).clone();
-    let records = crate::collect::records(&journal.places().overlay())?;
+    let records = crate::executor::collect::records(&journal.places().overlay())?;
     if let Some(record) = records.first() {
         // A node elsewhere knows better what it is.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);

@@ -4,9 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use campaign::container::{Container, Runtime};
-use campaign::launch::{Asked, CommandLine, Filling, command_line, container_line, image_name};
-use campaign::split_flags;
+use campaign::build::container::{Container, Runtime};
+use campaign::plan::launch::{
+    Asked, CommandLine, Filling, command_line, container_line, image_name,
+};
+use campaign::plan::split_flags;
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
 

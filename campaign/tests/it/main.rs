@@ -10,9 +10,10 @@ mod journey;
 mod kernels;
 mod lab;
 mod launch_lines;
-mod peer;
-mod proof;
 mod refusals;
 mod resume;
 mod scratch;
 mod slurm;
+
+/// The program that is tested.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_redline-campaign");

@@ -5,6 +5,9 @@ use std::process::Command;
 
 use crate::scratch::Scratch;
 
+/// A model without weights.
+const SHAPE: &str = "licence = \"none\"\ntokenizer = \"talk\"\n[config]\nhidden_size = 64\narchitectures = [\"A\"]\n";
+
 #[test]
 fn an_unknown_release_lists_the_known_ones() {
     let scratch = Scratch::new();
@@ -123,4 +126,23 @@ fn a_checkout_that_vanished_is_made_again() {
     scratch.run(&args).expect(0, &[]);
     fs::remove_file(tree.join(".git")).unwrap();
     scratch.run(&args).expect(0, &[]);
+}
+
+#[test]
+fn an_engine_that_makes_no_weights_up_is_not_asked_to() {
+    let scratch = Scratch::new();
+    scratch.write("suite/models/shape.toml", SHAPE);
+    let engine = scratch.root().join("suite/engines/redline.toml");
+    let text = fs::read_to_string(&engine).unwrap();
+    let without = text.replace("random_weights = [\"--load-format\", \"random\"]\n", "");
+    assert_ne!(without, text);
+    fs::write(&engine, without).unwrap();
+    scratch.write(
+        "suite/targets/cpu.toml",
+        "match = {}\nscenarios = [\"talk-lite\"]\nrepeats = 1\nmodels = [{ id = \"shape\", tp = 1 }]\n",
+    );
+    scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(
+        2,
+        &["`shape` has random weights, and engine `redline` cannot make any up", "suite/engines"],
+    );
 }

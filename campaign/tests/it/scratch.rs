@@ -36,7 +36,7 @@ impl Scratch {
         scratch.write_rung();
         scratch.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"engine\"]\n");
         scratch.write(".gitignore", "/target\n");
-        let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand-ins/engine.rs");
+        let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/../campaign/tests/stand-ins/engine.rs");
         scratch.write("engine/src/main.rs", &fs::read_to_string(engine).unwrap());
         scratch.git(&["init", "--quiet", "--initial-branch", "main"]);
         for version in ["0.9.0-dev", "0.9.1", "0.9.2-dev", "0.9.2", "0.9.3-dev"] {
@@ -96,11 +96,11 @@ impl Scratch {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The campaign's command with `args`, ready for more environment.
+    /// The program's command with `args`, ready for more environment.
     pub fn command(&self, args: &[&str]) -> Command {
-        let stand_ins = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand-ins");
+        let stand_ins = concat!(env!("CARGO_MANIFEST_DIR"), "/../campaign/tests/stand-ins");
         let path = format!("{stand_ins}:{}", std::env::var("PATH").unwrap());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_redline-campaign"));
+        let mut command = Command::new(crate::PROGRAM);
         command
             .args(args)
             .args(["--tools-dir", stand_ins])
@@ -108,7 +108,10 @@ impl Scratch {
             .env("PATH", path)
             .env("FIXTURES", self.fixtures())
             .env("REAL_CARGO", std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .env("ENGINE_SOURCE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stand-ins/engine.rs"))
+            .env(
+                "ENGINE_SOURCE",
+                concat!(env!("CARGO_MANIFEST_DIR"), "/../campaign/tests/stand-ins/engine.rs"),
+            )
             .env("REDLINE_CACHE", self.cache())
             .env("CARGO_NET_OFFLINE", "true")
             .env_remove("CARGO_TARGET_DIR");

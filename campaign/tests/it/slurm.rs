@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use campaign::Interrupt;
 use campaign::executor::slurm::{Slurm, client_environment};
 use campaign::executor::{Executor, Handle, JobEnd, JobSpec, JobState};
+use campaign::process::Interrupt;
 use schema::exit::Exit;
 use tests::program::until;
 use tests::slurm::{Cluster, NODES};

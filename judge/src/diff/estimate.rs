@@ -80,7 +80,7 @@ pub struct Estimate {
     pub effect_pct: f64,
     /// Of the policy's confidence, two-sided.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p of no effect.
+    /// Two-sided p-value of the hypothesis that there is no effect.
     pub p: Option<f64>,
     /// The smallest effect that as many pairs with this scatter could have told.
     pub mde_pct: Option<f64>,

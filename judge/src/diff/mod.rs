@@ -154,7 +154,7 @@ fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, D
     Err(DiffError::UnknownRelease { name: name.to_owned(), of: filter.words(), known })
 }
 
-/// What every output says about its figures.
+/// Note that accompanies the figures in every output format.
 fn note(policy: &Standard) -> String {
     let Standard { file, quoted } = policy;
     format!(
@@ -256,7 +256,7 @@ impl<'a> Compared<'a> {
         remarks
     }
 
-    /// The command that measures both releases in this cell again.
+    /// Command line that measures both releases in this cell again.
     fn command(&self, (baseline, candidate): (&str, &str)) -> Vec<String> {
         let Cell { engine, model, scenario, .. } = &self.cell;
         let scenario = scenario.split('@').next().unwrap_or_default();

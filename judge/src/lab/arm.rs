@@ -52,7 +52,7 @@ pub struct Row {
     pub effect: Option<Effect>,
     /// Under each profile.
     pub profiles: Vec<Option<Effect>>,
-    /// What is said of it.
+    /// Verdict on this metric of this cell.
     #[serde(flatten)]
     pub found: Found,
 }

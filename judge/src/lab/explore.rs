@@ -24,7 +24,7 @@ pub struct Conclusion {
     pub confirmed: Vec<Confirmed>,
     /// Every candidate in every stage before that.
     pub rows: Vec<Row>,
-    /// Launches.
+    /// Maximum number of runs that the lab may start.
     pub runs: u32,
 }
 

@@ -40,7 +40,7 @@ pub enum TrendError {
 pub struct Filter {
     /// The engine's id.
     pub engine: Option<String>,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: Option<String>,
     /// The model's id.
     pub model: Option<String>,

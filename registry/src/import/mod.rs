@@ -9,7 +9,7 @@ use schema::run::RunRecord;
 /// Hardware that an importer states, since pages do not show theirs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: String,
     /// What the claim rests on.
     pub evidence: String,

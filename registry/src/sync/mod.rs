@@ -41,7 +41,7 @@ pub enum SyncError {
         "commit {commit} is only here and changes `{path}`, and only records are moved\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
     )]
     Foreign {
-        /// Its hash, shortened.
+        /// Hash of the commit, shortened.
         commit: String,
         /// A path that it changes.
         path: String,

@@ -73,7 +73,7 @@ pub fn in_record_folder(path: &str) -> bool {
 pub struct RunParts {
     /// The engine's id.
     pub engine: Option<String>,
-    /// The hardware's id.
+    /// Id of the hardware.
     pub hardware: Option<String>,
     /// The model's id.
     pub model: Option<String>,

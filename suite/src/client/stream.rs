@@ -46,7 +46,7 @@ pub enum Standing {
     Closing,
     /// The answer is over, complete or failed.
     Ended {
-        /// True when the connection may carry another request.
+        /// Writes the answer of a fixed route. Returns true: the connection may carry another request.
         reusable: bool,
     },
 }

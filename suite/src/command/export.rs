@@ -74,7 +74,7 @@ impl FromStr for ExportTo {
 /// A measurement as it lies on disk, and its samples.
 #[derive(Debug)]
 pub struct Saved {
-    /// What was measured.
+    /// Engine whose kernels were measured.
     pub measurement: Measurement,
     samples: Vec<Sample>,
 }

@@ -27,7 +27,7 @@ pub enum Style {
     Auto,
     /// A line every five seconds, and one at the end.
     Plain,
-    /// Nothing.
+    /// Cold: the cache held none of the measured prompts.
     None,
 }
 

@@ -31,7 +31,7 @@ pub struct SearchFlags {
     /// given several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT", required = true)]
     slo: Vec<Slo>,
-    /// Share of the requests that must keep all limits.
+    /// Share of the requests that must meet all limits, from 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
     attainment: f64,
     /// How sure that must be.

@@ -73,7 +73,7 @@ impl Format {
 pub struct Asked {
     /// The server's kind, as the tool was told it.
     pub backend: Option<String>,
-    /// The model's name as the server knows it.
+    /// Name of the model on the server.
     pub model: Option<String>,
     pub tokenizer: Option<String>,
     pub workload: Option<Workload>,

@@ -13,7 +13,7 @@ use super::summary::float;
 /// What is asked of a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    /// Share of the requests that must keep all limits.
+    /// Share of the requests that must meet all limits, from 0 to 1.
     pub attainment: f64,
     /// How sure that must be.
     pub confidence: f64,

@@ -22,7 +22,7 @@ const PROMPTS: [&str; 4] = [
     "Water boils at 100\u{b0}C because",
     "1, 1, 2, 3, 5, 8,",
 ];
-/// Tokens of each answer.
+/// Number of tokens in each answer.
 const TOKENS: usize = 32;
 /// Teacher-forced questions are one token each and may go several at a time.
 const FORCED_CONCURRENCY: u64 = 8;

@@ -41,7 +41,7 @@ pub struct Assignment<'a> {
     pub facts: ScenarioFacts,
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
-    /// The model's name as the server knows it.
+    /// Name of the model on the server.
     pub model: String,
     /// Tokens in a page of the server's prefix cache.
     pub page_tokens: Option<u64>,
@@ -57,12 +57,12 @@ pub struct Assignment<'a> {
     pub reference: Option<&'a Reference>,
     /// Limits by which requests are counted as good.
     pub slos: &'a [Slo],
-    /// Longest time without any event while requests are open.
+    /// Longest time without any event while requests are in flight, in nanoseconds.
     pub no_progress_ns: u64,
     pub kernel_timestamps: bool,
     /// Ask the fixed prompts once the clock has stopped.
     pub check_outputs: bool,
-    /// Set from outside to stop.
+    /// Flag that another thread sets to stop the run.
     pub stop: &'a AtomicBool,
 }
 

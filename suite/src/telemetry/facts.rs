@@ -30,7 +30,7 @@ impl Watch<'_> {
 /// Where the server computes, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ranks<'a> {
-    /// `cpu`, `cuda`.
+    /// Device that computes: `cpu` or `cuda`.
     pub device: Option<&'a str>,
     /// GPUs that it uses.
     pub gpus: Option<u32>,

@@ -25,17 +25,17 @@ pub struct GpuReading {
     pub power_mw: Option<u64>,
     /// Since the driver was loaded.
     pub energy_mj: Option<u64>,
-    /// Clock of the processors.
+    /// Clock of the GPU's processors, in MHz.
     pub sm_mhz: Option<u64>,
-    /// Clock of the memory.
+    /// Clock of the GPU's memory, in MHz.
     pub memory_mhz: Option<u64>,
-    /// Temperature of the chip, degrees Celsius.
+    /// Peak temperature of the GPU chip, in degrees Celsius.
     pub gpu_c: Option<u64>,
-    /// Temperature of the memory, degrees Celsius.
+    /// Peak temperature of the GPU memory, in degrees Celsius.
     pub memory_c: Option<u64>,
     /// Share of the last while in which a kernel ran.
     pub util_percent: Option<u64>,
-    /// Of all processes.
+    /// Peak memory in use on the GPU by all processes, in bytes.
     pub memory_used_bytes: Option<u64>,
     /// What holds its clocks down.
     pub throttle: Option<Throttle>,

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use super::ask::SlurmError;
 use super::options::Options;
 use crate::executor::JobSpec;
+use crate::executor::job::JobPlaces;
 use crate::files::write_whole;
-use crate::job::JobPlaces;
 
 /// Writes the script into the job's folder, where a person finds it beside its log.
 ///

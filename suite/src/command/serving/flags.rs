@@ -57,7 +57,7 @@ pub struct ServerFlags {
     pub ready_check_timeout_sec: u64,
 }
 
-/// What is asked.
+/// Workload: the requests and how they are drawn.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadFlags {

@@ -55,7 +55,7 @@ pub struct Habits {
     pub warmup_requests: u64,
     pub warmup_tokens_max: Option<u64>,
     pub ignore_eos: bool,
-    /// None leaves it to the server.
+    /// Sampling temperature; left out for the server's default.
     pub temperature: Option<f64>,
     pub sharegpt: Pack,
     pub random: Pack,

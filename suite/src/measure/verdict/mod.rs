@@ -106,7 +106,7 @@ struct Findings {
 /// The groups of a record that are judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Judged<'a> {
-    /// Requests and tokens.
+    /// Numbers of requests and tokens in the run.
     pub counts: &'a Counts,
     /// None where nothing was answered.
     pub metrics: Option<&'a Metrics>,

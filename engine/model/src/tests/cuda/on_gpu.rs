@@ -1,4 +1,4 @@
-//! Conformance on a real GPU, where there is one. `cargo xtask gpu-proof` runs these tests there;
+//! Conformance on a real GPU, where there is one. `cargo xtask gpu-validation` runs these tests there;
 //! the small ones also run under `compute-sanitizer`.
 
 use super::*;

@@ -1,0 +1,134 @@
+//! Conversations of the size and shape of the published file, made up from a seed, and how long it
+//! takes to draw ten thousand requests from them. The file itself cannot be had everywhere.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use schema::random::SplitMix64;
+use serde_json::json;
+
+use crate::clients::desk::Desk;
+use crate::clients::pinned::run_on;
+use campaign::files::{FileError, make_dir};
+use campaign::inputs::Input;
+use campaign::process::describe;
+use campaign::stop::Stop;
+
+/// Entries of the published file, and about as many bytes: 2 to 10 turns of a few to a thousand
+/// words.
+const ENTRIES: u64 = 94_145;
+const TURNS: (u64, u64) = (2, 10);
+/// A turn has 2^low to 2^high words, each power as often as the others.
+const WORDS_LOG2: (f64, f64) = (1.0, 9.5);
+const SEED: u64 = 1;
+const SCENARIO: &str = "sharegpt";
+const TOKENIZER: &str = "qwen3-tokenizer";
+/// What words are made of.
+const SYLLABLES: [&str; 24] = [
+    "the", "re", "in", "con", "ti", "a", "ver", "on", "ment", "per", "ly", "sta", "or", "pro",
+    "ex", "al", "de", "sion", "mu", "li", "to", "ous", "gra", "ph",
+];
+
+/// Seconds from the start of `redline-bench plan` to its end, with all files at hand.
+///
+/// # Errors
+/// The tokenizer cannot be had, or the plan cannot be made.
+pub fn prepare_s(desk: &Desk<'_>) -> Result<f64, Stop> {
+    let world = desk.world;
+    let file = world.catalog.dataset(TOKENIZER)?;
+    let tokenizer = world.fetcher().obtain(&Input::dataset(TOKENIZER, &file))?.path;
+    let rows = file_of_conversations(&desk.dir)?;
+    let mut command = world.tools.bench("plan");
+    command.arg("--scenario").arg(world.catalog.scenario(SCENARIO)?.path);
+    command.arg("--dataset").arg(&rows).arg("--tokenizer").arg(&tokenizer);
+    command.arg("--out").arg(desk.path("plan.json"));
+    command.stdout(std::process::Stdio::null());
+    let (status, cost) = run_on(desk.client_core, &mut command, &world.interrupt)?;
+    if !status.success() {
+        let message = format!("`redline-bench plan` ended with {}", describe(status));
+        return Err(Stop::environment(message));
+    }
+    Ok(cost.wall_s)
+}
+
+/// The file, made where it is not there yet.
+fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
+    let path = dir.join(format!("conversations-{ENTRIES}-{SEED}.json"));
+    if !path.is_file() {
+        make_dir(dir)?;
+        let half = path.with_extension("part");
+        let file = File::create(&half).map_err(FileError::at("write", &half))?;
+        write_conversations(BufWriter::new(file), ENTRIES)
+            .and_then(|()| std::fs::rename(&half, &path))
+            .map_err(FileError::at("write", &path))?;
+    }
+    Ok(path)
+}
+
+fn write_conversations(mut out: impl Write, entries: u64) -> std::io::Result<()> {
+    let mut random = Draws(SplitMix64(SEED));
+    for number in 0..entries {
+        let turns = random.between(TURNS.0, TURNS.1);
+        let turn = |at: u64| {
+            let from = if at.is_multiple_of(2) { "human" } else { "gpt" };
+            json!({"from": from, "value": random.text()})
+        };
+        let entry = json!({
+            "id": number.to_string(), "conversations": (0..turns).map(turn).collect::<Vec<_>>(),
+        });
+        write!(out, "{}{entry}", if number == 0 { "[" } else { ",\n" })?;
+    }
+    writeln!(out, "]")?;
+    out.flush()
+}
+
+/// What is drawn for an entry.
+struct Draws(SplitMix64);
+
+impl Draws {
+    fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.0.draw() % (high - low + 1)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a power of two below a thousand"
+    )]
+    fn text(&mut self) -> String {
+        let words = (WORDS_LOG2.0 + self.0.share() * (WORDS_LOG2.1 - WORDS_LOG2.0)).exp2() as u64;
+        let mut text = String::new();
+        for word in 0..words {
+            let syllables = self.between(1, 3);
+            for _ in 0..syllables {
+                let at = usize::try_from(self.0.draw() % SYLLABLES.len() as u64).unwrap_or(0);
+                text.push_str(SYLLABLES[at]);
+            }
+            text.push_str(if word % 12 == 11 { ".\n" } else { " " });
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_conversations_are_the_same_every_time_and_are_json() {
+        let made = || {
+            let mut bytes = Vec::new();
+            write_conversations(&mut bytes, 50).unwrap();
+            bytes
+        };
+        let bytes = made();
+        assert_eq!(bytes, made());
+        let entries: Vec<serde_json::Value> = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(entries.len(), 50);
+        for entry in &entries {
+            let turns = entry["conversations"].as_array().unwrap();
+            assert!(turns.len() >= 2 && turns.iter().all(|turn| turn["value"] != ""));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The other tools: SGLang's client out of its wheel by hash, AIPerf installed into the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use schema::model::InputSource;
+use tempfile::TempDir;
+
+use crate::clients::ClientsError;
+use crate::clients::tool::Tool;
+use campaign::files::{FileError, make_dir};
+use campaign::inputs::Input;
+use campaign::process::capture;
+use campaign::stop::Stop;
+use campaign::world::World;
+
+const SGLANG: &str = "sglang==0.5.23";
+/// The extension module inside the wheel, and its SHA-256.
+const SGLANG_MODULE: &str = "sglang/srt/rust_extensions/_bench.cpython-311-x86_64-linux-gnu.so";
+const SGLANG_SHA256: &str = "c97549be1e6daa8a1442474aafefb32a9f9c016bedaaf20d697522877063e86b";
+/// The interpreter that the module is built for.
+const SGLANG_PYTHON: &str = "3.11";
+const AIPERF: &str = "aiperf==0.13.0";
+/// Is there once the installation is whole.
+const WHOLE: &str = "installed";
+
+/// Where the other tools are, as far as they are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peers {
+    /// Interpreter and module.
+    pub sglang: Option<(PathBuf, PathBuf)>,
+    pub aiperf: Option<PathBuf>,
+}
+
+/// Fetches what `tools` needs.
+///
+/// # Errors
+/// A package cannot be had, or this machine's Python is another than it was built for.
+pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
+    let sglang = tools.contains(&Tool::Sglang).then(|| sglang(world)).transpose()?;
+    let aiperf = tools.contains(&Tool::Aiperf).then(|| aiperf(world)).transpose()?;
+    Ok(Peers { sglang, aiperf })
+}
+
+fn sglang(world: &World) -> Result<(PathBuf, PathBuf), Stop> {
+    let python = world.programs.python3.clone();
+    let mut version = Command::new(&python);
+    version.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
+    let found = campaign::process::text(&mut version, &world.interrupt)?.trim().to_owned();
+    if found != SGLANG_PYTHON {
+        return Err(ClientsError::Python { found, wanted: SGLANG_PYTHON }.into());
+    }
+    let source = InputSource {
+        pip: Some(SGLANG.to_owned()),
+        file: Some(SGLANG_MODULE.to_owned()),
+        ..InputSource::default()
+    };
+    let input = Input {
+        id: Tool::Sglang.id().to_owned(),
+        sources: vec![source],
+        sha256: SGLANG_SHA256.to_owned(),
+        repair: None,
+        config: None,
+        hub: None,
+    };
+    Ok((python, world.fetcher().obtain(&input)?.path))
+}
+
+/// Its program in the cache, installed first where it is not there yet.
+fn aiperf(world: &World) -> Result<PathBuf, Stop> {
+    let dir = world.cache.tools(AIPERF);
+    let program = dir.join("bin/aiperf");
+    if !dir.join(WHOLE).is_file() {
+        world.console.step(world.clock.elapsed(), &format!("Install {AIPERF} (1.2 GB)"));
+        install(world, &dir)?;
+    }
+    Ok(program)
+}
+
+/// Makes a virtual environment. It knows its own place, so it is made where it is to lie.
+fn install(world: &World, dir: &Path) -> Result<(), Stop> {
+    let _ = fs::remove_dir_all(dir);
+    let near = dir.parent().unwrap_or(Path::new("."));
+    make_dir(near)?;
+    let temp = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
+    let mut venv = Command::new(&world.programs.python3);
+    venv.args(["-m", "venv"]).arg(dir);
+    let mut pip = Command::new(dir.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--only-binary", ":all:", "--quiet", "--no-input"])
+        .args(["--disable-pip-version-check", AIPERF])
+        .env("TMPDIR", temp.path());
+    for step in [&mut venv, &mut pip] {
+        let written = capture(step, &world.interrupt)?;
+        if !written.status.success() {
+            let said = written.last_said().unwrap_or("it said nothing").to_owned();
+            let _ = fs::remove_dir_all(dir);
+            return Err(ClientsError::Install { package: AIPERF, said }.into());
+        }
+    }
+    let mark = dir.join(WHOLE);
+    Ok(fs::write(&mark, AIPERF).map_err(FileError::at("write", &mark))?)
+}

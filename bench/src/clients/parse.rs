@@ -1,0 +1,41 @@
+//! What making a sample from an event costs, by the bench of the suite.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::clients::desk::Desk;
+use campaign::files::read_text;
+use campaign::process::{describe, show};
+use campaign::stop::Stop;
+
+/// The shape of a chunk that the emitter sends too.
+const ESTIMATES: &str = "parse/completions/new/estimates.json";
+/// Events of an iteration of the bench.
+const EVENTS: f64 = 1000.0;
+
+/// The median over the bench's samples, in microseconds an event.
+///
+/// # Errors
+/// The bench does not build or leaves nothing.
+pub fn median_us(desk: &Desk<'_>) -> Result<f64, Stop> {
+    let home = desk.path("criterion");
+    let _ = fs::remove_dir_all(&home);
+    let mut cargo = Command::new(&desk.world.programs.cargo);
+    cargo
+        .args(["bench", "--quiet", "--locked", "-p", "suite", "--bench", "parse", "--"])
+        .args(["--noplot", "--warm-up-time", "1", "--measurement-time", "3", "completions"])
+        .env("CRITERION_HOME", &home);
+    let places = &desk.world.places;
+    campaign::build::call_in(&mut cargo, places, places.root());
+    let status = show(&mut cargo, &desk.world.interrupt)?;
+    if !status.success() {
+        return Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))));
+    }
+    let estimates: Value =
+        serde_json::from_str(&read_text(&home.join(ESTIMATES))?).unwrap_or_default();
+    let median_ns = estimates.pointer("/median/point_estimate").and_then(Value::as_f64);
+    let median_ns = median_ns.ok_or_else(|| Stop::environment("the bench left no median"))?;
+    Ok(median_ns / EVENTS / 1e3)
+}

@@ -1,0 +1,266 @@
+//! How each row is measured. What a row takes is a difference of two exchanges wherever the cost of
+//! starting a client would count otherwise.
+
+use std::collections::BTreeMap;
+
+use judge::quantile::percentile;
+
+use crate::clients::desk::{Desk, Taken};
+use crate::clients::figure::{self, Figure, Row};
+use crate::clients::load::{Load, Truth};
+use crate::clients::tool::{Tool, stamp_errors_ns};
+use crate::clients::{conversations, parse};
+use campaign::stop::Stop;
+
+const SATURATED: Load = Load::burst(100, 500, 50_000, 0);
+const PACED: Load = Load::burst(100, 128, 50_000, 10_000);
+const STARTS: Load = Load::burst(1_000, 64, 50_000, 50_000);
+const SPREAD: Load = Load::burst(1_000, 200, 50_000, 10_000);
+const STAMPS: Load = Load::burst(9_000, 20, 500_000, 225_000);
+const OPEN_LOOP: Load = Load {
+    requests: 5_000,
+    tokens: 4,
+    first_us: 20_000,
+    gap_us: 5_000,
+    requests_per_s: Some(1_000),
+};
+/// Streams that wait for their tokens, few and many, and many with their samples.
+const IDLE: Load = Load::burst(10_000, 2, 2_000_000, 10_000);
+const IDLE_FEW: u64 = 1_000;
+const FULL: Load = Load::burst(10_000, 64, 500_000, 125_000);
+const CLEAN: Load = Load::burst(20, 33, 20_000, 10_000);
+const CLEAN_RUNS: u32 = 50;
+
+/// Loads of the search for the highest, in events a second; 100 events a second and stream.
+const LADDER: [u64; 12] = [
+    1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000, 160_000,
+];
+/// What is still right: of the mean gap, a share; of its p99, a time.
+const MEAN_GAP_SHARE: f64 = 0.01;
+const GAP_P99_US: f64 = 2_000.0;
+
+/// Figures of one tool in one repeat.
+pub type Values = BTreeMap<&'static str, f64>;
+
+/// True where `tool` can say something to `row`.
+#[must_use]
+pub fn applies(row: Row, tool: Tool) -> bool {
+    match row {
+        Row::Saturated | Row::Paced | Row::Starts => true,
+        // A search would take AIPerf, which starts for seconds, half an hour, and its memory is
+        // that of many processes.
+        Row::Limit | Row::Spread | Row::OpenLoop => tool != Tool::Aiperf,
+        Row::Memory => matches!(tool, Tool::Redline | Tool::Sglang),
+        Row::Stamps | Row::Parse | Row::Prepare | Row::Clean => tool == Tool::Redline,
+    }
+}
+
+/// Measures `row` with `tool` once.
+///
+/// # Errors
+/// The tool fails, or does not say what the row needs.
+pub fn measure(desk: &Desk<'_>, row: Row, tool: Tool) -> Result<Values, Stop> {
+    match row {
+        Row::Saturated => saturated(desk, tool),
+        Row::Paced => paced(desk, tool),
+        Row::Starts => starts(desk, tool),
+        Row::Limit => limit(desk, tool),
+        Row::Spread => spread(desk, tool),
+        Row::Stamps => stamps(desk),
+        Row::OpenLoop => open_loop(desk, tool),
+        Row::Memory => memory(desk, tool),
+        Row::Parse => Ok([value(figure::PARSE_US, parse::median_us(desk)?)].into()),
+        Row::Prepare => Ok([value(figure::PREPARE_S, conversations::prepare_s(desk)?)].into()),
+        Row::Clean => clean(desk),
+    }
+}
+
+fn value(figure: Figure, value: f64) -> (&'static str, f64) {
+    (figure.id, value)
+}
+
+/// What is known of both, in milliseconds.
+fn error_ms(
+    figure: Figure,
+    said: Option<f64>,
+    true_us: Option<f64>,
+) -> Option<(&'static str, f64)> {
+    Some(value(figure, (said? - true_us?) / 1e3))
+}
+
+/// Processor time of `more` beyond that of `less`, for each event beyond.
+#[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^53")]
+fn cpu_us_per_event(less: &Taken, more: &Taken, loads: (&Load, &Load)) -> f64 {
+    (more.cost.cpu_us - less.cost.cpu_us) / (loads.1.events() - loads.0.events()) as f64
+}
+
+fn saturated(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    let (less, more) = (SATURATED, SATURATED.of_tokens(5 * SATURATED.tokens));
+    let costs =
+        cpu_us_per_event(&desk.take(tool, &less)?, &desk.take(tool, &more)?, (&less, &more));
+    Ok([value(figure::EVENTS_PER_CPU_S, 1e6 / costs)].into())
+}
+
+fn paced(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    let (less, more) = (PACED, PACED.of_tokens(4 * PACED.tokens));
+    let (short, long) = (desk.take(tool, &less)?, desk.take(tool, &more)?);
+    let costs = cpu_us_per_event(&short, &long, (&less, &more));
+    let (said, truth) = (short.reported.ttft, short.truth.ttft);
+    let known = [
+        Some(value(figure::CPU_US_PER_EVENT, costs)),
+        error_ms(figure::TTFT_ERROR_MEAN, said.mean_us, truth.mean_us),
+        error_ms(figure::TTFT_ERROR_P99, said.p99_us, truth.p99_us),
+    ];
+    Ok(known.into_iter().flatten().collect())
+}
+
+fn starts(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    let taken = desk.take(tool, &STARTS)?;
+    let (said, truth) = (taken.reported.ttft, taken.truth.ttft);
+    let known = [
+        error_ms(figure::STARTS_ERROR_MEAN, said.mean_us, truth.mean_us),
+        error_ms(figure::STARTS_ERROR_P99, said.p99_us, truth.p99_us),
+        error_ms(figure::STARTS_LAG_MEAN, taken.reported.lag.mean_us, Some(0.0)),
+        error_ms(figure::STARTS_LAG_P99, taken.reported.lag.p99_us, Some(0.0)),
+    ];
+    Ok(known.into_iter().flatten().collect())
+}
+
+/// The highest load of the ladder that is right, where all lower ones are taken to be.
+#[expect(clippy::cast_precision_loss, reason = "loads are small numbers")]
+fn limit(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    let (mut right, mut wrong) = (None, LADDER.len());
+    while right.map_or(0, |at| at + 1) < wrong {
+        let first = right.map_or(0, |at| at + 1);
+        let at = usize::midpoint(first, wrong);
+        let load = Load::burst(LADDER[at] / 100, 200, 50_000, 10_000);
+        // Once more before it is called wrong: neighbours of the machine are not the client.
+        let is_right =
+            gaps_are_right(&desk.take(tool, &load)?) || gaps_are_right(&desk.take(tool, &load)?);
+        match is_right {
+            true => right = Some(at),
+            false => wrong = at,
+        }
+    }
+    let most = right.map_or(0.0, |at| LADDER[at] as f64);
+    Ok([value(figure::EVENTS_PER_S_MAX, most)].into())
+}
+
+fn gaps_are_right(taken: &Taken) -> bool {
+    let (said, truth) = (taken.reported.gaps, taken.truth.gaps);
+    let close = |said: Option<f64>, true_us: Option<f64>, within: fn(f64) -> f64| {
+        said.zip(true_us).is_some_and(|(said, true_us)| (said - true_us).abs() <= within(true_us))
+    };
+    close(said.mean_us, truth.mean_us, |mean| MEAN_GAP_SHARE * mean)
+        && close(said.p99_us, truth.p99_us, |_| GAP_P99_US)
+}
+
+fn spread(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    let taken = desk.take(tool, &SPREAD)?;
+    let (said, truth) = (taken.reported.gaps.std_us, taken.truth.gaps.std_us);
+    Ok(error_ms(figure::ITL_SPREAD, said, truth).into_iter().collect())
+}
+
+fn stamps(desk: &Desk<'_>) -> Result<Values, Stop> {
+    let taken = desk.take(Tool::Redline, &STAMPS)?;
+    let (mut recorded, mut had) = stamp_errors_ns(desk, &taken.truth.answers)?;
+    recorded.sort_unstable();
+    had.sort_unstable();
+    let us = |sorted: &[u64], share| {
+        let none = || Stop::environment("no sample could be found again in the emitter's log");
+        percentile(sorted, share).map(|ns| ns / 1e3).ok_or_else(none)
+    };
+    Ok([
+        value(figure::STAMP_ERROR_P99, us(&recorded, 0.99)?),
+        value(figure::STAMP_ERROR_P999, us(&recorded, 0.999)?),
+        value(figure::USER_STAMP_ERROR_P99, us(&had, 0.99)?),
+    ]
+    .into())
+}
+
+fn open_loop(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    let taken = desk.take(tool, &OPEN_LOOP)?;
+    let known = [
+        error_ms(figure::SEND_LAG_P99, taken.reported.lag.p99_us, Some(0.0)),
+        rate_error_pct(tool, &taken.truth).map(|error| value(figure::RATE_ERROR, error)),
+    ];
+    Ok(known.into_iter().flatten().collect())
+}
+
+/// How far the rate at which requests arrived lies from the one that was asked for. Only of clients
+/// that send at even times: of random ones, the mean of a few thousand is off by itself.
+#[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 ns")]
+fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
+    let arrived = || truth.answers.iter().map(|answer| answer.received_ns);
+    let (first, last) = (arrived().min()?, arrived().max()?);
+    let asked_s = (truth.answers.len() as f64 - 1.0) / f64::from(OPEN_LOOP.requests_per_s?);
+    let took_s = (last - first) as f64 / 1e9;
+    (tool == Tool::Redline).then(|| (took_s / asked_s - 1.0) * 100.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
+fn memory(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    let unknown = || Stop::environment("the system does not tell how much memory a client took");
+    let peak = |load: &Load| -> Result<f64, Stop> {
+        Ok(desk.take(tool, load)?.cost.peak_bytes.ok_or_else(unknown)? as f64)
+    };
+    let few = peak(&Load { requests: IDLE_FEW, ..IDLE })?;
+    let streams = (IDLE.requests - IDLE_FEW) as f64;
+    let idle = (peak(&IDLE)? - few) / streams / 1e3;
+    Ok([value(figure::STREAM_KB, idle), value(figure::PEAK_MB, peak(&FULL)? / 1e6)].into())
+}
+
+fn clean(desk: &Desk<'_>) -> Result<Values, Stop> {
+    let mut verdicts: BTreeMap<String, u32> = BTreeMap::new();
+    for _ in 0..CLEAN_RUNS {
+        let reported = desk.take(Tool::Redline, &CLEAN)?.reported;
+        for reason in &reported.reasons {
+            desk.world.console.note(reason);
+        }
+        *verdicts.entry(reported.verdict.unwrap_or_default()).or_default() += 1;
+    }
+    let of = |verdict: &str| f64::from(verdicts.get(verdict).copied().unwrap_or(0));
+    Ok([value(figure::INVALID_RUNS, of("invalid")), value(figure::DEGRADED_RUNS, of("degraded"))]
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::load::Spread;
+    use crate::clients::pinned::Cost;
+    use crate::clients::tool::Reported;
+
+    fn taken(said: (f64, f64), truth: (f64, f64)) -> Taken {
+        let gaps = |(mean, p99)| Spread { mean_us: Some(mean), std_us: None, p99_us: Some(p99) };
+        Taken {
+            reported: Reported { gaps: gaps(said), ..Reported::default() },
+            truth: Truth { gaps: gaps(truth), ..Truth::default() },
+            cost: Cost { cpu_us: 0.0, wall_s: 0.0, peak_bytes: None },
+        }
+    }
+
+    #[test]
+    fn gaps_are_right_within_a_share_of_the_mean_and_two_milliseconds_of_the_p99() {
+        assert!(gaps_are_right(&taken((10_100.0, 12_000.0), (10_000.0, 10_000.0))));
+        assert!(!gaps_are_right(&taken((10_101.0, 10_000.0), (10_000.0, 10_000.0))));
+        assert!(!gaps_are_right(&taken((10_000.0, 12_001.0), (10_000.0, 10_000.0))));
+        let silent = Taken { reported: Reported::default(), ..taken((0.0, 0.0), (0.0, 0.0)) };
+        assert!(!gaps_are_right(&silent), "what is not told is not right");
+    }
+
+    #[test]
+    fn what_starting_costs_does_not_count() {
+        let cost = |cpu_us| Taken {
+            cost: Cost { cpu_us, wall_s: 0.0, peak_bytes: None },
+            ..taken((0.0, 0.0), (0.0, 0.0))
+        };
+        let (less, more) = (Load::burst(10, 10, 0, 0), Load::burst(10, 30, 0, 0));
+        assert_eq!(cpu_us_per_event(&cost(5_000.0), &cost(6_000.0), (&less, &more)), 5.0);
+    }
+
+    #[test]
+    fn every_row_can_be_measured_with_redline() {
+        assert!(Row::ALL.iter().all(|row| applies(*row, Tool::Redline)));
+    }
+}

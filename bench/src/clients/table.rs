@@ -1,0 +1,140 @@
+//! The table that a person reads: on the console, and in the document about the method. Pure.
+
+use std::collections::BTreeSet;
+
+use crate::clients::figure::{Figure, Row};
+use crate::clients::kept::{Kept, RowResult};
+use crate::clients::tool::Tool;
+use campaign::publish::beside::Repeats;
+
+/// The rows that were measured, as Markdown, with where they come from.
+#[must_use]
+pub fn render(kept: &Kept) -> String {
+    let tools = Tool::ALL.map(Tool::id);
+    let mut text = format!("| | wanted | {} |\n|---|---|", tools.join(" | "));
+    text += &"---|".repeat(tools.len());
+    text.push('\n');
+    for row in Row::ALL {
+        let Some(result) = kept.rows.get(&row) else { continue };
+        for figure in row.figures() {
+            text += &line(figure, result);
+        }
+    }
+    text + "\n" + &provenance(kept)
+}
+
+fn line(figure: &Figure, result: &RowResult) -> String {
+    let number = |value: f64| grouped(value, figure.digits);
+    let wanted = figure.reach.map(|reach| match reach {
+        crate::clients::figure::Reach::AtLeast(value) => format!(">= {}", number(value)),
+        crate::clients::figure::Reach::AtMost(value) => format!("<= {}", number(value)),
+    });
+    let cell = |tool: Tool| {
+        let Some(repeats) = result.repeats(figure.id, tool.id()) else { return String::new() };
+        let kept = figure.reach.is_none_or(|reach| reach.is_kept_by(repeats.median));
+        spread(&repeats, figure.digits, tool != Tool::Redline || kept)
+    };
+    let cells = Tool::ALL.map(cell);
+    format!("| {} | {} | {} |\n", figure.title, wanted.unwrap_or_default(), cells.join(" | "))
+}
+
+/// Median and range of repeats, and whether what is wanted was `kept`.
+#[must_use]
+pub fn spread(repeats: &Repeats, digits: usize, kept: bool) -> String {
+    let [median, least, most] =
+        [repeats.median, repeats.min, repeats.max].map(|value| grouped(value, digits));
+    let mark = if kept { "" } else { " (missed)" };
+    match least == most {
+        true => format!("{least}{mark}"),
+        false => format!("{median}{mark} [{least} to {most}]"),
+    }
+}
+
+/// `1,234.5`; an exact zero has no sign.
+#[must_use]
+pub fn grouped(value: f64, digits: usize) -> String {
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut grouped = String::new();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let is_zero = text.chars().all(|digit| matches!(digit, '0' | '.'));
+    let sign = if value < 0.0 && !is_zero { "-" } else { "" };
+    format!("{sign}{grouped}{rest}")
+}
+
+/// When, where and of which commit the rows are, and what could not be had.
+fn provenance(kept: &Kept) -> String {
+    let mut places = BTreeSet::new();
+    let mut lines = BTreeSet::new();
+    for (row, result) in &kept.rows {
+        places.insert(format!("{}\n", result.provenance()));
+        for (tool, reason) in &result.absent {
+            let row = clap::ValueEnum::to_possible_value(row);
+            let row = row.as_ref().map_or("", |value| value.get_name());
+            lines.insert(format!("Not had: {tool}, `{row}`: {reason}.\n"));
+        }
+    }
+    places.into_iter().chain(lines).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn kept() -> Kept {
+        let mut result = RowResult {
+            measured_at: "2026-01-02T03:04:05Z".to_owned(),
+            commit: Some("0123456789abcdef".to_owned()),
+            cpu: "A CPU".to_owned(),
+            kernel: "6.1".to_owned(),
+            ..RowResult::default()
+        };
+        for value in [350_000.4, 420_000.0, 340_000.0] {
+            result.add("redline-bench", [("saturated_events_per_cpu_s", value)].into());
+        }
+        result.add("floor", [("saturated_events_per_cpu_s", 500_000.0)].into());
+        result.absent.insert("aiperf".to_owned(), "left out".to_owned());
+        let mut paced = RowResult { dirty: true, ..result.clone() };
+        paced.values.clear();
+        paced.absent.clear();
+        let values = [
+            ("paced_cpu_us_per_event", 13.26),
+            ("ttft_error_ms_mean", -0.004),
+            ("ttft_error_ms_p99", -3.6),
+        ];
+        paced.add("redline-bench", values.into());
+        Kept { rows: [(Row::Saturated, result), (Row::Paced, paced)].into(), ..Kept::default() }
+    }
+
+    #[test]
+    fn a_table_has_medians_ranges_and_what_was_missed() {
+        expect![[r#"
+            | | wanted | redline-bench | sglang-bench | aiperf | floor |
+            |---|---|---|---|---|---|
+            | events per CPU second, saturated | >= 350,000 | 350,000 [340,000 to 420,000] |  |  | 500,000 |
+            | CPU per event, 100 streams x 100/s, us | <= 12.0 | 13.3 (missed) |  |  |  |
+            | TTFT error, 100 streams, mean, ms | <= 0.50 | 0.00 |  |  |  |
+            | TTFT error, 100 streams, p99, ms | <= 3.50 | -3.60 (missed) |  |  |  |
+
+            Measured on 2026-01-02 at 0123456789 with changes: A CPU, Linux 6.1.
+            Measured on 2026-01-02 at 0123456789: A CPU, Linux 6.1.
+            Not had: aiperf, `saturated`: left out.
+        "#]]
+        .assert_eq(&render(&kept()));
+    }
+
+    #[test]
+    fn numbers_are_grouped_in_threes() {
+        for (value, digits, text) in
+            [(1234.5, 1, "1,234.5"), (-0.004, 2, "0.00"), (-1e6, 0, "-1,000,000"), (12.0, 0, "12")]
+        {
+            assert_eq!(grouped(value, digits), text);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! `redline-floor`: the raw sockets beside which every other client is seen.
+
+use std::process::Command;
+
+use crate::clients::desk::Desk;
+use crate::clients::load::Load;
+use crate::clients::tool::{Reported, document, spread};
+use campaign::tools::FLOOR;
+
+/// Connections that take turns where only sends are looked at: by its next turn, one is idle again.
+const TURNS: u64 = 256;
+
+pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Command {
+    let mut command = Command::new(desk.world.tools.path(FLOOR));
+    command.args(["--address", address, "--tokens", &load.tokens.to_string()]);
+    match load.requests_per_s {
+        None => command.args(["--streams", &load.requests.to_string()]),
+        Some(rate) => command.args(["--streams", &load.requests.min(TURNS).to_string()]).args([
+            "--requests-per-s",
+            &rate.to_string(),
+            "--requests",
+            &load.requests.to_string(),
+        ]),
+    };
+    command
+}
+
+pub(super) fn read(desk: &Desk<'_>) -> Result<Reported, String> {
+    let document = document(desk, "client.out")?;
+    let of = |name: &str| {
+        let pointers = ["mean", "std", "p99"].map(|figure| format!("/{name}/{figure}"));
+        spread(&document, pointers.each_ref().map(String::as_str), 1.0)
+    };
+    let (ttft, gaps, lag) = (of("ttft_us"), of("itl_us"), of("lag_us"));
+    Ok(Reported { ttft, gaps, lag, ..Reported::default() })
+}

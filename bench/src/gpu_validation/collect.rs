@@ -1,0 +1,166 @@
+//! `gpu-validation collect`: from the results of a box to records, pages and a commit.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
+use schema::exit::Exit;
+use schema::proof::{Outcome, ProofBox, StageReport, StageWork};
+use serde_json::Value;
+
+use crate::cli::CollectFlags;
+use crate::gpu_validation::kernels;
+use crate::gpu_validation::layout::ResultPlaces;
+use crate::gpu_validation::run::{MachineFile, line};
+use crate::gpu_validation::{read_box, read_json};
+use campaign::files;
+use campaign::places::CampaignPlaces;
+use campaign::plan::release::is_development;
+use campaign::process::{self, describe};
+use campaign::publish::{Named, Registry, write_campaign};
+use campaign::stop::Stop;
+use campaign::world::World;
+
+/// Reads results and records them.
+///
+/// # Errors
+/// They are not the results of a box, or the registry refuses them.
+pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
+    world.tools.check()?;
+    let dir = unpacked(world, &flags.results)?;
+    let results = ResultPlaces::new(&dir);
+    let described = read_box(&results.description())?;
+    let machine: MachineFile = read_json(&results.machine())?;
+    let reports = reports(&described, &results)?;
+    for stage in &described.stages {
+        let report = reports.iter().find(|report| report.stage == stage.id);
+        let said = report.map_or("not run".to_owned(), line);
+        world.console.answer(&format!("{:<40} {said}", stage.id));
+    }
+    let overlay = CampaignPlaces::at(&dir).overlay();
+    let kernels = kernels::record(&described, &machine, &reports, &results, &overlay)?;
+    if kernels > 0 {
+        world.console.answer(&format!("kernels  {kernels}"));
+    }
+    let mut campaign = campaign_record(world, &described, &machine, &reports);
+    if campaign.plan.is_empty() {
+        world.console.answer("records  none: no scenario was run");
+        return Ok(exit(&described, &reports));
+    }
+    write_campaign(&overlay, &mut campaign)?;
+    publish(world, flags, &described, &machine, &overlay, campaign.plan.len())?;
+    Ok(exit(&described, &reports))
+}
+
+/// Well only if every stage was run, and none failed.
+fn exit(described: &ProofBox, reports: &[StageReport]) -> Exit {
+    let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
+    if failed || reports.len() < described.stages.len() { Exit::Worse } else { Exit::Well }
+}
+
+/// The folder of results: given, or what an archive holds.
+fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
+    if given.is_dir() {
+        return Ok(given.to_owned());
+    }
+    let name = given.file_name().unwrap_or_default().to_string_lossy().replace(".tar.gz", "");
+    let dir = world.places.proof("collected").join(name);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).map_err(files::FileError::at("clear", &dir))?;
+    }
+    files::make_dir(&dir)?;
+    let mut tar = Command::new(&world.programs.tar);
+    tar.arg("-xzf").arg(given).arg("-C").arg(&dir);
+    let status = process::show(&mut tar, &world.interrupt)?;
+    if status.success() {
+        return Ok(dir);
+    }
+    let message = format!("`{}` cannot be unpacked: tar ended with", given.display());
+    Err(Stop::wrong_use(format!("{message} {}", describe(status)))
+        .with_hint("give the archive or the folder that `prove --out` wrote"))
+}
+
+/// The reports of the stages that were run, in their order.
+fn reports(described: &ProofBox, results: &ResultPlaces) -> Result<Vec<StageReport>, Stop> {
+    let paths = described.stages.iter().map(|stage| results.report(&stage.id));
+    let run = paths.filter(|path| path.exists());
+    Ok(run.map(|path| read_json(&path)).collect::<Result<_, _>>()?)
+}
+
+fn campaign_record(
+    world: &World,
+    described: &ProofBox,
+    machine: &MachineFile,
+    reports: &[StageReport],
+) -> CampaignRecord {
+    let done = |stage: &str| reports.iter().find(|report| report.stage == stage);
+    let mut plan = Vec::new();
+    let (mut wall_us, mut failed) = (0, false);
+    for stage in &described.stages {
+        let StageWork::Scenario { model, scenario, run, position, .. } = &stage.work else {
+            continue;
+        };
+        let Some(report) = done(&stage.id) else { continue };
+        wall_us += report.wall_us;
+        failed |= report.outcome == Outcome::Failed;
+        plan.push(PlannedRun {
+            run: run.clone(),
+            engine: described.engine.name.clone(),
+            release: described.engine.release.clone(),
+            model: model.clone(),
+            scenario: scenario.clone(),
+            block: *position,
+            position: 0,
+            stage: None,
+        });
+    }
+    let absent =
+        [("policy", "a proof compares nothing"), ("noise_floor", "no side ran against itself")];
+    CampaignRecord {
+        schema: SCHEMA.to_owned(),
+        id: described.campaign.clone(),
+        command: world.command.iter().map(|word| world.identity.redact(word)).collect(),
+        releases: vec![described.engine.release.clone()],
+        hardware: machine.hardware.id.clone(),
+        plan,
+        budget: [("wall_us".to_owned(), Value::from(wall_us))].into(),
+        status: if failed { CampaignStatus::Partial } else { CampaignStatus::Complete },
+        absent: absent.map(|(key, reason)| (key.to_owned(), reason.to_owned())).into(),
+        ..CampaignRecord::default()
+    }
+}
+
+/// Commits the records of a release; those of a tree are only shown.
+fn publish(
+    world: &World,
+    flags: &CollectFlags,
+    described: &ProofBox,
+    machine: &MachineFile,
+    overlay: &Path,
+    runs: usize,
+) -> Result<(), Stop> {
+    let dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let registry = Registry { tools: &world.tools, dir: &dir, interrupt: &world.interrupt };
+    let (engine, release) = (&described.engine.name, &described.engine.release);
+    let hardware = &machine.hardware.id;
+    let named = Named { engine, release, hardware };
+    let version = release.trim_start_matches('v');
+    if described.engine.dirty != Some(false) || is_development(version) {
+        registry.print_table(named, Some(overlay))?;
+        let shown = world.places.shown(overlay);
+        world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
+        return Ok(());
+    }
+    registry.preflight()?;
+    registry.render_pages(overlay)?;
+    let message = format!(
+        "results: {engine} {release} on {hardware}\n\nruns: {runs}; proof {}, campaign {}\n",
+        described.proof, described.campaign
+    );
+    let commit = registry.record(overlay, &message)?;
+    registry.build_site(&world.places.site())?;
+    registry.print_table(named, None)?;
+    world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")));
+    Ok(())
+}

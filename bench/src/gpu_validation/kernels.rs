@@ -1,0 +1,67 @@
+//! What a proof's commands measured of single kernels, as one record: a command that prints a JSON
+//! document with `kernels`, as `redline bench --kernels --json` does, has measured them.
+
+use std::fs;
+use std::path::Path;
+
+use schema::kernel::{KernelBench, KernelRecord, SCHEMA};
+use schema::proof::{Outcome, ProofBox, StageReport, StageWork};
+use schema::run::Time;
+use serde::Deserialize;
+
+use crate::gpu_validation::layout::ResultPlaces;
+use crate::gpu_validation::run::MachineFile;
+use campaign::kernels::fill;
+use campaign::node::record::RecordError;
+use campaign::publish::write;
+use campaign::stop::Stop;
+
+/// The part of a command's document that is read.
+#[derive(Debug, Deserialize)]
+struct Printed {
+    kernels: Vec<KernelBench>,
+}
+
+/// Writes the record of all kernels that `reports` tell of below `overlay`; returns how many there are.
+/// It has the proof's own id, so that collecting again makes the same record.
+///
+/// # Errors
+/// The record has no place, or the folder is not writable.
+pub fn record(
+    described: &ProofBox,
+    machine: &MachineFile,
+    reports: &[StageReport],
+    results: &ResultPlaces,
+    overlay: &Path,
+) -> Result<usize, Stop> {
+    let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
+    for stage in &described.stages {
+        let report = reports.iter().find(|report| report.stage == stage.id);
+        let report = report.filter(|report| report.outcome == Outcome::Done);
+        let (StageWork::Command { .. }, Some(report)) = (&stage.work, report) else { continue };
+        let printed = fs::read(results.output(&stage.id, "stdout")).unwrap_or_default();
+        let Ok(Printed { kernels }) = serde_json::from_slice(&printed) else { continue };
+        benches.extend(kernels);
+        wall_us += report.wall_us;
+        started_at.get_or_insert_with(|| report.started_at.clone());
+    }
+    let count = benches.len();
+    if count == 0 {
+        return Ok(0);
+    }
+    let mut record = KernelRecord {
+        schema: SCHEMA.to_owned(),
+        id: described.campaign.clone(),
+        engine: described.engine.clone(),
+        hardware: machine.hardware.clone(),
+        time: Time { started_at, wall_us: Some(wall_us), ..Time::default() },
+        absent: machine.absent.clone(),
+        ..KernelRecord::default()
+    };
+    let when = "stages say when they began and how long they took";
+    record.absent.insert("time.finished_at".to_owned(), when.to_owned());
+    fill(&mut record, benches)?;
+    let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
+    write(overlay, &place, &record)?;
+    Ok(count)
+}

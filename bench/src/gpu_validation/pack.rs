@@ -1,0 +1,248 @@
+//! `gpu-validation pack`: everything that the stages need, in one folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use schema::canonical::to_file_text;
+use schema::exit::Exit;
+use schema::proof::{BOX_SCHEMA, Proof, ProofBox, stages};
+use serde_json::Value;
+
+use crate::cli::PackFlags;
+use crate::gpu_validation::layout::BoxPlaces;
+use campaign::ScenarioEntry;
+use campaign::build;
+use campaign::build::sides::{self, Origin, Wanted};
+use campaign::files::{self, FileError};
+use campaign::inputs::workload::draw;
+use campaign::lock::Lock;
+use campaign::node::record::RecordError;
+use campaign::node::run::{BuiltSide, Engine};
+use campaign::plan::Cell;
+use campaign::plan::decide::ready_cells;
+use campaign::process::{self, describe};
+use campaign::stop::Stop;
+use campaign::tools::BENCH;
+use campaign::world::{Ids, World};
+
+const ENGINE: &str = "redline";
+/// The engine's own tests as a program.
+pub const TESTS: &str = "engine-tests";
+const SELF: &str = "redline-peers";
+/// Set by whoever has reference checkpoints.
+const FIXTURES: &str = "REDLINE_FIXTURES";
+/// What of them the engine's tests read.
+const CONFORMANCE: &str = "conformance";
+
+const SCRIPT: &str = "#!/bin/sh\n\
+    # Runs the stages that have not been run yet: ./prove [--out DIR] [--only STAGE]\n\
+    here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
+    exec \"$here/bin/redline-peers\" --root \"$here\" gpu-validation run \"$@\"\n";
+
+/// Builds the release, draws the requests and puts both into a folder.
+///
+/// # Errors
+/// The proof is unknown, the release does not build, or an input cannot be had.
+pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
+    world.tools.check()?;
+    let proof = world.catalog.proof(&flags.proof)?;
+    let _lock = Lock::take(&world.places.lock(), world.pid)?;
+    let wanted = wanted(world, flags)?;
+    let built = sides::build_one(world, &wanted)?;
+    let dir = flags.out.clone().unwrap_or_else(|| world.places.proof(&flags.proof).join("box"));
+    // What an earlier release left there would be carried along.
+    if dir.join("box.json").exists() {
+        fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
+    }
+    let places = BoxPlaces::new(&dir);
+    put_programs(world, &places, &proof, &wanted, &built)?;
+    put_inputs(world, &places, &proof)?;
+    put_suite(world, &places, &proof)?;
+    let described = describe_box(world, flags, &proof, built)?;
+    let text = to_file_text(&described).map_err(RecordError::from)?;
+    files::write_whole(&places.description(), text.as_bytes())?;
+    put_script(&places)?;
+    world.console.answer(&format!(
+        "box      {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
+         collect  cargo xtask gpu-validation collect DIR",
+        world.places.shown(&dir),
+        described.stages.len(),
+        world.places.shown(&places.script()),
+    ));
+    Ok(Exit::Well)
+}
+
+/// The one side: a release, or the tree.
+fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
+    let (path, file) = world.catalog.engine(ENGINE)?;
+    let engine = Engine { id: ENGINE.to_owned(), path, file };
+    match flags.worktree {
+        true => sides::tree(world, &engine, flags.release.as_deref()),
+        false => sides::named(world, &engine, flags.release.as_deref(), None),
+    }
+}
+
+fn describe_box(
+    world: &World,
+    flags: &PackFlags,
+    proof: &Proof,
+    built: BuiltSide,
+) -> Result<ProofBox, Stop> {
+    let mut ids = Ids::new(world.clock.unix_ms(), world.random);
+    let campaign = ids.next_id();
+    let Some(version) = built.version else {
+        return Err(Stop::wrong_use("a server that is already running cannot be packed"));
+    };
+    Ok(ProofBox {
+        schema: BOX_SCHEMA.to_owned(),
+        proof: flags.proof.clone(),
+        campaign,
+        matches: proof.matches.clone(),
+        engine: built.facts,
+        version,
+        flags: proof.flags.clone(),
+        stage_limit_s: proof.stage_limit_s,
+        stages: stages(proof, || ids.next_id()),
+    })
+}
+
+/// The server, the load generator, this program, and the engine's tests where a stage runs them.
+fn put_programs(
+    world: &World,
+    places: &BoxPlaces,
+    proof: &Proof,
+    wanted: &Wanted,
+    built: &BuiltSide,
+) -> Result<(), Stop> {
+    let server = built.binary.as_deref().unwrap_or(Path::new(ENGINE));
+    put_program(server, &places.program(ENGINE))?;
+    put_program(&world.tools.path(BENCH), &places.program(BENCH))?;
+    put_program(&world.program, &places.program(SELF))?;
+    if proof.has_tests() {
+        world.console.step(world.clock.elapsed(), "Build the engine's tests");
+        put_program(&build_tests(world, wanted)?, &places.program(TESTS))?;
+        put_fixtures(world, places)?;
+    }
+    Ok(())
+}
+
+/// The engine's tests, built where the engine was built, with the features that the whole workspace
+/// asks for: what was built before is then not built again.
+fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
+    let tree = match &wanted.origin {
+        Origin::Release(of) => world.places.release_tree(&of.name),
+        _ => world.places.root().to_owned(),
+    };
+    let mut cargo = Command::new(&world.programs.cargo);
+    cargo
+        .args(["test", "--no-run", "--release", "--locked", "--workspace", "--lib"])
+        .arg("--message-format=json-render-diagnostics");
+    build::call_in(&mut cargo, &world.places, &tree);
+    let written = process::capture(&mut cargo, &world.interrupt)?;
+    if !written.status.success() {
+        eprint!("{}", written.stderr);
+        let status = describe(written.status);
+        return Err(Stop::environment(format!("the engine's tests do not build: {status}")));
+    }
+    let mut lines = written.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
+    lines.find_map(|line| tests_of_engine(&line)).ok_or_else(|| {
+        Stop::environment("cargo built the engine's tests and did not say where they lie")
+    })
+}
+
+/// The program of one of cargo's messages, if it is that of the engine's tests.
+fn tests_of_engine(message: &Value) -> Option<PathBuf> {
+    let of_engine = message["target"]["name"] == "engine" && message["profile"]["test"] == true;
+    of_engine.then(|| message["executable"].as_str().map(PathBuf::from))?
+}
+
+/// Reference outputs, where there are any: without them the tests say so.
+fn put_fixtures(world: &World, places: &BoxPlaces) -> Result<(), Stop> {
+    let Some(fixtures) = std::env::var_os(FIXTURES).map(PathBuf::from) else {
+        world.console.note(&format!("{FIXTURES} is not set: the tests will have no references"));
+        return Ok(());
+    };
+    copy_tree(&fixtures.join(CONFORMANCE), &places.fixtures().join(CONFORMANCE))?;
+    Ok(())
+}
+
+/// Models, tokenizers and the requests that each scenario draws with them.
+fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
+    world.console.step(world.clock.elapsed(), "Draw the requests");
+    let (cells, scenarios) = cells(world, proof)?;
+    for cell in ready_cells(world, &cells, &scenarios)? {
+        let tokenizer = tokenizer_of(world, &cell.cell.model)?;
+        let to = places.model(&cell.cell.model);
+        match cell.model.path.is_dir() {
+            true => copy_tree(&cell.model.path, &to)?,
+            false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
+        }
+        draw(world, &cell, &places.plan(&cell.scenario.id, &tokenizer))?;
+    }
+    Ok(())
+}
+
+/// Every scenario with every model, as the stages have them.
+fn cells(world: &World, proof: &Proof) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
+    let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
+    for model in &proof.models {
+        for scenario in &proof.scenarios {
+            let (model, tp) = (model.id.clone(), model.tp);
+            cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
+            scenarios.push(world.catalog.scenario(scenario)?);
+        }
+    }
+    Ok((cells, scenarios))
+}
+
+/// The name of a model's tokenizer: of its file in the suite, or its own where it has one embedded.
+pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
+    let named = world.catalog.model(model)?.tokenizer;
+    Ok(if named == "embedded" { model.to_owned() } else { named })
+}
+
+/// The files of the suite that the stages name.
+fn put_suite(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
+    let (engine, _) = world.catalog.engine(ENGINE)?;
+    let to = places.suite();
+    copy(&engine, &to.join("engines").join(file_name(&engine)))?;
+    for scenario in &proof.scenarios {
+        let path = world.catalog.scenario(scenario)?.path;
+        copy(&path, &to.join("scenarios").join(file_name(&path)))?;
+    }
+    for model in &proof.models {
+        let path = world.catalog.path("model", &model.id)?;
+        copy(&path, &to.join("models").join(file_name(&path)))?;
+    }
+    Ok(())
+}
+
+fn put_script(places: &BoxPlaces) -> Result<(), FileError> {
+    let path = places.script();
+    files::write_whole(&path, SCRIPT.as_bytes())?;
+    files::set_mode(&path, 0o755).map_err(FileError::at("write", &path))
+}
+
+fn put_program(from: &Path, to: &Path) -> Result<(), FileError> {
+    copy(from, to)?;
+    files::set_mode(to, 0o755).map_err(FileError::at("write", to))
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<(), FileError> {
+    for entry in fs::read_dir(from).map_err(FileError::at("read the folder", from))? {
+        let path = entry.map_err(FileError::at("read the folder", from))?.path();
+        let to = to.join(file_name(&path));
+        if path.is_dir() { copy_tree(&path, &to)? } else { copy(&path, &to)? }
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), FileError> {
+    files::make_dir(to.parent().unwrap_or(Path::new(".")))?;
+    fs::copy(from, to).map_err(FileError::at("copy", from)).map(|_| ())
+}
+
+fn file_name(path: &Path) -> &std::ffi::OsStr {
+    path.file_name().unwrap_or_default()
+}

@@ -1,0 +1,164 @@
+//! `gpu-validation run`: carries out the stages of a box that have not been carried out yet. Needs
+//! neither network nor compiler nor git.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use schema::canonical::to_file_text;
+use schema::exit::Exit;
+use schema::proof::{Outcome, ProofBox, STAGE_SCHEMA, StageReport};
+use schema::run::{Absent, HardwareFacts};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::RunFlags;
+use crate::gpu_validation::layout::{BoxPlaces, ResultPlaces};
+use crate::gpu_validation::stage::Prover;
+use crate::gpu_validation::{read_box, read_json};
+use campaign::files;
+use campaign::node::hardware;
+use campaign::node::record::RecordError;
+use campaign::plan::target;
+use campaign::process::{self, describe};
+use campaign::stop::Stop;
+use campaign::world::World;
+
+/// `machine.json`: the machine that results are from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MachineFile {
+    pub hardware: HardwareFacts,
+    pub absent: Absent,
+}
+
+/// Runs the box around this program.
+///
+/// # Errors
+/// The machine is not the one that the proof is for, or a stage cannot be carried out at all.
+pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
+    let places = BoxPlaces::new(world.places.root());
+    let described = read_box(&places.description())?;
+    refuse_unknown(&described, &flags.only)?;
+    let out = flags.out.clone().unwrap_or_else(|| PathBuf::from("proof-results"));
+    let results = ResultPlaces::new(&out);
+    let hardware = machine(world, &described, &results)?;
+    fs::copy(places.description(), results.description())
+        .map_err(files::FileError::at("copy", &places.description()))?;
+    let prover = Prover {
+        world,
+        described: &described,
+        places: &places,
+        results: &results,
+        hardware: &hardware,
+    };
+    let mut reports = Vec::new();
+    let total = described.stages.len();
+    for (index, stage) in described.stages.iter().enumerate() {
+        if !flags.only.is_empty() && !flags.only.contains(&stage.id) {
+            continue;
+        }
+        world.interrupt.check()?;
+        world
+            .console
+            .step(world.clock.elapsed(), &format!("Stage {} of {total}: {}", index + 1, stage.id));
+        let path = results.report(&stage.id);
+        let report = match path.exists() {
+            true => read_json::<StageReport>(&path)?,
+            false => {
+                let report = carry_out(&prover, stage)?;
+                let text = to_file_text(&report).map_err(RecordError::from)?;
+                files::write_whole(&path, text.as_bytes())?;
+                archive(world, &results)?;
+                report
+            }
+        };
+        world.console.note(&line(&report));
+        reports.push(report);
+    }
+    world.console.answer(&format!("results  {}", results.archive().display()));
+    let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
+    Ok(if failed { Exit::Worse } else { Exit::Well })
+}
+
+fn carry_out(prover: &Prover<'_>, stage: &schema::proof::Stage) -> Result<StageReport, Stop> {
+    let clock = prover.world.clock;
+    let (started, started_at) = (clock.elapsed(), clock.rfc3339());
+    let (outcome, detail) = prover.carry_out(stage)?;
+    let wall = clock.elapsed().saturating_sub(started);
+    Ok(StageReport {
+        schema: STAGE_SCHEMA.to_owned(),
+        stage: stage.id.clone(),
+        outcome,
+        detail: detail.map(|text| prover.world.identity.redact(&text)),
+        started_at,
+        wall_us: u64::try_from(wall.as_micros()).unwrap_or(u64::MAX),
+    })
+}
+
+/// `done`, or what became of it.
+pub fn line(report: &StageReport) -> String {
+    let outcome = match report.outcome {
+        Outcome::Done => "done",
+        Outcome::Failed => "failed",
+        Outcome::Skipped => "skipped",
+    };
+    match &report.detail {
+        None => outcome.to_owned(),
+        Some(detail) => format!("{outcome}: {detail}"),
+    }
+}
+
+fn refuse_unknown(described: &ProofBox, only: &[String]) -> Result<(), Stop> {
+    let known: Vec<&str> = described.stages.iter().map(|stage| stage.id.as_str()).collect();
+    match only.iter().find(|id| !known.contains(&id.as_str())) {
+        None => Ok(()),
+        Some(id) => Err(Stop::wrong_use(format!("there is no stage `{id}`"))
+            .with_hint(format!("the stages are {}", known.join(", ")))),
+    }
+}
+
+/// The machine's facts: those of the results so far, where there are any.
+fn machine(
+    world: &World,
+    described: &ProofBox,
+    results: &ResultPlaces,
+) -> Result<(HardwareFacts, Absent), Stop> {
+    let seen = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let on_gpu = !described.matches.device_name.is_empty();
+    if on_gpu && !target::fits(&described.matches, &seen.gpus) {
+        let wanted = described.matches.device_name.join(" or ");
+        return Err(Stop::environment(format!(
+            "proof `{}` needs a GPU named like {wanted}, and this machine has {}",
+            described.proof,
+            seen.gpus.first().map_or("none".to_owned(), |gpu| format!("`{}`", gpu.name)),
+        ))
+        .with_hint("`--proof rehearsal` packs one for any machine"));
+    }
+    let (hardware, absent) = seen.facts(&seen.id(on_gpu));
+    let path = results.machine();
+    if path.exists() {
+        let before: MachineFile = read_json(&path)?;
+        if before.hardware.id != hardware.id {
+            let (id, before) = (&hardware.id, &before.hardware.id);
+            return Err(Stop::wrong_use(format!(
+                "`{}` holds results of {before}, and this is {id}",
+                results.dir().display()
+            ))
+            .with_hint("give another folder: `--out DIR`"));
+        }
+    }
+    let file = MachineFile { hardware, absent };
+    let text = to_file_text(&file).map_err(RecordError::from)?;
+    files::write_whole(&path, text.as_bytes())?;
+    Ok((file.hardware, file.absent))
+}
+
+/// Everything so far in one file, renewed after every stage: the machine may be taken away.
+fn archive(world: &World, results: &ResultPlaces) -> Result<(), Stop> {
+    let mut tar = Command::new(&world.programs.tar);
+    tar.arg("-czf").arg(results.archive()).arg("-C").arg(results.dir()).arg(".");
+    let status = process::show(&mut tar, &world.interrupt)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Stop::environment(format!("the archive of results: tar ended with {}", describe(status))))
+}

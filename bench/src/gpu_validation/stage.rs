@@ -1,0 +1,195 @@
+//! One stage: a command, or a run of a scenario, with what it left behind.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use schema::proof::{Outcome, ProofBox, Stage, StageWork};
+use schema::run::{Absent, HardwareFacts, RunRecord};
+
+use crate::gpu_validation::layout::{BoxPlaces, ResultPlaces};
+use crate::gpu_validation::pack::{TESTS, tokenizer_of};
+use campaign::executor;
+use campaign::files::{self, FileError};
+use campaign::inputs::cache::sha256_file;
+use campaign::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
+use campaign::node::record::is_bad;
+use campaign::node::run::{Bench, BuiltSide, Engine, ReadyCell};
+use campaign::places::CampaignPlaces;
+use campaign::plan::{Cell, Side, Slot};
+use campaign::process::{Group, ProcessError, describe};
+use campaign::publish::write_run;
+use campaign::stop::Stop;
+use campaign::world::World;
+
+/// What the stages of a box share.
+#[derive(Debug)]
+pub struct Prover<'a> {
+    pub world: &'a World,
+    pub described: &'a ProofBox,
+    pub places: &'a BoxPlaces,
+    pub results: &'a ResultPlaces,
+    pub hardware: &'a (HardwareFacts, Absent),
+}
+
+/// How a stage went, and why, or what it measured.
+pub type Ended = (Outcome, Option<String>);
+
+impl Prover<'_> {
+    /// Carries out a stage as a whole.
+    ///
+    /// # Errors
+    /// Interrupted, or the machine or a tool of the suite fails; nothing of it counts then.
+    pub fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
+        match &stage.work {
+            StageWork::Command { argv, needs, model } => match needs {
+                Some(program) if !is_installed(program) => {
+                    Ok((Outcome::Skipped, Some(format!("`{program}` is not on this machine"))))
+                }
+                _ => self.command(&stage.id, &self.filled(argv, model.as_deref())),
+            },
+            StageWork::Scenario { model, tp, scenario, run, position } => {
+                let (model, scenario) = (model.clone(), scenario.clone());
+                let cell = Cell { model, tp: *tp, scenario, ..Cell::default() };
+                let slot = Slot {
+                    run: run.clone(),
+                    side: 0,
+                    cell: 0,
+                    block: *position,
+                    position: 0,
+                    repeat: 1,
+                    stage: None,
+                };
+                self.scenario(&slot, cell)
+            }
+        }
+    }
+
+    fn filled(&self, argv: &[String], model: Option<&str>) -> Vec<String> {
+        let shown = |path: PathBuf| path.to_string_lossy().into_owned();
+        let model = model.map_or(String::new(), |model| shown(self.served(model)));
+        let fill = |word: &String| match word.as_str() {
+            "{redline}" => shown(self.places.program("redline")),
+            "{tests}" => shown(self.places.program(TESTS)),
+            "{model}" => model.clone(),
+            _ => word.clone(),
+        };
+        argv.iter().map(fill).collect()
+    }
+
+    /// Runs a program with what it writes in files of the stage.
+    fn command(&self, stage: &str, argv: &[String]) -> Result<Ended, Stop> {
+        let Some((program, args)) = argv.split_first() else {
+            return Ok((Outcome::Failed, Some("the stage names no program".to_owned())));
+        };
+        let open = |stream| -> Result<File, FileError> {
+            let path = self.results.output(stage, stream);
+            files::make_dir(path.parent().unwrap_or(Path::new(".")))?;
+            File::create(&path).map_err(FileError::at("write", &path))
+        };
+        let mut command = Command::new(program);
+        command.args(args).stdout(open("stdout")?).stderr(open("stderr")?);
+        command.env("REDLINE_FIXTURES", self.places.fixtures());
+        let mut group = match Group::start(&mut command) {
+            Ok(group) => group,
+            Err(error @ ProcessError::Start { .. }) => {
+                return Ok((Outcome::Failed, Some(error.to_string())));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let ended = group.wait(Some(Instant::now() + self.limit()), &self.world.interrupt)?;
+        Ok(match ended {
+            Some(status) if status.success() => (Outcome::Done, None),
+            Some(status) => (Outcome::Failed, Some(format!("it ended with {}", describe(status)))),
+            None => {
+                group.end(Duration::from_secs(5));
+                let limit_s = self.described.stage_limit_s;
+                (Outcome::Failed, Some(format!("it had not ended after {limit_s} s")))
+            }
+        })
+    }
+
+    /// Serves a model and sends the requests that the box holds for the scenario.
+    fn scenario(&self, slot: &Slot, cell: Cell) -> Result<Ended, Stop> {
+        let world = self.world;
+        let (path, file) = world.catalog.engine(&self.described.engine.name)?;
+        let engine = Engine { id: self.described.engine.name.clone(), path, file };
+        let places = CampaignPlaces::at(self.results.dir());
+        let bench = Bench {
+            world,
+            engine: &engine,
+            campaign: &self.described.campaign,
+            executor: executor::LOCAL,
+            places: &places,
+            hardware: self.hardware,
+            url: None,
+            timeout_s: None,
+            limit: Some(self.limit()),
+        };
+        let record = bench.run(slot, &self.side(), &self.ready(cell)?)?;
+        write_run(&places.overlay(), &record)?;
+        let outcome = if is_bad(&record) { Outcome::Failed } else { Outcome::Done };
+        Ok((outcome, Some(detail(&record))))
+    }
+
+    fn side(&self) -> BuiltSide {
+        let described = self.described;
+        let release = described.engine.release.clone();
+        let side = Side {
+            flags: described.flags.clone(),
+            ..Side::plain(&described.engine.name, &release)
+        };
+        let (facts, version) = (described.engine.clone(), described.version.clone());
+        BuiltSide::program(side, facts, self.places.program("redline"), Some(version))
+    }
+
+    fn ready(&self, cell: Cell) -> Result<ReadyCell, Stop> {
+        let scenario = self.world.catalog.scenario(&cell.scenario)?;
+        let file = self.world.catalog.model(&cell.model)?;
+        let tokenizer = tokenizer_of(self.world, &cell.model)?;
+        let path = self.served(&cell.model);
+        let model = match file.sha256 {
+            None => {
+                let sha256 = sha256_file(&path.join(CONFIG))?;
+                Obtained::shape(path, sha256)
+            }
+            Some(sha256) => Obtained::file(path, sha256, GIVEN.to_owned()),
+        };
+        let plan = Some(self.places.plan(&cell.scenario, &tokenizer));
+        let tokenizer = match model.random_weights {
+            true => model.path.join(TOKENIZER),
+            false => model.path.clone(),
+        };
+        Ok(ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan })
+    }
+
+    /// What the server is given: the folder of a model, or the one file in it.
+    fn served(&self, model: &str) -> PathBuf {
+        let folder = self.places.model(model);
+        let mut files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let gguf = files.find(|entry| entry.path().extension().is_some_and(|e| e == "gguf"));
+        gguf.map_or(folder, |entry| entry.path())
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.described.stage_limit_s)
+    }
+}
+
+/// `8123.45 output tokens/s, valid`, or what went wrong.
+fn detail(record: &RunRecord) -> String {
+    if let Some(failure) = &record.failure {
+        return failure.message.clone();
+    }
+    let rate = record.metrics.as_ref().and_then(|metrics| metrics.output_tokens_per_s);
+    let rate = rate.map_or("no figures".to_owned(), |rate| format!("{rate:.2} output tokens/s"));
+    let reasons = record.validity.reasons.join("; ");
+    if reasons.is_empty() { rate } else { format!("{rate}; {reasons}") }
+}
+
+/// Whether a program is found on the path.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}

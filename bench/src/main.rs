@@ -1,0 +1,13 @@
+//! `redline-peers`: reads the command line, gathers the world around it, runs the verb.
+
+use std::process::ExitCode;
+
+use bench::Cli;
+use campaign::environment;
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let world = environment::gather(cli.root.as_deref(), cli.tools_dir.as_deref(), cli.given());
+    environment::exit_code(world.and_then(|world| bench::run(&world, &cli)))
+}

@@ -1,0 +1,77 @@
+//! From the start of a server's process to its first answer.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use schema::probe::FirstAnswer;
+
+use crate::peer::PeerError;
+use campaign::build::contender::Contender;
+use campaign::files::{FileError, make_dir, read_text};
+use campaign::node::server::{Server, free_port};
+use campaign::plan::launch::{Filling, command_line};
+use campaign::process::{Group, describe};
+use campaign::stop::Stop;
+use campaign::tools::{BENCH, ToolError};
+use campaign::world::World;
+
+/// How often server and client are looked at; no time is taken from it.
+const LOOK: Duration = Duration::from_millis(20);
+const VERB: &str = "first-answer";
+
+/// Seconds from just before the server is started, ready for no more than it is by itself, to the
+/// first byte of its first answer. The client is there first, so that its own start is no part of them.
+///
+/// # Errors
+/// The server dies or does not answer in time, or the client cannot be run.
+pub fn measure(
+    world: &World,
+    side: &Contender,
+    model: &Path,
+    (log, answer): (&Path, &Path),
+) -> Result<f64, Stop> {
+    let port = free_port()?;
+    let name = model.to_string_lossy();
+    let filling = Filling::measured(&side.engine.id, side.binary(), &name, port);
+    let line = command_line(&side.engine.file, Filling { flags: &side.plain_flags, ..filling })?;
+    // Whatever ran before, the file is in the page cache.
+    let read = fs::File::open(model).and_then(|mut f| std::io::copy(&mut f, &mut std::io::sink()));
+    read.map_err(FileError::at("read", model))?;
+    make_dir(answer.parent().unwrap_or(Path::new(".")))?;
+    let written = fs::File::create(answer).map_err(FileError::at("write", answer))?;
+    let mut ask = world.tools.bench(VERB);
+    let timeout_s = side.engine.file.launch.timeout_s;
+    ask.args(["--url", &format!("http://127.0.0.1:{port}"), "--engine"]).arg(&side.engine.path);
+    ask.args(["--timeout-s", &timeout_s.to_string()]).stdout(written);
+    let mut client = Group::start(&mut ask)?;
+    let started_ns = monotonic_ns();
+    let mut server = Server::start(&line.argv, &side.engine.file.launch.env, port, log)?;
+    let status = loop {
+        if let Some(status) = client.wait(Some(Instant::now() + LOOK), &world.interrupt)? {
+            break status;
+        }
+        if let Some(status) = server.poll()? {
+            let what = format!("its server ended with {}", describe(status));
+            let log = world.identity.tail(&server.log_tail());
+            return Err(PeerError::Failed { engine: side.engine.id.clone(), what, log }.into());
+        }
+    };
+    server.stop();
+    if !status.success() {
+        return Err(ToolError::Ended { name: BENCH, verb: VERB, status }.into());
+    }
+    let first: FirstAnswer = serde_json::from_str(&read_text(answer)?).map_err(|error| {
+        ToolError::Answer { name: BENCH, verb: VERB, detail: error.to_string() }
+    })?;
+    Ok(Duration::from_nanos(first.first_byte_ns.saturating_sub(started_ns)).as_secs_f64())
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, as the client takes them.
+fn monotonic_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+        seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
+    })
+}

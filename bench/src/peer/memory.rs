@@ -1,0 +1,134 @@
+//! A server's resident memory beyond its KV cache, read once it has been measured.
+
+use std::time::Duration;
+
+use schema::probe::Probe;
+use serde::Serialize;
+
+use crate::peer::PeerError;
+use campaign::build::contender::Contender;
+use campaign::node::server::{Asked, Server, ask, status_bytes};
+use campaign::stop::Stop;
+use campaign::world::World;
+
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// Bytes of one server after its run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Resident {
+    pub engine: String,
+    /// `VmRSS`: anonymous memory and mapped files.
+    pub rss_bytes: u64,
+    pub rss_anon_bytes: Option<u64>,
+    pub rss_file_bytes: Option<u64>,
+    /// Of the KV cache, as much as is resident.
+    pub kv_bytes: u64,
+    /// How that is known.
+    pub kv_from: &'static str,
+}
+
+impl Resident {
+    /// Bytes beyond the KV cache, as a multiple of the model's file.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
+    pub fn files(&self, file_bytes: u64) -> f64 {
+        self.rss_bytes.saturating_sub(self.kv_bytes) as f64 / file_bytes as f64
+    }
+}
+
+/// Reads the memory of a server that still runs.
+///
+/// # Errors
+/// The system or the server does not tell.
+pub fn read(world: &World, side: &Contender, server: &Server) -> Result<Resident, Stop> {
+    let engine = &side.engine;
+    let untold =
+        |what: &str| PeerError::Memory { engine: engine.id.clone(), what: what.to_owned() };
+    let status = server.status().ok_or_else(|| untold("the system does not show its memory"))?;
+    let bytes = |field: &str| status_bytes(&status, field);
+    let asked = ask(&world.tools, &server.url(), &engine.path, PROBE_LIMIT, &world.interrupt)?;
+    let Asked::Ready(probe) = asked else {
+        return Err(untold("it no longer answers").into());
+    };
+    let marker = engine.file.cache.kv_log.as_deref();
+    let logged = || marker.and_then(|marker| logged_mib(&server.log(), marker));
+    let (kv_bytes, kv_from) = match (touched(&probe), logged()) {
+        (Some(bytes), _) => (bytes, "the pages that were touched, of its metrics"),
+        (None, Some(bytes)) => (bytes, "the whole buffer, of its log"),
+        (None, None) => return Err(untold("it tells the size of its KV cache nowhere").into()),
+    };
+    Ok(Resident {
+        engine: engine.id.clone(),
+        rss_bytes: bytes("VmRSS").ok_or_else(|| untold("the system does not show its memory"))?,
+        rss_anon_bytes: bytes("RssAnon"),
+        rss_file_bytes: bytes("RssFile"),
+        kv_bytes,
+        kv_from,
+    })
+}
+
+/// Bytes of the pages that were held at least once.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "counts of pages and bytes are whole, positive and below 2^53"
+)]
+fn touched(probe: &Probe) -> Option<u64> {
+    let count = |name: &str| probe.metrics.get(name).copied();
+    let (touched, pages) = (count("kv_pages_touched")?, count("kv_pages")?);
+    (pages > 0.0).then_some((probe.server.kv_bytes? as f64 * touched / pages) as u64)
+}
+
+/// The sum of the sizes in MiB that follow `marker` in a log.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a size in a log is positive and below 2^53 bytes"
+)]
+fn logged_mib(log: &str, marker: &str) -> Option<u64> {
+    let sizes = log.split(marker).skip(1).filter_map(|rest| {
+        rest.split_whitespace().next()?.parse::<f64>().ok().filter(|mib| *mib >= 0.0)
+    });
+    let sizes: Vec<f64> = sizes.collect();
+    (!sizes.is_empty()).then(|| (sizes.iter().sum::<f64>() * MIB) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schema::run::ServerFacts;
+
+    #[test]
+    fn the_kv_cache_is_read_from_a_log() {
+        let log = "load\nkv: CPU KV buffer size =    90.00 MiB\nkv: CPU KV buffer size = 1.5 MiB\n";
+        assert_eq!(logged_mib(log, "KV buffer size ="), Some((91.5 * MIB) as u64));
+        assert_eq!(logged_mib("KV buffer size = unknown", "KV buffer size ="), None);
+        assert_eq!(logged_mib("", "KV buffer size ="), None);
+    }
+
+    #[test]
+    fn only_touched_pages_are_resident() {
+        let mut probe = Probe {
+            server: ServerFacts { kv_bytes: Some(1000), ..ServerFacts::default() },
+            ..Probe::default()
+        };
+        assert_eq!(touched(&probe), None);
+        probe.metrics = [("kv_pages".into(), 10.0), ("kv_pages_touched".into(), 3.0)].into();
+        assert_eq!(touched(&probe), Some(300));
+    }
+
+    #[test]
+    fn memory_is_a_multiple_of_the_file() {
+        let resident = Resident {
+            engine: "x".into(),
+            rss_bytes: 250,
+            rss_anon_bytes: None,
+            rss_file_bytes: None,
+            kv_bytes: 100,
+            kv_from: "a test",
+        };
+        assert_eq!(resident.files(100), 1.5);
+    }
+}

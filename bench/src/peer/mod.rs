@@ -1,0 +1,279 @@
+//! `peer-bench`: Redline beside another engine, in turn on one machine, over the same file with as
+//! many threads. It prints what was measured, and judges nothing but perplexity.
+//!
+//! Which engine, how it is built and how it is asked is data: `suite/engines/<id>.toml`.
+
+pub mod figure;
+pub mod first_answer;
+pub mod memory;
+pub mod perplexity;
+pub mod report;
+pub mod table;
+pub mod tool;
+
+use std::path::PathBuf;
+
+use schema::engine::Source;
+use schema::exit::Exit;
+use schema::run::{Absent, HardwareFacts, RunRecord, Status, ValidityVerdict};
+
+use crate::cli::PeerBench;
+use crate::peer::figure::{Figure, Sample, Work};
+use crate::peer::memory::Resident;
+use crate::peer::report::Report;
+use crate::peer::tool::ToolFilling;
+use campaign::CatalogError;
+use campaign::build::contender::{self, Contender};
+use campaign::build::source;
+use campaign::executor;
+use campaign::inputs::Input;
+use campaign::lock::Lock;
+use campaign::node::hardware;
+use campaign::node::run::{Bench, Engine, ReadyCell};
+use campaign::places::CampaignPlaces;
+use campaign::plan::decide::{default_cell, ready_cells};
+use campaign::plan::{Round, Slot, interleave};
+use campaign::stop::{Ends, Stop};
+use campaign::world::{Ids, World};
+
+/// The figure of an engine whose reference path is another than what it serves with.
+const PERPLEXITY_F32: &str = "perplexity-f32";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    #[error("engine `{id}` is no peer: its file has no `[source]`; peers are {}", .known.join(", "))]
+    NoPeer { id: String, known: Vec<String> },
+    #[error("the file of engine `{engine}` has no `[figures.{figure}]`")]
+    NoFigure { engine: String, figure: &'static str },
+    #[error("{engine}: `{program}` {what}")]
+    Tool { engine: String, program: String, what: String },
+    #[error("{engine}: {what}\n{log}")]
+    Failed { engine: String, what: String, log: String },
+    #[error("{engine}: its memory cannot be told: {what}")]
+    Memory { engine: String, what: String },
+}
+
+impl Ends for PeerError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::NoPeer { .. } | Self::NoFigure { .. } => Exit::Unsound,
+            Self::Tool { .. } | Self::Failed { .. } | Self::Memory { .. } => Exit::Worse,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Failed { .. } => Some("nothing is compared with a side that fails".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// Runs `peer-bench`.
+///
+/// # Errors
+/// An unknown peer, one that cannot be built, or a side that fails.
+pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
+    let (engine, distribution) = peer(world, &flags.engine)?;
+    world.tools.check()?;
+    let cell = default_cell(world, flags.model.as_deref())?;
+    let scenario = world.catalog.scenario(&cell.scenario)?;
+    let _lock = Lock::take(&world.places.lock(), world.pid)?;
+    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let threads = flags.threads.unwrap_or(world.cores);
+    let build = source::obtain(world, &flags.engine, &distribution, &machine.cpu)?;
+    let sides = [
+        contender::redline(world, threads)?,
+        contender::peer(engine, &distribution, &build, threads),
+    ];
+    world.console.step(world.clock.elapsed(), "Fetch inputs");
+    let cell = ready_cells(world, &[cell], &[scenario])?.remove(0);
+    let mut ids = Ids::new(world.clock.unix_ms(), world.random);
+    let id = ids.next_id();
+    let works = works(flags);
+    let text = works.contains(&Work::Perplexity).then(|| text(world)).transpose()?;
+    let comparison = Comparison {
+        world,
+        id: &id,
+        places: world.places.peer_bench(&id),
+        hardware: machine.facts(&machine.id(false)),
+        sides: &sides,
+        cell: &cell,
+        threads,
+        text,
+    };
+    let round = Round::first(works.len(), sides.len(), flags.repeats);
+    let mut slots = interleave(&round, || ids.next_id());
+    slots.retain(|slot| works[slot.cell].is_done_in(slot.repeat));
+    let measured = comparison.carry_out(&works, &slots)?;
+    let report = Report::of(&comparison, flags.repeats, build.facts, measured)?;
+    world.console.answer(&if flags.json { report.json() } else { report.text() });
+    Ok(Exit::Well)
+}
+
+/// What is to be done: what was named, else all, without what is to be left out.
+fn works(flags: &PeerBench) -> Vec<Work> {
+    let named = if flags.figures.is_empty() { &Work::ALL[..] } else { &flags.figures };
+    named.iter().copied().filter(|work| !flags.skipped.contains(work)).collect()
+}
+
+/// The text that perplexity is measured on.
+fn text(world: &World) -> Result<PathBuf, Stop> {
+    let file = world.catalog.dataset(perplexity::TEXT)?;
+    Ok(world.fetcher().obtain(&Input::dataset(perplexity::TEXT, &file))?.path)
+}
+
+/// The peer's file, and the source that makes it one.
+fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
+    match world.catalog.engine(id) {
+        Ok((path, file)) => match file.source.clone() {
+            Some(source) => Ok((Engine { id: id.to_owned(), path, file }, source)),
+            None => Err(PeerError::NoPeer { id: id.to_owned(), known: peers(world)? }.into()),
+        },
+        Err(CatalogError::Unknown { kind: _, id, known: _ }) => {
+            Err(CatalogError::Unknown { kind: "engine", id, known: peers(world)? }.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn peers(world: &World) -> Result<Vec<String>, Stop> {
+    let mut known = world.catalog.ids("engine")?;
+    known.retain(|id| world.catalog.engine(id).is_ok_and(|(_, file)| file.source.is_some()));
+    Ok(known)
+}
+
+/// Two sides over one model.
+#[derive(Debug)]
+pub struct Comparison<'a> {
+    pub world: &'a World,
+    pub id: &'a str,
+    pub places: CampaignPlaces,
+    pub hardware: (HardwareFacts, Absent),
+    pub sides: &'a [Contender; 2],
+    pub cell: &'a ReadyCell,
+    pub threads: u32,
+    /// What perplexity is measured on, where it is.
+    pub text: Option<PathBuf>,
+}
+
+/// All that was measured.
+#[derive(Debug, Default)]
+pub struct Measured {
+    pub samples: Vec<Sample>,
+    pub memory: Vec<Resident>,
+    /// What a reader of the figures should know of single runs.
+    pub remarks: Vec<String>,
+}
+
+impl Comparison<'_> {
+    fn carry_out(&self, works: &[Work], slots: &[Slot]) -> Result<Measured, Stop> {
+        let mut measured = Measured::default();
+        for (index, slot) in slots.iter().enumerate() {
+            self.world.interrupt.check()?;
+            let (work, side) = (works[slot.cell], &self.sides[slot.side]);
+            let (count, repeat) = (slots.len(), slot.repeat);
+            let title = format!("{}, {}, repeat {repeat}", side.engine.id, work.name());
+            let elapsed = self.world.clock.elapsed();
+            self.world.console.step(elapsed, &format!("Run {} of {count}: {title}", index + 1));
+            let before = measured.samples.len();
+            self.measure(work, slot, &mut measured)?;
+            for sample in &measured.samples[before..] {
+                self.world.console.note(&format!("{:.3} {}", sample.value, sample.figure.id()));
+            }
+        }
+        Ok(measured)
+    }
+
+    fn measure(&self, work: Work, slot: &Slot, into: &mut Measured) -> Result<(), Stop> {
+        let side = &self.sides[slot.side];
+        let model = &self.cell.model.path;
+        let mut add = |figure, value| into.samples.push(Sample { figure, side: slot.side, value });
+        match work {
+            Work::Prefill => add(Figure::Prefill, self.by_tool(side, work.name())?),
+            Work::Decode => add(Figure::Decode, self.by_tool(side, work.name())?),
+            Work::DecodeBatch => add(Figure::DecodeBatch, self.by_tool(side, work.name())?),
+            Work::Perplexity => {
+                let own = self.by_tool(side, work.name())?;
+                add(Figure::Perplexity, own);
+                let has_f32 = side.engine.file.figures.contains_key(PERPLEXITY_F32);
+                let f32 = if has_f32 { self.by_tool(side, PERPLEXITY_F32)? } else { own };
+                add(Figure::PerplexityF32, f32);
+            }
+            Work::FirstAnswer => {
+                let files = (&*self.places.log(&slot.run), &*self.places.measurement(&slot.run));
+                let seconds = first_answer::measure(self.world, side, model, files)?;
+                add(Figure::FirstAnswer, seconds);
+            }
+            Work::Served => self.serve(slot, side, into)?,
+        }
+        Ok(())
+    }
+
+    fn by_tool(&self, side: &Contender, figure: &'static str) -> Result<f64, Stop> {
+        let engine = &side.engine;
+        let missing = || PeerError::NoFigure { engine: engine.id.clone(), figure };
+        let tool = engine.file.figures.get(figure).ok_or_else(missing)?;
+        let with = ToolFilling {
+            engine: &engine.id,
+            binary: side.binary(),
+            model: &self.cell.model.path,
+            threads: self.threads,
+            text: self.text.as_deref(),
+        };
+        tool::measure(tool, with, &self.world.interrupt)
+    }
+
+    /// One served run, and the server's memory at its end.
+    fn serve(&self, slot: &Slot, side: &Contender, into: &mut Measured) -> Result<(), Stop> {
+        let bench = Bench {
+            world: self.world,
+            engine: &side.engine,
+            campaign: self.id,
+            executor: executor::LOCAL,
+            places: &self.places,
+            hardware: &self.hardware,
+            url: None,
+            timeout_s: None,
+            limit: None,
+        };
+        let mut resident = None;
+        let record = bench.run_and_look(slot, &side.built, self.cell, &mut |server| {
+            resident = Some(memory::read(self.world, side, server)?);
+            Ok(())
+        })?;
+        let tokens_per_s = record.metrics.as_ref().and_then(|metrics| metrics.output_tokens_per_s);
+        let (Status::Ok, Some(tokens_per_s), Some(resident)) =
+            (record.status, tokens_per_s, resident)
+        else {
+            return Err(failed(&side.engine.id, &record).into());
+        };
+        if record.validity.verdict != ValidityVerdict::Valid {
+            let verdict = format!("{:?}", record.validity.verdict).to_uppercase();
+            let (engine, reasons) = (&side.engine.id, record.validity.reasons.join("; "));
+            into.remarks.push(format!("{engine}, repeat {}: {verdict}: {reasons}", slot.repeat));
+        }
+        let files = resident.files(self.file_bytes()?);
+        into.memory.push(resident);
+        for (figure, value) in [(Figure::Served, tokens_per_s), (Figure::Memory, files)] {
+            into.samples.push(Sample { figure, side: slot.side, value });
+        }
+        Ok(())
+    }
+
+    fn file_bytes(&self) -> Result<u64, Stop> {
+        let path = &self.cell.model.path;
+        let meta = std::fs::metadata(path);
+        Ok(meta.map_err(campaign::files::FileError::at("read", path))?.len())
+    }
+}
+
+/// Why a run gave no figures.
+#[must_use]
+pub fn failed(engine: &str, record: &RunRecord) -> PeerError {
+    let said = record.failure.as_ref().map(|failure| failure.message.as_str());
+    let (what, log) = said
+        .and_then(|said| said.split_once('\n'))
+        .unwrap_or((said.unwrap_or("not every request was answered"), "see its record's counts"));
+    PeerError::Failed { engine: engine.to_owned(), what: what.to_owned(), log: log.to_owned() }
+}

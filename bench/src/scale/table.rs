@@ -1,0 +1,122 @@
+//! The table that a person reads: on the console, and in the document about the method. Pure.
+
+use std::collections::BTreeMap;
+
+use super::WANTED_OF;
+use super::work::{Took, Work};
+use crate::clients::table::{grouped, spread};
+use campaign::publish::beside::Repeats;
+
+/// Digits of a time in seconds: it is looked at every 10 ms.
+const DIGITS: usize = 2;
+
+/// All that was measured.
+#[derive(Debug)]
+pub struct Scaled {
+    pub records: u64,
+    /// Of the registry that the site is made of.
+    pub site_records: u64,
+    pub registry_bytes: u64,
+    pub site_bytes: u64,
+    /// One value a repeat.
+    pub times: BTreeMap<Work, Vec<Took>>,
+    /// Where and when, as a sentence.
+    pub provenance: String,
+}
+
+impl Scaled {
+    /// As Markdown.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text =
+            "| | wanted, s | wall time, s | processor time, s |\n|---|---|---|---|\n".to_owned();
+        for (work, times) in &self.times {
+            let repeats = |of: fn(&Took) -> f64| Repeats::of(times.iter().map(of).collect());
+            let (Some(wall), Some(cpu)) = (repeats(|t| t.wall_s), repeats(|t| t.cpu_s)) else {
+                continue;
+            };
+            let wanted = self.wanted_s(*work);
+            let shown = wanted.map(|most| format!("<= {}", grouped(most, DIGITS)));
+            let kept = wanted.is_none_or(|most| wall.median <= most);
+            text += &format!(
+                "| {} | {} | {} | {} |\n",
+                work.title(),
+                shown.unwrap_or_default(),
+                spread(&wall, DIGITS, kept),
+                spread(&cpu, DIGITS, true),
+            );
+        }
+        format!("{text}\n{}\n{}\n", self.sizes(), self.provenance)
+    }
+
+    /// True where nothing took longer than is wanted of it.
+    #[must_use]
+    pub fn is_as_wanted(&self) -> bool {
+        self.times.iter().all(|(work, times)| {
+            let wall = Repeats::of(times.iter().map(|took| took.wall_s).collect());
+            wall.zip(self.wanted_s(*work)).is_none_or(|(wall, most)| wall.median <= most)
+        })
+    }
+
+    /// What is wanted of a registry of one size says nothing of another.
+    fn wanted_s(&self, work: Work) -> Option<f64> {
+        (self.records == WANTED_OF).then_some(work.wanted_s())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts and sizes of a disk are below 2^53")]
+    fn sizes(&self) -> String {
+        let count = |value: u64| grouped(value as f64, 0);
+        let megabytes = |bytes: u64| grouped(bytes as f64 / 1e6, 0);
+        format!(
+            "The registry has {} records in {} MB, and the site {} MB, made of {} records.",
+            count(self.records),
+            megabytes(self.registry_bytes),
+            megabytes(self.site_bytes),
+            count(self.site_records),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn scaled(records: u64) -> Scaled {
+        let took = |wall_s: f64| Took { wall_s, cpu_s: wall_s * 1.5 };
+        Scaled {
+            records,
+            site_records: records / 10,
+            registry_bytes: 435_000_000,
+            site_bytes: 249_400_000,
+            times: [
+                (Work::List, vec![took(1.25), took(0.5), took(1.5)]),
+                (Work::CheckFirst, vec![took(13.4)]),
+            ]
+            .into(),
+            provenance: "Measured somewhere.".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_table_has_medians_ranges_and_what_was_missed() {
+        let scaled = scaled(50_000);
+        expect![[r#"
+            | | wanted, s | wall time, s | processor time, s |
+            |---|---|---|---|
+            | check, without an index | <= 20.00 | 13.40 | 20.10 |
+            | list | <= 1.00 | 1.25 (missed) [0.50 to 1.50] | 1.88 [0.75 to 2.25] |
+
+            The registry has 50,000 records in 435 MB, and the site 249 MB, made of 5,000 records.
+            Measured somewhere.
+        "#]]
+        .assert_eq(&scaled.render());
+        assert!(!scaled.is_as_wanted());
+    }
+
+    #[test]
+    fn nothing_is_wanted_of_a_registry_of_another_size() {
+        let scaled = scaled(40_000);
+        assert!(scaled.is_as_wanted() && !scaled.render().contains("<="), "{}", scaled.render());
+    }
+}

@@ -1,0 +1,188 @@
+//! `soak`: the working tree's server under one load after another, and what it holds of the system
+//! between two of them.
+
+use std::fs;
+use std::time::Duration;
+
+use schema::exit::Exit;
+use schema::run::Status;
+
+use crate::cli::Soak;
+use crate::peer::{PeerError, failed};
+use campaign::build::contender::{self, Contender};
+use campaign::executor;
+use campaign::files::FileError;
+use campaign::inputs::workload::draw;
+use campaign::lock::Lock;
+use campaign::node::hardware;
+use campaign::node::run::Bench;
+use campaign::node::server::{Readiness, Server, free_port, status_bytes};
+use campaign::plan::Slot;
+use campaign::plan::decide::{default_cell, ready_cells};
+use campaign::plan::launch::{Filling, command_line};
+use campaign::stop::Stop;
+use campaign::world::{Ids, World};
+
+/// Loads of which the first quarter may still fill caches and pools.
+const LOADS_MIN: usize = 8;
+/// Growth of memory that is none: an allocator gives back what it likes.
+const GROWTH_PCT_MAX: f64 = 2.0;
+
+/// What the server holds while nobody asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    /// Anonymous memory that is resident.
+    bytes: u64,
+    /// Open descriptors.
+    files: u64,
+    threads: u64,
+}
+
+/// Runs `soak`. Exit code 1 where the server holds more at the end than after the first quarter.
+///
+/// # Errors
+/// The server does not build or start, a load is not answered in full, or the time is too short to
+/// tell.
+pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
+    world.tools.check()?;
+    let wanted = default_cell(world, flags.model.as_deref())?;
+    let scenario = world.catalog.scenario(&wanted.scenario)?;
+    let _lock = Lock::take(&world.places.lock(), world.pid)?;
+    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let side = contender::redline(world, world.cores)?;
+    world.console.step(world.clock.elapsed(), "Fetch inputs");
+    let mut cell = ready_cells(world, &[wanted], &[scenario])?.remove(0);
+    let mut ids = Ids::new(world.clock.unix_ms(), world.random);
+    let id = ids.next_id();
+    let places = world.places.soak(&id);
+    let plan = places.plan(&cell.scenario.id);
+    draw(world, &cell, &plan)?;
+    cell.plan = Some(plan);
+
+    world.console.step(world.clock.elapsed(), &format!("Serve {}", cell.cell.model));
+    let mut server = serve(world, &side, &cell.model.served(), &places.log("server"))?;
+    let url = server.url();
+    let bench = Bench {
+        world,
+        engine: &side.engine,
+        campaign: &id,
+        executor: executor::LOCAL,
+        places: &places,
+        hardware: &machine.facts(&machine.id(false)),
+        url: Some(&url),
+        timeout_s: None,
+        limit: None,
+    };
+    let end = world.clock.elapsed() + Duration::from_secs(60 * u64::from(flags.minutes));
+    let mut held = Vec::new();
+    while world.clock.elapsed() < end || held.len() < LOADS_MIN {
+        world.interrupt.check()?;
+        let run = ids.next_id();
+        let slot = Slot { run, side: 0, cell: 0, block: 0, position: 0, repeat: 1, stage: None };
+        let record = bench.run(&slot, &side.built, &cell)?;
+        if record.status != Status::Ok {
+            return Err(failed(&side.engine.id, &record).into());
+        }
+        // An hour has hundreds of them.
+        let measured = places.measurement(&slot.run);
+        fs::remove_file(&measured).map_err(FileError::at("remove", &measured))?;
+        let now = read(&server)?;
+        let (mb, Held { files, threads, .. }) = (now.bytes / 1_000_000, now);
+        let told = format!("load {}: {mb} MB, {files} files, {threads} threads", held.len() + 1);
+        world.console.step(world.clock.elapsed(), &told);
+        held.push(now);
+    }
+    server.stop();
+    let grown = grown(&held);
+    let count = held.len();
+    world.console.answer(&match grown.is_empty() {
+        true => format!("{count} loads, and it holds no more than after a quarter of them"),
+        false => {
+            format!("{count} loads, and after a quarter of them it grew: {}", grown.join("; "))
+        }
+    });
+    Ok(if grown.is_empty() { Exit::Well } else { Exit::Worse })
+}
+
+/// The server, ready.
+fn serve(
+    world: &World,
+    side: &Contender,
+    model: &str,
+    log: &std::path::Path,
+) -> Result<Server, Stop> {
+    let (port, launch) = (free_port()?, &side.engine.file.launch);
+    let filling = Filling::measured(&side.engine.id, side.binary(), model, port);
+    let flags = &side.built.side.flags;
+    let line = command_line(&side.engine.file, Filling { flags, ..filling })?;
+    let mut server = Server::start(&line.argv, &launch.env, port, log)?;
+    let limit = Duration::from_secs(launch.timeout_s);
+    match server.wait_ready(&world.tools, &side.engine.path, limit, &world.interrupt)? {
+        Readiness::Ready { .. } => Ok(server),
+        not_ready => {
+            let what = format!("its server did not become ready: {not_ready:?}");
+            let log = world.identity.tail(&server.log_tail());
+            Err(PeerError::Failed { engine: side.engine.id.clone(), what, log }.into())
+        }
+    }
+}
+
+/// What the server holds now.
+fn read(server: &Server) -> Result<Held, Stop> {
+    let gone = || Stop::environment("the system does not show what the server holds");
+    let status = server.status().ok_or_else(gone)?;
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+    let files = fs::read_dir(format!("/proc/{}/fd", server.id())).map_err(|_| gone())?;
+    Ok(Held {
+        bytes: status_bytes(&status, "RssAnon").ok_or_else(gone)?,
+        files: files.count() as u64,
+        threads: threads.and_then(|count| count.trim().parse().ok()).ok_or_else(gone)?,
+    })
+}
+
+/// Of what a server holds more at the end than once a quarter of its loads were over; medians of a
+/// quarter each, since what one load leaves differs a little from the next.
+#[expect(clippy::cast_precision_loss, reason = "sizes and counts are far below 2^53")]
+fn grown(held: &[Held]) -> Vec<String> {
+    let quarter = held.len() / 4;
+    let (early, late) = (&held[quarter..2 * quarter], &held[held.len() - quarter..]);
+    let median = |of: &[Held], value: fn(&Held) -> u64| {
+        let values: Vec<f64> = of.iter().map(|held| value(held) as f64).collect();
+        judge::quantile::median(&values).unwrap_or(0.0)
+    };
+    let pair = |value: fn(&Held) -> u64| (median(early, value), median(late, value));
+    let mut grown = Vec::new();
+    let (before, after) = pair(|held| held.bytes);
+    if after > before * (1.0 + GROWTH_PCT_MAX / 100.0) {
+        grown.push(format!("memory from {:.1} to {:.1} MB", before / 1e6, after / 1e6));
+    }
+    for (what, (before, after)) in
+        [("files", pair(|held| held.files)), ("threads", pair(|held| held.threads))]
+    {
+        if after > before {
+            grown.push(format!("{what} from {before} to {after}"));
+        }
+    }
+    grown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(bytes: impl Fn(u64) -> u64, files: impl Fn(u64) -> u64) -> Vec<Held> {
+        let held = |load| Held { bytes: bytes(load), files: files(load), threads: 4 };
+        (0..40).map(held).collect()
+    }
+
+    #[test]
+    fn what_grows_after_the_first_quarter_is_told() {
+        let warm = |load: u64| 100_000_000 + load.min(8) * 10_000_000;
+        assert_eq!(grown(&loads(warm, |_| 20)), [] as [String; 0]);
+        let uneven = |load: u64| warm(load) + load % 2 * 1_000_000;
+        assert_eq!(grown(&loads(uneven, |_| 20)), [] as [String; 0]);
+        let leak = |load: u64| warm(load) + load * 200_000;
+        assert_eq!(grown(&loads(leak, |_| 20)), ["memory from 182.9 to 186.9 MB"]);
+        assert_eq!(grown(&loads(warm, |load| 20 + load / 10)), ["files from 21 to 23"]);
+    }
+}

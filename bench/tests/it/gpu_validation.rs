@@ -1,0 +1,235 @@
+//! A release is packed into a box, the box shows it stage by stage, and its results are recorded.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use schema::canonical::record_sha256;
+use schema::kernel::KernelRecord;
+use schema::path::{of_kernels, of_run};
+use schema::proof::{Outcome, StageReport};
+use schema::run::unexplained_nulls;
+
+use crate::scratch::{Ended, Scratch, files_below, is_alive, signal, wait_for};
+
+const PROOF: &str = r#"
+question = "Does it run?"
+match = {}
+flags = ["--quiet"]
+stage_limit_s = 30
+models = [{ id = "shape", tp = 1 }, { id = "tiny", tp = 2 }]
+scenarios = ["talk-lite"]
+
+[[commands]]
+id = "hello"
+argv = ["echo", "{model}"]
+each_model = true
+
+[[commands]]
+id = "broken"
+argv = ["sh", "-c", "echo no >&2; exit 3"]
+
+[[commands]]
+id = "elsewhere"
+needs = "no-such-program"
+argv = ["no-such-program"]
+"#;
+
+const SHAPE: &str = "licence = \"none\"\ntokenizer = \"talk\"\n[config]\nhidden_size = 64\narchitectures = [\"A\"]\n";
+
+/// A scratch clone with a proof, and its box.
+struct Lab {
+    scratch: Scratch,
+}
+
+impl Lab {
+    fn new(proof: &str) -> Self {
+        let scratch = Scratch::new();
+        scratch.write("suite/models/shape.toml", SHAPE);
+        scratch.write("suite/proofs/all.toml", proof);
+        Self { scratch }
+    }
+
+    fn packed(proof: &str) -> Self {
+        let lab = Self::new(proof);
+        let said = ["box      target/proofs/all/box, 6 stages"];
+        lab.scratch.run(&["gpu-validation", "pack", "v0.9.2", "--proof", "all"]).expect(0, &said);
+        lab
+    }
+
+    fn places(&self) -> (PathBuf, PathBuf) {
+        let root = self.scratch.root();
+        (root.join("target/proofs/all/box"), root.join("out"))
+    }
+
+    /// The box's own script, in a folder that is no clone.
+    fn prove(&self, args: &[&str]) -> Command {
+        let (place, out) = self.places();
+        let mut command = Command::new(place.join("prove"));
+        command.arg("--out").arg(out).args(args).current_dir("/");
+        command.env("FIXTURES", self.scratch.fixtures());
+        command
+    }
+
+    fn proven(&self, args: &[&str]) -> Ended {
+        Ended::of(self.prove(args).output().unwrap())
+    }
+
+    fn report(&self, stage: &str) -> Option<StageReport> {
+        let path = self.places().1.join(format!("stages/{stage}.json"));
+        Some(serde_json::from_str(&fs::read_to_string(path).ok()?).unwrap())
+    }
+
+    fn outcome(&self, stage: &str) -> Option<Outcome> {
+        self.report(stage).map(|report| report.outcome)
+    }
+
+    fn servers(&self) -> usize {
+        self.scratch.pids("server.pids").len()
+    }
+}
+
+#[test]
+fn a_box_shows_a_release_and_its_results_are_committed() {
+    let lab = Lab::packed(PROOF);
+    let (place, out) = lab.places();
+    let config = fs::read_to_string(place.join("models/shape/config.json")).unwrap();
+    assert!(config.contains("\"hidden_size\": 64"), "{config}");
+
+    lab.proven(&[]).expect(
+        1,
+        &[
+            "Stage 3 of 6: broken",
+            "failed: it ended with exit code 3",
+            "skipped: `no-such-program` is not on this machine",
+            "Stage 6 of 6: talk-lite-tiny",
+        ],
+    );
+    let hello = fs::read_to_string(out.join("stages/hello-shape.stdout")).unwrap();
+    assert_eq!(Path::new(hello.trim()), place.canonicalize().unwrap().join("models/shape"));
+    assert_eq!(fs::read_to_string(out.join("stages/broken.stderr")).unwrap(), "no\n");
+    assert_eq!(lab.outcome("hello-tiny"), Some(Outcome::Done));
+
+    let records = lab.scratch.records(&out.join("results"));
+    let of = |model: &str| {
+        let found = records.iter().find(|(_, record)| record.model.id == model);
+        found.map(|(_, record)| record).unwrap()
+    };
+    let argv = |model| of(model).server.clone().unwrap().argv.unwrap().join(" ");
+    let served = "redline serve {model} --tp 1 --port {port}";
+    assert_eq!(argv("shape"), format!("{served} --load-format random --quiet"));
+    assert_eq!(of("shape").model.weights.as_deref(), Some("random"));
+    let why = &of("shape").absent["model.weights_sha256"];
+    assert_eq!(why, "the weights are random numbers of a fixed seed");
+    assert_eq!(of("tiny").model.weights.as_deref(), Some("real"));
+    for (path, record) in &records {
+        let place = path.strip_prefix(out.join("results")).unwrap();
+        assert_eq!(place.to_str(), of_run(record).ok().as_deref());
+    }
+
+    let archive = out.with_extension("tar.gz");
+    let collect = ["gpu-validation", "collect", archive.to_str().unwrap()];
+    lab.scratch.run(&collect).expect(1, &["broken", "the table of v0.9.2", "commit   c0ffee"]);
+    let committed = files_below(&lab.scratch.root().join("results"));
+    assert_eq!(committed.len(), 4, "two runs, a campaign and a page: {committed:?}");
+}
+
+#[test]
+fn kernels_that_a_box_measured_become_one_record() {
+    let kernel = r#"{"op": "attention", "shape": "B1_T1_C8192", "dtype": "bf16", "isa": "sm_90a",
+        "device": "cuda", "median_ns": 12000.5, "mad_ns": 20.5, "samples": 11, "bytes": 100,
+        "flops": 200, "limit_share": 0.5}"#;
+    let measured = format!(r#"{{"engine": "redline", "kernels": [{kernel}]}}"#);
+    let commands = ["first", "second"].map(|id| {
+        format!(
+            "[[commands]]\nid = \"{id}\"\nargv = [\"echo\", '{}']\n",
+            measured.replace('\n', "")
+        )
+    });
+    let head = PROOF.split("[[commands]]").next().unwrap();
+    let other = "[[commands]]\nid = \"other\"\nargv = [\"echo\", \"no document\"]\n";
+    let lab = Lab::new(&format!("{head}{}{other}", commands.join("\n")));
+    lab.scratch
+        .run(&["gpu-validation", "pack", "v0.9.2", "--proof", "all"])
+        .expect(0, &["5 stages"]);
+    lab.proven(&[]).expect(0, &["Stage 5 of 5"]);
+    // Collected twice, it is still one record.
+    let collect = ["gpu-validation", "collect", "out"];
+    lab.scratch.run(&collect).expect(0, &["kernels  2", "commit   c0ffee"]);
+    lab.scratch.run(&collect).expect(0, &["kernels  2"]);
+    let results = lab.scratch.root().join("results");
+    let paths = files_below(&results.join("kernels"));
+    assert_eq!(paths.len(), 1, "{paths:?}");
+    let text = fs::read_to_string(&paths[0]).unwrap();
+    let record: KernelRecord = serde_json::from_str(&text).unwrap();
+    let place = paths[0].strip_prefix(&results).unwrap();
+    assert_eq!(place.to_str(), of_kernels(&record).ok().as_deref());
+    assert_eq!(record.record_sha256, record_sha256(&record).unwrap());
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(unexplained_nulls(&value), Vec::<String>::new());
+    assert_eq!((record.benches.len(), record.benches[0].limit_share), (2, Some(0.5)));
+    assert_eq!(record.engine.release, "v0.9.2");
+}
+
+#[test]
+fn a_stage_is_done_once_and_an_interrupted_one_again() {
+    let lab = Lab::packed(PROOF);
+    let only = ["--only", "talk-lite-shape"];
+    let mut slow = lab.prove(&only);
+    slow.env("BENCH_FAKE", "slow").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = slow.spawn().unwrap();
+    wait_for("the load generator", || !lab.scratch.pids("bench.pids").is_empty());
+    signal(child, "TERM").expect(4, &["interrupted"]);
+    assert_eq!(lab.outcome("talk-lite-shape"), None);
+    for pid in lab.scratch.pids("server.pids") {
+        wait_for("the server to end", || !is_alive(pid));
+    }
+
+    lab.proven(&only).expect(0, &["Stage 5 of 6", "done"]);
+    let servers = lab.servers();
+    lab.proven(&only).expect(0, &["Stage 5 of 6", "done"]);
+    assert_eq!(lab.servers(), servers, "a stage that was done was done again");
+    lab.proven(&[]).expect(1, &["talk-lite-tiny"]);
+    assert_eq!(lab.servers(), servers + 1);
+    lab.proven(&["--only", "talk-lite"])
+        .expect(2, &["there is no stage `talk-lite`", "the stages are hello-shape, "]);
+}
+
+#[test]
+fn a_stage_that_takes_too_long_has_failed_and_the_next_one_is_run() {
+    let lab = Lab::packed(&PROOF.replace("stage_limit_s = 30", "stage_limit_s = 1"));
+    let mut slow = lab.prove(&["--only", "talk-lite-shape", "--only", "hello-tiny"]);
+    slow.env("BENCH_FAKE", "slow");
+    Ended::of(slow.output().unwrap()).expect(1, &["Stage 2 of 6: hello-tiny", "failed: "]);
+    let report = lab.report("talk-lite-shape").unwrap();
+    assert_eq!(report.outcome, Outcome::Failed);
+    let collected = ["gpu-validation", "collect", "out"];
+    lab.scratch.run(&collected).expect(1, &["broken", "not run"]);
+}
+
+#[test]
+fn a_proof_is_refused_on_a_machine_that_it_is_not_for() {
+    let lab = Lab::packed(&PROOF.replace("match = {}", "match = { device_name = [\"h900\"] }"));
+    lab.proven(&[]).expect(
+        4,
+        &[
+            "proof `all` needs a GPU named like h900, and this machine has none",
+            "--proof rehearsal",
+        ],
+    );
+    assert!(!lab.places().1.exists());
+}
+
+#[test]
+fn results_of_the_working_tree_are_shown_and_not_committed() {
+    let lab = Lab::new(PROOF);
+    lab.scratch.run(&["gpu-validation", "pack", "--worktree", "--proof", "all"]).expect(0, &[]);
+    lab.proven(&["--only", "talk-lite-shape"]).expect(0, &[]);
+    lab.scratch
+        .run(&["gpu-validation", "collect", "out"])
+        .expect(1, &["(of a working tree: not committed)", "talk-lite-tiny"]);
+    assert!(!lab.scratch.root().join("results").exists());
+    lab.scratch
+        .run(&["gpu-validation", "collect", "suite"])
+        .expect(4, &["cannot read `suite/box.json`"]);
+}

@@ -1,0 +1,85 @@
+//! The two sides of a comparison: Redline as the clone has it, and the peer as it was built.
+
+use std::path::Path;
+
+use schema::engine::{EngineFile, Source};
+use schema::run::{BuildFacts, EngineFacts};
+
+use crate::build::sides::{self, REDLINE};
+use crate::build::source::PeerBuild;
+use crate::git::Git;
+use crate::node::run::{BuiltSide, Engine};
+use crate::plan::Side;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// One side, ready to run.
+#[derive(Debug, Clone)]
+pub struct Contender {
+    pub engine: Engine,
+    /// Its flags are those of a launch that is loaded.
+    pub built: BuiltSide,
+    /// Those of a launch as it is by itself: only the threads are told.
+    pub plain_flags: Vec<String>,
+}
+
+impl Contender {
+    /// The server's program.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        self.built.binary.as_deref().unwrap_or(Path::new(&self.engine.id))
+    }
+}
+
+/// Redline's side: the working tree, built now.
+///
+/// # Errors
+/// It does not build.
+pub fn redline(world: &World, threads: u32) -> Result<Contender, Stop> {
+    let (path, file) = world.catalog.engine(REDLINE)?;
+    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+    let engine = Engine { id: REDLINE.to_owned(), path, file };
+    let wanted = sides::working_tree(world, &git, &engine, None)?;
+    let mut built = sides::build_one(world, &wanted)?;
+    let plain_flags = thread_flags(&engine.file, threads);
+    built.side.flags = loaded_flags(&engine.file, threads);
+    Ok(Contender { engine, built, plain_flags })
+}
+
+/// The peer's side: the first of its programs is the server.
+#[must_use]
+pub fn peer(engine: Engine, source: &Source, build: &PeerBuild, threads: u32) -> Contender {
+    let server = source.programs.first().map_or("", String::as_str);
+    let facts = EngineFacts {
+        name: engine.id.clone(),
+        release: format!("v{}", source.version()),
+        binary_sha256: build.facts.programs.get(server).cloned(),
+        toolchain: build.facts.compiler.clone(),
+        dirty: Some(false),
+        features: Some(build.facts.settings.clone()),
+        build: Some(BuildFacts {
+            profile: Some("release".to_owned()),
+            source_url: Some(source.sdist.clone()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
+        ..EngineFacts::default()
+    };
+    let plain_flags = thread_flags(&engine.file, threads);
+    let flags = loaded_flags(&engine.file, threads);
+    let side = Side { flags, ..Side::plain(&engine.id, &facts.release) };
+    // What it says of its version is not the package's.
+    let built = BuiltSide::program(side, facts, build.dir.join(server), None);
+    Contender { engine, built, plain_flags }
+}
+
+/// Flags of a launch that is loaded.
+#[must_use]
+pub fn loaded_flags(file: &EngineFile, threads: u32) -> Vec<String> {
+    [thread_flags(file, threads), file.launch.load.clone()].concat()
+}
+
+fn thread_flags(file: &EngineFile, threads: u32) -> Vec<String> {
+    let fill = |word: &String| word.replace("{threads}", &threads.to_string());
+    file.launch.threads.iter().map(fill).collect()
+}

@@ -1,0 +1,183 @@
+//! Engines that are Python packages: whether the release that was asked for is the one that is
+//! installed, on this machine or in a container image.
+
+use std::process::Command;
+
+use schema::engine::Package;
+use schema::exit::Exit;
+use schema::run::{BuildFacts, EngineFacts};
+use serde::Deserialize;
+
+use crate::build::container::Runtime;
+use crate::build::sides::Wanted;
+use crate::node::run::{BuiltSide, Contained};
+use crate::plan::launch::{LaunchError, image_name};
+use crate::process::{ProcessError, Written, capture};
+use crate::stop::{Ends, Stop};
+use crate::world::World;
+
+const SCRIPT: &str = include_str!("installed.py");
+
+#[derive(Debug, thiserror::Error)]
+pub enum InstalledError {
+    #[error("{} cannot be looked for: {said}", .names.join(" or "))]
+    Unasked { names: Vec<String>, said: String },
+    #[error("{} is not installed {place}", .names.join(" or "))]
+    Missing { names: Vec<String>, place: String },
+    #[error("{name} {found} is installed {place}, not {wanted}")]
+    Other { name: String, found: String, wanted: String, place: String },
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+impl Ends for InstalledError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unasked { .. } => None,
+            Self::Missing { names, .. } => Some(format!(
+                "`python3 -m pip install {}==VERSION` in an environment whose programs come first \
+                 on the PATH, or `--container docker`",
+                names.first().map_or("", String::as_str)
+            )),
+            Self::Other { name, wanted, .. } => Some(format!(
+                "`python3 -m pip install {name}=={wanted}`: numbers under another release's name \
+                 would help nobody"
+            )),
+            Self::Process(error) => error.hint(),
+        }
+    }
+}
+
+/// What the script prints.
+#[derive(Debug, Deserialize)]
+struct Found {
+    name: String,
+    version: String,
+    files_sha256: Option<String>,
+}
+
+/// The side of an installed package.
+///
+/// # Errors
+/// It is not installed, or another release of it is.
+pub fn find(
+    world: &World,
+    wanted: &Wanted,
+    version: &str,
+    container: Option<Runtime>,
+) -> Result<BuiltSide, Stop> {
+    let none = Package { names: Vec::new() };
+    let package = wanted.engine.file.package.as_ref().unwrap_or(&none);
+    let image = contained(wanted, container)?;
+    let place = match &image {
+        Some(image) => format!("in `{}`", image.image),
+        None => "on this machine".to_owned(),
+    };
+    let mut ask = question(world, image.as_ref());
+    ask.args(["-c", SCRIPT]).args(&package.names);
+    let written = capture(&mut ask, &world.interrupt).map_err(InstalledError::from)?;
+    let found = read(&written, package, place.clone())?;
+    if !is_same(&found.version, version) {
+        let (name, wanted) = (found.name, version.to_owned());
+        return Err(InstalledError::Other { name, found: found.version, wanted, place }.into());
+    }
+    let digest = image.as_ref().and_then(|image| digest(world, image));
+    Ok(BuiltSide {
+        side: wanted.side.clone(),
+        facts: facts(wanted, found, image.as_ref(), digest),
+        binary: None,
+        version: Some(version.to_owned()),
+        image,
+    })
+}
+
+/// Versions are the same where nothing but what follows a `+`, the mark of a build, differs.
+#[must_use]
+pub fn is_same(found: &str, wanted: &str) -> bool {
+    let public = |version: &str| version.split('+').next().map(str::to_owned);
+    public(found.trim_start_matches('v')) == public(wanted.trim_start_matches('v'))
+}
+
+fn contained(wanted: &Wanted, runtime: Option<Runtime>) -> Result<Option<Contained>, LaunchError> {
+    let Some(runtime) = runtime else { return Ok(None) };
+    match &wanted.engine.file.launch.image {
+        Some(image) => {
+            Ok(Some(Contained { runtime, image: image_name(image, &wanted.side.release) }))
+        }
+        None => Err(LaunchError::NoImage { engine: wanted.side.engine.clone() }),
+    }
+}
+
+/// Python, where the server would run.
+fn question(world: &World, image: Option<&Contained>) -> Command {
+    let Some(Contained { runtime, image }) = image else {
+        return Command::new(&world.programs.python3);
+    };
+    let mut command = Command::new(runtime.program());
+    match runtime {
+        Runtime::Apptainer => command.args(["exec", &format!("docker://{image}"), "python3"]),
+        _ => command.args(["run", "--rm", "--entrypoint", "python3", image]),
+    };
+    command
+}
+
+fn read(written: &Written, package: &Package, place: String) -> Result<Found, InstalledError> {
+    let names = package.names.clone();
+    if !written.status.success() {
+        let said = written.last_said().unwrap_or("it says nothing").to_owned();
+        return Err(InstalledError::Unasked { names, said });
+    }
+    serde_json::from_str(&written.stdout).map_err(|_| InstalledError::Missing { names, place })
+}
+
+/// The digest of an image, where its runtime tells one.
+fn digest(world: &World, image: &Contained) -> Option<String> {
+    if image.runtime == Runtime::Apptainer {
+        return None;
+    }
+    let mut ask = Command::new(image.runtime.program());
+    ask.args(["image", "inspect", "--format", "{{index .RepoDigests 0}}", &image.image]);
+    let written = capture(&mut ask, &world.interrupt).ok()?;
+    let digest = written.stdout.trim().rsplit('@').next()?.to_owned();
+    digest.starts_with("sha256:").then_some(digest)
+}
+
+fn facts(
+    wanted: &Wanted,
+    found: Found,
+    image: Option<&Contained>,
+    image_digest: Option<String>,
+) -> EngineFacts {
+    EngineFacts {
+        name: wanted.side.engine.clone(),
+        release: wanted.side.release.clone(),
+        dirty: Some(false),
+        binary_sha256: found.files_sha256,
+        features: Some(Vec::new()),
+        image_digest,
+        build: Some(BuildFacts {
+            source_url: Some(format!("{}=={}", found.name, found.version)),
+            image: image.map(|image| image.image.clone()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
+        ..EngineFacts::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_of_a_build_makes_no_other_release() {
+        assert!(is_same("0.17.1+cpu", "0.17.1") && is_same("v0.17.1", "0.17.1"));
+        for (found, wanted) in [("0.10.1.1", "0.10.1"), ("0.10.1.dev3+gabc", "0.10.1"), ("", "1")] {
+            assert!(!is_same(found, wanted), "{found} was taken for {wanted}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The sides of a campaign: which releases of which engines (or which tree, or which running
+//! server) are measured, and how each becomes a program.
+
+use schema::engine::Source;
+use schema::probe::Probe;
+use schema::run::{BuildFacts, EngineFacts};
+
+use crate::build::container::Runtime;
+use crate::build::installed;
+use crate::build::worktree;
+use crate::build::{self, Built, contender, source};
+use crate::cli::ReleaseBench;
+use crate::files;
+use crate::git::Git;
+use crate::node::hardware;
+use crate::node::run::{BuiltSide, Engine};
+use crate::plan::Side;
+use crate::plan::release::{self, Release, is_development, literal_version};
+use crate::stop::Stop;
+use crate::world::World;
+
+/// The engine whose releases are commits of this clone.
+pub const REDLINE: &str = "redline";
+
+/// Where a side's program comes from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    Release(Release),
+    /// The clone's own files as they are now.
+    Tree {
+        version: String,
+        commit: Option<String>,
+        dirty: bool,
+    },
+    /// A source distribution that is built here.
+    Source(Box<Source>),
+    /// A Python package of this machine, or a container image with one.
+    Installed {
+        version: String,
+        container: Option<Runtime>,
+    },
+    /// A server that is already running, and what it said.
+    Running(Box<Probe>),
+}
+
+impl Origin {
+    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    #[must_use]
+    pub fn commits(&self) -> bool {
+        !matches!(self, Self::Tree { .. } | Self::Running(_))
+    }
+}
+
+/// A side before it is built.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub side: Side,
+    pub engine: Engine,
+    pub origin: Origin,
+}
+
+impl Wanted {
+    /// `redline v0.9.2, commit 1a2b3c4d5e`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let title = format!("{} {}", self.side.engine, self.side.title());
+        match &self.origin {
+            Origin::Release(release) => {
+                let short = release.commit.get(..10).unwrap_or(&release.commit);
+                format!("{title}, commit {short}")
+            }
+            Origin::Tree { dirty: true, .. } => format!("{title}, the working tree with changes"),
+            Origin::Tree { .. } => format!("{title}, the working tree"),
+            Origin::Source(source) => format!("{title}, built from {}", source.sdist),
+            Origin::Installed { container: Some(runtime), .. } => {
+                format!("{title}, its image under {}", runtime.program())
+            }
+            Origin::Installed { .. } => format!("{title}, as installed"),
+            Origin::Running(_) => format!("{title}, already running"),
+        }
+    }
+}
+
+/// Resolves what the command line asks for: the baseline first, then the candidate and its
+/// variants, then the engines beside it.
+///
+/// # Errors
+/// A release cannot be resolved, or the flags contradict each other.
+pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
+    let mut sides = Vec::new();
+    if let Some(baseline) = &flags.baseline {
+        sides.push(named(world, engine, Some(baseline), flags.container)?);
+    }
+    let candidate = match flags.worktree {
+        true => tree(world, engine, flags.release.as_deref())?,
+        false => named(world, engine, flags.release.as_deref(), flags.container)?,
+    };
+    if sides.iter().any(|baseline| baseline.side.release == candidate.side.release) {
+        let release = &candidate.side.release;
+        return Err(Stop::wrong_use(format!("baseline and candidate are both {release}")));
+    }
+    for (name, extra) in &flags.variants {
+        let mut variant = candidate.clone();
+        variant.side.variant = Some(name.clone());
+        variant.side.flags.extend_from_slice(extra);
+        if sides.iter().any(|side| side.side.variant == variant.side.variant) {
+            return Err(Stop::wrong_use(format!("variant `{name}` is given twice")));
+        }
+        sides.push(variant);
+    }
+    sides.insert(usize::from(flags.baseline.is_some()), candidate);
+    for (id, release) in &flags.beside {
+        if *id == engine.id {
+            let message =
+                format!("`{id}` is the engine that is measured; `--beside` is for others");
+            return Err(Stop::wrong_use(message)
+                .with_hint("two releases of one engine are compared by `--baseline`"));
+        }
+        let (path, file) = world.catalog.engine(id)?;
+        let other = Engine { id: id.clone(), path, file };
+        sides.push(named(world, &other, Some(release), flags.container)?);
+    }
+    Ok(sides)
+}
+
+/// The working tree as a side, whose version must be `release` where that is given.
+///
+/// # Errors
+/// The engine is not built from this clone, or the tree is another version.
+pub fn tree(world: &World, engine: &Engine, release: Option<&str>) -> Result<Wanted, Stop> {
+    if engine.id != REDLINE {
+        return Err(Stop::wrong_use(format!(
+            "`--worktree` is this clone's own tree, not one of `{}`",
+            engine.id
+        )));
+    }
+    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+    working_tree(world, &git, engine, release)
+}
+
+/// A release of an engine by its name.
+///
+/// # Errors
+/// No release has that name, or the engine is neither built nor installed here.
+pub fn named(
+    world: &World,
+    engine: &Engine,
+    release: Option<&str>,
+    container: Option<Runtime>,
+) -> Result<Wanted, Stop> {
+    if engine.id == REDLINE {
+        let name = release.ok_or_else(|| {
+            Stop::wrong_use("which release? give a version such as `v0.9.2`")
+                .with_hint("`--worktree` measures the files as they are now")
+        })?;
+        let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+        let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
+        return Ok(of(engine, found.name.clone(), Origin::Release(found)));
+    }
+    match (&engine.file.source, &engine.file.package) {
+        (Some(source), _) => from_source(world, engine, source, release),
+        (None, Some(_)) => {
+            let version = release.map(|name| name.trim_start_matches('v').to_owned());
+            let version = version.ok_or_else(|| {
+                Stop::wrong_use(format!("which release of `{}`? give its version", engine.id))
+                    .with_hint("the one that is installed; another is refused before it is served")
+            })?;
+            let name = format!("v{version}");
+            Ok(of(engine, name, Origin::Installed { version, container }))
+        }
+        (None, None) => {
+            let message = format!("engine `{}` is neither built nor installed here", engine.id);
+            Err(Stop::wrong_use(message).with_hint("start it, then measure it: `--url URL`"))
+        }
+    }
+}
+
+/// The one release that the engine's file pins, ready for as much load as its file says.
+fn from_source(
+    world: &World,
+    engine: &Engine,
+    source: &Source,
+    release: Option<&str>,
+) -> Result<Wanted, Stop> {
+    let pinned = source.version();
+    if let Some(asked) = release
+        && asked.trim_start_matches('v') != pinned
+    {
+        let id = &engine.id;
+        let message = format!("`suite/engines/{id}.toml` builds {id} {pinned}, not `{asked}`");
+        return Err(Stop::wrong_use(message));
+    }
+    let mut wanted = of(engine, format!("v{pinned}"), Origin::Source(Box::new(source.clone())));
+    wanted.side.flags = contender::loaded_flags(&engine.file, world.cores);
+    Ok(wanted)
+}
+
+/// The one side of `--url`.
+///
+/// # Errors
+/// The server says that it is another release than the one named.
+pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wanted, Stop> {
+    let bare = |version: &str| version.trim_start_matches('v').to_owned();
+    let (stated, named) = (probe.version.as_deref().map(bare), named.map(bare));
+    if let (Some(stated), Some(named)) = (&stated, &named)
+        && !installed::is_same(stated, named)
+    {
+        let message = format!("the server says that it is {stated}, not `{named}`");
+        return Err(Stop::wrong_use(message).with_hint("leave the version out with `--url`"));
+    }
+    let release = named.or(stated).map_or("unknown".to_owned(), |version| format!("v{version}"));
+    Ok(of(engine, release, Origin::Running(Box::new(probe))))
+}
+
+/// The files of the clone as a side of their own; its name never looks like a release.
+///
+/// # Errors
+/// The manifest has no literal version, or another one than was asked for.
+pub fn working_tree(
+    world: &World,
+    git: &Git,
+    engine: &Engine,
+    named: Option<&str>,
+) -> Result<Wanted, Stop> {
+    let manifest = files::read_text(&world.places.root().join("engine/Cargo.toml"))?;
+    let version = literal_version(&manifest).ok_or_else(|| {
+        Stop::wrong_use("`engine/Cargo.toml` has no literal `version`".to_owned())
+    })?;
+    if let Some(named) = named
+        && named.trim_start_matches('v') != version
+    {
+        return Err(Stop::wrong_use(format!(
+            "the working tree is version {version}, not `{named}`"
+        ))
+        .with_hint("leave the version out with `--worktree`"));
+    }
+    let commit = git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?;
+    let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
+    let suffix = if is_development(&version) { "" } else { "-dev" };
+    let release = format!("v{version}{suffix}");
+    let commit = commit.map(|commit| commit.trim().to_owned());
+    Ok(of(engine, release, Origin::Tree { version, commit, dirty }))
+}
+
+/// Builds every side; sides of one origin are built once.
+///
+/// # Errors
+/// A checkout or a build fails.
+pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<BuiltSide>, Stop> {
+    let mut built: Vec<BuiltSide> = Vec::new();
+    for side in wanted {
+        let of_one = |other: &&BuiltSide| {
+            (&other.side.engine, &other.side.release) == (&side.side.engine, &side.side.release)
+        };
+        let next = match built.iter().find(of_one) {
+            Some(same) => BuiltSide { side: side.side.clone(), ..same.clone() },
+            None => build_one(world, side)?,
+        };
+        built.push(next);
+    }
+    Ok(built)
+}
+
+/// Builds one side.
+///
+/// # Errors
+/// The checkout or the build fails.
+pub fn build_one(world: &World, wanted: &Wanted) -> Result<BuiltSide, Stop> {
+    let release = &wanted.side.release;
+    let (tree, version, commit, dirty) = match &wanted.origin {
+        Origin::Running(probe) => return Ok(already_running(wanted, probe)),
+        Origin::Installed { version, container } => {
+            let title = format!("Look for {} {release}", wanted.side.engine);
+            world.console.step(world.clock.elapsed(), &title);
+            return installed::find(world, wanted, version, *container);
+        }
+        Origin::Source(source) => return build_source(world, wanted, source),
+        Origin::Release(of) => {
+            world.console.step(world.clock.elapsed(), &format!("Build {release}"));
+            let tree = world.places.release_tree(&of.name);
+            let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+            worktree::prepare(&git, of, &tree)?;
+            (tree, of.version().to_owned(), Some(of.commit.clone()), false)
+        }
+        Origin::Tree { version, commit, dirty } => {
+            world.console.step(world.clock.elapsed(), "Build the working tree");
+            (world.places.root().to_owned(), version.clone(), commit.clone(), *dirty)
+        }
+    };
+    let Built { binary, sha256, toolchain } = build::build(
+        &world.programs,
+        &world.places,
+        &tree,
+        (release, commit.as_deref().unwrap_or_default()),
+        &world.interrupt,
+    )?;
+    let facts = EngineFacts {
+        name: wanted.side.engine.clone(),
+        release: release.clone(),
+        commit,
+        dirty: Some(dirty),
+        binary_sha256: Some(sha256),
+        features: Some(Vec::new()),
+        toolchain,
+        image_digest: None,
+        build: Some(BuildFacts {
+            profile: Some("release".to_owned()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
+    };
+    Ok(BuiltSide::program(wanted.side.clone(), facts, binary, Some(version)))
+}
+
+/// An engine that is built from its source distribution, with the flags of the side.
+fn build_source(world: &World, wanted: &Wanted, distribution: &Source) -> Result<BuiltSide, Stop> {
+    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let build = source::obtain(world, &wanted.side.engine, distribution, &machine.cpu)?;
+    let peer = contender::peer(wanted.engine.clone(), distribution, &build, world.cores);
+    Ok(BuiltSide { side: wanted.side.clone(), ..peer.built })
+}
+
+fn already_running(wanted: &Wanted, probe: &Probe) -> BuiltSide {
+    let facts = EngineFacts {
+        name: wanted.side.engine.clone(),
+        release: wanted.side.release.clone(),
+        commit: probe.commit.clone(),
+        ..EngineFacts::default()
+    };
+    BuiltSide { side: wanted.side.clone(), facts, binary: None, version: None, image: None }
+}
+
+fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {
+    Wanted { side: Side::plain(&engine.id, &release), engine: engine.clone(), origin }
+}

@@ -1,0 +1,238 @@
+//! Building a peer from its source distribution: fetched by hash, configured by CMake, kept in the
+//! cache and never in the clone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use schema::canonical::sha256_of;
+use schema::engine::Source;
+use schema::exit::Exit;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::build::build_tools::{self, BuildTools};
+use crate::files::{self, FileError, make_dir};
+use crate::inputs::Input;
+use crate::inputs::cache::sha256_file;
+use crate::node::hardware::Cpu;
+use crate::process::{ProcessError, describe, show};
+use crate::stop::{Ends, Stop};
+use crate::world::World;
+
+/// How a kept build tells of itself.
+const FACTS: &str = "build.json";
+/// Where CMake leaves programs below a build folder, as the sources set it.
+const PROGRAMS: &str = "bin";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PeerBuildError {
+    #[error("`{program}` ended with {status} while it built {sdist}; what it said stands above")]
+    Ended { program: String, status: String, sdist: String },
+    #[error("the build of {sdist} left no `{program}`")]
+    NoProgram { program: String, sdist: String },
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for PeerBuildError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Ended { .. } => {
+                Some("it needs a C and a C++ compiler, such as `gcc` and `g++`".to_owned())
+            }
+            Self::NoProgram { .. } => {
+                Some("does `[source]` of its file in `suite/engines/` name it right?".to_owned())
+            }
+            Self::Process(error) => error.hint(),
+            Self::File(error) => error.hint(),
+        }
+    }
+}
+
+/// What is told of a build beside its figures.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildFacts {
+    pub sdist: String,
+    pub sdist_sha256: String,
+    /// CMake's settings.
+    pub settings: Vec<String>,
+    /// Such as `GNU 12.2.0`.
+    pub compiler: Option<String>,
+    /// SHA-256 of each program.
+    pub programs: BTreeMap<String, String>,
+}
+
+/// A peer's programs, ready to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerBuild {
+    pub dir: PathBuf,
+    pub facts: BuildFacts,
+}
+
+/// The programs of `source`: those that are kept, else built now.
+///
+/// # Errors
+/// The source cannot be had or is not the pinned one, a build tool is missing, or the build fails.
+pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<PeerBuild, Stop> {
+    let dir = world.cache.build(id, &key(source, cpu));
+    if let Some(facts) = kept(&dir, source) {
+        return Ok(PeerBuild { dir, facts });
+    }
+    world.console.step(world.clock.elapsed(), &format!("Fetch {}", source.sdist));
+    let archive = world.fetcher().obtain(&Input::engine(id, source))?.path;
+    let tools = build_tools::find(world)?;
+    world.console.step(world.clock.elapsed(), &format!("Build {} (minutes)", source.sdist));
+    Ok(build(world, source, &archive, &tools, dir)?)
+}
+
+/// A build is for one source, one way to build it, and one processor.
+fn key(source: &Source, cpu: &Cpu) -> String {
+    let Cpu { vendor, brand, family, model, stepping, features, sockets: _ } = cpu;
+    let of = (
+        (&source.sha256, &source.cmake, &source.programs),
+        (vendor, brand, family, model, stepping, features),
+    );
+    // Plain strings are always JSON.
+    sha256_of(&of).unwrap_or_default().chars().take(16).collect()
+}
+
+/// The facts of a build that is there, whole, and as it was built.
+fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
+    let text = fs::read_to_string(dir.join(FACTS)).ok()?;
+    let facts: BuildFacts = serde_json::from_str(&text).ok()?;
+    let whole = source.programs.iter().all(|program| {
+        let found = sha256_file(&dir.join(program)).ok();
+        found.is_some() && found.as_ref() == facts.programs.get(program)
+    });
+    whole.then_some(facts)
+}
+
+/// Builds beside `dir`, and renames what is whole.
+fn build(
+    world: &World,
+    source: &Source,
+    archive: &Path,
+    tools: &BuildTools,
+    dir: PathBuf,
+) -> Result<PeerBuild, PeerBuildError> {
+    let near = dir.parent().unwrap_or(Path::new("."));
+    make_dir(near)?;
+    let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
+    let mut tar = Command::new(&world.programs.tar);
+    tar.arg("-xzf").arg(archive).arg("-C").arg(work.path());
+    step(world, source, &mut tar)?;
+    let tree = work.path().join("build");
+    let mut configure = tools.cmake();
+    configure.arg("-S").arg(work.path().join(&source.folder)).arg("-B").arg(&tree);
+    configure.args(["-G", "Ninja"]);
+    configure.args(source.cmake.iter().map(|setting| format!("-D{setting}")));
+    if let Some(ninja) = tools.ninja() {
+        configure.arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
+    }
+    // A clone around the cache is not the peer's own history.
+    configure.env("GIT_CEILING_DIRECTORIES", near);
+    step(world, source, &mut configure)?;
+    let mut make = tools.cmake();
+    make.arg("--build").arg(&tree).args(["--parallel", &world.cores.to_string(), "--target"]);
+    make.args(&source.programs);
+    step(world, source, &mut make)?;
+    let facts = keep(source, &tree, &work.path().join("whole"))?;
+    if dir.exists() {
+        fs::remove_dir_all(&dir).map_err(FileError::at("remove the damaged build", &dir))?;
+    }
+    fs::rename(work.path().join("whole"), &dir).map_err(FileError::at("write", &dir))?;
+    Ok(PeerBuild { dir, facts })
+}
+
+/// Runs one program of the build. What it says is no answer of the command, so it goes to standard
+/// error.
+fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), PeerBuildError> {
+    let status = show(command.stdout(Stdio::from(io::stderr())), &world.interrupt)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(PeerBuildError::Ended {
+        program: command.get_program().to_string_lossy().into_owned(),
+        status: describe(status),
+        sdist: source.sdist.clone(),
+    })
+}
+
+/// Copies the programs out of the build tree and writes down what they are.
+fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, PeerBuildError> {
+    make_dir(whole)?;
+    let mut programs = BTreeMap::new();
+    for program in &source.programs {
+        let (from, to) = (tree.join(PROGRAMS).join(program), whole.join(program));
+        if !from.is_file() {
+            let (program, sdist) = (program.clone(), source.sdist.clone());
+            return Err(PeerBuildError::NoProgram { program, sdist });
+        }
+        fs::copy(&from, &to).map_err(FileError::at("write", &to))?;
+        programs.insert(program.clone(), sha256_file(&to)?);
+    }
+    let facts = BuildFacts {
+        sdist: source.sdist.clone(),
+        sdist_sha256: source.sha256.clone(),
+        settings: source.cmake.clone(),
+        compiler: compiler(tree),
+        programs,
+    };
+    let text = serde_json::to_vec_pretty(&facts).unwrap_or_default();
+    files::write_whole(&whole.join(FACTS), &text)?;
+    Ok(facts)
+}
+
+/// The C++ compiler as CMake found it: `CMakeFiles/<version>/CMakeCXXCompiler.cmake`.
+fn compiler(tree: &Path) -> Option<String> {
+    let folders = fs::read_dir(tree.join("CMakeFiles")).ok()?.flatten();
+    let found = folders.map(|entry| entry.path().join("CMakeCXXCompiler.cmake"));
+    let text = found.filter_map(|path| fs::read_to_string(path).ok()).next()?;
+    Some(format!("{} {}", set_in(&text, "_ID")?, set_in(&text, "_VERSION")?))
+}
+
+/// The value of `set(CMAKE_CXX_COMPILER<what> "value")`.
+fn set_in<'a>(text: &'a str, what: &str) -> Option<&'a str> {
+    let start = format!("set(CMAKE_CXX_COMPILER{what} \"");
+    let line = text.lines().find_map(|line| line.strip_prefix(&start))?;
+    line.split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source() -> Source {
+        let text = include_str!("../../../suite/engines/llama.cpp.toml");
+        schema::engine::parse(text).unwrap().source.unwrap()
+    }
+
+    #[test]
+    fn another_source_setting_or_processor_is_another_build() {
+        let cpu = Cpu { brand: "x".into(), ..Cpu::default() };
+        let mut keys = vec![key(&source(), &cpu), key(&source(), &Cpu::default())];
+        keys.push(key(&Source { sha256: "0".into(), ..source() }, &cpu));
+        keys.push(key(&Source { cmake: vec!["GGML_NATIVE=OFF".into()], ..source() }, &cpu));
+        assert!(keys.iter().all(|key| key.len() == 16));
+        assert_eq!(key(&source(), &cpu), keys[0]);
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 4);
+    }
+
+    #[test]
+    fn the_compiler_is_read_as_cmake_wrote_it() {
+        let text = "set(CMAKE_CXX_COMPILER \"/usr/bin/c++\")\nset(CMAKE_CXX_COMPILER_ID \"GNU\")\n\
+                    set(CMAKE_CXX_COMPILER_VERSION \"12.2.0\")\n";
+        assert_eq!((set_in(text, "_ID"), set_in(text, "_VERSION")), (Some("GNU"), Some("12.2.0")));
+    }
+}

@@ -1,0 +1,73 @@
+//! A release checked out beside the user's own files, as a git worktree below `target/`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schema::exit::Exit;
+
+use crate::files::{FileError, make_dir};
+use crate::git::{Git, GitError, same_folder};
+use crate::plan::release::Release;
+use crate::stop::Ends;
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorktreeError {
+    #[error("the checkout of {release} in `{}` has changes of its own", .path.display())]
+    Changed { release: String, path: PathBuf },
+    #[error(transparent)]
+    Git(#[from] GitError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Ends for WorktreeError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Changed { path, .. } => Some(format!(
+                "keep what you need, then `git worktree remove --force {}`",
+                path.display()
+            )),
+            Self::Git(error) => error.hint(),
+            Self::File(error) => error.hint(),
+        }
+    }
+}
+
+/// Makes `path` a clean checkout of `release`; one that is there already is used again.
+///
+/// # Errors
+/// The checkout holds changes, or git fails.
+pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), WorktreeError> {
+    let tree = git.at(path);
+    let is_worktree = path.is_dir()
+        && tree
+            .try_text(&["rev-parse", "--show-toplevel"])?
+            .is_some_and(|top| same_folder(Path::new(top.trim()), path));
+    if is_worktree {
+        if !tree.text(&["status", "--porcelain"])?.trim().is_empty() {
+            let (release, path) = (release.name.clone(), path.to_owned());
+            return Err(WorktreeError::Changed { release, path });
+        }
+        if tree.text(&["rev-parse", "HEAD"])?.trim() != release.commit {
+            tree.text(&["checkout", "--quiet", "--detach", &release.commit])?;
+        }
+        return Ok(());
+    }
+    if path.exists() {
+        // The rest of a checkout that was killed half-way: it has no history of its own.
+        fs::remove_dir_all(path).map_err(FileError::at("remove the broken checkout", path))?;
+    }
+    if let Some(parent) = path.parent() {
+        make_dir(parent)?;
+    }
+    let shown = path.to_string_lossy();
+    // Twice `-f`: a folder that was deleted by hand is still registered, and one whose making was
+    // killed is locked besides. `worktree prune` would also forget the user's own checkouts on a
+    // disk that is not mounted now.
+    git.text(&["worktree", "add", "-f", "-f", "--quiet", "--detach", &shown, &release.commit])?;
+    Ok(())
+}

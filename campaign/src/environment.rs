@@ -1,0 +1,153 @@
+//! The environment of a program: the one place that reads variables, the clock, signals and random
+//! bits. Only `main` calls it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use etcetera::BaseStrategy;
+use schema::exit::Exit;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use time::OffsetDateTime;
+
+use crate::catalog::Catalog;
+use crate::console::Console;
+use crate::executor::slurm;
+use crate::inputs::cache::Cache;
+use crate::places::Places;
+use crate::process::Interrupt;
+use crate::redact::Identity;
+use crate::stop::Stop;
+use crate::tools::Tools;
+use crate::world::{Clock, Programs, World};
+
+/// Variables that change how a server runs. They enter its record; no other does.
+const SERVER_VARIABLES: &[&str] = &[
+    "CUDA_VISIBLE_DEVICES",
+    "MALLOC_ARENA_MAX",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "TOKIO_WORKER_THREADS",
+];
+
+/// Exit code of a program whose command ended with `ended`; prints why it stopped.
+#[must_use]
+pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
+    let exit = ended.unwrap_or_else(|stop| {
+        eprintln!("{stop}");
+        stop.exit()
+    });
+    ExitCode::from(exit.code())
+}
+
+/// Gathers everything from outside that a command works with: signals, variables, clock, random bits.
+/// `root` is the clone, else the one around the current folder; `tools_dir` holds the suite's other
+/// programs, else they lie beside this one; `given` are the files that stand for inputs.
+///
+/// # Errors
+/// There is no clone around the current folder, or the system denies signals, random bits or a cache.
+pub fn gather(
+    root: Option<&Path>,
+    tools_dir: Option<&Path>,
+    given: BTreeMap<String, PathBuf>,
+) -> Result<World, Stop> {
+    let interrupt = Interrupt::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, interrupt.flag())
+            .map_err(|error| Stop::environment(format!("cannot watch for signals: {error}")))?;
+    }
+    let root = match root {
+        Some(dir) => dir.to_owned(),
+        None => find_root(&env::current_dir().unwrap_or_default())?,
+    };
+    let root = root.canonicalize().unwrap_or(root);
+    let program = env::current_exe().unwrap_or_default();
+    let tools_dir = tools_dir.or(program.parent()).unwrap_or(Path::new(""));
+    let cargo_target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    Ok(World {
+        places: Places::new(&root, cargo_target.as_deref()),
+        programs: Programs::default(),
+        tools: Tools::new(tools_dir),
+        catalog: Catalog::new(&root.join("suite")),
+        cache: Cache::new(&cache_dir()?),
+        clock: Clock::new(Instant::now(), OffsetDateTime::now_utc),
+        console: Console::new(),
+        interrupt,
+        identity: identity(),
+        server_env: server_env(),
+        slurm_env: slurm_env(),
+        cores: std::thread::available_parallelism()
+            .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
+        pid: std::process::id(),
+        program,
+        random: random()?,
+        hub_home: hub_home(),
+        given,
+        command: env::args().skip(1).collect(),
+    })
+}
+
+/// The nearest folder above that holds the suite and the engine.
+fn find_root(from: &Path) -> Result<PathBuf, Stop> {
+    let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
+    from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {
+        Stop::environment(format!("`{}` is not inside a clone of Redline", from.display()))
+            .with_hint("run it where `suite/` and `engine/` lie, or give `--root DIR`")
+    })
+}
+
+fn cache_dir() -> Result<PathBuf, Stop> {
+    if let Some(dir) = env::var_os("REDLINE_CACHE").filter(|dir| !dir.is_empty()) {
+        return Ok(PathBuf::from(dir));
+    }
+    let strategy = etcetera::choose_base_strategy().map_err(|error| {
+        Stop::environment(format!("no cache folder: {error}"))
+            .with_hint("set REDLINE_CACHE to a folder for models and data sets")
+    })?;
+    Ok(strategy.cache_dir().join("redline"))
+}
+
+/// Where programs that fetch models from the hub keep them.
+fn hub_home() -> PathBuf {
+    if let Some(dir) = env::var_os("HF_HOME").filter(|dir| !dir.is_empty()) {
+        return PathBuf::from(dir);
+    }
+    let strategy = etcetera::choose_base_strategy();
+    strategy.map_or_else(|_| PathBuf::new(), |base| base.cache_dir().join("huggingface"))
+}
+
+/// Names that must not enter a record.
+fn identity() -> Identity {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let named = |text: Option<String>| text.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty());
+    Identity {
+        host: named(host),
+        user: named(env::var("USER").or_else(|_| env::var("LOGNAME")).ok()),
+    }
+}
+
+fn server_env() -> BTreeMap<String, String> {
+    let set = |name: &&str| Some(((*name).to_owned(), env::var(name).ok()?));
+    SERVER_VARIABLES.iter().filter_map(set).collect()
+}
+
+/// Values that are not text are none of those that are looked for.
+fn slurm_env() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    slurm::client_environment(env::vars_os().filter_map(text))
+}
+
+/// Bits for the identifiers of one campaign.
+fn random() -> Result<u128, Stop> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Stop::environment(format!("the system gives no random bits: {error}")))?;
+    Ok(u128::from_le_bytes(bytes))
+}

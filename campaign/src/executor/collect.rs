@@ -1,0 +1,139 @@
+//! From a job's folder to records in the campaign's: what a node says that it wrote is verified,
+//! byte for byte, before it is taken.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schema::canonical::record_sha256;
+use schema::exit::Exit;
+use schema::run::RunRecord;
+
+use crate::executor::job::{FileFact, JobPlaces};
+use crate::files::FileError;
+use crate::node::record::RecordError;
+use crate::node::steps::{self, Progress};
+use crate::publish::write_run;
+use crate::stop::{Ends, Stop};
+
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    #[error("`{}` is not the file that its node wrote: {what}", .path.display())]
+    Other { path: PathBuf, what: String },
+    #[error("run `{run}` in `{}` is not sound: {what}", .dir.display())]
+    Unsound { dir: PathBuf, run: String, what: String },
+}
+
+impl Ends for CollectError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("copy the job's folder again, or remove it and measure again".to_owned())
+    }
+}
+
+/// Takes the records of the blocks that a job has finished into `overlay`, and says what it did.
+///
+/// # Errors
+/// A file is not there, or not what the node wrote.
+pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<String>), Stop> {
+    let progress = Progress::of(&steps::read(&places.steps())?);
+    if let Some(done) = places.read_done()? {
+        let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
+        if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
+            let path = places.dir().join(&lost.path);
+            let what = "the job's steps know nothing of it".to_owned();
+            return Err(CollectError::Other { path, what }.into());
+        }
+    }
+    let mut runs = Vec::new();
+    for file in &progress.files {
+        let record = verified(places.dir(), file)?;
+        write_run(overlay, &record)?;
+        runs.push(record.id);
+    }
+    Ok((progress, runs))
+}
+
+/// The record that a file holds, where it is the one that was written.
+fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
+    let path = dir.join(&fact.path);
+    let other = |what: String| CollectError::Other { path: path.clone(), what };
+    if fact.path.split('/').any(|part| part == "..") || Path::new(&fact.path).is_absolute() {
+        return Err(other("its path leads out of the job's folder".to_owned()).into());
+    }
+    let found = FileFact::of(dir, &fact.path)?;
+    if found != *fact {
+        let what = format!(
+            "{} bytes of SHA-256 {}, expected {} of {}",
+            found.bytes, found.sha256, fact.bytes, fact.sha256
+        );
+        return Err(other(what).into());
+    }
+    let text = fs::read_to_string(&path).map_err(FileError::at("read", &path))?;
+    Ok(serde_json::from_str(&text).map_err(|error| other(error.to_string()))?)
+}
+
+/// Checks that the records of some runs are sound: signed over what they hold, with the findings
+/// that their figures give, at their place.
+///
+/// # Errors
+/// One is missing, or is not.
+pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
+    let files = files_below(&overlay.join("runs"));
+    for run in runs {
+        let unsound = |what: String| {
+            let (dir, run) = (overlay.to_owned(), run.clone());
+            Stop::from(CollectError::Unsound { dir, run, what })
+        };
+        let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
+        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is not there".to_owned()))?;
+        let record = read_record(path)?;
+        let place = schema::path::of_run(&record).map_err(RecordError::from)?;
+        if overlay.join(&place) != **path {
+            return Err(unsound(format!("its place is `{place}`")));
+        }
+        if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
+            return Err(unsound("its hash is of another content".to_owned()));
+        }
+        if judge::findings_at(&record, record.checks_rev) != record.checks {
+            return Err(unsound("its findings are not those of its figures".to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Every run's record below `overlay`, in the order of the plan.
+///
+/// # Errors
+/// A file there is no record.
+pub fn records(overlay: &Path) -> Result<Vec<RunRecord>, Stop> {
+    let files = files_below(&overlay.join("runs"));
+    let mut records = files.iter().map(|path| read_record(path)).collect::<Result<Vec<_>, _>>()?;
+    // Ids count up in the order of planning.
+    records.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(records)
+}
+
+fn read_record(path: &Path) -> Result<RunRecord, Stop> {
+    let text = fs::read_to_string(path).map_err(FileError::at("read", path))?;
+    serde_json::from_str(&text)
+        .map_err(|error| Stop::wrong_use(format!("`{}` is no record: {error}", path.display())))
+}
+
+/// Every file below a folder, sorted; none where there is no folder.
+#[must_use]
+pub fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in entries {
+        match path.is_dir() {
+            true => files.extend(files_below(&path)),
+            false => files.push(path),
+        }
+    }
+    files.sort();
+    files
+}

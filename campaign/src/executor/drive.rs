@@ -1,0 +1,354 @@
+//! Carries the jobs of a stage from the plan to checked records, through whichever executor: what
+//! is submitted already is found again, what was lost is tried again, what is done is not repeated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use schema::exit::Exit;
+use schema::verdict::Stage;
+
+use crate::executor::collect::{check, collect};
+use crate::executor::ending::{self, Next};
+use crate::executor::job::{self, Job, JobPlaces};
+use crate::executor::journal::{Entry, Journal, Line, PlannedJob, Reached};
+use crate::executor::ready::Ready;
+use crate::executor::submit;
+use crate::executor::tell::Telling;
+use crate::executor::{Executor, Handle, JobEnd, JobState};
+use crate::node::steps;
+use crate::node::unmeasured;
+use crate::plan::Slot;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// How long a file may take to be seen from here once its job has ended.
+const SEEN_LATE: Duration = Duration::from_secs(60);
+/// How long a job of this machine may take to end once it was asked to.
+const GOING: Duration = Duration::from_secs(30);
+/// How often an interrupt is looked for.
+const WAKE: Duration = Duration::from_millis(50);
+/// How often in succession a scheduler may fail to answer.
+const SILENCES: u32 = 10;
+/// Lines of a node's log that are shown where it failed.
+const LOG_LINES: usize = 12;
+
+/// A campaign whose jobs are carried out.
+pub struct Drive<'a> {
+    pub world: &'a World,
+    pub executor: &'a dyn Executor,
+    pub ready: &'a Ready,
+    pub journal: &'a mut Journal,
+    /// Jobs that were submitted or found by this process.
+    known: BTreeSet<String>,
+    /// When a job was first seen to have ended, without a word of its own.
+    ended: BTreeMap<String, Instant>,
+    /// Questions in succession that the scheduler has not answered.
+    silences: u32,
+}
+
+/// One job a cell, in the order of the slots.
+#[must_use]
+pub fn jobs_of(campaign: &str, slots: &[Slot]) -> Vec<PlannedJob> {
+    let by_cell = slots.chunk_by(|a, b| a.cell == b.cell);
+    let planned = |slots: &[Slot]| PlannedJob {
+        key: job::key(campaign, slots, 1),
+        cell: slots[0].cell,
+        slots: slots.to_vec(),
+        attempt: 1,
+        lost: 0,
+        excluded_nodes: Vec::new(),
+    };
+    by_cell.map(planned).collect()
+}
+
+impl<'a> Drive<'a> {
+    #[must_use]
+    pub fn new(
+        world: &'a World,
+        executor: &'a dyn Executor,
+        ready: &'a Ready,
+        journal: &'a mut Journal,
+    ) -> Self {
+        let (known, ended) = (BTreeSet::new(), BTreeMap::new());
+        Self { world, executor, ready, journal, known, ended, silences: 0 }
+    }
+
+    /// Carries out every job of a stage that is not over.
+    ///
+    /// # Errors
+    /// Interrupted, the scheduler does not answer, or a job cannot be carried out anywhere.
+    pub fn carry_out(&mut self, stage: Option<Stage>) -> Result<(), Stop> {
+        let of_stage = self.journal.state.jobs.iter().filter(|job| job.stage == stage);
+        let jobs: Vec<&Entry> = of_stage.collect();
+        let mut telling = Telling::of(self.world, self.ready, stage, &jobs);
+        loop {
+            let open = self.open(stage);
+            if open.is_empty() {
+                return Ok(());
+            }
+            let looked = open.iter().try_for_each(|job| self.look(job, &mut telling));
+            if let Err(stop) = looked {
+                self.leave();
+                return Err(stop);
+            }
+            self.wait(self.executor.pause() * 2_u32.pow(self.silences.min(5)));
+        }
+    }
+
+    /// Waits, but not for whoever is interrupted.
+    fn wait(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        while Instant::now() < until && !self.world.interrupt.raised() {
+            thread::sleep(WAKE.min(until.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    /// The jobs to look at: all that are not over, or the first of them.
+    fn open(&self, stage: Option<Stage>) -> Vec<Entry> {
+        let jobs = self.journal.state.jobs.iter();
+        let open = jobs.filter(|job| job.stage == stage && job.reached < Reached::Checked);
+        let most = if self.executor.is_here() { 1 } else { usize::MAX };
+        open.take(most).cloned().collect()
+    }
+
+    /// Brings one job further, as far as that goes at once.
+    fn look(&mut self, job: &Entry, telling: &mut Telling<'_>) -> Result<(), Stop> {
+        self.world.interrupt.check()?;
+        let key = &job.planned.key;
+        let places = submit::places(self.world, self.ready, key);
+        if job.reached == Reached::Collected {
+            return self.check(job);
+        }
+        if !self.known.contains(key) {
+            return self.find_or_submit(job, &places, telling);
+        }
+        let Some(handle) = &job.handle else { return Ok(()) };
+        let Some(state) = self.poll(handle)? else { return Ok(()) };
+        telling.follow(key, &steps::read(&places.steps())?);
+        telling.passing(&places);
+        match state {
+            JobState::Queued { reason } => {
+                telling.waits(key, &reason);
+                Ok(())
+            }
+            JobState::Running { node } => self.running(job, node),
+            JobState::Ended { end, node } => self.settle(job, &places, (&end, node), telling),
+            JobState::Unknown => {
+                let said = "the scheduler no longer knows the job".to_owned();
+                self.settle(job, &places, (&JobEnd::LostNode { said }, None), telling)
+            }
+        }
+    }
+
+    /// A job that this process has not touched yet: one that runs is adopted, one that has ended is
+    /// settled, and any other is submitted.
+    fn find_or_submit(
+        &mut self,
+        job: &Entry,
+        places: &JobPlaces,
+        telling: &mut Telling<'_>,
+    ) -> Result<(), Stop> {
+        let key = &job.planned.key;
+        let submitted = job.reached >= Reached::Submitted;
+        let handle = match (&job.handle, submitted) {
+            (Some(handle), true) => Some(handle.clone()),
+            _ => {
+                let found = self.executor.find(key);
+                let Some(found) = self.patiently(found)? else { return Ok(()) };
+                found
+            }
+        };
+        if let Some(handle) = handle {
+            let Some(state) = self.poll(&handle)? else { return Ok(()) };
+            let lives = match state {
+                JobState::Queued { .. } | JobState::Running { .. } => true,
+                JobState::Ended { .. } | JobState::Unknown => places.read_done()?.is_some(),
+            };
+            if lives || submitted {
+                telling.skip(key, &steps::read(&places.steps())?);
+                if !submitted {
+                    self.journal.note(Line::Submitted { job: key.clone(), handle })?;
+                }
+                self.known.insert(key.clone());
+                return Ok(());
+            }
+        }
+        let planned = &job.planned;
+        let budget =
+            submit::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
+        let told = submit::job(self.ready, planned, self.executor, budget);
+        let told = Job { watched: self.world.console.is_live(), ..told };
+        places.write_job(&told)?;
+        telling.skip(key, &steps::read(&places.steps())?);
+        let submitted = self.executor.submit(&submit::spec(self.world, &told, planned, places));
+        // Where the answer was lost and not the job, it is found at the next look.
+        let Some(handle) = self.patiently(submitted)? else { return Ok(()) };
+        self.journal.note(Line::Submitted { job: key.clone(), handle })?;
+        self.known.insert(key.clone());
+        Ok(())
+    }
+
+    /// How far a job is; none where the scheduler may yet answer.
+    fn poll(&mut self, handle: &Handle) -> Result<Option<JobState>, Stop> {
+        let polled = self.executor.poll(handle);
+        self.patiently(polled)
+    }
+
+    /// An answer; none where the scheduler may yet give one. A refusal is an answer.
+    fn patiently<T>(&mut self, asked: Result<T, Stop>) -> Result<Option<T>, Stop> {
+        let may_yet_answer = |stop: &Stop| {
+            let silent = stop.exit() == Exit::Environment && !self.world.interrupt.raised();
+            silent && !self.executor.is_here() && self.silences < SILENCES
+        };
+        match asked {
+            Ok(answer) => {
+                self.silences = 0;
+                Ok(Some(answer))
+            }
+            Err(stop) if may_yet_answer(&stop) => {
+                self.silences += 1;
+                let said = stop.told().0;
+                self.world.console.note(&format!("the scheduler does not answer: {said}"));
+                Ok(None)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    fn running(&mut self, job: &Entry, node: String) -> Result<(), Stop> {
+        if job.reached < Reached::Running {
+            self.journal.note(Line::Running { job: job.planned.key.clone(), node })?;
+        }
+        Ok(())
+    }
+
+    /// Takes what a job that has ended has made, and plans what follows for the rest. That comes
+    /// first: a crash in between finds the job not collected, and the same follows again.
+    fn settle(
+        &mut self,
+        job: &Entry,
+        places: &JobPlaces,
+        (end, node): (&JobEnd, Option<String>),
+        telling: &mut Telling<'_>,
+    ) -> Result<(), Stop> {
+        let key = &job.planned.key;
+        // A folder that is shared over a network may be seen late from here.
+        let since = *self.ended.entry(key.clone()).or_insert_with(Instant::now);
+        let may_come = !self.executor.is_here() && since.elapsed() < SEEN_LATE;
+        let done = places.read_done()?;
+        if done.is_none() && *end == JobEnd::Well && may_come {
+            return Ok(());
+        }
+        let overlay = self.journal.places().overlay();
+        let (progress, mut runs) = match collect(places, &overlay) {
+            Err(_) if may_come => return Ok(()),
+            collected => collected?,
+        };
+        telling.follow(key, &steps::read(&places.steps())?);
+        let left = |slot: &&Slot| !progress.blocks_done.contains(&slot.block);
+        let left: Vec<Slot> = job.planned.slots.iter().filter(left).cloned().collect();
+        let mut stopped = None;
+        if !left.is_empty() {
+            let told = done.as_ref().map(|done| &done.end);
+            match ending::next(end, told, job.planned.lost, self.executor.is_here()) {
+                Next::Again { said } => {
+                    self.world
+                        .console
+                        .note(&format!("{said}; what is left of the job is tried again"));
+                    self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
+                }
+                Next::Failed { class, said } => {
+                    let (world, ready) = (self.world, self.ready);
+                    for slot in &left {
+                        unmeasured::record(world, ready, slot, (class, &said), &overlay)?;
+                        runs.push(slot.run.clone());
+                    }
+                    self.world.console.note(&format!("{said}; recorded as failed"));
+                }
+                Next::Stop(stop) => {
+                    self.plan_again(job, left, None)?;
+                    stopped = Some(stop);
+                }
+            }
+        }
+        let wall_us = progress.wall_us;
+        self.journal.note(Line::Collected { job: key.clone(), runs, wall_us })?;
+        match stopped {
+            Some(stop) => {
+                self.console_log(places);
+                Err(stop)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check(&mut self, job: &Entry) -> Result<(), Stop> {
+        check(&self.journal.places().overlay(), &job.runs)?;
+        let job = job.planned.key.clone();
+        Ok(self.journal.note(Line::Checked { job })?)
+    }
+
+    /// Plans the next attempt at what is left of a job; `lost_on` says that its node, where it is
+    /// known, was to blame.
+    fn plan_again(
+        &mut self,
+        job: &Entry,
+        left: Vec<Slot>,
+        lost_on: Option<Option<String>>,
+    ) -> Result<(), Stop> {
+        let PlannedJob { cell, attempt, lost, .. } = job.planned;
+        let attempt = attempt + 1;
+        let key = job::key(&self.ready.plan.campaign, &left, attempt);
+        if self.journal.state.jobs.iter().any(|other| other.planned.key == key) {
+            return Ok(());
+        }
+        let mut excluded_nodes = job.planned.excluded_nodes.clone();
+        let lost = lost + u32::from(lost_on.is_some());
+        excluded_nodes.extend(lost_on.flatten().filter(|_| !self.executor.is_here()));
+        let again = PlannedJob { key, cell, slots: left, attempt, lost, excluded_nodes };
+        Ok(self.journal.note(Line::Planned { stage: job.stage, jobs: vec![again] })?)
+    }
+
+    /// Shows what the node's tools said when they failed.
+    fn console_log(&self, places: &JobPlaces) {
+        let log = std::fs::read(places.log()).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+            self.world.console.note(line);
+        }
+    }
+
+    /// Ends the jobs of this machine, whose records so far are taken; those elsewhere go on.
+    fn leave(&mut self) {
+        let known = |job: &&Entry| self.known.contains(&job.planned.key);
+        let jobs = self.journal.state.jobs.iter();
+        let left: Vec<Entry> =
+            jobs.filter(|job| job.reached < Reached::Collected).filter(known).cloned().collect();
+        if !self.executor.is_here() {
+            if !left.is_empty() {
+                let (count, name) = (left.len(), self.executor.name());
+                self.world.console.note(&format!("{count} jobs go on at {name}"));
+            }
+            return;
+        }
+        for job in left {
+            let Some(handle) = &job.handle else { continue };
+            // What cannot be ended or taken is found again by whoever goes on.
+            let _ = self.executor.cancel(handle);
+            let until = Instant::now() + GOING;
+            while Instant::now() < until
+                && matches!(self.executor.poll(handle), Ok(JobState::Running { .. }))
+            {
+                thread::sleep(self.executor.pause());
+            }
+            let places = submit::places(self.world, self.ready, &job.planned.key);
+            let _ = collect(&places, &self.journal.places().overlay());
+            let _ = self.journal.note(Line::Withdrawn { job: job.planned.key });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

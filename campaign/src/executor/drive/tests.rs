@@ -1,0 +1,337 @@
+//! Jobs through an executor that ends them as a table says: what is tried again, where, how often,
+//! and what is recorded in the end.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::Path;
+
+use schema::canonical::to_file_text;
+use schema::exit::Exit;
+use schema::run::{Absent, EngineFacts, FailureClass, HardwareFacts, RunRecord, Status};
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::console::Console;
+use crate::executor::JobSpec;
+use crate::executor::collect;
+use crate::executor::job::{Done, FileFact, JobSide, NodeEnd, record_path};
+use crate::files::write_whole;
+use crate::inputs::Obtained;
+use crate::inputs::cache::Cache;
+use crate::lines::Lines;
+use crate::node::run::{BuiltSide, Engine, ReadyCell};
+use crate::node::steps::Step;
+use crate::places::Places;
+use crate::plan::{Cell, Plan, Round, Side, interleave};
+use crate::process::Interrupt;
+use crate::redact::Identity;
+use crate::tools::Tools;
+use crate::world::{Clock, Ids, Programs};
+
+fn world(root: &Path) -> World {
+    World {
+        places: Places::new(root, None),
+        programs: Programs::default(),
+        tools: Tools::new(root),
+        catalog: Catalog::new(&root.join("suite")),
+        cache: Cache::new(&root.join("cache")),
+        clock: Clock::new(Instant::now(), time::OffsetDateTime::now_utc),
+        console: Console::silent(),
+        interrupt: Interrupt::default(),
+        identity: Identity::default(),
+        server_env: BTreeMap::new(),
+        slurm_env: BTreeMap::new(),
+        cores: 1,
+        pid: std::process::id(),
+        program: "redline-campaign".into(),
+        random: 7,
+        hub_home: root.join("hub"),
+        given: BTreeMap::new(),
+        command: vec!["release-bench".to_owned()],
+    }
+}
+
+/// Two releases in two blocks of one cell, on one GPU each.
+fn ready() -> Ready {
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
+    let catalog = Catalog::new(&suite);
+    let (path, file) = catalog.engine("redline").unwrap();
+    let engine = Engine { id: "redline".to_owned(), path, file };
+    let sides: Vec<JobSide> = ["v0.9.1", "v0.9.2"]
+        .map(|release| {
+            let side = Side::plain("redline", release);
+            let facts = EngineFacts {
+                name: "redline".to_owned(),
+                release: release.to_owned(),
+                ..EngineFacts::default()
+            };
+            let built = BuiltSide::program(side, facts, "redline".into(), None);
+            JobSide { engine: engine.clone(), built }
+        })
+        .into();
+    let cell =
+        Cell { model: "m".into(), tp: 1, scenario: "balanced-lite".into(), ..Cell::default() };
+    let mut ids = Ids::new(1_700_000_000_000, 1);
+    let plan = Plan {
+        campaign: ids.next_id(),
+        sides: sides.iter().map(|side| side.built.side.clone()).collect(),
+        cells: vec![cell.clone()],
+        slots: interleave(&Round::first(1, 2, 2), || ids.next_id()),
+    };
+    let model = Obtained::file("m.gguf".into(), "00".repeat(32), "path".to_owned());
+    let scenario = catalog.scenario("balanced-lite").unwrap();
+    let tokenizer = model.path.clone();
+    let hardware = HardwareFacts { id: "h100-80g".to_owned(), ..HardwareFacts::default() };
+    Ready {
+        command: Vec::new(),
+        executor: "scripted".to_owned(),
+        slurm_options: Vec::new(),
+        plan,
+        sides,
+        cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],
+        inputs: vec![Vec::new()],
+        hardware: (hardware, Absent::new()),
+        on_gpu: true,
+        confirm_pairs: None,
+        commits: false,
+        registry: "registry".into(),
+        expected_us: 0,
+        each_us: vec![vec![0, 0]],
+        url: None,
+        timeout_s: None,
+        max_gpu_hours: None,
+        lab: None,
+    }
+}
+
+/// One attempt: how many of the job's blocks its node finishes, what its last file says, and what
+/// the scheduler says.
+type Attempt = (usize, Option<NodeEnd>, JobEnd);
+
+/// A scheduler that runs a job at once, as it was told.
+struct Scripted<'a> {
+    world: &'a World,
+    ready: &'a Ready,
+    attempts: RefCell<VecDeque<Attempt>>,
+    submitted: RefCell<Vec<(JobSpec, JobEnd)>>,
+}
+
+impl Scripted<'_> {
+    fn carry_out(&self, spec: &JobSpec, blocks: usize, end: Option<NodeEnd>) {
+        let places = JobPlaces::at(&spec.dir);
+        let job = places.job().unwrap();
+        let (mut lines, _) = Lines::open::<Step>(&places.steps()).unwrap();
+        for block in job.blocks().into_iter().take(blocks) {
+            lines.append(&Step::BlockBegun { block }).unwrap();
+            let mut files = Vec::new();
+            for slot in job.slots.iter().filter(|slot| slot.block == block) {
+                let scratch = tempfile::tempdir().unwrap();
+                let failure = (FailureClass::Crash, "the server ended with exit code 1");
+                unmeasured::record(self.world, self.ready, slot, failure, scratch.path()).unwrap();
+                let record = collect::records(scratch.path()).unwrap().remove(0);
+                let path = record_path(&slot.run);
+                let text = to_file_text(&record).unwrap();
+                write_whole(&spec.dir.join(&path), text.as_bytes()).unwrap();
+                files.push(FileFact::of(&spec.dir, &path).unwrap());
+            }
+            lines.append(&Step::BlockDone { block, files }).unwrap();
+        }
+        if let Some(end) = end {
+            places.write_done(&Done { end, files: Vec::new() }).unwrap();
+        }
+    }
+}
+
+impl Executor for Scripted<'_> {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn pause(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn preflight(&self) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn submit(&self, spec: &JobSpec) -> Result<Handle, Stop> {
+        let (blocks, told, end) = self.attempts.borrow_mut().pop_front().expect("an attempt");
+        self.carry_out(spec, blocks, told);
+        let mut submitted = self.submitted.borrow_mut();
+        submitted.push((spec.clone(), end));
+        Ok(Handle((submitted.len() - 1).to_string()))
+    }
+
+    fn find(&self, _: &str) -> Result<Option<Handle>, Stop> {
+        Ok(None)
+    }
+
+    fn poll(&self, handle: &Handle) -> Result<JobState, Stop> {
+        let number: usize = handle.0.parse().unwrap();
+        let end = self.submitted.borrow()[number].1.clone();
+        Ok(JobState::Ended { end, node: Some(format!("node-{number}")) })
+    }
+
+    fn cancel(&self, _: &Handle) -> Result<(), Stop> {
+        Ok(())
+    }
+}
+
+/// What came of a campaign.
+struct Came {
+    stop: Option<Stop>,
+    records: Vec<RunRecord>,
+    /// Nodes that were excluded, attempt by attempt.
+    excluded: Vec<Vec<String>>,
+    /// Runs of each attempt.
+    runs: Vec<usize>,
+}
+
+impl Came {
+    fn classes(&self) -> Vec<FailureClass> {
+        self.records.iter().filter_map(|run| Some(run.failure.as_ref()?.class)).collect()
+    }
+}
+
+fn came_of(attempts: &[Attempt]) -> Came {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, ready) = (world(dir.path()), ready());
+    let places = world.places.campaign(&ready.plan.campaign);
+    let mut journal = Journal::new(places.clone());
+    let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
+    assert_eq!(jobs.len(), 1, "one cell is one job");
+    journal.note(Line::Planned { stage: None, jobs }).unwrap();
+    let executor = Scripted {
+        world: &world,
+        ready: &ready,
+        attempts: RefCell::new(attempts.iter().cloned().collect()),
+        submitted: RefCell::default(),
+    };
+    let stop = Drive::new(&world, &executor, &ready, &mut journal).carry_out(None).err();
+    assert!(executor.attempts.borrow().is_empty(), "an attempt was not made");
+    let records = collect::records(&places.overlay()).unwrap();
+    assert!(records.iter().all(|record| record.status == Status::Failed));
+    let submitted = executor.submitted.into_inner();
+    let runs =
+        submitted.iter().map(|(spec, _)| JobPlaces::at(&spec.dir).job().unwrap().slots.len());
+    Came {
+        stop,
+        records,
+        excluded: submitted.iter().map(|(spec, _)| spec.excluded_nodes.clone()).collect(),
+        runs: runs.collect(),
+    }
+}
+
+fn lost() -> Attempt {
+    (0, None, JobEnd::LostNode { said: "it does not answer".to_owned() })
+}
+
+fn well(blocks: usize) -> Attempt {
+    (blocks, Some(NodeEnd::Well), JobEnd::Well)
+}
+
+#[test]
+fn what_is_of_the_infrastructure_is_tried_twice_more_on_other_nodes_and_then_recorded() {
+    let full = || NodeEnd::Broke { said: "no space left on device".to_owned(), hint: None };
+    let unfit = || NodeEnd::Unfit { said: "2 other processes are on the GPUs".to_owned() };
+    let failed = || JobEnd::Failed { said: "exit code 4".to_owned() };
+    for (attempt, class, message) in [
+        (lost(), FailureClass::Infrastructure, "the node was lost: it does not answer"),
+        ((0, None, JobEnd::Preempted), FailureClass::Preempted, "for another job"),
+        ((0, Some(full()), failed()), FailureClass::Infrastructure, "no space left on device"),
+        ((0, Some(unfit()), failed()), FailureClass::Infrastructure, "on the GPUs"),
+        ((0, None, failed()), FailureClass::Infrastructure, "the job ended: exit code 4"),
+    ] {
+        let came = came_of(&[attempt.clone(), attempt.clone(), attempt.clone()]);
+        assert!(came.stop.is_none(), "{attempt:?}");
+        assert_eq!(came.classes(), [class; 4], "{attempt:?}");
+        let said = &came.records[0].failure.as_ref().unwrap().message;
+        assert!(said.contains(message) && said.ends_with("on each of 3 attempts"), "{said}");
+        let nodes: [&[&str]; 3] = [&[], &["node-0"], &["node-0", "node-1"]];
+        assert_eq!(came.excluded, nodes);
+
+        let came = came_of(&[attempt, well(2)]);
+        assert_eq!(came.classes(), [FailureClass::Crash; 4], "the second node did all");
+        assert_eq!(came.excluded.len(), 2);
+    }
+}
+
+#[test]
+fn blocks_that_were_done_before_the_node_was_lost_are_kept() {
+    let (_, told, end) = lost();
+    let came = came_of(&[(1, told, end), well(1)]);
+    assert_eq!(came.runs, [4, 2], "one block of two runs was left");
+    assert_eq!(came.classes(), [FailureClass::Crash; 4]);
+}
+
+#[test]
+fn what_the_job_was_not_given_enough_of_is_recorded_at_once() {
+    for (end, class) in
+        [(JobEnd::TimedOut, FailureClass::Timeout), (JobEnd::OutOfMemory, FailureClass::Oom)]
+    {
+        let came = came_of(&[(1, None, end)]);
+        let [done, left] = [FailureClass::Crash, class];
+        assert_eq!(came.classes(), [done, done, left, left]);
+    }
+}
+
+#[test]
+fn an_engines_own_failure_is_never_tried_again() {
+    let came = came_of(&[well(2)]);
+    assert_eq!((came.classes(), came.runs), (vec![FailureClass::Crash; 4], vec![4]));
+}
+
+#[test]
+fn what_no_node_can_do_stops_the_campaign_with_what_is_done() {
+    let refused = NodeEnd::Refused { said: "no conversation".to_owned(), hint: None };
+    for (attempt, exit, message) in [
+        ((1, Some(refused), JobEnd::Well), Exit::Unsound, "error: no conversation"),
+        ((1, None, JobEnd::Cancelled), Exit::Environment, "error: a job was cancelled"),
+        (
+            (1, None, JobEnd::Impossible { said: "no such partition".to_owned() }),
+            Exit::Environment,
+            "error: no node can run a job: no such partition",
+        ),
+    ] {
+        let came = came_of(&[attempt]);
+        let stop = came.stop.expect("a stop");
+        assert_eq!((stop.exit(), stop.to_string().as_str()), (exit, message));
+        assert_eq!(came.records.len(), 2, "what was done is taken");
+    }
+}
+
+#[test]
+fn jobs_that_run_at_once_share_the_hours_that_are_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, mut ready) = (world(dir.path()), ready());
+    let second = ready.cells[0].clone();
+    ready.cells.push(second);
+    ready.inputs.push(Vec::new());
+    const HOUR_US: u64 = 3_600_000_000;
+    ready.each_us = vec![vec![HOUR_US, HOUR_US], vec![3 * HOUR_US, 3 * HOUR_US]];
+    ready.max_gpu_hours = Some(20.0);
+    let mut ids = Ids::new(1_700_000_000_000, 1);
+    let slots = interleave(&Round::first(2, 2, 1), || ids.next_id());
+    let jobs = jobs_of(&ready.plan.campaign, &slots);
+    let mut journal = Journal::new(world.places.campaign(&ready.plan.campaign));
+    journal.note(Line::Planned { stage: None, jobs: jobs.clone() }).unwrap();
+    let executor = Scripted {
+        world: &world,
+        ready: &ready,
+        attempts: RefCell::default(),
+        submitted: RefCell::default(),
+    };
+    let share = |journal: &Journal, job: &PlannedJob| {
+        submit::budget(&world, &ready, &journal.state, (job, &executor)).unwrap()
+    };
+    assert_eq!(share(&journal, &jobs[0]), Some(5.0), "2 of 8 expected hours");
+    assert_eq!(share(&journal, &jobs[1]), Some(15.0));
+    let first = submit::job(&ready, &jobs[0], &executor, Some(5.0));
+    submit::places(&world, &ready, &first.key).write_job(&first).unwrap();
+    let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
+    journal.note(submitted).unwrap();
+    assert_eq!(share(&journal, &jobs[1]), Some(15.0), "5 are another job's");
+    journal.note(Line::Collected { job: first.key, runs: Vec::new(), wall_us: HOUR_US }).unwrap();
+    assert_eq!(share(&journal, &jobs[1]), Some(19.0), "and it has used one of them");
+}

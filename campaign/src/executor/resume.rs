@@ -1,0 +1,108 @@
+//! Which campaign a `--resume` goes on with: the latest of the release that is asked for, or of the
+//! very command that is given again, of those that did not come to their end.
+
+use std::fs;
+
+use crate::cli::ReleaseBench;
+use crate::executor::journal::Journal;
+use crate::executor::ready::Ready;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// The campaign's id.
+///
+/// # Errors
+/// There is none, or a journal cannot be read.
+pub fn find(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
+    let is_meant = |ready: &Ready| ready.lab.is_none() && is_asked(ready, flags, &world.command);
+    latest(world, is_meant)?.ok_or_else(|| nothing(flags))
+}
+
+/// The latest campaign that fits and did not come to its end.
+///
+/// # Errors
+/// A journal cannot be read.
+pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<String>, Stop> {
+    let entries = fs::read_dir(world.places.campaigns()).into_iter().flatten().flatten();
+    let mut ids: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    // Ids sort by time.
+    ids.sort_by(|a, b| b.cmp(a));
+    for id in ids {
+        let state = Journal::look(&world.places.campaign(&id))?;
+        if !state.finished && state.ready.as_ref().is_some_and(&fits) {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens the journal of a campaign to go on with it, and says so; `title` is what is gone on with.
+///
+/// # Errors
+/// It cannot be read, or somebody else writes it.
+pub fn reopen(world: &World, campaign: &str, title: &str) -> Result<Journal, Stop> {
+    let (journal, torn) = Journal::open(world.places.campaign(campaign))?;
+    world.console.step(world.clock.elapsed(), &format!("Go on with {title}"));
+    if torn {
+        world.console.note("the last line of its journal was cut short, and is dropped");
+    }
+    Ok(journal)
+}
+
+/// There is nothing to go on with.
+#[must_use]
+pub fn nothing(flags: &ReleaseBench) -> Stop {
+    let of = flags.release.as_ref().map(|release| format!(" of `{release}`")).unwrap_or_default();
+    Stop::wrong_use(format!("no campaign{of} was begun by this command and is not finished"))
+        .with_hint("leave `--resume` out to begin one")
+}
+
+/// Whether a command with `--resume` means this campaign: it names its release alone, or says again
+/// all that the campaign's own command said.
+fn is_asked(ready: &Ready, flags: &ReleaseBench, command: &[String]) -> bool {
+    let words = essential(command);
+    let bare = |word: &str| {
+        flags.release.as_deref() == Some(word) || word == flags.engine || word == "--engine"
+    };
+    if !words.iter().skip(1).all(|word| bare(word)) {
+        return words == essential(&ready.command);
+    }
+    let name = flags.release.as_ref().map(|name| name.trim_start_matches('v'));
+    ready.plan.sides.iter().any(|side| {
+        let named = name.is_none_or(|name| side.release.trim_start_matches('v') == name);
+        named && side.engine == flags.engine
+    })
+}
+
+/// The words of a command that say what is measured.
+fn essential(command: &[String]) -> Vec<&str> {
+    const ALONE: &[&str] = &["--resume", "--yes"];
+    const WITH_VALUE: &[&str] = &["--root", "--tools-dir", "--max-gpu-hours"];
+    let mut words = command.iter().map(String::as_str);
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        if WITH_VALUE.contains(&word) {
+            words.next();
+        } else if !ALONE.contains(&word)
+            && !WITH_VALUE
+                .iter()
+                .any(|flag| word.strip_prefix(flag).is_some_and(|v| v.starts_with('=')))
+        {
+            kept.push(word);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_say_what_is_measured_is_passed_over() {
+        let command = "--root /x release-bench v1 --resume --yes --max-gpu-hours=3 --model m";
+        let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+        assert_eq!(essential(&words), ["release-bench", "v1", "--model", "m"]);
+    }
+}

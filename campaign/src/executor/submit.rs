@@ -1,0 +1,126 @@
+//! From a planned job to what its node and its scheduler are told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::executor::job::{Job, JobPlaces};
+use crate::executor::journal::{Entry, PlannedJob, Reached, State};
+use crate::executor::ready::Ready;
+use crate::executor::{Executor, JobSpec};
+use crate::node::run::time_limit;
+use crate::plan::brief::gpu_hours;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// What a job may take beside its runs: the node is looked at, files are written.
+const AROUND: Duration = Duration::from_secs(10 * 60);
+/// How much longer than expected a job may take before its scheduler ends it.
+const PATIENCE: u32 = 4;
+
+/// Where a campaign's jobs have their folders.
+#[must_use]
+pub fn places(world: &World, ready: &Ready, key: &str) -> JobPlaces {
+    JobPlaces::at(&world.places.campaign(&ready.plan.campaign).jobs().join(key))
+}
+
+/// What the node of a job is told.
+#[must_use]
+pub fn job(
+    ready: &Ready,
+    planned: &PlannedJob,
+    executor: &dyn Executor,
+    budget: Option<f64>,
+) -> Job {
+    Job {
+        key: planned.key.clone(),
+        campaign: ready.plan.campaign.clone(),
+        executor: executor.name().to_owned(),
+        sides: ready.sides.clone(),
+        cell: ready.cells[planned.cell].clone(),
+        slots: planned.slots.clone(),
+        inputs: ready.inputs[planned.cell].clone(),
+        hardware: ready.url.as_ref().map(|_| ready.hardware.clone()),
+        on_gpu: ready.on_gpu,
+        hardware_id: (executor.is_here() || ready.on_gpu).then(|| ready.hardware.0.id.clone()),
+        url: ready.url.clone(),
+        timeout_s: ready.timeout_s,
+        watched: false,
+        gpu_hours_max: budget,
+        expected_us: ready.each_us[planned.cell].clone(),
+    }
+}
+
+/// What the scheduler of a job is told.
+#[must_use]
+pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) -> JobSpec {
+    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let mut env: BTreeMap<String, String> = world.server_env.clone();
+    env.insert("HF_HOME".to_owned(), text(&world.hub_home));
+    env.insert("REDLINE_CACHE".to_owned(), text(world.cache.dir()));
+    env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
+    JobSpec {
+        key: job.key.clone(),
+        dir: places.dir().to_owned(),
+        argv: vec![
+            text(&world.program),
+            "--tools-dir".to_owned(),
+            text(world.tools.dir()),
+            "node".to_owned(),
+            text(places.dir()),
+        ],
+        env,
+        wall_max: wall_max(job),
+        gpus: job.gpus(),
+        excluded_nodes: planned.excluded_nodes.clone(),
+    }
+}
+
+/// As long as every run may take, or some times as long as they are expected to.
+fn wall_max(job: &Job) -> Duration {
+    let runs = job.slots.iter().map(|slot| {
+        let launch = Duration::from_secs(job.sides[slot.side].engine.file.launch.timeout_s);
+        let limit = time_limit(job.cell.scenario.scenario.tier);
+        match job.expected_us[slot.side] {
+            0 => launch + limit,
+            us => launch + limit.min(Duration::from_micros(us) * PATIENCE),
+        }
+    });
+    AROUND + runs.sum::<Duration>()
+}
+
+/// The GPU-hours that a job may take: all that is left where jobs come one after the other, else
+/// the part of it that the job is expected to have in all that is still to be submitted.
+///
+/// # Errors
+/// A job's folder cannot be read.
+pub fn budget(
+    world: &World,
+    ready: &Ready,
+    state: &State,
+    (planned, executor): (&PlannedJob, &dyn Executor),
+) -> Result<Option<f64>, Stop> {
+    let Some(most) = ready.max_gpu_hours else { return Ok(None) };
+    let gpus = |job: &PlannedJob| if ready.on_gpu { ready.cells[job.cell].cell.tp } else { 0 };
+    let mut left = most;
+    let mut waiting: Vec<&Entry> = Vec::new();
+    for entry in &state.jobs {
+        match entry.reached {
+            Reached::Planned => waiting.push(entry),
+            Reached::Submitted | Reached::Running => {
+                let given = places(world, ready, &entry.planned.key).job()?.gpu_hours_max;
+                left -= given.unwrap_or(0.0);
+            }
+            Reached::Collected | Reached::Checked => {
+                left -= gpu_hours(entry.wall_us, gpus(&entry.planned));
+            }
+        }
+    }
+    let weight = |job: &PlannedJob| -> f64 {
+        let expected = |side: usize| ready.each_us[job.cell][side];
+        let us: u64 = job.slots.iter().map(|slot| expected(slot.side)).sum();
+        gpu_hours(us.max(1), gpus(job).max(1))
+    };
+    let all: f64 = waiting.iter().map(|entry| weight(&entry.planned)).sum();
+    let share = if executor.is_here() || all <= 0.0 { 1.0 } else { weight(planned) / all };
+    Ok(Some(left.max(0.0) * share.min(1.0)))
+}

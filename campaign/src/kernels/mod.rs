@@ -1,0 +1,232 @@
+//! `kernels`: runs the engine's criterion benches, and its bench of a model beside the machine's
+//! limits, and turns what they left into one record.
+
+mod criterion;
+mod model_bench;
+
+use std::path::Path;
+use std::process::Command;
+
+use schema::canonical::record_sha256;
+use schema::exit::Exit;
+use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench, SCHEMA};
+use schema::run::{EngineFacts, Time, unexplained_nulls};
+
+use crate::build::sides::{self, Origin, REDLINE, Wanted};
+use crate::build::worktree;
+use crate::cli::Kernels;
+use crate::git::Git;
+use crate::lock::Lock;
+use crate::node::hardware;
+use crate::node::record::RecordError;
+use crate::node::run::Engine;
+use crate::plan::Side;
+use crate::plan::release;
+use crate::process::{self, describe};
+use crate::publish::{self, Registry};
+use crate::stop::Stop;
+use crate::world::{Ids, World};
+
+const ENGINE: &str = "redline";
+
+/// Seconds to warm up and to measure, and samples, for each of about a thousand benches: with
+/// criterion's own eight seconds they would take hours.
+const CRITERION: [&str; 6] =
+    ["--warm-up-time", "0.1", "--measurement-time", "0.3", "--sample-size", "20"];
+
+/// Runs the benches of a release, or of the working tree.
+///
+/// # Errors
+/// The benches fail, or the record is refused.
+pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
+    world.tools.check()?;
+    let _lock = Lock::take(&world.places.lock(), world.pid)?;
+    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+    let (path, file) = world.catalog.engine(REDLINE)?;
+    let engine = Engine { id: REDLINE.to_owned(), path, file };
+    let wanted = match &flags.release {
+        Some(name) => {
+            let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
+            let side = Side::plain(REDLINE, &found.name);
+            Wanted { side, engine, origin: Origin::Release(found) }
+        }
+        None => sides::working_tree(world, &git, &engine, None)?,
+    };
+    let commits = matches!(wanted.origin, Origin::Release(_));
+    let root = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let registry = Registry { tools: &world.tools, dir: &root, interrupt: &world.interrupt };
+    if commits {
+        registry.preflight()?;
+    }
+    let mut ids = Ids::new(world.clock.unix_ms(), world.random);
+    let id = ids.next_id();
+    let places = world.places.campaign(&id);
+    let started_at = world.clock.rfc3339();
+    let started = world.clock.elapsed();
+    let home = places.criterion();
+    let model_bench = model_bench(world, &wanted, flags)?;
+    bench(world, &git, &wanted, &home)?;
+    let wall = world.clock.elapsed().saturating_sub(started);
+    let benches = criterion::read(&home)?;
+    let time = Time {
+        started_at: Some(started_at),
+        finished_at: Some(world.clock.rfc3339()),
+        wall_us: u64::try_from(wall.as_micros()).ok(),
+        ..Time::default()
+    };
+    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let mut record = KernelRecord {
+        schema: SCHEMA.to_owned(),
+        id,
+        engine: engine_facts(world, &wanted),
+        time,
+        model_bench,
+        ..KernelRecord::default()
+    };
+    (record.hardware, record.absent) = machine.facts(&machine.id(false));
+    if record.model_bench.is_none() {
+        record.absent.insert("model_bench".to_owned(), "`redline bench` gave none".to_owned());
+    }
+    fill(&mut record, benches)?;
+    let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
+    let path = publish::write(&places.overlay(), &place, &record)?;
+    let answer = |text: String| world.console.answer(&text);
+    answer(table(&record));
+    if !commits {
+        answer(format!("record   {} (not committed)", world.places.shown(&path)));
+        return Ok(Exit::Well);
+    }
+    let count = record.benches.len();
+    let (release, hardware) = (&record.engine.release, &record.hardware.id);
+    let message = format!("results: {count} kernels of {ENGINE} {release} on {hardware}\n");
+    registry.render_pages(&places.overlay())?;
+    let commit = registry.record(&places.overlay(), &message)?;
+    answer(format!("record   {}", world.places.shown(&root.join("results").join(place))));
+    answer(format!("commit   {}", commit.as_deref().unwrap_or("none")));
+    Ok(Exit::Well)
+}
+
+/// What the release measures of a model. One that cannot is no reason to go without its op benches:
+/// that is noted, unless the model was asked for by name.
+fn model_bench(
+    world: &World,
+    wanted: &Wanted,
+    flags: &Kernels,
+) -> Result<Option<ModelBench>, Stop> {
+    match model_bench::measure(world, wanted, flags.model.as_deref()) {
+        Ok(found) => Ok(Some(found)),
+        Err(stop) if flags.model.is_some() => Err(stop),
+        Err(stop) => {
+            world.interrupt.check()?;
+            world.console.note(&format!("no model beside the machine's limits: {stop}"));
+            Ok(None)
+        }
+    }
+}
+
+/// Runs `cargo bench` with criterion's files in a folder of this run alone, so that no earlier
+/// figure is taken for a new one.
+fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
+    let tree = match &wanted.origin {
+        Origin::Release(found) => {
+            let tree = world.places.release_tree(&found.name);
+            worktree::prepare(git, found, &tree)?;
+            tree
+        }
+        _ => world.places.root().to_owned(),
+    };
+    world.console.step(world.clock.elapsed(), &format!("Bench the ops of {}", wanted.side.release));
+    let mut cargo = Command::new(&world.programs.cargo);
+    cargo
+        .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])
+        .args(CRITERION)
+        .env("CRITERION_HOME", home);
+    crate::build::call_in(&mut cargo, &world.places, &tree);
+    let status = process::show(&mut cargo, &world.interrupt)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))))
+}
+
+fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
+    let (commit, dirty) = match &wanted.origin {
+        Origin::Release(found) => (Some(found.commit.clone()), false),
+        Origin::Tree { commit, dirty, .. } => (commit.clone(), *dirty),
+        _ => (None, false),
+    };
+    let mut rustc = Command::new(&world.programs.rustc);
+    let toolchain = process::text(rustc.arg("-V"), &world.interrupt).ok();
+    EngineFacts {
+        name: ENGINE.to_owned(),
+        release: wanted.side.release.clone(),
+        commit,
+        dirty: Some(dirty),
+        features: Some(Vec::new()),
+        toolchain: toolchain.map(|text| text.trim().to_owned()),
+        ..EngineFacts::default()
+    }
+}
+
+/// Puts the benches in, gives every null a reason, and signs the record.
+///
+/// # Errors
+/// There are no benches, or the record has no canonical form.
+pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), Stop> {
+    if benches.is_empty() {
+        return Err(Stop::environment("the benches left no figures")
+            .with_hint("does `cargo bench -p engine` run any bench?"));
+    }
+    record.benches = benches;
+    if let Some(ModelBench { limits, .. }) = &record.model_bench {
+        for bench in &mut record.benches {
+            bench.limit_share = bench.limit_share.or_else(|| limit_share(bench, limits));
+        }
+    }
+    let value = serde_json::to_value(&*record).unwrap_or_default();
+    for path in unexplained_nulls(&value) {
+        let reason = reason(&path, record);
+        record.absent.insert(path, reason);
+    }
+    record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
+    Ok(())
+}
+
+/// Share of the arithmetic limit of an op that mostly multiplies; none of others, which only move
+/// what may lie in caches.
+#[expect(clippy::cast_precision_loss, reason = "operations of one call are far below 2^53")]
+fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
+    let per_s = match bench.op.as_str() {
+        "matmul" | "attention" => limits.f32_flops_per_s,
+        "matmul_int8" => limits.int8_ops_per_s,
+        "matmul_bf16" => limits.bf16_flops_per_s?,
+        _ => return None,
+    };
+    let reached = bench.flops? as f64 / (bench.median_ns / 1e9);
+    Some(reached / per_s).filter(|share| share.is_finite())
+}
+
+fn reason(path: &str, record: &KernelRecord) -> String {
+    let last = path.rsplit('.').next().unwrap_or_default();
+    let reason = match (path.split('.').next().unwrap_or_default(), last) {
+        ("benches", "limit_share") if record.model_bench.is_some() => {
+            "no limit was measured of what it does, or the bench does not state how much that is"
+        }
+        ("benches", "limit_share") => "the machine's limits were not measured beside the bench",
+        ("benches", _) => "the bench does not state it",
+        ("engine", "binary_sha256") => "every op has a bench binary of its own",
+        ("time", _) => "benches have no load",
+        _ => record.absent.get(path).map_or("not known", String::as_str),
+    };
+    reason.to_owned()
+}
+
+/// A line for each bench, for a person.
+fn table(record: &KernelRecord) -> String {
+    let line = |bench: &KernelBench| {
+        let name = format!("{}/{}_{}/{}", bench.op, bench.shape, bench.dtype, bench.isa);
+        let (median, mad) = (bench.median_ns / 1000.0, bench.mad_ns / 1000.0);
+        format!("{name:<56} {median:>12.2} us  +- {mad:.2}")
+    };
+    record.benches.iter().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,220 @@
+//! A fixed probe of a machine's processor: how fast all cores read memory, and how fast they
+//! multiply and add. Run around each block, it shows whether the machine was the same at its end,
+//! and kept from one job to the next, whether it is the same as it was. It measures no engine.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use judge::quantile::median;
+use schema::canonical::sha256_hex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::files::{read_text, write_whole};
+use crate::stop::Stop;
+
+/// How long each of the two is measured.
+const LOOK: Duration = Duration::from_millis(200);
+/// What each core reads again and again: beyond any cache's share of one core.
+const BYTES_PER_CORE: usize = 32 << 20;
+/// Independent sums, so that no addition waits for the one before.
+const LANES: usize = 64;
+/// Multiply-adds of each lane between two looks at the clock.
+const ROUNDS: usize = 20_000;
+/// How far from its median a machine may be.
+const TOLERANCE: f64 = 0.02;
+/// How many earlier values make a median worth comparing with.
+const HISTORY_MIN: usize = 3;
+/// How many are kept.
+const HISTORY_MAX: usize = 64;
+
+/// What the probe found.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Probed {
+    /// 10^9 single-precision multiplications and additions a second, of portable code.
+    pub gflops: f64,
+    /// 10^9 bytes read a second.
+    pub memory_gbps: f64,
+}
+
+/// Runs the probe on `cores` threads: for each figure the best of its rounds, since whatever else
+/// the machine does only slows it down.
+#[must_use]
+pub fn probe(cores: u32) -> Probed {
+    let sum_of = |one: fn() -> f64| {
+        let threads: Vec<_> = (0..cores.max(1)).map(|_| thread::spawn(one)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok()).sum::<f64>() / 1e9
+    };
+    Probed { gflops: sum_of(multiply_add), memory_gbps: sum_of(read_memory) }
+}
+
+/// Operations a second of one thread.
+#[expect(clippy::cast_precision_loss, reason = "operations of a round are far below 2^53")]
+fn multiply_add() -> f64 {
+    let mut lanes = [1.0_f32; LANES];
+    let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
+    best_rate((2 * LANES * ROUNDS) as f64, || {
+        for _ in 0..ROUNDS {
+            for lane in &mut lanes {
+                *lane = *lane * factor + term;
+            }
+        }
+        black_box(&lanes);
+    })
+}
+
+/// Bytes a second of one thread.
+#[expect(clippy::cast_precision_loss, reason = "bytes of a round are far below 2^53")]
+fn read_memory() -> f64 {
+    let words = vec![1_u64; BYTES_PER_CORE / size_of::<u64>()];
+    best_rate(BYTES_PER_CORE as f64, || {
+        black_box(words.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word)));
+    })
+}
+
+/// The highest rate of a round that does so much, over as many as fit into [`LOOK`].
+fn best_rate(work: f64, mut round: impl FnMut()) -> f64 {
+    let began = Instant::now();
+    let mut best = 0.0_f64;
+    while began.elapsed() < LOOK {
+        let started = Instant::now();
+        round();
+        best = best.max(work / started.elapsed().as_secs_f64().max(1e-9));
+    }
+    best
+}
+
+/// The group of a record, from the probes on both sides of its block.
+#[must_use]
+pub fn facts(before: Probed, after: Probed) -> BTreeMap<String, Value> {
+    [
+        ("gflops_before", before.gflops),
+        ("gflops_after", after.gflops),
+        ("memory_gbps_before", before.memory_gbps),
+        ("memory_gbps_after", after.memory_gbps),
+    ]
+    .map(|(field, value)| (field.to_owned(), Value::from(value)))
+    .into()
+}
+
+/// What a machine does at a rate, the rate's unit, and the rate.
+type Figure = (&'static str, &'static str, fn(&Probed) -> f64);
+
+/// A figure that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unlike {
+    pub figure: &'static str,
+    pub text: String,
+}
+
+/// What earlier probes of this machine found, kept by a hash of its name.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct History {
+    pub probes: Vec<Probed>,
+}
+
+impl History {
+    /// Reads what is kept in `dir` of the machine called `host`; nothing where nothing readable is.
+    #[must_use]
+    pub fn read(dir: &Path, host: &str) -> Self {
+        let text = read_text(&place(dir, host)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// What is unlike before: each figure that is further from its median than a machine at rest
+    /// ever is.
+    #[must_use]
+    pub fn unlike(&self, now: Probed) -> Vec<Unlike> {
+        if self.probes.len() < HISTORY_MIN {
+            return Vec::new();
+        }
+        let figures: [Figure; 2] = [
+            ("multiplies and adds at", "GFLOP/s", |probed| probed.gflops),
+            ("reads memory at", "GB/s", |probed| probed.memory_gbps),
+        ];
+        let mut said = Vec::new();
+        for (figure, unit, of) in figures {
+            let before: Vec<f64> = self.probes.iter().map(of).collect();
+            let share = median(&before).map_or(0.0, |usual| of(&now) / usual - 1.0);
+            if share.abs() > TOLERANCE {
+                let (rate, percent, count) = (of(&now), share * 100.0, self.probes.len());
+                let text = format!(
+                    "this machine {figure} {rate:.1} {unit}, {percent:+.1} % from the median of \
+                     {count} earlier probes"
+                );
+                said.push(Unlike { figure, text });
+            }
+        }
+        said
+    }
+
+    /// Adds a probe and keeps the latest.
+    ///
+    /// # Errors
+    /// The folder is not writable.
+    pub fn keep(mut self, now: Probed, dir: &Path, host: &str) -> Result<(), Stop> {
+        self.probes.push(now);
+        let first = self.probes.len().saturating_sub(HISTORY_MAX);
+        self.probes.drain(..first);
+        let text = serde_json::to_string(&self).unwrap_or_default();
+        Ok(write_whole(&place(dir, host), text.as_bytes())?)
+    }
+}
+
+fn place(dir: &Path, host: &str) -> std::path::PathBuf {
+    dir.join("nodes").join(format!("{}.json", &sha256_hex(host.as_bytes())[..16]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probed(gflops: f64, memory_gbps: f64) -> Probed {
+        Probed { gflops, memory_gbps }
+    }
+
+    #[test]
+    fn a_probe_finds_what_every_processor_can_do() {
+        let found = probe(1);
+        assert!(found.gflops > 0.01 && found.memory_gbps > 0.01, "{found:?}");
+        let facts = facts(found, found);
+        let fields: Vec<&str> = facts.keys().map(String::as_str).collect();
+        let both = ["gflops_after", "gflops_before", "memory_gbps_after", "memory_gbps_before"];
+        assert_eq!(fields, both);
+    }
+
+    #[test]
+    fn a_machine_is_compared_with_itself_once_it_is_known() {
+        let mut history = History::default();
+        for gflops in [100.0, 101.0] {
+            history.probes.push(probed(gflops, 10.0));
+        }
+        assert_eq!(history.unlike(probed(1.0, 1.0)), [], "two values are no history");
+        history.probes.push(probed(99.0, 10.0));
+        assert_eq!(history.unlike(probed(101.9, 9.81)), []);
+        let unlike = history.unlike(probed(97.0, 10.0));
+        let said: Vec<&str> = unlike.iter().map(|unlike| unlike.text.as_str()).collect();
+        let expected = "this machine multiplies and adds at 97.0 GFLOP/s, -3.0 % from the median of \
+                        3 earlier probes";
+        assert_eq!(said, [expected]);
+        assert_eq!(history.unlike(probed(97.0, 11.0)).len(), 2);
+    }
+
+    #[test]
+    fn history_is_kept_by_machine_and_does_not_grow_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        for count in 0..70 {
+            let history = History::read(dir.path(), "node-1");
+            history.keep(probed(f64::from(count), 1.0), dir.path(), "node-1").unwrap();
+        }
+        let history = History::read(dir.path(), "node-1");
+        assert_eq!(history.probes.len(), HISTORY_MAX);
+        assert_eq!(history.probes.last(), Some(&probed(69.0, 1.0)));
+        assert!(History::read(dir.path(), "node-2").probes.is_empty());
+        let names = crate::executor::collect::files_below(dir.path());
+        assert!(names.iter().all(|path| !path.to_string_lossy().contains("node-")), "{names:?}");
+    }
+}

@@ -1,0 +1,241 @@
+//! The GPUs at hand, as the driver's own program tells of them. Pure: text in, facts out; who runs
+//! `nvidia-smi` is `hardware`.
+
+use schema::canonical::sha256_hex;
+use schema::run::{Gpu, GpuState};
+
+use crate::node::hardware::slug;
+
+/// The questions for what each GPU is and how it is set up, the fullest first: a driver refuses a
+/// question with a word that it does not know. [`parse`] takes the answers in this order.
+pub const QUESTIONS: [&str; 2] = [
+    "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
+     clocks.applications.graphics,clocks.max.graphics,uuid,power.default_limit,\
+     pcie.link.gen.max,ecc.mode.current,mig.mode.current,persistence_mode,compute_mode",
+    "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
+     clocks.applications.graphics,clocks.max.graphics",
+];
+
+/// The question for the processes that compute on any GPU, one a line.
+pub const PROCESSES: &str = "--query-compute-apps=pid";
+
+/// The question for memory errors since the driver was loaded that no code could correct, one GPU a
+/// line.
+pub const ECC_ERRORS: &str = "--query-gpu=ecc.errors.uncorrected.volatile.total";
+
+/// A GPU as `nvidia-smi` describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GpuSeen {
+    pub name: String,
+    pub memory_mib: Option<u64>,
+    pub driver: Option<String>,
+    pub vbios: Option<String>,
+    pub power_limit_mw: Option<u64>,
+    pub clocks_locked: Option<bool>,
+    pub state: Option<GpuState>,
+}
+
+impl GpuSeen {
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53 MiB")]
+    pub fn memory_gib(&self) -> f64 {
+        self.memory_mib.unwrap_or(0) as f64 / 1024.0
+    }
+
+    /// The GPU as a record keeps it.
+    #[must_use]
+    pub fn facts(&self) -> Gpu {
+        Gpu {
+            name: self.name.clone(),
+            memory_bytes: self.memory_mib.map(|mib| mib * 1024 * 1024),
+            driver: self.driver.clone(),
+            vbios: self.vbios.clone(),
+            power_limit_mw: self.power_limit_mw,
+            clocks_locked: self.clocks_locked,
+            state: self.state.clone(),
+        }
+    }
+
+    /// The fields of [`GpuSeen::facts`] that are not known, with the reason.
+    #[must_use]
+    pub fn gaps(&self) -> Vec<(&'static str, &'static str)> {
+        let untold = "the driver does not tell";
+        let fields = [
+            ("memory_bytes", self.memory_mib.is_some()),
+            ("driver", self.driver.is_some()),
+            ("vbios", self.vbios.is_some()),
+            ("power_limit_mw", self.power_limit_mw.is_some()),
+            ("clocks_locked", self.clocks_locked.is_some()),
+        ];
+        let gap = |(field, known): (&'static str, bool)| (!known).then_some((field, untold));
+        let mut gaps: Vec<_> = fields.into_iter().filter_map(gap).collect();
+        let Some(state) = &self.state else {
+            gaps.push(("state", untold));
+            return gaps;
+        };
+        let fields = [
+            ("state.uuid_sha256", state.uuid_sha256.is_some()),
+            ("state.power_limit_default_mw", state.power_limit_default_mw.is_some()),
+            ("state.pcie_generation", state.pcie_generation.is_some()),
+            ("state.ecc", state.ecc.is_some()),
+            ("state.mig", state.mig.is_some()),
+            ("state.persistence", state.persistence.is_some()),
+            ("state.compute_mode", state.compute_mode.is_some()),
+        ];
+        gaps.extend(fields.into_iter().filter_map(gap));
+        // The driver takes these settings and has no question for them.
+        gaps.push(("state.locked_sm_mhz", "the driver cannot be asked for locked clocks"));
+        gaps.push(("state.locked_memory_mhz", "the driver cannot be asked for locked clocks"));
+        gaps.push(("state.nvlink_links_active", "not asked of the driver"));
+        gaps
+    }
+}
+
+/// Reads the answer to [`QUESTIONS`], one GPU a line. An older driver answers less.
+#[must_use]
+pub fn parse(csv: &str) -> Vec<GpuSeen> {
+    let known = |text: Option<&str>| {
+        text.map(str::trim).filter(|t| !t.is_empty() && !t.starts_with('[')).map(str::to_owned)
+    };
+    let mut gpus = Vec::new();
+    for line in csv.lines() {
+        let mut fields = line.split(',');
+        let Some(name) = known(fields.next()) else { continue };
+        let memory_mib = known(fields.next()).and_then(|text| text.parse().ok());
+        let driver = known(fields.next());
+        let vbios = known(fields.next());
+        let power_limit_mw = known(fields.next()).as_deref().and_then(milliwatts);
+        // Application clocks below the maximum are how clocks are held where locks cannot be read.
+        let clocks = (known(fields.next()), known(fields.next()));
+        let clocks_locked = match clocks {
+            (Some(set), Some(max)) => Some(set != max),
+            _ => None,
+        };
+        let seen =
+            GpuSeen { name, memory_mib, driver, vbios, power_limit_mw, clocks_locked, state: None };
+        gpus.push(GpuSeen { state: parse_state(fields.map(|text| known(Some(text)))), ..seen });
+    }
+    gpus
+}
+
+/// Reads what follows in the answer to [`QUESTIONS`]; `None` where nothing of it is told.
+fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuState> {
+    let mut next = || fields.next().flatten();
+    let switch = |text: String| match text.as_str() {
+        "Enabled" => Some(true),
+        "Disabled" => Some(false),
+        _ => None,
+    };
+    let state = GpuState {
+        uuid_sha256: next().map(|uuid| sha256_hex(uuid.as_bytes())),
+        power_limit_default_mw: next().as_deref().and_then(milliwatts),
+        pcie_generation: next().and_then(|text| text.parse().ok()),
+        ecc: next().and_then(switch),
+        mig: next().and_then(switch),
+        persistence: next().and_then(switch),
+        compute_mode: next(),
+        ..GpuState::default()
+    };
+    (state != GpuState::default()).then_some(state)
+}
+
+/// Counts the answers to [`PROCESSES`]; `None` where the driver does not tell.
+#[must_use]
+pub fn count_processes(csv: &str) -> Option<u32> {
+    let lines = csv.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
+}
+
+/// Adds the answers to [`ECC_ERRORS`]; `None` where no GPU has such a counter.
+#[must_use]
+pub fn count_errors(csv: &str) -> Option<u64> {
+    csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
+}
+
+/// `h200-141g`: the name without maker and form factor, and the memory in GiB, rounded up as it
+/// is sold.
+#[must_use]
+pub fn gpu_id(gpu: &GpuSeen) -> String {
+    let slugged = slug(&gpu.name);
+    let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();
+    let gib = gpu.memory_mib.unwrap_or(0).div_ceil(1024);
+    format!("{}-{gib}g", parts.join("-"))
+}
+
+fn is_form_factor(part: &str) -> bool {
+    let digits_then = |end: &str| {
+        part.strip_suffix(end)
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    matches!(part, "nvidia" | "tesla" | "geforce" | "pcie" | "nvl")
+        || part.starts_with("sxm")
+        || part.starts_with("hbm")
+        || digits_then("gb")
+}
+
+fn milliwatts(watts: &str) -> Option<u64> {
+    let (whole, part) = watts.split_once('.').unwrap_or((watts, ""));
+    let part: String = part.chars().chain("000".chars()).take(3).collect();
+    Some(whole.parse::<u64>().ok()? * 1000 + part.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpus_id_is_its_name_and_memory() {
+        for (line, expected) in [
+            (
+                "NVIDIA A100-SXM4-80GB, 81920, 535.161.08, 92.00.45.00.03, 400.00, 1410, 1410",
+                "a100-80g",
+            ),
+            ("NVIDIA H100 80GB HBM3, 81559, 550.54, x, 700.00, 1980, 1980", "h100-80g"),
+            ("NVIDIA H800, 81559, 550.54, x, 700.00, 1980, 1980", "h800-80g"),
+            ("NVIDIA H200, 143771, 570.1, x, 700.00, 1500, 1980", "h200-141g"),
+            ("NVIDIA GeForce RTX 4090, 24564, 570.1, x, 450.00, [N/A], 3105", "rtx-4090-24g"),
+        ] {
+            let gpus = parse(line);
+            assert_eq!(gpu_id(&gpus[0]), expected);
+        }
+    }
+
+    #[test]
+    fn the_state_of_a_gpu_is_what_the_driver_tells() {
+        let gpus = parse(
+            "NVIDIA H200, 143771, 570.1, 96.00, 700.50, 1980, 1980, GPU-1f, 700.00, 5, Enabled, \
+             Disabled, Enabled, Default\n\
+             NVIDIA A10, 23028, 570.1, 94.02, 150.00, 1695, 1695, GPU-2e, 150.00, [N/A], \
+             [Not Supported], [N/A], Disabled, Exclusive_Process\n",
+        );
+        let states: Vec<&GpuState> = gpus.iter().filter_map(|gpu| gpu.state.as_ref()).collect();
+        let [first, second] = states[..] else { panic!("{gpus:?}") };
+        assert_eq!(
+            (gpus[0].power_limit_mw, first.power_limit_default_mw),
+            (Some(700_500), Some(700_000))
+        );
+        assert_eq!(first.uuid_sha256, Some(sha256_hex(b"GPU-1f")));
+        assert_eq!(
+            (first.pcie_generation, first.ecc, first.mig),
+            (Some(5), Some(true), Some(false))
+        );
+        assert_eq!((second.pcie_generation, second.ecc, second.mig), (None, None, None));
+        assert_eq!(
+            (second.persistence, second.compute_mode.as_deref()),
+            (Some(false), Some("Exclusive_Process"))
+        );
+        let gaps: Vec<&str> = gpus[1].gaps().into_iter().map(|(field, _)| field).collect();
+        assert!(gaps.contains(&"state.mig") && !gaps.contains(&"state.persistence"), "{gaps:?}");
+        // An older driver, which answers the second question alone.
+        let older = parse("NVIDIA A100, 81920, 450.80, 92.00, 400.00, 1410, 1410\n");
+        assert_eq!(older[0].state, None);
+        assert!(older[0].gaps().contains(&("state", "the driver does not tell")));
+    }
+
+    #[test]
+    fn processes_on_the_gpus_are_counted() {
+        assert_eq!(count_processes(""), Some(0));
+        assert_eq!(count_processes("4711\n4712\n"), Some(2));
+        assert_eq!(count_processes("[Not Supported]\n"), None);
+    }
+}

@@ -1,0 +1,411 @@
+//! The machine at hand: its id in paths, and the facts that a record keeps of it.
+//!
+//! Parsing is pure over the text of `/proc/cpuinfo`, and in `gpu` over that of `nvidia-smi`;
+//! [`detect`] reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+
+use schema::run::{Absent, HardwareFacts, Platform};
+
+use crate::node::gpu;
+pub use crate::node::gpu::{GpuSeen, gpu_id};
+use crate::process::{self, Interrupt, ProcessError};
+use crate::world::Programs;
+
+/// Instruction sets that a kernel of any engine may choose by.
+const FEATURES: &[&str] = &[
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx_vnni",
+    "avx512f",
+    "avx512bw",
+    "avx512vl",
+    "avx512dq",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "asimddp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sve2",
+];
+
+/// A processor as the kernel describes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cpu {
+    pub vendor: String,
+    pub brand: String,
+    pub family: String,
+    pub model: String,
+    pub stepping: String,
+    /// Known instruction sets that it has, sorted.
+    pub features: Vec<String>,
+    /// Packages, where the kernel tells them apart.
+    pub sockets: Option<u32>,
+}
+
+/// Everything that was seen of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    pub cpu: Cpu,
+    /// Logical processors that this process may use.
+    pub cores: u32,
+    pub ram_bytes: Option<u64>,
+    pub kernel: Option<String>,
+    /// As the system names itself.
+    pub os: Option<String>,
+    pub numa_nodes: Option<u32>,
+    pub gpus: Vec<GpuSeen>,
+    /// Processes on the GPUs, before anything was started.
+    pub gpu_processes: Option<u32>,
+}
+
+/// Looks at the machine.
+///
+/// # Errors
+/// Interrupted.
+pub fn detect(
+    programs: &Programs,
+    cores: u32,
+    interrupt: &Interrupt,
+) -> Result<Machine, ProcessError> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
+    let ask = |question: &str| ask_driver(programs, question, interrupt);
+    let mut gpus = Vec::new();
+    for question in gpu::QUESTIONS {
+        match ask(question) {
+            Ok(text) => gpus = gpu::parse(&text),
+            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
+            // No driver, no GPU; or an older driver.
+            Err(_) => continue,
+        }
+        break;
+    }
+    let gpu_processes = match gpus.as_slice() {
+        [] => None,
+        _ => match ask(gpu::PROCESSES) {
+            Ok(text) => gpu::count_processes(&text),
+            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
+            Err(_) => None,
+        },
+    };
+    Ok(Machine {
+        cpu: parse_cpu(&read("/proc/cpuinfo")),
+        cores,
+        ram_bytes: parse_ram_bytes(&read("/proc/meminfo")),
+        kernel: (!kernel.is_empty()).then_some(kernel),
+        os: parse_os(&read("/etc/os-release")),
+        numa_nodes: count_nodes(&read("/sys/devices/system/node/online")),
+        gpus,
+        gpu_processes,
+    })
+}
+
+/// What the driver's program answers to one of `gpu`'s questions.
+///
+/// # Errors
+/// There is no driver, it does not know the question, or the wait was interrupted.
+pub fn ask_driver(
+    programs: &Programs,
+    question: &str,
+    interrupt: &Interrupt,
+) -> Result<String, ProcessError> {
+    let mut query = Command::new(&programs.nvidia_smi);
+    query.arg(question).arg("--format=csv,noheader,nounits");
+    process::text(&mut query, interrupt)
+}
+
+impl Machine {
+    /// `cpu-<vendor>-<brand>-f<family>m<model>s<stepping>-<n>c`.
+    #[must_use]
+    pub fn cpu_id(&self) -> String {
+        let Cpu { vendor, brand, family, model, stepping, .. } = &self.cpu;
+        let brand = brand_slug(brand, vendor);
+        let or_x = |text: &str| if text.is_empty() { "x".to_owned() } else { slug(text) };
+        let named = [or_x(vendor), brand];
+        let named: Vec<&str> = named.iter().map(String::as_str).filter(|p| !p.is_empty()).collect();
+        format!(
+            "cpu-{}-f{}m{}s{}-{}c",
+            named.join("-"),
+            or_x(family),
+            or_x(model),
+            or_x(stepping),
+            self.cores
+        )
+    }
+
+    /// The hardware id of a run: of the GPU where the target is a class of GPUs, else of the CPU.
+    #[must_use]
+    pub fn id(&self, on_gpu: bool) -> String {
+        match self.gpus.first() {
+            Some(gpu) if on_gpu => gpu_id(gpu),
+            _ => self.cpu_id(),
+        }
+    }
+
+    /// The record's group, with a reason for each thing that could not be seen.
+    #[must_use]
+    pub fn facts(&self, id: &str) -> (HardwareFacts, Absent) {
+        let mut absent = Absent::new();
+        let mut explain = |path: String, known: bool, reason: &str| {
+            if !known {
+                absent.insert(path, reason.to_owned());
+            }
+        };
+        let cpu_model = (!self.cpu.brand.is_empty()).then(|| self.cpu.brand.clone());
+        explain("hardware.cpu_model".into(), cpu_model.is_some(), "the kernel does not name it");
+        explain("hardware.ram_bytes".into(), self.ram_bytes.is_some(), "not readable here");
+        explain("hardware.kernel".into(), self.kernel.is_some(), "not readable here");
+        for (field, known) in [
+            ("os", self.os.is_some()),
+            ("sockets", self.cpu.sockets.is_some()),
+            ("numa_nodes", self.numa_nodes.is_some()),
+        ] {
+            explain(format!("hardware.platform.{field}"), known, "not readable here");
+        }
+        for (index, gpu) in self.gpus.iter().enumerate() {
+            for (field, reason) in gpu.gaps() {
+                absent.insert(format!("hardware.gpu.{index}.{field}"), reason.to_owned());
+            }
+        }
+        let facts = HardwareFacts {
+            id: id.to_owned(),
+            claimed: false,
+            evidence: None,
+            gpu: Some(self.gpus.iter().map(GpuSeen::facts).collect()),
+            cpu_model,
+            cpu_features: Some(self.cpu.features.clone()),
+            cores: Some(self.cores),
+            ram_bytes: self.ram_bytes,
+            kernel: self.kernel.clone(),
+            platform: Some(Platform {
+                os: self.os.clone(),
+                sockets: self.cpu.sockets,
+                numa_nodes: self.numa_nodes,
+                other_gpu_processes: self.gpu_processes,
+                ..Platform::default()
+            }),
+        };
+        (facts, absent)
+    }
+}
+
+/// Reads the first processor of `/proc/cpuinfo`, of x86 or Arm.
+#[must_use]
+pub fn parse_cpu(cpuinfo: &str) -> Cpu {
+    let fields = first_processor(cpuinfo);
+    let field = |key: &str| fields.get(key).copied().unwrap_or_default().to_owned();
+    let flags = if fields.contains_key("flags") { field("flags") } else { field("Features") };
+    let have: BTreeSet<&str> = flags.split_whitespace().collect();
+    let mut features: Vec<String> =
+        FEATURES.iter().filter(|name| have.contains(**name)).map(|name| (*name).into()).collect();
+    features.sort();
+    if fields.contains_key("vendor_id") {
+        let vendor = match field("vendor_id").as_str() {
+            "GenuineIntel" => "intel".to_owned(),
+            "AuthenticAMD" => "amd".to_owned(),
+            "HygonGenuine" => "hygon".to_owned(),
+            other => slug(other),
+        };
+        return Cpu {
+            vendor,
+            brand: field("model name"),
+            family: field("cpu family"),
+            model: field("model"),
+            stepping: field("stepping"),
+            features,
+            sockets: count_sockets(cpuinfo),
+        };
+    }
+    let vendor = match field("CPU implementer").as_str() {
+        "" => String::new(),
+        "0x41" => "arm".to_owned(),
+        "0xc0" => "ampere".to_owned(),
+        other => format!("implementer {other}"),
+    };
+    Cpu {
+        vendor: slug(&vendor),
+        brand: field("model name"),
+        family: field("CPU architecture"),
+        model: field("CPU part"),
+        stepping: field("CPU revision"),
+        features,
+        sockets: count_sockets(cpuinfo),
+    }
+}
+
+fn count_sockets(cpuinfo: &str) -> Option<u32> {
+    let packages = cpuinfo.lines().filter_map(|line| line.strip_prefix("physical id"));
+    let packages: BTreeSet<&str> = packages.collect();
+    u32::try_from(packages.len()).ok().filter(|count| *count > 0)
+}
+
+/// Reads `PRETTY_NAME` of `/etc/os-release`.
+#[must_use]
+pub fn parse_os(release: &str) -> Option<String> {
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(name.trim().trim_matches('"').to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Counts the nodes of a list such as `0-1,3`.
+#[must_use]
+pub fn count_nodes(list: &str) -> Option<u32> {
+    let parts = list.trim().split(',').map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        (last.checked_sub(first)?).checked_add(1)
+    });
+    parts.sum()
+}
+
+/// Reads `MemTotal` of `/proc/meminfo`.
+#[must_use]
+pub fn parse_ram_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// Brand strings repeat maker, clock and core count, which the id says elsewhere or not at all.
+fn brand_slug(brand: &str, vendor: &str) -> String {
+    let bare = brand.split('@').next().unwrap_or_default().replace("(R)", " ").replace("(TM)", " ");
+    let is_noise = |word: &str| {
+        let word = word.to_lowercase();
+        word == vendor || matches!(word.as_str(), "cpu" | "processor") || word.ends_with("-core")
+    };
+    let words: Vec<&str> = bare.split_whitespace().filter(|word| !is_noise(word)).collect();
+    slug(&words.join(" "))
+}
+
+/// Lower case, everything but letters and digits as single hyphens.
+pub(crate) fn slug(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii_alphanumeric() {
+            out.push(character.to_ascii_lowercase());
+        } else if !out.ends_with('-') && !out.is_empty() {
+            out.push('-');
+        }
+    }
+    out.trim_end_matches('-').to_owned()
+}
+
+fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
+    let block = cpuinfo.split("\n\n").next().unwrap_or_default();
+    block
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(key, value)| (key.trim(), value.trim()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn x86(vendor: &str, brand: &str, family: u32, model: u32, stepping: u32) -> String {
+        format!(
+            "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\n\
+             model name\t: {brand}\nstepping\t: {stepping}\nflags\t\t: fpu avx2 fma avx avx512f\n\n\
+             processor\t: 1\nvendor_id\t: {vendor}\n"
+        )
+    }
+
+    #[test]
+    fn a_cpus_id_says_vendor_brand_and_family() {
+        let (intel, amd) = ("GenuineIntel", "AuthenticAMD");
+        for (cpuinfo, cores, expected) in [
+            (x86(intel, "Intel(R) Xeon(R) Processor @ 2.50GHz", 6, 85, 7), 2, "cpu-intel-xeon-f6m85s7-2c"),
+            (x86(intel, "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", 6, 143, 8), 88, "cpu-intel-xeon-platinum-8481c-f6m143s8-88c"),
+            (x86(intel, "Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz", 6, 158, 10), 12, "cpu-intel-core-i7-8700k-f6m158s10-12c"),
+            (x86(intel, "12th Gen Intel(R) Core(TM) i9-12900K", 6, 151, 2), 24, "cpu-intel-12th-gen-core-i9-12900k-f6m151s2-24c"),
+            (x86(amd, "AMD EPYC 7763 64-Core Processor", 25, 1, 1), 4, "cpu-amd-epyc-7763-f25m1s1-4c"),
+            (x86(amd, "AMD Ryzen 9 5950X 16-Core Processor", 25, 33, 0), 32, "cpu-amd-ryzen-9-5950x-f25m33s0-32c"),
+            (x86(amd, "AMD EPYC", 23, 49, 0), 8, "cpu-amd-epyc-f23m49s0-8c"),
+            (x86("HygonGenuine", "Hygon C86 7285", 24, 1, 1), 8, "cpu-hygon-c86-7285-f24m1s1-8c"),
+            ("CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\nFeatures\t: asimd bf16\n".into(), 64, "cpu-arm-f8m0xd0cs1-64c"),
+            (String::new(), 1, "cpu-x-fxmxsx-1c"),
+        ] {
+            let machine = Machine { cpu: parse_cpu(&cpuinfo), cores, ..Machine::default() };
+            assert_eq!(machine.cpu_id(), expected);
+        }
+    }
+
+    #[test]
+    fn only_features_that_kernels_choose_by_are_kept() {
+        let cpu = parse_cpu(&x86("GenuineIntel", "x", 6, 85, 7));
+        assert_eq!(cpu.features, ["avx", "avx2", "avx512f", "fma"]);
+    }
+
+    #[test]
+    fn what_the_driver_does_not_tell_has_a_reason() {
+        let gpus = gpu::parse(
+            "NVIDIA H200, 143771, 570.1, [N/A], 700.50, [N/A], 1980, GPU-1f, 700.00, 5, Enabled, \
+             Disabled, Enabled, Default\n",
+        );
+        let machine = Machine { gpus, cores: 2, ..Machine::default() };
+        let (facts, absent) = machine.facts(&machine.id(true));
+        assert_eq!(facts.id, "h200-141g");
+        let paths: Vec<&str> = absent.keys().map(String::as_str).collect();
+        assert_eq!(
+            paths,
+            [
+                "hardware.cpu_model",
+                "hardware.gpu.0.clocks_locked",
+                "hardware.gpu.0.state.locked_memory_mhz",
+                "hardware.gpu.0.state.locked_sm_mhz",
+                "hardware.gpu.0.state.nvlink_links_active",
+                "hardware.gpu.0.vbios",
+                "hardware.kernel",
+                "hardware.platform.numa_nodes",
+                "hardware.platform.os",
+                "hardware.platform.sockets",
+                "hardware.ram_bytes"
+            ]
+        );
+    }
+
+    /// A machine whose driver answers as `answers` do: cases of a shell, by the question.
+    fn machine_with(answers: &str) -> Machine {
+        let folder = tempfile::tempdir().unwrap();
+        let nvidia_smi = folder.path().join("nvidia-smi");
+        fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
+        fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
+        let programs = Programs { nvidia_smi, ..Programs::default() };
+        detect(&programs, 2, &Interrupt::default()).unwrap()
+    }
+
+    #[test]
+    fn an_older_driver_is_asked_less() {
+        let old = "NVIDIA A100-SXM4-80GB, 81920, 418.87, 92.00, 400.00, 1410, 1410";
+        let refuses = "*mig.mode*) echo 'not a valid field to query' >&2; exit 2;;";
+        let machine = machine_with(&format!("{refuses}\n*compute-apps*) ;;\n*) echo '{old}';;"));
+        assert_eq!((machine.gpus.len(), machine.gpu_processes), (1, Some(0)));
+        assert_eq!((machine.id(true), &machine.gpus[0].state), ("a100-80g".to_owned(), &None));
+        let new = format!("{old}, GPU-1, 400.00, 4, Enabled, Disabled, Enabled, Default");
+        let machine = machine_with(&format!("*compute-apps*) echo 99;;\n*) echo '{new}';;"));
+        let (facts, absent) = machine.facts("a100-80g");
+        let state = facts.gpu.unwrap().remove(0).state.unwrap();
+        assert_eq!((state.pcie_generation, state.mig), (Some(4), Some(false)));
+        assert_eq!(facts.platform.unwrap().other_gpu_processes, Some(1));
+        assert!(!absent.contains_key("hardware.gpu.0.state.ecc"), "{absent:?}");
+        assert!(machine_with("*) exit 9;;").gpus.is_empty());
+    }
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(parse_ram_bytes("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16_777_216));
+        assert_eq!(parse_ram_bytes(""), None);
+    }
+}

@@ -1,0 +1,336 @@
+//! A job on its node: what is left of its blocks is launched, measured and recorded. It needs the
+//! job's folder and what that names; neither a clone nor a registry nor git.
+
+mod calibration;
+mod failure;
+pub(crate) mod fitness;
+mod gpu;
+pub mod hardware;
+pub mod record;
+pub mod run;
+pub mod server;
+pub(crate) mod steps;
+pub(crate) mod unmeasured;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, stdin};
+use std::process::Command;
+use std::time::Duration;
+
+use schema::canonical::to_file_text;
+use schema::exit::Exit;
+use schema::run::{Absent, HardwareFacts, RunRecord, Status, ValidityVerdict};
+
+use crate::build::container;
+use crate::cli::NodeFlags;
+use crate::executor::job::{Done, FileFact, Job, JobPlaces, NodeEnd, record_path};
+use crate::executor::local::GO;
+use crate::files::{self, FileError};
+use crate::lines::Lines;
+use crate::lock::{Lock, LockError};
+use crate::node::calibration::{History, Probed};
+use crate::node::record::{RecordError, seal};
+use crate::node::run::Bench;
+use crate::node::steps::{Progress, Step};
+use crate::plan::Slot;
+use crate::plan::brief::gpu_hours;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// Beyond this the wall clock was set, and not adjusted.
+const CLOCK_STEP_MS_MIN: u64 = 1000;
+
+/// Carries out a job, or what an earlier attempt has left of it.
+///
+/// # Errors
+/// The job cannot be read, another process is at it, or this one was interrupted. Whatever else
+/// goes wrong is told to the controller by the job's last file.
+pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
+    if flags.when_told && !told() {
+        return Err(Stop::environment("whoever started this job went away"));
+    }
+    let places = JobPlaces::at(&flags.dir);
+    let _lock = Lock::take(&places.lock(), world.pid).map_err(|error| match error {
+        LockError::Held { .. } => Stop::environment(format!(
+            "another process carries out the job in `{}`",
+            places.dir().display()
+        )),
+        other => other.into(),
+    })?;
+    if places.read_done()?.is_some() {
+        return Ok(Exit::Well);
+    }
+    let job = places.job()?;
+    let console = if job.watched { world.console.followed() } else { world.console };
+    let world = &World { console, ..world.clone() };
+    let (lines, held) = Lines::open::<Step>(&places.steps())?;
+    let progress = Progress::of(&held.lines);
+    let mut node =
+        Node { world, places: &places, job: &job, lines, progress, noted: BTreeSet::new() };
+    let end = match node.carry_out() {
+        Ok(end) => end,
+        // Nothing is over: whoever interrupted it may want it to go on later.
+        Err(stop) if world.interrupt.raised() => return Err(stop),
+        Err(stop) => {
+            eprintln!("{stop}");
+            NodeEnd::stopped(&stop)
+        }
+    };
+    let exit = end.stop().map_or(Exit::Well, |stop| stop.exit());
+    let files = std::mem::take(&mut node.progress.files);
+    places.write_done(&Done { end, files })?;
+    Ok(exit)
+}
+
+/// Whether the word to begin came, and not the end of whoever was to say it.
+fn told() -> bool {
+    let mut line = String::new();
+    stdin().lock().read_line(&mut line).is_ok() && line.trim() == GO
+}
+
+/// A job and how far it is.
+struct Node<'a> {
+    world: &'a World,
+    places: &'a JobPlaces,
+    job: &'a Job,
+    lines: Lines,
+    progress: Progress,
+    /// What was said of the machine, each once.
+    noted: BTreeSet<&'static str>,
+}
+
+impl Node<'_> {
+    fn carry_out(&mut self) -> Result<NodeEnd, Stop> {
+        let (world, job) = (self.world, self.job);
+        self.lines.append(&Step::Began)?;
+        if let Some(block) = self.progress.block_open {
+            self.set_aside(block)?;
+        }
+        let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+        let unfit = fitness::unfit(world, job, self.places.dir(), &machine)?;
+        if let Some(said) = unfit {
+            return Ok(NodeEnd::Unfit { said });
+        }
+        let hardware =
+            job.hardware.clone().unwrap_or_else(|| machine.facts(&machine.id(job.on_gpu)));
+        let mut before = self.probe()?;
+        for block in job.blocks() {
+            if self.progress.blocks_done.contains(&block) {
+                continue;
+            }
+            let records = self.block(block, &hardware)?;
+            let after = self.probe()?;
+            self.write(block, records, before.zip(after))?;
+            before = after;
+        }
+        Ok(NodeEnd::Well)
+    }
+
+    /// Probes the processor, where it is what measures, and says what is unlike before.
+    fn probe(&mut self) -> Result<Option<Probed>, Stop> {
+        if self.why_not_probed().is_some() {
+            return Ok(None);
+        }
+        let (cache, host) = (self.world.cache.dir(), self.world.identity.host.as_deref());
+        let history = History::read(cache, host.unwrap_or_default());
+        let probed = calibration::probe(self.world.cores);
+        for said in history.unlike(probed) {
+            // Once is enough: every later probe is likely to find the same.
+            if self.noted.insert(said.figure) {
+                self.lines.append(&Step::Noted { said: said.text })?;
+            }
+        }
+        history.keep(probed, cache, host.unwrap_or_default())?;
+        Ok(Some(probed))
+    }
+
+    fn why_not_probed(&self) -> Option<&'static str> {
+        match (&self.job.url, self.job.on_gpu) {
+            (Some(_), _) => Some("the server was running already, and a probe would disturb it"),
+            (None, true) => Some("there is no probe of a GPU yet"),
+            (None, false) => None,
+        }
+    }
+
+    /// Launches every side of a block.
+    fn block(
+        &mut self,
+        block: u32,
+        hardware: &(HardwareFacts, Absent),
+    ) -> Result<Vec<RunRecord>, Stop> {
+        self.lines.append(&Step::BlockBegun { block })?;
+        let slots = self.job.slots.iter().filter(|slot| slot.block == block);
+        slots.map(|slot| self.launch(slot, hardware)).collect()
+    }
+
+    /// Writes the records of a block, all of them or none that counts: half of a pair is no pair.
+    fn write(
+        &mut self,
+        block: u32,
+        records: Vec<RunRecord>,
+        probed: Option<(Probed, Probed)>,
+    ) -> Result<(), Stop> {
+        let mut files = Vec::new();
+        for mut record in records {
+            record.calibration = probed.map(|(before, after)| calibration::facts(before, after));
+            match self.why_not_probed() {
+                Some(reason) => record.absent.insert("calibration".to_owned(), reason.to_owned()),
+                None => record.absent.remove("calibration"),
+            };
+            seal(&mut record)?;
+            let path = record_path(&record.id);
+            let text = to_file_text(&record).map_err(RecordError::from)?;
+            files::write_whole(&self.places.dir().join(&path), text.as_bytes())?;
+            files.push(FileFact::of(self.places.dir(), &path)?);
+        }
+        self.progress.files.extend_from_slice(&files);
+        self.progress.blocks_done.insert(block);
+        Ok(self.lines.append(&Step::BlockDone { block, files })?)
+    }
+
+    fn launch(
+        &mut self,
+        slot: &Slot,
+        hardware: &(HardwareFacts, Absent),
+    ) -> Result<RunRecord, Stop> {
+        let (world, job) = (self.world, self.job);
+        world.interrupt.check()?;
+        self.budget_allows(slot)?;
+        self.lines.append(&Step::RunBegun { run: slot.run.clone() })?;
+        let side = &job.sides[slot.side];
+        let places = self.places.runs();
+        let bench = Bench {
+            world,
+            engine: &side.engine,
+            campaign: &job.campaign,
+            executor: &job.executor,
+            places: &places,
+            hardware,
+            url: job.url.as_deref(),
+            timeout_s: job.timeout_s,
+            limit: None,
+        };
+        let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
+        let mut record = bench.run_unsealed(slot, &side.built, &job.cell)?;
+        let took = world.clock.elapsed().saturating_sub(started);
+        if let Some(step_ms) = clock_step_ms(started_ms, world.clock.unix_ms(), took) {
+            degrade(&mut record, step_ms);
+        }
+        let wall_us = micros(took);
+        self.progress.wall_us += wall_us;
+        let said = outcome(&record);
+        self.lines.append(&Step::RunEnded { run: slot.run.clone(), said, wall_us })?;
+        Ok(record)
+    }
+
+    /// Refuses a launch that would exceed what is allowed, as far as is known how long it takes.
+    fn budget_allows(&self, slot: &Slot) -> Result<(), Stop> {
+        let job = self.job;
+        let Some(most) = job.gpu_hours_max else { return Ok(()) };
+        let used = gpu_hours(self.progress.wall_us, job.gpus());
+        let next = gpu_hours(job.expected_us[slot.side], job.gpus());
+        if used + next <= most {
+            return Ok(());
+        }
+        let message =
+            format!("{used:.1} GPU-hours are used, and the next launch may take {next:.1}");
+        Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
+    }
+
+    /// Puts what an interrupted block has left where it is in nobody's way.
+    fn set_aside(&mut self, block: u32) -> Result<(), Stop> {
+        let folder = format!("{}", self.progress.aside + 1);
+        let aside = self.places.aside().join(&folder);
+        let runs = self.places.runs();
+        for slot in self.job.slots.iter().filter(|slot| slot.block == block) {
+            self.remove_container(slot);
+            let record = self.places.dir().join(record_path(&slot.run));
+            for path in [runs.log(&slot.run), runs.measurement(&slot.run), record] {
+                let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
+                files::make_dir(&aside)?;
+                fs::rename(&path, aside.join(name)).map_err(FileError::at("move", &path))?;
+            }
+        }
+        Ok(self.lines.append(&Step::SetAside { block, folder })?)
+    }
+}
+
+impl Node<'_> {
+    /// Removes the container of a run that was interrupted, which may have outlived its node.
+    fn remove_container(&self, slot: &Slot) {
+        let image = self.job.sides[slot.side].built.image.as_ref();
+        let words = image.and_then(|image| image.runtime.removal(&container::name(&slot.run)));
+        if let Some((program, args)) = words.as_deref().and_then(<[_]>::split_first) {
+            // One that is not there is what is hoped for.
+            let _ = Command::new(program).args(args).output();
+        }
+    }
+}
+
+/// `1.52 requests/s, 301.4 output tokens/s`, or what went wrong; then what is to be said against it.
+fn outcome(record: &RunRecord) -> Vec<String> {
+    let mut line = match (&record.metrics, record.status) {
+        (Some(metrics), Status::Ok | Status::Partial) => {
+            let rate = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v:.2}"));
+            let (requests, tokens) = (metrics.requests_per_s, metrics.output_tokens_per_s);
+            format!("{} requests/s, {} output tokens/s", rate(requests), rate(tokens))
+        }
+        _ => "no figures".to_owned(),
+    };
+    if let Some(failure) = &record.failure {
+        line.push_str("; failed: ");
+        line.push_str(failure.message.lines().next().unwrap_or_default());
+    }
+    match record.validity.verdict {
+        ValidityVerdict::Valid => {}
+        ValidityVerdict::Degraded => line.push_str("; DEGRADED"),
+        ValidityVerdict::Invalid => line.push_str("; INVALID"),
+    }
+    let mut said = vec![line];
+    said.extend_from_slice(&record.validity.reasons);
+    said
+}
+
+/// By how much the wall clock moved beyond what a steady clock measured; none for what adjusting it
+/// gently may do.
+fn clock_step_ms(before_ms: u64, after_ms: u64, took: Duration) -> Option<i64> {
+    let wall = i64::try_from(after_ms).ok()? - i64::try_from(before_ms).ok()?;
+    let step = wall - i64::try_from(took.as_millis()).ok()?;
+    (step.unsigned_abs() > CLOCK_STEP_MS_MIN).then_some(step)
+}
+
+/// A record whose times of day are wrong, though its durations are not.
+fn degrade(record: &mut RunRecord, step_ms: i64) {
+    let reason = format!(
+        "clock-step: the wall clock was set by {step_ms:+} ms during the run; durations are of \
+         another clock"
+    );
+    record.validity.verdict = record.validity.verdict.max(ValidityVerdict::Degraded);
+    record.validity.reasons.push(reason);
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_during_a_run_degrades_its_record() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(clock_step_ms(1_000, 61_900, minute), None, "adjusted");
+        assert_eq!(clock_step_ms(1_000, 3_661_000, minute), Some(3_600_000));
+        assert_eq!(clock_step_ms(1_000_000, 1_000, minute), Some(-1_059_000));
+        let mut record = RunRecord::default();
+        degrade(&mut record, -1_059_000);
+        assert_eq!(record.validity.verdict, ValidityVerdict::Degraded);
+        let said = &record.validity.reasons[0];
+        assert!(said.starts_with("clock-step: ") && said.contains("-1059000 ms"), "{said}");
+        record.validity.verdict = ValidityVerdict::Invalid;
+        degrade(&mut record, 2_000);
+        assert_eq!(record.validity.verdict, ValidityVerdict::Invalid, "no better than it was");
+    }
+}

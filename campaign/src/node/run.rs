@@ -1,0 +1,493 @@
+//! One run: launch a fresh server, have one scenario measured, stop the server, make the record.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use schema::engine::EngineFile;
+use schema::exit::Exit;
+use schema::measurement::Measurement;
+use schema::probe::Probe;
+use schema::run::{Absent, CampaignSlot, EngineFacts, HardwareFacts, ModelFacts, RunRecord};
+use schema::scenario::Tier;
+use serde::{Deserialize, Serialize};
+
+use crate::build::container::{self, Container, Runtime};
+use crate::build::installed::is_same;
+use crate::catalog::ScenarioEntry;
+use crate::files;
+use crate::inputs::Obtained;
+use crate::inputs::checkpoint;
+use crate::node::failure::{Happening, classify};
+use crate::node::record::{LaunchFacts, Parts, assemble, seal};
+use crate::node::server::{Asked, Readiness, Server, ask, free_port};
+use crate::places::CampaignPlaces;
+use crate::plan::launch::{CommandLine, Filling, command_line, container_line};
+use crate::plan::{Cell, Side, Slot};
+use crate::process::Group;
+use crate::stop::Stop;
+use crate::tools::{BENCH, ToolError};
+use crate::world::World;
+
+/// How long the load generator may go on after its server is gone.
+const AFTERLIFE: Duration = Duration::from_secs(20);
+/// How often server and load generator are looked at during a measurement.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often a launch is tried when somebody took the port between finding and binding it.
+const PORT_TRIES: u32 = 3;
+
+/// The engine under test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Engine {
+    pub id: String,
+    pub path: PathBuf,
+    pub file: EngineFile,
+}
+
+/// One side, built.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BuiltSide {
+    pub side: Side,
+    pub facts: EngineFacts,
+    /// `None` for a server that is already running, or that the PATH has.
+    pub binary: Option<PathBuf>,
+    /// What the server must say that it is; `None` where nothing was launched.
+    pub version: Option<String>,
+    /// What it runs in.
+    pub image: Option<Contained>,
+}
+
+impl BuiltSide {
+    /// A program of this machine.
+    #[must_use]
+    pub fn program(
+        side: Side,
+        facts: EngineFacts,
+        binary: PathBuf,
+        version: Option<String>,
+    ) -> Self {
+        Self { side, facts, binary: Some(binary), version, image: None }
+    }
+}
+
+/// A container image and what runs it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contained {
+    pub runtime: Runtime,
+    pub image: String,
+}
+
+/// One cell with its inputs at hand.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadyCell {
+    pub cell: Cell,
+    pub scenario: ScenarioEntry,
+    pub model: Obtained,
+    /// None where the scenario makes its own prompts.
+    pub dataset: Option<Obtained>,
+    /// File with the tokenizer: the model itself where it is embedded.
+    pub tokenizer: PathBuf,
+    /// The scenario's requests, where they were drawn before.
+    pub plan: Option<PathBuf>,
+}
+
+/// What the runs of a campaign share.
+#[derive(Debug, Clone, Copy)]
+pub struct Bench<'a> {
+    pub world: &'a World,
+    pub engine: &'a Engine,
+    pub campaign: &'a str,
+    /// Where the run is executed, as its record says it.
+    pub executor: &'a str,
+    pub places: &'a CampaignPlaces,
+    pub hardware: &'a (HardwareFacts, Absent),
+    /// Measure this server instead of launching one.
+    pub url: Option<&'a str>,
+    /// How long a server may be silent; none for the load generator's own limit.
+    pub timeout_s: Option<u32>,
+    /// How long a measurement may take; none for what its scenario's tier may.
+    pub limit: Option<Duration>,
+}
+
+/// What came out of a run before it becomes a record.
+#[derive(Debug, Default)]
+struct Outcome {
+    launch: LaunchFacts,
+    probe: Option<Probe>,
+    measurement: Option<Measurement>,
+    happening: Option<Happening>,
+    rss_bytes_max: Option<u64>,
+    log_tail: String,
+}
+
+impl Bench<'_> {
+    /// Runs one slot of the plan. An engine's failure is a record; an error here is none of the
+    /// engine's business and ends the campaign.
+    ///
+    /// # Errors
+    /// Interrupted, or the machine or a tool of the suite fails.
+    pub fn run(&self, slot: &Slot, side: &BuiltSide, cell: &ReadyCell) -> Result<RunRecord, Stop> {
+        self.run_and_look(slot, side, cell, &mut |_| Ok(()))
+    }
+
+    /// As [`Self::run`]; `look` sees the launched server once it has been measured, while it is
+    /// still there.
+    ///
+    /// # Errors
+    /// As [`Self::run`], or `look` fails.
+    pub fn run_and_look(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+    ) -> Result<RunRecord, Stop> {
+        let mut record = self.measured(slot, side, cell, look)?;
+        seal(&mut record)?;
+        Ok(record)
+    }
+
+    /// As [`Self::run`], but that the record is neither judged nor signed: more is to enter it.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_unsealed(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+    ) -> Result<RunRecord, Stop> {
+        self.measured(slot, side, cell, &mut |_| Ok(()))
+    }
+
+    fn measured(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+    ) -> Result<RunRecord, Stop> {
+        let started_at = self.world.clock.rfc3339();
+        let outcome = match self.url {
+            Some(url) => self.measure_running(url, slot, side, cell)?,
+            None => self.launch_and_measure(slot, side, cell, look)?,
+        };
+        let phase = outcome.measurement.as_ref().and_then(|m| m.failure.as_ref()).map(|f| f.phase);
+        let failure = outcome
+            .happening
+            .as_ref()
+            .map(|happening| classify(happening, phase, &outcome.log_tail, &self.world.identity));
+        Ok(assemble(Parts {
+            id: &slot.run,
+            slot: CampaignSlot {
+                id: self.campaign.to_owned(),
+                block: slot.block,
+                position: slot.position,
+                repeat: slot.repeat,
+                executor: self.executor.to_owned(),
+                stage: slot.stage,
+            },
+            engine: side.facts.clone(),
+            scenario: &cell.scenario,
+            dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
+            hardware: self.hardware.clone(),
+            launch: outcome.launch,
+            model: model_facts(cell, self.url.is_none()),
+            probe: outcome.probe,
+            measurement: outcome.measurement,
+            failure,
+            rss_bytes_max: outcome.rss_bytes_max,
+            started_at,
+            finished_at: self.world.clock.rfc3339(),
+            identity: &self.world.identity,
+        }))
+    }
+
+    fn launch_and_measure(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+    ) -> Result<Outcome, Stop> {
+        let mut outcome = Outcome::default();
+        let (mut server, readiness) = self.launch(slot, side, cell, &mut outcome.launch)?;
+        outcome.happening = match readiness {
+            Readiness::Ready { probe, startup_us } => {
+                outcome.launch.startup_us = Some(startup_us);
+                let other = other_version(side, &probe);
+                outcome.probe = Some(*probe);
+                match other {
+                    Some(happening) => Some(happening),
+                    None => {
+                        let (measurement, happening) =
+                            self.measure(&server.url(), slot, cell, Some(&mut server))?;
+                        outcome.measurement = measurement;
+                        if happening.is_none() {
+                            look(&server)?;
+                        }
+                        happening
+                    }
+                }
+            }
+            Readiness::Exited(status) => Some(Happening::ExitedBeforeReady(status)),
+            Readiness::NotInTime(said) => {
+                let limit_s = self.engine.file.launch.timeout_s;
+                Some(Happening::NotReady { limit_s, said })
+            }
+            Readiness::Unreadable(said) => Some(Happening::Unreadable(said)),
+        };
+        outcome.rss_bytes_max = server.rss_bytes_max();
+        server.stop();
+        outcome.log_tail = server.log_tail();
+        Ok(outcome)
+    }
+
+    /// Starts a server and waits for it; once more where its port was taken under its feet.
+    fn launch(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        launch: &mut LaunchFacts,
+    ) -> Result<(Server, Readiness), Stop> {
+        let world = self.world;
+        let limit = Duration::from_secs(self.engine.file.launch.timeout_s);
+        let mut env = match side.image {
+            Some(_) => BTreeMap::new(),
+            None => self.engine.file.launch.env.clone(),
+        };
+        for tries_left in (0..PORT_TRIES).rev() {
+            let port = free_port()?;
+            let (line, removal) = self.line(slot, side, cell, port)?;
+            let redact = |words: &[String]| -> Vec<String> {
+                words.iter().map(|word| world.identity.redact(word)).collect()
+            };
+            launch.argv = Some(redact(&line.recorded));
+            let log = self.places.log(&slot.run);
+            let mut server = Server::start(&line.argv, &env, port, &log)?.removed_by(removal);
+            let readiness =
+                server.wait_ready(&world.tools, &self.engine.path, limit, &world.interrupt)?;
+            let taken = matches!(readiness, Readiness::Exited(_))
+                && server.log_tail().to_lowercase().contains("address already in use");
+            if !taken || tries_left == 0 {
+                env.extend(world.server_env.clone());
+                let env = env.iter().map(|(k, v)| (k.clone(), world.identity.redact(v)));
+                launch.env = Some(env.collect());
+                launch.variant = side.side.variant.clone();
+                launch.tp = Some(cell.cell.tp);
+                return Ok((server, readiness));
+            }
+        }
+        Err(Stop::environment("no free port stayed free long enough to start a server on it"))
+    }
+
+    /// What starts the server, and what removes it where ending its process does not.
+    fn line(
+        &self,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+        port: u16,
+    ) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
+        let file = &self.engine.file;
+        let (model, binary) = (cell.model.served(), side.binary.as_deref());
+        let binary = binary.unwrap_or(self.engine.id.as_ref());
+        let filling = Filling {
+            random_weights: cell.model.random_weights,
+            tp: cell.cell.tp,
+            asked: &cell.cell.asked,
+            flags: &side.side.flags,
+            ..Filling::measured(&self.engine.id, binary, &model, port)
+        };
+        let Some(contained) = &side.image else {
+            return Ok((command_line(file, filling)?, None));
+        };
+        let hub = self.world.hub_home.to_string_lossy();
+        let more = file.launch.env.iter().map(|(name, value)| format!("{name}={value}"));
+        let said = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
+        let more: Vec<String> = more.filter(|variable| !said.contains(variable)).collect();
+        let container = Container {
+            runtime: contained.runtime,
+            image: &contained.image,
+            name: &container::name(&slot.run),
+            hub: &hub,
+            model: cell.model.hub.is_none().then_some(&*model),
+            env: &more,
+            gpus: self.hardware.0.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
+        };
+        Ok((container_line(file, filling, &container)?, container.removal()))
+    }
+
+    /// Measures a server that somebody else started.
+    fn measure_running(
+        &self,
+        url: &str,
+        slot: &Slot,
+        side: &BuiltSide,
+        cell: &ReadyCell,
+    ) -> Result<Outcome, Stop> {
+        let world = self.world;
+        let limit = Duration::from_secs(30);
+        let probe = match ask(&world.tools, url, &self.engine.path, limit, &world.interrupt)? {
+            Asked::Ready(probe) => *probe,
+            Asked::NotYet(said) | Asked::Unreadable(said) => {
+                return Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
+                    .with_hint(format!(
+                        "is it a server that `suite/engines/{}.toml` describes?",
+                        self.engine.id
+                    )));
+            }
+        };
+        let (measurement, happening) = self.measure(url, slot, cell, None)?;
+        let launch = LaunchFacts { variant: side.side.variant.clone(), ..LaunchFacts::default() };
+        Ok(Outcome { launch, probe: Some(probe), measurement, happening, ..Outcome::default() })
+    }
+
+    /// Runs the load generator, with an eye on the server.
+    fn measure(
+        &self,
+        url: &str,
+        slot: &Slot,
+        cell: &ReadyCell,
+        mut server: Option<&mut Server>,
+    ) -> Result<(Option<Measurement>, Option<Happening>), Stop> {
+        let world = self.world;
+        let out = self.places.measurement(&slot.run);
+        if let Some(dir) = out.parent() {
+            files::make_dir(dir)?;
+        }
+        let mut command = world.tools.bench("run");
+        command.args(["--url", url, "--engine"]).arg(&self.engine.path);
+        match (&cell.plan, &cell.dataset) {
+            (Some(plan), _) => {
+                command.arg("--plan").arg(plan);
+            }
+            (None, dataset) => {
+                command.arg("--scenario").arg(&cell.scenario.path);
+                if let Some(dataset) = dataset {
+                    command.arg("--dataset").arg(&dataset.path);
+                }
+            }
+        }
+        command.arg("--tokenizer").arg(&cell.tokenizer);
+        command.arg("--out").arg(&out);
+        command.args(["--progress", world.console.progress()]);
+        if let Some(seconds) = self.timeout_s {
+            command.args(["--timeout-s", &seconds.to_string()]);
+        }
+        // Its summary is in the file too, and standard output is for the campaign's own answer.
+        command.stdout(Stdio::null());
+        let mut bench = Group::start(&mut command)?;
+        let limit = self.limit.unwrap_or_else(|| time_limit(cell.scenario.scenario.tier));
+        let mut deadline = Instant::now() + limit;
+        let mut died: Option<ExitStatus> = None;
+        let ended = loop {
+            let look = (Instant::now() + LOOK).min(deadline);
+            if let Some(status) = bench.wait(Some(look), &world.interrupt)? {
+                break Some(status);
+            }
+            if died.is_none()
+                && let Some(server) = server.as_deref_mut()
+                && let Some(status) = server.poll()?
+            {
+                died = Some(status);
+                deadline = deadline.min(Instant::now() + AFTERLIFE);
+            }
+            if Instant::now() >= deadline {
+                break None;
+            }
+        };
+        if ended.is_none() {
+            bench.end(Duration::from_secs(5));
+        }
+        if died.is_none()
+            && let Some(server) = server
+        {
+            died = server.poll()?;
+        }
+        let happening = match (died, ended) {
+            (Some(status), _) => Some(Happening::Died(status)),
+            (None, None) => Some(Happening::Stuck { limit_s: limit.as_secs() }),
+            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url)?,
+            (None, Some(_)) => None,
+        };
+        let measurement = read_measurement(&out, ended, happening.is_some())?;
+        Ok((measurement, happening))
+    }
+
+    /// Whether the server still answers, after the load generator gave up on its environment.
+    fn silence(&self, url: &str) -> Result<Option<Happening>, Stop> {
+        let (tools, interrupt) = (&self.world.tools, &self.world.interrupt);
+        let asked = ask(tools, url, &self.engine.path, Duration::from_secs(10), interrupt)?;
+        Ok(match asked {
+            Asked::Ready(_) => None,
+            Asked::NotYet(said) | Asked::Unreadable(said) => Some(Happening::Silent(said)),
+        })
+    }
+}
+
+/// The load generator's code for "the environment": no server, or no disk.
+fn gave_up(status: ExitStatus) -> bool {
+    status.code() == Some(i32::from(Exit::Environment.code()))
+}
+
+/// The load generator's file. Without one it has said why on standard error, and where the server
+/// is not to blame that ends the campaign.
+fn read_measurement(
+    path: &std::path::Path,
+    ended: Option<ExitStatus>,
+    excused: bool,
+) -> Result<Option<Measurement>, Stop> {
+    let answer = |detail: String| ToolError::Answer { name: BENCH, verb: "run", detail };
+    match (fs::read_to_string(path), ended) {
+        (Ok(text), _) => match serde_json::from_str(&text) {
+            Ok(measurement) => Ok(Some(measurement)),
+            Err(_) if excused => Ok(None),
+            Err(error) => Err(answer(error.to_string()).into()),
+        },
+        (Err(_), _) if excused => Ok(None),
+        (Err(_), Some(status)) if !status.success() => {
+            Err(ToolError::Ended { name: BENCH, verb: "run", status }.into())
+        }
+        (Err(error), _) => Err(answer(error.to_string()).into()),
+    }
+}
+
+/// A backstop only: the load generator has limits of its own for requests that hang.
+#[must_use]
+pub fn time_limit(tier: Tier) -> Duration {
+    Duration::from_secs(match tier {
+        Tier::Lite => 20 * 60,
+        Tier::Quarter => 2 * 3600,
+        Tier::Full => 8 * 3600,
+    })
+}
+
+/// A server of another version would put its numbers under the wrong name.
+fn other_version(side: &BuiltSide, probe: &Probe) -> Option<Happening> {
+    let expected = side.version.as_deref()?;
+    let found = probe.version.as_deref()?;
+    (!is_same(found, expected))
+        .then(|| Happening::OtherVersion { expected: expected.to_owned(), found: found.to_owned() })
+}
+
+/// What is known of the model without asking the server.
+#[must_use]
+pub fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
+    let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };
+    if launched {
+        facts.source = Some(cell.model.source.clone());
+        facts.weights = Some(if cell.model.random_weights { "random" } else { "real" }.to_owned());
+        facts.revision = cell.model.hub.as_ref().map(|hub| hub.revision.clone());
+        let is_hashed = !cell.model.random_weights && !cell.model.sha256.is_empty();
+        facts.weights_sha256 = is_hashed.then(|| cell.model.sha256.clone());
+        facts.format = cell.model.path.extension().map(|e| e.to_string_lossy().into_owned());
+        let told = checkpoint::read(&cell.model.path);
+        facts.quantization = told.quantization;
+        facts.chat_template_sha256 = told.chat_template_sha256;
+    }
+    facts
+}

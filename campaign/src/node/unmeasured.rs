@@ -1,0 +1,64 @@
+//! The record of a run that no node could be made to measure.
+
+use std::path::Path;
+
+use schema::run::{CampaignSlot, Failure, FailureClass, Phase};
+
+use crate::executor::ready::Ready;
+use crate::node::record::{LaunchFacts, Parts, STARTED_BY_OTHERS, assemble, seal};
+use crate::node::run::model_facts;
+use crate::plan::Slot;
+use crate::publish::write_run;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// Writes the record of a failure below `overlay`.
+///
+/// # Errors
+/// The folder is not writable.
+pub fn record(
+    world: &World,
+    ready: &Ready,
+    slot: &Slot,
+    (class, said): (FailureClass, &str),
+    overlay: &Path,
+) -> Result<(), Stop> {
+    let (side, cell) = (&ready.sides[slot.side], &ready.cells[slot.cell]);
+    let now = world.clock.rfc3339();
+    let launch = LaunchFacts {
+        argv: None,
+        variant: side.built.side.variant.clone(),
+        tp: Some(cell.cell.tp),
+        ..LaunchFacts::default()
+    };
+    let mut record = assemble(Parts {
+        id: &slot.run,
+        slot: CampaignSlot {
+            id: ready.plan.campaign.clone(),
+            block: slot.block,
+            position: slot.position,
+            repeat: slot.repeat,
+            executor: ready.executor.clone(),
+            stage: slot.stage,
+        },
+        engine: side.built.facts.clone(),
+        scenario: &cell.scenario,
+        dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
+        hardware: ready.hardware.clone(),
+        launch,
+        model: model_facts(cell, ready.url.is_none()),
+        probe: None,
+        measurement: None,
+        failure: Some(Failure { class, phase: Phase::Load, message: world.identity.redact(said) }),
+        rss_bytes_max: None,
+        started_at: now.clone(),
+        finished_at: now,
+        identity: &world.identity,
+    });
+    for reason in record.absent.values_mut().filter(|reason| *reason == STARTED_BY_OTHERS) {
+        "no server was launched".clone_into(reason);
+    }
+    seal(&mut record)?;
+    write_run(overlay, &record)?;
+    Ok(())
+}

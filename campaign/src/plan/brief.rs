@@ -1,0 +1,244 @@
+//! The plan as it is printed before anything is built or fetched.
+
+use std::fmt::Write;
+
+use crate::console::about;
+use crate::plan::estimate::Estimate;
+
+/// What the plan says of one cell of one engine.
+#[derive(Debug, Clone)]
+pub struct CellBrief {
+    pub engine: String,
+    pub model: String,
+    pub tp: u32,
+    /// `id@rev`.
+    pub scenario: String,
+    /// Launches of this engine's sides.
+    pub launches: u64,
+    pub each: Estimate,
+}
+
+impl CellBrief {
+    /// Expected time of its launches; none where nothing is known.
+    fn expected_us(&self) -> Option<u64> {
+        self.each.us().map(|us| us.saturating_mul(self.launches))
+    }
+}
+
+/// What the plan says in all.
+#[derive(Debug, Clone)]
+pub struct Brief {
+    pub campaign: String,
+    /// Baseline first.
+    pub sides: Vec<String>,
+    pub hardware: String,
+    pub target: String,
+    /// Each rank takes a GPU.
+    pub on_gpu: bool,
+    pub cells: Vec<CellBrief>,
+    /// Pairs that confirm what the first ones find; none where nothing is to be confirmed.
+    pub confirm_pairs: Option<u32>,
+    /// Id of an input, and whether it is at hand.
+    pub inputs: Vec<(String, bool)>,
+    /// What a reader of the figures should know of the engines.
+    pub quirks: Vec<String>,
+    /// Where the records will lie, and whether they are committed.
+    pub records: String,
+}
+
+impl Brief {
+    /// Expected time of all runs whose time is known.
+    #[must_use]
+    pub fn expected_us(&self) -> u64 {
+        self.cells.iter().filter_map(CellBrief::expected_us).sum()
+    }
+
+    /// GPU-hours of all runs whose time is known.
+    #[must_use]
+    pub fn gpu_hours(&self) -> f64 {
+        let of = |cell: &CellBrief| Some(gpu_hours(cell.expected_us()?, self.gpus(cell.tp)));
+        self.cells.iter().filter_map(of).sum()
+    }
+
+    /// GPUs that a launch takes.
+    #[must_use]
+    pub fn gpus(&self, tp: u32) -> u32 {
+        if self.on_gpu { tp } else { 0 }
+    }
+
+    /// Launches of which nobody knows how long they take.
+    #[must_use]
+    pub fn unknown(&self) -> u64 {
+        let unknown = self.cells.iter().filter(|cell| cell.each == Estimate::Unknown);
+        unknown.map(|cell| cell.launches).sum()
+    }
+
+    /// The plan as text.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = format!("Plan of campaign {}\n", self.campaign);
+        let mut line = |key: &str, value: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {key:<10} {value}");
+        };
+        for (index, side) in self.sides.iter().enumerate() {
+            line(if index == 0 { "measured" } else { "" }, side);
+        }
+        line("hardware", &format!("{} (target {})", self.hardware, self.target));
+        let several = self.cells.iter().any(|cell| cell.engine != self.cells[0].engine);
+        let mut model = "";
+        for cell in &self.cells {
+            if model != cell.model {
+                model = &cell.model;
+                line("model", &format!("{model}, {} {}", cell.tp, ranks(cell.tp)));
+            }
+            line("", &self.cell_line(cell, several));
+        }
+        for (index, (id, had)) in self.inputs.iter().enumerate() {
+            let state = if *had { "at hand" } else { "to be fetched" };
+            line(if index == 0 { "inputs" } else { "" }, &format!("{id}, {state}"));
+        }
+        for (index, quirk) in self.quirks.iter().enumerate() {
+            line(if index == 0 { "known" } else { "" }, quirk);
+        }
+        line("runs", &self.total());
+        if let Some(pairs) = self.confirm_pairs {
+            let each: u64 = self.cells.iter().filter_map(|cell| cell.each.us()).sum();
+            let most = about(each.saturating_mul(2 * u64::from(pairs)));
+            line("", &format!("then {pairs} pairs of each cell that differs, at most {most}"));
+        }
+        line("records", &self.records);
+        text
+    }
+
+    /// `20, about 12 min and 0.4 GPU-hours beside builds and downloads, ...`.
+    fn total(&self) -> String {
+        let runs: u64 = self.cells.iter().map(|cell| cell.launches).sum();
+        let unknown = self.unknown();
+        if unknown == runs {
+            return format!("{runs}, and how long they take is unknown");
+        }
+        let mut total = format!("{runs}, {}", about(self.expected_us()));
+        if self.on_gpu {
+            let _ = write!(total, " and {:.1} GPU-hours", self.gpu_hours());
+        }
+        total.push_str(" beside builds and downloads");
+        if unknown > 0 {
+            let _ = write!(total, ", and {unknown} of them of unknown length");
+        }
+        total
+    }
+
+    fn cell_line(&self, cell: &CellBrief, several: bool) -> String {
+        let launches = match cell.launches {
+            1 => "1 launch".to_owned(),
+            count => format!("{count} launches"),
+        };
+        let hours = match (self.on_gpu, cell.expected_us()) {
+            (true, Some(us)) => format!(", {:.1} GPU-hours", gpu_hours(us, cell.tp)),
+            _ => String::new(),
+        };
+        let engine = if several { format!("{}: ", cell.engine) } else { String::new() };
+        let each = cell.each.us().map_or("unknown".to_owned(), about);
+        let basis = basis(cell.each);
+        format!("{:<22} {engine}{launches}, {each} each{hours} ({basis})", cell.scenario)
+    }
+}
+
+/// What an estimate rests on.
+#[must_use]
+pub fn basis(each: Estimate) -> String {
+    match each {
+        Estimate::Measured { runs: 1, .. } => "as an earlier run took".to_owned(),
+        Estimate::Measured { runs, .. } => format!("median of {runs} earlier runs"),
+        Estimate::Imported { runs: 1, .. } => {
+            "as published by others, launch not counted".to_owned()
+        }
+        Estimate::Imported { runs, .. } => {
+            format!("median of {runs} published by others, launch not counted")
+        }
+        Estimate::Unknown => "no earlier record".to_owned(),
+    }
+}
+
+/// Hours that so many GPUs are taken for.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "microseconds of a campaign are far below 2^53")]
+pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
+    us as f64 / 3.6e9 * f64::from(gpus)
+}
+
+fn ranks(tp: u32) -> &'static str {
+    if tp == 1 { "rank" } else { "ranks" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn cell(engine: &str, scenario: &str, each: Estimate) -> CellBrief {
+        CellBrief {
+            engine: engine.into(),
+            model: "smollm2-135m-instruct-q4_1".into(),
+            tp: 1,
+            scenario: scenario.into(),
+            launches: 10,
+            each,
+        }
+    }
+
+    fn brief(cells: Vec<CellBrief>) -> Brief {
+        Brief {
+            campaign: "01JD5XQ0000000000000000000".into(),
+            sides: vec!["redline v0.9.1, commit 1111111111".into(), "redline v0.9.2".into()],
+            hardware: "cpu-intel-xeon-f6m85s7-2c".into(),
+            target: "cpu".into(),
+            on_gpu: false,
+            cells,
+            confirm_pairs: Some(8),
+            inputs: vec![("smollm2".into(), true), ("sharegpt-head".into(), false)],
+            quirks: Vec::new(),
+            records: "results/, committed on the branch that is checked out".into(),
+        }
+    }
+
+    #[test]
+    fn the_plan_says_what_how_long_and_where() {
+        let brief = brief(vec![
+            cell("redline", "sharegpt-lite@1", Estimate::Measured { us: 41_000_000, runs: 6 }),
+            cell("redline", "balanced-lite@1", Estimate::Unknown),
+        ]);
+        expect![[r#"
+            Plan of campaign 01JD5XQ0000000000000000000
+              measured   redline v0.9.1, commit 1111111111
+                         redline v0.9.2
+              hardware   cpu-intel-xeon-f6m85s7-2c (target cpu)
+              model      smollm2-135m-instruct-q4_1, 1 rank
+                         sharegpt-lite@1        10 launches, about 41 s each (median of 6 earlier runs)
+                         balanced-lite@1        10 launches, unknown each (no earlier record)
+              inputs     smollm2, at hand
+                         sharegpt-head, to be fetched
+              runs       20, about 7 min beside builds and downloads, and 10 of them of unknown length
+                         then 8 pairs of each cell that differs, at most about 11 min
+              records    results/, committed on the branch that is checked out
+        "#]]
+        .assert_eq(&brief.render());
+    }
+
+    #[test]
+    fn gpus_count_by_the_ranks_that_take_them() {
+        let hour = Estimate::Imported { us: 3_600_000_000, runs: 1 };
+        let cells = vec![
+            CellBrief { tp: 8, launches: 3, ..cell("vllm", "balanced@1", hour) },
+            cell("redline", "balanced@1", Estimate::Unknown),
+        ];
+        let on_gpu = Brief { on_gpu: true, confirm_pairs: None, ..brief(cells) };
+        assert_eq!((on_gpu.gpu_hours(), on_gpu.unknown()), (24.0, 10));
+        let text = on_gpu.render();
+        let line = "vllm: 3 launches, about 60 min each, 24.0 GPU-hours (as published by others";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("13, about 3.0 h and 24.0 GPU-hours beside"), "{text}");
+        assert_eq!(Brief { on_gpu: false, ..on_gpu }.gpu_hours(), 0.0);
+    }
+}

@@ -1,0 +1,357 @@
+//! Everything that is decided before the first build: which sides, on what hardware, which runs,
+//! and what the plan says of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schema::run::{Absent, HardwareFacts};
+
+use crate::build::sides::{self, Wanted};
+use crate::catalog::ScenarioEntry;
+use crate::cli::ReleaseBench;
+use crate::executor::LOCAL;
+use crate::inputs::{Fetcher, Input, Obtained};
+use crate::node::hardware::{self, Machine};
+use crate::node::run::{Engine, ReadyCell};
+use crate::node::server::{Asked, ask};
+use crate::plan::brief::{Brief, CellBrief};
+use crate::plan::estimate::{self, Of};
+use crate::plan::target;
+use crate::plan::{self, Cell, Plan, Round};
+use crate::stop::Stop;
+use crate::world::{Ids, World};
+
+/// The policy that says how many pairs a comparison takes.
+const POLICY: &str = "release";
+/// Hardware id of a server that does not run on this machine.
+const ELSEWHERE: &str = "remote";
+
+/// A campaign before its first build.
+#[derive(Debug)]
+pub struct Decided {
+    pub wanted: Vec<Wanted>,
+    pub plan: Plan,
+    /// One for each cell of the plan.
+    pub scenarios: Vec<ScenarioEntry>,
+    pub hardware: (HardwareFacts, Absent),
+    pub brief: Brief,
+    /// Pairs that confirm what the screen finds; none where nothing is to be confirmed.
+    pub confirm_pairs: Option<u32>,
+    /// Ids for runs that are planned later.
+    pub ids: Ids,
+    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    pub commits: bool,
+    /// The repository that holds `results/`.
+    pub registry: PathBuf,
+}
+
+/// Decides what `flags` ask for.
+///
+/// # Errors
+/// A piece is unknown, a release cannot be resolved, or the machine does not fit.
+pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
+    world.console.step(world.clock.elapsed(), "Resolve what is asked for");
+    let (path, file) = world.catalog.engine(&flags.engine)?;
+    let engine = Engine { id: flags.engine.clone(), path, file };
+    let wanted = wanted(world, flags, &engine)?;
+    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let targets = world.catalog.targets()?;
+    let asked = flags.target.as_deref();
+    // A plan is of any machine, and nodes elsewhere are not this one.
+    let (target_id, target) = match flags.dry_run || flags.execution.executor != LOCAL {
+        true => target::plan_for(&targets, asked, &machine.gpus)?,
+        false => target::choose(&targets, asked, &machine.gpus)?,
+    };
+    let on_gpu = target::needs_device(target);
+    let hardware = match target::is_here(target, &machine.gpus) {
+        true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
+        false => {
+            (HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() }, Absent::new())
+        }
+    };
+    let compares = flags.baseline.is_some();
+    let policy = world.catalog.policy(POLICY)?;
+    let scenario_ids = match flags.scenarios.is_empty() {
+        true => plan::scenarios(target, compares),
+        false => flags.scenarios.clone(),
+    };
+    let cells = plan::cells(target, &flags.models, &scenario_ids)?;
+    let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
+    let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    if flags.url.is_none() {
+        for side in &wanted {
+            refuse_random(world, &side.engine, &cells)?;
+        }
+    }
+
+    let usual = if compares { policy.screen_pairs } else { target.repeats };
+    let repeats = flags.repeats.unwrap_or(usual);
+    let confirm_pairs = (compares && !flags.no_confirm).then_some(policy.confirm_pairs);
+    let mut ids = Ids::new(world.clock.unix_ms(), world.random);
+    let campaign = ids.next_id();
+    let round = Round::first(cells.len(), wanted.len(), repeats);
+    let slots = plan::interleave(&round, || ids.next_id());
+    let sides = wanted.iter().map(|wanted| wanted.side.clone()).collect();
+    let plan = Plan { campaign, sides, cells, slots };
+
+    let commits = wanted.iter().all(|wanted| wanted.origin.commits());
+    let registry =
+        flags.execution.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let results = registry.join("results");
+    let brief = Brief {
+        campaign: plan.campaign.clone(),
+        sides: wanted.iter().map(Wanted::title).collect(),
+        hardware: hardware.0.id.clone(),
+        target: target_id.to_owned(),
+        on_gpu,
+        cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.0.id)),
+        confirm_pairs,
+        inputs: input_states(world, &plan.cells, &scenarios)?,
+        quirks: quirks(&wanted),
+        records: records_line(world, &plan, commits, &registry),
+    };
+    Ok(Decided { wanted, plan, scenarios, hardware, brief, confirm_pairs, ids, commits, registry })
+}
+
+/// What the plan says of each cell, engine by engine.
+fn cell_briefs(
+    plan: &Plan,
+    scenarios: &[ScenarioEntry],
+    repeats: u32,
+    (results, hardware): (&Path, &str),
+) -> Vec<CellBrief> {
+    let mut sides: BTreeMap<&str, u64> = BTreeMap::new();
+    for side in &plan.sides {
+        *sides.entry(&side.engine).or_default() += 1;
+    }
+    let mut briefs = Vec::new();
+    for (cell, entry) in plan.cells.iter().zip(scenarios) {
+        for (engine, count) in &sides {
+            let (model, scenario, rev) = (&cell.model, &entry.id, entry.scenario.rev);
+            let past = estimate::past(results, Of { engine, hardware, model, scenario, rev });
+            briefs.push(CellBrief {
+                engine: (*engine).to_owned(),
+                model: model.clone(),
+                tp: cell.tp,
+                scenario: format!("{scenario}@{rev}"),
+                launches: u64::from(repeats) * count,
+                each: estimate::of_run(&past),
+            });
+        }
+    }
+    briefs
+}
+
+/// What is known of the releases that are measured, each once.
+fn quirks(wanted: &[Wanted]) -> Vec<String> {
+    let mut quirks: Vec<String> = Vec::new();
+    for Wanted { side, engine, .. } in wanted {
+        for quirk in engine.file.quirks.iter().filter(|quirk| quirk.is_of(&side.release)) {
+            let said = format!("{}: {}", engine.id, quirk.says);
+            if !quirks.contains(&said) {
+                quirks.push(said);
+            }
+        }
+    }
+    quirks
+}
+
+/// Not every engine can make weights up.
+fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), Stop> {
+    for cell in cells {
+        let is_random = world.catalog.model(&cell.model)?.config.is_some();
+        if is_random && engine.file.launch.random_weights.is_empty() {
+            let (engine, model) = (&engine.id, &cell.model);
+            return Err(Stop::wrong_use(format!(
+                "`{model}` has random weights, and engine `{engine}` cannot make any up"
+            ))
+            .with_hint(format!("`random_weights` in `suite/engines/{engine}.toml` says how")));
+        }
+    }
+    Ok(())
+}
+
+fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
+    let Some(url) = &flags.url else { return sides::wanted(world, flags, engine) };
+    let limit = Duration::from_secs(30);
+    match ask(&world.tools, url, &engine.path, limit, &world.interrupt)? {
+        Asked::Ready(probe) => Ok(vec![sides::running(engine, *probe, flags.release.as_deref())?]),
+        Asked::NotYet(said) | Asked::Unreadable(said) => {
+            Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
+                .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
+        }
+    }
+}
+
+/// Obtains the inputs of every cell, each once.
+///
+/// # Errors
+/// An input cannot be had.
+pub fn ready_cells(
+    world: &World,
+    cells: &[Cell],
+    scenarios: &[ScenarioEntry],
+) -> Result<Vec<ReadyCell>, Stop> {
+    let mut had: BTreeMap<String, Obtained> = BTreeMap::new();
+    let mut obtain = |input: Input| -> Result<Obtained, Stop> {
+        if let Some(obtained) = had.get(&input.id) {
+            return Ok(obtained.clone());
+        }
+        let obtained = world.fetcher().obtain(&input)?;
+        had.insert(input.id.clone(), obtained.clone());
+        Ok(obtained)
+    };
+    let mut ready = Vec::new();
+    for (cell, scenario) in cells.iter().zip(scenarios) {
+        let model_file = world.catalog.model(&cell.model)?;
+        let model = obtain(Input::model(&cell.model, &model_file))?;
+        let dataset = match &scenario.scenario.workload.dataset {
+            Some(id) => Some(obtain(Input::dataset(id, &world.catalog.dataset(id)?))?),
+            None => None,
+        };
+        let (model, tokenizer) = match tokenizer_of(&model_file.tokenizer) {
+            None => (model.clone(), model.path),
+            Some(id) => {
+                let tokenizer = obtain(Input::dataset(id, &world.catalog.dataset(id)?))?;
+                let model = match model.random_weights {
+                    true => world.fetcher().with_tokenizer(model, &tokenizer)?,
+                    false => model,
+                };
+                (model, tokenizer.path)
+            }
+        };
+        let (cell, scenario) = (cell.clone(), scenario.clone());
+        ready.push(ReadyCell { cell, scenario, model, dataset, tokenizer, plan: None });
+    }
+    Ok(ready)
+}
+
+/// Every input that the cells need, each once, models first.
+///
+/// # Errors
+/// A piece is unknown.
+pub fn inputs_of(
+    world: &World,
+    cells: &[Cell],
+    scenarios: &[ScenarioEntry],
+) -> Result<Vec<Input>, Stop> {
+    let models: BTreeSet<&str> = cells.iter().map(|cell| cell.model.as_str()).collect();
+    let mut datasets: BTreeSet<String> =
+        scenarios.iter().filter_map(|entry| entry.scenario.workload.dataset.clone()).collect();
+    let mut inputs = Vec::new();
+    for id in models {
+        let file = world.catalog.model(id)?;
+        datasets.extend(tokenizer_of(&file.tokenizer).map(str::to_owned));
+        inputs.push(Input::model(id, &file));
+    }
+    for id in datasets {
+        inputs.push(Input::dataset(&id, &world.catalog.dataset(&id)?));
+    }
+    Ok(inputs)
+}
+
+/// Data set that holds a model's tokenizer; `None` where the model embeds it.
+fn tokenizer_of(named: &str) -> Option<&str> {
+    (named != "embedded").then_some(named)
+}
+
+fn input_states(
+    world: &World,
+    cells: &[Cell],
+    scenarios: &[ScenarioEntry],
+) -> Result<Vec<(String, bool)>, Stop> {
+    let mut states = Vec::new();
+    for input in inputs_of(world, cells, scenarios)? {
+        let had = world.fetcher().has(&input)?;
+        states.push((input.id, had));
+    }
+    Ok(states)
+}
+
+/// The facts of this machine; a server elsewhere tells nothing of its own.
+fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> (HardwareFacts, Absent) {
+    if url.is_none_or(is_here) {
+        return machine.facts(&machine.id(on_gpu));
+    }
+    let facts = HardwareFacts { id: ELSEWHERE.to_owned(), ..HardwareFacts::default() };
+    let reason = "the server runs on another machine".to_owned();
+    let fields = ["gpu", "cpu_model", "cpu_features", "cores", "ram_bytes", "kernel"];
+    let absent = fields.iter().map(|field| (format!("hardware.{field}"), reason.clone()));
+    (facts, absent.collect())
+}
+
+/// True for a URL of this machine's own loopback.
+fn is_here(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    ["127.", "localhost", "[::1]"].iter().any(|host| rest.starts_with(host))
+}
+
+fn records_line(world: &World, plan: &Plan, commits: bool, registry: &Path) -> String {
+    if commits {
+        let results = world.places.shown(&registry.join("results"));
+        format!("{results}, committed on the branch that is checked out")
+    } else {
+        let overlay = world.places.campaign(&plan.campaign).overlay();
+        format!("{}, never committed", world.places.shown(&overlay))
+    }
+}
+
+impl World {
+    /// Obtains inputs with this world's cache and programs.
+    #[must_use]
+    pub fn fetcher(&self) -> Fetcher<'_> {
+        Fetcher {
+            cache: &self.cache,
+            programs: &self.programs,
+            given: &self.given,
+            hub_home: &self.hub_home,
+            console: self.console,
+            interrupt: &self.interrupt,
+        }
+    }
+}
+
+/// Scenario of commands that measure one model without a target's scenarios.
+const DEFAULT_SCENARIO: &str = "sharegpt-lite";
+/// Target whose first model is measured where no other is named.
+const DEFAULT_TARGET: &str = "cpu";
+
+/// One model under the scenario that is served.
+///
+/// # Errors
+/// There is no such model, or it has random weights.
+pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
+    let targets = world.catalog.targets()?;
+    let first = targets.get(DEFAULT_TARGET).and_then(|target| target.models.first());
+    let model = model.or(first.map(|model| model.id.as_str())).ok_or_else(|| {
+        Stop::wrong_use(format!("target `{DEFAULT_TARGET}` lists no model"))
+            .with_hint("give `--model ID`")
+    })?;
+    if world.catalog.model(model)?.config.is_some() {
+        let message =
+            format!("`{model}` has random weights: there is no file that both could read");
+        return Err(Stop::wrong_use(message));
+    }
+    let (model, scenario) = (model.to_owned(), DEFAULT_SCENARIO.to_owned());
+    Ok(Cell { model, tp: 1, scenario, ..Cell::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_elsewhere_is_not_described_by_this_machine() {
+        let machine = Machine { cores: 2, ..Machine::default() };
+        for (url, id) in [
+            (None, "cpu-x-fxmxsx-2c"),
+            (Some("http://127.0.0.1:80"), "cpu-x-fxmxsx-2c"),
+            (Some("http://localhost:80/"), "cpu-x-fxmxsx-2c"),
+            (Some("http://10.1.2.3:80"), "remote"),
+            (Some("https://example.org"), "remote"),
+        ] {
+            assert_eq!(hardware_facts(&machine, false, url).0.id, id, "{url:?}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What a campaign runs, in which order. Pure: the same request gives the same plan.
+
+pub(crate) mod brief;
+pub mod decide;
+pub(crate) mod estimate;
+pub mod launch;
+pub mod release;
+pub mod target;
+
+use schema::target::Target;
+use schema::verdict::Stage;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::launch::Asked;
+use crate::stop::Stop;
+
+/// One release in one configuration: what is compared with the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    pub engine: String,
+    pub release: String,
+    /// Name of the variant; none for the engine's defaults.
+    pub variant: Option<String>,
+    /// Extra flags of the server.
+    pub flags: Vec<String>,
+}
+
+impl Side {
+    /// A release of an engine by its defaults.
+    #[must_use]
+    pub fn plain(engine: &str, release: &str) -> Self {
+        let (engine, release) = (engine.to_owned(), release.to_owned());
+        Self { engine, release, variant: None, flags: Vec::new() }
+    }
+
+    /// `v0.9.2` or `v0.9.2 (big-batch)`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match &self.variant {
+            Some(variant) => format!("{} ({variant})", self.release),
+            None => self.release.clone(),
+        }
+    }
+}
+
+/// A model under a scenario.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cell {
+    pub model: String,
+    pub tp: u32,
+    pub scenario: String,
+    /// What its launches ask for beside it.
+    pub asked: Asked,
+}
+
+/// One launch: which side of which cell, and its place in the order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// ULID of the run.
+    pub run: String,
+    pub side: usize,
+    pub cell: usize,
+    /// One launch of every side makes a block; runs of one block are a pair.
+    pub block: u32,
+    pub position: u32,
+    /// From 1.
+    pub repeat: u32,
+    /// `confirm` for a launch that confirms what the screen found.
+    pub stage: Option<Stage>,
+}
+
+/// Everything that will run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub campaign: String,
+    pub sides: Vec<Side>,
+    pub cells: Vec<Cell>,
+    pub slots: Vec<Slot>,
+}
+
+/// The cells of a target under these scenarios; all of its models where none is named.
+///
+/// # Errors
+/// A model that the target does not list: its tensor-parallel size is unknown.
+pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result<Vec<Cell>, Stop> {
+    let listed: Vec<&str> = target.models.iter().map(|model| model.id.as_str()).collect();
+    if let Some(id) = models.iter().find(|id| !listed.contains(&id.as_str())) {
+        let message = format!("the target has no model `{id}`; it lists {}", listed.join(", "));
+        return Err(Stop::wrong_use(message));
+    }
+    let wanted = |id: &str| models.is_empty() || models.iter().any(|model| model == id);
+    let mut cells = Vec::new();
+    for model in target.models.iter().filter(|model| wanted(&model.id)) {
+        for scenario in scenarios {
+            let (model_id, scenario) = (model.id.clone(), scenario.clone());
+            let asked = Asked {
+                seed: model.seed,
+                context_tokens: model.context_tokens,
+                memory_percent: model.memory_percent,
+            };
+            let cell = Cell { model: model_id, tp: model.tp, scenario, asked };
+            if !cells.contains(&cell) {
+                cells.push(cell);
+            }
+        }
+    }
+    Ok(cells)
+}
+
+/// What is launched, and how often.
+#[derive(Debug, Clone)]
+pub struct Round {
+    /// Indices of cells.
+    pub cells: Vec<usize>,
+    /// How many of the sides run, the first ones.
+    pub sides: usize,
+    /// Launches of each side in each cell.
+    pub repeats: u32,
+    /// Number of the first block.
+    pub block: u32,
+    /// None for a screen.
+    pub stage: Option<Stage>,
+}
+
+impl Round {
+    /// The first launches of all sides in the first `cells` cells.
+    #[must_use]
+    pub fn first(cells: usize, sides: usize, repeats: u32) -> Self {
+        Self { cells: (0..cells).collect(), sides, repeats, block: 0, stage: None }
+    }
+}
+
+impl Plan {
+    /// Baseline and candidate, where the campaign compares two releases of an engine.
+    #[must_use]
+    pub fn compared(&self) -> Option<(&str, &str)> {
+        let (first, second) = (self.sides.first()?, self.sides.get(1)?);
+        (first.engine == second.engine && first.release != second.release)
+            .then_some((first.release.as_str(), second.release.as_str()))
+    }
+
+    /// Engine and release of every side, each once.
+    #[must_use]
+    pub fn releases(&self) -> Vec<(&str, &str)> {
+        let mut releases = Vec::new();
+        for side in &self.sides {
+            let of = (side.engine.as_str(), side.release.as_str());
+            if !releases.contains(&of) {
+                releases.push(of);
+            }
+        }
+        releases
+    }
+}
+
+/// The scenarios of a target; where releases are compared the rungs too, whose latencies gate.
+#[must_use]
+pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
+    let rungs = if compares { target.gate_scenarios.as_slice() } else { &[] };
+    target.scenarios.iter().chain(rungs).cloned().collect()
+}
+
+/// Orders the launches: a cell's repeats one after the other, and in every block each side once,
+/// forwards and backwards in turn (A B, B A, A B, ...), so that drift of the machine falls on all
+/// sides alike.
+#[must_use]
+pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slot> {
+    let Round { cells, sides, repeats, block, stage } = round;
+    let (stage, mut block) = (*stage, *block);
+    let mut slots = Vec::new();
+    for &cell in cells {
+        for repeat in 1..=*repeats {
+            let mut order: Vec<usize> = (0..*sides).collect();
+            if repeat % 2 == 0 {
+                order.reverse();
+            }
+            for (position, side) in (0..).zip(order) {
+                slots.push(Slot { run: next_id(), side, cell, block, position, repeat, stage });
+            }
+            block += 1;
+        }
+    }
+    slots
+}
+
+/// Reads `ENGINE@VERSION`.
+///
+/// # Errors
+/// It is not of that form.
+pub fn parse_beside(text: &str) -> Result<(String, String), String> {
+    match text.split_once('@') {
+        Some((engine, release)) if !engine.is_empty() && !release.is_empty() => {
+            Ok((engine.to_owned(), release.to_owned()))
+        }
+        _ => Err("expected ENGINE@VERSION, such as `redline@v0.9.2`".to_owned()),
+    }
+}
+
+/// Reads `NAME='FLAGS'`. Flags are split at spaces; quotes keep a value together.
+///
+/// # Errors
+/// The name cannot be a part of a path, or a quote stays open.
+pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, flags) = text.split_once('=').ok_or("expected NAME='FLAGS'")?;
+    let fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name.is_empty() || name.len() > 40 || !name.bytes().all(fit) {
+        return Err(format!("`{name}` is not a name of lower-case letters, digits and hyphens"));
+    }
+    let flags = split_flags(flags).ok_or_else(|| format!("a quote stays open in `{flags}`"))?;
+    if flags.is_empty() {
+        return Err(format!("variant `{name}` has no flags"));
+    }
+    Ok((name.to_owned(), flags))
+}
+
+/// Splits at spaces outside quotes; `None` where a quote stays open.
+#[must_use]
+pub fn split_flags(text: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote: Option<char> = None;
+    for character in text.chars() {
+        match quote {
+            Some(open) if character == open => quote = None,
+            Some(_) => word.get_or_insert_default().push(character),
+            None if character == '\'' || character == '"' => {
+                quote = Some(character);
+                word.get_or_insert_default();
+            }
+            None if character.is_whitespace() => words.extend(word.take()),
+            None => word.get_or_insert_default().push(character),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(cells: usize, sides: usize, repeats: u32) -> String {
+        let mut count = 0;
+        let slots = interleave(&Round::first(cells, sides, repeats), || {
+            count += 1;
+            count.to_string()
+        });
+        assert!(slots.iter().map(|slot| slot.run.parse::<u32>().unwrap()).is_sorted());
+        let mut text = String::new();
+        let mut block = None;
+        for slot in slots {
+            if block.replace(slot.block).is_some_and(|before| before != slot.block) {
+                text.push(' ');
+            }
+            assert_eq!(slot.position == 0, text.is_empty() || text.ends_with(' '));
+            text.push(char::from(b'A' + u8::try_from(slot.side).unwrap()));
+            text.push_str(&format!("{}", slot.cell));
+        }
+        text
+    }
+
+    #[test]
+    fn sides_run_forwards_and_backwards_in_turn() {
+        assert_eq!(drawn(1, 2, 4), "A0B0 B0A0 A0B0 B0A0");
+        assert_eq!(drawn(2, 2, 3), "A0B0 B0A0 A0B0 A1B1 B1A1 A1B1");
+        assert_eq!(drawn(1, 3, 2), "A0B0C0 C0B0A0");
+        assert_eq!(drawn(4, 1, 3), "A0 A0 A0 A1 A1 A1 A2 A2 A2 A3 A3 A3");
+    }
+
+    #[test]
+    fn every_side_of_a_cell_is_launched_once_a_block() {
+        let slots = interleave(&Round::first(3, 2, 5), String::new);
+        assert_eq!(slots.len(), 30);
+        for pair in slots.chunks(2) {
+            assert_eq!((pair[0].block, pair[0].cell), (pair[1].block, pair[1].cell));
+            assert_ne!(pair[0].side, pair[1].side);
+        }
+    }
+
+    #[test]
+    fn a_variant_is_a_name_and_flags() {
+        let read = |text| parse_variant(text).map(|(name, flags)| format!("{name}: {flags:?}"));
+        assert_eq!(
+            read("big=--max-batch-size 8 --name 'a b'").unwrap(),
+            r#"big: ["--max-batch-size", "8", "--name", "a b"]"#
+        );
+        for bad in ["big", "=--x", "Big=--x", "a/b=--x", "a=", "a='--x"] {
+            assert!(read(bad).is_err(), "`{bad}` was taken");
+        }
+    }
+
+    #[test]
+    fn a_model_that_the_target_does_not_list_is_refused() {
+        let target = schema::target::parse(
+            "match = {}\nscenarios = [\"a\", \"b\"]\nrepeats = 3\n\
+             gate_scenarios = [\"rung\"]\n\
+             models = [{ id = \"m\", tp = 1 }, { id = \"n\", tp = 2 }]\n",
+        )
+        .unwrap();
+        assert_eq!(scenarios(&target, false), ["a", "b"]);
+        assert_eq!(scenarios(&target, true), ["a", "b", "rung"]);
+        assert_eq!(cells(&target, &[], &scenarios(&target, false)).unwrap().len(), 4);
+        let one = cells(&target, &["n".into()], &["b".into(), "b".into()]).unwrap();
+        assert_eq!(
+            one,
+            [Cell { model: "n".into(), tp: 2, scenario: "b".into(), ..Cell::default() }]
+        );
+        let error = cells(&target, &["x".into()], &["a".into()]).unwrap_err();
+        assert_eq!(error.to_string(), "error: the target has no model `x`; it lists m, n");
+    }
+}

@@ -1,0 +1,219 @@
+//! The end of a campaign whose runs are done: its own record, the pages, the commit, the table.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
+use schema::comparison::Diff;
+use schema::exit::Exit;
+use schema::run::{Absent, RunRecord};
+use schema::verdict::Verdict;
+use serde_json::Value;
+
+use crate::executor::journal::{Journal, Line, State};
+use crate::executor::ready::Ready;
+use crate::lab;
+use crate::node::record::is_bad;
+use crate::plan::Slot;
+use crate::publish::beside;
+use crate::publish::{Registry, write_campaign};
+use crate::stop::Stop;
+use crate::world::World;
+
+/// Records, publishes and shows what was measured. The exit code is the campaign's answer.
+///
+/// # Errors
+/// A record is refused, or a tool fails.
+pub fn finish(
+    world: &World,
+    ready: &Ready,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
+    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    let overlay = journal.places().overlay();
+    let compared = match ready.compared() {
+        Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &overlay)?),
+        None => None,
+    };
+    let mut campaign = campaign_record(world, ready, records, (&journal.state, compared.as_ref()));
+    write_campaign(&overlay, &mut campaign)?;
+    let committed = match ready.commits {
+        true => Some(commit(world, ready, registry, records, journal)?),
+        false => None,
+    };
+    if let Some(lab) = &ready.lab {
+        let exit = lab::tell(world, (ready, lab), registry, journal)?;
+        print_paths(world, ready, committed.flatten().as_deref());
+        return Ok(exit);
+    }
+    let uncommitted = committed.is_none().then_some(overlay.as_path());
+    for (engine, release) in ready.plan.releases() {
+        world.console.answer("");
+        registry.print_table(ready.named(engine, release), uncommitted)?;
+    }
+    if let Some(table) = beside::table(&ready.plan, records) {
+        world.console.answer("");
+        world.console.answer(table.trim_end());
+    }
+    world.console.answer("");
+    match committed {
+        Some(commit) => print_paths(world, ready, commit.as_deref()),
+        None => {
+            let shown = world.places.shown(&overlay);
+            world.console.answer(&format!("records  {shown} (not committed)"));
+        }
+    }
+    let compared = match ready.compared() {
+        Some((baseline, candidate)) => {
+            step(&format!("Compare {} with {baseline}", candidate.release));
+            world.console.answer("");
+            registry.diff(baseline, candidate, uncommitted)?
+        }
+        _ => Exit::Well,
+    };
+    let bad = records.iter().filter(|record| is_bad(record)).count();
+    if bad > 0 {
+        let of = records.len();
+        world
+            .console
+            .note(&format!("{bad} of {of} runs failed or are INVALID; their records say why"));
+        return Ok(Exit::Worse);
+    }
+    Ok(compared)
+}
+
+/// Renders the pages, commits everything and builds the site. Returns the commit.
+fn commit(
+    world: &World,
+    ready: &Ready,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    journal: &mut Journal,
+) -> Result<Option<String>, Stop> {
+    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    let overlay = journal.places().overlay();
+    step("Render pages");
+    registry.render_pages(&overlay)?;
+    step("Commit the records");
+    // What is in the registry already is not added again, should the word of it be lost.
+    let commit = match journal.state.committed.clone() {
+        Some(commit) => commit,
+        None => registry.record(&overlay, &message(ready, records))?,
+    };
+    if journal.state.committed.is_none() {
+        journal.note(Line::Committed { commit: commit.clone() })?;
+    }
+    step("Build the site");
+    registry.build_site(&world.places.site())?;
+    Ok(commit)
+}
+
+/// The campaign's record, not yet signed.
+fn campaign_record(
+    world: &World,
+    ready: &Ready,
+    records: &[RunRecord],
+    (state, compared): (&State, Option<&Diff>),
+) -> CampaignRecord {
+    let plan = &ready.plan;
+    // A run that was tried again is planned once.
+    let slots = state.jobs.iter().flat_map(|job| &job.planned.slots);
+    let slots: BTreeMap<&str, &Slot> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
+    let planned = slots.into_values().map(|slot| PlannedRun {
+        run: slot.run.clone(),
+        engine: plan.sides[slot.side].engine.clone(),
+        release: plan.sides[slot.side].release.clone(),
+        model: plan.cells[slot.cell].model.clone(),
+        scenario: plan.cells[slot.cell].scenario.clone(),
+        block: slot.block,
+        position: slot.position,
+        stage: slot.stage,
+    });
+    let mut releases: Vec<String> = Vec::new();
+    for side in &plan.sides {
+        if !releases.contains(&side.release) {
+            releases.push(side.release.clone());
+        }
+    }
+    // Of all launches: machines that worked at once took their times.
+    let wall_us: u64 = state.jobs.iter().map(|job| job.wall_us).sum();
+    let budget = [("wall_us_expected", ready.expected_us), ("wall_us", wall_us)];
+    let noise_floor = compared.and_then(|diff| diff.noise_pct.get(&plan.campaign)).cloned();
+    let noise_floor = noise_floor.filter(|noise| !noise.is_empty());
+    let mut absent = Absent::new();
+    let of_lab = ready.lab.as_ref().map(|lab| lab.outline.policy.clone());
+    let policy = compared.map(|diff| diff.policy.clone()).or(of_lab);
+    if policy.is_none() {
+        absent.insert("policy".to_owned(), "nothing was compared".to_owned());
+    }
+    if noise_floor.is_none() {
+        let reason = "no release was launched twice in succession beside another";
+        absent.insert("noise_floor".to_owned(), reason.to_owned());
+    }
+    CampaignRecord {
+        schema: SCHEMA.to_owned(),
+        id: plan.campaign.clone(),
+        record_sha256: String::new(),
+        command: ready.command.iter().map(|word| world.identity.redact(word)).collect(),
+        releases,
+        hardware: ready.hardware.0.id.clone(),
+        plan: planned.collect(),
+        policy,
+        noise_floor,
+        verdicts: compared.map(|diff| verdicts(diff, &plan.campaign)).unwrap_or_default(),
+        budget: budget.map(|(key, us)| (key.to_owned(), Value::from(us))).into(),
+        lab: ready.lab.as_ref().map(|lab| Box::new(lab.asked.clone())),
+        status: match records.iter().any(is_bad) || records.len() < state.runs_planned().len() {
+            true => CampaignStatus::Partial,
+            false => CampaignStatus::Complete,
+        },
+        absent,
+    }
+}
+
+/// What this campaign says of everything that gates.
+fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
+    let cells = compared.cells.iter().filter(|cell| cell.judged.as_deref() == Some(campaign));
+    let rows = cells.flat_map(|cell| &cell.rows).filter(|row| row.gates);
+    rows.map(|row| row.verdict.clone()).collect()
+}
+
+/// The commit's message: what was measured, on what, how it went.
+fn message(ready: &Ready, records: &[RunRecord]) -> String {
+    let mut engine = "";
+    let mut sides: Vec<String> = Vec::new();
+    for side in &ready.plan.sides {
+        // The engine is named where it changes.
+        let named = (side.engine != engine).then(|| format!("{} ", side.engine));
+        sides.push(format!("{}{}", named.unwrap_or_default(), side.title()));
+        engine = &side.engine;
+    }
+    let bad = records.iter().filter(|record| is_bad(record)).count();
+    let failed = if bad == 0 { String::new() } else { format!(", {bad} failed or invalid") };
+    let measured = match &ready.lab {
+        Some(lab) => format!("lab {}", lab.asked.id),
+        None => sides.join(" and "),
+    };
+    format!(
+        "results: {measured} on {}\n\nruns: {}{failed}; campaign {}\n",
+        ready.hardware.0.id,
+        records.len(),
+        ready.plan.campaign,
+    )
+}
+
+fn print_paths(world: &World, ready: &Ready, commit: Option<&str>) {
+    let results = ready.registry.join("results");
+    let shown = |path: &Path| world.places.shown(path);
+    let answer = |text: String| world.console.answer(&text);
+    for (engine, release) in ready.plan.releases() {
+        let page = schema::path::of_page(engine, release, &ready.hardware.0.id);
+        answer(format!("page     {}", shown(&results.join(page))));
+    }
+    answer(format!("site     {}", shown(&world.places.site().join("index.html"))));
+    if let Some(commit) = commit {
+        answer(format!("commit   {commit}"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Finishes a campaign from the folders of its jobs alone: what they hold is verified, recorded,
+//! committed and rendered. Nothing is built, fetched or measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schema::exit::Exit;
+
+use crate::cli::Ingest;
+use crate::executor::collect::{self, check, collect};
+use crate::executor::job::{Job, JobPlaces};
+use crate::executor::journal::{Journal, Line, PlannedJob, Reached};
+use crate::executor::ready::Ready;
+use crate::files::{self, FileError};
+use crate::lock::Lock;
+use crate::plan::release::is_development;
+use crate::plan::{Plan, Slot};
+use crate::publish::Registry;
+use crate::publish::finish::finish;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// Runs `ingest`.
+///
+/// # Errors
+/// The folder holds no jobs, or jobs of several campaigns; a file is not what its node wrote; the
+/// registry cannot take records.
+pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
+    world.tools.check()?;
+    let _lock = Lock::take(&world.places.lock(), world.pid)?;
+    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    step("Look at what was collected");
+    let found = jobs_below(&flags.dir)?;
+    let campaign = campaign_of(&found, &flags.dir)?;
+    let places = world.places.campaign(&campaign);
+    let (mut journal, _) = Journal::open(places.clone())?;
+    if journal.state.finished {
+        return Err(Stop::wrong_use(format!("campaign {campaign} is finished already"))
+            .with_hint("its records are in the registry, or below `target/campaigns`"));
+    }
+    let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let registry =
+        Registry { tools: &world.tools, dir: &registry_dir, interrupt: &world.interrupt };
+    let mut ready = match journal.state.ready.clone() {
+        Some(ready) => ready,
+        None => {
+            let ready = ready_of(world, &campaign, &found, &registry_dir);
+            journal.note(Line::Campaign(Box::new(ready.clone())))?;
+            ready
+        }
+    };
+    ready.registry.clone_from(&registry_dir);
+    if ready.commits {
+        registry.preflight()?;
+    }
+    step("Verify and take the records");
+    for (dir, job) in &found {
+        take(&mut journal, dir, job)?;
+    }
+    let records = collect::records(&places.overlay())?;
+    let Some(first) = records.first() else {
+        return Err(Stop::wrong_use(format!("no block of campaign {campaign} was finished"))
+            .with_hint("`release-bench --resume` goes on with it where it was begun"));
+    };
+    first.hardware.id.clone_into(&mut ready.hardware.0.id);
+    let planned: BTreeSet<&String> = journal.state.runs_planned();
+    let missing = planned.len().saturating_sub(records.len());
+    if missing > 0 {
+        world.console.note(&format!("{missing} of {} runs are not there", planned.len()));
+    }
+    let exit = finish(world, &ready, &registry, &records, &mut journal)?;
+    journal.note(Line::Finished)?;
+    Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
+}
+
+/// Every job below a folder, in the order of their runs.
+fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
+    if !dir.is_dir() {
+        return Err(Stop::wrong_use(format!("`{}` is no folder", dir.display())));
+    }
+    let files = collect::files_below(dir).into_iter();
+    let jobs = files.filter(|path| path.file_name().is_some_and(|name| name == "job.json"));
+    let read = |path: PathBuf| {
+        let dir = path.parent().unwrap_or(Path::new(".")).to_owned();
+        JobPlaces::at(&dir).job().map(|job| (dir, job))
+    };
+    let mut found = jobs.map(read).collect::<Result<Vec<_>, _>>()?;
+    let first = |job: &Job| job.slots.first().map(|slot| slot.run.clone());
+    found.sort_by_key(|(_, job)| (first(job), job.key.clone()));
+    Ok(found)
+}
+
+fn campaign_of(found: &[(PathBuf, Job)], dir: &Path) -> Result<String, Stop> {
+    let campaigns: BTreeSet<&str> = found.iter().map(|(_, job)| job.campaign.as_str()).collect();
+    let named: Vec<&str> = campaigns.into_iter().collect();
+    match named.as_slice() {
+        [one] if schema::id::is_ulid(one) => Ok((*one).to_owned()),
+        [one] => Err(Stop::wrong_use(format!("`{one}` is no campaign's id"))),
+        [] => Err(Stop::wrong_use(format!("no job lies in `{}`", dir.display()))
+            .with_hint("give a campaign's folder, or the folder with the folders of its jobs")),
+        several => Err(Stop::wrong_use(format!(
+            "jobs of several campaigns lie in `{}`: {}",
+            dir.display(),
+            several.join(", ")
+        ))),
+    }
+}
+
+/// What the jobs tell of their campaign. What only its controller knew is left out: confirmations
+/// that were never planned, and how long it was expected to take.
+fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &Path) -> Ready {
+    let job = &found[0].1;
+    let mut cells = BTreeMap::new();
+    let mut slots: Vec<Slot> = Vec::new();
+    for (_, job) in found {
+        for slot in &job.slots {
+            cells.entry(slot.cell).or_insert_with(|| (job.cell.clone(), job.expected_us.clone()));
+            if !slots.iter().any(|other| other.run == slot.run) {
+                slots.push(slot.clone());
+            }
+        }
+    }
+    slots.sort_by(|a, b| a.run.cmp(&b.run));
+    // The plan may have had cells that no job tells of.
+    let last = cells.keys().next_back().copied().unwrap_or(0);
+    let (ready_cells, each_us): (Vec<_>, Vec<_>) = (0..=last)
+        .map(|at| {
+            cells
+                .range(at..)
+                .next()
+                .map_or_else(|| (job.cell.clone(), Vec::new()), |(_, cell)| cell.clone())
+        })
+        .unzip();
+    let released = |side: &crate::executor::job::JobSide| {
+        let facts = &side.built.facts;
+        facts.dirty != Some(true) && !is_development(&facts.release)
+    };
+    Ready {
+        command: world.command.clone(),
+        executor: job.executor.clone(),
+        slurm_options: Vec::new(),
+        plan: Plan {
+            campaign: campaign.to_owned(),
+            sides: job.sides.iter().map(|side| side.built.side.clone()).collect(),
+            cells: ready_cells.iter().map(|cell| cell.cell.clone()).collect(),
+            slots,
+        },
+        sides: job.sides.clone(),
+        // Nothing of it is launched any more.
+        inputs: vec![Vec::new(); ready_cells.len()],
+        cells: ready_cells,
+        hardware: job.hardware.clone().unwrap_or_default(),
+        on_gpu: job.on_gpu,
+        confirm_pairs: None,
+        commits: job.url.is_none() && job.sides.iter().all(released),
+        registry: registry.to_owned(),
+        expected_us: 0,
+        each_us,
+        url: job.url.clone(),
+        timeout_s: job.timeout_s,
+        max_gpu_hours: None,
+        lab: None,
+    }
+}
+
+/// Takes what a job has made, unless that was done before.
+fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
+    let known = journal.state.jobs.iter().find(|entry| entry.planned.key == job.key);
+    if known.is_some_and(|entry| entry.reached == Reached::Checked) {
+        return Ok(());
+    }
+    if known.is_none() {
+        let attempt = job.key.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(1);
+        let planned = PlannedJob {
+            key: job.key.clone(),
+            cell: job.slots.first().map_or(0, |slot| slot.cell),
+            slots: job.slots.clone(),
+            attempt,
+            lost: attempt - 1,
+            excluded_nodes: Vec::new(),
+        };
+        let stage = job.slots.first().and_then(|slot| slot.stage);
+        journal.note(Line::Planned { stage, jobs: vec![planned] })?;
+    }
+    let overlay = journal.places().overlay();
+    let (progress, runs) = collect(&JobPlaces::at(dir), &overlay)?;
+    check(&overlay, &runs)?;
+    keep(dir, &journal.places().jobs().join(&job.key))?;
+    let key = &job.key;
+    journal.note(Line::Collected { job: key.clone(), runs, wall_us: progress.wall_us })?;
+    Ok(journal.note(Line::Checked { job: key.clone() })?)
+}
+
+/// Copies a job's folder to where jobs of this clone lie.
+fn keep(from: &Path, to: &Path) -> Result<(), Stop> {
+    let same = |path: &Path| path.canonicalize().ok();
+    if to.is_dir() && same(from) == same(to) {
+        return Ok(());
+    }
+    for path in collect::files_below(from) {
+        let Ok(below) = path.strip_prefix(from) else { continue };
+        let to = to.join(below);
+        files::make_dir(to.parent().unwrap_or(Path::new(".")))?;
+        fs::copy(&path, &to).map_err(FileError::at("copy", &path))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! From finished records to a commit, pages and a table, through the registry's and the site's
+//! own tools.
+
+pub mod beside;
+pub(crate) mod finish;
+pub(crate) mod ingest;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use schema::campaign::CampaignRecord;
+use schema::canonical::{record_sha256, to_file_text};
+use schema::comparison::Diff;
+use schema::exit::Exit;
+use schema::run::RunRecord;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::files;
+use crate::node::record::RecordError;
+use crate::process::{self, Interrupt};
+use crate::stop::Stop;
+use crate::tools::{RESULTS, SITE, ToolError, Tools};
+
+/// The registry that a campaign writes to.
+#[derive(Debug)]
+pub struct Registry<'a> {
+    pub tools: &'a Tools,
+    /// The repository that holds `results/`.
+    pub dir: &'a Path,
+    pub interrupt: &'a Interrupt,
+}
+
+/// Writes a run's record below `overlay`, laid out like `results/`.
+///
+/// # Errors
+/// The record has no place, or the folder is not writable.
+pub fn write_run(overlay: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
+    write(overlay, &schema::path::of_run(record).map_err(RecordError::from)?, record)
+}
+
+/// Signs a campaign's record and writes it below `overlay`.
+///
+/// # Errors
+/// The record has no place, or the folder is not writable.
+pub fn write_campaign(overlay: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
+    record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
+    write(overlay, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
+}
+
+/// Writes any record at its place below `overlay`.
+///
+/// # Errors
+/// The record has no JSON form, or the folder is not writable.
+pub fn write<T: Serialize>(overlay: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
+    let path = overlay.join(place);
+    let text = to_file_text(record).map_err(RecordError::from)?;
+    files::write_whole(&path, text.as_bytes())?;
+    Ok(path)
+}
+
+impl Registry<'_> {
+    /// Asks whether a commit could be made: before hours of measuring, not after.
+    ///
+    /// # Errors
+    /// It could not; the registry has said why.
+    pub fn preflight(&self) -> Result<(), Stop> {
+        let mut command = self.tools.results("preflight");
+        command.arg("--registry").arg(self.dir);
+        self.must(command, RESULTS, "preflight")
+    }
+
+    /// Renders the Markdown pages of the overlay's releases into the overlay.
+    ///
+    /// # Errors
+    /// The site's tool fails.
+    pub fn render_pages(&self, overlay: &Path) -> Result<(), Stop> {
+        let mut command = self.tools.site("pages");
+        command.arg("--registry").arg(self.dir).arg("--overlay").arg(overlay);
+        command.arg("--only-overlay").arg("--out").arg(overlay);
+        self.must(command, SITE, "pages")
+    }
+
+    /// Commits the overlay; returns the commit where the tool states it.
+    ///
+    /// # Errors
+    /// The records are not sound, or the commit cannot be made.
+    pub fn record(&self, overlay: &Path, message: &str) -> Result<Option<String>, Stop> {
+        let mut command = self.tools.results("record");
+        command.arg(overlay).arg("--registry").arg(self.dir);
+        command.args(["--message", message, "--json"]);
+        let written = process::capture(&mut command, self.interrupt)?;
+        if !written.status.success() {
+            eprint!("{}", written.stderr);
+            return Err(ended(RESULTS, "record", written.status));
+        }
+        let answer: Value = serde_json::from_str(&written.stdout).unwrap_or_default();
+        Ok(answer.get("commit").and_then(Value::as_str).map(str::to_owned))
+    }
+
+    /// Builds the HTML site.
+    ///
+    /// # Errors
+    /// The site's tool fails.
+    pub fn build_site(&self, out: &Path) -> Result<(), Stop> {
+        let mut command = self.tools.site("build");
+        command.arg("--registry").arg(self.dir).arg("--out").arg(out);
+        self.must(command, SITE, "build")
+    }
+
+    /// Prints a release's table on standard output; `overlay` holds records that are not committed.
+    ///
+    /// # Errors
+    /// The site's tool fails.
+    pub fn print_table(&self, of: Named<'_>, overlay: Option<&Path>) -> Result<(), Stop> {
+        let mut command = self.tools.site("table");
+        command.arg("--registry").arg(self.dir);
+        command.args(["--engine", of.engine, "--release", of.release, "--hardware", of.hardware]);
+        if let Some(overlay) = overlay {
+            command.arg("--overlay").arg(overlay);
+        }
+        ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
+    }
+
+    /// How `of` compares with `baseline`, as the registry judges it.
+    ///
+    /// # Errors
+    /// The registry's tool could not compare.
+    pub fn compare(&self, baseline: &str, of: Named<'_>, overlay: &Path) -> Result<Diff, Stop> {
+        let mut command = self.comparison(baseline, of, Some(overlay));
+        command.args(["--format", "json"]);
+        let answer = process::capture(&mut command, self.interrupt)?;
+        let unreadable = |error: serde_json::Error| ToolError::Answer {
+            name: RESULTS,
+            verb: "diff",
+            detail: error.to_string(),
+        };
+        match answer.status.code() {
+            Some(0 | 1 | 3) => Ok(serde_json::from_str(&answer.stdout).map_err(unreadable)?),
+            _ => {
+                eprint!("{}", answer.stderr);
+                Err(ended(RESULTS, "diff", answer.status))
+            }
+        }
+    }
+
+    /// Prints how `of` compares with `baseline`; the exit code of that is the answer.
+    ///
+    /// # Errors
+    /// The registry's tool could not compare.
+    pub fn diff(
+        &self,
+        baseline: &str,
+        of: Named<'_>,
+        overlay: Option<&Path>,
+    ) -> Result<Exit, Stop> {
+        let mut command = self.comparison(baseline, of, overlay);
+        let status = process::show(&mut command, self.interrupt)?;
+        match status.code() {
+            Some(0) => Ok(Exit::Well),
+            Some(1) => Ok(Exit::Worse),
+            Some(3) => Ok(Exit::Inconclusive),
+            _ => Err(ended(RESULTS, "diff", status)),
+        }
+    }
+
+    fn comparison(&self, baseline: &str, of: Named<'_>, overlay: Option<&Path>) -> Command {
+        let mut command = self.tools.results("diff");
+        command.args([baseline, of.release, "--registry"]).arg(self.dir);
+        command.args(["--engine", of.engine, "--hardware", of.hardware]);
+        if let Some(overlay) = overlay {
+            command.arg("--overlay").arg(overlay);
+        }
+        command
+    }
+
+    /// Runs a tool for its effect: what it says on standard output is not the campaign's answer.
+    fn must(
+        &self,
+        mut command: Command,
+        name: &'static str,
+        verb: &'static str,
+    ) -> Result<(), Stop> {
+        ended_well(name, verb, process::show(command.stdout(Stdio::null()), self.interrupt)?)
+    }
+}
+
+/// A release of an engine on a hardware.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    pub engine: &'a str,
+    pub release: &'a str,
+    pub hardware: &'a str,
+}
+
+fn ended_well(name: &'static str, verb: &'static str, status: ExitStatus) -> Result<(), Stop> {
+    if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
+}
+
+/// A tool that has said why it failed.
+#[must_use]
+pub fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
+    ToolError::Ended { name, verb, status }.into()
+}
