@@ -1,4 +1,5 @@
-//! `redline-bench`: flags in, one measurement out. Everything else is in the library.
+//! Entry point of `redline-bench`: parses the flags and runs one command. Everything else is in the
+//! library.
 
 use std::process::ExitCode;
 
@@ -7,10 +8,11 @@ use suite::command::{
     audit, export, first_answer, manual, plan, probe, run, search, serving, sweep, verify_manifest,
 };
 
-/// Measures a server of language models over its OpenAI-compatible HTTP interface.
+/// Measures an LLM server over its OpenAI-compatible HTTP interface.
 ///
-/// A scenario says what is asked and when, an engine file how this kind of server is asked, a data
-/// set and a tokenizer give the prompts. All four are files: nothing is fetched, nothing is assumed.
+/// A scenario file defines the requests and their send times, an engine file the server's routes
+/// and features; a dataset and a tokenizer give the prompts. All four are local files: nothing is
+/// downloaded.
 #[derive(Debug, Parser)]
 #[command(name = "redline-bench", version, after_long_help = EXAMPLE)]
 struct Flags {

@@ -1,4 +1,5 @@
-//! `redline-emitter`: a scripted server to test clients with. It measures nothing.
+//! `redline-emitter`: the mock server for tests of clients. It streams tokens at known times and
+//! measures nothing.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,31 +20,31 @@ use suite::emitter::paced::{Pace, PacedEmitter};
 use suite::emitter::script::Script;
 use suite::emitter::server::Emitter;
 
-/// Plays a script of server-sent events to whoever asks.
+/// Streams scripted or evenly paced tokens to clients under test.
 ///
 /// Prints one line `ready http://127.0.0.1:PORT` on standard error, then serves until its standard
-/// input closes or it is ended. The script is JSON; its shape is documented in
-/// `suite/src/emitter/script.rs`. Without a script every request gets a steady stream of tokens,
-/// as many as it asks for.
+/// input closes or it receives a signal. The script is JSON; its format is documented in
+/// `suite/src/emitter/script.rs`. Without a script every request gets a steady stream of as many
+/// tokens as it requests.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Script to play.
+    /// Script to play, as JSON.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Instead of playing a script, answer every completion with as many tokens as it asks for:
-    /// the first so long after the request, the others so far apart. One thread serves thousands
-    /// of streams, awake on its core. Ended by SIGTERM or SIGINT, it writes its log.
+    /// Instead of playing a script, answer every completion with as many tokens as it requests: the
+    /// first FIRST_US after the request, the others GAP_US apart. One thread serves thousands of
+    /// streams and polls without sleeping. On SIGTERM or SIGINT the server writes its log and ends.
     #[arg(long, value_name = "FIRST_US:GAP_US", conflicts_with = "script")]
     pace: Option<Pace>,
-    /// Write when it truly read and wrote, as JSON lines: one an event, or one a request where it
-    /// is paced.
+    /// Write the true time of every read and write, as JSON lines: one per event, or one per
+    /// request with `--pace`.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Address to listen on; port 0 takes a free one.
+    /// Address to listen on; port 0 takes a free port.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     listen: SocketAddr,
-    /// Serve until ended, whatever standard input does.
+    /// Serve until a signal arrives, even after standard input closes.
     #[arg(long)]
     detach: bool,
 }
@@ -78,7 +79,7 @@ fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
         });
     }
     let mut log = flags.log.as_deref().map(create).transpose()?.map(BufWriter::new);
-    // How many clients will come, only they know.
+    // The number of clients is not known in advance, so the limit is raised as far as it goes.
     allow_files(u64::MAX, 0)?;
     let emitter = PacedEmitter::bind(flags.listen, pace)
         .with_context(|| format!("cannot listen on `{}`", flags.listen))?;

@@ -1,5 +1,5 @@
-//! `redline-floor`: the least that a client can do, beside which others are measured. It reads raw
-//! sockets and counts events without looking into them; it judges nothing.
+//! `redline-floor`: a raw-socket client that does the least work possible, as the lower bound to
+//! which other clients are compared. It counts events without parsing them and judges nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,33 +15,37 @@ use suite::client::limits::allow_files;
 use suite::clock::monotonic_ns;
 use suite::measure::summary::summarize;
 
-/// What every event of a completion begins with, and none of another kind.
+/// Bytes with which every event of a completion begins; no other event begins with them.
 const EVENT: &[u8] = b"data: {\"id\"";
-/// Of a cut event's beginning, at most so much is carried to the next read.
+/// Bytes carried over to the next read, so that an event whose beginning was cut in two is found.
 const CARRY: usize = EVENT.len() - 1;
-/// Silence of this length ends the run.
+/// Longest silence of the server, in milliseconds, after which the run ends with an error.
 const SILENCE_MS: u16 = 20_000;
-/// The last of the wait for a send is spent awake.
+/// Last part of the wait before a send, in nanoseconds, spent polling the clock: a sleep wakes too
+/// late.
 const AWAKE_NS: u64 = 60_000;
 
-/// Asks `redline-emitter --pace` for streams of tokens and prints what came, as JSON.
+/// Requests token streams from `redline-emitter --pace` and prints TTFT and ITL, as JSON.
 ///
-/// It opens all connections, sends all requests, and counts what it reads. With `--requests-per-s`
-/// it sends at that rate and reads nothing: what is left is how late a send can be.
+/// It opens all connections, sends all requests, and counts the events it reads. With
+/// `--requests-per-s` it sends at that rate and reads nothing, which shows how late a send can be
+/// at best.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
+    /// Address of the mock server.
     #[arg(long, value_name = "HOST:PORT")]
     address: SocketAddr,
-    /// Connections, each with one request; with `--requests-per-s` they take turns.
+    /// Connections, each with one request; with `--requests-per-s` the requests rotate over them.
     #[arg(long)]
     streams: usize,
-    /// Tokens of each answer.
+    /// Output tokens of each request.
     #[arg(long)]
     tokens: usize,
     /// Send at this rate, and read nothing.
     #[arg(long, value_name = "RATE", requires = "requests")]
     requests_per_s: Option<u32>,
+    /// Number of requests to send at `--requests-per-s`.
     #[arg(long)]
     requests: Option<u64>,
 }
@@ -81,7 +85,7 @@ fn run(flags: &Flags) -> anyhow::Result<Value> {
     }
 }
 
-/// How late each of `requests` requests is written.
+/// Sends `requests` requests at `rate` per second and returns the distribution of send lags.
 fn send_in_time(
     mut sockets: Vec<TcpStream>,
     request: &str,
@@ -107,7 +111,7 @@ fn send_in_time(
     Ok(json!({"lag_us": summarize(lags_ns)}))
 }
 
-/// A connection and what came over it.
+/// One connection of the raw-socket client and the events read from it so far.
 struct Reader {
     socket: TcpStream,
     sent_ns: u64,
