@@ -1,8 +1,9 @@
-//! What was seen beside a run, in the few lines of the closing table.
+//! Telemetry summary of a run for the closing table: one line each for server, machine and GPUs.
 
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Telemetry};
 
-/// A line a source: its name, and what it told. What told nothing has none.
+/// Lines about the telemetry of a run, each a source and its figures. A source that reported
+/// nothing has no line.
 pub fn looks(telemetry: &Telemetry, joules_per_token: Option<f64>) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |head: &str, text: String| {

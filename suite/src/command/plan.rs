@@ -1,4 +1,4 @@
-//! `redline-bench plan`: the requests of a scenario, without sending any.
+//! `redline-bench plan`: draws the requests of a scenario without sending them.
 
 use std::path::{Path, PathBuf};
 
@@ -15,28 +15,28 @@ use crate::workload::dataset::Dataset;
 use crate::workload::pack::{Plan, plan};
 use crate::workload::tokenizer::Tokenizer;
 
-/// Draw a scenario's requests and print what they are, without a server.
+/// Draw a scenario's requests and print a summary, without a server.
 ///
-/// The plan holds every prompt's token ids, output length and send time. The hash over them must
-/// come out the same on every machine; runs with different hashes are not compared. A saved plan
-/// is sent as it is by `redline-bench run --plan`.
+/// The plan holds every prompt's token ids, output length and send time. The hash over them is the
+/// same on every machine; runs with different hashes are not compared. `redline-bench run --plan`
+/// sends a saved plan unchanged.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct PlanFlags {
-    /// Scenario file; its stem is the scenario's id.
+    /// Scenario file; the file name without extension is the scenario's id.
     #[arg(long, value_name = "FILE")]
     scenario: PathBuf,
-    /// What the scenario's pack draws from: conversations as a JSON array in ShareGPT's shape, or a
-    /// file of one request a line. Packs that make their own prompts need none.
+    /// Dataset that the scenario samples from: conversations as a JSON array in ShareGPT's format,
+    /// or a JSONL file with one request per line. Scenarios that generate their prompts need none.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
-    /// How prompts would go over the wire.
+    /// Form in which prompts would be sent.
     #[arg(long, value_enum, default_value_t = Form::TokenIds)]
     prompt_form: Form,
-    /// Save the plan as JSON, byte for byte the same wherever it is drawn.
+    /// Save the plan as JSON; the bytes are the same on every machine.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -56,10 +56,10 @@ enum Form {
     Text,
 }
 
-/// Runs the command.
+/// Runs `redline-bench plan` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be read, or gives too few requests; the manifest cannot be written.
+/// An input cannot be read or yields too few requests, or the plan cannot be written.
 pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     let file = ScenarioFile::open(&flags.scenario)?;
     let form = match flags.prompt_form {
@@ -93,21 +93,21 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Draws the plan of a scenario from its files.
+/// Draws the plan of a scenario (requests, send times, warm-up) from dataset and tokenizer.
 pub fn drawn(
     file: &ScenarioFile,
     dataset: Option<&Path>,
     tokenizer: &Tokenizer,
     form: PromptForm,
 ) -> anyhow::Result<Plan> {
-    // A file that the pack does not draw from would still be named in the record.
+    // A dataset that the scenario does not sample from is ignored, else the record would name it.
     let dataset = dataset.filter(|_| file.scenario.workload.dataset.is_some());
     let dataset = dataset.map(Dataset::open).transpose()?;
     plan(&file.id, &file.scenario, dataset.as_ref(), tokenizer, form)
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
 
-/// Opens a saved plan and sees that it is whole and can be sent.
+/// Opens a saved plan and checks that it is unchanged and that this engine can receive it.
 pub fn replayed(
     path: &Path,
     tokenizer: &Tokenizer,

@@ -28,7 +28,7 @@ use crate::telemetry::{Ranks, Watch};
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Priming requests in flight at a time. Each asks for one token, and none is timed.
+/// Priming requests in flight at a time. Each asks for one token and is not timed.
 const PRIMING_CONCURRENCY: u64 = 8;
 
 /// Everything that one benchmark run needs: server, scenario, plan, limits and sampling interval.

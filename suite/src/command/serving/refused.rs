@@ -1,11 +1,12 @@
-//! Flags of the tools that are not followed. Those that would change what is measured, or ask for a
-//! file that would not be there, are refused by name; those that change neither are taken.
+//! Flags of the other tools that `redline-bench serving` does not support. A flag that would change
+//! the measurement or ask for a file that is not written is refused by name; a flag without such an
+//! effect is accepted and ignored.
 
 use anyhow::bail;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 
-/// Flags, and what to do instead.
+/// Refused flags, and a hint for each group about what to do instead.
 const REFUSED: &[(&[&str], &str)] = &[
     (
         &["apply-chat-template", "chat-template-kwargs"],
@@ -64,7 +65,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["print-requests"], "`redline-bench plan` shows what would be sent"),
 ];
 
-/// Flags without effect on what is measured or written.
+/// Accepted flags that affect neither the measurement nor the files written.
 const TAKEN: &[&str] = &[
     "trust-remote-code",
     "request-id-prefix",
@@ -74,13 +75,15 @@ const TAKEN: &[&str] = &[
     "flush-cache-timeout",
 ];
 
-/// The first flag that was given and is not followed, and what to do instead.
+/// First refused flag on the command line and its hint; `None` if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused(Option<(&'static str, &'static str)>);
 
 impl Refused {
+    /// Checks that no refused flag was given.
+    ///
     /// # Errors
-    /// There is such a flag.
+    /// A refused flag was given; the message names it and the hint.
     pub fn check(self) -> anyhow::Result<()> {
         match self.0 {
             None => Ok(()),
@@ -95,7 +98,7 @@ impl Refused {
 impl Args for Refused {
     fn augment_args(command: Command) -> Command {
         let refused = REFUSED.iter().flat_map(|(names, _)| names.iter());
-        // What follows such a flag is its own, however many words it is.
+        // An unknown number of values may follow such a flag, so all of them are accepted.
         let unseen = |name| Arg::new(name).long(name).num_args(0..).hide(true);
         command.args(refused.chain(TAKEN).copied().map(unseen))
     }

@@ -1,4 +1,5 @@
-//! From the flags of a tool to the scenario that asks what the tool would. Pure: reads no file.
+//! Translates the flags of a tool into the scenario with the workload that the tool would send.
+//! Reads no file.
 
 use anyhow::{Context, bail, ensure};
 use schema::scenario::{
@@ -11,20 +12,20 @@ use super::ServingFlags;
 use super::flags::{BodyFlags, SendingFlags, WorkloadFlags};
 use super::tool::{Backend, DatasetName, Habits, Tool};
 
-/// Whose place is taken, and what its flags ask.
+/// Tool to replace, and the scenario that its flags define.
 #[derive(Debug)]
 pub struct Wanted {
     pub tool: Tool,
-    /// As it was given.
+    /// Backend as given by the flag, or the tool's default.
     pub backend: Backend,
     pub dataset: DatasetName,
     pub scenario: Scenario,
 }
 
-/// Reads the flags as their tool does. `local` says that the server shares the client's machine.
+/// Interprets the flags as their tool does. `local` is true when server and client share a machine.
 ///
 /// # Errors
-/// Flags contradict each other, or ask for what no pack draws.
+/// Flags contradict each other, or ask for a workload that cannot be drawn.
 pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
     let given = flags.server.tool.or(flags.server.backend.map(Backend::tool));
     let tool = given.unwrap_or(Tool::Vllm);
@@ -43,7 +44,8 @@ pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
         },
         arrival: arrival(&flags.sending),
         output: output(&flags.body, habits, dataset)?,
-        // Where client and server share the cores, a busy client is no fault of either.
+        // Client and server then share cores, so a busy client is expected and allowed in the lite
+        // tier.
         tier: if local { Tier::Lite } else { Tier::Full },
         connections: Connections::Warm,
         cache: CacheProtocol { state, share: None },
@@ -137,7 +139,8 @@ fn prefix_repetition(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Wo
     let groups = flags.prefix_repetition_num_prefixes;
     Ok(Workload {
         pack: Pack::PrefixRepetitionVllm,
-        // As many for each prefix.
+        // Every prefix gets the same number of requests, so the remainder is dropped as in vLLM's
+        // tool.
         requests: bare.requests / groups * groups,
         groups: Some(groups),
         prefix_tokens: Some(flags.prefix_repetition_prefix_len),
@@ -216,7 +219,7 @@ fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::R
     let given = sampling.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let mut body: std::collections::BTreeMap<String, Value> = given.collect();
     body.extend(flags.extra_body.clone().unwrap_or_default());
-    // These two have flags and a place of their own, and a scenario may say a thing once.
+    // These two fields also have flags, and a scenario may set a field only once.
     let temperature = match body.remove("temperature") {
         Some(value) => {
             Some(value.as_f64().context("`temperature` of `--extra-body` is no number")?)
