@@ -210,7 +210,7 @@ pub struct ResultFlags {
     /// Metrics in vLLM's report: `ttft`, `tpot`, `itl`, `e2el`.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "ttft,tpot,itl")]
     pub percentile_metrics: Vec<Quantity>,
-    /// Percentiles in vLLM's report, from 0 to 100.
+    /// Percentiles in vLLM's report, above 0 and below 100.
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "99")]
     pub metric_percentiles: Vec<Percentile>,
     /// Latency limits for goodput in milliseconds, as `ttft:500 tpot:50 e2el:9000`. TTFT and E2E
