@@ -1,5 +1,5 @@
-//! `redline-bench` with requests that come at their own times, against the scripted emitter. Times
-//! are bounded from below only, by what the emitter's script and the schedule make certain.
+//! Arrival processes of `redline-bench` (open, closed, ramp, trace) against the mock server. Times
+//! have only lower bounds, which script and schedule guarantee even on a busy machine.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use crate::harness::Exchange;
 
 const MS: u64 = 1_000_000;
 
-/// A server that takes this long for its first token, and no time for the others.
+/// Mock server that takes `first_us` for the first token and sends the others at once.
 fn slow(first_us: u64) -> Exchange {
     let steady = Steady { first_us, ..Steady::default() };
     let script = Script {
@@ -40,8 +40,8 @@ fn percentile_us(measurement: &Measurement, name: &str, share: f64) -> u64 {
     histogram.value_at_quantile(share)
 }
 
-/// Ten requests a second, one at a time, half a second each: who comes last waits longest, and a
-/// clock that starts when the server is free hides it.
+/// Ten requests per second, one at a time, half a second each: the last request waits longest. A
+/// clock that starts when the server becomes free would hide that wait (coordinated omission).
 #[test]
 fn a_cap_queues_and_the_clock_runs_from_the_schedule() {
     let desk = Desk::new();
@@ -51,7 +51,7 @@ fn a_cap_queues_and_the_clock_runs_from_the_schedule() {
     let (code, found) = desk.run(&slow(500_000), &[]);
     assert_eq!((code, found.status), (Some(0), Status::Ok));
     assert_eq!(found.client.as_ref().and_then(|client| client.streams_max), Some(1));
-    // The eighth is due after 0.7 s and begun after 3.5 s, so that it ends 3.3 s late.
+    // The eighth request is due after 0.7 s, starts after 3.5 s and therefore ends 3.3 s late.
     assert!(percentile_us(&found, "e2e_scheduled_us", 1.0) >= 3_290_000);
     assert!(percentile_us(&found, "queue_us", 1.0) >= 2_790_000);
     assert!(percentile_us(&found, "e2e_us", 0.0) < 3_290_000, "from the send it is another time");
@@ -74,7 +74,7 @@ fn sends_keep_their_schedule_however_slow_the_answers() {
         let mut of = log.iter().filter(|line| line.request == request);
         of.find(|line| line.event == Logged::Received).expect("received").at_ns
     };
-    // Two warm-up requests come before; the first answer comes after the last send is due.
+    // Two warm-up requests come before; the first answer arrives after the last send is due.
     for n in 0..10 {
         assert!(received(2 + n) + MS >= received(2) + n * 10 * MS, "request {n} is not early");
     }
@@ -172,7 +172,8 @@ fn a_plan_that_was_changed_or_does_not_fit_is_refused() {
     }
 }
 
-/// What every measuring command is given, with `verb` and `extra`.
+/// Command with the flags that all measuring commands need, for the subcommand `verb`, plus
+/// `extra`.
 fn measuring(desk: &Desk, exchange: &Exchange, verb: &str, extra: &[&str]) -> std::process::Output {
     let mut command = desk.bench();
     command.args([verb, "--url", &url(exchange), "--progress", "none", "--out", "points"]);
