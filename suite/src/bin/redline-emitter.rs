@@ -84,7 +84,7 @@ fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
     let emitter = PacedEmitter::bind(flags.listen, pace)
         .with_context(|| format!("cannot listen on `{}`", flags.listen))?;
     eprintln!("ready http://{}", emitter.address);
-    let emitted = emitter.serve(&stop).context("the system gave out")?;
+    let emitted = emitter.serve(&stop).context("the server cannot go on")?;
     let Some(log) = &mut log else { return Ok(()) };
     write_log(log, &emitted).context("cannot write the log")
 }

@@ -64,7 +64,7 @@ fn main() -> ExitCode {
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Value> {
-    ensure!(flags.streams > 0 && flags.tokens > 0, "there is nothing to ask for");
+    ensure!(flags.streams > 0 && flags.tokens > 0, "`--streams` and `--tokens` must be above 0");
     let body = json!({
         "model": "emitter", "prompt": "t", "stream": true, "max_tokens": flags.tokens,
     });

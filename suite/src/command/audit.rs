@@ -37,8 +37,8 @@ Example:
 
   redline-bench audit page.md result.json --json
 
-Each finding names its rule and the figures that contradict each other, such as a mean TPOT that E2E
-and TTFT do not give. `holds` lists the rules that the result keeps.";
+Each finding names its rule and the figures that contradict each other, such as a mean TPOT that
+differs from the one implied by E2E and TTFT. `holds` lists the rules that the result passes.";
 
 /// One checked file: the results found in it, and the places that could not be read.
 #[derive(Serialize)]

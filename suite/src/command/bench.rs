@@ -314,8 +314,8 @@ impl Bench {
 fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
     anyhow::ensure!(
         scenario.cache.state != CacheState::Primed || form == PromptForm::TokenIds,
-        "the scenario primes the cache, and this engine takes no token ids\n\
-         hint: `cache.state` may be `cold` or `unknown` for it"
+        "the scenario primes the cache, and this engine accepts no token ids\n\
+         hint: set `cache.state` to `cold` or `unknown` for this engine"
     );
     Ok(())
 }

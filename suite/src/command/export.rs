@@ -66,7 +66,7 @@ impl FromStr for ExportTo {
         let format = Format::from_str(format, false).map_err(|_| {
             let names: Vec<String> =
                 Format::value_variants().iter().map(|format| format.name()).collect();
-            format!("`{format}` is no format: there are {}", names.join(", "))
+            format!("`{format}` is not a format; the formats are {}", names.join(", "))
         })?;
         Ok(Self { format, file: file.into() })
     }
@@ -95,7 +95,7 @@ impl Saved {
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read measurement `{shown}`"))?;
         let measurement: Measurement = serde_json::from_str(&text)
-            .with_context(|| format!("`{shown}` is not what `redline-bench run` wrote"))?;
+            .with_context(|| format!("`{shown}` is not a measurement by `redline-bench run`"))?;
         ensure!(
             measurement.schema == schema::measurement::SCHEMA,
             "`{shown}` is a `{}`, not a `{}`",
@@ -126,7 +126,7 @@ fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line: Line = serde_json::from_str(line)
-            .with_context(|| format!("line {number} of `{shown}` is no sample"))?;
+            .with_context(|| format!("line {number} of `{shown}` is not a sample"))?;
         if let Line::Sample(sample) = line {
             samples.push(*sample);
         }

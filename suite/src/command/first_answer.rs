@@ -34,12 +34,12 @@ pub struct FirstAnswerFlags {
 }
 
 const EXAMPLE: &str = "\
-Example, with the start's own time beside it:
+Example, which also prints the time of the start:
 
   python3 -c 'import time; print(time.monotonic_ns())'; redline serve MODEL &
   redline-bench first-answer --url http://127.0.0.1:23333 --engine suite/engines/redline.toml
 
-It prints `{\"first_byte_ns\":N}`, when the first byte of the answer came.";
+It prints `{\"first_byte_ns\":N}`, the time at which the first byte of the answer arrived.";
 
 /// Runs `redline-bench first-answer` and returns its exit code.
 ///

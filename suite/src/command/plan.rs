@@ -130,8 +130,8 @@ pub fn replayed(
     );
     if manifest.prompt_form == PromptForm::TokenIds && form == PromptForm::Text {
         bail!(
-            "plan `{shown}` has prompts as ids, which this engine does not take\nhint: draw it \
-             with `--prompt-form text`"
+            "plan `{shown}` has prompts as token ids, which this engine does not accept\nhint: draw \
+             it with `--prompt-form text`"
         );
     }
     let waits = |(index, request): (usize, &ManifestRequest)| {

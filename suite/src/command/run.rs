@@ -56,10 +56,10 @@ What the numbers mean:
   TPOT   time per token after the first, (E2E - TTFT) / (tokens - 1), of each request
   ITL    gap between two chunks, or between two tokens where a chunk holds several
   E2E    from the send to the last token
-  p99    with a `?` where there are too few requests to be sure of it
+  p99    marked with `?` if there are too few requests for an upper bound
   TTFT in parts: where the time to the first token went; `server` is server and network, the rest
   is the client's own, and `schedule lag` grows when the client cannot keep up
-  verdict: whether the client, the counts and the cache let the numbers be believed";
+  verdict: VALID, DEGRADED or INVALID, from checks of the client, the counts and the cache";
 
 /// Runs `redline-bench run` and returns its exit code.
 ///

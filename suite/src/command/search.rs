@@ -56,13 +56,13 @@ pub struct SearchFlags {
 }
 
 const EXAMPLE: &str = "\
-Example, the rate at which 99 of 100 requests begin within half a second:
+Example, the rate at which 99 of 100 answers begin within half a second:
 
   redline-bench search --url http://127.0.0.1:8000 --engine redline.toml --scenario balanced.toml \\
     --dataset rows.json --tokenizer tokenizer.json --slo ttft_ms=500 --out search/
 
-`search.json` holds every run. The rate found is a lower bound: at the confidence asked for, the
-server keeps it; the lowest rate that it was not seen to keep stands beside it.";
+`search.json` lists every run. The rate found is a lower bound: the server sustains it with the
+given confidence. The lowest rate that did not pass is stated beside it.";
 
 fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
@@ -87,8 +87,8 @@ pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
     let (all, needed) = (bench.requests() * u64::from(flags.repeats), target.requests_min());
     if all < needed {
         bail!(
-            "{all} requests at each rate cannot show that {} % keep the limits with {} % \
-             confidence: {needed} are needed\nhint: ask for more `--repeats` or a longer scenario",
+            "{all} requests at each rate cannot show that {} % meet the limits with {} % \
+             confidence: {needed} are needed\nhint: give more `--repeats` or a longer scenario",
             flags.attainment * 100.0,
             flags.confidence * 100.0
         );
@@ -135,7 +135,7 @@ fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> Result<Rep
         )));
     }
     let repeat = Repeat { met: finished.slos_met, planned: bench.requests() };
-    println!("{rate:>10} requests/s, run {number}: {} of {} kept", repeat.met, repeat.planned);
+    println!("{rate:>10} requests/s, run {number}: {} of {} passed", repeat.met, repeat.planned);
     Ok(repeat)
 }
 
@@ -150,7 +150,7 @@ fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
     let shares = |trial: &Trial| {
         let all = trial.pooled();
         format!(
-            "{} requests/s: {} of {} requests in {} runs kept {limits}",
+            "{} requests/s: {} of {} requests in {} runs met {limits}",
             trial.rate,
             all.met,
             all.planned,
@@ -160,15 +160,15 @@ fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
     let sure = target.confidence * 100.0;
     let kept = found.highest().map(|trial| {
         let least = trial.pooled().share_min(target.confidence) * 100.0;
-        format!("kept  {}; at least {least:.2} % do, with {sure} % confidence", shares(trial))
+        format!("passes {}; at least {least:.2} % do, with {sure} % confidence", shares(trial))
     });
     let lost = found.lowest_lost().map(|trial| {
         let most = trial.pooled().share_max(target.confidence) * 100.0;
-        let verdict = if trial.standing == Standing::Missed { "lost " } else { "open " };
-        format!("{verdict} {}; at most {most:.2} % do, with {sure} % confidence", shares(trial))
+        let verdict = if trial.standing == Standing::Missed { "fails " } else { "open  " };
+        format!("{verdict}{}; at most {most:.2} % do, with {sure} % confidence", shares(trial))
     });
-    let none = found.highest().is_none().then(|| "no rate that was tried is kept".to_owned());
-    let all = found.lowest_lost().is_none().then(|| "the highest rate to try is kept".to_owned());
+    let none = found.highest().is_none().then(|| "no tested rate passes".to_owned());
+    let all = found.lowest_lost().is_none().then(|| "the highest rate to try passes".to_owned());
     [kept, none, lost, all].into_iter().flatten().collect()
 }
 

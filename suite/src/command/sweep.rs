@@ -49,8 +49,8 @@ Example, latency against throughput from one request at a time to 64:
   redline-bench sweep --url http://127.0.0.1:8000 --engine redline.toml --scenario balanced.toml \\
     --dataset rows.json --tokenizer tokenizer.json --concurrency 1,4,16,64 --out sweep/
 
-A row is a point: answered requests, requests and output tokens a second, TTFT and TPOT. `good/s` is
-the requests a second that keep every `--slo`.";
+Each row is a point: answered requests, requests and output tokens per second, TTFT and TPOT.
+`good/s` is the rate of requests that meet every `--slo`.";
 
 /// Runs `redline-bench sweep` and returns its exit code.
 ///

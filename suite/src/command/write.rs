@@ -21,7 +21,7 @@ pub fn compact<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
 
 /// Writes `text` to `path` atomically; the file is complete or not there.
 pub fn text(path: &Path, text: &str) -> anyhow::Result<()> {
-    let name = path.file_name().with_context(|| format!("`{}` is no file", path.display()))?;
+    let name = path.file_name().with_context(|| format!("`{}` is not a file", path.display()))?;
     let beside = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = put(&beside, text.as_bytes()).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {

@@ -138,7 +138,7 @@ pub enum ExportError {
     #[error("no request was answered, so that there are no figures to export")]
     NothingMeasured,
     #[error(
-        "format `{0}` is made from samples, and there are none\nhint: keep the file that ends in \
+        "format `{0}` needs samples, and there are none\nhint: keep the file that ends in \
          `.samples.jsonl` beside the measurement"
     )]
     NoSamples(String),

@@ -161,7 +161,7 @@ fn a_plan_that_was_changed_or_does_not_fit_is_refused() {
         ("changed.json", "true", "was changed: its requests do not have the hash"),
         ("other.json", "true", "is not a plan that `redline-bench plan` saved"),
         ("missing.json", "true", "cannot read plan `missing.json`"),
-        ("plan.json", "false", "has prompts as ids, which this engine does not take"),
+        ("plan.json", "false", "has prompts as token ids, which this engine does not accept"),
     ] {
         let takes = format!("token_ids = {takes_ids}");
         desk.write("redline.toml", &engine.replacen("token_ids = true", &takes, 1));
@@ -232,14 +232,14 @@ fn a_search_says_what_was_found_and_how_sure_it_is() {
     let output = measuring(&desk, &exchange, "search", &[&sure[..], &range[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     expect![[r#"
-               200 requests/s, run 1: 4 of 4 kept
-               200 requests/s, run 2: 4 of 4 kept
-               200 requests/s, run 3: 4 of 4 kept
-               400 requests/s, run 1: 4 of 4 kept
-               400 requests/s, run 2: 4 of 4 kept
-               400 requests/s, run 3: 4 of 4 kept
-        kept  400 requests/s: 12 of 12 requests in 3 runs kept e2e_ms=60000; at least 77.91 % do, with 95 % confidence
-        the highest rate to try is kept
+               200 requests/s, run 1: 4 of 4 passed
+               200 requests/s, run 2: 4 of 4 passed
+               200 requests/s, run 3: 4 of 4 passed
+               400 requests/s, run 1: 4 of 4 passed
+               400 requests/s, run 2: 4 of 4 passed
+               400 requests/s, run 3: 4 of 4 passed
+        passes 400 requests/s: 12 of 12 requests in 3 runs met e2e_ms=60000; at least 77.91 % do, with 95 % confidence
+        the highest rate to try passes
     "#]]
     .assert_eq(&String::from_utf8_lossy(&output.stdout));
     let text = fs::read(desk.path("points/search.json")).expect("written");
@@ -260,16 +260,16 @@ fn a_search_that_cannot_succeed_says_so() {
     let output = measuring(&desk, &never, "search", &limit);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.contains("no rate that was tried is kept"), "{shown}");
+    assert!(shown.contains("no tested rate passes"), "{shown}");
     assert!(
-        shown.contains("lost  200 requests/s: 0 of 4 requests in 1 runs kept ttft_ms=20"),
+        shown.contains("fails 200 requests/s: 0 of 4 requests in 1 runs met ttft_ms=20"),
         "{shown}"
     );
     let output = measuring(&desk, &never, "search", &["--slo", "ttft_ms=20"]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
     assert!(
-        said.contains("12 requests at each rate cannot show that 99 % keep the limits"),
+        said.contains("12 requests at each rate cannot show that 99 % meet the limits"),
         "{said}"
     );
     assert!(said.contains("299 are needed"), "{said}");

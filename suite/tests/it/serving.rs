@@ -297,9 +297,9 @@ fn a_cache_is_flushed_where_the_tools_know_how() {
 fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
     let exchange = server(Vec::new());
     let cases: [(&[&str], &str); 18] = [
-        (&["--lora-modules", "a", "b"], "`--lora-modules` is not followed"),
+        (&["--lora-modules", "a", "b"], "`--lora-modules` is not supported"),
         (&["--apply-chat-template"], "hint: the server applies its own template"),
-        (&["--profile"], "`--profile` is not followed"),
+        (&["--profile"], "`--profile` is not supported"),
         (&["--multi"], "hint: give one `--request-rate` at a time"),
         (&["--backend", "trt"], "invalid value 'trt' for '--backend"),
         (&["--dataset-name", "burstgpt"], "[possible values: sharegpt, random, custom"),
@@ -310,7 +310,7 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),
         (
             &["--backend", "openai-chat", "--tokenize-prompt"],
-            "ids, which `/v1/chat/completions` does not take",
+            "ids, which `/v1/chat/completions` does not accept",
         ),
         (&["--flush-cache"], "hint: give `--engine FILE`"),
         (&["--extra-body", "[1]"], "not a JSON object"),

@@ -311,7 +311,7 @@ fn a_cache_is_primed_or_left_alone_as_the_scenario_says() {
     desk.write("redline.toml", &file.replace("token_ids = true", "token_ids = false"));
     let output = desk.run_flags(&url(&server(Vec::new()))).output().expect("runs");
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("takes no token ids"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("accepts no token ids"), "{}", stderr(&output));
 }
 
 #[test]

@@ -83,8 +83,8 @@ Examples, each with the flags that the tool itself takes:
 
 LMDeploy's tool measures other servers too, as on published pages: `--tool lmdeploy --backend vllm`.
 
-The block is followed by Redline's verdict: whether the client, the counts and the cache let its
-numbers be believed.";
+The block is followed by Redline's verdict on its numbers, from checks of the client, the counts
+and the cache.";
 
 /// Runs `redline-bench serving` and returns its exit code. `variable` reads environment variables.
 ///
@@ -104,7 +104,7 @@ pub fn execute(
     let model = model(flags, &server)?;
     let tokenizer = flags.server.tokenizer.as_deref().unwrap_or(&model);
     let tokenizer = Tokenizer::open(&tokenizer::find(tokenizer, variable)?)?;
-    let now = utc_now().context("the clock tells no date")?;
+    let now = utc_now().context("the system clock has no usable date")?;
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
     let dataset = flags.workload.dataset_path.as_deref();
@@ -153,7 +153,7 @@ fn server(
         Some(file) => Some(Key::open(file)?),
         None => match variable("OPENAI_API_KEY").filter(|key| !key.is_empty()) {
             Some(key) => Some(Key::of(&key).context(
-                "OPENAI_API_KEY holds no key: one line of visible ASCII characters\nhint: unset \
+                "OPENAI_API_KEY is not a key: one line of visible ASCII characters\nhint: unset \
                  it, or give `--api-key-file`",
             )?),
             None => None,
@@ -168,7 +168,7 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     let backend = wanted.backend;
     let mut engine = match &flags.server.engine {
         Some(path) => Engine::open(path)?,
-        None => Engine { id: backend.name(), file: parse(PLAIN).context("a file of our own")? },
+        None => Engine { id: backend.name(), file: parse(PLAIN).context("built-in file")? },
     };
     let request = &mut engine.file.request;
     request.route = flags.server.endpoint.clone().unwrap_or_else(|| backend.route().to_owned());
@@ -179,14 +179,14 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     }
     ensure!(
         !flags.workload.tokenize_prompt || request.dialect().takes_ids(),
-        "`--tokenize-prompt` sends ids, which `{}` does not take\nhint: leave it out, or take a \
-         backend of completions, without `-chat`",
+        "`--tokenize-prompt` sends ids, which `{}` does not accept\nhint: leave it out, or choose \
+         a backend without `-chat`",
         request.route
     );
     request.token_ids = flags.workload.tokenize_prompt;
     if flags.sending.flush_cache && flags.server.engine.is_none() {
         let route = backend.flush_route().context(
-            "`--flush-cache` is known of SGLang alone\nhint: give `--engine FILE`, whose \
+            "`--flush-cache` works only with SGLang\nhint: give `--engine FILE`, whose \
              `cache.reset_route` empties the prefix cache",
         )?;
         engine.file.cache.reset_route = Some(route.to_owned());
@@ -240,7 +240,7 @@ fn asked(flags: &ServingFlags, wanted: &Wanted, model: &str) -> Asked {
 /// Prints notes about the workload that a reader should know before the run.
 fn notes(wanted: &Wanted, id: &str, manifest: &schema::manifest::Manifest) {
     if wanted.scenario.output.temperature.is_none() {
-        eprintln!("note: no temperature is sent, as in vLLM's tool: the server's own holds");
+        eprintln!("note: no temperature is sent, as in vLLM's tool: the server's default applies");
     }
     eprintln!(
         "{} `{id}`: {} requests, {} tokens in, {} out",

@@ -50,7 +50,7 @@ pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
         connections: Connections::Warm,
         cache: CacheProtocol { state, share: None },
     };
-    scenario.check().context("the flags ask for no scenario that can be run")?;
+    scenario.check().context("the flags do not give a scenario that can be run")?;
     let backend = flags.server.backend.unwrap_or(habits.backend);
     Ok(Wanted { tool, backend, dataset, scenario })
 }
@@ -94,7 +94,7 @@ fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
     let lengths = lengths.zip(output.or(habits.random_tokens.map(|lengths| lengths.1)));
     let Some((input_tokens, output_tokens)) = lengths else {
         bail!(
-            "LMDeploy's `random` has no lengths of its own\nhint: give `--random-input-len` and \
+            "LMDeploy's `random` has no default lengths\nhint: give `--random-input-len` and \
                `--random-output-len`"
         );
     };
@@ -104,7 +104,8 @@ fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
         needs_file(&bare, "random", "cuts its prompts out of conversations")?;
         ensure!(
             flags.random_prefix_len == 0,
-            "`--random-prefix-len` is vLLM's\nhint: `--tool vllm` draws prompts with a prefix"
+            "`--random-prefix-len` exists only in vLLM's tool\nhint: `--tool vllm` draws prompts \
+             with a prefix"
         );
     }
     in_the_packs_order(flags)?;
@@ -122,12 +123,12 @@ fn custom(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
     needs_file(&bare, "custom", "takes its prompts from one")?;
     ensure!(
         tool == Tool::Vllm,
-        "`--dataset-name custom` is followed as vLLM's tool has it\nhint: give `--tool vllm`"
+        "`--dataset-name custom` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
     );
     ensure!(
         flags.disable_shuffle && flags.skip_chat_template,
         "`--dataset-name custom` shuffles its file and writes the chat template around prompts, \
-         which is not followed\nhint: give `--disable-shuffle` and `--skip-chat-template`, or let \
+         which is not supported\nhint: give `--disable-shuffle` and `--skip-chat-template`, or let \
          the server apply its template behind `--backend openai-chat`"
     );
     let output_tokens = Some(flags.output_len.unwrap_or(flags.custom_output_len));
@@ -168,7 +169,7 @@ fn needs_file(workload: &Workload, name: &str, why: &str) -> anyhow::Result<()> 
     ensure!(
         workload.dataset.is_some(),
         "`--dataset-name {name}` {why}, and no file is given\nhint: give it with \
-         `--dataset-path`; nothing is fetched"
+         `--dataset-path`; nothing is downloaded"
     );
     Ok(())
 }
@@ -185,8 +186,8 @@ fn takes_no_file(workload: &Workload, name: &str) -> anyhow::Result<()> {
 fn in_the_packs_order(flags: &WorkloadFlags) -> anyhow::Result<()> {
     ensure!(
         !flags.disable_shuffle,
-        "`--disable-shuffle` is followed for `--dataset-name custom` alone\nhint: other packs draw \
-         by their seed"
+        "`--disable-shuffle` works only with `--dataset-name custom`\nhint: other datasets are \
+         sampled by seed"
     );
     Ok(())
 }
@@ -222,14 +223,14 @@ fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::R
     // These two fields also have flags, and a scenario may set a field only once.
     let temperature = match body.remove("temperature") {
         Some(value) => {
-            Some(value.as_f64().context("`temperature` of `--extra-body` is no number")?)
+            Some(value.as_f64().context("`temperature` of `--extra-body` is not a number")?)
         }
         None => flags.temperature.or(habits.temperature),
     };
     let forced = habits.ignore_eos || dataset == DatasetName::Random;
     let ignore_eos = match body.remove("ignore_eos") {
         Some(value) => {
-            value.as_bool().context("`ignore_eos` of `--extra-body` is no truth value")?
+            value.as_bool().context("`ignore_eos` of `--extra-body` is not a boolean")?
         }
         None => flags.ignore_eos || (forced && !flags.disable_ignore_eos),
     };

@@ -25,7 +25,7 @@ pub fn find(name: &str, variable: &dyn Fn(&str) -> Option<String>) -> anyhow::Re
         Some(found) => Ok(found),
         None => bail!(
             "`{name}` is neither a file nor a folder with a `{FILE}`{}\nhint: give one with \
-             `--tokenizer`; a GGUF file will do, and nothing is fetched",
+             `--tokenizer`; a GGUF file works too, and nothing is downloaded",
             cache.map_or_else(String::new, |cache| format!(", nor in `{}`", cache.display()))
         ),
     }
