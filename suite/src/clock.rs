@@ -43,7 +43,7 @@ pub fn utc_now() -> Option<String> {
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {
-    // These clocks exist on every Linux, and none stands before its own zero.
+    // These clocks exist on every Linux, and their times are never negative.
     let Ok(time) = clock_gettime(clock) else { return 0 };
     let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)

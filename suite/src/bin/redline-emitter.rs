@@ -74,6 +74,7 @@ fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
     if !flags.detach {
         let stop = Arc::clone(&stop);
         std::thread::spawn(move || {
+            // The end of standard input means that the program which started this one has ended.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             stop.store(true, Ordering::Relaxed);
         });
@@ -115,6 +116,7 @@ fn play(flags: &Flags) -> anyhow::Result<()> {
     eprintln!("ready http://{}", emitter.address);
     if flags.detach {
         loop {
+            // `park` may return without a reason, hence the loop.
             std::thread::park();
         }
     }

@@ -154,6 +154,7 @@ fn read_all(sockets: Vec<TcpStream>, request: &str, tokens: usize) -> anyhow::Re
                 reader.last_ns = now_ns;
                 open -= usize::from(reader.events == tokens);
             }
+            // An event cut between two reads is completed by the bytes carried over.
             reader.carried.clear();
             reader.carried.extend_from_slice(&bytes[bytes.len().saturating_sub(CARRY)..]);
         }

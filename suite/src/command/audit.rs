@@ -172,6 +172,7 @@ fn summary(audited: &[Audited]) -> String {
 
 fn exit(audited: &[Audited]) -> Exit {
     let errors = |file: &Audited| file.results.iter().any(|r| r.broken(Level::Error).count() > 0);
+    // Unread places outrank errors, because the list of errors may then be incomplete.
     if audited.iter().any(|file| !file.unread.is_empty()) {
         Exit::Unsound
     } else if audited.iter().any(errors) {

@@ -95,6 +95,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
 /// Parses a sampling interval in seconds: 0, or from 0.1 to 3600.
 fn interval(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    // Shorter intervals would take noticeable CPU time from client and server.
     let kept = value == 0.0 || (0.1..=3600.0).contains(&value);
     if kept { Ok(value) } else { Err("neither 0 nor from 0.1 to 3600".to_owned()) }
 }
@@ -144,6 +145,8 @@ impl Bench {
     /// # Errors
     /// An input cannot be used, or the server does not answer.
     pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
+        // The handlers come first, so that an interruption while inputs load has the documented
+        // exit code.
         let signals = Signals::caught()?;
         let engine = Engine::open(&flags.engine)?;
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
@@ -151,6 +154,7 @@ impl Bench {
         let tokenizer = Tokenizer::open(&flags.tokenizer)?;
         let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
         let server = Server::at(&flags.url, &flags.trust.trust())?.with_key(key);
+        // The server is probed before the requests are drawn, so that a wrong URL fails early.
         let probed = probe(&server, &engine.id, &engine.file)?;
         let (file, plan) = match (file, &flags.plan) {
             (Some(file), _) => {
@@ -209,6 +213,7 @@ impl Bench {
         point.scenario.arrival = arrival;
         let manifest = &mut point.plan.manifest;
         manifest.scenario = format!("{}@{}", point.id, point.scenario.rev);
+        // Only send times change; prompts and lengths stay those of the scenario.
         reschedule(manifest, &point.scenario.arrival)?;
         point.facts.manifest_sha256 = Some(manifest.sha256()?);
         point.facts.id = point.id.clone();
@@ -298,6 +303,8 @@ impl Bench {
     fn model_name(&self) -> String {
         let told = || Some(self.probed.probe.model.id.clone()).filter(|id| !id.is_empty());
         let served = || served_model(&self.server);
+        // The name given by a flag comes first, then the server's model list, then the probed
+        // model.
         self.conduct.model.clone().or_else(served).or_else(told).unwrap_or_default()
     }
 
@@ -340,6 +347,7 @@ impl Signals {
         let told = Arc::new(AtomicBool::new(false));
         flag::register(SIGTERM, Arc::clone(&told)).context("cannot catch signals")?;
         let code = i32::from(Exit::Environment.code());
+        // Handlers run in the order of registration: the exit before a run precedes the stop flag.
         for signal in [SIGINT, SIGTERM] {
             flag::register_conditional_shutdown(signal, code, Arc::clone(&at_once))
                 .and_then(|_| flag::register(signal, Arc::clone(&stop)))

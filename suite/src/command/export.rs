@@ -87,6 +87,7 @@ impl Saved {
     /// The file cannot be read or is no measurement. A missing samples file is no error.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display().to_string();
+        // Either file of the pair may be given on the command line.
         let path = match shown.strip_suffix(".samples.jsonl") {
             Some(stem) => PathBuf::from(format!("{stem}.json")),
             None => path.to_owned(),
@@ -131,6 +132,7 @@ fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
             samples.push(*sample);
         }
     }
+    // The file lists samples in the order in which the requests ended.
     samples.sort_by_key(|sample| sample.request);
     Ok(samples)
 }
@@ -163,6 +165,7 @@ pub fn execute(flags: &ExportFlags) -> anyhow::Result<Exit> {
     let scenario = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
     if let Some(file) = &scenario {
         ensure!(
+            // Otherwise the report would state the dataset and the lengths of another scenario.
             saved.measurement.scenario.file_sha256.as_ref() == Some(&file.sha256),
             "`{}` is not the scenario that was run: its file has another hash",
             file.id

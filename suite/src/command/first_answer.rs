@@ -28,7 +28,7 @@ pub struct FirstAnswerFlags {
     /// Engine file: the routes and features of this kind of server.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
-    /// Give up after this long.
+    /// Give up if the server has not answered after this time.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout_s: u64,
 }

@@ -48,6 +48,7 @@ impl Keeper {
             requests,
         };
         let name = samples.file_name().unwrap_or_default().to_string_lossy();
+        // The placeholder is written before anything is sent, so that even a killed run leaves it.
         write::json(out, &unfinished(facts, &name))?;
         let journal = Journal::create(&samples, head)
             .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
@@ -85,6 +86,7 @@ impl Keeper {
 impl Observer for Keeper {
     fn stands(&mut self, tally: &Tally) {
         self.progress.show(tally);
+        // Flushing here and not per sample gives the writer thread few, larger pieces.
         self.journal.flush();
     }
 

@@ -70,6 +70,7 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, form)?;
     let manifest = &plan.manifest;
     let sha256 = manifest.sha256()?;
+    // A request that waits for another's answer has no send time of its own.
     let last_us = manifest.requests.iter().filter(|request| request.after.is_none());
     let last_us = last_us.map(|request| request.send_us).max().unwrap_or(0);
     println!("scenario       {}", manifest.scenario);
@@ -124,6 +125,7 @@ pub fn replayed(
         bail!("plan `{shown}` was changed: its requests do not have the hash that it states");
     }
     ensure!(
+        // Another tokenizer would count the retokenized output differently.
         manifest.tokenizer_sha256 == tokenizer.sha256,
         "plan `{shown}` was drawn with another tokenizer\nhint: give the one whose SHA-256 is {}",
         manifest.tokenizer_sha256
@@ -134,6 +136,7 @@ pub fn replayed(
              it with `--prompt-form text`"
         );
     }
+    // A request that waits for a later one, or for itself, would never be sent.
     let waits = |(index, request): (usize, &ManifestRequest)| {
         request.after.is_none_or(|before| before < index as u64)
     };

@@ -67,6 +67,7 @@ impl Progress {
         let seen = Arc::clone(&board);
         let show = move || {
             loop {
+                // `finish` unparks the thread, so that the end of a run is shown without delay.
                 thread::park_timeout(LOOK);
                 let over = seen.over.load(Ordering::Acquire);
                 if let Some(line) = view.show(&seen.tally(planned), over) {

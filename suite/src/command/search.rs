@@ -37,7 +37,7 @@ pub struct SearchFlags {
     /// Confidence with which that share must be shown.
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
     confidence: f64,
-    /// Runs at each rate.
+    /// Number of runs at each rate.
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
@@ -84,6 +84,7 @@ pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
     let (from, to) = (flags.from_requests_per_s, flags.to_requests_per_s);
     ensure!(from <= to, "the search would begin at {from} requests/s and end at {to}");
     let bench = Bench::open(&flags.bench)?;
+    // With fewer requests even runs without any miss cannot reach the confidence.
     let (all, needed) = (bench.requests() * u64::from(flags.repeats), target.requests_min());
     if all < needed {
         bail!(

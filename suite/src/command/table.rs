@@ -100,6 +100,7 @@ fn latencies(metrics: &Metrics) -> Vec<String> {
         ("TTFT", &metrics.ttft_us, true),
         ("  from schedule", &metrics.ttft_scheduled_us, true),
         ("TPOT", &metrics.tpot_us, true),
+        // Gaps within an answer depend on each other, so ITL has no confidence bounds to miss.
         ("ITL per chunk", &metrics.itl_chunk_us, false),
         ("ITL per token", &metrics.itl_token_us, false),
         ("E2E", &metrics.e2e_us, true),

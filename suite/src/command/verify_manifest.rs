@@ -63,6 +63,7 @@ pub fn execute(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
         bail!("no totals were published for this tokenizer\nhint: {}", tokenizers(&published));
     }
     let dataset = Dataset::open(dataset)?;
+    // Any other file has other totals, which would look like an error of the sampler.
     if dataset.sha256 != published.dataset.sha256 {
         bail!(
             "`{}` is not the file that the totals were published for: its SHA-256 is {}\n\
@@ -119,6 +120,7 @@ fn tokenizers(published: &Published) -> String {
         .iter()
         .map(|totals| format!("{}, SHA-256 {}", totals.tokenizer, totals.tokenizer_sha256))
         .collect();
+    // Totals of the same tokenizer are neighbors in the table.
     known.dedup();
     known.join("; ")
 }

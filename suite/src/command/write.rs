@@ -22,6 +22,7 @@ pub fn compact<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
 /// Writes `text` to `path` atomically; the file is complete or not there.
 pub fn text(path: &Path, text: &str) -> anyhow::Result<()> {
     let name = path.file_name().with_context(|| format!("`{}` is not a file", path.display()))?;
+    // The same folder means the same file system, on which a rename is atomic.
     let beside = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = put(&beside, text.as_bytes()).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
@@ -34,5 +35,6 @@ pub fn text(path: &Path, text: &str) -> anyhow::Result<()> {
 fn put(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;
+    // Without this, a power failure could leave an empty file under the final name.
     file.sync_all()
 }

@@ -36,6 +36,7 @@ pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     put("time_to_second_token", spread("ms", requests.values(second_token_ms)));
     put("inter_token_latency", spread("ms", requests.values(gap_ms)));
     put("output_token_throughput", total("tokens/sec", figures.metrics.output_tokens_per_s));
+    // A mean gap of zero would be an infinite rate.
     let per_user = requests.values(|request| gap_ms(request).filter(|ms| *ms > 0.0));
     let per_user = per_user.into_iter().map(|ms| 1e3 / ms).collect();
     put("output_token_throughput_per_user", spread("tokens/sec/user", per_user));

@@ -138,6 +138,7 @@ pub fn vllm(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
     block.figure("Request goodput (req/s):", vllm::goodput(figures));
     block.figure("Output token throughput (tok/s):", figures.per_second(output));
     block.figure("Peak output token throughput (tok/s):", metrics.output_tokens_per_s_peak);
+    // vLLM's tool prints this count with two decimals, like a float.
     let most = figures.concurrent_max().map(crate::measure::summary::float);
     block.figure("Peak concurrent requests:", most);
     let total = counts.input_tokens.zip(output).map(|(input, output)| input + output);

@@ -94,6 +94,7 @@ impl<'a> Figures<'a> {
 
 /// Formats a float as Python does, always with a decimal point.
 pub fn python_float(value: f64) -> String {
+    // `{:?}` prints `1.0` where `{}` prints `1`.
     format!("{value:?}")
 }
 

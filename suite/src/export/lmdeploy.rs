@@ -8,6 +8,7 @@ use super::figures::{Figures, python_float, statistic};
 /// Header and one row of the CSV. LMDeploy counts the requested output tokens.
 pub fn csv(figures: &Figures<'_>) -> String {
     let cells = cells(figures);
+    // |Python's `csv` ends rows with carriage return and line feed.
     let row = |cells: Vec<String>| cells.join(",") + "\r\n";
     let head = cells.iter().map(|(name, _)| (*name).to_owned()).collect();
     row(head) + &row(cells.into_iter().map(|(_, value)| quoted(value)).collect())

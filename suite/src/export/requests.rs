@@ -60,6 +60,7 @@ impl<'a> Requests<'a> {
 }
 
 fn request(sample: &Sample, origin_ns: u64) -> Request<'_> {
+    // A request that failed before it was sent has only its scheduled time.
     let sent = sample.sent_at_ns.unwrap_or(sample.scheduled_at_ns);
     let ttft_ns = sample.first_chunk_at_ns.map_or(0, |first| first.saturating_sub(sent));
     let chunks: Option<u64> = sample.chunk_tokens.iter().map(|tokens| tokens.map(u64::from)).sum();
@@ -71,6 +72,7 @@ fn request(sample: &Sample, origin_ns: u64) -> Request<'_> {
         e2e_s: seconds(ttft_ns + sample.gaps_ns.iter().sum::<u64>()),
         gaps_s: sample.gaps_ns.iter().map(|gap| seconds(*gap)).collect(),
         input_tokens: sample.prompt_tokens,
+        // Without usage the tokens of the chunks are summed, if every chunk has a count.
         output_tokens: sample.completion_tokens.or(chunks),
         first_tokens: sample.chunk_tokens.first().copied().flatten().map(u64::from),
         error: sample.failure.as_ref().map_or("", |failure| failure.message.as_str()),

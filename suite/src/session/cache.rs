@@ -38,6 +38,7 @@ pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
     if server.post(route).is_err() {
         return Emptied::Refused;
     }
+    // A server that does not report `freed_pages` is trusted to have reset its cache.
     let left = server.post(route).unwrap_or(Value::Null)["freed_pages"].as_u64();
     if left.unwrap_or(0) == 0 { Emptied::Yes } else { Emptied::NotAtOnce }
 }
@@ -84,6 +85,7 @@ impl Observed {
         let hits = watch.grown("prefix_hit_tokens").or_else(|| cached_in_usage(samples));
         let pages = assignment.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let expected = pages.map(|pages| {
+            // Hits among the priming requests happen before the clock starts and do not count.
             let ahead = expected_hit_tokens(&self.priming, pages);
             let all = [&self.priming[..], &assignment.plan.manifest.requests].concat();
             expected_hit_tokens(&all, pages) - ahead
@@ -91,8 +93,10 @@ impl Observed {
         let off = assignment.prefix_cache == Some(false);
         let primed = !self.priming.is_empty();
         let state = match self.emptied {
+            // Without a prefix cache every request is computed in full.
             _ if off => CacheState::Cold,
             Emptied::Yes if !primed => CacheState::Cold,
+            // Entries that a failed reset leaves behind have the same effect as priming.
             Emptied::Yes | Emptied::NotAtOnce => CacheState::Primed,
             Emptied::NotAsked | Emptied::Impossible | Emptied::Refused => CacheState::Unknown,
         };

@@ -118,6 +118,7 @@ impl Assignment<'_> {
     }
 
     fn request(&self, prompt: Vec<u32>, output_tokens: u64, text: Option<&str>) -> ManifestRequest {
+        // An engine that takes no ids gets the text and tokenizes it itself.
         let as_text = !self.engine.request.sends_ids();
         let text = text.filter(|_| as_text).map(str::to_owned);
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }

@@ -33,12 +33,13 @@ impl Journal {
     /// Creates the samples file at `path`, replacing an older one, and writes its head.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be created or written.
     pub fn create(path: &Path, head: Head) -> std::io::Result<Self> {
         let origin_ns = monotonic_ns();
         let mut file = File::create(path)?;
         file.write_all(&text(&Line::Head(Head { origin_ns: Some(origin_ns), ..head })))?;
         let (lines, received) = channel::<Vec<u8>>();
+        // The thread ends when `finish` drops the sender.
         let write = move || received.iter().try_for_each(|lines| file.write_all(&lines));
         let writer = thread::Builder::new().name("samples".to_owned()).spawn(write)?;
         Ok(Self {
@@ -73,7 +74,7 @@ impl Journal {
     /// writer.
     ///
     /// # Errors
-    /// Something of it could not be written.
+    /// A line could not be written, now or earlier.
     pub fn finish(mut self, status: Status) -> std::io::Result<()> {
         let failures = std::mem::take(&mut self.failures);
         self.pending.extend(text(&Line::End(End { status, samples: self.samples, failures })));

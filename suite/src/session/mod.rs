@@ -89,11 +89,13 @@ impl Assignment<'_> {
     /// Performs the run: warm-up, cache reset, priming, timed requests, then the correctness check.
     ///
     /// # Errors
-    /// The system refuses what the client needs, or `stop` was set.
+    /// The client's system fails (files, ports, sockets), or `stop` was set.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
         // System limits are checked first, so that they fail before anything is sent.
         self.timed_orders(&payloads).prepare()?;
+        // Warm-up requests are sent at once whatever the scenario's arrival: nothing of them is
+        // timed.
         let warmup = self.written(&self.plan.warmup);
         let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut Unobserved)?;
         if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
@@ -131,6 +133,7 @@ impl Assignment<'_> {
             time.started_at = started_at;
             time.finished_at = finished_at;
         }
+        // The check comes last, when it can no longer affect any figure.
         self.check_outputs(&mut measurement)?;
         Ok(Finished { measurement, slos_met })
     }

@@ -128,6 +128,7 @@ impl Assignment<'_> {
         let manifest = &self.plan.manifest;
         let mean = |sum: u64, count: usize| float(sum) / float(count.max(1) as u64);
         let survivors: u64 = answered.iter().map(|request| request.prompt_tokens).sum();
+        // Only prompts sent as ids have an exact length; text is tokenized by the server.
         let as_ids = manifest.prompt_form == PromptForm::TokenIds;
         let prompts_miscounted = answered.iter().filter(|request| as_ids && miscounted(request));
         let chunks_miscounted = answered.iter().filter(|request| {

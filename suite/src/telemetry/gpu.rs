@@ -29,9 +29,9 @@ pub struct GpuReading {
     pub sm_mhz: Option<u64>,
     /// Clock of the GPU memory, in MHz.
     pub memory_mhz: Option<u64>,
-    /// Temperature of the chip, degrees Celsius.
+    /// Temperature of the GPU chip, in degrees Celsius.
     pub gpu_c: Option<u64>,
-    /// Temperature of the memory, degrees Celsius.
+    /// Temperature of the GPU memory, in degrees Celsius.
     pub memory_c: Option<u64>,
     /// Percentage of the driver's last sampling period in which a kernel ran.
     pub util_percent: Option<u64>,
@@ -111,6 +111,7 @@ fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry
     const UNTOLD: &str = "the driver does not tell";
     const NO_ENERGY: &str = "the driver tells neither energy nor power";
     GpuTelemetry {
+        // The server does not report which GPUs are its own, so every GPU with utilization counts.
         worked: readings.iter().any(|(_, reading)| reading.util_percent > Some(0)),
         power_mw: reasons.explain(&path("power_mw"), spread(seen(|r| r.power_mw)), UNTOLD),
         energy_mj: reasons.explain(&path("energy_mj"), energy.map(|energy| energy.0), NO_ENERGY),
@@ -190,6 +191,7 @@ fn together(gpus: &[Readings], start_ns: u64) -> Option<Series> {
     };
     let columns: Vec<Column> = [
         column("power_mw", |r| r.power_mw, |all| all.iter().sum()),
+        // The slowest GPU holds up all tensor-parallel ranks, so the minimum is shown.
         column("sm_mhz", |r| r.sm_mhz, |all| all.iter().min().copied().unwrap_or(0)),
         column("gpu_c", |r| r.gpu_c, |all| all.iter().max().copied().unwrap_or(0)),
         column(

@@ -55,6 +55,7 @@ impl CpuTicks {
 pub fn read() -> Option<HostReading> {
     let cpu = KernelStats::current().ok()?.total;
     let rest = |ticks: Option<u64>| ticks.unwrap_or(0);
+    // |Available memory instead of free memory: the kernel can reclaim its page cache.
     let used = |memory: Meminfo| memory.mem_total.checked_sub(memory.mem_available?);
     Some(HostReading {
         cpu: CpuTicks {

@@ -117,6 +117,7 @@ impl<'a> Watch<'a> {
                 next += pause;
             }
         }
+        // The thread did nothing but sampling, so its CPU time is the cost of sampling.
         self.cost.cpu_us = thread_cpu_ns() / 1000;
     }
 

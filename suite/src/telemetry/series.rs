@@ -66,8 +66,10 @@ pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
         (name.to_owned(), points)
     };
     let last = |looks: &[u64]| looks.last().copied().unwrap_or(0);
+    // Quantities that were zero all along are left out to keep records small.
     let moved = |column: &(String, Vec<u64>)| column.1.iter().any(|value| *value > 0);
     Some(Series {
+        // Each point has the time of its last sample.
         at_us: at_us.chunks(looks).map(last).collect(),
         columns: columns.into_iter().map(column).filter(moved).collect(),
     })

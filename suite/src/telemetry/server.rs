@@ -37,6 +37,7 @@ impl Watch<'_> {
             return reasons.none("telemetry.server", &why);
         }
         let told = Told { at_us, counters };
+        // Gauges are taken only from samples during the run, when the load was present.
         let during = self.looks.get(1..self.looks.len().saturating_sub(1)).unwrap_or_default();
         let mut gauge = |name: &str| -> Option<Spread> {
             let seen = during.iter().filter_map(|look| look.server.as_ref()?.get(name).copied());

@@ -94,6 +94,7 @@ pub fn execute(
     flags: &ServingFlags,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> anyhow::Result<Exit> {
+    // Refused flags are reported before anything is opened or sent.
     flags.refused.check()?;
     let signals = Signals::caught()?;
     let server = server(flags, variable)?;
@@ -110,6 +111,7 @@ pub fn execute(
     let dataset = flags.workload.dataset_path.as_deref();
     let plan = drawn(&file, dataset, &tokenizer, engine.prompt_form())?;
     places.prepare()?;
+    // The scenario is saved so that `redline-bench run` can repeat the measurement.
     write::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
     notes(&wanted, &file.id, &plan.manifest);
     let asked = asked(flags, &wanted, &model);
@@ -183,6 +185,7 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
          a backend without `-chat`",
         request.route
     );
+    // Prompts are sent as text like the tools' own, even if the engine accepts ids.
     request.token_ids = flags.workload.tokenize_prompt;
     if flags.sending.flush_cache && flags.server.engine.is_none() {
         let route = backend.flush_route().context(

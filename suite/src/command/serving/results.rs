@@ -41,6 +41,7 @@ impl Places {
             None => file_name(flags.label.as_deref(), wanted, model, now),
         };
         let own = format!("redline-{}-{}.json", wanted.backend.name(), compact_date(now));
+        // Redline's own file is put beside the result file, wherever a flag puts that.
         let beside = flags.output_file.as_deref().and_then(Path::parent).unwrap_or(&folder);
         Self {
             echo: echo(wanted),
@@ -72,6 +73,7 @@ impl Places {
     /// A file cannot be read or written.
     pub fn report(&self, asked: &Asked) -> anyhow::Result<()> {
         let saved = Saved::open(&self.own)?;
+        // Both texts are made before one is written, so that an error leaves no half of a report.
         let made = saved.export(self.block, asked).and_then(|block| {
             let result = self.result.as_ref().map(|_| saved.export(self.format, asked));
             Ok((block, result.transpose()?))

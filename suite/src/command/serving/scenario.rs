@@ -27,6 +27,7 @@ pub struct Wanted {
 /// # Errors
 /// Flags contradict each other, or ask for a workload that cannot be drawn.
 pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
+    // `--tool` overrides the backend's tool: published pages measure vLLM with LMDeploy's tool.
     let given = flags.server.tool.or(flags.server.backend.map(Backend::tool));
     let tool = given.unwrap_or(Tool::Vllm);
     let habits = tool.habits();
@@ -39,6 +40,7 @@ pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
         workload: workload(&flags.workload, tool, dataset)?,
         warmup: Warmup {
             requests: warmups.unwrap_or(habits.warmup_requests),
+            // The tools warm up with a measured prompt, which the prefix cache would then hold.
             from: WarmupSource::Disjoint,
             output_tokens_max: habits.warmup_tokens_max,
         },
@@ -201,6 +203,7 @@ fn arrival(flags: &SendingFlags) -> Arrival {
         (true, _) if flags.burstiness.is_infinite() => {
             Arrival::Constant { requests_per_s, concurrency_max }
         }
+        // Gamma-distributed gaps of shape 1 are exponential, which is a Poisson process.
         (true, _) if flags.burstiness.to_bits() == 1.0_f64.to_bits() => {
             Arrival::Poisson { requests_per_s, concurrency_max }
         }
@@ -227,6 +230,7 @@ fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::R
         }
         None => flags.temperature.or(habits.temperature),
     };
+    // vLLM's tool ignores the end of sequence for `random` only.
     let forced = habits.ignore_eos || dataset == DatasetName::Random;
     let ignore_eos = match body.remove("ignore_eos") {
         Some(value) => {

@@ -44,6 +44,7 @@ fn cache(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
 /// `main` refers to; `None` if the file does not exist.
 fn cached(id: &str, cache: &Path) -> Option<PathBuf> {
     let (organisation, model) = id.split_once('/')?;
+    // |Names come from the user and must not lead out of the cache folder.
     let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
     let folder = cache.join(format!("models--{organisation}--{model}"));
     let revision = fs::read_to_string(folder.join("refs/main")).ok()?;

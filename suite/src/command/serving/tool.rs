@@ -10,11 +10,11 @@ use crate::export::Format;
 pub enum Tool {
     /// `vllm bench serve` 0.33, formerly `benchmark_serving.py`.
     Vllm,
-    /// SGLang's `bench_serving` 0.5.
+    /// SGLang's `bench_serving` 0.5, the default for SGLang's backends.
     Sglang,
     /// SGLang's `bench_serving` of older versions, which bounded the lengths of conversations.
     SglangOld,
-    /// LMDeploy's `profile_restful_api.py` v0.9.2.
+    /// LMDeploy's `profile_restful_api.py` v0.9.2, the tool of published pages.
     Lmdeploy,
 }
 
