@@ -88,7 +88,7 @@ impl Progress {
         self.board.store(tally);
     }
 
-    /// Prints the final state, removes the bar and ends the progress thread.
+    /// Prints the final progress line, removes the bar and ends the progress thread.
     pub fn finish(&mut self) {
         self.board.over.store(true, Ordering::Release);
         if let Some(shower) = self.shower.take() {

@@ -87,8 +87,8 @@ pub fn exit_of(measurement: &Measurement) -> Exit {
 #[must_use]
 pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     let io = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>();
-    // A malformed URL or certificate file is wrong use; any other failure of a connection is the
-    // environment's.
+    // A malformed URL or an unusable TLS setting is wrong use; any other failure of a connection is
+    // the environment's.
     let environment = error.chain().any(|cause| {
         cause.is::<DriveError>()
             || cause.downcast_ref().is_some_and(|error| {

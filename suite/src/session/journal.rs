@@ -52,8 +52,8 @@ impl Journal {
         })
     }
 
-    /// Formats the sample of request `index` (its position in the plan); `flush` passes it to the
-    /// writer.
+    /// Formats the sample of request `index` (its position in the plan) as a line of the samples
+    /// file; `flush` passes the line to the writer thread.
     pub fn sample(&mut self, index: usize, sample: &Sample) {
         self.samples += 1;
         if let Some(failure) = &sample.failure {

@@ -61,7 +61,7 @@ pub struct Assignment<'a> {
     /// Longest time without any event while requests are in flight, in nanoseconds; then the run
     /// counts as hung.
     pub no_progress_ns: u64,
-    /// True when receive times come from the kernel's stamps, not from the clock after each read.
+    /// Uses the kernel's receive stamps as event times, where the kernel provides them.
     pub kernel_timestamps: bool,
     /// True when the fixed prompts are sent after the clock has stopped, to check the outputs.
     pub check_outputs: bool,

@@ -28,8 +28,8 @@ use crate::clock::{monotonic_ns, thread_cpu_ns};
 
 /// Longest time that the server may take to return its counters while the run is timed.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
-/// Retries of the last sample, and the pause between them: some servers update their counters a
-/// moment after the answer ended.
+/// Most retries of the last sample. Some servers update their counters a moment after an answer has
+/// ended; `SETTLE_PAUSE` is the time between two retries.
 const SETTLE_LOOKS: u32 = 10;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
