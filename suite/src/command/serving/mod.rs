@@ -185,7 +185,7 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
          a backend without `-chat`",
         request.route
     );
-    // Prompts are sent as text like the tools' own, even if the engine accepts ids.
+    // Without the flag, prompts are sent as text like the tools' own, even if ids are accepted.
     request.token_ids = flags.workload.tokenize_prompt;
     if flags.sending.flush_cache && flags.server.engine.is_none() {
         let route = backend.flush_route().context(
