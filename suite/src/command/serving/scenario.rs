@@ -106,8 +106,7 @@ fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
         needs_file(&bare, "random", "cuts its prompts out of conversations")?;
         ensure!(
             flags.random_prefix_len == 0,
-            "`--random-prefix-len` exists only in vLLM's tool\nhint: `--tool vllm` draws prompts \
-             with a prefix"
+            "`--random-prefix-len` exists only in vLLM's tool\nhint: give `--tool vllm`"
         );
     }
     in_the_packs_order(flags)?;
