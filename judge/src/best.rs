@@ -19,7 +19,7 @@ pub enum BestError {
     /// No metric is called so.
     #[error("no metric `{name}`\nhint: one of {known}")]
     NoMetric {
-        /// As it was given.
+        /// Backend as given by the flag, or the tool's default.
         name: String,
         /// Names that are, with commas between them.
         known: String,

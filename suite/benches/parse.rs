@@ -1,5 +1,5 @@
-//! What an event costs the client once its bytes are read: HTTP framing, SSE, JSON, the sample.
-//! Times are per event.
+//! Benchmark of the client's cost per event once its bytes are read: HTTP framing, SSE, JSON, the
+//! sample.
 
 use std::hint::black_box;
 
@@ -9,13 +9,13 @@ use suite::client::sample::Sample;
 use suite::client::stamp::Moment;
 use suite::client::stream::Stream;
 
-/// Events of one answer: enough that its head does not count.
+/// Events in one answer, enough that the HTTP head is negligible.
 const EVENTS: usize = 1000;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
 
-/// Shapes of a chunk, as servers of that name send them.
+/// Chunk formats, as the named servers send them.
 const SHAPES: [(&str, Dialect, &str); 6] = [
     (
         "redline",
@@ -32,7 +32,7 @@ const SHAPES: [(&str, Dialect, &str); 6] = [
         Dialect::Chat,
         r#"{"id":"chatcmpl-00000017","object":"chat.completion.chunk","created":1700000000,"model":"m","system_fingerprint":"fp_0123456789abcdef01234567","choices":[{"index":0,"delta":{"content":"\n hello"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
     ),
-    // A text that does not grow: what grows with it is not the parser's.
+    // The text has a fixed length, so that only the parser's cost grows.
     (
         "generate",
         Dialect::Generate,
@@ -62,7 +62,7 @@ fn events(criterion: &mut Criterion) {
                 stream.take(HEAD.as_bytes(), Moment::at(0));
                 stream
             };
-            // One read an event, as a server that is not saturated is read.
+            // Each event is a read of its own, as from a server below saturation.
             let read = |mut stream: Stream| {
                 for at_ns in 1..=EVENTS as u64 {
                     black_box(stream.take(black_box(chunk.as_bytes()), Moment::at(at_ns)));

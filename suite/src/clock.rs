@@ -1,5 +1,5 @@
-//! The clocks of the suite. Intervals come from the monotonic clock only; the wall clock dates a
-//! record, and relates the kernel's receive stamps to the monotonic clock.
+//! The two clocks of the load generator. Every interval is a difference of monotonic times; the
+//! wall clock only dates a record and converts the kernel's receive stamps to monotonic time.
 
 use std::time::Duration;
 
@@ -8,33 +8,34 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`. All processes of a machine share its origin, so that a
-/// client's times can be compared with those in the emitter's log.
+/// Current `CLOCK_MONOTONIC` in nanoseconds. All processes of a machine share its origin, so a
+/// client's times can be compared with those in the mock server's log.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_MONOTONIC)
 }
 
-/// Sleeps until the monotonic clock stands at `at_ns`, or a signal comes.
+/// Sleeps until the monotonic clock reaches `at_ns`, or until a signal arrives.
 pub fn sleep_until(at_ns: u64) {
     let at = TimeSpec::from_duration(Duration::from_nanos(at_ns));
-    // Nothing can be wrong with the request but a signal, which is the caller's to look after.
+    // The call fails only when a signal interrupts it, and callers check for signals themselves.
     let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at);
 }
 
-/// Nanoseconds since 1970. May jump: never take an interval from it.
+/// Current wall-clock time in nanoseconds since 1970. It may jump, so no interval is taken from it.
 #[must_use]
 pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)
 }
 
-/// Processor time of the calling thread, in nanoseconds.
+/// CPU time that the calling thread has used so far, in nanoseconds.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// The wall clock as RFC 3339 in UTC, to the second.
+/// Current wall-clock time as RFC 3339 in UTC, rounded down to the second; none if the clock is
+/// unusable.
 #[must_use]
 pub fn utc_now() -> Option<String> {
     let now = OffsetDateTime::from_unix_timestamp_nanos(i128::from(realtime_ns())).ok()?;
@@ -42,7 +43,7 @@ pub fn utc_now() -> Option<String> {
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {
-    // These clocks exist on every Linux, and none stands before its own zero.
+    // These clocks exist on every Linux, and their times are never negative.
     let Ok(time) = clock_gettime(clock) else { return 0 };
     let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)

@@ -1,6 +1,8 @@
-//! The load generator: what is asked (`workload`), the client that asks it and takes the times
-//! (`client`), what the times mean (`measure`), what is seen beside it (`telemetry`), and a
-//! scripted server to test all that (`emitter`).
+//! The load generator of Redline. Reading order: `workload` draws the requests and their send
+//! times, `client` sends them over HTTP and stamps every event, `measure` computes metrics (TTFT,
+//! TPOT, ITL, percentiles) and the verdict, `telemetry` samples server and machine meanwhile,
+//! `session` is the order of one run, `export` writes reports, and `emitter` is a mock server to
+//! test the client with.
 
 #![warn(missing_docs)]
 

@@ -1,4 +1,5 @@
-//! `redline-bench`: flags in, one measurement out. Everything else is in the library.
+//! Entry point of `redline-bench`: parses the flags and runs one command. Everything else is in the
+//! library.
 
 use std::process::ExitCode;
 
@@ -7,10 +8,11 @@ use suite::command::{
     audit, export, first_answer, manual, plan, probe, run, search, serving, sweep, verify_manifest,
 };
 
-/// Measures a server of language models over its OpenAI-compatible HTTP interface.
+/// Measures an LLM server over its OpenAI-compatible HTTP interface.
 ///
-/// A scenario says what is asked and when, an engine file how this kind of server is asked, a data
-/// set and a tokenizer give the prompts. All four are files: nothing is fetched, nothing is assumed.
+/// A scenario file defines the requests and their send times, an engine file the server's routes
+/// and features; a dataset and a tokenizer give the prompts. All four are local files: nothing is
+/// downloaded.
 #[derive(Debug, Parser)]
 #[command(name = "redline-bench", version, after_long_help = EXAMPLE)]
 struct Flags {
@@ -25,24 +27,24 @@ Example, against a server on this machine:
     --engine suite/engines/redline.toml --scenario suite/scenarios/sharegpt-lite.toml \\
     --dataset sharegpt-head.json --tokenizer model.gguf --out measurement.json
 
-A plan can be saved, and sent again by anyone:
+A plan can be saved and sent again, also by others:
 
   redline-bench plan --scenario s.toml --dataset d.json --tokenizer t.json --out plan.json
   redline-bench run --plan plan.json --url URL --engine e.toml --tokenizer t.json --out m.json
 
-A result can be written as other tools write theirs:
+A result can be exported in the formats of other tools:
 
   redline-bench export m.json --format vllm-json --backend vllm --model Qwen/Qwen3-8B
 
-Under the flags of `vllm bench serve` and its kin, with their report and a verdict:
+With the flags of other benchmarks, such as `vllm bench serve`, and with their report:
 
   redline-bench serving --backend vllm --model Qwen/Qwen3-8B --dataset-name random
 
-Others' published results can be held against their own figures:
+Published results can be checked for figures that contradict each other:
 
   redline-bench audit page.md result.json
 
-Exit codes: 0 well; 1 INVALID or failed requests; 2 wrong use or unsound data; 4 the environment.";
+Exit codes: 0 success; 1 INVALID or failed requests; 2 wrong use or invalid data; 4 environment.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

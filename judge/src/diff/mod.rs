@@ -51,7 +51,7 @@ pub enum DiffError {
     /// There is no run of a release.
     #[error("no run of release `{name}`{of}\nhint: the registry has {known}")]
     UnknownRelease {
-        /// As it was given.
+        /// Backend as given by the flag, or the tool's default.
         name: String,
         /// Of which engine and on which hardware, where that was asked for.
         of: String,

@@ -28,7 +28,7 @@ pub enum TrendError {
     /// No metric is called so.
     #[error("no metric is called `{name}`\nhint: there are {known}")]
     Metric {
-        /// As it was given.
+        /// Backend as given by the flag, or the tool's default.
         name: String,
         /// Names that are, with commas between them.
         known: String,

@@ -1,4 +1,5 @@
-//! `redline-emitter`: mock server with known times, to test clients with. It measures nothing.
+//! `redline-emitter`: the mock server for tests of clients. It streams tokens at known times and
+//! measures nothing.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,32 +20,31 @@ use suite::emitter::paced::{Pace, PacedEmitter};
 use suite::emitter::script::Script;
 use suite::emitter::server::Emitter;
 
-/// Mock LLM server that streams tokens at scripted times, to test clients with.
+/// Streams scripted or evenly paced tokens to clients under test.
 ///
 /// Prints one line `ready http://127.0.0.1:PORT` on standard error, then serves until its standard
-/// input is closed or it is terminated. The script is JSON; `suite/src/emitter/script.rs` documents
-/// its fields. Without a script, every request gets a steady stream of as many tokens as it asks
-/// for.
+/// input closes or it receives a signal. The script is JSON; its format is documented in
+/// `suite/src/emitter/script.rs`. Without a script every request gets a steady stream of as many
+/// tokens as it requests.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Script that defines the answers.
+    /// Script to play, as JSON.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
-    /// Instead of a script, answer every completion with as many tokens as it asks for: the first
-    /// one FIRST_US microseconds after the request, the others GAP_US microseconds apart. One
-    /// thread serves thousands of streams and occupies one core. The log is written on SIGTERM or
-    /// SIGINT.
+    /// Instead of playing a script, answer every completion with as many tokens as it requests: the
+    /// first FIRST_US after the request, the others GAP_US apart. One thread serves thousands of
+    /// streams and polls without sleeping. On SIGTERM or SIGINT the server writes its log and ends.
     #[arg(long, value_name = "FIRST_US:GAP_US", conflicts_with = "script")]
     pace: Option<Pace>,
-    /// Write a log of the real read and write times as JSON lines: one line per event, or with
-    /// `--pace` one per request.
+    /// Write the true time of every read and write, as JSON lines: one per event, or one per
+    /// request with `--pace`.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Address to listen on; port 0 selects a free port.
+    /// Address to listen on; port 0 takes a free port.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     listen: SocketAddr,
-    /// Serve until terminated, even when standard input is closed.
+    /// Serve until a signal arrives, even after standard input closes.
     #[arg(long)]
     detach: bool,
 }
@@ -74,12 +74,13 @@ fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
     if !flags.detach {
         let stop = Arc::clone(&stop);
         std::thread::spawn(move || {
+            // The end of standard input means that the program which started this one has ended.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
             stop.store(true, Ordering::Relaxed);
         });
     }
     let mut log = flags.log.as_deref().map(create).transpose()?.map(BufWriter::new);
-    // The number of clients is not known in advance, so raise the limit as far as possible.
+    // The number of clients is not known in advance, so the limit is raised as far as it goes.
     allow_files(u64::MAX, 0)?;
     let emitter = PacedEmitter::bind(flags.listen, pace)
         .with_context(|| format!("cannot listen on `{}`", flags.listen))?;
@@ -115,6 +116,7 @@ fn play(flags: &Flags) -> anyhow::Result<()> {
     eprintln!("ready http://{}", emitter.address);
     if flags.detach {
         loop {
+            // `park` may return without a reason, hence the loop.
             std::thread::park();
         }
     }

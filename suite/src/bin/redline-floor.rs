@@ -1,5 +1,5 @@
-//! `redline-floor`: raw-socket client, the least work that a client can do, as a baseline for other
-//! clients. It counts events without parsing them and judges nothing.
+//! `redline-floor`: a raw-socket client that does the least work possible, as the lower bound to
+//! which other clients are compared. It counts events without parsing them and judges nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,37 +15,37 @@ use suite::client::limits::allow_files;
 use suite::clock::monotonic_ns;
 use suite::measure::summary::summarize;
 
-/// Prefix of every completion event, which no other event has.
+/// Bytes with which every event of a completion begins; no other event begins with them.
 const EVENT: &[u8] = b"data: {\"id\"";
-/// Maximum number of bytes carried to the next read, where an event's prefix may be split.
+/// Bytes carried over to the next read, so that an event whose beginning was cut in two is found.
 const CARRY: usize = EVENT.len() - 1;
-/// Longest silence of the server before the run fails, in milliseconds.
+/// Longest silence of the server, in milliseconds, after which the run ends with an error.
 const SILENCE_MS: u16 = 20_000;
-/// Time before a due send during which the loop spins instead of sleeping, in nanoseconds.
+/// Last part of the wait before a send, in nanoseconds, spent polling the clock: a sleep wakes too
+/// late.
 const AWAKE_NS: u64 = 60_000;
 
-/// Raw-socket client: requests streams of tokens from `redline-emitter --pace` and prints what
-/// arrived, as JSON.
+/// Requests token streams from `redline-emitter --pace` and prints TTFT and ITL, as JSON.
 ///
-/// Opens all connections, sends all requests, and counts the events that it reads. With
-/// `--requests-per-s` it sends at that rate and reads nothing: the result is how late sends are.
+/// It opens all connections, sends all requests, and counts the events it reads. With
+/// `--requests-per-s` it sends at that rate and reads nothing, which shows how late a send can be
+/// at best.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
     /// Address of the mock server.
     #[arg(long, value_name = "HOST:PORT")]
     address: SocketAddr,
-    /// Number of connections, each with one request; with `--requests-per-s`, requests rotate over
-    /// them.
+    /// Connections, each with one request; with `--requests-per-s` the requests rotate over them.
     #[arg(long)]
     streams: usize,
-    /// Number of tokens in each answer.
+    /// Output tokens of each request.
     #[arg(long)]
     tokens: usize,
     /// Send at this rate, in requests per second, and read nothing.
     #[arg(long, value_name = "RATE", requires = "requests")]
     requests_per_s: Option<u32>,
-    /// Number of requests to send at that rate.
+    /// Number of requests to send at `--requests-per-s`.
     #[arg(long)]
     requests: Option<u64>,
 }
@@ -86,7 +86,7 @@ fn run(flags: &Flags) -> anyhow::Result<Value> {
     }
 }
 
-/// Sends `requests` requests at `rate` per second and returns how late each one was written.
+/// Sends `requests` requests at `rate` per second and returns the distribution of send lags.
 fn send_in_time(
     mut sockets: Vec<TcpStream>,
     request: &str,
@@ -112,7 +112,7 @@ fn send_in_time(
     Ok(json!({"lag_us": summarize(lags_ns)}))
 }
 
-/// Connection and the events that arrived on it.
+/// One connection of the raw-socket client and the events read from it so far.
 struct Reader {
     socket: TcpStream,
     sent_ns: u64,
@@ -156,6 +156,7 @@ fn read_all(sockets: Vec<TcpStream>, request: &str, tokens: usize) -> anyhow::Re
                 reader.last_ns = now_ns;
                 open -= usize::from(reader.events == tokens);
             }
+            // An event cut between two reads is completed by the bytes carried over.
             reader.carried.clear();
             reader.carried.extend_from_slice(&bytes[bytes.len().saturating_sub(CARRY)..]);
         }

@@ -1,4 +1,5 @@
-//! `redline-bench audit`: what published results say about how they were measured.
+//! `redline-bench audit`: checks published results of other tools against what their own figures
+//! imply.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -10,19 +11,20 @@ use schema::exit::Exit;
 use schema::run::{Check, Level, RunRecord};
 use serde::Serialize;
 
-/// Judge published results of other tools.
+/// Check published results of other tools for contradictions.
 ///
 /// Reads console blocks (`Serving Benchmark Result`) in logs and pages, LMDeploy's CSV, and the
 /// JSON of vLLM, SGLang, guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker,
-/// trtllm-bench and MLCommons' endpoints. Each result is held against what its own figures imply:
-/// an error is a figure that cannot be what its name says, a warning is something to know before
-/// comparing it.
+/// trtllm-bench and MLCommons' endpoints. Each result is checked against what its own figures
+/// imply. An error means that a figure cannot be what its name says; a warning means something to
+/// know before comparing it.
 ///
-/// Exit codes: 0 no error; 1 some result has one; 2 something could not be read; 4 no such file.
+/// Exit codes: 0 no result has an error; 1 a result has one; 2 a part of a file could not be read;
+/// 4 a file is missing.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct AuditFlags {
-    /// Pages, logs or result files.
+    /// Pages, logs or result files to check.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print the findings as JSON.
@@ -35,10 +37,10 @@ Example:
 
   redline-bench audit page.md result.json --json
 
-Each finding names its rule and the figures that contradict each other, such as a mean TPOT that E2E
-and TTFT do not give. `holds` lists the rules that the result keeps.";
+Each finding names its rule and the figures that contradict each other, such as a mean TPOT that
+differs from the one implied by E2E and TTFT. `holds` lists the rules that the result passes.";
 
-/// A file and what was found in it.
+/// One checked file: the results found in it, and the places that could not be read.
 #[derive(Serialize)]
 struct Audited {
     file: String,
@@ -46,7 +48,7 @@ struct Audited {
     unread: Vec<Place>,
 }
 
-/// A result, by the lines it stands on.
+/// One result found in a file, with the lines it stands on and the outcome of every rule.
 #[derive(Serialize)]
 struct Judged {
     line_first: u64,
@@ -59,14 +61,14 @@ struct Judged {
     checks: Vec<Check>,
 }
 
-/// A place that could not be read.
+/// A place in a file that looks like a result but could not be read, and the reason.
 #[derive(Serialize)]
 struct Place {
     line: u64,
     why: String,
 }
 
-/// Runs the command.
+/// Runs `redline-bench audit` and returns its exit code.
 ///
 /// # Errors
 /// A file cannot be opened.
@@ -78,7 +80,7 @@ pub fn execute(flags: &AuditFlags) -> anyhow::Result<Exit> {
         audited.iter().flat_map(lines).chain([summary(&audited)]).collect()
     };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads the head of a long list has what was asked for.
+        // A closed pipe is no failure: a reader such as `head` has all the lines it wants.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         written => written.context("cannot write to standard output")?,
     }
@@ -88,7 +90,7 @@ pub fn execute(flags: &AuditFlags) -> anyhow::Result<Exit> {
 fn read(file: &Path) -> anyhow::Result<Audited> {
     let shown = file.display().to_string();
     let bytes = std::fs::read(file).with_context(|| format!("cannot read `{shown}`"))?;
-    // Logs hold progress bars of any encoding; figures are ASCII.
+    // Logs hold progress bars in any encoding, but all figures are ASCII.
     let text = String::from_utf8_lossy(&bytes);
     let Reading { records, unread } = reports::read(&shown, &text);
     Ok(Audited {
@@ -116,13 +118,13 @@ impl From<RunRecord> for Judged {
 }
 
 impl Judged {
-    /// Broken rules of `level`.
+    /// Rules of the given level that the result fails.
     fn broken(&self, level: Level) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(move |check| !check.ok && check.level == level)
     }
 }
 
-/// What is said of a file, each line with its end.
+/// Report on one file, as lines that end in a newline.
 fn lines(audited: &Audited) -> Vec<String> {
     let file = &audited.file;
     let mut lines = Vec::new();
@@ -146,7 +148,8 @@ fn lines(audited: &Audited) -> Vec<String> {
     lines
 }
 
-/// The rules that hold; in words where others do not, since a reader then asks what is left.
+/// Lines that list the rules which the result passes. If it fails a rule with level error, each
+/// passed rule gets a line with its title, because readers then ask which figures remain usable.
 fn kept(result: &Judged) -> Vec<String> {
     let kept = result.checks.iter().filter(|check| check.ok).map(|check| check.rule.as_str());
     if result.broken(Level::Error).next().is_none() {
@@ -170,6 +173,7 @@ fn summary(audited: &[Audited]) -> String {
 
 fn exit(audited: &[Audited]) -> Exit {
     let errors = |file: &Audited| file.results.iter().any(|r| r.broken(Level::Error).count() > 0);
+    // Unread places outrank errors, because the list of errors may then be incomplete.
     if audited.iter().any(|file| !file.unread.is_empty()) {
         Exit::Unsound
     } else if audited.iter().any(errors) {

@@ -1,4 +1,5 @@
-//! A server and a plan brought together, for one run or for several.
+//! Opens everything that a measuring command needs (server, engine file, plan, tokenizer) and
+//! measures one run or several with it. Shared by `run`, `sweep`, `search` and `serving`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,79 +30,80 @@ use crate::workload::arrival::reschedule;
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// What every measuring command is given.
+/// Flags shared by all measuring commands.
 #[derive(Debug, Args)]
 pub struct BenchFlags {
-    /// The server.
+    /// Server to measure.
     #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
     #[command(flatten)]
     trust: TrustFlags,
-    /// Engine file, which says what this kind of server takes and tells, as in `suite/engines`.
+    /// Engine file: the routes and features of this kind of server, as in `suite/engines`.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
-    /// File with the key that the server wants to be shown. It enters no record.
+    /// File with the API key that the server requires. The key enters no record.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Scenario file, as in `suite/scenarios`; its stem is the scenario's id.
+    /// Scenario file, as in `suite/scenarios`; the file name without extension is the scenario's
+    /// id.
     #[arg(long, value_name = "FILE", required_unless_present = "plan")]
     scenario: Option<PathBuf>,
-    /// What the scenario's pack draws from: conversations as a JSON array in ShareGPT's shape, or a
-    /// file of one request a line. Packs that make their own prompts need none.
+    /// Dataset that the scenario samples from: conversations as a JSON array in ShareGPT's format,
+    /// or a JSONL file with one request per line. Scenarios that generate their prompts need none.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
-    /// A plan that `redline-bench plan --out` saved, sent as it is; instead of scenario and data
-    /// set.
+    /// Plan saved by `redline-bench plan --out`, sent unchanged; replaces scenario and dataset.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "dataset"])]
     plan: Option<PathBuf>,
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
-    /// The model's name as the server knows it; by default the first that it offers.
+    /// Model name that requests carry; by default the first model that the server lists.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Greedy outputs of another program to compare with, as JSON.
+    /// Reference outputs to compare greedy outputs with, as JSON.
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
-    /// How far the run is, on standard error.
+    /// Style of the progress report on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
-    /// Give up when no event comes on any connection for this long.
+    /// Stop the run if no event arrives on any connection for this long.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
-    /// How often the server's counters, this machine and its GPUs are looked at while the clock
-    /// runs; 0 for before and after only.
+    /// Interval at which the server's counters, this machine and its GPUs are sampled during the
+    /// run; 0 samples only before and after it.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     telemetry_s: f64,
-    /// Take the time after each read even where the kernel would tell when the bytes came.
+    /// Take the time after each read even if the kernel can stamp when the bytes arrived.
     #[arg(long)]
     no_kernel_timestamps: bool,
-    /// Do not ask the fixed prompts by which the outputs are checked, such as where the server is
-    /// no language model.
+    /// Skip the correctness check (the fixed prompts sent after the run), for example if the server
+    /// is a mock without a language model.
     #[arg(long)]
     no_output_check: bool,
 }
 
-/// A rate or a time as a flag gives it.
+/// Parses a rate or a duration given as a flag; it must be from 0.001 to 1e6.
 ///
 /// # Errors
-/// It is no number that a clock in microseconds can follow.
+/// The text is no number, or is outside that range.
 pub fn positive(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     if (0.001..=1e6).contains(&value) { Ok(value) } else { Err("not from 0.001 to 1e6".to_owned()) }
 }
 
-/// A pause between two looks as a flag gives it.
+/// Parses a sampling interval in seconds: 0, or from 0.1 to 3600.
 fn interval(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    // Shorter intervals would take noticeable CPU time from client and server.
     let kept = value == 0.0 || (0.1..=3600.0).contains(&value);
     if kept { Ok(value) } else { Err("neither 0 nor from 0.1 to 3600".to_owned()) }
 }
 
-/// Between two looks at server, machine and GPUs, where no other pause is asked for.
+/// Default time between two samples of server, machine and GPUs, in nanoseconds.
 pub const TELEMETRY_NS: u64 = 1_000_000_000;
 
-/// All that is opened before anything is sent.
+/// Everything opened before anything is sent: server, engine, plan, tokenizer and settings.
 pub struct Bench {
     pub signals: Signals,
     pub engine: Engine,
@@ -115,20 +117,21 @@ pub struct Bench {
     pub conduct: Conduct,
 }
 
-/// How runs are made and watched.
+/// Settings of how runs are performed and watched, the same for all runs of a command.
 pub struct Conduct {
-    /// The model's name for the server, where it is given.
+    /// Model name for the server, if a flag gave one.
     pub model: Option<String>,
     pub progress: Style,
     pub timeout_s: f64,
-    /// Between two looks at server, machine and GPUs; none for before and after only.
+    /// Time between two telemetry samples, in nanoseconds; `None` samples only before and after a
+    /// run.
     pub telemetry_ns: Option<u64>,
     pub kernel_timestamps: bool,
-    /// Ask the fixed prompts once the clock has stopped.
+    /// True when the fixed prompts are sent after the clock has stopped, to check the outputs.
     pub check_outputs: bool,
 }
 
-/// What is run at one time: the plan, sent at its own times or at others.
+/// One run to perform: a plan, sent at its own times or at those of another arrival process.
 pub struct Point {
     pub id: String,
     pub scenario: Scenario,
@@ -137,9 +140,13 @@ pub struct Point {
 }
 
 impl Bench {
+    /// Opens all inputs, connects to the server and draws or loads the plan.
+    ///
     /// # Errors
     /// An input cannot be used, or the server does not answer.
     pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
+        // The handlers come first, so that an interruption while inputs load has the documented
+        // exit code.
         let signals = Signals::caught()?;
         let engine = Engine::open(&flags.engine)?;
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
@@ -147,6 +154,7 @@ impl Bench {
         let tokenizer = Tokenizer::open(&flags.tokenizer)?;
         let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
         let server = Server::at(&flags.url, &flags.trust.trust())?.with_key(key);
+        // The server is probed before the requests are drawn, so that a wrong URL fails early.
         let probed = probe(&server, &engine.id, &engine.file)?;
         let (file, plan) = match (file, &flags.plan) {
             (Some(file), _) => {
@@ -155,7 +163,7 @@ impl Bench {
                 (file, plan)
             }
             (None, path) => {
-                // The flags see to it that there is one of the two.
+                // The command line parser makes sure that one of the two flags is given.
                 let path = path.as_deref().context("neither scenario nor plan is given")?;
                 replayed(path, &tokenizer, engine.prompt_form())?
             }
@@ -184,27 +192,28 @@ impl Bench {
         })
     }
 
-    /// The plan as it is.
+    /// Run of the plan exactly as the scenario defines it.
     ///
     /// # Errors
-    /// Never in practice: every plan has a hash.
+    /// The plan cannot be hashed, which does not happen in practice.
     pub fn point(&self) -> anyhow::Result<Point> {
         let (file, plan) = (&self.file, self.plan.clone());
         let facts = file.facts(&plan.manifest, plan.manifest.sha256()?);
         Ok(Point { id: file.id.clone(), scenario: file.scenario.clone(), plan, facts })
     }
 
-    /// The same requests at the times of another arrival. Numbers of it are not those of the
-    /// scenario, so its id says where it differs.
+    /// Run of the same requests at the send times of `arrival`. It is another workload than the
+    /// scenario, so `name` is appended to the scenario's id.
     ///
     /// # Errors
-    /// The workload's seed is beyond what the arrival's generator takes.
+    /// The workload's seed is too large for the generator of the arrival process.
     pub fn point_at(&self, arrival: Arrival, name: &str) -> anyhow::Result<Point> {
         let mut point = self.point()?;
         point.id = format!("{}+{name}", self.file.id);
         point.scenario.arrival = arrival;
         let manifest = &mut point.plan.manifest;
         manifest.scenario = format!("{}@{}", point.id, point.scenario.rev);
+        // Only send times change; prompts and lengths stay those of the scenario.
         reschedule(manifest, &point.scenario.arrival)?;
         point.facts.manifest_sha256 = Some(manifest.sha256()?);
         point.facts.id = point.id.clone();
@@ -212,21 +221,23 @@ impl Bench {
         Ok(point)
     }
 
+    /// Arrival process of the scenario.
     #[must_use]
     pub fn arrival(&self) -> &Arrival {
         &self.file.scenario.arrival
     }
 
-    /// Measured requests of the plan.
+    /// Number of measured requests in the plan.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.plan.manifest.requests.len() as u64
     }
 
-    /// Sends `point`, measures, and writes the measurement to `out`, its samples beside it.
+    /// Sends the requests of `point`, measures, and writes the measurement to `out` and the samples
+    /// beside it.
     ///
     /// # Errors
-    /// The system gives out, a file cannot be written, or the run was interrupted.
+    /// The client's own system fails, a file cannot be written, or the run was interrupted.
     pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
@@ -252,6 +263,7 @@ impl Bench {
             check_outputs: self.conduct.check_outputs,
             stop: &self.signals.stop,
         };
+        // From here on a signal stops the client's loop, so that samples already taken are kept.
         self.signals.at_once.store(false, Ordering::Relaxed);
         match assignment.run(&mut keeper) {
             Ok(finished) => {
@@ -262,20 +274,22 @@ impl Bench {
         }
     }
 
-    /// What the command ends with when a run could not be made.
+    /// Exit code of a command whose run could not be performed.
     ///
     /// # Errors
-    /// The reason, but for the one case in which somebody else gives it.
+    /// The error itself, except after SIGTERM, which is reported only by the exit code.
     pub fn unmeasured(&self, error: anyhow::Error) -> anyhow::Result<Exit> {
         let told = self.signals.told.load(Ordering::Relaxed);
         if told && matches!(error.downcast_ref(), Some(DriveError::Interrupted)) {
-            // Whoever sent SIGTERM started this program too, and says so itself.
+            // The program that sent SIGTERM also started this one and reports the interruption
+            // itself.
             return Ok(Exit::Environment);
         }
         Err(error)
     }
 
-    /// What reports of other tools say beside what a measurement does.
+    /// Facts that reports of other tools state and a measurement does not contain: backend, model
+    /// and workload.
     #[must_use]
     pub fn asked(&self) -> Asked {
         Asked {
@@ -289,10 +303,12 @@ impl Bench {
     fn model_name(&self) -> String {
         let told = || Some(self.probed.probe.model.id.clone()).filter(|id| !id.is_empty());
         let served = || served_model(&self.server);
+        // The name given by a flag comes first, then the server's model list, then the probed
+        // model.
         self.conduct.model.clone().or_else(served).or_else(told).unwrap_or_default()
     }
 
-    /// Where the server computes; its ranks are GPUs where its device is one.
+    /// Device and GPUs that the server computes on; the number of GPUs is known only for CUDA.
     fn ranks(&self) -> Ranks<'_> {
         let server = &self.probed.probe.server;
         let device = server.device.as_deref();
@@ -300,34 +316,38 @@ impl Bench {
     }
 }
 
-/// The beginning of a prompt is known in tokens: only a prompt of ids has one.
+/// Checks that a primed cache is possible: priming cuts prompts at token boundaries, so the engine
+/// must accept token ids.
 fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
     anyhow::ensure!(
         scenario.cache.state != CacheState::Primed || form == PromptForm::TokenIds,
-        "the scenario primes the cache, and this engine takes no token ids\n\
-         hint: `cache.state` may be `cold` or `unknown` for it"
+        "the scenario primes the cache, and this engine accepts no token ids\n\
+         hint: set `cache.state` to `cold` or `unknown` for this engine"
     );
     Ok(())
 }
 
-/// What an interruption does: before the run it ends the program at once, since there is nothing
-/// to tidy up; then it asks the client's loop to stop.
+/// Handlers for SIGINT and SIGTERM. Before the run a signal ends the program at once, because
+/// nothing needs cleaning up; during the run it asks the client's loop to stop.
 pub struct Signals {
     at_once: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
-    /// It was SIGTERM, not Ctrl-C.
+    /// True after SIGTERM, as opposed to Ctrl-C.
     told: Arc<AtomicBool>,
 }
 
 impl Signals {
+    /// Registers the handlers of SIGINT and SIGTERM.
+    ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses to register the signal handlers.
     pub fn caught() -> anyhow::Result<Self> {
         let at_once = Arc::new(AtomicBool::new(true));
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::new(AtomicBool::new(false));
         flag::register(SIGTERM, Arc::clone(&told)).context("cannot catch signals")?;
         let code = i32::from(Exit::Environment.code());
+        // Handlers run in the order of registration: the exit before a run precedes the stop flag.
         for signal in [SIGINT, SIGTERM] {
             flag::register_conditional_shutdown(signal, code, Arc::clone(&at_once))
                 .and_then(|_| flag::register(signal, Arc::clone(&stop)))
@@ -342,6 +362,7 @@ impl Signals {
     clippy::cast_sign_loss,
     reason = "checked when the flag was read"
 )]
+/// Duration in nanoseconds from a flag in seconds.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }

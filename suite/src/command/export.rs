@@ -1,4 +1,4 @@
-//! `redline-bench export`: a saved measurement in the format of another tool.
+//! `redline-bench export`: writes a saved measurement in the format of another benchmark tool.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,32 +14,33 @@ use super::inputs::ScenarioFile;
 use super::write;
 use crate::export::{Asked, ExportError, Format, Report, export};
 
-/// Write a saved measurement as another tool of the field writes its results.
+/// Write a saved measurement in the format of another benchmark tool.
 ///
-/// Keys, order, units and definitions are those of the tool: what each credits as output tokens,
-/// and how it takes percentiles. What is not known is null or left out. Formats with figures of
-/// single requests are made from the samples beside the measurement.
+/// Keys, order, units and definitions are those of the tool, including which output tokens it
+/// counts and how it computes percentiles. Unknown values are null or left out. Formats with
+/// figures of single requests need the samples file beside the measurement.
 ///
-/// Exit codes: 0 written; 2 the measurement cannot be read or has no figures; 4 a file cannot be
+/// Exit codes: 0 written; 2 the measurement cannot be parsed or has no figures; 4 a file cannot be
 /// read or written.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct ExportFlags {
-    /// What `redline-bench run --out` wrote, or the samples beside it.
+    /// Measurement written by `redline-bench run --out`, or the samples file beside it.
     #[arg(value_name = "MEASUREMENT")]
     measurement: PathBuf,
+    /// Format to write.
     #[arg(long, value_enum)]
     format: Format,
-    /// Where it goes; standard output by default.
+    /// File to write; standard output by default.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The server's kind, which a measurement does not say.
+    /// Kind of server, which a measurement does not contain.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// The model, which a measurement does not say.
+    /// Model name, which a measurement does not contain.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The scenario file that was run, for the name of the data set and the lengths asked for.
+    /// Scenario file that was run, for the name of the dataset and the requested lengths.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
 }
@@ -50,7 +51,7 @@ Example:
   redline-bench export m.json --format vllm-json --backend vllm --model Qwen/Qwen3-8B --out v.json
   redline-bench export m.json --format lmdeploy        the console block of published pages";
 
-/// One `FORMAT=FILE` of `--export`.
+/// Value of one `--export FORMAT=FILE` flag.
 #[derive(Clone, Debug)]
 pub struct ExportTo {
     format: Format,
@@ -65,27 +66,28 @@ impl FromStr for ExportTo {
         let format = Format::from_str(format, false).map_err(|_| {
             let names: Vec<String> =
                 Format::value_variants().iter().map(|format| format.name()).collect();
-            format!("`{format}` is no format: there are {}", names.join(", "))
+            format!("`{format}` is not a format; the formats are {}", names.join(", "))
         })?;
         Ok(Self { format, file: file.into() })
     }
 }
 
-/// A measurement as it lies on disk, and its samples.
+/// A measurement read back from disk, with its samples if their file exists.
 #[derive(Debug)]
 pub struct Saved {
-    /// Engine whose kernels were measured.
+    /// The measurement itself: status, metrics, verdict and facts.
     pub measurement: Measurement,
     samples: Vec<Sample>,
 }
 
 impl Saved {
-    /// Opens the measurement at `path`, or the one whose samples lie there.
+    /// Opens the measurement at `path`, or beside it if `path` is a samples file.
     ///
     /// # Errors
-    /// It cannot be read, or it is no measurement. Without samples it is whole all the same.
+    /// The file cannot be read or is no measurement. A missing samples file is no error.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display().to_string();
+        // Either file of the pair may be given on the command line.
         let path = match shown.strip_suffix(".samples.jsonl") {
             Some(stem) => PathBuf::from(format!("{stem}.json")),
             None => path.to_owned(),
@@ -94,7 +96,7 @@ impl Saved {
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read measurement `{shown}`"))?;
         let measurement: Measurement = serde_json::from_str(&text)
-            .with_context(|| format!("`{shown}` is not what `redline-bench run` wrote"))?;
+            .with_context(|| format!("`{shown}` is not a measurement by `redline-bench run`"))?;
         ensure!(
             measurement.schema == schema::measurement::SCHEMA,
             "`{shown}` is a `{}`, not a `{}`",
@@ -105,17 +107,17 @@ impl Saved {
         Ok(Self { measurement, samples })
     }
 
-    /// The text of it in `format`.
+    /// Returns the measurement as text in `format`.
     ///
     /// # Errors
-    /// The format cannot hold it.
+    /// Nothing was measured, or the format needs samples that are missing.
     pub fn export(&self, format: Format, asked: &Asked) -> Result<String, ExportError> {
         let report = Report { measurement: &self.measurement, samples: &self.samples, asked };
         export(format, &report)
     }
 }
 
-/// The samples in the order of the plan; none where there is no such file.
+/// Samples in the order of the plan; empty if the file does not exist.
 fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
     let shown = path.display();
     let text = match std::fs::read_to_string(path) {
@@ -125,17 +127,18 @@ fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line: Line = serde_json::from_str(line)
-            .with_context(|| format!("line {number} of `{shown}` is no sample"))?;
+            .with_context(|| format!("line {number} of `{shown}` is not a sample"))?;
         if let Line::Sample(sample) = line {
             samples.push(*sample);
         }
     }
+    // The file lists samples in the order in which the requests ended.
     samples.sort_by_key(|sample| sample.request);
     Ok(samples)
 }
 
-/// Writes the measurement at `saved` in all of `wanted`. One that a format cannot hold is said and
-/// passed over: what was measured is on disk.
+/// Writes the measurement at `saved` in all `wanted` formats. A format that cannot represent it is
+/// reported and skipped: the measurement itself is already on disk.
 ///
 /// # Errors
 /// A file cannot be read or written.
@@ -153,7 +156,7 @@ pub fn export_all(wanted: &[ExportTo], saved: &Path, asked: &Asked) -> anyhow::R
     Ok(())
 }
 
-/// Runs the command.
+/// Runs `redline-bench export` and returns its exit code.
 ///
 /// # Errors
 /// The measurement cannot be read or has no figures, or the result cannot be written.
@@ -162,6 +165,7 @@ pub fn execute(flags: &ExportFlags) -> anyhow::Result<Exit> {
     let scenario = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
     if let Some(file) = &scenario {
         ensure!(
+            // Otherwise the report would state the dataset and the lengths of another scenario.
             saved.measurement.scenario.file_sha256.as_ref() == Some(&file.sha256),
             "`{}` is not the scenario that was run: its file has another hash",
             file.id

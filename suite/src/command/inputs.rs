@@ -1,4 +1,4 @@
-//! The files that a command is given, opened and checked.
+//! Input files of the commands (scenario and engine files), opened, parsed and checked.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use schema::engine::{EngineFile, parse};
 use schema::run::{PromptForm, ScenarioFacts};
 use schema::scenario::Scenario;
 
-/// A scenario, its id and the hash of its file.
+/// A scenario file: the parsed scenario, its id and the SHA-256 of its text.
 #[derive(Debug)]
 pub struct ScenarioFile {
     pub id: String,
@@ -16,7 +16,7 @@ pub struct ScenarioFile {
     pub sha256: String,
 }
 
-/// A scenario that comes from elsewhere, as the file that would say it.
+/// A scenario made from flags instead of a file, with the TOML text that describes it.
 #[derive(Debug)]
 pub struct MadeUp {
     pub file: ScenarioFile,
@@ -24,6 +24,7 @@ pub struct MadeUp {
 }
 
 impl ScenarioFile {
+    /// Reads and parses the scenario file at `path`.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = read(path, "scenario")?;
         let scenario = Scenario::parse(&text)
@@ -31,8 +32,8 @@ impl ScenarioFile {
         Ok(Self { id: stem(path), scenario, sha256: sha256_hex(text.as_bytes()) })
     }
 
-    /// The file that would say `scenario`. Its id begins with `name` and goes on with the text's
-    /// hash, so that no two scenarios share one.
+    /// Makes the scenario file that describes `scenario`. The id is `name` and the first 8 digits
+    /// of the text's SHA-256, so that different scenarios have different ids.
     pub fn made_up(scenario: Scenario, name: &str) -> anyhow::Result<MadeUp> {
         let text = scenario.to_toml().context("the scenario cannot be written as TOML")?;
         let sha256 = sha256_hex(text.as_bytes());
@@ -40,7 +41,7 @@ impl ScenarioFile {
         Ok(MadeUp { file: Self { id, scenario, sha256 }, text })
     }
 
-    /// What a record says about the scenario, once its manifest is known.
+    /// Facts about the scenario for the record, with the hash of its manifest.
     pub fn facts(&self, manifest: &schema::manifest::Manifest, hash: String) -> ScenarioFacts {
         let scenario = &self.scenario;
         ScenarioFacts {
@@ -61,7 +62,7 @@ impl ScenarioFile {
     }
 }
 
-/// An engine file and its id.
+/// An engine file and its id, the file name without extension.
 #[derive(Debug)]
 pub struct Engine {
     pub id: String,
@@ -76,7 +77,7 @@ impl Engine {
         Ok(Self { id: stem(path), file })
     }
 
-    /// How prompts go to this engine: as ids where it takes them on a route that has prompts.
+    /// Form in which prompts are sent to this engine: token ids if it accepts them, else text.
     pub fn prompt_form(&self) -> PromptForm {
         if self.file.request.sends_ids() { PromptForm::TokenIds } else { PromptForm::Text }
     }

@@ -1,5 +1,5 @@
-//! What a run leaves on disk, from its start to its end: a measurement that says `partial` until the
-//! run has ended, and its samples as they come.
+//! Files of a run while it is in progress: a measurement that says `partial` until the run has
+//! ended, and the samples file, to which each sample is added when its request ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::clock::utc_now;
 use crate::session::journal::Journal;
 use crate::session::unfinished;
 
-/// Looks on while a run goes, for the disk and for a person.
+/// Observer of a run that writes samples to disk and shows the progress.
 pub struct Keeper {
     out: PathBuf,
     samples: PathBuf,
@@ -27,10 +27,11 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Begins both files: `out`, and its namesake that ends in `.samples.jsonl`.
+    /// Creates both files: the measurement at `out`, and the samples file with the same stem and
+    /// the ending `.samples.jsonl`.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// One of the files cannot be written.
     pub fn begin(
         out: &Path,
         facts: &ScenarioFacts,
@@ -47,16 +48,17 @@ impl Keeper {
             requests,
         };
         let name = samples.file_name().unwrap_or_default().to_string_lossy();
+        // The placeholder is written before anything is sent, so that even a killed run leaves it.
         write::json(out, &unfinished(facts, &name))?;
         let journal = Journal::create(&samples, head)
             .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
         Ok(Self { out: out.to_owned(), samples, journal, progress, kept: 0 })
     }
 
-    /// The run has ended with `measurement`.
+    /// Completes both files after the run has ended with `measurement`.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// One of the files cannot be written.
     pub fn finish(mut self, measurement: &Measurement) -> anyhow::Result<()> {
         self.progress.finish();
         self.journal
@@ -65,10 +67,11 @@ impl Keeper {
         write::json(&self.out, measurement)
     }
 
-    /// The run ended early with `error`: its samples stay, and there is no measurement.
+    /// Closes the files of a run that ended early with `error`: its samples are kept, and the
+    /// placeholder measurement is deleted.
     pub fn abandon(mut self, error: DriveError) -> anyhow::Error {
         self.progress.finish();
-        // The error that ended the run is the one to be told.
+        // The error that ended the run is reported; a failure of the clean-up would hide it.
         let _ = fs::remove_file(&self.out);
         let _ = self.journal.finish(Status::Partial);
         if self.kept == 0 {
@@ -83,6 +86,7 @@ impl Keeper {
 impl Observer for Keeper {
     fn stands(&mut self, tally: &Tally) {
         self.progress.show(tally);
+        // Flushing here and not per sample gives the writer thread few, larger pieces.
         self.journal.flush();
     }
 

@@ -1,8 +1,9 @@
-//! What was seen beside a run, in the few lines of the closing table.
+//! Telemetry summary of a run for the closing table: one line each for server, machine and GPUs.
 
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Telemetry};
 
-/// A line a source: its name, and what it told. What told nothing has none.
+/// Lines about the telemetry of a run, each a source and its figures. A source that reported
+/// nothing has no line.
 pub fn looks(telemetry: &Telemetry, joules_per_token: Option<f64>) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |head: &str, text: String| {
@@ -15,7 +16,7 @@ pub fn looks(telemetry: &Telemetry, joules_per_token: Option<f64>) -> Vec<(Strin
     for (index, gpu) in telemetry.gpus.iter().flatten().enumerate().filter(|(_, gpu)| gpu.worked) {
         line(&format!("GPU {index}"), of_gpu(gpu));
     }
-    line("energy", joules_per_token.map(|j| format!("{j:.3} J a token out")).unwrap_or_default());
+    line("energy", joules_per_token.map(|j| format!("{j:.3} J/output token")).unwrap_or_default());
     lines
 }
 
@@ -54,7 +55,7 @@ fn of_gpu(gpu: &GpuTelemetry) -> String {
         gpu.power_mw.map(|power| format!("{:.0} W", power.mean / 1000.0)),
         gpu.sm_mhz.map(|clock| format!("{} MHz", clock.p50)),
         gpu.gpu_c_max.map(|celsius| format!("{celsius} C at most")),
-        gpu.util_percent.map(|share| format!("{:.0} % at work", share.mean)),
+        gpu.util_percent.map(|share| format!("{:.0} % utilization", share.mean)),
         gpu.energy_mj.map(|energy| format!("{:.1} kJ", to_f64(energy) / 1e6)),
     ])
 }
@@ -107,7 +108,7 @@ mod tests {
             server: 31.2 running on average, 32 at most, 812 of 4096 KV pages at most
             machine: 90.3 % user, 0.4 % stolen, 12.3 GiB of memory at most
             GPU 1: 612 W, 12.3 kJ
-            energy: 0.421 J a token out
+            energy: 0.421 J/output token
         "#]]
         .assert_eq(&shown);
         assert_eq!(looks(&Telemetry::default(), None), []);

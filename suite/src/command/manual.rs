@@ -1,5 +1,5 @@
-//! `redline-bench completions` and `redline-bench man`: what a shell and `man` are told of the
-//! command line.
+//! `redline-bench completions` and `redline-bench man`: shell completions and man pages, generated
+//! from the definition of the command line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,20 +9,21 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 use schema::exit::Exit;
 
-/// Print what has a shell complete this program's words.
+/// Print a completion script for a shell.
 #[derive(Debug, Args)]
 pub struct CompletionsFlags {
+    /// Shell to complete for.
     shell: Shell,
 }
 
-/// Write this program's man pages.
+/// Write man pages for this program and its commands.
 #[derive(Debug, Args)]
 pub struct ManFlags {
-    /// Made where it is missing.
+    /// Folder to write to; it is created if missing.
     folder: PathBuf,
 }
 
-/// Prints the script for `program`.
+/// Prints the completion script of `program` for the chosen shell.
 pub fn complete(flags: &CompletionsFlags, mut program: Command) -> Exit {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();
@@ -31,10 +32,10 @@ pub fn complete(flags: &CompletionsFlags, mut program: Command) -> Exit {
     Exit::Well
 }
 
-/// Writes a page for `program` and one for each of its commands, in roff.
+/// Writes one man page for `program` and one for each of its commands, in roff format.
 ///
 /// # Errors
-/// The folder cannot be written.
+/// A file in the folder cannot be written.
 pub fn write_pages(flags: &ManFlags, program: Command) -> anyhow::Result<Exit> {
     let folder = &flags.folder;
     fs::create_dir_all(folder)

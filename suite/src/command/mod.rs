@@ -1,5 +1,4 @@
-//! The subcommands of `redline-bench`: flags in, files and exit codes out. The only place of the
-//! suite that prints.
+//! Commands of `redline-bench`: flags in, files and exit codes out. Only this module prints.
 
 pub mod audit;
 pub mod export;

@@ -1,4 +1,4 @@
-//! `redline-bench plan`: the requests of a scenario, without sending any.
+//! `redline-bench plan`: draws the requests of a scenario without sending them.
 
 use std::path::{Path, PathBuf};
 
@@ -15,28 +15,28 @@ use crate::workload::dataset::Dataset;
 use crate::workload::pack::{Plan, plan};
 use crate::workload::tokenizer::Tokenizer;
 
-/// Draw a scenario's requests and print what they are, without a server.
+/// Draw a scenario's requests and print a summary, without a server.
 ///
-/// The plan holds every prompt's token ids, output length and send time. The hash over them must
-/// come out the same on every machine; runs with different hashes are not compared. A saved plan
-/// is sent as it is by `redline-bench run --plan`.
+/// The plan holds every prompt's token ids, output length and send time. The hash over them is the
+/// same on every machine; runs with different hashes are not compared. `redline-bench run --plan`
+/// sends a saved plan unchanged.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct PlanFlags {
-    /// Scenario file; its stem is the scenario's id.
+    /// Scenario file; the file name without extension is the scenario's id.
     #[arg(long, value_name = "FILE")]
     scenario: PathBuf,
-    /// What the scenario's pack draws from: conversations as a JSON array in ShareGPT's shape, or a
-    /// file of one request a line. Packs that make their own prompts need none.
+    /// Dataset that the scenario samples from: conversations as a JSON array in ShareGPT's format,
+    /// or a JSONL file with one request per line. Scenarios that generate their prompts need none.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
-    /// How prompts would go over the wire.
+    /// Form in which prompts would be sent.
     #[arg(long, value_enum, default_value_t = Form::TokenIds)]
     prompt_form: Form,
-    /// Save the plan as JSON, byte for byte the same wherever it is drawn.
+    /// Save the plan as JSON; the bytes are the same on every machine.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -56,10 +56,10 @@ enum Form {
     Text,
 }
 
-/// Runs the command.
+/// Runs `redline-bench plan` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be read, or gives too few requests; the manifest cannot be written.
+/// An input cannot be read or yields too few requests, or the plan cannot be written.
 pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     let file = ScenarioFile::open(&flags.scenario)?;
     let form = match flags.prompt_form {
@@ -70,6 +70,7 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, form)?;
     let manifest = &plan.manifest;
     let sha256 = manifest.sha256()?;
+    // A request that waits for another's answer has no send time of its own.
     let last_us = manifest.requests.iter().filter(|request| request.after.is_none());
     let last_us = last_us.map(|request| request.send_us).max().unwrap_or(0);
     println!("scenario       {}", manifest.scenario);
@@ -93,21 +94,21 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Draws the plan of a scenario from its files.
+/// Draws the plan of a scenario (requests, send times, warm-up) from dataset and tokenizer.
 pub fn drawn(
     file: &ScenarioFile,
     dataset: Option<&Path>,
     tokenizer: &Tokenizer,
     form: PromptForm,
 ) -> anyhow::Result<Plan> {
-    // A file that the pack does not draw from would still be named in the record.
+    // A dataset that the scenario does not sample from is ignored, else the record would name it.
     let dataset = dataset.filter(|_| file.scenario.workload.dataset.is_some());
     let dataset = dataset.map(Dataset::open).transpose()?;
     plan(&file.id, &file.scenario, dataset.as_ref(), tokenizer, form)
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
 
-/// Opens a saved plan and sees that it is whole and can be sent.
+/// Opens a saved plan and checks that it is unchanged and that this engine can receive it.
 pub fn replayed(
     path: &Path,
     tokenizer: &Tokenizer,
@@ -124,16 +125,18 @@ pub fn replayed(
         bail!("plan `{shown}` was changed: its requests do not have the hash that it states");
     }
     ensure!(
+        // Another tokenizer would count the retokenized output differently.
         manifest.tokenizer_sha256 == tokenizer.sha256,
         "plan `{shown}` was drawn with another tokenizer\nhint: give the one whose SHA-256 is {}",
         manifest.tokenizer_sha256
     );
     if manifest.prompt_form == PromptForm::TokenIds && form == PromptForm::Text {
         bail!(
-            "plan `{shown}` has prompts as ids, which this engine does not take\nhint: draw it \
-             with `--prompt-form text`"
+            "plan `{shown}` has prompts as token ids, which this engine does not accept\nhint: draw \
+             it with `--prompt-form text`"
         );
     }
+    // A request that waits for a later one, or for itself, would never be sent.
     let waits = |(index, request): (usize, &ManifestRequest)| {
         request.after.is_none_or(|before| before < index as u64)
     };

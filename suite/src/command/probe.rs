@@ -1,4 +1,4 @@
-//! `redline-bench probe`: what a running server is.
+//! `redline-bench probe`: prints version, configuration and model of a running server.
 
 use std::path::PathBuf;
 
@@ -11,24 +11,25 @@ use super::trust::TrustFlags;
 use crate::client::control::{Key, Server};
 use crate::client::probe::probe;
 
-/// Print what a running server says about itself, as JSON in the suite's words.
+/// Print what a running server reports about itself, as JSON with Redline's names.
 ///
-/// Version, effective configuration, model and counters, as far as the engine tells them; what it
-/// does not tell is null, with the reason under `absent`.
+/// The output holds version, effective configuration, model and counters, as far as the engine
+/// reports them; a value that it does not report is null, with the reason under `absent`.
 ///
-/// Exit codes: 0 printed; 2 wrong use; 4 the server is not ready, with the reason on standard error.
+/// Exit codes: 0 printed; 2 wrong use; 4 the server is not ready, with the reason on standard
+/// error.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct ProbeFlags {
-    /// The server.
+    /// Server to query.
     #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
     #[command(flatten)]
     trust: TrustFlags,
-    /// Engine file, which says what this kind of server can be asked.
+    /// Engine file: the routes and features of this kind of server.
     #[arg(long, value_name = "FILE")]
     engine: PathBuf,
-    /// File with the key that the server wants to be shown.
+    /// File with the API key that the server requires.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }
@@ -39,7 +40,7 @@ Example, the version that is running and the size of its KV cache:
   redline-bench probe --url http://127.0.0.1:23333 --engine suite/engines/redline.toml > probe.json
   jq '.version, .server.kv_bytes' probe.json";
 
-/// Runs the command.
+/// Runs `redline-bench probe` and returns its exit code.
 ///
 /// # Errors
 /// The engine file cannot be read.

@@ -1,5 +1,6 @@
-//! How far a run is, on standard error: a bar that redraws itself on a terminal, else a plain line
-//! every few seconds. The client's loop only stores numbers; a thread of its own shows them.
+//! Progress of a run on standard error: a bar on a terminal, else a plain line every few seconds.
+//! The client's event loop only stores numbers; a thread of its own prints them, so that a slow
+//! terminal cannot delay the loop.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -14,31 +15,34 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::client::drive::Tally;
 use crate::measure::summary::float;
 
-/// Between two looks at the numbers.
+/// Time between two reads of the counters by the progress thread.
 const LOOK: Duration = Duration::from_millis(200);
-/// Between two plain lines.
+/// Time between two plain lines, in nanoseconds.
 const PLAIN_NS: u64 = 5_000_000_000;
-/// The rate shown is that of the last second, so that ramp and drain show.
+/// Period over which the token rate is averaged, in nanoseconds: one second, so that ramp-up and
+/// drain are visible.
 const RATE_NS: u64 = 1_000_000_000;
 
+/// Style of the progress report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
-    /// Redrawn on a terminal, else plain.
+    /// A bar on a terminal, else plain lines.
     Auto,
-    /// A line every five seconds, and one at the end.
+    /// One line every five seconds, and one at the end.
     Plain,
-    /// Cold: the cache held none of the measured prompts.
+    /// No progress report.
     None,
 }
 
-/// Shows tallies as they come.
+/// Progress report of one run, updated by the client's event loop.
 #[derive(Debug)]
 pub struct Progress {
     board: Arc<Board>,
     shower: Option<JoinHandle<()>>,
 }
 
-/// The numbers that the client's loop stores and the other thread reads. Neither ever waits.
+/// Counters that the client's event loop writes and the progress thread reads. They are atomics, so
+/// neither thread ever waits for the other.
 #[derive(Debug, Default)]
 struct Board {
     done: AtomicU64,
@@ -50,7 +54,7 @@ struct Board {
 }
 
 impl Progress {
-    /// Shows a run of `planned` requests and `planned_tokens` output tokens in `style`.
+    /// Starts the report of a run with `planned` requests and `planned_tokens` output tokens.
     pub fn begin(style: Style, planned: u64, planned_tokens: u64) -> Self {
         let board = Arc::new(Board::default());
         let terminal = std::io::stderr().is_terminal();
@@ -63,6 +67,7 @@ impl Progress {
         let seen = Arc::clone(&board);
         let show = move || {
             loop {
+                // `finish` unparks the thread, so that the end of a run is shown without delay.
                 thread::park_timeout(LOOK);
                 let over = seen.over.load(Ordering::Acquire);
                 if let Some(line) = view.show(&seen.tally(planned), over) {
@@ -73,22 +78,22 @@ impl Progress {
                 }
             }
         };
-        // Without a thread to spare, a run goes on unseen.
+        // If no thread can be started, the run goes on without a progress report.
         let shower = thread::Builder::new().name("progress".to_owned()).spawn(show).ok();
         Self { board, shower }
     }
 
-    /// Stores where the run stands.
+    /// Stores the current tally of the run for the progress thread.
     pub fn show(&self, tally: &Tally) {
         self.board.store(tally);
     }
 
-    /// Shows the end and takes the bar away.
+    /// Prints the final progress line, removes the bar and ends the progress thread.
     pub fn finish(&mut self) {
         self.board.over.store(true, Ordering::Release);
         if let Some(shower) = self.shower.take() {
             shower.thread().unpark();
-            // A thread that panicked has said so, and the run is measured all the same.
+            // A panic in the thread was already printed, and must not spoil the measurement.
             let _ = shower.join();
         }
     }
@@ -115,7 +120,7 @@ impl Board {
     }
 }
 
-/// What is seen of the numbers.
+/// State of the display: its style, the planned totals and the current token rate.
 struct View {
     face: Face,
     planned: u64,
@@ -125,14 +130,14 @@ struct View {
 
 enum Face {
     Bar(ProgressBar),
-    /// When the last line was.
+    /// Time of the last printed line, in nanoseconds since the run began.
     Plain {
         shown_ns: u64,
     },
 }
 
 impl View {
-    /// Draws the bar, or gives the line that is due.
+    /// Updates the bar, or returns the plain line that is due.
     fn show(&mut self, tally: &Tally, over: bool) -> Option<String> {
         self.rate.take(tally);
         let words = self.words(tally);
@@ -182,14 +187,14 @@ impl View {
     }
 }
 
-/// Output tokens a second, over the last second that was seen.
+/// Output token rate over the last second, from pairs of time in nanoseconds and total tokens.
 #[derive(Default)]
 struct Rate(VecDeque<(u64, u64)>);
 
 impl Rate {
     fn take(&mut self, tally: &Tally) {
         self.0.push_back((tally.elapsed_ns, tally.tokens));
-        // One from before the second began stays, to count from.
+        // The newest entry older than a second is kept as the starting point of the difference.
         while self.0.get(1).is_some_and(|(at_ns, _)| tally.elapsed_ns - at_ns >= RATE_NS) {
             self.0.pop_front();
         }
@@ -205,7 +210,7 @@ impl Rate {
     }
 }
 
-/// `0:07`, or `1:02:03` from an hour on.
+/// Formats a duration as `0:07`, or as `1:02:03` from one hour on.
 fn clock(ns: u64) -> String {
     let (minutes, seconds) = (ns / 60_000_000_000, ns / 1_000_000_000 % 60);
     if minutes < 60 {
@@ -216,7 +221,7 @@ fn clock(ns: u64) -> String {
 
 fn bar(planned: u64, target: ProgressDrawTarget) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(planned), target);
-    // The template is a constant of the form that the crate asks for.
+    // The template is a constant in the crate's syntax, so this cannot fail.
     if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}") {
         bar.set_style(style);
     }

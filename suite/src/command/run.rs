@@ -1,4 +1,4 @@
-//! `redline-bench run`: one scenario against one server, one file of results.
+//! `redline-bench run`: runs one scenario against one server and writes one measurement.
 
 use std::path::PathBuf;
 
@@ -14,31 +14,31 @@ use crate::client::control::ControlError;
 use crate::client::drive::DriveError;
 use crate::measure::slo::Slo;
 
-/// Run one scenario against one server and write what was measured.
+/// Run one scenario against one server and write the measurement.
 ///
-/// The order is fixed: draw the requests, warm up with prompts that none of them shares, empty the
-/// server's prefix cache and see that it is empty, start the clock, send, wait for every answer,
-/// stop the clock, ask a few fixed prompts to see that the outputs are right.
+/// The order is fixed: draw the requests, warm up with prompts that share no prefix with them,
+/// reset the server's prefix cache and verify that it is empty, start the clock, send, wait for
+/// every answer, stop the clock, send a few fixed prompts to check the outputs.
 ///
-/// A failed request is data: it is counted, classified and written, and so is a server that dies
-/// or falls silent. Every sample is written as it comes, beside the result; until the run has ended
-/// the result says `partial`, which it goes on to say where this program is killed.
+/// A failed request is data: it is counted, classified and written, and so is a server that dies or
+/// hangs. Every sample is written beside the result as soon as its request ends. Until the run has
+/// ended the result says `partial`, also after this program was killed.
 ///
-/// Exit codes: 0 believable and nothing failed; 1 INVALID, or a request failed; 2 wrong use;
-/// 4 no server, interrupted, or the system gave out.
+/// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
+/// server, interrupted, or a failure of the client's system.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct RunFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// Where the measurement goes, as JSON.
+    /// File for the measurement, as JSON.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Count the requests that meet a limit, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may
-    /// be given several times. TTFT and E2E count from the scheduled send.
+    /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be given
+    /// several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
-    /// Write the result in another tool's format too; may be given several times. The formats are
+    /// Also write the result in another tool's format; may be given several times. The formats are
     /// those of `redline-bench export`.
     #[arg(long, value_name = "FORMAT=FILE")]
     export: Vec<ExportTo>,
@@ -56,12 +56,12 @@ What the numbers mean:
   TPOT   time per token after the first, (E2E - TTFT) / (tokens - 1), of each request
   ITL    gap between two chunks, or between two tokens where a chunk holds several
   E2E    from the send to the last token
-  p99    with a `?` where there are too few requests to be sure of it
+  p99    marked with `?` if there are too few requests for an upper bound
   TTFT in parts: where the time to the first token went; `server` is server and network, the rest
   is the client's own, and `schedule lag` grows when the client cannot keep up
-  verdict: whether the client, the counts and the cache let the numbers be believed";
+  verdict: VALID, DEGRADED or INVALID, from checks of the client, the counts and the cache";
 
-/// Runs the command.
+/// Runs `redline-bench run` and returns its exit code.
 ///
 /// # Errors
 /// An input cannot be used, or the result cannot be written.
@@ -76,17 +76,19 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     Ok(exit_of(&measurement))
 }
 
-/// What a measurement means for the exit code.
+/// Exit code for a measurement: success unless it is INVALID or a request failed.
 #[must_use]
 pub fn exit_of(measurement: &Measurement) -> Exit {
     let invalid = measurement.validity.verdict == ValidityVerdict::Invalid;
     if invalid || measurement.status != Status::Ok { Exit::Worse } else { Exit::Well }
 }
 
-/// The exit code of an error that reached the top.
+/// Exit code for an error that ended the program: 4 if the environment failed, else 2.
 #[must_use]
 pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     let io = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>();
+    // A malformed URL or an unusable TLS setting is wrong use; any other failure of a connection is
+    // the environment's.
     let environment = error.chain().any(|cause| {
         cause.is::<DriveError>()
             || cause.downcast_ref().is_some_and(|error| {

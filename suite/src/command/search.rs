@@ -1,4 +1,4 @@
-//! `redline-bench search`: the highest rate at which a server keeps given limits.
+//! `redline-bench search`: finds the highest request rate at which a server meets latency limits.
 
 use std::path::PathBuf;
 
@@ -14,40 +14,40 @@ use crate::measure::capacity::{Found, Range, Repeat, Standing, Target, Trial, se
 use crate::measure::slo::Slo;
 use crate::workload::arrival::at_rate;
 
-/// Search the highest rate at which a server keeps given limits, and say how sure that is.
+/// Search for the highest request rate at which a server meets latency limits.
 ///
-/// The rate is doubled until it is not kept, then the distance is halved. A rate is kept when, at
-/// the confidence asked for, at least the share asked for of all its runs' requests keeps every
-/// limit, and no run falls short by itself. A failed request keeps none. Between two rates of which
-/// one is kept and the other is not surely kept, the runs do not tell more.
+/// The rate is doubled until the limits are missed, then the interval is halved (bisection). A rate
+/// passes if, at the given confidence, at least the `--attainment` share of all its runs' requests
+/// meets every limit and no single run falls short. A failed request meets no limit. Between the
+/// highest rate that passed and the lowest that did not, the runs leave the answer open.
 ///
-/// Exit codes: 0 a rate was found; 1 the lowest rate is not kept; 2 wrong use; 4 the environment.
+/// Exit codes: 0 a rate was found; 1 the lowest rate does not pass; 2 wrong use; 4 the environment.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct SearchFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// A limit that requests must keep, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be
-    /// given several times. TTFT and E2E count from the scheduled send.
+    /// Latency limit that requests must meet, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may
+    /// be given several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT", required = true)]
     slo: Vec<Slo>,
-    /// Share of the requests that must meet all limits, from 0 to 1.
+    /// Share of the requests that must meet all limits.
     #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
     attainment: f64,
-    /// How sure that must be.
+    /// Confidence with which that share must be shown.
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
     confidence: f64,
-    /// Runs at each rate.
+    /// Number of runs at each rate.
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// The rate to begin with, in requests a second.
+    /// Rate to begin with, in requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
     from_requests_per_s: f64,
-    /// The highest rate to try.
+    /// Highest rate to try, in requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 1000.0, value_parser = positive)]
     to_requests_per_s: f64,
-    /// Stop when the rate kept and the one lost are no further apart than this share.
+    /// Stop when the rates that passed and failed differ by no more than this share.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     precision: f64,
     /// Folder for the result, `search.json`, and for every run's measurement.
@@ -56,13 +56,13 @@ pub struct SearchFlags {
 }
 
 const EXAMPLE: &str = "\
-Example, the rate at which 99 of 100 requests begin within half a second:
+Example, the rate at which 99 of 100 answers begin within half a second:
 
   redline-bench search --url http://127.0.0.1:8000 --engine redline.toml --scenario balanced.toml \\
     --dataset rows.json --tokenizer tokenizer.json --slo ttft_ms=500 --out search/
 
-`search.json` holds every run. The rate found is a lower bound: at the confidence asked for, the
-server keeps it; the lowest rate that it was not seen to keep stands beside it.";
+`search.json` lists every run. The rate found is a lower bound: the server sustains it with the
+given confidence. The lowest rate that did not pass is stated beside it.";
 
 fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
@@ -70,10 +70,10 @@ fn share(text: &str) -> Result<f64, String> {
     if fits { Ok(value) } else { Err("not from 0.001 to 0.9999".to_owned()) }
 }
 
-/// Runs the command.
+/// Runs `redline-bench search` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be used, too few requests are asked to be sure of anything, or a result cannot
+/// An input cannot be used, a rate has too few requests to reach the confidence, or a result cannot
 /// be written.
 pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
     let target = Target {
@@ -84,11 +84,12 @@ pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
     let (from, to) = (flags.from_requests_per_s, flags.to_requests_per_s);
     ensure!(from <= to, "the search would begin at {from} requests/s and end at {to}");
     let bench = Bench::open(&flags.bench)?;
+    // With fewer requests even runs without any miss cannot reach the confidence.
     let (all, needed) = (bench.requests() * u64::from(flags.repeats), target.requests_min());
     if all < needed {
         bail!(
-            "{all} requests at each rate cannot show that {} % keep the limits with {} % \
-             confidence: {needed} are needed\nhint: ask for more `--repeats` or a longer scenario",
+            "{all} requests at each rate cannot show that {} % meet the limits with {} % \
+             confidence: {needed} are needed\nhint: give more `--repeats` or a longer scenario",
             flags.attainment * 100.0,
             flags.confidence * 100.0
         );
@@ -109,13 +110,14 @@ pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
     Ok(if found.highest().is_some() { Exit::Well } else { Exit::Worse })
 }
 
-/// Why a search ends before its end.
+/// Reason why a search stops early.
 enum Stopped {
     Unmeasured(anyhow::Error),
     Unsound(anyhow::Error),
 }
 
-/// The n-th run at a rate.
+/// Performs run number `number` at `rate` requests per second and counts the requests that met all
+/// limits.
 fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> Result<Repeat, Stopped> {
     let point = bench
         .point_at(at_rate(bench.arrival(), rate), &format!("rate-{rate}"))
@@ -124,8 +126,8 @@ fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> Result<Rep
     let finished = bench.measure(&point, &flags.slo, &file).map_err(Stopped::Unmeasured)?;
     let measurement = &finished.measurement;
     let failed = measurement.counts.as_ref().and_then(|counts| counts.requests_failed);
-    // An overloaded server may fail requests, which then keep no limit. Other than that, figures
-    // that are not what they say they are tell nothing of the server.
+    // An overloaded server may fail requests; those just meet no limit. But an INVALID run without
+    // a failed request has a fault of the measurement, and says nothing about the server.
     if measurement.validity.verdict == ValidityVerdict::Invalid && failed == Some(0) {
         let reasons = measurement.validity.reasons.join("; ");
         return Err(Stopped::Unsound(anyhow::anyhow!(
@@ -134,7 +136,7 @@ fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> Result<Rep
         )));
     }
     let repeat = Repeat { met: finished.slos_met, planned: bench.requests() };
-    println!("{rate:>10} requests/s, run {number}: {} of {} kept", repeat.met, repeat.planned);
+    println!("{rate:>10} requests/s, run {number}: {} of {} passed", repeat.met, repeat.planned);
     Ok(repeat)
 }
 
@@ -142,14 +144,14 @@ fn file(rate: f64, number: u32) -> String {
     format!("rate-{rate}-run-{number}.json")
 }
 
-/// What was found, in words.
+/// Result of the search in sentences for the terminal.
 fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
     let limits: Vec<String> = slos.iter().map(ToString::to_string).collect();
     let limits = limits.join(", ");
     let shares = |trial: &Trial| {
         let all = trial.pooled();
         format!(
-            "{} requests/s: {} of {} requests in {} runs kept {limits}",
+            "{} requests/s: {} of {} requests in {} runs met {limits}",
             trial.rate,
             all.met,
             all.planned,
@@ -159,15 +161,15 @@ fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
     let sure = target.confidence * 100.0;
     let kept = found.highest().map(|trial| {
         let least = trial.pooled().share_min(target.confidence) * 100.0;
-        format!("kept  {}; at least {least:.2} % do, with {sure} % confidence", shares(trial))
+        format!("passes {}; at least {least:.2} % do, with {sure} % confidence", shares(trial))
     });
     let lost = found.lowest_lost().map(|trial| {
         let most = trial.pooled().share_max(target.confidence) * 100.0;
-        let verdict = if trial.standing == Standing::Missed { "lost " } else { "open " };
-        format!("{verdict} {}; at most {most:.2} % do, with {sure} % confidence", shares(trial))
+        let verdict = if trial.standing == Standing::Missed { "fails " } else { "open  " };
+        format!("{verdict}{}; at most {most:.2} % do, with {sure} % confidence", shares(trial))
     });
-    let none = found.highest().is_none().then(|| "no rate that was tried is kept".to_owned());
-    let all = found.lowest_lost().is_none().then(|| "the highest rate to try is kept".to_owned());
+    let none = found.highest().is_none().then(|| "no tested rate passes".to_owned());
+    let all = found.lowest_lost().is_none().then(|| "the highest rate to try passes".to_owned());
     [kept, none, lost, all].into_iter().flatten().collect()
 }
 

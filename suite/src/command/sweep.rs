@@ -1,4 +1,4 @@
-//! `redline-bench sweep`: one scenario at several rates or concurrencies.
+//! `redline-bench sweep`: runs one scenario at several request rates or concurrency levels.
 
 use std::path::PathBuf;
 
@@ -14,31 +14,31 @@ use super::run::exit_of;
 use crate::measure::slo::Slo;
 use crate::workload::arrival::at_rate;
 
-/// Run the same requests at several rates or concurrencies, one after the other.
+/// Run the same requests at several rates or concurrency levels, one after the other.
 ///
-/// Each point is a run as `redline-bench run` makes it, the prefix cache emptied before, and a file
-/// in the folder of `--out`. At a rate requests come as the scenario's arrival has it, else as a
-/// Poisson process. A point is another workload than the scenario: its id says so, as in
-/// `balanced+rate-2.5`.
+/// Each point is a run like one of `redline-bench run`, with the prefix cache reset before it, and
+/// a file in the folder of `--out`. At a rate, requests follow the scenario's arrival process if it
+/// has a rate, else a Poisson process. A point is another workload than the scenario, so its id
+/// differs, as in `balanced+rate-2.5`.
 ///
-/// Exit codes: those of `run`, the worst of all points.
+/// Exit codes: the worst of all points, with the codes of `run`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct SweepFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// Rates, in requests a second.
+    /// Request rates, in requests per second.
     #[arg(long, value_name = "R,R,...", value_delimiter = ',', value_parser = positive)]
     #[arg(required_unless_present = "concurrency", conflicts_with = "concurrency")]
     requests_per_s: Vec<f64>,
-    /// Requests under way at a time, the next when one ends.
+    /// Concurrency levels: requests in flight at a time; the next is sent when one ends.
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: Vec<u64>,
-    /// Count the requests that meet a limit, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`.
+    /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
-    /// Folder for the measurements, one a point.
+    /// Folder for the measurements, one file per point.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
@@ -49,10 +49,10 @@ Example, latency against throughput from one request at a time to 64:
   redline-bench sweep --url http://127.0.0.1:8000 --engine redline.toml --scenario balanced.toml \\
     --dataset rows.json --tokenizer tokenizer.json --concurrency 1,4,16,64 --out sweep/
 
-A row is a point: answered requests, requests and output tokens a second, TTFT and TPOT. `good/s` is
-the requests a second that keep every `--slo`.";
+Each row is a point: answered requests, requests and output tokens per second, TTFT and TPOT.
+`good/s` is the rate of requests that meet every `--slo`.";
 
-/// Runs the command.
+/// Runs `redline-bench sweep` and returns its exit code.
 ///
 /// # Errors
 /// An input cannot be used, or a result cannot be written.
@@ -75,7 +75,7 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     Ok(worst)
 }
 
-/// Name and arrival of each point.
+/// Name and arrival process of each point of the sweep.
 fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
     let rates =
         flags.requests_per_s.iter().map(|rate| (format!("rate-{rate}"), at_rate(arrival, *rate)));

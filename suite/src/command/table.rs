@@ -1,14 +1,15 @@
-//! The closing table of a run: what a person wants to know, in 80 columns.
+//! Closing table of a run for the terminal: counts, throughput, latency, telemetry and verdict in
+//! 80 columns.
 
 use schema::measurement::Measurement;
 use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts};
 
 use super::looks::looks;
 
-/// Columns of the table.
+/// Width of the table, in columns.
 const WIDTH: usize = 80;
 
-/// The whole table, its last line ended. What is not known is a dash.
+/// Whole table of a measurement, ending in a newline. Unknown values are shown as a dash.
 #[must_use]
 pub fn table(measurement: &Measurement) -> String {
     let mut lines = Vec::new();
@@ -35,7 +36,7 @@ pub fn table(measurement: &Measurement) -> String {
         + &verdict(measurement)
 }
 
-/// Its end by itself: whether the figures may be believed, and why not.
+/// Last lines of the table: the verdict and the reasons for it.
 #[must_use]
 pub fn verdict(measurement: &Measurement) -> String {
     let word = format!("{:?}", measurement.validity.verdict).to_uppercase();
@@ -92,12 +93,14 @@ fn throughput(metrics: &Metrics) -> Vec<String> {
     lines
 }
 
-/// Percentiles of each quantity. Where there are too few samples to bound one, it has a mark.
+/// Lines with mean, percentiles and maximum of each latency metric. A percentile without an upper
+/// bound, for lack of samples, is marked with `?`.
 fn latencies(metrics: &Metrics) -> Vec<String> {
     let rows = [
         ("TTFT", &metrics.ttft_us, true),
         ("  from schedule", &metrics.ttft_scheduled_us, true),
         ("TPOT", &metrics.tpot_us, true),
+        // Gaps within an answer depend on each other, so ITL has no confidence bounds to miss.
         ("ITL per chunk", &metrics.itl_chunk_us, false),
         ("ITL per token", &metrics.itl_token_us, false),
         ("E2E", &metrics.e2e_us, true),
@@ -135,7 +138,7 @@ fn stalled(stalls: &Stalls) -> String {
     )
 }
 
-/// What TTFT and E2E surely do not exceed in 99 of 100 requests.
+/// Line with the upper confidence bounds of the p99 of TTFT, TPOT and E2E.
 fn bounds(metrics: &Metrics) -> Option<String> {
     let upper = |summary: &Option<Summary>| summary.as_ref()?.p99_upper;
     let named = [
@@ -150,7 +153,7 @@ fn bounds(metrics: &Metrics) -> Option<String> {
         .then(|| format!("p99 is at most, with 99 % confidence: {}", shown.join(", ")))
 }
 
-/// Where the time to the first token went, from the scheduled send on.
+/// Lines with the parts of TTFT, from the scheduled send to the parsed first token.
 fn parts(parts: &TtftParts) -> Vec<String> {
     let head = ["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned);
     let mut lines = vec![String::new(), row("TTFT in parts", &head)];
@@ -161,12 +164,12 @@ fn parts(parts: &TtftParts) -> Vec<String> {
     lines
 }
 
-/// A name and six figures, flush right.
+/// One row of the latency table: a name and six right-aligned cells.
 fn row(name: &str, cells: &[String; 6]) -> String {
     cells.iter().fold(format!("{name:<16}"), |row, cell| format!("{row}{cell:>10}"))
 }
 
-/// Milliseconds with as many digits as ten columns have room for.
+/// Milliseconds from microseconds, with two decimals while they fit into a column.
 fn ms(us: Option<u64>) -> String {
     let Some(us) = us else { return "-".to_owned() };
     if us < 100_000_000 {
@@ -175,7 +178,7 @@ fn ms(us: Option<u64>) -> String {
     (us / 1000).to_string()
 }
 
-/// A count with its thousands apart.
+/// Count with commas between groups of three digits.
 fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
@@ -188,7 +191,8 @@ fn grouped(count: u64) -> String {
     grouped
 }
 
-/// `text` behind `head`, cut at blanks to the width; further lines stand below the first word.
+/// Wraps `text` at spaces to the table's width; the lines after the first are indented to the end
+/// of `head`.
 fn wrapped(head: &str, text: &str) -> Vec<String> {
     let indent = " ".repeat(head.len());
     let mut lines = vec![head.to_owned()];

@@ -1,4 +1,4 @@
-//! Flags that say whose word is taken for who a server is.
+//! TLS flags: which certificates of a server are accepted.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,15 @@ use clap::Args;
 
 use crate::client::control::Trust;
 
-/// Of every command that asks a server behind `https://`.
+/// TLS flags of every command that connects to a server with `https://`.
 #[derive(Debug, Args)]
 pub struct TrustFlags {
-    /// Certificates, as PEM, of the authorities that may have signed that of the server; by default
-    /// those that this machine trusts.
+    /// File with PEM certificates of the authorities that may have signed the server's certificate;
+    /// by default the authorities that this machine trusts.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Take any certificate, so that anyone on the way may read and write. The record says so.
+    /// Accept any certificate. Anyone on the network path can then read and change the traffic; the
+    /// record says so.
     #[arg(long, visible_alias = "insecure", conflicts_with = "ca_file")]
     insecure_tls: bool,
 }

@@ -1,4 +1,5 @@
-//! `redline-bench verify-manifest`: whether the published samples are drawn again to the token.
+//! `redline-bench verify-manifest`: checks that published samples of a dataset are reproduced to
+//! the token.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +11,24 @@ use crate::workload::dataset::Dataset;
 use crate::workload::published::{BUILT_IN, Published, Totals, parse};
 use crate::workload::tokenizer::Tokenizer;
 
-/// Draw the samples whose totals were published, and compare.
+/// Draw the samples whose token totals were published, and compare the totals.
 ///
-/// Published throughputs rest on a sample of ShareGPT: its input and output tokens are the same
-/// for every engine. Whoever has the whole file and the model's tokenizer can see here that Redline
-/// draws the same sample. Without them, says what is missing.
+/// Published throughputs rest on a sample of ShareGPT whose input and output tokens are the same
+/// for every engine. With the whole dataset and the model's tokenizer this command shows that
+/// Redline draws the same sample. Without them, it lists the missing files.
 ///
-/// Exit codes: 0 all totals are the published ones; 1 some differ; 2 another file; 4 no file.
+/// Exit codes: 0 all totals match; 1 a total differs; 2 the dataset is another file; 4 a file is
+/// missing.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct VerifyManifestFlags {
-    /// The whole file of conversations, as it was published.
+    /// Whole dataset file of conversations, as published.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
-    /// `tokenizer.json` of a model that totals were published for.
+    /// `tokenizer.json` of a model for which totals were published.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Another table of totals, as TOML in the shape of `suite/published.toml`.
+    /// Another table of totals, as TOML in the format of `suite/published.toml`.
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
 }
@@ -37,7 +39,7 @@ Example:
   redline-bench verify-manifest --dataset ShareGPT_V3_unfiltered_cleaned_split.json \\
     --tokenizer Qwen3-8B/tokenizer.json";
 
-/// Runs the command.
+/// Runs `redline-bench verify-manifest` and returns its exit code.
 ///
 /// # Errors
 /// A file is not the one that totals were published for, or cannot be used.
@@ -61,6 +63,7 @@ pub fn execute(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
         bail!("no totals were published for this tokenizer\nhint: {}", tokenizers(&published));
     }
     let dataset = Dataset::open(dataset)?;
+    // Any other file has other totals, which would look like an error of the sampler.
     if dataset.sha256 != published.dataset.sha256 {
         bail!(
             "`{}` is not the file that the totals were published for: its SHA-256 is {}\n\
@@ -91,7 +94,7 @@ fn table(path: Option<&Path>) -> anyhow::Result<Published> {
     parse(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
 }
 
-/// What is not there, and how to come by it.
+/// Messages about missing files, each with a hint where to get the file.
 fn missing(flags: &VerifyManifestFlags, published: &Published) -> Vec<String> {
     let gone = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| !path.exists());
     let dataset = gone(&flags.dataset).then(|| {
@@ -117,6 +120,7 @@ fn tokenizers(published: &Published) -> String {
         .iter()
         .map(|totals| format!("{}, SHA-256 {}", totals.tokenizer, totals.tokenizer_sha256))
         .collect();
+    // Totals of the same tokenizer are neighbors in the table.
     known.dedup();
     known.join("; ")
 }

@@ -1,5 +1,6 @@
-//! AIPerf's `profile_export_aiperf.json`, schema 1.4. Its inter-token latency is one mean a request,
-//! without the tokens of the first chunk; its gaps between chunks have a name of their own.
+//! Exports a run as AIPerf's `profile_export_aiperf.json`, schema 1.4. AIPerf's inter-token latency
+//! is one mean per request, without the tokens of the first chunk; the gaps between chunks are its
+//! `inter_chunk_latency`.
 
 use schema::run::Status;
 use serde_json::{Map, Value, json};
@@ -20,12 +21,12 @@ const PERCENTILES: &[(&str, f64)] = &[
     ("p99", 0.99),
 ];
 
-/// The run in one object.
+/// AIPerf report of the run, as one JSON object.
 pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     let mut object = Map::new();
     object.insert("schema_version".to_owned(), json!("1.4"));
     let mut put = |name: &str, value: Option<Value>| {
-        // The tool leaves out what it does not have.
+        // AIPerf leaves out a metric that it has no value for.
         value.map(|value| object.insert(name.to_owned(), value))
     };
     put("request_throughput", total("requests/sec", figures.metrics.requests_per_s));
@@ -35,6 +36,7 @@ pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     put("time_to_second_token", spread("ms", requests.values(second_token_ms)));
     put("inter_token_latency", spread("ms", requests.values(gap_ms)));
     put("output_token_throughput", total("tokens/sec", figures.metrics.output_tokens_per_s));
+    // A mean gap of zero would be an infinite rate.
     let per_user = requests.values(|request| gap_ms(request).filter(|ms| *ms > 0.0));
     let per_user = per_user.into_iter().map(|ms| 1e3 / ms).collect();
     put("output_token_throughput_per_user", spread("tokens/sec/user", per_user));
@@ -57,24 +59,25 @@ pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     Value::Object(object)
 }
 
-/// From the first chunk to the second.
+/// Gap between the first chunk and the second of a request, in milliseconds.
 fn second_token_ms(request: &Request<'_>) -> Option<f64> {
     request.gaps_s.first().map(|gap| gap * 1e3)
 }
 
-/// Mean gap between the tokens after the first chunk.
+/// Mean gap between the tokens after the first chunk of a request, in milliseconds.
 fn gap_ms(request: &Request<'_>) -> Option<f64> {
     let first = request.first_tokens.unwrap_or(1).max(1);
     let after = request.output_tokens?.checked_sub(first).filter(|after| *after > 0)?;
     Some((request.e2e_s - request.ttft_s) * 1e3 / float(after))
 }
 
-/// A figure of the whole run.
+/// Metric with a single value for the whole run.
 fn total(unit: &str, value: Option<f64>) -> Option<Value> {
     value.map(|value| json!({"unit": unit, "avg": value}))
 }
 
-/// The distribution of one value a request or gap.
+/// Metric with a distribution over requests or gaps: mean, percentiles, extremes, standard
+/// deviation.
 fn spread(unit: &str, values: Vec<f64>) -> Option<Value> {
     let spread = Spread::of(values)?;
     let mut object = Map::new();
@@ -91,7 +94,7 @@ fn spread(unit: &str, values: Vec<f64>) -> Option<Value> {
     Some(Value::Object(object))
 }
 
-/// Failures by their class.
+/// Number of failed requests of each kind.
 fn errors(figures: &Figures<'_>) -> Value {
     let failures = figures.counts.failures.iter().flatten();
     failures.map(|(kind, count)| json!({"error_details": {"type": kind}, "count": count})).collect()

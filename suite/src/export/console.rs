@@ -1,5 +1,6 @@
-//! The console blocks titled `Serving Benchmark Result`: 50 columns, values from column 42 on.
-//! Blanks at the ends of lines, which the tools pad with, are left out as on published pages.
+//! Writes the console blocks titled `Serving Benchmark Result` of LMDeploy, SGLang and vLLM: 50
+//! columns, values from column 42 on. The tools pad some lines with spaces at the end; these are
+//! left out, as on published pages.
 
 use schema::run::Summary;
 
@@ -11,7 +12,7 @@ const E2E: &str = "End-to-End Latency";
 const TTFT: &str = "Time to First Token";
 const TPOT: &str = "Time per Output Token (excl. 1st token)";
 
-/// A block as it is written.
+/// Text of a console block while it is being written.
 struct Block(String);
 
 impl Block {
@@ -31,7 +32,7 @@ impl Block {
         self.0 += &format!("{label:<40} {value}\n");
     }
 
-    /// A line is left out where its value is not known.
+    /// Adds a line with a count, unless the value is unknown.
     fn count(&mut self, label: &str, value: Option<u64>) {
         if let Some(value) = value {
             self.word(label, &value.to_string());
@@ -44,7 +45,7 @@ impl Block {
         }
     }
 
-    /// Statistics of one quantity.
+    /// Adds one line for each statistic of a latency metric.
     fn statistics(&mut self, name: &str, summary: Option<&Summary>, shown: &[Statistic]) {
         for (label, of) in shown {
             self.figure(&format!("{label} {name} (ms):"), statistic(summary, of));
@@ -59,7 +60,7 @@ const P95: Statistic = ("P95", |summary| summary.p95);
 const P99: Statistic = ("P99", |summary| summary.p99);
 const MAX: Statistic = ("Max", |summary| summary.max);
 
-/// LMDeploy's, which credits the tokens that were asked for.
+/// LMDeploy's console block, which counts the requested output tokens.
 pub fn lmdeploy(figures: &Figures<'_>) -> String {
     let (counts, metrics) = (figures.counts, figures.metrics);
     let mut block = Block::begin();
@@ -85,7 +86,8 @@ pub fn lmdeploy(figures: &Figures<'_>) -> String {
     block.end()
 }
 
-/// SGLang's, which credits the server's count where there is one, else what was asked for.
+/// SGLang's console block, which counts the output tokens that the server reports, else the
+/// requested ones.
 pub fn sglang(figures: &Figures<'_>) -> String {
     let (counts, metrics) = (figures.counts, figures.metrics);
     let output = figures.reported_or(counts.output_tokens_requested);
@@ -119,7 +121,8 @@ pub fn sglang(figures: &Figures<'_>) -> String {
     block.end()
 }
 
-/// vLLM's, which credits the server's count where there is one, else that of the tokenizer.
+/// vLLM's console block, which counts the output tokens that the server reports, else those of the
+/// tokenizer.
 pub fn vllm(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
     let (counts, metrics) = (figures.counts, figures.metrics);
     let output = figures.reported_or(counts.output_tokens_retokenized);
@@ -135,6 +138,7 @@ pub fn vllm(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
     block.figure("Request goodput (req/s):", vllm::goodput(figures));
     block.figure("Output token throughput (tok/s):", figures.per_second(output));
     block.figure("Peak output token throughput (tok/s):", metrics.output_tokens_per_s_peak);
+    // vLLM's tool prints this count with two decimals, like a float.
     let most = figures.concurrent_max().map(crate::measure::summary::float);
     block.figure("Peak concurrent requests:", most);
     let total = counts.input_tokens.zip(output).map(|(input, output)| input + output);

@@ -1,4 +1,4 @@
-//! The figures of a run that every report has, in the units of reports.
+//! Figures of a run that every tool's report contains, in the reports' units.
 
 use schema::run::{
     ClientFacts, Counts, Metrics, ScenarioFacts, Status, Summary, Time, TokenSource, Validity,
@@ -8,7 +8,7 @@ use schema::scenario::Arrival;
 use super::{Asked, Report};
 use crate::measure::summary::float;
 
-/// A run in which some request was answered.
+/// Figures of a run in which at least one request was answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures<'a> {
     pub asked: &'a Asked,
@@ -25,7 +25,7 @@ pub struct Figures<'a> {
 }
 
 impl<'a> Figures<'a> {
-    /// None where no request was answered.
+    /// Collects the figures of a measurement; `None` if no request was answered.
     pub fn of(report: &Report<'a>) -> Option<Self> {
         let measurement = report.measurement;
         let (counts, time) = (measurement.counts.as_ref()?, measurement.time.as_ref()?);
@@ -44,12 +44,12 @@ impl<'a> Figures<'a> {
         })
     }
 
-    /// `count` a second.
+    /// Rate of `count` in units per second of the run.
     pub fn per_second(&self, count: Option<u64>) -> Option<f64> {
         count.map(|count| float(count) / self.seconds)
     }
 
-    /// The server's own count of output tokens; else what `fallback` gives.
+    /// Output tokens that the server itself counted (usage), else `fallback`.
     pub fn reported_or(&self, fallback: Option<u64>) -> Option<u64> {
         match self.counts.token_source {
             Some(TokenSource::Usage | TokenSource::UsagePerChunk) => {
@@ -59,7 +59,8 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Requests a second that were asked for; none where all came at once or in a trace's time.
+    /// Requested rate of the arrival process, in requests per second; `None` if all requests came
+    /// at once, in a closed loop, in a ramp or by a trace.
     pub fn request_rate(&self) -> Option<f64> {
         match self.scenario.arrival.as_ref()? {
             Arrival::Constant { requests_per_s, .. }
@@ -72,7 +73,7 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// The same as tools print it.
+    /// Requested rate as the tools print it: a number, `inf`, `trace` or `ramp`.
     pub fn request_rate_word(&self) -> String {
         match self.scenario.arrival {
             Some(Arrival::Trace { .. }) => "trace".to_owned(),
@@ -85,26 +86,27 @@ impl<'a> Figures<'a> {
         self.scenario.arrival.as_ref()?.concurrency_max()
     }
 
-    /// Most requests that ran at one time.
+    /// Largest number of requests in flight at the same time.
     pub fn concurrent_max(&self) -> Option<u64> {
         self.client.map(|client| client.streams_max).unwrap_or_default()
     }
 }
 
-/// A float as Python prints it: with a point, always.
+/// Formats a float as Python does, always with a decimal point.
 pub fn python_float(value: f64) -> String {
+    // `{:?}` prints `1.0` where `{}` prints `1`.
     format!("{value:?}")
 }
 
-/// Microseconds as milliseconds.
+/// Converts microseconds to milliseconds.
 pub fn ms(us: Option<u64>) -> Option<f64> {
     us.map(|us| float(us) / 1e3)
 }
 
-/// A statistic by its name in a report, and how it is read.
+/// Name of a statistic in a report, and the function that reads it from a summary.
 pub type Statistic = (&'static str, fn(&Summary) -> Option<u64>);
 
-/// A statistic of a summary in milliseconds.
+/// Reads one statistic of a latency summary, in milliseconds.
 pub fn statistic(
     summary: Option<&Summary>,
     of: impl FnOnce(&Summary) -> Option<u64>,

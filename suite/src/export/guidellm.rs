@@ -1,7 +1,7 @@
-//! guidellm's report, version 2. Two of its definitions differ from all others': its time per
-//! output token is E2E over all tokens, with the wait for the first, and both it and the
-//! inter-token latency are means of requests weighted by their tokens. Its rates are distributions
-//! of instants, which say nothing: here they have a mean, tokens over the duration.
+//! Exports a run as guidellm's report, version 2. Two of its definitions differ from those of all
+//! other tools: its time per output token is E2E divided by all tokens, so it includes TTFT, and
+//! both that and the inter-token latency are means over requests weighted by their tokens. Its
+//! rates are distributions over instants, which are not comparable; here they have only a mean.
 
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
@@ -11,7 +11,7 @@ use super::figures::Figures;
 use super::requests::{Request, Requests};
 use crate::measure::summary::float;
 
-/// The report with one benchmark.
+/// guidellm report with one benchmark.
 pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     json!({
         "metadata": {
@@ -94,12 +94,12 @@ fn metrics(figures: &Figures<'_>, requests: &Requests<'_>, made: &Value) -> Valu
     })
 }
 
-/// A rate, of which the mean alone means something.
+/// Rate metric with a mean only, because distributions over instants are not comparable.
 fn mean_only(mean: Option<f64>) -> Value {
     json!({"successful": mean.map(|mean| json!({"mean": mean})), "incomplete": null, "errored": null})
 }
 
-/// The distribution over the requests that were answered of values with their weights.
+/// Weighted distribution over the answered requests. `read` returns a value and its weight.
 fn of_successful(
     requests: &Requests<'_>,
     read: impl Fn(&Request<'_>) -> Option<(f64, f64)>,
@@ -122,7 +122,8 @@ const PERCENTILES: &[(&str, f64)] = &[
     ("p999", 0.999),
 ];
 
-/// Null of nothing. A percentile is the least value up to which so much of the weight lies.
+/// Weighted distribution as JSON; null without values. A percentile is the smallest value at which
+/// the cumulated weight reaches that share.
 fn weighted(mut values: Vec<(f64, f64)>) -> Value {
     values.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
     let (Some((min, _)), Some((max, _))) = (values.first(), values.last()) else {
@@ -136,7 +137,7 @@ fn weighted(mut values: Vec<(f64, f64)>) -> Value {
         let mut reached = 0.0;
         let found = values.iter().find(|(_, each)| {
             reached += each;
-            // A sum of weights carries the rounding of its parts.
+            // The tolerance absorbs the rounding error of summed weights.
             reached >= (share - 1e-9) * weight
         });
         found.map_or(*max, |(value, _)| *value)
@@ -158,7 +159,7 @@ fn weighted(mut values: Vec<(f64, f64)>) -> Value {
     })
 }
 
-/// The value with the most weight, the least of several.
+/// Value with the largest weight; the smallest of several.
 fn mode(sorted: &[(f64, f64)]) -> f64 {
     let mut best = (f64::NAN, 0.0);
     for same in sorted.chunk_by(|left, right| left.0.total_cmp(&right.0).is_eq()) {
@@ -170,7 +171,7 @@ fn mode(sorted: &[(f64, f64)]) -> f64 {
     best.0
 }
 
-/// Every request by how it ended.
+/// Figures of every request, grouped into successful and failed ones.
 fn each(requests: &Requests<'_>, start: Option<f64>) -> Value {
     let shown = |request: &Request<'_>| {
         let begin = start.map(|start| start + request.start_s);

@@ -1,5 +1,6 @@
-//! llm-d's benchmark report 0.2.1. Its schema forbids other keys; what it has no key for, as the
-//! verdict, stands under `load.native.config`, which is free.
+//! Exports a run as llm-d's benchmark report 0.2.1. Its schema forbids additional keys, so values
+//! without a key of their own, such as the verdict, are under `load.native.config`, which is
+//! free-form.
 
 use schema::scenario::{Pack, Workload};
 use serde_json::{Map, Value, json};
@@ -22,9 +23,9 @@ const PERCENTILES: &[(&str, f64)] = &[
     ("p99p9", 0.999),
 ];
 
-/// The run in one object.
+/// llm-d report of the run, as one JSON object.
 pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
-    // The schedule's hash and the second it was sent in name this report among others.
+    // The hash of the requests and the start time identify this report among others.
     let manifest = figures.scenario.manifest_sha256.as_deref().unwrap_or("unknown");
     let start = figures.time.started_at.as_deref();
     json!({
@@ -83,7 +84,8 @@ fn source(workload: Option<&Workload>) -> &'static str {
     }
 }
 
-/// How long prompts were: by the server's counts, else their mean by the plan's.
+/// Prompt lengths in tokens: their distribution as the server counted them, else the mean of the
+/// plan.
 fn lengths(values: Vec<f64>, figures: &Figures<'_>) -> Value {
     let Some(spread) = Spread::of(values) else {
         let tokens = float(figures.counts.input_tokens.unwrap_or(0));
@@ -139,7 +141,7 @@ fn throughput(figures: &Figures<'_>) -> Value {
     })
 }
 
-/// Null of nothing.
+/// Distribution of `values` as JSON; null without values.
 fn statistics(units: &str, values: Vec<f64>) -> Value {
     let Some(spread) = Spread::of(values) else { return Value::Null };
     let mut object = Map::new();

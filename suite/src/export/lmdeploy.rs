@@ -1,12 +1,14 @@
-//! The CSV of LMDeploy's `profile_restful_api.py` v0.9.2, as Python's `csv` writes it.
+//! Exports a run as the CSV of LMDeploy's `profile_restful_api.py` v0.9.2, in the dialect of
+//! Python's `csv`.
 
 use schema::run::Summary;
 
 use super::figures::{Figures, python_float, statistic};
 
-/// Head and row. The tool credits the tokens that were asked for.
+/// Header and one row of the CSV. LMDeploy counts the requested output tokens.
 pub fn csv(figures: &Figures<'_>) -> String {
     let cells = cells(figures);
+    // |Python's `csv` ends rows with carriage return and line feed.
     let row = |cells: Vec<String>| cells.join(",") + "\r\n";
     let head = cells.iter().map(|(name, _)| (*name).to_owned()).collect();
     row(head) + &row(cells.into_iter().map(|(_, value)| quoted(value)).collect())

@@ -1,9 +1,10 @@
-//! A measurement as other tools of the field write theirs. Pure: a measurement and its samples go
-//! in, the text of a file comes out.
+//! Exports a measurement in the formats of other benchmark tools. A pure function: a measurement
+//! and its samples go in, the text of a file comes out.
 //!
-//! Keys, order and units are those of the tool; what each credits and how it takes percentiles is
-//! followed too. What is not known is null or left out. In every format E2E ends at the last token
-//! and the duration is `wall_us`, where the tools themselves go on to the end of the stream.
+//! Keys, order, units, counting of output tokens and percentile methods are those of the tool.
+//! Unknown values are null or left out. One definition stays Redline's in every format: E2E ends at
+//! the last token and the duration is `wall_us`, whereas the tools continue to the end of the
+//! stream.
 
 mod aiperf;
 mod console;
@@ -26,26 +27,26 @@ pub use vllm::{Percentile, Quantity, Selection, compact_date};
 use figures::Figures;
 use requests::Requests;
 
-/// A tool's format.
+/// File format of another benchmark tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Console block of LMDeploy's `profile_restful_api.py` v0.9.2, the one of published pages.
+    /// Console block of LMDeploy's `profile_restful_api.py` v0.9.2, as on published pages.
     Lmdeploy,
-    /// LMDeploy's CSV: its head and one row.
+    /// LMDeploy's CSV, with its header and one row.
     LmdeployCsv,
     /// Console block of SGLang's `bench_serving` 0.5.
     Sglang,
-    /// The line of SGLang's JSONL.
+    /// One line of SGLang's JSONL result file.
     SglangJsonl,
-    /// The same with the lists of all requests, as with `--output-details`.
+    /// One line of SGLang's JSONL with lists of all requests, as with `--output-details`.
     SglangJsonlDetailed,
     /// Console block of `vllm bench serve` 0.33.
     Vllm,
-    /// The JSON of `vllm bench serve --save-result`.
+    /// JSON of `vllm bench serve --save-result`.
     VllmJson,
-    /// The same with the lists of all requests, as with `--save-detailed`.
+    /// JSON of `vllm bench serve` with lists of all requests, as with `--save-detailed`.
     VllmJsonDetailed,
-    /// guidellm's report, version 2.
+    /// Report of guidellm, version 2.
     Guidellm,
     /// AIPerf's `profile_export_aiperf.json`, schema 1.4.
     Aiperf,
@@ -54,13 +55,13 @@ pub enum Format {
 }
 
 impl Format {
-    /// The name that a flag gives it.
+    /// Name of the format as a flag value.
     #[must_use]
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Its figures are taken from the samples, not from the measurement alone.
+    /// True when the format contains figures that only the samples file has.
     #[must_use]
     pub fn needs_samples(self) -> bool {
         let detailed = matches!(self, Self::SglangJsonlDetailed | Self::VllmJsonDetailed);
@@ -68,25 +69,25 @@ impl Format {
     }
 }
 
-/// What reports say about a run that its measurement does not.
+/// Facts that a tool's report states about a run and a measurement does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// The server's kind, as the tool was told it.
+    /// Kind of server, by the tool's name for it.
     pub backend: Option<String>,
-    /// Name of the model on the server.
+    /// Model name, as the server knows it.
     pub model: Option<String>,
     pub tokenizer: Option<String>,
     pub workload: Option<Workload>,
-    /// What vLLM's formats show.
+    /// Metrics and percentiles that vLLM's formats show.
     pub selection: Selection,
-    /// vLLM's `label`, SGLang's `tag`.
+    /// Label of the run: vLLM's `label`, SGLang's `tag`.
     pub label: Option<String>,
-    /// Further keys of vLLM's result.
+    /// Additional entries of vLLM's result file.
     pub metadata: Vec<(String, String)>,
 }
 
 impl Asked {
-    /// The data set by the name that the field's `--dataset-name` has for it.
+    /// Name of the dataset as a value of the tools' `--dataset-name` flag.
     fn dataset_name(&self) -> Option<&'static str> {
         Some(match self.workload.as_ref()?.pack {
             Pack::SharegptLmdeploy
@@ -105,13 +106,14 @@ impl Asked {
         })
     }
 
-    /// Length that answers to conversations are asked to have, where it is not that of the data.
+    /// Requested output tokens of every conversation, if the flags override the lengths in the
+    /// data.
     fn sharegpt_output_len(&self) -> Option<u64> {
         let workload = self.workload.as_ref()?;
         workload.output_tokens.filter(|_| self.dataset_name() == Some("sharegpt"))
     }
 
-    /// The workload where its prompts are made to a length.
+    /// The workload, if its prompts have requested lengths, as all but ShareGPT's do.
     fn random(&self) -> Option<&Workload> {
         self.workload.as_ref().filter(|_| self.dataset_name() != Some("sharegpt"))
     }
@@ -121,31 +123,31 @@ impl Asked {
     }
 }
 
-/// A measurement, its samples where they are at hand, and what else is known.
+/// Input of an export: a measurement, its samples, and the facts that only the flags state.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     pub measurement: &'a Measurement,
-    /// In the order of the plan; empty where they are not at hand.
+    /// Samples in the order of the plan; empty if the samples file is missing.
     pub samples: &'a [Sample],
     pub asked: &'a Asked,
 }
 
-/// A measurement that a format cannot hold.
+/// Error of a measurement that a format cannot represent.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
     #[error("no request was answered, so that there are no figures to export")]
     NothingMeasured,
     #[error(
-        "format `{0}` is made from samples, and there are none\nhint: keep the file that ends in \
+        "format `{0}` needs samples, and there are none\nhint: keep the file that ends in \
          `.samples.jsonl` beside the measurement"
     )]
     NoSamples(String),
 }
 
-/// The text of `report` in `format`, its last line ended.
+/// Text of the report in `format`, ending in a newline.
 ///
 /// # Errors
-/// Nothing was measured, or the format needs samples and there are none.
+/// No request was answered, or the format needs samples and none are given.
 pub fn export(format: Format, report: &Report<'_>) -> Result<String, ExportError> {
     let figures = Figures::of(report).ok_or(ExportError::NothingMeasured)?;
     if format.needs_samples() && report.samples.is_empty() {

@@ -1,17 +1,18 @@
-//! The line of SGLang's `bench_serving` 0.5 result file. Where Python would write a bare
-//! `Infinity`, which is no JSON, this writes "inf", as SGLang's Rust client does.
+//! Exports a run as one line of the result file of SGLang's `bench_serving` 0.5. Python writes an
+//! infinite rate as a bare `Infinity`, which is not JSON; here it is "inf", as in SGLang's Rust
+//! client.
 
 use serde_json::{Map, Value, json};
 
 use super::figures::{Figures, Statistic, statistic};
 use super::requests::{Request, Requests};
 
-/// The run in one object.
+/// SGLang result of the run, as one JSON object.
 pub fn object(figures: &Figures<'_>) -> Value {
     Value::Object(map(figures))
 }
 
-/// The same with a list of all requests for each quantity.
+/// SGLang result with lists of the figures of all requests.
 pub fn detailed(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     let mut object = map(figures);
     let each = |read: fn(&Request<'_>) -> Value| requests.0.iter().map(read).collect::<Value>();

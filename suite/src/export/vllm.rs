@@ -1,4 +1,4 @@
-//! The JSON of `vllm bench serve` 0.33.
+//! Exports a run as the JSON of `vllm bench serve` 0.33.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::figures::{Figures, ms, statistic};
 use super::requests::{Request, Requests};
 
-/// A quantity that the tool gives percentiles of.
+/// Latency metric for which vLLM's tool reports percentiles: TTFT, TPOT, ITL or E2E.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
     Ttft,
@@ -58,7 +58,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// A percentile, above 0 and below 100.
+/// Percentile to report, above 0 and below 100.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Percentile(f64);
 
@@ -78,7 +78,8 @@ impl fmt::Display for Percentile {
     }
 }
 
-/// What is shown: `--percentile-metrics` and `--metric-percentiles`.
+/// Metrics and percentiles that the report shows, as vLLM's `--percentile-metrics` and
+/// `--metric-percentiles` select them.
 #[derive(Clone, Debug)]
 pub struct Selection {
     pub quantities: Vec<Quantity>,
@@ -86,14 +87,15 @@ pub struct Selection {
 }
 
 impl Default for Selection {
-    /// All quantities, and the tool's own percentile.
+    /// All metrics, with the tool's default percentile of 99.
     fn default() -> Self {
         let quantities = Quantity::NAMED.iter().map(|(_, quantity)| *quantity).collect();
         Self { quantities, percentiles: vec![Percentile(99.0)] }
     }
 }
 
-/// A percentile in milliseconds: from the measurement where it has it, else from the samples.
+/// Percentile of a metric in milliseconds: from the measurement if it has that percentile, else
+/// computed from the samples.
 pub fn percentile_ms(
     quantity: Quantity,
     percentile: Percentile,
@@ -111,12 +113,13 @@ pub fn percentile_ms(
     Some(seconds * 1e3)
 }
 
-/// Requests a second within all limits, where limits were given.
+/// Rate of requests that meet all latency limits, per second; `None` if no limits were given.
 pub fn goodput(figures: &Figures<'_>) -> Option<f64> {
     figures.metrics.goodput_per_s.as_ref()?.get("all").copied()
 }
 
-/// The run in one object, with a list of all requests for each quantity where it is `detailed`.
+/// vLLM result of the run, as one JSON object; `detailed` adds lists of the figures of all
+/// requests.
 pub fn object(figures: &Figures<'_>, requests: &Requests<'_>, detailed: bool) -> Value {
     let mut object = head(figures);
     results(&mut object, figures);
@@ -137,12 +140,12 @@ pub fn object(figures: &Figures<'_>, requests: &Requests<'_>, detailed: bool) ->
     Value::Object(object)
 }
 
-/// What was asked.
+/// Part of the result that describes the request: backend, model, rate and concurrency.
 fn head(figures: &Figures<'_>) -> Map<String, Value> {
     let asked = figures.asked;
     let burstiness = match figures.scenario.arrival {
         Some(Arrival::Gamma { shape, .. }) => json!(shape),
-        // What the tool calls a burstiness without end.
+        // A constant rate is an infinite burstiness parameter in vLLM's tool.
         Some(Arrival::Constant { .. }) => json!("inf"),
         Some(Arrival::Ramp { .. } | Arrival::Trace { .. }) => Value::Null,
         _ => json!(1.0),
@@ -167,13 +170,14 @@ fn head(figures: &Figures<'_>) -> Map<String, Value> {
     object
 }
 
-/// `2026-01-02T03:04:05Z` as the tool writes it: `20260102-030405`.
+/// Date in the tool's notation: `2026-01-02T03:04:05Z` becomes `20260102-030405`.
 pub fn compact_date(rfc3339: &str) -> String {
     let kept = rfc3339.chars().filter(|sign| sign.is_ascii_digit() || *sign == 'T');
     kept.map(|sign| if sign == 'T' { '-' } else { sign }).take(15).collect()
 }
 
-/// Counts and rates. The tool credits the server's count, else that of its tokenizer.
+/// Adds counts and rates. vLLM counts the output tokens that the server reports, else those of its
+/// tokenizer.
 fn results(object: &mut Map<String, Value>, figures: &Figures<'_>) {
     let (counts, metrics) = (figures.counts, figures.metrics);
     let output = figures.reported_or(counts.output_tokens_retokenized);
@@ -192,7 +196,7 @@ fn results(object: &mut Map<String, Value>, figures: &Figures<'_>) {
     put("max_concurrent_requests", json!(figures.concurrent_max()));
 }
 
-/// Seconds and tokens of each request. Texts are not kept.
+/// Adds lists with the times in seconds and tokens of each request. Texts are not kept.
 fn lists(object: &mut Map<String, Value>, requests: &Requests<'_>) {
     let each = |read: fn(&Request<'_>) -> Value| requests.0.iter().map(read).collect::<Value>();
     let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);

@@ -15,9 +15,9 @@ use super::summary::float;
 pub struct Target {
     /// Share of the requests that must meet all limits, from 0 to 1.
     pub attainment: f64,
-    /// How sure that must be.
+    /// Confidence with which that share must be shown.
     pub confidence: f64,
-    /// Runs at each rate.
+    /// Number of runs at each rate.
     pub repeats: u32,
 }
 

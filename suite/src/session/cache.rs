@@ -1,5 +1,5 @@
-//! The server's prefix cache: emptied before the clock starts, read back, primed where the scenario
-//! asks for it, and counted after.
+//! State of the server's prefix cache around a run: reset before the clock starts, verified, primed
+//! if the scenario wants it, and its hits counted afterwards.
 
 use schema::engine::EngineFile;
 use schema::manifest::ManifestRequest;
@@ -15,32 +15,36 @@ use crate::telemetry::Watch;
 use crate::workload::pack::Plan;
 use crate::workload::prefix::expected_hit_tokens;
 
-/// What became of the order to empty the cache.
+/// Result of resetting the server's prefix cache before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emptied {
-    /// The scenario takes it as it is found.
+    /// The scenario uses the cache as it is, so no reset was requested.
     NotAsked,
-    /// The engine has no such route: only a fresh launch has a cold cache.
+    /// The engine has no reset route: only a freshly started server has a cold cache.
     Impossible,
+    /// The server answered the reset request with an error, or not at all.
     Refused,
-    /// It was emptied, and a second order found nothing left, or the server does not say.
+    /// The cache was reset, and a second reset freed nothing, or the server does not report what it
+    /// freed.
     Yes,
-    /// A second order still found something.
+    /// A second reset still freed pages, so the first had left some.
     NotAtOnce,
 }
 
-/// Empties the cache, twice: the second answer is the proof of the first.
+/// Resets the prefix cache twice: a second reset that frees nothing proves that the first one
+/// worked.
 pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
     let Some(route) = &engine.cache.reset_route else { return Emptied::Impossible };
     if server.post(route).is_err() {
         return Emptied::Refused;
     }
+    // A server that does not report `freed_pages` is trusted to have reset its cache.
     let left = server.post(route).unwrap_or(Value::Null)["freed_pages"].as_u64();
     if left.unwrap_or(0) == 0 { Emptied::Yes } else { Emptied::NotAtOnce }
 }
 
-/// What is sent ahead so that the cache holds the beginning of each measured prompt: nothing
-/// where the scenario does not ask for it.
+/// Requests that prime the prefix cache with the first `cache.share` of each measured prompt, one
+/// output token each; empty if the scenario does not prime.
 pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
     let Some(share) = scenario.cache.share else { return Vec::new() };
     let begin = |request: &ManifestRequest| {
@@ -57,16 +61,19 @@ pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
     beginnings.filter(|request| !request.prompt.is_empty()).collect()
 }
 
-/// The cache around a run.
+/// State of the prefix cache around a run: the result of the reset, and the requests that primed
+/// it.
 #[derive(Clone, Debug)]
 pub struct Observed {
+    /// Result of resetting the cache before the run.
     pub emptied: Emptied,
-    /// What was sent ahead.
+    /// Requests that primed the cache before the clock started, in the order sent.
     pub priming: Vec<ManifestRequest>,
 }
 
 impl Observed {
-    /// The facts of a record.
+    /// Facts of the record about the prefix cache: state, tokens queried, hits, and hits expected
+    /// from the prompts.
     pub fn facts(
         &self,
         assignment: &super::Assignment<'_>,
@@ -74,10 +81,11 @@ impl Observed {
         watch: &Watch<'_>,
         reasons: &mut Reasons,
     ) -> CacheFacts {
-        // Without counters the usage of each request still tells its hits.
+        // Without a counter of the server, the `usage` of the answers still states the hits.
         let hits = watch.grown("prefix_hit_tokens").or_else(|| cached_in_usage(samples));
         let pages = assignment.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let expected = pages.map(|pages| {
+            // Hits among the priming requests happen before the clock starts and do not count.
             let ahead = expected_hit_tokens(&self.priming, pages);
             let all = [&self.priming[..], &assignment.plan.manifest.requests].concat();
             expected_hit_tokens(&all, pages) - ahead
@@ -85,8 +93,10 @@ impl Observed {
         let off = assignment.prefix_cache == Some(false);
         let primed = !self.priming.is_empty();
         let state = match self.emptied {
+            // Without a prefix cache every request is computed in full.
             _ if off => CacheState::Cold,
             Emptied::Yes if !primed => CacheState::Cold,
+            // Entries that a failed reset leaves behind have the same effect as priming.
             Emptied::Yes | Emptied::NotAtOnce => CacheState::Primed,
             Emptied::NotAsked | Emptied::Impossible | Emptied::Refused => CacheState::Unknown,
         };

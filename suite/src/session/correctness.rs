@@ -1,5 +1,5 @@
-//! A check, beside every throughput, that the outputs are right: greedy tokens over fixed prompts,
-//! asked one after the other once the clock has stopped.
+//! Correctness check beside every throughput figure: greedy outputs for fixed prompts, requested
+//! one at a time after the clock has stopped, and their agreement with reference outputs.
 
 use std::path::{Path, PathBuf};
 
@@ -15,34 +15,35 @@ use crate::client::sample::Sample;
 use crate::measure::Reasons;
 use crate::workload::tokenizer::{Tokenizer, TokenizerError};
 
-/// Prompts of four kinds: fact, code, science with a sign beyond ASCII, digits.
+/// Fixed prompts of the correctness check: a fact, code, science with a non-ASCII sign, digits.
 const PROMPTS: [&str; 4] = [
     "The capital of France is",
     "def fibonacci(n):\n    ",
     "Water boils at 100\u{b0}C because",
     "1, 1, 2, 3, 5, 8,",
 ];
-/// Number of tokens in each answer.
+/// Output tokens of each fixed prompt.
 const TOKENS: usize = 32;
-/// Teacher-forced questions are one token each and may go several at a time.
+/// Requests in flight for the teacher-forced comparison. Each asks for one token, and none of these
+/// is timed.
 const FORCED_CONCURRENCY: u64 = 8;
 
-/// Greedy outputs of another program, to compare with.
+/// Greedy outputs of another program for given prompts, to compare the server's outputs with.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Reference {
-    /// Which program, build, weights.
+    /// Name of the reference program, its build and its weights.
     pub reference: String,
     pub cases: Vec<ReferenceCase>,
 }
 
-/// A prompt and the ids that greedy decoding gives for it.
+/// One prompt and the token ids that greedy decoding gives for it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ReferenceCase {
     pub prompt: Vec<u32>,
     pub greedy: Vec<u32>,
 }
 
-/// A file of reference outputs that cannot be used.
+/// Error of a file of reference outputs that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReferenceError {
     #[error("cannot read reference `{path}`")]
@@ -52,7 +53,8 @@ pub enum ReferenceError {
 }
 
 impl Reference {
-    /// Reads `{"reference": "...", "cases": [{"prompt": [ids], "greedy": [ids]}]}`.
+    /// Reads reference outputs as JSON: `{"reference": "...", "cases": [{"prompt": [ids], "greedy":
+    /// [ids]}]}`.
     ///
     /// # Errors
     /// The file cannot be read or has another shape.
@@ -65,7 +67,7 @@ impl Reference {
 }
 
 impl Assignment<'_> {
-    /// Asks the fixed prompts and writes what came into `measurement`.
+    /// Sends the fixed prompts and writes the result of the correctness check into `measurement`.
     pub(super) fn check_outputs(&self, measurement: &mut Measurement) -> Result<(), DriveError> {
         let mut reasons = Reasons::default();
         let lost = |class| matches!(class, FailureClass::Crash | FailureClass::Hang);
@@ -116,12 +118,14 @@ impl Assignment<'_> {
     }
 
     fn request(&self, prompt: Vec<u32>, output_tokens: u64, text: Option<&str>) -> ManifestRequest {
+        // An engine that takes no ids gets the text and tokenizes it itself.
         let as_text = !self.engine.request.sends_ids();
         let text = text.filter(|_| as_text).map(str::to_owned);
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
-    /// Share of the reference's tokens that the server gives when it is given all before them.
+    /// Share of reference tokens that the server also outputs when the prompt holds all tokens
+    /// before them (teacher forcing): one wrong token does not make all later ones wrong.
     fn agreement(&self, reasons: &mut Reasons) -> Result<Option<f64>, DriveError> {
         const PATH: &str = "correctness.agreement";
         let Some(reference) = self.reference else {
@@ -150,8 +154,8 @@ impl Assignment<'_> {
     }
 }
 
-/// The ids of every answer: the engine's where it gives them, else those that the text makes.
-/// `None` where an answer has neither.
+/// Token ids of every answer: the server's if it returns them, else those of its retokenized text.
+/// `None` if an answer has neither.
 fn output_ids(samples: &[Sample], tokenizer: &Tokenizer) -> Option<(Vec<Vec<u32>>, IdsSource)> {
     let whole = |ids: &Vec<Vec<u32>>| ids.iter().all(|ids| !ids.is_empty());
     let given: Vec<Vec<u32>> = samples.iter().map(|sample| sample.ids.clone()).collect();

@@ -1,4 +1,4 @@
-//! From failed requests to the failure of a run: which class, said how.
+//! Failure of a run derived from its failed requests: the class of the failure and its message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::client::drive::Driven;
 use crate::client::sample::FailureKind;
 
 impl Assignment<'_> {
-    /// Whether the server no longer answers at all, asked only where a request failed. One that
-    /// has hung is given no more time than its requests were.
+    /// True when a request failed and the server no longer answers its readiness route. A server
+    /// that hung has `no_progress_ns` to answer, as its requests had.
     pub(super) fn is_gone(&self, driven: &Driven) -> bool {
         let limit_ns = if driven.hung { self.no_progress_ns } else { u64::MAX };
         let failed = driven.samples.iter().any(|sample| !sample.is_ok());
@@ -19,13 +19,14 @@ impl Assignment<'_> {
     }
 }
 
-/// The failure of a run of which some request failed; none where all were answered.
+/// Failure of a run in which at least one request failed, by the most frequent kind; `None` if all
+/// requests were answered.
 pub fn of(driven: &Driven, gone: bool, phase: Phase) -> Option<Failure> {
     let mut kinds: BTreeMap<FailureKind, (u64, &str)> = BTreeMap::new();
     for failure in driven.samples.iter().filter_map(|sample| sample.failure.as_ref()) {
         kinds.entry(failure.kind).or_insert((0, &failure.message)).0 += 1;
     }
-    // What was never sent says nothing about the cause.
+    // Requests that were never sent tell nothing about the cause.
     let sent = |kind: &FailureKind| *kind != FailureKind::NotSent;
     let (kind, (count, message)) = kinds
         .iter()

@@ -1,7 +1,7 @@
-//! Samples on disk as they come, so that a run that is cut short is not lost.
+//! Writes samples to disk while requests complete, so that a run that is cut short keeps them.
 //!
-//! Lines are made where the request ends and written on a thread of their own: a slow disk must not
-//! hold up the client's loop.
+//! A line is formatted when its request ends and written by a separate thread: a slow disk must not
+//! delay the client's event loop.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,12 +16,12 @@ use schema::samples::{End, Failure, Head, Line, Sample as SampleLine};
 use crate::client::sample::Sample;
 use crate::clock::monotonic_ns;
 
-/// A file of samples that is being written.
+/// A samples file (`.samples.jsonl`) that is being written.
 #[derive(Debug)]
 pub struct Journal {
-    /// Zero of its times.
+    /// Monotonic time that all times in the file are relative to, in nanoseconds.
     origin_ns: u64,
-    /// Lines that are not handed over yet.
+    /// Lines formatted but not yet passed to the writer thread.
     pending: Vec<u8>,
     lines: Sender<Vec<u8>>,
     writer: JoinHandle<std::io::Result<()>>,
@@ -30,15 +30,16 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins the file at `path`, whatever it held before.
+    /// Creates the samples file at `path`, replacing an older one, and writes its head.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be created or written.
     pub fn create(path: &Path, head: Head) -> std::io::Result<Self> {
         let origin_ns = monotonic_ns();
         let mut file = File::create(path)?;
         file.write_all(&text(&Line::Head(Head { origin_ns: Some(origin_ns), ..head })))?;
         let (lines, received) = channel::<Vec<u8>>();
+        // The thread ends when `finish` drops the sender.
         let write = move || received.iter().try_for_each(|lines| file.write_all(&lines));
         let writer = thread::Builder::new().name("samples".to_owned()).spawn(write)?;
         Ok(Self {
@@ -51,7 +52,8 @@ impl Journal {
         })
     }
 
-    /// Takes the sample of request `index`.
+    /// Formats the sample of request `index` (its position in the plan) as a line of the samples
+    /// file; `flush` passes the line to the writer thread.
     pub fn sample(&mut self, index: usize, sample: &Sample) {
         self.samples += 1;
         if let Some(failure) = &sample.failure {
@@ -60,18 +62,19 @@ impl Journal {
         self.pending.extend(text(&Line::Sample(Box::new(line(index, sample, self.origin_ns)))));
     }
 
-    /// Hands over what has come to be written.
+    /// Passes the pending lines to the writer thread, without waiting for the disk.
     pub fn flush(&mut self) {
         if !self.pending.is_empty() {
-            // A writer that has given up tells why at the end.
+            // `send` fails only if the writer thread ended with an error, which `finish` returns.
             let _ = self.lines.send(std::mem::take(&mut self.pending));
         }
     }
 
-    /// Ends the file.
+    /// Writes the end line with the run's status and the number of failures, and waits for the
+    /// writer.
     ///
     /// # Errors
-    /// Something of it could not be written.
+    /// A line could not be written, now or earlier.
     pub fn finish(mut self, status: Status) -> std::io::Result<()> {
         let failures = std::mem::take(&mut self.failures);
         self.pending.extend(text(&Line::End(End { status, samples: self.samples, failures })));
@@ -82,7 +85,7 @@ impl Journal {
 }
 
 fn text(line: &Line) -> Vec<u8> {
-    // Every field has a JSON form.
+    // Serialization cannot fail: every field has a JSON form.
     let mut text = serde_json::to_vec(line).unwrap_or_default();
     text.push(b'\n');
     text

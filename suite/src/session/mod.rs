@@ -1,5 +1,5 @@
-//! One run against one server, from warm-up to the check of its outputs. Always ends in a
-//! measurement, unless the environment gives out: a server that fails is a result.
+//! One benchmark run against one server, from warm-up to the check of its outputs. A server that
+//! fails still gives a measurement; only an error of the client's own system does not.
 
 mod cache;
 mod correctness;
@@ -28,45 +28,48 @@ use crate::telemetry::{Ranks, Watch};
 use crate::workload::pack::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Prompts that prime a cache are one token each and may go several at a time.
+/// Priming requests in flight at a time. Each asks for one token and is not timed.
 const PRIMING_CONCURRENCY: u64 = 8;
 
-/// Everything a run needs to know.
+/// Everything that one benchmark run needs: server, scenario, plan, limits and sampling interval.
 #[derive(Debug)]
 pub struct Assignment<'a> {
     pub server: &'a Server,
     pub engine: &'a EngineFile,
     pub scenario: &'a Scenario,
-    /// What a record says about the scenario.
+    /// Facts about the scenario as the record states them.
     pub facts: ScenarioFacts,
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
-    /// Name of the model on the server.
+    /// Model name that requests carry, as the server knows it.
     pub model: String,
-    /// Tokens in a page of the server's prefix cache.
+    /// Tokens in one page (block) of the server's prefix cache, if the server reports it.
     pub page_tokens: Option<u64>,
+    /// True when the server's prefix cache is on, if the server reports it.
     pub prefix_cache: Option<bool>,
-    /// Where the server computes.
+    /// Device and GPUs that the server computes on.
     pub ranks: Ranks<'a>,
-    /// Whoever reads the GPUs of this machine.
+    /// Reader of this machine's GPUs, or the reason why they cannot be read.
     pub meter: &'a Meter,
-    /// Between two looks at server, machine and GPUs while the clock runs; none for before and
-    /// after only.
+    /// Time between two telemetry samples during the run, in nanoseconds; `None` takes samples only
+    /// before and after the run.
     pub telemetry_ns: Option<u64>,
-    /// Outputs to compare with.
+    /// Reference outputs that the server's greedy outputs are compared with.
     pub reference: Option<&'a Reference>,
-    /// Limits by which requests are counted as good.
+    /// Latency limits (SLOs); goodput counts the requests that meet them.
     pub slos: &'a [Slo],
-    /// Longest time without any event while requests are in flight, in nanoseconds.
+    /// Longest time without any event while requests are in flight, in nanoseconds; then the run
+    /// counts as hung.
     pub no_progress_ns: u64,
+    /// Uses the kernel's receive stamps as event times, where the kernel provides them.
     pub kernel_timestamps: bool,
-    /// Ask the fixed prompts once the clock has stopped.
+    /// True when the fixed prompts are sent after the clock has stopped, to check the outputs.
     pub check_outputs: bool,
-    /// Flag that another thread sets to stop the run.
+    /// Flag that another thread or a signal handler sets to stop the run.
     pub stop: &'a AtomicBool,
 }
 
-/// What was seen of a run.
+/// Everything observed in one run, from which its record is made.
 struct Seen<'a> {
     driven: Driven,
     cache: cache::Observed,
@@ -74,23 +77,25 @@ struct Seen<'a> {
     failure: Option<Failure>,
 }
 
-/// What a run came to.
+/// Result of a finished run: its measurement, and the number of requests that met all limits.
 #[derive(Debug)]
 pub struct Finished {
     pub measurement: Measurement,
-    /// Requests that were answered within all limits.
+    /// Number of requests answered within all latency limits.
     pub slos_met: u64,
 }
 
 impl Assignment<'_> {
-    /// Makes the run.
+    /// Performs the run: warm-up, cache reset, priming, timed requests, then the correctness check.
     ///
     /// # Errors
-    /// The system refuses what the client needs, or `stop` was set.
+    /// The client's system fails (files, ports, sockets), or `stop` was set.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
-        // What the system will not allow is said before anything is sent.
+        // System limits are checked first, so that they fail before anything is sent.
         self.timed_orders(&payloads).prepare()?;
+        // Warm-up requests are sent at once whatever the scenario's arrival: nothing of them is
+        // timed.
         let warmup = self.written(&self.plan.warmup);
         let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut Unobserved)?;
         if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
@@ -111,6 +116,8 @@ impl Assignment<'_> {
         let started_at = utc_now();
         let driven = watch.beside(|| drive(&self.timed_orders(&payloads), observer))?;
         let finished_at = utc_now();
+        // Asked before the counters are read again: a dead server would cost every retry of
+        // `settle`.
         let gone = self.is_gone(&driven);
         if !gone {
             watch.settle(driven.output_tokens());
@@ -126,6 +133,7 @@ impl Assignment<'_> {
             time.started_at = started_at;
             time.finished_at = finished_at;
         }
+        // The check comes last, when it can no longer affect any figure.
         self.check_outputs(&mut measurement)?;
         Ok(Finished { measurement, slos_met })
     }
@@ -150,7 +158,7 @@ impl Assignment<'_> {
         drive(&self.orders(payloads, arrival), observer)
     }
 
-    /// The measured requests, on connections as the scenario wants them.
+    /// Orders for the measured requests, on warm or cold connections as the scenario says.
     fn timed_orders<'b>(&'b self, payloads: &'b [Payload]) -> Orders<'b> {
         let connections = self.scenario.connections;
         Orders { connections, ..self.orders(payloads, &self.scenario.arrival) }
@@ -170,7 +178,7 @@ impl Assignment<'_> {
         }
     }
 
-    /// Asks `requests`, `concurrency` at a time, beside the measurement.
+    /// Sends `requests` outside the timed part, `concurrency` at a time, and waits for all answers.
     fn asked(&self, requests: &[ManifestRequest], concurrency: u64) -> Result<Driven, DriveError> {
         let arrival = Arrival::Closed { concurrency };
         self.drive(&self.written(requests), &arrival, &mut Unobserved)

@@ -1,4 +1,4 @@
-//! The groups of a record out of what was observed.
+//! Builds the measurement record of a run out of what was observed.
 
 use judge::quantile::{percentile, percentile_f64};
 use schema::measurement::{Measurement, SCHEMA};
@@ -22,14 +22,14 @@ use crate::measure::window::Wall;
 use crate::telemetry::joules_per_token;
 
 impl Assignment<'_> {
-    /// A run whose warm-up failed: the clock never started.
+    /// Measurement of a run whose warm-up or priming failed, so that the clock never started.
     pub(super) fn failed_before_the_clock(&self, failure: Failure) -> Measurement {
         let validity = "nothing-measured: the warm-up failed";
         bare(&self.facts, Status::Failed, failure, "the warm-up failed", validity)
     }
 
-    /// The measurement of a run, without the check of its outputs, and how many requests met all
-    /// limits.
+    /// Measurement of a run, still without the correctness check, and the number of requests that
+    /// met all latency limits.
     pub(super) fn measurement(&self, seen: &Seen<'_>) -> (Measurement, u64) {
         let driven = &seen.driven;
         let mut reasons = of_scenario(&self.facts);
@@ -71,7 +71,8 @@ impl Assignment<'_> {
         (measurement, met(self.slos, &answered))
     }
 
-    /// Times, distributions and rates, which need at least one answer.
+    /// Fills in durations, histograms and metrics (TTFT, TPOT, ITL, E2E, rates); they need at least
+    /// one answered request.
     fn figures(
         &self,
         measurement: &mut Measurement,
@@ -98,7 +99,7 @@ impl Assignment<'_> {
             Some(metrics(answered, wall, counts, all, self.ranks.gpus, self.slos, reasons));
     }
 
-    /// What the energy came to for each token.
+    /// Fills in the energy per output token in joules, or the reason why it is not known.
     fn energy(
         &self,
         metrics: Option<&mut Metrics>,
@@ -127,6 +128,7 @@ impl Assignment<'_> {
         let manifest = &self.plan.manifest;
         let mean = |sum: u64, count: usize| float(sum) / float(count.max(1) as u64);
         let survivors: u64 = answered.iter().map(|request| request.prompt_tokens).sum();
+        // Only prompts sent as ids have an exact length; text is tokenized by the server.
         let as_ids = manifest.prompt_form == PromptForm::TokenIds;
         let prompts_miscounted = answered.iter().filter(|request| as_ids && miscounted(request));
         let chunks_miscounted = answered.iter().filter(|request| {
@@ -159,8 +161,8 @@ impl Assignment<'_> {
     }
 }
 
-/// What stands in a run's place until it ends. Where it is found later, the run never did; its
-/// samples so far are in the file called `samples`.
+/// Placeholder measurement that is on disk while a run is in progress. If it is found later, the
+/// run never ended; the samples taken so far are in the file named `samples`.
 #[must_use]
 pub fn unfinished(facts: &ScenarioFacts, samples: &str) -> Measurement {
     const WHY: &str = "the load generator ended before the run did";
@@ -172,7 +174,7 @@ pub fn unfinished(facts: &ScenarioFacts, samples: &str) -> Measurement {
     bare(facts, Status::Partial, failure, WHY, &format!("unfinished: {WHY}"))
 }
 
-/// A measurement without a figure.
+/// Measurement without any figure: each group of figures has the same reason for its absence.
 fn bare(
     facts: &ScenarioFacts,
     status: Status,
@@ -200,7 +202,7 @@ fn bare(
     }
 }
 
-/// Why the scenario's own facts are incomplete.
+/// Reasons for facts that the scenario itself lacks: generated workloads have no dataset.
 fn of_scenario(facts: &ScenarioFacts) -> Reasons {
     let mut reasons = Reasons::default();
     let dataset = facts.dataset_sha256.as_ref();
@@ -213,7 +215,7 @@ fn miscounted(request: &Answered<'_>) -> bool {
     usage.is_some_and(|usage| usage.prompt_tokens != request.prompt_tokens)
 }
 
-/// What the client knows of itself.
+/// Facts about the load generator in this run: CPU share, loop lag, receive stamps, send lag.
 fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> ClientFacts {
     const NO_READ: &str = "no answer brought a token";
     const SHORT: &str = "the run is shorter than 10 ms";
@@ -229,7 +231,7 @@ fn client_facts(driven: &Driven, all: &Distributions, reasons: &mut Reasons) -> 
     )]
     let lag_us = lag_ns.map(|ns| (ns / 1000.0).round() as u64);
     ClientFacts {
-        // Whoever started both knows where the server is.
+        // Only the program that started server and client knows where the server runs.
         place: None,
         name: Some("redline-bench".to_owned()),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),

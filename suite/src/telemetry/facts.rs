@@ -1,4 +1,5 @@
-//! The telemetry of a record out of the looks of a run, and what the energy came to.
+//! Builds the telemetry section of a record from the samples of a run, and computes the energy per
+//! token.
 
 use schema::telemetry::{GpuTelemetry, Telemetry};
 
@@ -7,7 +8,7 @@ use super::series::float;
 use crate::measure::Reasons;
 
 impl Watch<'_> {
-    /// The group of a record, of a run whose clock started at `start_ns`.
+    /// Telemetry section of the record of a run whose clock started at `start_ns`.
     #[must_use]
     pub fn facts(&self, start_ns: u64, reasons: &mut Reasons) -> Telemetry {
         let interval = self.pause.map(|pause| pause.as_micros());
@@ -27,19 +28,20 @@ impl Watch<'_> {
     }
 }
 
-/// Where the server computes, as far as it is known.
+/// Device and GPUs that the server computes on, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ranks<'a> {
-    /// Device that computes: `cpu` or `cuda`.
+    /// Device name that the server reports: `cpu` or `cuda`.
     pub device: Option<&'a str>,
-    /// GPUs that it uses.
+    /// Number of GPUs that the server uses (its tensor-parallel ranks).
     pub gpus: Option<u32>,
 }
 
-/// Joules for each of `tokens`: the energy of the GPUs that worked, which have to be the server's.
+/// Energy per output token in joules: the energy of all GPUs that worked, divided by `tokens`. The
+/// GPUs that worked must be exactly the server's.
 ///
 /// # Errors
-/// Why it is not known.
+/// The reason why the energy per token is not known, as the record states it.
 pub fn joules_per_token(
     telemetry: &Telemetry,
     ranks: Ranks<'_>,

@@ -1,5 +1,5 @@
-//! The GPUs of this machine over a run, out of the looks at them. Whoever reads them stands behind
-//! a trait, so that a script can.
+//! GPU telemetry of a run (power, energy, clocks, temperature, throttling), computed from the
+//! samples. Readers of GPUs implement a trait, so that tests can replace the driver.
 
 use std::fmt;
 
@@ -9,60 +9,60 @@ use super::series::{Column, Together, float, series, share, spread, whole};
 use super::{Look, Watch};
 use crate::measure::Reasons;
 
-/// Reads GPUs.
+/// Source of GPU readings, such as NVML or a test's script.
 pub trait Gpus: fmt::Debug + Send + Sync {
-    /// All of them, always in the same order.
+    /// Current readings of all GPUs, always in the same order.
     fn look(&self) -> Vec<GpuReading>;
 }
 
-/// Whoever reads the GPUs, or why nobody does.
+/// Reader of this machine's GPUs, or the reason why they cannot be read.
 pub type Meter = Result<Box<dyn Gpus>, String>;
 
-/// One GPU at one moment; none is what its driver does not tell.
+/// Readings of one GPU at one moment. A field is `None` if the driver does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuReading {
-    /// Drawn now.
+    /// Power drawn at the moment, in milliwatts.
     pub power_mw: Option<u64>,
-    /// Since the driver was loaded.
+    /// Energy used since the driver was loaded, in millijoules.
     pub energy_mj: Option<u64>,
-    /// Clock of the GPU's processors, in MHz.
+    /// Clock of the streaming multiprocessors, in MHz.
     pub sm_mhz: Option<u64>,
-    /// Clock of the GPU's memory, in MHz.
+    /// Clock of the GPU memory, in MHz.
     pub memory_mhz: Option<u64>,
-    /// Peak temperature of the GPU chip, in degrees Celsius.
+    /// Temperature of the GPU chip, in degrees Celsius.
     pub gpu_c: Option<u64>,
-    /// Peak temperature of the GPU memory, in degrees Celsius.
+    /// Temperature of the GPU memory, in degrees Celsius.
     pub memory_c: Option<u64>,
-    /// Share of the last while in which a kernel ran.
+    /// Percentage of the driver's last sampling period in which a kernel ran.
     pub util_percent: Option<u64>,
-    /// Peak memory in use on the GPU by all processes, in bytes.
+    /// GPU memory used by all processes, in bytes.
     pub memory_used_bytes: Option<u64>,
-    /// What holds its clocks down.
+    /// Causes that currently keep the clocks low.
     pub throttle: Option<Throttle>,
-    /// Since the driver was loaded.
+    /// Uncorrected ECC errors since the driver was loaded.
     pub ecc_uncorrected: Option<u64>,
-    /// Since the GPU was reset.
+    /// PCIe replays (repeated transfers) since the GPU was reset.
     pub pcie_replays: Option<u64>,
 }
 
-/// What holds the clocks down.
+/// Causes that keep a GPU's clocks low (throttling) at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
-    /// The limit of power.
+    /// The power limit keeps the clocks low.
     pub power: bool,
-    /// Heat.
+    /// Heat keeps the clocks low.
     pub thermal: bool,
-    /// The board itself: its supply, or its brake.
+    /// The board's power supply or its power brake keeps the clocks low.
     pub hardware: bool,
-    /// A group of GPUs that keep one clock.
+    /// A group of GPUs is set to run at the same clock.
     pub sync: bool,
 }
 
-/// The readings of one GPU, with their times.
+/// Readings of one GPU over a run, each with its monotonic time in nanoseconds.
 type Readings = Vec<(u64, GpuReading)>;
 
 impl Watch<'_> {
-    /// Every GPU; none, with the reason, where nobody reads them.
+    /// Telemetry of every GPU; `None`, with the reason recorded, if GPUs cannot be read.
     pub(super) fn gpu_facts(&self, reasons: &mut Reasons) -> Option<Vec<GpuTelemetry>> {
         match self.meter {
             Err(why) => reasons.none("telemetry.gpus", why),
@@ -70,7 +70,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Those that worked, together.
+    /// Time series over all GPUs that worked during the run, combined into one.
     pub(super) fn gpu_series(&self, gpus: &[GpuTelemetry], start_ns: u64) -> Option<Series> {
         let all = by_gpu(&self.looks);
         let worked = all.into_iter().zip(gpus).filter(|(_, gpu)| gpu.worked);
@@ -93,7 +93,7 @@ fn facts(looks: &[Look], reasons: &mut Reasons) -> Vec<GpuTelemetry> {
 }
 
 fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry {
-    // Before and after the clock the GPU need not be at work.
+    // The first and the last sample lie outside the timed run, when the GPU may be idle.
     let during =
         readings.get(1..readings.len().saturating_sub(1)).filter(|during| !during.is_empty());
     let during = during.unwrap_or(readings);
@@ -111,6 +111,7 @@ fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry
     const UNTOLD: &str = "the driver does not tell";
     const NO_ENERGY: &str = "the driver tells neither energy nor power";
     GpuTelemetry {
+        // The server does not report which GPUs are its own, so every GPU with utilization counts.
         worked: readings.iter().any(|(_, reading)| reading.util_percent > Some(0)),
         power_mw: reasons.explain(&path("power_mw"), spread(seen(|r| r.power_mw)), UNTOLD),
         energy_mj: reasons.explain(&path("energy_mj"), energy.map(|energy| energy.0), NO_ENERGY),
@@ -139,13 +140,14 @@ fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry
     }
 }
 
-/// What a counter grew by from the first look to the last; none where it was set back.
+/// Growth of a counter from the first sample to the last; `None` if it was reset in between.
 fn grown(readings: &Readings, read: fn(&GpuReading) -> Option<u64>) -> Option<u64> {
     let (first, last) = (&readings.first()?.1, &readings.last()?.1);
     read(last)?.checked_sub(read(first)?)
 }
 
-/// By the GPU's own counter where it has one, else by its power from look to look.
+/// Energy over the run in millijoules: from the GPU's energy counter if it has one, else integrated
+/// from its power samples by the trapezoidal rule.
 fn energy(readings: &Readings) -> Option<(u64, EnergySource)> {
     if let Some(grown) = grown(readings, |reading| reading.energy_mj) {
         return Some((grown, EnergySource::Counter));
@@ -172,7 +174,9 @@ fn throttled(looks: &[Throttle]) -> Option<Throttled> {
     })
 }
 
-/// From the second look on. A column is left out where a GPU does not tell it every time.
+/// Time series of several GPUs, from the second sample on: power is summed, the clock is the
+/// lowest, the temperature the highest, utilization the mean. A quantity that a GPU does not report
+/// in every sample is left out.
 fn together(gpus: &[Readings], start_ns: u64) -> Option<Series> {
     let looks = gpus.iter().map(Vec::len).min()?;
     let at_us: Vec<u64> =
@@ -187,6 +191,7 @@ fn together(gpus: &[Readings], start_ns: u64) -> Option<Series> {
     };
     let columns: Vec<Column> = [
         column("power_mw", |r| r.power_mw, |all| all.iter().sum()),
+        // The slowest GPU holds up all tensor-parallel ranks, so the minimum is shown.
         column("sm_mhz", |r| r.sm_mhz, |all| all.iter().min().copied().unwrap_or(0)),
         column("gpu_c", |r| r.gpu_c, |all| all.iter().max().copied().unwrap_or(0)),
         column(
@@ -206,7 +211,7 @@ mod tests {
     use super::*;
     use schema::telemetry::Spread;
 
-    /// A second GPU that idles stands beside each reading.
+    /// Samples of a GPU with the given readings, one a second, beside a second GPU that is idle.
     fn looks(readings: &[GpuReading]) -> Vec<Look> {
         let idle =
             GpuReading { power_mw: Some(60_000), util_percent: Some(0), ..Default::default() };

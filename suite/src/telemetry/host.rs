@@ -1,4 +1,4 @@
-//! The machine that the load generator runs on, as the kernel counts it under `/proc`.
+//! Telemetry of the machine that the load generator runs on, from the kernel's counters in `/proc`.
 
 use std::net::IpAddr;
 
@@ -11,17 +11,19 @@ use super::series::{Together, float, series, share};
 use super::{Look, Watch};
 use crate::measure::Reasons;
 
-/// What the kernel counted at one moment.
+/// CPU time, memory, load and pressure of this machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostReading {
     pub cpu: CpuTicks,
+    /// Memory in use, in bytes: total memory less what the kernel calls available.
     pub memory_used_bytes: Option<u64>,
+    /// Load average over one minute.
     pub load_1m: Option<f64>,
-    /// None where the kernel does not account for it.
+    /// Pressure stall time since boot; `None` if the kernel does not account for it.
     pub pressure: Option<Pressure>,
 }
 
-/// Time of all cores since the machine started, in the kernel's ticks.
+/// CPU time of all cores since boot, by kind, in kernel ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTicks {
     pub user: u64,
@@ -36,7 +38,7 @@ impl CpuTicks {
         Self {
             user: self.user.saturating_sub(before.user),
             system: self.system.saturating_sub(before.system),
-            // May run backwards, says the kernel.
+            // The kernel documents that `iowait` may decrease.
             iowait: self.iowait.saturating_sub(before.iowait),
             steal: self.steal.saturating_sub(before.steal),
             idle: self.idle.saturating_sub(before.idle),
@@ -48,11 +50,12 @@ impl CpuTicks {
     }
 }
 
-/// Reads them; none where the kernel does not tell.
+/// Reads the machine's counters; `None` if the kernel does not report CPU time.
 #[must_use]
 pub fn read() -> Option<HostReading> {
     let cpu = KernelStats::current().ok()?.total;
     let rest = |ticks: Option<u64>| ticks.unwrap_or(0);
+    // |Available memory instead of free memory: the kernel can reclaim its page cache.
     let used = |memory: Meminfo| memory.mem_total.checked_sub(memory.mem_available?);
     Some(HostReading {
         cpu: CpuTicks {
@@ -76,7 +79,7 @@ fn pressure() -> Option<Pressure> {
     })
 }
 
-/// Whether `address` is one of this machine's own.
+/// True when `address` belongs to this machine.
 #[must_use]
 pub fn is_here(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
@@ -91,7 +94,8 @@ pub fn is_here(address: IpAddr) -> bool {
 }
 
 impl Watch<'_> {
-    /// What the machine did; none, with the reason, where the kernel does not tell.
+    /// Telemetry of this machine over the run; `None`, with the reason recorded, if the kernel
+    /// reports nothing.
     pub(super) fn host_facts(&self, start_ns: u64, reasons: &mut Reasons) -> Option<HostTelemetry> {
         let has_server = is_here(self.server.address.ip());
         let facts = facts(&self.looks, start_ns, has_server, reasons);
@@ -151,7 +155,7 @@ fn facts(
     })
 }
 
-/// From the second look on, each against the one before.
+/// Time series from the second sample on; each point is the difference to the sample before.
 fn over_time(told: &[(u64, HostReading)], start_ns: u64) -> Option<schema::telemetry::Series> {
     let later = told.get(1..)?;
     let at_us: Vec<u64> =
@@ -226,7 +230,7 @@ mod tests {
     #[test]
     fn this_machine_knows_its_own_addresses() {
         assert!(is_here([127, 0, 0, 1].into()));
-        // Kept for documentation (RFC 5737): nobody's.
+        // An address reserved for documentation (RFC 5737), so no machine has it.
         assert!(!is_here([192, 0, 2, 1].into()));
     }
 }

@@ -1,8 +1,8 @@
-//! What is seen beside the load while it goes: the server's counters, this machine, its GPUs.
+//! Telemetry of a run: periodic samples of the server's counters, this machine and its GPUs.
 //!
-//! It is looked at just before the clock starts, at intervals while it runs, and just after it
-//! stops. In between on a thread of its own and over a connection of its own: the loop that
-//! measures waits for none of it. Knows no request and judges nothing.
+//! A sample is taken just before the clock starts, at intervals during the run, and just after it
+//! stops. Sampling during the run has a thread and a connection of its own, so that the event loop
+//! that measures latency never waits for it. Knows no request and judges nothing.
 
 mod facts;
 pub mod gpu;
@@ -26,30 +26,30 @@ use crate::client::blocking::Caller;
 use crate::client::control::{ControlError, LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
-/// How long the server may take over its counters while the clock runs.
+/// Longest time that the server may take to return its counters while the run is timed.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
-/// Some servers count a moment after they answered: how often, and how far apart, the last look is
-/// taken again until the counters hold what the answers say.
+/// Most retries of the last sample. Some servers update their counters a moment after an answer has
+/// ended; `SETTLE_PAUSE` is the time between two retries.
 const SETTLE_LOOKS: u32 = 10;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The server's counters, by the suite's names.
+/// Counters of the server at one moment, by Redline's names for them.
 pub type Counters = BTreeMap<String, f64>;
 
-/// What was seen at one moment.
+/// One telemetry sample: server counters, machine and GPUs at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Look {
-    /// By the machine's monotonic clock.
+    /// Time of the sample, from the machine's monotonic clock, in nanoseconds.
     pub at_ns: u64,
-    /// None where the server did not tell.
+    /// Counters of the server; `None` if it did not report them.
     pub server: Option<Counters>,
-    /// None where the system does not tell.
+    /// CPU, memory and pressure of this machine; `None` if the kernel does not report them.
     pub host: Option<HostReading>,
-    /// In the driver's order; empty where there is no driver.
+    /// Readings of all GPUs, in the driver's order; empty without a driver.
     pub gpus: Vec<GpuReading>,
 }
 
-/// Whoever looks.
+/// Samples server, machine and GPUs over a run, and keeps the samples.
 #[derive(Debug)]
 pub struct Watch<'a> {
     server: &'a Server,
@@ -58,15 +58,15 @@ pub struct Watch<'a> {
     meter: &'a Meter,
     looks: Vec<Look>,
     cost: LookCost,
-    /// Between two looks while the clock runs.
+    /// Time between two samples while the run is timed; `None` samples only before and after.
     pause: Option<Duration>,
-    /// Why the server last did not tell.
+    /// Reason why the last request for the server's counters failed.
     trouble: Option<String>,
 }
 
 impl<'a> Watch<'a> {
-    /// Looks at nothing yet. `pause_ns` is how long to wait between two looks while the clock
-    /// runs; none for before and after only.
+    /// Creates a watch without samples. `pause_ns` is the time between two samples during the run,
+    /// in nanoseconds; `None` samples only before and after.
     #[must_use]
     pub fn new(
         server: &'a Server,
@@ -86,7 +86,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Does `work` with a look before it, looks beside it, and a look after it.
+    /// Runs `work` with a sample before it, periodic samples during it, and a sample after it.
     pub fn beside<T>(&mut self, work: impl FnOnce() -> T) -> T {
         self.look(LIMIT);
         let done = match self.pause {
@@ -96,6 +96,8 @@ impl<'a> Watch<'a> {
                 let watch = &mut *self;
                 scope.spawn(move || watch.keep_looking(pause, &stopped));
                 let done = work();
+                // Dropping the sender wakes the sampling thread at once; the scope then waits for
+                // its end.
                 drop(stop);
                 done
             }),
@@ -110,16 +112,17 @@ impl<'a> Watch<'a> {
             stopped.recv_timeout(next.saturating_duration_since(Instant::now()))
         {
             self.look(LOOK_LIMIT);
-            // One that took longer than the pause leaves out those that it missed.
+            // A sample that took longer than the interval skips those it missed.
             while next <= Instant::now() {
                 next += pause;
             }
         }
+        // The thread did nothing but sampling, so its CPU time is the cost of sampling.
         self.cost.cpu_us = thread_cpu_ns() / 1000;
     }
 
     fn look(&mut self, limit: Duration) {
-        // What is here comes first: it does not wait, and belongs to this moment.
+        // Local readings come first: they do not wait, so they belong to `at_ns`.
         let look = Look {
             at_ns: monotonic_ns(),
             host: host::read(),
@@ -149,10 +152,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Sees to it that the last look holds what the server counted, now that it is known to be
-    /// there and that its answers held `output_tokens` in all.
+    /// Repeats the last sample until the server's counters include all `output_tokens` of the
+    /// answers, or the retries are used up. The server must be alive.
     pub fn settle(&mut self, output_tokens: u64) {
-        // Where it told nothing before the clock, no counter can have grown by anything.
+        // Without counters from before the run no growth can be computed.
         if self.looks.first().is_none_or(|look| look.server.is_none()) {
             return;
         }
@@ -172,7 +175,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What the counter of this name grew by, from the first look to the last.
+    /// Growth of the counter `name` from the first sample to the last.
     #[must_use]
     pub fn grown(&self, name: &str) -> Option<u64> {
         let ends = [self.looks.first()?, self.looks.last()?];
@@ -181,7 +184,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// What went wrong, without the server's address: no record holds one.
+/// Error message without the server's address, because records do not contain addresses.
 fn without_place(route: &str, error: &ControlError) -> String {
     let said = match error {
         ControlError::Status { status, .. } => return format!("`{route}` answered {status}"),
@@ -200,7 +203,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// GPUs that are never looked at: the looks are made up.
+    /// GPUs that are never read: the tests make up their samples.
     #[derive(Debug)]
     struct Unread;
 
@@ -210,7 +213,7 @@ mod tests {
         }
     }
 
-    /// Busy GPUs and a busy server, `second` seconds after the clock started.
+    /// Sample of `gpus` busy GPUs and a busy server, `second` seconds after the clock started.
     fn look(second: u64, names: &[&str], gpus: usize) -> Look {
         let reading = GpuReading {
             power_mw: Some(650_000 + second % 1000),

@@ -1,5 +1,5 @@
-//! GPUs through NVIDIA's management library, which comes with the driver and is loaded while the
-//! program runs: where there is none, there is nothing to read and nothing fails.
+//! Reads GPUs through NVML, NVIDIA's management library. It comes with the driver and is loaded at
+//! run time, so machines without a driver simply have no GPU readings.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
@@ -15,10 +15,10 @@ use super::gpu::{GpuReading, Gpus, Meter, Throttle};
 #[derive(Debug)]
 struct Library(Nvml);
 
-/// Loads the library.
+/// Loads NVML and returns a reader of this machine's GPUs.
 ///
 /// # Errors
-/// There is no driver, or it gives no access; in words for a record.
+/// The reason as recorded: no driver, or no access to it.
 pub fn open() -> Meter {
     match Nvml::init() {
         Ok(nvml) => Ok(Box::new(Library(nvml))),
@@ -56,10 +56,11 @@ fn read(device: &Device<'_>) -> GpuReading {
     }
 }
 
-/// Zero is what the driver gives where it does not know.
+/// Temperature of the GPU memory in degrees Celsius; `None` if the driver does not know it.
 fn memory_c(device: &Device<'_>) -> Option<u64> {
     let mut fields = device.field_values_for(&[FieldId(NVML_FI_DEV_MEMORY_TEMP)]).ok()?;
     match fields.pop()?.ok()?.value.ok()? {
+        // The driver returns zero if it does not know the temperature.
         SampleValue::U32(celsius) if celsius > 0 => Some(u64::from(celsius)),
         _ => None,
     }
@@ -68,7 +69,8 @@ fn memory_c(device: &Device<'_>) -> Option<u64> {
 fn throttle(reasons: ThrottleReasons) -> Throttle {
     let any = |held: ThrottleReasons| reasons.intersects(held);
     let heat = ThrottleReasons::SW_THERMAL_SLOWDOWN | ThrottleReasons::HW_THERMAL_SLOWDOWN;
-    // The hardware's slow-down is also told where heat is its cause.
+    // The driver also reports the hardware slowdown when heat is the cause; it then counts as heat
+    // only.
     let slowed = any(ThrottleReasons::HW_SLOWDOWN) && !any(heat);
     Throttle {
         power: any(ThrottleReasons::SW_POWER_CAP),

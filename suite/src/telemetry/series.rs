@@ -1,27 +1,30 @@
-//! Many values made few enough for a record: how they spread, and how they went.
+//! Reduces many telemetry samples to the few numbers of a record: distributions and short time
+//! series.
 
 use schema::telemetry::{Series, Spread};
 
-/// Points of a series. Longer runs have more looks to a point, not more points.
+/// Most points in a time series. A longer run has more samples per point, not more points.
 const POINTS_MAX: usize = 32;
 
-/// What neighbouring looks come to.
+/// How the samples of one point in a time series are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Together {
-    /// A counter's growth.
+    /// Sums the values, for the growth of a counter.
     Sum,
+    /// Averages the values, for a gauge.
     Mean,
 }
 
-/// One quantity, a value a look.
+/// One quantity of a time series: its name, how samples are combined, and one value per sample.
 pub(super) type Column = (&'static str, Together, Vec<f64>);
 
-/// What a counter grew by; none where it went back, as that of a new process does.
+/// Growth of a counter between two samples; `None` if it decreased, as after a restart of the
+/// server.
 pub(super) fn growth(before: f64, after: f64) -> Option<u64> {
     whole(after - before)
 }
 
-/// The nearest whole number, of what is one or a mean of such.
+/// Nearest whole number of a counter or of a mean of counters; `None` if negative.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -31,13 +34,13 @@ pub(super) fn whole(value: f64) -> Option<u64> {
     (value >= 0.0).then(|| value.round() as u64)
 }
 
-/// `part` of `of`, to four places: more say nothing about a machine.
+/// Ratio of `part` to `of`, rounded to four decimals; finer digits say nothing about a machine.
 #[expect(clippy::cast_precision_loss, reason = "ticks and looks are far below 2^53")]
 pub(super) fn share(part: u64, of: u64) -> f64 {
     (part as f64 / of.max(1) as f64 * 1e4).round() / 1e4
 }
 
-/// How `values` spread, percentiles by nearest rank; none without a value.
+/// Distribution of `values`: mean, and percentiles by nearest rank. `None` without values.
 pub(super) fn spread(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
     let mut sorted: Vec<u64> = values.into_iter().collect();
     sorted.sort_unstable();
@@ -47,7 +50,8 @@ pub(super) fn spread(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
     Some(Spread { mean: (mean * 100.0).round() / 100.0, p5: at(5), p50: at(50), p95: at(95), max })
 }
 
-/// How `columns` went at `at_us`, each with as many values; none of fewer than two looks.
+/// Time series of `columns`, reduced to at most 32 points. `at_us` holds the time of each sample
+/// and each column one value per sample. `None` for fewer than two samples.
 pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
     if at_us.len() < 2 {
         return None;
@@ -62,8 +66,10 @@ pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
         (name.to_owned(), points)
     };
     let last = |looks: &[u64]| looks.last().copied().unwrap_or(0);
+    // Quantities that were zero all along are left out to keep records small.
     let moved = |column: &(String, Vec<u64>)| column.1.iter().any(|value| *value > 0);
     Some(Series {
+        // Each point has the time of its last sample.
         at_us: at_us.chunks(looks).map(last).collect(),
         columns: columns.into_iter().map(column).filter(moved).collect(),
     })

@@ -1,4 +1,5 @@
-//! The server's own counters over a run, out of the looks at them.
+//! Telemetry from the server's own counters: queue lengths, KV pages, tokens, prefix cache hits and
+//! preemptions over a run.
 
 use schema::engine::EngineFile;
 use schema::telemetry::{ServerTelemetry, Spread};
@@ -11,15 +12,16 @@ const GAUGES: [&str; 3] = ["requests_running", "requests_waiting", "kv_pages_use
 const COUNTERS: [&str; 5] =
     ["prompt_tokens", "output_tokens", "prefix_query_tokens", "prefix_hit_tokens", "preemptions"];
 
-/// The looks at which the server told.
+/// Samples in which the server reported its counters.
 pub(super) struct Told<'a> {
-    /// From the start of the clock.
+    /// Times of the samples, in microseconds since the clock started.
     pub at_us: Vec<u64>,
     pub counters: Vec<&'a Counters>,
 }
 
 impl Watch<'_> {
-    /// What the server told; none, with the reason, where it told nothing.
+    /// Telemetry from the server's counters; `None`, with the reason recorded, if it reported none
+    /// of them.
     pub(super) fn server_facts(
         &self,
         start_ns: u64,
@@ -35,6 +37,7 @@ impl Watch<'_> {
             return reasons.none("telemetry.server", &why);
         }
         let told = Told { at_us, counters };
+        // Gauges are taken only from samples during the run, when the load was present.
         let during = self.looks.get(1..self.looks.len().saturating_sub(1)).unwrap_or_default();
         let mut gauge = |name: &str| -> Option<Spread> {
             let seen = during.iter().filter_map(|look| look.server.as_ref()?.get(name).copied());
@@ -63,7 +66,8 @@ impl Watch<'_> {
         })
     }
 
-    /// Why a figure is missing: the engine has no such metric, or else `other`.
+    /// Reason why a figure is missing: the engine file or the server has no such metric, else
+    /// `other`.
     fn unseen(&self, name: &str, other: &str) -> String {
         let named = |engine: &EngineFile| engine.metrics.contains_key(name);
         let told = |look: &super::Look| {
@@ -84,7 +88,8 @@ fn path(name: &str) -> String {
 }
 
 impl Told<'_> {
-    /// From the second look on: what came before the clock is where counters start from.
+    /// Time series from the second sample on; the first, taken before the run, is the counters'
+    /// baseline.
     fn series(&self) -> Option<schema::telemetry::Series> {
         let values = |name: &str| -> Option<Vec<f64>> {
             self.counters.iter().map(|counters| counters.get(name).copied()).collect()

@@ -1,11 +1,11 @@
-"""What the packs' tools draw, by their own means: CPython's and NumPy's generators.
+"""Draws requests like the tools that the samplers follow, with the generators of CPython and NumPy.
 
     pip install numpy==2.4.6 tokenizers==0.23.3
     python packs.py TOKENIZER.json CONVERSATIONS.json
 
-prints a line a case for the test `packs.rs`: name, requests, tokens in, tokens out, and the SHA-256
-of the requests as JSON, `[[[ids], output tokens], ...]`. Followed are LMDeploy v0.9.2, vLLM 0.33,
-SGLang 0.5.23 and InferenceX; what their tokenizer wrappers do beyond the tokenizer is left out.
+prints one line per case for the test `packs.rs`: name, requests, input tokens, output tokens, and
+the SHA-256 of the requests as JSON, `[[[ids], output tokens], ...]`. The tools are LMDeploy v0.9.2,
+vLLM 0.33, SGLang 0.5.23 and InferenceX; additions of their tokenizer wrappers are left out.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
-//! `redline-bench` with requests that come at their own times, against the scripted emitter. Times
-//! are bounded from below only, by what the emitter's script and the schedule make certain.
+//! Arrival processes of `redline-bench` (open, closed, ramp, trace) against the mock server. Times
+//! have only lower bounds, which script and schedule guarantee even on a busy machine.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use crate::harness::Exchange;
 
 const MS: u64 = 1_000_000;
 
-/// A server that takes this long for its first token, and no time for the others.
+/// Mock server that takes `first_us` for the first token and sends the others at once.
 fn slow(first_us: u64) -> Exchange {
     let steady = Steady { first_us, ..Steady::default() };
     let script = Script {
@@ -40,8 +40,8 @@ fn percentile_us(measurement: &Measurement, name: &str, share: f64) -> u64 {
     histogram.value_at_quantile(share)
 }
 
-/// Ten requests a second, one at a time, half a second each: who comes last waits longest, and a
-/// clock that starts when the server is free hides it.
+/// Ten requests per second, one at a time, half a second each: the last request waits longest. A
+/// clock that starts when the server becomes free would hide that wait (coordinated omission).
 #[test]
 fn a_cap_queues_and_the_clock_runs_from_the_schedule() {
     let desk = Desk::new();
@@ -51,7 +51,7 @@ fn a_cap_queues_and_the_clock_runs_from_the_schedule() {
     let (code, found) = desk.run(&slow(500_000), &[]);
     assert_eq!((code, found.status), (Some(0), Status::Ok));
     assert_eq!(found.client.as_ref().and_then(|client| client.streams_max), Some(1));
-    // The eighth is due after 0.7 s and begun after 3.5 s, so that it ends 3.3 s late.
+    // The eighth request is due after 0.7 s, starts after 3.5 s and therefore ends 3.3 s late.
     assert!(percentile_us(&found, "e2e_scheduled_us", 1.0) >= 3_290_000);
     assert!(percentile_us(&found, "queue_us", 1.0) >= 2_790_000);
     assert!(percentile_us(&found, "e2e_us", 0.0) < 3_290_000, "from the send it is another time");
@@ -74,7 +74,7 @@ fn sends_keep_their_schedule_however_slow_the_answers() {
         let mut of = log.iter().filter(|line| line.request == request);
         of.find(|line| line.event == Logged::Received).expect("received").at_ns
     };
-    // Two warm-up requests come before; the first answer comes after the last send is due.
+    // Two warm-up requests come before; the first answer arrives after the last send is due.
     for n in 0..10 {
         assert!(received(2 + n) + MS >= received(2) + n * 10 * MS, "request {n} is not early");
     }
@@ -161,7 +161,7 @@ fn a_plan_that_was_changed_or_does_not_fit_is_refused() {
         ("changed.json", "true", "was changed: its requests do not have the hash"),
         ("other.json", "true", "is not a plan that `redline-bench plan` saved"),
         ("missing.json", "true", "cannot read plan `missing.json`"),
-        ("plan.json", "false", "has prompts as ids, which this engine does not take"),
+        ("plan.json", "false", "has prompts as token ids, which this engine does not accept"),
     ] {
         let takes = format!("token_ids = {takes_ids}");
         desk.write("redline.toml", &engine.replacen("token_ids = true", &takes, 1));
@@ -172,7 +172,8 @@ fn a_plan_that_was_changed_or_does_not_fit_is_refused() {
     }
 }
 
-/// What every measuring command is given, with `verb` and `extra`.
+/// Command with the flags that all measuring commands need, for the subcommand `verb`, plus
+/// `extra`.
 fn measuring(desk: &Desk, exchange: &Exchange, verb: &str, extra: &[&str]) -> std::process::Output {
     let mut command = desk.bench();
     command.args([verb, "--url", &url(exchange), "--progress", "none", "--out", "points"]);
@@ -231,14 +232,14 @@ fn a_search_says_what_was_found_and_how_sure_it_is() {
     let output = measuring(&desk, &exchange, "search", &[&sure[..], &range[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     expect![[r#"
-               200 requests/s, run 1: 4 of 4 kept
-               200 requests/s, run 2: 4 of 4 kept
-               200 requests/s, run 3: 4 of 4 kept
-               400 requests/s, run 1: 4 of 4 kept
-               400 requests/s, run 2: 4 of 4 kept
-               400 requests/s, run 3: 4 of 4 kept
-        kept  400 requests/s: 12 of 12 requests in 3 runs kept e2e_ms=60000; at least 77.91 % do, with 95 % confidence
-        the highest rate to try is kept
+               200 requests/s, run 1: 4 of 4 passed
+               200 requests/s, run 2: 4 of 4 passed
+               200 requests/s, run 3: 4 of 4 passed
+               400 requests/s, run 1: 4 of 4 passed
+               400 requests/s, run 2: 4 of 4 passed
+               400 requests/s, run 3: 4 of 4 passed
+        passes 400 requests/s: 12 of 12 requests in 3 runs met e2e_ms=60000; at least 77.91 % do, with 95 % confidence
+        the highest rate to try passes
     "#]]
     .assert_eq(&String::from_utf8_lossy(&output.stdout));
     let text = fs::read(desk.path("points/search.json")).expect("written");
@@ -259,16 +260,16 @@ fn a_search_that_cannot_succeed_says_so() {
     let output = measuring(&desk, &never, "search", &limit);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.contains("no rate that was tried is kept"), "{shown}");
+    assert!(shown.contains("no tested rate passes"), "{shown}");
     assert!(
-        shown.contains("lost  200 requests/s: 0 of 4 requests in 1 runs kept ttft_ms=20"),
+        shown.contains("fails 200 requests/s: 0 of 4 requests in 1 runs met ttft_ms=20"),
         "{shown}"
     );
     let output = measuring(&desk, &never, "search", &["--slo", "ttft_ms=20"]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
     assert!(
-        said.contains("12 requests at each rate cannot show that 99 % keep the limits"),
+        said.contains("12 requests at each rate cannot show that 99 % meet the limits"),
         "{said}"
     );
     assert!(said.contains("299 are needed"), "{said}");

@@ -1,5 +1,5 @@
-//! `redline-bench audit` over the published pages that this suite replaces, and over files made
-//! here. The pages are found through `REDLINE_FIXTURES`; without it the test says so and passes.
+//! `redline-bench audit` on the published pages and on files made here. The pages are found through
+//! `REDLINE_FIXTURES`; without it the test prints that and passes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ fn audit(arguments: &[&str]) -> Output {
     Command::new(binary).arg("audit").args(arguments).output().expect("it runs")
 }
 
-/// The page whose name begins with `number`.
+/// Path of the page whose name begins with `number`.
 fn page(number: &str) -> Option<PathBuf> {
     let Some(fixtures) = std::env::var_os("REDLINE_FIXTURES") else {
         eprintln!("skipped: REDLINE_FIXTURES is not set");
@@ -34,7 +34,7 @@ fn page(number: &str) -> Option<PathBuf> {
     files.find(|file| file.file_name().is_some_and(|n| n.to_string_lossy().starts_with(number)))
 }
 
-/// The exit code of an audit of one page, and its results.
+/// Exit code and results of an audit of one page.
 fn audited(number: &str) -> Option<(Option<i32>, Vec<Value>)> {
     let output = audit(&["--json", page(number)?.to_str().expect("UTF-8")]);
     let mut files: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -43,7 +43,7 @@ fn audited(number: &str) -> Option<(Option<i32>, Vec<Value>)> {
     Some((output.status.code(), results.as_array().expect("a list").clone()))
 }
 
-/// Rule to detail of what `result` breaks; empty details for what it keeps are left out.
+/// Details of the rules that `result` fails, by rule id.
 fn broken(result: &Value) -> BTreeMap<String, String> {
     let checks = result["checks"].as_array().expect("a list").iter();
     let broken = checks.filter(|check| check["ok"] == false);
@@ -67,7 +67,7 @@ fn the_pages_whose_identities_hold_have_no_error() {
             assert!(keeps(result, "E23") && keeps(result, "E24"), "{number}");
             let fixed = !result["scenario"].as_str().unwrap().starts_with("sharegpt");
             assert_eq!(keeps(result, "E19"), fixed, "{number}: {}", result["scenario"]);
-            // Half of the scenarios have 500 requests, too few for the p99 that is printed.
+            // Half of the scenarios have 500 requests, too few for the p99 that the page prints.
             let few = result["requests_ok"] == 500;
             assert_eq!(broken.contains_key("W11"), few, "{number}");
         }

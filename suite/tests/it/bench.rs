@@ -1,4 +1,4 @@
-//! `redline-bench` as a user runs it, against the scripted emitter: files, exit codes, messages.
+//! `redline-bench` as a user runs it, against the mock server: files, exit codes, messages.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use suite::emitter::script::{Action, Answer, Framing, Script, Scripted, Steady, 
 use crate::desk::{Desk, PLAN, REQUESTS, scenario, server, stderr, unexplained, url};
 use crate::harness::{Exchange, refusing_address, wait_until};
 
-/// The n-th measured request: two warm-up requests come before.
+/// Condition that matches measured request `n`, which follows two warm-up requests.
 fn measured(n: u64) -> When {
     When { index: Some(2 + n), ..When::default() }
 }
@@ -76,7 +76,8 @@ fn the_order_is_warm_up_then_the_plan_then_the_fixed_prompts() {
         let of = log.iter().filter(|line| line.request == request);
         of.filter(|line| matches!(line.event, Logged::Written(_))).count()
     };
-    // Five tokens, trailing usage, [DONE]; the fixed prompts ask for 32.
+    // The scripted answer has five tokens, trailing usage and [DONE]; the fixed prompts request 32
+    // tokens.
     assert_eq!([written(0), written(2), written(6), written(9)], [7, 7, 34, 34]);
 }
 
@@ -144,7 +145,8 @@ fn silence_is_a_hang_and_what_was_measured_is_kept() {
 #[test]
 fn outputs_are_compared_with_a_reference_one_token_at_a_time() {
     let desk = Desk::new();
-    // Each question is for one token, and the emitter's first is always 100.
+    // Each teacher-forced request asks for one token, and the mock server's first token is always
+    // 100.
     let greedy = [vec![100; 24], vec![7; 8]].concat();
     let reference =
         json!({"reference": "another program", "cases": [{"prompt": [2, 3], "greedy": greedy}]});
@@ -194,7 +196,7 @@ fn an_interrupted_run_leaves_no_file() {
         when: measured(n),
         ..Answer::events(vec![Scripted::action(0, Action::Stall)])
     };
-    // SIGTERM comes from the program that started this one, which says so itself.
+    // The program that sends SIGTERM reports the interruption itself, so this one prints nothing.
     for (signal, said) in [(Signal::SIGINT, "error: interrupted"), (Signal::SIGTERM, "")] {
         let desk = Desk::new();
         let exchange = server((0..REQUESTS).map(stall).collect());

@@ -1,5 +1,5 @@
-//! The client against the scripted emitter: what it counts is exact, what it times agrees with
-//! the emitter's own log. No time is asserted that a busy machine could miss.
+//! The client against the mock server: counts are exact, and times agree with the server's own log.
+//! No assertion depends on a deadline that a busy machine could miss.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,8 @@ use suite::emitter::script::{
     Action, Answer, Framing, Script, Scripted, Shape, Steady, UsageWhen, When,
 };
 
-/// A busy machine may be late by this much, never early.
+/// Largest delay of a busy machine that the assertions allow, in nanoseconds; early times are never
+/// allowed.
 const LATE_NS: u64 = 2_000_000_000;
 const MS: u64 = 1_000_000;
 
@@ -78,14 +79,14 @@ fn times_agree_with_the_emitters_log() {
     let driven = exchange.run(4);
     let log = exchange.log();
     for (number, sample) in driven.samples.iter().enumerate() {
-        // All requests are alike, so that which is which does not matter for what is compared.
+        // All requests are alike, so it does not matter which one a log line belongs to.
         let at = |event: Logged| {
             let line = log.iter().find(|line| line.request == number as u64 && line.event == event);
             line.expect("logged").at_ns
         };
         assert_eq!(sample.chunks.len(), 6);
         for pair in sample.chunks.windows(2) {
-            // Two chunks that one read brought have one stamp.
+            // Two chunks that one read returned share a stamp.
             assert!(pair[0].at_ns <= pair[1].at_ns, "stamps never run backwards");
         }
         let sent = sample.sent_ns.expect("sent");
@@ -103,7 +104,7 @@ fn times_agree_with_the_emitters_log() {
 
 #[test]
 fn kernel_stamps_agree_with_the_log_however_the_gaps_go_and_however_late_the_client_is() {
-    // As a gamma distribution of shape 1/4 has them: most are short, and a few are long.
+    // Gaps as a gamma distribution of shape 1/4 gives them: most are short, a few are long.
     let times_us = [20_000, 20_400, 21_000, 32_000, 32_100, 36_000, 60_000, 60_300];
     let events = times_us.map(|at_us| Scripted::text(at_us, data("a")));
     let done = Scripted::text(60_300, "data: [DONE]\n\n");
@@ -119,7 +120,8 @@ fn kernel_stamps_agree_with_the_log_however_the_gaps_go_and_however_late_the_cli
         for (index, chunk) in driven.samples[0].chunks.iter().enumerate() {
             let written = log.iter().find(|line| line.event == Logged::Written(index as u64));
             let written = written.expect("logged");
-            // The log's time is after the write returned, which the segment does not wait for.
+            // The log's time is taken after the write returned, and the segment may arrive before
+            // that.
             assert!(chunk.at_ns < written.at_ns + 50 * MS, "chunk {index}");
             assert!(chunk.at_ns + 50 * MS > written.planned_ns, "chunk {index}");
         }
@@ -141,7 +143,7 @@ fn a_long_gap_between_two_requests_is_no_silence_of_the_server() {
 #[test]
 fn more_requests_than_open_connections_are_all_answered() {
     let mut exchange = Exchange::of(vec![Answer { times: 0, ..steady(|s| s.first_us = 100_000) }]);
-    // All are due at once, of an arrival that opens connections as it needs them.
+    // All requests are due at once, with an arrival process that opens connections on demand.
     exchange.arrival = Arrival::Constant { requests_per_s: 1.0, concurrency_max: None };
     let driven = exchange.run(150);
     assert!(driven.samples.iter().all(Sample::is_ok));
@@ -177,8 +179,8 @@ fn only_chunks_with_tokens_carry_the_time() {
     assert!(sample.end_ns - sample.chunks[1].at_ns >= 20 * MS, "and is no part of the latency");
 }
 
-/// What a parser of tool calls does to a stream: the tokens are counted as they come, and their
-/// text is held back.
+/// A stream like that of a tool call parser: tokens are counted as they come, but their text is
+/// held back.
 #[test]
 fn a_count_that_grows_is_tokens_also_where_no_text_comes() {
     let counted = |tokens: u64, text: &str| {
@@ -445,7 +447,8 @@ fn ports_that_ended_connections_hold_are_counted_before_the_run() {
     let ports = ends[1] - ends[0] + 1;
     let exchange = Exchange::of(vec![]);
     let stop = stop_never();
-    // One more than there are ports, all within the second for which the kernel surely holds one.
+    // One request more than there are ports, all within the second for which the kernel surely
+    // keeps an ended port.
     let payloads: Vec<Payload> = (0..=ports as u64)
         .map(|index| Payload {
             bytes: vec![],
@@ -474,7 +477,7 @@ fn ports_that_ended_connections_hold_are_counted_before_the_run() {
     assert!(said.contains("hint: widen net.ipv4.ip_local_port_range"), "{said}");
 }
 
-/// Takes the server away after the first answer.
+/// Observer that shuts the server down after the first answer.
 struct Remover(Option<Exchange>);
 
 impl Observer for Remover {
@@ -490,7 +493,7 @@ impl Observer for Remover {
 fn a_server_that_closes_kept_connections_costs_no_request() {
     let close = [("Connection".to_owned(), "close".to_owned())];
     let told = Answer { times: 2, headers: close.into(), ..steady(|_| ()) };
-    // The body is whole, and the connection ends unannounced.
+    // The body is complete, and the connection ends without an announcement.
     let untold = Answer { times: 0, framing: Framing::Close, ..steady(|_| ()) };
     let mut exchange = Exchange::of(vec![told, untold]);
     exchange.arrival = Arrival::Closed { concurrency: 1 };
@@ -534,7 +537,7 @@ fn a_run_that_is_told_to_stop_stops() {
     assert!(matches!(stopped, Err(DriveError::Interrupted)));
 }
 
-/// Asks the client to stop at its first look.
+/// Observer that asks the client to stop at the first progress report.
 struct Stopper<'a>(&'a AtomicBool);
 
 impl Observer for Stopper<'_> {

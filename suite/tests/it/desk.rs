@@ -1,4 +1,4 @@
-//! A folder with all that `redline-bench` is given, and a scripted server that it runs against.
+//! Folder with all inputs of `redline-bench`, and a mock server to run it against.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use crate::harness::Exchange;
 
-/// Requests of the scenario `short.toml`.
+/// Number of requests in the scenario `short.toml`.
 pub const REQUESTS: u64 = 4;
 
-/// Saves the plan of the short scenario.
+/// Arguments that save the plan of the short scenario.
 pub const PLAN: [&str; 9] = [
     "plan",
     "--scenario",
@@ -28,7 +28,7 @@ pub const PLAN: [&str; 9] = [
     "plan.json",
 ];
 
-/// A folder with all that a run is given.
+/// Temporary folder with all inputs of a run: scenario, dataset, tokenizer and engine file.
 pub struct Desk {
     folder: TempDir,
 }
@@ -73,7 +73,7 @@ impl Desk {
         (output.status.code(), serde_json::from_slice(&text).expect("a measurement"))
     }
 
-    /// Names in the folder beside those that it began with.
+    /// Names of the files that a command added to the folder.
     pub fn left_over(&self) -> Vec<String> {
         let given = ["tiny.json", "rows.json", "short.toml", "redline.toml"];
         let entries = fs::read_dir(self.folder.path()).expect("readable");
@@ -83,12 +83,12 @@ impl Desk {
     }
 }
 
-/// Words to ids, enough for [`rows`].
+/// Tokenizer of whole words, with a vocabulary large enough for [`rows`].
 pub fn tokenizer() -> Value {
     schema::emitted::tokenizer(200)
 }
 
-/// Twenty conversations; answers of five tokens.
+/// Dataset of twenty conversations with answers of five tokens.
 pub fn rows() -> Value {
     let row = |i: usize| {
         let prompt: Vec<String> = (0..8).map(|j| format!("w{}", i * 8 + j)).collect();
@@ -111,8 +111,8 @@ pub fn url(exchange: &Exchange) -> String {
     format!("http://{}", exchange.address)
 }
 
-/// A server that answers what the first of `first` that fits says, else a steady stream in the
-/// words of the route.
+/// Mock server that answers with the first entry of `first` that matches, else with a steady stream
+/// in the route's API format.
 pub fn server(first: Vec<Answer>) -> Exchange {
     let mut script = Script::steady();
     let route = |body: Value| serde_json::from_value(json!({"body": body})).expect("a route");
@@ -133,7 +133,7 @@ pub fn server(first: Vec<Answer>) -> Exchange {
     Exchange::playing(script)
 }
 
-/// Nulls of the suite's own groups that nothing explains.
+/// Paths of null values in the suite's groups of a record that have no reason under `absent`.
 pub fn unexplained(measurement: Measurement) -> Vec<String> {
     let mut record = RunRecord::default();
     let ours = [

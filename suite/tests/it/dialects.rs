@@ -1,5 +1,6 @@
-//! The streams that are no OpenAI chunks, as the emitter plays them: what is counted and timed is
-//! exact, however the bytes are cut, and what goes wrong is a failed request.
+//! API formats other than OpenAI's chunks (`/generate`, responses, messages), played by the mock
+//! server: counts and times are exact however the bytes are split, and errors become failed
+//! requests.
 
 use std::fs;
 
@@ -24,7 +25,8 @@ use crate::harness::Exchange;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// Every one, with its shape, its route and its word for an answer that ran to its full length.
+/// All tested API formats, each with its shape in the mock server, its route and its finish reason
+/// for an answer of full length.
 const ALL: [(Dialect, Shape, &str, &str); 3] = [
     (Dialect::Generate, Shape::Generate, "/generate", "length"),
     (Dialect::Responses, Shape::Responses, "/v1/responses", "max_output_tokens"),
@@ -42,8 +44,8 @@ fn events(steady: &Steady) -> Vec<(u64, String)> {
     steady.events(asked).into_iter().map(text).collect()
 }
 
-/// The sample of a request sent at 0 whose answer's pieces come at these times. The connection's
-/// end is the body's.
+/// Sample of a request sent at time 0 whose answer arrives in these pieces; the end of the
+/// connection ends the body.
 fn played(dialect: Dialect, pieces: &[(u64, &[u8])]) -> Sample {
     let sample = Sample { sent_ns: Some(0), ..Sample::default() };
     let mut stream = Stream::new(sample, dialect);
@@ -66,8 +68,8 @@ fn played_steadily(dialect: Dialect, steady: &Steady) -> Sample {
 fn times_counts_and_their_provenance_are_exact() {
     use TokenSource::{Chunks, Retokenized as Ours, Usage as Told, UsagePerChunk};
     let own = Retokenized { tokens: 6, per_chunk: Some(vec![1, 3, 2]) };
-    // Tokens a chunk, whose count the final one is, how it is known which chunk holds how many,
-    // and the gap before each token.
+    // Tokens per chunk, source of the final count, source of the counts per chunk, and the gap
+    // before each token in microseconds.
     let cases = [
         (Dialect::Generate, 1, UsagePerChunk, UsagePerChunk, vec![3_000; 5]),
         (Dialect::Generate, 2, UsagePerChunk, UsagePerChunk, vec![1_500; 4]),
@@ -122,7 +124,7 @@ fn native_ids_are_the_tokens_and_each_is_kept_once() {
     assert_eq!(sample.text, " t".repeat(6));
 }
 
-/// A stream of each dialect with a sign beyond ASCII in its second word.
+/// Stream in each API format with a non-ASCII character in its second word.
 fn odd_stream(dialect: Dialect) -> String {
     let events: &[&str] = match dialect {
         Dialect::Generate => &[
@@ -206,7 +208,7 @@ fn a_stream_that_ends_before_its_closing_event_is_cut() {
         let foreign: &[u8] = b"data: {\"type\":17}\n\n";
         let failure = played(dialect, &[(MS, foreign)]).failure.expect("no such event");
         let expected = match dialect {
-            // Its events have no kind, and this one no token.
+            // Events of this format have no kind, and this one carries no token.
             Dialect::Generate => FailureKind::Closed,
             _ => FailureKind::BadEvent,
         };

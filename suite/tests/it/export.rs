@@ -1,4 +1,4 @@
-//! Results in the formats of other tools: what is written is read back by `redline-bench audit`,
+//! Results in the formats of other tools: `redline-bench audit` reads every exported file back
 //! without an error and with the measurement's own figures.
 
 use std::fs;
@@ -23,7 +23,7 @@ const FORMATS: [&str; 11] = [
     "llm-d",
 ];
 
-/// A desk on which a run lies in all formats, each in a file of its name.
+/// Folder with a run exported in all formats, each in a file of the format's name.
 fn exported() -> (Desk, Measurement) {
     let desk = Desk::new();
     let flags: Vec<String> = FORMATS.iter().map(|format| format!("{format}={format}")).collect();
@@ -48,7 +48,8 @@ fn what_is_exported_is_read_back_without_an_error() {
         let checks = results[0]["checks"].as_array().expect("a list");
         let wrong = |check: &&Value| check["level"] == "error" && check["ok"] == false;
         let wrong: Vec<&Value> = checks.iter().filter(wrong).map(|check| &check["rule"]).collect();
-        // A block has two digits of the duration, too few for rates and concurrency of so short a run.
+        // A console block prints the duration with two digits, too few to check rates of so short a
+        // run.
         let block = ["lmdeploy", "sglang", "vllm"].contains(&format);
         assert!(
             wrong.iter().all(|rule| block && (**rule == "E06" || **rule == "E21")),
@@ -82,15 +83,15 @@ fn every_format_has_the_measurements_own_figures() {
         ];
         for (name, ours, theirs) in pairs {
             let Some(theirs) = theirs else {
-                // Its TPOT holds the wait for the first token, its ITL is no gap between chunks,
-                // and LMDeploy's table has means alone.
+                // guidellm's TPOT includes TTFT, its ITL is no gap between chunks, and LMDeploy's
+                // table has only means.
                 assert!(format == "guidellm" && ["tpot", "itl"].contains(&name), "{format} {name}");
                 continue;
             };
             let ours = ours.as_ref().expect("measured");
             let max = ours.max.expect("measured");
-            // guidellm takes a value that a request had where others go between two: for the half
-            // the one below, for nearly all the one above.
+            // guidellm takes a value that occurred instead of interpolating between two: the lower
+            // one for the median, the upper one for high percentiles.
             let stepped = format == "guidellm";
             let below = |ours: u64| if stepped { 0 } else { ours };
             let above = |ours: u64| if stepped { max } else { ours };
@@ -100,7 +101,7 @@ fn every_format_has_the_measurements_own_figures() {
                 (theirs.p99, ours.p99, ours.p99.map(above)),
             ] {
                 let (Some(theirs), Some(low), Some(high)) = (theirs, low, high) else { continue };
-                // Blocks have two digits after a millisecond's point.
+                // Console blocks print milliseconds with two decimals.
                 let near = low.saturating_sub(6)..=high + 6;
                 assert!(near.contains(&theirs), "{format} {name}: {theirs} is not in {near:?}");
             }
@@ -128,7 +129,7 @@ fn a_report_says_what_it_does_not_know_by_null() {
     for key in ["tag", "server_info", "accept_length", "max_concurrency", "random_input_len"] {
         assert!(found[key].is_null(), "{key}: {}", found[key]);
     }
-    // The run is shorter than the second that a peak is taken over.
+    // The run is shorter than the second over which a peak rate is taken.
     assert!(found["max_output_tokens_per_s"].is_null());
     assert_eq!((&found["request_rate"], &found["backend"]), (&"inf".into(), &"redline".into()));
     assert_eq!(json(&desk, "guidellm")["metadata"]["guidellm_version"], Value::Null);
@@ -169,7 +170,7 @@ fn a_measurement_without_figures_or_samples_is_refused() {
     assert_eq!(export("lmdeploy").0, Some(0));
     let (code, said) = export("aiperf");
     assert_eq!(code, Some(2));
-    assert!(said.contains("format `aiperf` is made from samples"), "{said}");
+    assert!(said.contains("format `aiperf` needs samples"), "{said}");
     let mut bare: Value = json(&desk, "out.json");
     bare["metrics"] = Value::Null;
     desk.write("out.json", &bare.to_string());

@@ -1,4 +1,4 @@
-//! `redline-bench first-answer` against servers that are not ready at once.
+//! `redline-bench first-answer` against servers that become ready only after a while.
 
 use std::process::{Command, Output};
 

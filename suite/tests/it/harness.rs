@@ -1,4 +1,4 @@
-//! A client and an emitter in one process, and the emitter's log in memory.
+//! A client and a mock server in one process, with the server's log in memory.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -16,12 +16,12 @@ use suite::emitter::log::Line;
 use suite::emitter::script::{Answer, Script};
 use suite::emitter::server::Emitter;
 
-/// A script being played, and how the client will ask.
+/// A mock server that plays a script, and the settings of the client that sends requests to it.
 pub struct Exchange {
     pub address: SocketAddr,
-    /// How the client secures its connections.
+    /// TLS settings of the client; `None` for plain HTTP.
     pub tls: Option<Tls>,
-    /// What the client takes the answers for.
+    /// API format in which the client reads the answers.
     pub dialect: Dialect,
     pub arrival: Arrival,
     pub connections: Connections,
@@ -106,7 +106,7 @@ pub fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// Waits until `done`; what takes a minute has gone wrong.
+/// Waits until `done` returns true; fails after a minute.
 pub fn wait_until(mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -115,7 +115,7 @@ pub fn wait_until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// An address where nobody listens any more.
+/// Address to which no server listens any more.
 pub fn refusing_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("bound")

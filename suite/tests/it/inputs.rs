@@ -1,5 +1,5 @@
-//! The pinned inputs themselves: tokenizer and conversations as users have them. Found through
-//! `REDLINE_CACHE` and `REDLINE_FIXTURES`; where those are not set the tests say so and pass.
+//! Workloads from the pinned inputs (tokenizers and conversations of real models), found through
+//! `REDLINE_CACHE` and `REDLINE_FIXTURES`; without these the tests print that and pass.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub const CONVERSATIONS: &str = "67ef1f76b4e6d51be9765fd2df485115ff2d2cdeada529d
 pub const QWEN3_TOKENIZER: &str =
     "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
 
-/// A fetched file by its hash, whatever its name.
+/// Path of the downloaded file with this SHA-256, whatever its name.
 pub fn cached(sha256: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("REDLINE_CACHE")
         .map(|cache| Path::new(&cache).join("sha256").join(sha256));
@@ -35,7 +35,7 @@ struct Golden {
 
 #[derive(Deserialize)]
 struct Case {
-    /// Not given for prompts that are only ids.
+    /// Text of the prompt; `None` if the case is given only as token ids.
     text: Option<String>,
     prompt: Vec<u32>,
 }
@@ -96,7 +96,7 @@ fn every_scenario_file_is_sound() {
         let scenario = Scenario::parse(&text).unwrap_or_else(|error| panic!("{id}: {error}"));
         let tier = if id.contains("-lite") { Tier::Lite } else { scenario.tier };
         assert_eq!(scenario.tier, tier, "{id}");
-        // Labs keep the seed of the page that they succeed.
+        // Lab scenarios keep the seed of the published page that they follow.
         let seed = if id.starts_with("lab-") { 42 } else { 1 };
         assert_eq!(
             (scenario.workload.seed, scenario.output.temperature),

@@ -1,4 +1,4 @@
-//! What a run leaves on disk, however it ends.
+//! Files that a run leaves on disk, however it ends.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::harness::wait_until;
 
 pub fn lines(desk: &Desk) -> Vec<Line> {
     let text = fs::read_to_string(desk.path("out.samples.jsonl")).unwrap_or_default();
-    // The last line may be under way.
+    // The last line may be incomplete while it is being written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(|line| serde_json::from_str(line).expect("a line")).collect()
 }
@@ -69,7 +69,7 @@ fn a_killed_run_says_that_it_is_partial_and_keeps_its_samples() {
     let exchange = server(vec![stall]);
     let mut child = desk.run_flags(&url(&exchange)).spawn().expect("runs");
     wait_until(|| samples(&lines(&desk)).len() >= 3);
-    // SIGKILL: nothing can be tidied up.
+    // SIGKILL leaves the process no chance to clean up.
     child.kill().expect("still running");
     child.wait().expect("ended");
     let text = fs::read(desk.path("out.json")).expect("there from the start");

@@ -1,4 +1,5 @@
-//! The suite against its own emitter and the pinned inputs; one file per promise.
+//! Integration tests of the suite against its mock server and the pinned inputs; one file per
+//! promise.
 
 mod arrival;
 mod audit;

@@ -1,5 +1,5 @@
-//! The emitter for loads and the floor beside it: what they log and count is exact, and agrees with
-//! what the client sees.
+//! The mock server for load tests and the raw-socket client: logs and counts are exact and agree
+//! with what the client measures.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ use suite::emitter::paced::{Pace, PacedEmitter};
 use crate::desk::{Desk, unexplained};
 use crate::harness::stop_never;
 
-/// Requests with their numbers, from 1, as first ids of their prompts.
+/// Payloads of requests whose prompts begin with their number, counted from 1.
 fn numbered(count: usize, tokens: u64) -> Vec<Payload> {
     let payload = |number: usize| {
         let body = format!(
@@ -32,7 +32,8 @@ fn numbered(count: usize, tokens: u64) -> Vec<Payload> {
     (1..=count).map(payload).collect()
 }
 
-/// Sends `payloads` to a paced emitter of its own, and returns both sides.
+/// Sends `payloads` to a new paced mock server and returns the client's samples and the server's
+/// log.
 fn exchange(payloads: &[Payload], pace: Pace) -> (Driven, Vec<Emitted>) {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let emitter = PacedEmitter::bind(any, pace).expect("a free port");
@@ -73,7 +74,7 @@ fn every_token_of_every_stream_is_counted_by_both_sides_and_none_came_before_it_
             let first_ns = answer.first_ns.expect("it is whole");
             assert!(first_ns >= answer.received_ns + pace.first_us * 1000, "{claim}: too early");
             for (chunk, written_ns) in sample.chunks.iter().zip(answer.written_ns()) {
-                // Relating the kernel's clock to the client's costs some microseconds.
+                // Converting the kernel's clock to the client's costs a few microseconds.
                 assert!(chunk.at_ns + 1_000_000 > written_ns, "{claim}: it came before");
             }
         }
@@ -112,7 +113,7 @@ fn a_client_that_goes_away_leaves_the_others_alone() {
     assert_eq!(log.len(), 4, "the one that was left is told as far as it got");
 }
 
-/// `redline-emitter --pace`, and its address.
+/// Starts `redline-emitter --pace` and returns it with its address.
 fn started(pace: &str, log: &Path) -> (Child, String) {
     let mut emitter = Command::new(env!("CARGO_BIN_EXE_redline-emitter"));
     emitter.args(["--pace", pace, "--log"]).arg(log);
@@ -142,7 +143,7 @@ fn the_floor_counts_what_the_emitter_wrote() {
     let output = paced.args(["--requests-per-s", "500", "--requests", "50"]).output();
     let said: Value = serde_json::from_slice(&output.expect("it runs").stdout).expect("JSON");
     assert!(said["lag_us"]["max"].is_u64(), "{said}");
-    // Its input closes: it writes its log and ends.
+    // When its standard input closes, the mock server writes its log and ends.
     drop(emitter.stdin.take());
     assert!(emitter.wait().expect("it ends").success());
     let text = fs::read_to_string(log).expect("a log");

@@ -1,5 +1,5 @@
-//! Packs against the tools' own algorithms, which `tests/golden/packs.py` runs with CPython's and
-//! NumPy's generators; and what packs without a model to follow promise.
+//! Samplers compared with the tools' own algorithms, which `tests/golden/packs.py` runs with the
+//! generators of CPython and NumPy; and promises of samplers that follow no tool.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::inputs::{CONVERSATIONS, QWEN3_TOKENIZER, cached};
 
 const AT_ONCE: &str = "{ kind = \"all-at-once\" }";
 
-/// The cases of the script, in its order: pack, and what else its workload says.
+/// Cases of the script in its order: sampler, and the workload's other parameters.
 const CASES: [(&str, &str); 11] = [
     ("sharegpt@lmdeploy", "dataset = 'd', requests = 12, seed = 1"),
     ("sharegpt@vllm", "dataset = 'd', requests = 24, seed = 0"),
@@ -69,7 +69,7 @@ fn scenario(pack: &str, workload: &str, warmup: u64, arrival: &str) -> Scenario 
     Scenario::parse(&text).unwrap_or_else(|error| panic!("{pack}: {error}"))
 }
 
-/// A line as the script prints it.
+/// Line in the format that the script prints.
 fn line(pack: &str, requests: &[ManifestRequest]) -> String {
     let rows: Vec<_> =
         requests.iter().map(|request| (&request.prompt, request.output_tokens)).collect();
@@ -142,7 +142,7 @@ fn packs_draw_what_their_tools_draw_of_real_conversations() {
     );
 }
 
-/// A plan from a data set of this text, with the tiny tokenizer.
+/// Plan from a dataset with this text and the tiny tokenizer.
 fn planned(
     pack: &str,
     workload: &str,
@@ -176,7 +176,7 @@ fn a_conversation_goes_on_from_the_very_ids_of_its_last_turn() {
             (request.prompt.len(), request.output_tokens, request.after, request.send_us)
         })
         .collect();
-    // Three exchanges of a conversation; the seventh turn has no answer.
+    // A conversation has three exchanges; its seventh turn has no answer.
     assert_eq!(
         shape,
         [
@@ -269,7 +269,8 @@ fn what_cannot_be_drawn_is_said() {
     }
 }
 
-/// `verify-manifest` with a table whose totals of the desk's twelve conversations are these.
+/// Runs `verify-manifest` with a table that states these totals for the twelve conversations of the
+/// folder.
 fn verified(extra: &[&str], input_tokens: u64) -> (Option<i32>, String, String) {
     let desk = desk::Desk::new();
     let sha256 = |name: &str| sha256_hex(&std::fs::read(desk.path(name)).expect("readable"));

@@ -1,4 +1,4 @@
-//! `redline-bench serving`: under the flags of the three tools, against one emitter.
+//! `redline-bench serving` with the flags of all three tools, against one mock server.
 
 use std::fs;
 use std::process::Output;
@@ -12,7 +12,7 @@ use suite::emitter::script::{Answer, Framing, Scripted, Shape, Steady, When};
 use crate::desk::{Desk, server, stderr, url};
 use crate::harness::Exchange;
 
-/// What each tool takes for eight conversations, and for six prompts of one length.
+/// Flags of each tool for eight conversations, and below for six prompts of fixed length.
 const SHAREGPT: [(&str, &[&str]); 3] = [
     ("vllm", &["--dataset-name", "sharegpt", "--ignore-eos", "--save-result"]),
     ("sglang", &[]),
@@ -24,7 +24,7 @@ const RANDOM: [(&str, &[&str]); 3] = [
     ("lmdeploy", &["--random-input-len", "9", "--random-output-len", "6", "--random-range", "1"]),
 ];
 
-/// Runs with `flags` beside those that every run here has.
+/// Runs `redline-bench serving` with `flags` and the flags that all these tests share.
 fn serving(desk: &Desk, exchange: &Exchange, flags: &[&str]) -> Output {
     let mut command = desk.bench();
     command.args(["serving", "--base-url", &url(exchange), "--tokenizer", "tiny.json"]);
@@ -51,7 +51,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The one file beside those of the desk and Redline's own whose name ends so.
+/// Name of the one new file with this ending, apart from Redline's own files.
 fn left(desk: &Desk, ending: &str) -> String {
     let ours = |name: &String| name.starts_with("own.") || name.starts_with("block");
     let mut names = desk.left_over();
@@ -60,7 +60,8 @@ fn left(desk: &Desk, ending: &str) -> String {
     names.remove(0)
 }
 
-/// What `audit` says of a file: the tool, answers, and the rules that are broken.
+/// Result of `redline-bench audit` on a file: tool, answered requests, and the ids of failed error
+/// rules.
 fn audited(desk: &Desk, file: &str) -> (String, u64, Vec<String>) {
     let output = desk.bench().args(["audit", "--json", file]).output().expect("runs");
     let files: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -89,7 +90,8 @@ fn one_server_under_three_tools_flags_gives_each_ones_block_and_file() {
         let result = left(&desk, ending);
         for file in ["block.log", &result] {
             let (tool, answers, mut wrong) = audited(&desk, file);
-            // A block has two digits of the duration, too few for the rates of so short a run.
+            // A console block prints the duration with two digits, too few to check the rates of so
+            // short a run.
             wrong.retain(|rule| file != "block.log" || (rule != "E06" && rule != "E21"));
             assert_eq!((tool.as_str(), answers), (backend, 8), "{file}");
             assert_eq!(wrong, [""; 0], "{file}");
@@ -295,9 +297,9 @@ fn a_cache_is_flushed_where_the_tools_know_how() {
 fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
     let exchange = server(Vec::new());
     let cases: [(&[&str], &str); 18] = [
-        (&["--lora-modules", "a", "b"], "`--lora-modules` is not followed"),
+        (&["--lora-modules", "a", "b"], "`--lora-modules` is not supported"),
         (&["--apply-chat-template"], "hint: the server applies its own template"),
-        (&["--profile"], "`--profile` is not followed"),
+        (&["--profile"], "`--profile` is not supported"),
         (&["--multi"], "hint: give one `--request-rate` at a time"),
         (&["--backend", "trt"], "invalid value 'trt' for '--backend"),
         (&["--dataset-name", "burstgpt"], "[possible values: sharegpt, random, custom"),
@@ -308,7 +310,7 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),
         (
             &["--backend", "openai-chat", "--tokenize-prompt"],
-            "ids, which `/v1/chat/completions` does not take",
+            "ids, which `/v1/chat/completions` does not accept",
         ),
         (&["--flush-cache"], "hint: give `--engine FILE`"),
         (&["--extra-body", "[1]"], "not a JSON object"),

@@ -1,4 +1,4 @@
-//! What is seen beside a run: the server's counters, this machine, scripted GPUs.
+//! Telemetry of a run: the server's counters, this machine, and scripted GPUs.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -16,7 +16,7 @@ use suite::telemetry::{Ranks, Watch, joules_per_token};
 use crate::desk::{Desk, stderr, unexplained, url};
 use crate::harness::Exchange;
 
-/// A page of metrics, as the engine writes it.
+/// Metrics page in the engine's format.
 fn page(output_tokens: u64, running: u64) -> Value {
     json!(format!(
         "# HELP redline_requests_running Sequences.\n# TYPE redline_requests_running gauge\n\
@@ -28,7 +28,8 @@ fn page(output_tokens: u64, running: u64) -> Value {
     ))
 }
 
-/// A server whose page of metrics is another every time, and whose streams take as long as that.
+/// Mock server whose metrics page changes with every request, and whose measured streams are as
+/// given.
 fn counting(pages: Vec<Value>, stream: Steady) -> Exchange {
     let mut script = Script::steady();
     let info = json!({"body": {
@@ -59,7 +60,8 @@ fn ids(found: &Measurement) -> Vec<&str> {
 #[test]
 fn what_the_server_counted_stands_in_the_record_over_time() {
     let slow = Steady { first_us: 600_000, gap_us: 350_000, ..Steady::default() };
-    // For the probe, before the clock, and from then on.
+    // One page for the probe, one for the sample before the clock, and the last for all later
+    // samples.
     let exchange = counting(vec![page(7, 0), page(7, 0), page(27, 3)], slow);
     let (code, found) = Desk::new().run(&exchange, &["--telemetry-s", "0.1"]);
     assert_eq!(code, Some(0));
@@ -107,7 +109,7 @@ fn a_server_without_metrics_has_a_reason_and_its_run_is_as_good() {
     assert_eq!(found.absent["telemetry.server"], "`/metrics` answered 404");
     assert!(found.telemetry.as_ref().is_some_and(|telemetry| telemetry.host.is_some()));
     assert_eq!(unexplained(found), [""; 0]);
-    // A page without one of the engine's metrics is none either.
+    // A page that lacks all of the engine's metrics counts as no report.
     let (_, found) = Desk::new().run(&exchange, &[]);
     assert_eq!(found.absent["telemetry.server"], "`/metrics` holds none of its metrics");
 }
@@ -124,7 +126,7 @@ fn a_server_that_counts_otherwise_than_it_answers_degrades_the_run() {
 
 #[test]
 fn a_server_may_count_a_moment_after_it_answered() {
-    // Twice after the run, the counters are as they were before it.
+    // Two requests after the run still get the old counters.
     let pages = vec![page(0, 0), page(0, 0), page(0, 0), page(0, 0), page(20, 0)];
     let (_, found) = Desk::new().run(&counting(pages, quick()), &["--telemetry-s", "0"]);
     let server = found.telemetry.and_then(|telemetry| telemetry.server).expect("it tells");
@@ -150,7 +152,7 @@ fn a_pause_that_is_none_is_refused() {
     }
 }
 
-/// GPUs that say at each look what is written for it, then nothing.
+/// GPUs that return scripted readings, one entry per sample, then none.
 #[derive(Debug)]
 struct Scripted(Mutex<VecDeque<Vec<GpuReading>>>);
 

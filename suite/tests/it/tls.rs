@@ -1,5 +1,5 @@
-//! Servers behind `https://`: the emitter behind a front that speaks TLS as a server may, in
-//! records and segments of any size, with and without a proper end.
+//! Servers behind `https://`: the mock server behind a TLS proxy that sends records and segments of
+//! any size, with and without a proper end.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -23,32 +23,32 @@ use crate::harness::Exchange;
 
 const MS: u64 = 1_000_000;
 
-/// How the front ends a connection that the emitter ended.
+/// Ways in which the TLS proxy ends a connection after the mock server has ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// As TLS wants it.
+    /// With TLS's close notification, as the standard requires.
     Notified,
-    /// The socket ends without a word.
+    /// By closing the socket without a close notification.
     CutShort,
-    /// A word, and the socket stays open.
+    /// With a close notification, but the socket stays open.
     NotifiedOnly,
-    /// Bytes that are no record.
+    /// With bytes that are no TLS record.
     Garbage,
 }
 
-/// How the front speaks.
+/// Behavior of the TLS proxy.
 #[derive(Clone, Copy, Debug)]
 struct Manner {
-    /// Longest record, in bytes.
+    /// Longest TLS record, in bytes.
     record: Option<usize>,
-    /// Bytes that are written at one time.
+    /// Bytes written to the socket at a time.
     piece: usize,
     ending: Ending,
 }
 
 const PLAIN: Manner = Manner { record: None, piece: 16 << 10, ending: Ending::Notified };
 
-/// Speaks TLS, and passes on what it decrypts.
+/// TLS proxy that decrypts requests and forwards them to the mock server.
 struct Front {
     address: SocketAddr,
     certificate: String,
@@ -73,7 +73,7 @@ impl Front {
         thread::spawn(move || {
             for socket in listener.incoming() {
                 let config = Arc::clone(&config);
-                // Clients come and go: an error is theirs.
+                // An error means that a client went away, which tests do on purpose.
                 thread::spawn(move || socket.map(|socket| pass(socket, behind, config, manner)));
             }
         });
@@ -151,7 +151,7 @@ fn outward(
         send(&mut connection, &socket, manner)?;
         if count == 0 {
             return match manner.ending {
-                // Whoever reads inward keeps the socket open until the client goes.
+                // The reading thread keeps the socket open until the client closes it.
                 Ending::NotifiedOnly => Ok(()),
                 _ => socket.shutdown(Shutdown::Both),
             };
@@ -171,7 +171,7 @@ fn send(
     bytes.chunks(manner.piece).try_for_each(|piece| socket.write_all(piece))
 }
 
-/// The exchange through a front, which the client trusts.
+/// Exchange through a TLS proxy whose certificate the client trusts.
 fn through(answers: Vec<Answer>, manner: Manner) -> Exchange {
     let mut exchange = Exchange::of(answers);
     let front = Front::of(exchange.address, "localhost", manner);
@@ -202,7 +202,7 @@ fn streams_are_counted_the_same_however_records_and_segments_are_cut() {
     ];
     let manners = [
         PLAIN,
-        // An event over many records, a record over many segments, and both.
+        // Cases: an event over many records, a record over many segments, and both.
         Manner { record: Some(64), ..PLAIN },
         Manner { piece: 7, ..PLAIN },
         Manner { record: Some(40), piece: 3, ..PLAIN },
@@ -290,7 +290,7 @@ fn the_end_of_a_connection_is_the_end_of_an_answer_only_where_that_is_whole() {
     }
 }
 
-/// A desk with the certificate of a front for `name` before a steady server.
+/// Folder with the certificate of a TLS proxy for `name` in front of a steady mock server.
 fn desk_before(name: &str) -> (Desk, Exchange, Front) {
     let exchange = server(Vec::new());
     let front = Front::of(exchange.address, name, PLAIN);
@@ -389,7 +389,7 @@ fn certificates_that_cannot_be_read_are_wrong_use() {
 #[test]
 fn a_connection_that_cannot_be_secured_fails_its_request_alone() {
     let mut exchange = Exchange::of(vec![steady(|_| ())]);
-    // Nobody behind this address speaks TLS.
+    // The server at this address does not speak TLS.
     let trust = Trust { ca_file: None, insecure: true };
     exchange.tls = Some(Tls::new("localhost", &trust).expect("a name"));
     let failure = exchange.run(1).samples.remove(0).failure.expect("no handshake");

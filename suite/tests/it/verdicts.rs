@@ -1,4 +1,4 @@
-//! What the client makes of servers that do one thing wrong each: the verdict, and its reason.
+//! Verdicts on servers that do one thing wrong each, and the findings behind them.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ use crate::desk::{Desk, REQUESTS, server, stderr, unexplained, url};
 use crate::harness::{Exchange, wait_until};
 use crate::kept::lines;
 
-/// Reasons that a busy machine gives by itself.
+/// Ids of findings that a busy test machine causes by itself.
 const OF_THE_MACHINE: [&str; 9] = [
     "cpu-share",
     "loop-lag",
@@ -29,13 +29,13 @@ const OF_THE_MACHINE: [&str; 9] = [
     "power-limited",
 ];
 
-/// Ids of the reasons that no busy machine gives.
+/// Ids of the findings that a busy test machine cannot cause.
 fn reasons(found: &Measurement) -> Vec<&str> {
     let ids = found.validity.reasons.iter().filter_map(|text| text.split(':').next());
     ids.filter(|id| !OF_THE_MACHINE.contains(id)).collect()
 }
 
-/// The measured requests are answered so: the fixed prompts ask for other lengths.
+/// Limits an answer to measured requests; the fixed prompts request other lengths.
 fn measured(answer: Answer) -> Answer {
     let when = When { body_contains: Some("\"max_tokens\":5,".into()), ..When::default() };
     Answer { when, times: 0, ..answer }
@@ -111,14 +111,14 @@ fn every_wrong_count_is_named() {
     for (claim, answer, expected) in cases {
         let mut exchange = Script::steady();
         exchange.requests = vec![answer, Answer { times: 0, ..Answer::steady(Steady::default()) }];
-        // Without counters the usage of each request tells its hits.
+        // Without counters, the usage of each answer still states its cache hits.
         exchange.routes = server_routes();
         let (_, found) = Desk::new().run(&Exchange::playing(exchange), &[]);
         assert_eq!(reasons(&found), expected, "{claim}: {:?}", found.validity);
     }
 }
 
-/// A server whose metrics say nothing.
+/// Routes of a mock server that reports its configuration but has no metrics of its own.
 fn server_routes() -> std::collections::BTreeMap<String, suite::emitter::script::Route> {
     let mut routes = Script::steady().routes;
     let info = r#"{"body": {"engine": "redline", "version": "0.9.1", "device": "cpu",
@@ -216,7 +216,8 @@ fn a_running_count_is_asked_for_where_the_engine_file_says_so() {
 
 #[test]
 fn a_cap_cannot_hide_how_long_requests_wait() {
-    // Ten a second, half a second each, one at a time: the wait grows by 0.4 s a request.
+    // Ten requests per second, half a second each, one at a time: the wait grows by 0.4 s per
+    // request.
     let desk = Desk::new();
     let arrival = "{ kind = \"constant\", requests_per_s = 10.0, concurrency_max = 1 }";
     desk.write("short.toml", &crate::desk::scenario(8, arrival));
@@ -224,15 +225,16 @@ fn a_cap_cannot_hide_how_long_requests_wait() {
     let (_, found) = desk.run(&exchange, &[]);
     let metrics = found.metrics.expect("metrics");
     let p99 = |summary: Option<schema::run::Summary>| summary.and_then(|s| s.p99).expect("a p99");
-    // (7 x 0.4 + 0.5) s, and the p99 of eight lies 7 % below the longest step.
+    // The longest time is (7 x 0.4 + 0.5) s, and the p99 of eight values lies 7 % below the last
+    // step.
     assert!(p99(metrics.ttft_scheduled_us) >= 3_270_000, "the wait counts");
     let parts = metrics.ttft_parts_us.expect("parts");
     assert!(parts.queue.max >= Some(2_700_000), "and is the cap's, not the client's: {parts:?}");
     assert!(metrics.ttft_us.and_then(|ttft| ttft.p50) < Some(3_270_000), "nor the server's");
 }
 
-/// The client is stopped while the first tokens come, as a machine does that is busy with other
-/// things. When they came, the kernel knows all the same.
+/// The client is stopped while the first tokens arrive, as on a busy machine. The kernel's stamps
+/// still show when they arrived.
 #[test]
 fn a_client_that_is_held_up_says_so_and_moves_no_token() {
     const HELD_NS: u64 = 20_000_000;
@@ -309,7 +311,7 @@ fn a_cache_is_primed_or_left_alone_as_the_scenario_says() {
     desk.write("redline.toml", &file.replace("token_ids = true", "token_ids = false"));
     let output = desk.run_flags(&url(&server(Vec::new()))).output().expect("runs");
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("takes no token ids"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("accepts no token ids"), "{}", stderr(&output));
 }
 
 #[test]

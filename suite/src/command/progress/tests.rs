@@ -1,4 +1,4 @@
-//! What is shown of a run, without a clock and without a terminal.
+//! Tests of the progress report, without a clock and without a terminal.
 
 use std::io;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Where a run of four streams stands that gives 1,000 tokens a second for ten seconds.
+/// Tally of a run of four streams that outputs 1,000 tokens per second for ten seconds.
 fn tally(tenths: u64) -> Tally {
     let elapsed_ns = tenths * SECOND / 10;
     let (done, tokens) = (tenths * 4 / 10, tenths * 100);
@@ -39,7 +39,7 @@ fn the_rate_is_that_of_the_last_second() {
     let mut rate = Rate::default();
     assert_eq!(rate.tokens_per_s(), 0.0);
     for tenths in 0..30 {
-        // Nothing for two seconds, then 10 tokens in each tenth of a second.
+        // No tokens for two seconds, then 10 tokens in each tenth of a second.
         let tokens = u64::saturating_sub(tenths, 20) * 10;
         rate.take(&Tally { tokens, elapsed_ns: tenths * SECOND / 10, ..Tally::default() });
     }
@@ -62,7 +62,7 @@ fn the_thread_shows_what_was_stored_and_ends_with_the_run() {
     assert!(progress.shower.is_none());
 }
 
-/// A terminal of 80 columns that keeps what is drawn.
+/// Terminal of 80 columns that keeps what is drawn on it.
 #[derive(Clone, Debug, Default)]
 struct Screen(Arc<Mutex<String>>);
 
@@ -111,7 +111,7 @@ fn the_bar_fits_a_terminal_and_is_gone_at_the_end() {
     let mut view = view(Face::Bar(bar(40, target)));
     for tenths in [0, 10, 20] {
         view.show(&tally(tenths), false);
-        // The bar is redrawn at a limited rate; here each step is to be seen.
+        // The bar limits how often it redraws, but every step must be visible here.
         if let Face::Bar(bar) = &view.face {
             bar.force_draw();
         }

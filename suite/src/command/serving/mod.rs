@@ -1,4 +1,5 @@
-//! `redline-bench serving`: in the place of the field's serving benchmarks, under their own flags.
+//! `redline-bench serving`: replaces the field's serving benchmarks (vLLM's, SGLang's, LMDeploy's)
+//! and accepts their flags.
 
 mod flags;
 mod refused;
@@ -30,26 +31,26 @@ use crate::workload::tokenizer::Tokenizer;
 use results::Places;
 use scenario::{Wanted, wanted};
 
-/// A server of which nothing is known but the routes of its backend.
+/// Engine file for a server about which only the routes of its backend are known.
 const PLAIN: &str = include_str!("openai.toml");
-/// Between two looks for a server that is not ready.
+/// Pause between two readiness checks of a server that does not answer yet.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Measure in the place of `vllm bench serve`, SGLang's `bench_serving` or LMDeploy's
-/// `profile_restful_api.py`: their flags, their workload, their report.
+/// Measure in place of `vllm bench serve`, SGLang's `bench_serving` or LMDeploy's
+/// `profile_restful_api.py`, with their flags, workload and report.
 ///
-/// Requests are drawn as the tool draws them, bit for bit, and sent by this client; its console
-/// block goes to standard output and its result file is written by its name. Beside it lie Redline's
-/// own measurement with its verdict, the samples of all requests, and the scenario that the flags
-/// ask for, which `redline-bench run` takes.
+/// Requests are drawn bit for bit as the tool draws them, and sent by this client. The tool's
+/// console block goes to standard output, and its result file gets the tool's name. Beside it are
+/// written Redline's own measurement with its verdict, the samples of all requests, and the
+/// scenario that the flags define, which `redline-bench run` accepts.
 ///
-/// Flags may be shortened as far as they stay clear. One that would change what is measured and is
-/// not followed is refused by name. Three things differ on purpose: what warms up is not what is
-/// measured, connections are open before the clock starts, and send times are those of the process
-/// asked for, without the tools' drift or rescaling.
+/// Flags may be shortened as long as they stay unambiguous. A flag that would change the
+/// measurement and is not supported is refused by name. Three things differ on purpose: warm-up
+/// prompts are not measured prompts, connections are open before the clock starts, and send times
+/// follow the requested arrival process without the tools' drift or rescaling.
 ///
-/// Exit codes: 0 believable and nothing failed; 1 INVALID, or a request failed; 2 wrong use;
-/// 4 no server, interrupted, or the system gave out.
+/// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
+/// server, interrupted, or a failure of the client's system.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE, infer_long_args = true)]
 pub struct ServingFlags {
@@ -82,18 +83,18 @@ Examples, each with the flags that the tool itself takes:
 
 LMDeploy's tool measures other servers too, as on published pages: `--tool lmdeploy --backend vllm`.
 
-The block is followed by Redline's verdict: whether the client, the counts and the cache let its
-numbers be believed.";
+The block is followed by Redline's verdict on its numbers, from checks of the client, the counts
+and the cache.";
 
-/// Runs the command. `variable` looks a name up in the environment.
+/// Runs `redline-bench serving` and returns its exit code. `variable` reads environment variables.
 ///
 /// # Errors
-/// The flags ask for what cannot be done, the server does not answer, or a result cannot be
-/// written.
+/// The flags cannot be followed, the server does not answer, or a result cannot be written.
 pub fn execute(
     flags: &ServingFlags,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> anyhow::Result<Exit> {
+    // Refused flags are reported before anything is opened or sent.
     flags.refused.check()?;
     let signals = Signals::caught()?;
     let server = server(flags, variable)?;
@@ -104,12 +105,13 @@ pub fn execute(
     let model = model(flags, &server)?;
     let tokenizer = flags.server.tokenizer.as_deref().unwrap_or(&model);
     let tokenizer = Tokenizer::open(&tokenizer::find(tokenizer, variable)?)?;
-    let now = utc_now().context("the clock tells no date")?;
+    let now = utc_now().context("the system clock has no usable date")?;
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
     let dataset = flags.workload.dataset_path.as_deref();
     let plan = drawn(&file, dataset, &tokenizer, engine.prompt_form())?;
     places.prepare()?;
+    // The scenario is saved so that `redline-bench run` can repeat the measurement.
     write::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
     notes(&wanted, &file.id, &plan.manifest);
     let asked = asked(flags, &wanted, &model);
@@ -153,7 +155,7 @@ fn server(
         Some(file) => Some(Key::open(file)?),
         None => match variable("OPENAI_API_KEY").filter(|key| !key.is_empty()) {
             Some(key) => Some(Key::of(&key).context(
-                "OPENAI_API_KEY holds no key: one line of visible ASCII characters\nhint: unset \
+                "OPENAI_API_KEY is not a key: one line of visible ASCII characters\nhint: unset \
                  it, or give `--api-key-file`",
             )?),
             None => None,
@@ -162,29 +164,32 @@ fn server(
     Ok(Server::at(&url, &flags.trust.trust())?.with_key(key))
 }
 
-/// The engine of the file that is given, else any that has the backend's route; asked there, with prompts as text as the tools send them.
+/// Engine of the given file, else a plain one; its route is replaced by that of the flags or the
+/// backend. Prompts are sent as text unless `--tokenize-prompt` is given, as the tools do.
 fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     let backend = wanted.backend;
     let mut engine = match &flags.server.engine {
         Some(path) => Engine::open(path)?,
-        None => Engine { id: backend.name(), file: parse(PLAIN).context("a file of our own")? },
+        None => Engine { id: backend.name(), file: parse(PLAIN).context("built-in file")? },
     };
     let request = &mut engine.file.request;
     request.route = flags.server.endpoint.clone().unwrap_or_else(|| backend.route().to_owned());
     if flags.server.endpoint.is_none() {
-        // What the file says is of its own route; that of the backend speaks for itself.
+        // The file's API format belongs to the file's route; that of the backend's route follows
+        // from its name.
         request.dialect = None;
     }
     ensure!(
         !flags.workload.tokenize_prompt || request.dialect().takes_ids(),
-        "`--tokenize-prompt` sends ids, which `{}` does not take\nhint: leave it out, or take a \
-         backend of completions, without `-chat`",
+        "`--tokenize-prompt` sends ids, which `{}` does not accept\nhint: leave it out, or choose \
+         a backend without `-chat`",
         request.route
     );
+    // Without the flag, prompts are sent as text like the tools' own, even if ids are accepted.
     request.token_ids = flags.workload.tokenize_prompt;
     if flags.sending.flush_cache && flags.server.engine.is_none() {
         let route = backend.flush_route().context(
-            "`--flush-cache` is known of SGLang alone\nhint: give `--engine FILE`, whose \
+            "`--flush-cache` works only with SGLang\nhint: give `--engine FILE`, whose \
              `cache.reset_route` empties the prefix cache",
         )?;
         engine.file.cache.reset_route = Some(route.to_owned());
@@ -192,8 +197,7 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     Ok(engine)
 }
 
-/// Waits as long as the flags say for the server, then asks it what it is, where an engine file
-/// says how.
+/// Waits for the server as long as the flags allow, then probes it if an engine file says how.
 fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Result<Probed> {
     let limit = Duration::from_secs(flags.server.ready_check_timeout_sec);
     let deadline = Instant::now() + limit;
@@ -204,7 +208,8 @@ fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Re
     };
     loop {
         match asked() {
-            // Without a list of models, it may have the route that is measured all the same.
+            // Without an engine file the readiness route is a guess, and a server without it may
+            // still serve the measured route.
             Err(ControlError::Status { status: 404 | 405, .. }) if !told => {
                 return Ok(Probed::default());
             }
@@ -214,7 +219,7 @@ fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Re
     }
 }
 
-/// The model's name in reports.
+/// Model name in reports: that of `--model`, else the first model that the server lists.
 fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
     let named = flags.server.model.clone().or_else(|| served_model(server));
     named.context("the server names no model at `/v1/models`\nhint: give its name with `--model`")
@@ -235,10 +240,10 @@ fn asked(flags: &ServingFlags, wanted: &Wanted, model: &str) -> Asked {
     }
 }
 
-/// What a reader should know before the run.
+/// Prints notes about the workload that a reader should know before the run.
 fn notes(wanted: &Wanted, id: &str, manifest: &schema::manifest::Manifest) {
     if wanted.scenario.output.temperature.is_none() {
-        eprintln!("note: no temperature is sent, as in vLLM's tool: the server's own holds");
+        eprintln!("note: no temperature is sent, as in vLLM's tool: the server's default applies");
     }
     eprintln!(
         "{} `{id}`: {} requests, {} tokens in, {} out",

@@ -1,11 +1,12 @@
-//! Flags of the tools that are not followed. Those that would change what is measured, or ask for a
-//! file that would not be there, are refused by name; those that change neither are taken.
+//! Flags of the other tools that `redline-bench serving` does not support. A flag that would change
+//! the measurement or ask for a file that is not written is refused by name; a flag without such an
+//! effect is accepted and ignored.
 
 use anyhow::bail;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 
-/// Flags, and what to do instead.
+/// Refused flags, and a hint for each group about what to do instead.
 const REFUSED: &[(&[&str], &str)] = &[
     (
         &["apply-chat-template", "chat-template-kwargs"],
@@ -14,17 +15,17 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (
         &["no-oversample", "sharegpt-context-len", "prompt-suffix"],
-        "the packs draw as the tools do without it; other requests can be given as `jsonl` to \
-         `redline-bench run`",
+        "requests are drawn as the tools do without it; `redline-bench run` sends any others \
+         from a `jsonl` dataset",
     ),
     (
         &["random-batch-size", "gsp-num-turns", "gsp-ordered"],
-        "requests of one prompt and one turn, shuffled, are what the pack draws; `multi-turn` of \
-         `redline-bench run` has conversations",
+        "only shuffled requests of one prompt and one turn are supported; `redline-bench run` has \
+         `multi-turn` for conversations",
     ),
     (
         &["gsp-group-distribution", "gsp-zipf-alpha", "gsp-send-routing-key"],
-        "all groups have as many requests",
+        "all groups have the same number of requests",
     ),
     (
         &["ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps"],
@@ -39,7 +40,7 @@ const REFUSED: &[(&[&str], &str)] = &[
         "timed traces are `trace@mooncake` for `redline-bench run`",
     ),
     (&["probe-request-rate"], "run a second `redline-bench` beside this one"),
-    (&["disable-stream"], "times of tokens are those of a stream"),
+    (&["disable-stream"], "token times can only be measured in a stream"),
     (
         &["logprobs", "return-logprob", "top-logprobs-num", "token-ids-logprob"],
         "`--extra-body '{\"logprobs\": 1}'` asks the server for them; they are not kept",
@@ -48,13 +49,13 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["lora-modules", "lora-assignment", "lora-name"], "`--served-model-name` names one adapter"),
     (
         &["profile", "profile-activities", "profile-num-steps", "profile-by-stage"],
-        "a server that is profiled is another; ask it by hand, and not while it is measured",
+        "profiling changes the server's speed; start it by hand, and not during a measurement",
     ),
-    (&["pd-separated", "fake-prefill"], "ask the server in front of both"),
-    (&["header"], "only the key is sent, by `--api-key-file` or OPENAI_API_KEY"),
+    (&["pd-separated", "fake-prefill"], "give the URL of the router in front of both"),
+    (&["header"], "the only header sent is the API key of `--api-key-file` or OPENAI_API_KEY"),
     (
         &["tokenizer-mode", "skip-tokenizer-init"],
-        "lengths are counted by the tokenizer that `--tokenizer` names, as its file has it",
+        "lengths are counted by the tokenizer file that `--tokenizer` names",
     ),
     (
         &["plot-timeline", "plot-dataset-stats", "plot-throughput", "timeline-itl-thresholds"],
@@ -64,7 +65,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["print-requests"], "`redline-bench plan` shows what would be sent"),
 ];
 
-/// Flags without effect on what is measured or written.
+/// Accepted flags that affect neither the measurement nor the files written.
 const TAKEN: &[&str] = &[
     "trust-remote-code",
     "request-id-prefix",
@@ -74,18 +75,20 @@ const TAKEN: &[&str] = &[
     "flush-cache-timeout",
 ];
 
-/// The first flag that was given and is not followed, and what to do instead.
+/// First refused flag on the command line and its hint; `None` if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused(Option<(&'static str, &'static str)>);
 
 impl Refused {
+    /// Checks that no refused flag was given.
+    ///
     /// # Errors
-    /// There is such a flag.
+    /// A refused flag was given; the message names it and the hint.
     pub fn check(self) -> anyhow::Result<()> {
         match self.0 {
             None => Ok(()),
             Some((name, hint)) => bail!(
-                "`--{name}` is not followed, and would change what is measured or written\n\
+                "`--{name}` is not supported, and would change what is measured or written\n\
                  hint: {hint}"
             ),
         }
@@ -95,7 +98,7 @@ impl Refused {
 impl Args for Refused {
     fn augment_args(command: Command) -> Command {
         let refused = REFUSED.iter().flat_map(|(names, _)| names.iter());
-        // What follows such a flag is its own, however many words it is.
+        // An unknown number of values may follow such a flag, so all of them are accepted.
         let unseen = |name| Arg::new(name).long(name).num_args(0..).hide(true);
         command.args(refused.chain(TAKEN).copied().map(unseen))
     }

@@ -1,5 +1,5 @@
-//! What is left of a run in a tool's place: its console block on standard output, its result file
-//! by its name, and where Redline's own lies.
+//! Output of `redline-bench serving`: the tool's console block on standard output, the tool's
+//! result file, and Redline's own measurement.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,15 @@ use super::scenario::Wanted;
 use super::tool::{DatasetName, Tool};
 use crate::export::{Asked, ExportError, Format, compact_date, python_float};
 
-/// Where results go.
+/// Paths and formats of the results of one run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Redline's own measurement.
+    /// Path of Redline's own measurement.
     pub own: PathBuf,
-    /// The flags that say what was asked, as scripts echo them before a block.
+    /// Flags that define the workload, printed before the console block as scripts of published
+    /// pages do.
     echo: String,
-    /// The tool's result file, where one is asked for.
+    /// Path of the tool's result file, if one is written.
     result: Option<PathBuf>,
     format: Format,
     block: Format,
@@ -29,8 +30,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// The places that the flags name, and the tool where they do not. `now` is RFC 3339, `model`
-    /// the name that results give the model.
+    /// Paths from the flags, else from the tool's naming rules. `now` is the start time as RFC
+    /// 3339, `model` the model name in reports.
     pub fn of(flags: &ResultFlags, wanted: &Wanted, model: &str, now: &str) -> Self {
         let habits = wanted.tool.habits();
         let asked = flags.save_result || flags.append_result || habits.always_appends;
@@ -40,6 +41,7 @@ impl Places {
             None => file_name(flags.label.as_deref(), wanted, model, now),
         };
         let own = format!("redline-{}-{}.json", wanted.backend.name(), compact_date(now));
+        // Redline's own file is put beside the result file, wherever a flag puts that.
         let beside = flags.output_file.as_deref().and_then(Path::parent).unwrap_or(&folder);
         Self {
             echo: echo(wanted),
@@ -51,10 +53,10 @@ impl Places {
         }
     }
 
-    /// Makes the folders, before anything is sent.
+    /// Creates the folders for the results before anything is sent.
     ///
     /// # Errors
-    /// One cannot be made.
+    /// A folder cannot be created.
     pub fn prepare(&self) -> anyhow::Result<()> {
         let folders = [Some(&self.own), self.result.as_ref()].into_iter().flatten();
         for folder in folders.filter_map(|file| file.parent()) {
@@ -64,13 +66,14 @@ impl Places {
         Ok(())
     }
 
-    /// Prints the block and writes the result file of what was measured. A run without an answer
-    /// has neither.
+    /// Prints the console block and writes the result file. If no request was answered, it only
+    /// prints why there is no report.
     ///
     /// # Errors
     /// A file cannot be read or written.
     pub fn report(&self, asked: &Asked) -> anyhow::Result<()> {
         let saved = Saved::open(&self.own)?;
+        // Both texts are made before one is written, so that an error leaves no half of a report.
         let made = saved.export(self.block, asked).and_then(|block| {
             let result = self.result.as_ref().map(|_| saved.export(self.format, asked));
             Ok((block, result.transpose()?))
@@ -94,7 +97,7 @@ impl Places {
         Ok(())
     }
 
-    /// Adds `text` to what is there. A table gets its head once.
+    /// Appends `text` to the file. The header line of a CSV is written only once.
     fn append(&self, path: &Path, text: &str) -> anyhow::Result<()> {
         let shown = path.display();
         let before = match fs::read_to_string(path) {
@@ -108,7 +111,7 @@ impl Places {
     }
 }
 
-/// What was asked in the words of a command, which whoever reads the block later can tell it by.
+/// Workload flags of the run as one line, by which `redline-bench audit` and readers recognize it.
 fn echo(wanted: &Wanted) -> String {
     let workload = &wanted.scenario.workload;
     let (backend, dataset) = (wanted.backend.name(), wanted.dataset.name());
@@ -126,11 +129,11 @@ fn echo(wanted: &Wanted) -> String {
     echo
 }
 
-/// The name that the tool gives its result file.
+/// File name that the tool gives its result file.
 fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> String {
     let (workload, arrival) = (&wanted.scenario.workload, &wanted.scenario.arrival);
     let backend = wanted.backend.name();
-    // Month and day of `2026-01-02T...`.
+    // Digits 5 to 8 of the date, month and day of `2026-01-02T...`.
     let day: String = now.chars().filter(char::is_ascii_digit).skip(4).take(4).collect();
     let lengths = workload.input_tokens.zip(workload.output_tokens);
     let random = lengths.filter(|_| wanted.dataset == DatasetName::Random);

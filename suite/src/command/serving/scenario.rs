@@ -1,4 +1,5 @@
-//! From the flags of a tool to the scenario that asks what the tool would. Pure: reads no file.
+//! Translates the flags of a tool into the scenario with the workload that the tool would send.
+//! Reads no file.
 
 use anyhow::{Context, bail, ensure};
 use schema::scenario::{
@@ -11,21 +12,22 @@ use super::ServingFlags;
 use super::flags::{BodyFlags, SendingFlags, WorkloadFlags};
 use super::tool::{Backend, DatasetName, Habits, Tool};
 
-/// Whose place is taken, and what its flags ask.
+/// Tool to replace, and the scenario that its flags define.
 #[derive(Debug)]
 pub struct Wanted {
     pub tool: Tool,
-    /// As it was given.
+    /// Backend as given by the flag, or the tool's default.
     pub backend: Backend,
     pub dataset: DatasetName,
     pub scenario: Scenario,
 }
 
-/// Reads the flags as their tool does. `local` says that the server shares the client's machine.
+/// Interprets the flags as their tool does. `local` is true when server and client share a machine.
 ///
 /// # Errors
-/// Flags contradict each other, or ask for what no pack draws.
+/// Flags contradict each other, or ask for a workload that cannot be drawn.
 pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
+    // `--tool` overrides the backend's tool: published pages measure vLLM with LMDeploy's tool.
     let given = flags.server.tool.or(flags.server.backend.map(Backend::tool));
     let tool = given.unwrap_or(Tool::Vllm);
     let habits = tool.habits();
@@ -38,17 +40,19 @@ pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
         workload: workload(&flags.workload, tool, dataset)?,
         warmup: Warmup {
             requests: warmups.unwrap_or(habits.warmup_requests),
+            // The tools warm up with a measured prompt, which the prefix cache would then hold.
             from: WarmupSource::Disjoint,
             output_tokens_max: habits.warmup_tokens_max,
         },
         arrival: arrival(&flags.sending),
         output: output(&flags.body, habits, dataset)?,
-        // Where client and server share the cores, a busy client is no fault of either.
+        // Client and server then share cores, so a busy client is expected and allowed in the lite
+        // tier.
         tier: if local { Tier::Lite } else { Tier::Full },
         connections: Connections::Warm,
         cache: CacheProtocol { state, share: None },
     };
-    scenario.check().context("the flags ask for no scenario that can be run")?;
+    scenario.check().context("the flags do not give a scenario that can be run")?;
     let backend = flags.server.backend.unwrap_or(habits.backend);
     Ok(Wanted { tool, backend, dataset, scenario })
 }
@@ -92,7 +96,7 @@ fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
     let lengths = lengths.zip(output.or(habits.random_tokens.map(|lengths| lengths.1)));
     let Some((input_tokens, output_tokens)) = lengths else {
         bail!(
-            "LMDeploy's `random` has no lengths of its own\nhint: give `--random-input-len` and \
+            "LMDeploy's `random` has no default lengths\nhint: give `--random-input-len` and \
                `--random-output-len`"
         );
     };
@@ -102,7 +106,7 @@ fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
         needs_file(&bare, "random", "cuts its prompts out of conversations")?;
         ensure!(
             flags.random_prefix_len == 0,
-            "`--random-prefix-len` is vLLM's\nhint: `--tool vllm` draws prompts with a prefix"
+            "`--random-prefix-len` exists only in vLLM's tool\nhint: give `--tool vllm`"
         );
     }
     in_the_packs_order(flags)?;
@@ -120,12 +124,12 @@ fn custom(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
     needs_file(&bare, "custom", "takes its prompts from one")?;
     ensure!(
         tool == Tool::Vllm,
-        "`--dataset-name custom` is followed as vLLM's tool has it\nhint: give `--tool vllm`"
+        "`--dataset-name custom` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
     );
     ensure!(
         flags.disable_shuffle && flags.skip_chat_template,
         "`--dataset-name custom` shuffles its file and writes the chat template around prompts, \
-         which is not followed\nhint: give `--disable-shuffle` and `--skip-chat-template`, or let \
+         which is not supported\nhint: give `--disable-shuffle` and `--skip-chat-template`, or let \
          the server apply its template behind `--backend openai-chat`"
     );
     let output_tokens = Some(flags.output_len.unwrap_or(flags.custom_output_len));
@@ -137,7 +141,8 @@ fn prefix_repetition(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Wo
     let groups = flags.prefix_repetition_num_prefixes;
     Ok(Workload {
         pack: Pack::PrefixRepetitionVllm,
-        // As many for each prefix.
+        // Every prefix gets the same number of requests, so the remainder is dropped as in vLLM's
+        // tool.
         requests: bare.requests / groups * groups,
         groups: Some(groups),
         prefix_tokens: Some(flags.prefix_repetition_prefix_len),
@@ -165,7 +170,7 @@ fn needs_file(workload: &Workload, name: &str, why: &str) -> anyhow::Result<()> 
     ensure!(
         workload.dataset.is_some(),
         "`--dataset-name {name}` {why}, and no file is given\nhint: give it with \
-         `--dataset-path`; nothing is fetched"
+         `--dataset-path`; nothing is downloaded"
     );
     Ok(())
 }
@@ -182,8 +187,8 @@ fn takes_no_file(workload: &Workload, name: &str) -> anyhow::Result<()> {
 fn in_the_packs_order(flags: &WorkloadFlags) -> anyhow::Result<()> {
     ensure!(
         !flags.disable_shuffle,
-        "`--disable-shuffle` is followed for `--dataset-name custom` alone\nhint: other packs draw \
-         by their seed"
+        "`--disable-shuffle` works only with `--dataset-name custom`\nhint: other datasets are \
+         sampled by seed"
     );
     Ok(())
 }
@@ -197,6 +202,7 @@ fn arrival(flags: &SendingFlags) -> Arrival {
         (true, _) if flags.burstiness.is_infinite() => {
             Arrival::Constant { requests_per_s, concurrency_max }
         }
+        // Gamma-distributed gaps of shape 1 are exponential, which is a Poisson process.
         (true, _) if flags.burstiness.to_bits() == 1.0_f64.to_bits() => {
             Arrival::Poisson { requests_per_s, concurrency_max }
         }
@@ -216,17 +222,18 @@ fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::R
     let given = sampling.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
     let mut body: std::collections::BTreeMap<String, Value> = given.collect();
     body.extend(flags.extra_body.clone().unwrap_or_default());
-    // These two have flags and a place of their own, and a scenario may say a thing once.
+    // These two fields also have flags, and a scenario may set a field only once.
     let temperature = match body.remove("temperature") {
         Some(value) => {
-            Some(value.as_f64().context("`temperature` of `--extra-body` is no number")?)
+            Some(value.as_f64().context("`temperature` of `--extra-body` is not a number")?)
         }
         None => flags.temperature.or(habits.temperature),
     };
+    // vLLM's tool ignores the end of sequence for `random` only.
     let forced = habits.ignore_eos || dataset == DatasetName::Random;
     let ignore_eos = match body.remove("ignore_eos") {
         Some(value) => {
-            value.as_bool().context("`ignore_eos` of `--extra-body` is no truth value")?
+            value.as_bool().context("`ignore_eos` of `--extra-body` is not a boolean")?
         }
         None => flags.ignore_eos || (forced && !flags.disable_ignore_eos),
     };

@@ -1,5 +1,5 @@
-//! Where a model's tokenizer is: a file, a folder, or a hub id in the local cache of Hugging Face's
-//! libraries. Nothing is fetched.
+//! Finds a model's tokenizer: a file, a folder, or a hub id in the local cache of Hugging Face's
+//! libraries. Nothing is downloaded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use anyhow::bail;
 
 const FILE: &str = "tokenizer.json";
 
-/// Finds the tokenizer that `name` means. `variable` looks a name up in the environment.
+/// Path of the tokenizer that `name` denotes. `variable` reads environment variables.
 ///
 /// # Errors
-/// There is none here.
+/// No tokenizer is found under that name.
 pub fn find(name: &str, variable: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<PathBuf> {
     let path = Path::new(name);
     if path.is_file() {
@@ -25,13 +25,13 @@ pub fn find(name: &str, variable: &dyn Fn(&str) -> Option<String>) -> anyhow::Re
         Some(found) => Ok(found),
         None => bail!(
             "`{name}` is neither a file nor a folder with a `{FILE}`{}\nhint: give one with \
-             `--tokenizer`; a GGUF file will do, and nothing is fetched",
+             `--tokenizer`; a GGUF file works too, and nothing is downloaded",
             cache.map_or_else(String::new, |cache| format!(", nor in `{}`", cache.display()))
         ),
     }
 }
 
-/// The cache as Hugging Face's libraries find it.
+/// Folder of the hub cache, found by the same environment variables as in Hugging Face's libraries.
 fn cache(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("HF_HUB_CACHE")
@@ -40,9 +40,11 @@ fn cache(variable: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub")))
 }
 
-/// `models--org--name/snapshots/REVISION/tokenizer.json`, of the revision that `main` is.
+/// Path `models--org--name/snapshots/REVISION/tokenizer.json` in the cache, with the revision that
+/// `main` refers to; `None` if the file does not exist.
 fn cached(id: &str, cache: &Path) -> Option<PathBuf> {
     let (organisation, model) = id.split_once('/')?;
+    // |Names come from the user and must not lead out of the cache folder.
     let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
     let folder = cache.join(format!("models--{organisation}--{model}"));
     let revision = fs::read_to_string(folder.join("refs/main")).ok()?;

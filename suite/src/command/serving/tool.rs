@@ -1,24 +1,24 @@
-//! The tools whose flags are taken, and what each does where no flag says otherwise. Knows no flag.
+//! The benchmark tools that can be replaced, and each tool's defaults. Knows no flag.
 
 use clap::ValueEnum;
 use schema::workload::Pack;
 
 use crate::export::Format;
 
-/// A tool that is stood in for.
+/// Benchmark tool whose flags, workload and report are reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Tool {
-    /// `vllm bench serve` 0.33, before it `benchmark_serving.py`.
+    /// `vllm bench serve` 0.33, formerly `benchmark_serving.py`.
     Vllm,
-    /// SGLang's `bench_serving` 0.5.
+    /// SGLang's `bench_serving` 0.5, the default for SGLang's backends.
     Sglang,
-    /// The same while it bounded the lengths of conversations.
+    /// SGLang's `bench_serving` of older versions, which bounded the lengths of conversations.
     SglangOld,
-    /// LMDeploy's `profile_restful_api.py` v0.9.2.
+    /// LMDeploy's `profile_restful_api.py` v0.9.2, the tool of published pages.
     Lmdeploy,
 }
 
-/// A kind of server, by the names that the tools have for it.
+/// Kind of server, by the names that the tools' `--backend` flag has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     Vllm,
@@ -33,7 +33,7 @@ pub enum Backend {
     LmdeployChat,
 }
 
-/// Data sets by the names that the tools have for them.
+/// Dataset, by the names that the tools' `--dataset-name` flag has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DatasetName {
     Sharegpt,
@@ -44,27 +44,27 @@ pub enum DatasetName {
     GeneratedSharedPrefix,
 }
 
-/// What a tool does by itself.
+/// Defaults of a benchmark tool.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     pub backend: Backend,
     pub dataset: DatasetName,
     pub seed: u64,
-    /// Lengths of `random`; LMDeploy's tool has none.
+    /// Default input and output lengths of `random`, in tokens; LMDeploy's tool has none.
     pub random_tokens: Option<(u64, u64)>,
     pub warmup_requests: u64,
     pub warmup_tokens_max: Option<u64>,
     pub ignore_eos: bool,
-    /// Sampling temperature; left out for the server's default.
+    /// Default sampling temperature; `None` sends none, so that the server's default applies.
     pub temperature: Option<f64>,
     pub sharegpt: Pack,
     pub random: Pack,
-    /// Its console block.
+    /// Format of the tool's console block.
     pub block: Format,
-    /// Its result file, and the same with the lists of all requests.
+    /// Format of the tool's result file, without and with the lists of all requests.
     pub result: Format,
     pub detailed: Format,
-    /// It writes its result file unasked, at the end of what is there.
+    /// True when the tool writes its result file without a flag, appending to an older one.
     pub always_appends: bool,
 }
 
@@ -116,7 +116,7 @@ const LMDEPLOY: Habits = Habits {
 };
 
 impl Tool {
-    /// What the tool does where no flag says otherwise.
+    /// Defaults of the tool.
     pub fn habits(self) -> &'static Habits {
         match self {
             Self::Vllm => &VLLM,
@@ -128,7 +128,7 @@ impl Tool {
 }
 
 impl Backend {
-    /// The tool that came with it.
+    /// Tool that supports this backend by default.
     pub fn tool(self) -> Tool {
         match self {
             Self::Vllm | Self::VllmChat | Self::Openai | Self::OpenaiChat => Tool::Vllm,
@@ -139,7 +139,7 @@ impl Backend {
         }
     }
 
-    /// The port that the tool asks by default.
+    /// Port that the tool connects to by default.
     pub fn port(self) -> u16 {
         match self.tool() {
             Tool::Vllm => 8000,
@@ -148,7 +148,7 @@ impl Backend {
         }
     }
 
-    /// The route that the tool asks on.
+    /// Route that the tool sends requests to.
     pub fn route(self) -> &'static str {
         match self {
             Self::VllmChat | Self::OpenaiChat | Self::SglangOaiChat | Self::LmdeployChat => {
@@ -159,19 +159,19 @@ impl Backend {
         }
     }
 
-    /// Route that empties the server's prefix cache, where the tools know one.
+    /// Route that resets the server's prefix cache, if the tools know one.
     pub fn flush_route(self) -> Option<&'static str> {
         matches!(self.tool(), Tool::Sglang | Tool::SglangOld).then_some("/flush_cache")
     }
 
-    /// The name that a flag gives it.
+    /// Name of the backend as a flag value.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
 impl DatasetName {
-    /// The name that a flag gives it.
+    /// Name of the dataset as a flag value.
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
