@@ -46,8 +46,8 @@ pub enum Standing {
     Closing,
     /// The answer is over, complete or failed.
     Ended {
-        /// Writes the answer of a fixed route. Returns true: the connection may carry another request.
-        reusable: bool,
+        /// True when the connection may carry another request.
+    reusable: bool,
     },
 }
 
