@@ -100,7 +100,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The same place without steps up.
-fn normal(path: &Path) -> PathBuf {
+pub fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
         match part {

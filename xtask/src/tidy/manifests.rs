@@ -1,10 +1,11 @@
 //! Who may depend on whom, on nothing in vain, and under which licences.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use super::docs::normal;
 use super::{File, Finding};
 use crate::shell::{Shell, cargo};
 
@@ -82,8 +83,13 @@ fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
     else {
         return Vec::new();
     };
-    let code = files.iter().filter(|file| file.is_rust() && file.path.starts_with(folder));
-    let code = code.filter_map(|file| file.text.as_deref());
+    // Tests may include a module from the folder of another package.
+    let own = files.iter().filter(|file| file.is_rust() && file.path.starts_with(folder));
+    let included: Vec<PathBuf> = own.clone().flat_map(included_folders).collect();
+    let others = files.iter().filter(|file| {
+        file.is_rust() && included.iter().any(|folder| file.path.starts_with(folder))
+    });
+    let code = own.chain(others).filter_map(|file| file.text.as_deref());
     let is_edge = |c: char| !(c.is_alphanumeric() || c == '_');
     let words: BTreeSet<&str> = code.flat_map(|text| text.split(is_edge)).collect();
     let mut findings = Vec::new();
@@ -100,6 +106,14 @@ fn check_use(file: &File, files: &[File]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Folders of the modules that `file` includes by a path.
+fn included_folders(file: &File) -> impl Iterator<Item = PathBuf> {
+    let paths = file.text.as_deref().unwrap_or_default().split("#[path = \"").skip(1);
+    let paths = paths.filter_map(|rest| rest.split('"').next());
+    let folder = file.path.parent().unwrap_or(Path::new(""));
+    paths.filter_map(move |path| Some(normal(&folder.join(path)).parent()?.to_owned()))
 }
 
 fn check_manifest(file: &File) -> Vec<Finding> {

@@ -3,7 +3,7 @@
 use bytemuck::NoUninit;
 
 use super::{BLOCK, LANES, Launch};
-use engine_core::DeltaNetShape;
+use engine_core::{DeltaNetLayer, DeltaNetShape};
 
 /// Keys that a thread has of one value, and of heads that are not whole warps of them.
 const KEYS: usize = 32;
@@ -36,6 +36,22 @@ pub struct DeltaNetArguments {
     pub place_stride: u32,
     /// Added to the mean square.
     pub epsilon: f32,
+}
+
+impl DeltaNetArguments {
+    /// The arguments for `layer`, where states lie `place_stride` numbers apart.
+    pub fn new<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> Self {
+        let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
+        Self {
+            key_heads: key_heads as u32,
+            value_heads: value_heads as u32,
+            key_dim: key_dim as u32,
+            value_dim: value_dim as u32,
+            taps: taps as u32,
+            place_stride,
+            epsilon: layer.epsilon,
+        }
+    }
 }
 
 /// One sequence's rows in a step, as the kernels read them.
