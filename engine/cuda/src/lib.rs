@@ -1,4 +1,4 @@
-//! The CUDA device: the operations of [`Device`](super::Device) as launches of kernels, over a driver
+//! The CUDA device: the operations of [`Device`](engine_core::Device) as launches of kernels, over a driver
 //! that may be emulated.
 //!
 //! cudarc opens the driver's library at run time and panics where there is none, so nothing of it

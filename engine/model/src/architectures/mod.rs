@@ -23,7 +23,7 @@ macro_rules! architectures {
     ($($file:ident,)*) => {
         $(mod $file;)*
 
-        /// Every architecture that [`super::load`] accepts.
+        /// Every architecture that [`Decoder::load`](crate::Decoder::load) accepts.
         pub const ARCHITECTURES: &[Architecture] = &[$($file::ARCHITECTURE,)*];
     };
 }
