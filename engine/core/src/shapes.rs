@@ -30,7 +30,7 @@ impl HostMatrix<'_> {
 }
 
 /// Rows of a stored matrix in bf16 whose numbers nobody stored: they come from a stream, as
-/// [`random_tensor`](engine_weights::random_tensor) makes them.
+/// `engine_weights::random_tensor` makes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomRows {
     /// Where the stream of the tensor begins.

@@ -28,7 +28,7 @@ pub struct Segment {
     pub state: Option<SegmentState>,
 }
 
-/// Where a segment's recurrent state is kept: a place below those of [`Model::allocate_states`].
+/// Where a segment's recurrent state is kept: a place below those of `Model::allocate_states`.
 /// A segment at position 0 begins from zero, another from what `place` holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentState {
