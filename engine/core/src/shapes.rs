@@ -31,7 +31,7 @@ impl HostMatrix<'_> {
 }
 
 /// Rows of a bf16 matrix with random weights, for models without a file. The device generates them
-/// from the pseudo-random stream that [`random_tensor`](crate::weights::random_tensor) defines, so
+/// from the pseudo-random stream that `engine_weights::random_tensor` defines, so
 /// no host memory is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomRows {

@@ -34,7 +34,7 @@ pub struct Segment {
 }
 
 /// State slots that a sequence uses in a step, below the number given to
-/// [`Model::allocate_states`]. Rows at position 0 begin from a zero state, others from the content
+/// `Model::allocate_states`. Rows at position 0 begin from a zero state, others from the content
 /// of `place`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentState {

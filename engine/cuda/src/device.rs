@@ -26,9 +26,8 @@ use super::stream::{Room, Stream};
 use super::weights::{self, Matrix, Part, Vector};
 use engine_core::batch::{check, check_states};
 use engine_core::{
-    AttentionLayer, Collective, DeltaNetLayer, DeltaNetShape, Device, DeviceError, Gate,
-    HostMatrix, KvShape, Landed, RandomRows, Rank, Rotation, Stack, StateShape, StepBatch,
-    StepRows,
+    AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape,
+    Landed, RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepRows,
 };
 
 /// Number of steps in flight while the next is planned, so that the GPU does not wait for the host.
@@ -135,19 +134,6 @@ impl Cuda {
         let arguments = Arguments::new().address(to).address(x).value(rows as u32);
         let arguments = more(arguments.value(cols as u32));
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
-    }
-}
-
-fn delta_net_arguments<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> DeltaNetArguments {
-    let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
-    DeltaNetArguments {
-        key_heads: key_heads as u32,
-        value_heads: value_heads as u32,
-        key_dim: key_dim as u32,
-        value_dim: value_dim as u32,
-        taps: taps as u32,
-        place_stride,
-        epsilon: layer.epsilon,
     }
 }
 
@@ -517,7 +503,7 @@ impl Device for Cuda {
         let (states, spans) = (state.layer(layer.index), plan.at(plan.layout.states));
         let count = plan.layout.spans;
         let constants = self.layers.delta_net(layer.index);
-        let shape = delta_net_arguments(layer, state.place_stride());
+        let shape = DeltaNetArguments::new(layer, state.place_stride());
         let arguments = Arguments::new().address(to).address(states).address(projected.bf16());
         let arguments = arguments.address(spans).address(constants).value(shape);
         // A decoding step has one row per sequence: chunks of 32 rows would be nearly empty.

@@ -1,4 +1,4 @@
-//! CUDA device: the operations of [`Device`](super::Device) as kernel launches, over a driver that
+//! CUDA device: the operations of [`Device`](engine_core::Device) as kernel launches, over a driver that
 //! tests replace by an emulated one. Also lists the GPUs of the machine.
 //!
 //! cudarc opens the driver's library at run time and panics where there is none, so every call

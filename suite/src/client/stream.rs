@@ -47,7 +47,7 @@ pub enum Standing {
     /// The answer is over, complete or failed.
     Ended {
         /// True when the connection may carry another request.
-    reusable: bool,
+        reusable: bool,
     },
 }
 

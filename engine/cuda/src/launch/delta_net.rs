@@ -4,7 +4,7 @@
 use bytemuck::NoUninit;
 
 use super::{BLOCK, LANES, Launch};
-use engine_core::DeltaNetShape;
+use engine_core::{DeltaNetLayer, DeltaNetShape};
 
 /// Keys of one value column that a thread holds in registers, and the same for heads whose sizes
 /// are not multiples of a warp.
@@ -39,6 +39,22 @@ pub struct DeltaNetArguments {
     pub place_stride: u32,
     /// Constant that the norm adds to the mean square.
     pub epsilon: f32,
+}
+
+impl DeltaNetArguments {
+    /// Arguments for `layer`, whose state slots are `place_stride` elements apart.
+    pub fn new<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> Self {
+        let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
+        Self {
+            key_heads: key_heads as u32,
+            value_heads: value_heads as u32,
+            key_dim: key_dim as u32,
+            value_dim: value_dim as u32,
+            taps: taps as u32,
+            place_stride,
+            epsilon: layer.epsilon,
+        }
+    }
 }
 
 /// One sequence's rows in a step, as the gated-delta-net kernels read them.

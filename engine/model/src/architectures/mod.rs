@@ -24,7 +24,7 @@ macro_rules! architectures {
     ($($file:ident,)*) => {
         $(mod $file;)*
 
-        /// All architectures that [`super::load`] accepts.
+        /// All architectures that [`Decoder::load`](crate::Decoder::load) accepts.
         pub const ARCHITECTURES: &[Architecture] = &[$($file::ARCHITECTURE,)*];
     };
 }
