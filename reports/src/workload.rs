@@ -6,7 +6,7 @@ use schema::scenario::SHAREGPT_REQUESTS;
 /// Workload of a published result, as far as its page states it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asked {
-    /// `sharegpt`, `random`, ...
+    /// Name of the dataset, such as `sharegpt` or `random`.
     pub dataset: Option<String>,
     pub requests: Option<u64>,
     /// Tokens per prompt and per answer, where all have one length.

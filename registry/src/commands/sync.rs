@@ -1,4 +1,4 @@
-//! `sync`: what it did, for reading.
+//! Command `sync`: synchronizes a clone with a remote and prints the result.
 
 use registry::commit::Clock;
 use registry::sync::{Means, SyncError, Synced, sync};
