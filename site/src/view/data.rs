@@ -1,10 +1,10 @@
-//! The data page: what there is for programs to read.
+//! View of the data page: files for programs.
 
 use serde::Serialize;
 
 use crate::catalog::Catalog;
 
-/// The data page.
+/// View of the data page: number of records of each kind, and the schemas.
 #[derive(Debug, Clone, Serialize)]
 pub struct DataView {
     pub runs: usize,
@@ -16,7 +16,7 @@ pub struct DataView {
 }
 
 impl DataView {
-    /// What `catalog` holds.
+    /// Builds the view of `catalog`.
     #[must_use]
     pub fn new(catalog: &Catalog) -> Self {
         Self {
