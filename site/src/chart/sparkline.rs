@@ -1,13 +1,13 @@
-//! Sparkline: a series as small as a word, for a cell of a table. Its figures stand beside it.
+//! Sparkline: a series as small as a word, for a table cell. Its figures are beside it.
 
 use super::svg::Svg;
 
-/// A series without an axis.
+/// A series without axes.
 #[derive(Debug, Clone)]
 pub struct Sparkline {
-    /// What is drawn, with its first and last figure: all that a screen reader hears.
+    /// Accessible title: what is drawn, with the first and last figure, for screen readers.
     pub title: String,
-    /// In order; `None` interrupts the line.
+    /// Values in order; `None` interrupts the line.
     pub values: Vec<Option<f64>>,
 }
 
@@ -15,11 +15,11 @@ const WIDTH: f64 = 88.0;
 const HEIGHT: f64 = 18.0;
 const EDGE: f64 = 3.0;
 
-/// A line over its whole height spans at least this share of its level, so that noise looks flat.
+/// Smallest range of the vertical axis, as a share of the highest value, so that noise looks flat.
 const SMALLEST_SPAN: f64 = 0.1;
 
 impl Sparkline {
-    /// Draws the line.
+    /// Draws the line as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(WIDTH, HEIGHT);
@@ -50,7 +50,7 @@ impl Sparkline {
     }
 }
 
-/// Draws what was gathered since the last gap.
+/// Draws the points collected since the last gap.
 fn finish(svg: &mut Svg, stretch: &mut Vec<(f64, f64)>) {
     if stretch.len() > 1 {
         svg.path("curve", stretch);
