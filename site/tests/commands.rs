@@ -1,4 +1,4 @@
-//! What the commands promise: what they print, what they write, how they end.
+//! Tests of the commands of `redline-site`: output, written files and exit codes.
 
 use std::fs;
 use std::path::Path;
