@@ -13,7 +13,7 @@ use crate::records::Registry;
 use crate::summary::{Summary, of_metric};
 use crate::table::columns;
 
-/// Error of a ranking query.
+/// Error of a ranking query: an unknown metric, a malformed limit, or no runs.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BestError {
     /// The query names a metric that does not exist.
@@ -34,9 +34,9 @@ pub enum BestError {
         "no run of `{model}` on `{hardware}`\nhint: `redline-results list` shows what there is"
     )]
     Nothing {
-        /// Id of the requested model.
+        /// Id of the model that the ranking query asks for.
         model: String,
-        /// Id of the requested hardware.
+        /// Id of the hardware that the ranking query asks for.
         hardware: String,
     },
 }
@@ -45,7 +45,7 @@ pub enum BestError {
 /// lower limit where higher values are.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    /// Metric that is limited.
+    /// Metric whose median is limited.
     pub metric: &'static Metric,
     /// Value of the limit, in the metric's unit.
     pub value: f64,
@@ -88,9 +88,9 @@ pub fn named(name: &str) -> Result<&'static Metric, BestError> {
 /// Ranking query: a model on a hardware, the metric to rank by, and limits.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// Id of the model.
+    /// Id of the model that is to be served.
     pub model: String,
-    /// Id of the hardware.
+    /// Id of the hardware to serve on.
     pub hardware: String,
     /// Scenario as `id` or `id@rev`; all scenarios where absent.
     pub scenario: Option<String>,
@@ -145,7 +145,7 @@ impl Level {
 pub struct Candidate {
     /// Cell in which the release was measured.
     pub cell: Cell,
-    /// Version of the cell's engine.
+    /// Release of the candidate: the version of its cell's engine.
     pub release: String,
     /// Name of the metric by which candidates are ranked.
     pub metric: &'static str,
@@ -189,9 +189,13 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestErro
     for run in asked {
         let record = &run.record;
         if !is_usable(record) || registry.retracted.contains_key(&record.id) {
+            // Left-out runs are counted and reported, so that a missing engine does not go
+            // unnoticed.
             answer.left_out += 1;
             continue;
         }
+        // Prompts sent as text cost the server tokenization, so such runs are a group of their
+        // own.
         let text = record.scenario.prompt_form == Some(schema::run::PromptForm::Text);
         let block = question.published.then(|| record.id.clone());
         let key = (cell_of(record), text, record.engine.release.clone(), block);

@@ -35,7 +35,7 @@ impl Retraction {
 pub struct Epoch<'a> {
     /// Start of the new series, in seconds since 1970: runs planned from here on belong to it.
     pub since_unix_s: i64,
-    /// Event that declares the epoch.
+    /// Event that declares the epoch, with its reason.
     pub event: &'a Event,
 }
 

@@ -13,7 +13,7 @@ use crate::table::plain;
 pub struct StorageRule {
     /// Id of the storage rule: `S..`.
     pub id: &'static str,
-    /// Claim that must hold.
+    /// Claim that must hold for a file of the registry, in a few words.
     pub title: &'static str,
 }
 
@@ -30,7 +30,7 @@ pub const ID: StorageRule = StorageRule { id: "S05", title: "its id is a ULID an
 /// Rule S06: records were only ever added, never changed.
 pub const HISTORY: StorageRule =
     StorageRule { id: "S06", title: "a committed record is never changed" };
-/// Rule S07: the stored findings are those that the rules give today.
+/// Rule S07: the stored findings are those that the record's own revision of the rules gives.
 pub const FINDINGS: StorageRule =
     StorageRule { id: "S07", title: "its findings are those of the rules it names" };
 /// Rule S08: the engine was built from a commit that anyone can build again.
@@ -59,7 +59,7 @@ pub const STORAGE_RULES: &[StorageRule] =
 pub struct Finding {
     /// Path of the file below `results/`.
     pub path: String,
-    /// Id of the storage rule.
+    /// Id of the storage rule that the file breaks.
     pub rule: &'static str,
     /// True when the finding makes the registry unsound; false for a remark.
     pub breach: bool,

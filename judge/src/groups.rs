@@ -23,7 +23,7 @@ pub struct GroupRule {
     pub title: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
-    /// Severity of a broken rule.
+    /// Severity of a broken rule: error or warning.
     pub level: Level,
     /// First revision of the list of rules that contains this rule.
     pub since: u32,
@@ -74,11 +74,11 @@ const NAMED: usize = 4;
 /// A quality rule that a run breaks, for display beside the run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Badge {
-    /// Id of the broken rule.
+    /// Id of the quality rule that the run breaks.
     pub rule: String,
     /// Path of the run's record, below `results/`.
     pub path: String,
-    /// Id of the run.
+    /// Id of the run that breaks the rule.
     pub run: String,
     /// Severity as a word: `error` or `warning`.
     pub level: &'static str,
@@ -93,9 +93,9 @@ pub struct Badge {
 pub struct Known<'a> {
     /// Path of the run's record, below `results/`.
     pub path: &'a str,
-    /// Id of the run.
+    /// Id of the run's record.
     pub id: &'a str,
-    /// Facts about the run.
+    /// Facts about the run by which it is compared with others.
     pub run: &'a RunFacts,
 }
 
@@ -162,6 +162,7 @@ fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) ->
         let releases: Vec<_> = releases.into_iter().collect();
         for pair in releases.windows(2) {
             let [(before, old), (_, new)] = pair else { continue };
+            // One configuration in common shows that the release itself moved nothing.
             if old.keys().any(|folder| new.contains_key(folder)) {
                 continue;
             }

@@ -19,7 +19,7 @@ pub struct RuleLine {
     pub since: Option<u32>,
     /// Records or files that the rule judges, in words.
     pub applies_to: String,
-    /// Claim that must hold.
+    /// Claim that must hold, in a few words.
     pub title: &'static str,
 }
 
@@ -50,7 +50,7 @@ pub fn rules() -> Vec<RuleLine> {
     storage.chain(over_several).chain(quality).collect()
 }
 
-/// Severity as records spell it.
+/// Severity of a quality rule as records spell it: `error` or `warning`.
 #[must_use]
 pub fn level_name(level: Level) -> &'static str {
     match level {

@@ -46,7 +46,7 @@ fn between(count: usize, share: f64, at: impl Fn(usize) -> f64) -> Option<f64> {
 /// Bins of a decoded HDR histogram, from low to high.
 #[derive(Debug)]
 pub struct Bins {
-    /// Bins that hold samples.
+    /// Bins of the histogram that hold samples.
     bins: Vec<Bin>,
     samples: u64,
 }
@@ -110,7 +110,7 @@ impl Bins {
     }
 }
 
-/// Confidence that [`samples_needed`] requires.
+/// Confidence with which [`samples_needed`] requires a quantile to be stated.
 pub const CONFIDENCE: f64 = 0.99;
 
 /// Smallest number of samples from which the `share` quantile can be stated with [`CONFIDENCE`],

@@ -18,7 +18,7 @@ pub struct Stored<T> {
     /// Index of the results folder that the record was read from, in the order in which the
     /// folders were given.
     pub root: usize,
-    /// Content of the record's file.
+    /// Content of the record's file, parsed.
     pub record: T,
 }
 
@@ -29,7 +29,7 @@ pub struct Registry {
     pub runs: Vec<Stored<RunRecord>>,
     /// Kernel records, which measure a machine's kernels.
     pub kernels: Vec<Stored<KernelRecord>>,
-    /// Campaign records.
+    /// Campaign records: plans, costs and labs.
     pub campaigns: Vec<Stored<CampaignRecord>>,
     /// Event records, which retract, annotate or waive other records afterwards.
     pub events: Vec<Stored<Event>>,

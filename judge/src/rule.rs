@@ -18,7 +18,7 @@ pub struct Rule {
     pub title: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
-    /// Severity of a broken rule.
+    /// Severity of a broken rule: error or warning.
     pub level: Level,
     /// Severity on machines without a GPU, where client and server share the cores.
     pub level_on_cpu: Level,
@@ -60,7 +60,7 @@ const WITH_FIGURES: &[Status] = &[Status::Ok, Status::Partial];
 const TIERS: &[Tier] = &[Tier::Full, Tier::Quarter, Tier::Lite];
 
 impl Scope {
-    /// Scope of every record.
+    /// Scope of rules that judge every record.
     pub const ALL: Self = Self { kinds: KINDS, statuses: STATUSES, tiers: TIERS };
     /// Scope of records with figures, whoever measured them.
     pub const FIGURES: Self = Self { statuses: WITH_FIGURES, ..Self::ALL };

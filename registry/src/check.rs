@@ -42,7 +42,7 @@ impl CheckError {
     }
 }
 
-/// Report of a check.
+/// Report of a check of the whole registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Number of files by kind: `runs`, `campaigns`, ...

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Addition {
     /// Path of the file below `results/`.
     pub path: String,
-    /// Content of the file.
+    /// Content of the file to be committed.
     pub bytes: Vec<u8>,
     /// True for a page or `README.md`, which may replace an older version.
     pub derived: bool,
@@ -148,6 +148,7 @@ fn write_commit(
     let base = tree.tree_of(head)?;
     let tree = repo.find_tree(update.create_updated(repo, &base)?)?;
     let config = repo.config()?.snapshot()?;
+    // A container often has no git identity, and a campaign must not fail at its last step.
     let name = config.get_str("user.name").unwrap_or("Redline");
     let email = config.get_str("user.email").unwrap_or("redline@localhost");
     let author = Signature::new(name, email, &Time::new(clock.unix_s, 0))?;

@@ -35,7 +35,7 @@ pub enum EventError {
     /// The cell pattern matches no run.
     #[error("no run is in a cell `{0}`\nhint: `redline-results list` shows the parts of each cell")]
     NoCell(String),
-    /// The metric does not exist.
+    /// The metric does not exist, so no waiver can name it.
     #[error("no metric `{name}`\nhint: the gated ones are {gated}")]
     NoMetric {
         /// Metric name as the user wrote it.

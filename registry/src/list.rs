@@ -71,27 +71,27 @@ pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRec
 pub struct Row {
     #[serde(skip)]
     order: ReleaseKey,
-    /// Id of the engine.
+    /// Id of the engine of the row's runs.
     pub engine: String,
-    /// Version of the engine.
+    /// Version of the engine of the row's runs.
     pub release: String,
-    /// Id of the hardware.
+    /// Id of the hardware of the row's runs.
     pub hardware: String,
-    /// Id of the model.
+    /// Id of the model of the row's runs.
     pub model: String,
-    /// Configuration slug without its hash.
+    /// Configuration slug of the row's runs, without its hash.
     pub config: String,
-    /// Scenario as `id@rev`.
+    /// Scenario of the row's runs, as `id@rev`.
     pub scenario: String,
     /// Number of runs in the row.
     pub repeats: usize,
-    /// Number of runs by status.
+    /// Number of the row's runs by status.
     pub status: BTreeMap<String, usize>,
     /// Worst validity verdict of the row's runs.
     pub validity: String,
     /// Number of the row's runs that are retracted.
     pub retracted: usize,
-    /// Ids of the row's runs.
+    /// Ids of the runs in the row.
     pub runs: Vec<String>,
 }
 
@@ -131,14 +131,14 @@ impl Filter {
     }
 }
 
-/// Run as lists show it.
+/// Run as a list shows it: id, path, facts, retraction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listed {
-    /// Id of the run.
+    /// Id of the run's record.
     pub id: String,
     /// Path of the run's record, below `results/`.
     pub path: String,
-    /// Facts about the run.
+    /// Facts about the run: engine, release, hardware, model, scenario, status.
     #[serde(flatten)]
     pub run: RunFacts,
     /// Reason for which the run was retracted, if it was; retracted runs are listed all the same.

@@ -56,6 +56,7 @@ impl WriterLock {
                 Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
             }
         }
+        // The previous owner's id may be longer than this one's.
         file.set_len(0).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
         Ok(Self { _file: file })

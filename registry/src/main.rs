@@ -183,7 +183,7 @@ fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Loads everything that `sources` contain.
+/// Loads the registry and the overlay that `sources` name.
 fn load(sources: &Sources) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();

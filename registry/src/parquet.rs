@@ -28,6 +28,7 @@ pub fn parquet(registry: &Registry, out: impl Write + Send) -> Result<()> {
     let fields: Vec<TypePtr> =
         columns.iter().map(|(name, kind)| field(name, *kind)).collect::<Result<_>>()?;
     let schema = Type::group_type_builder("runs").with_fields(fields).build()?;
+    // By default the library writes its version, so an upgrade would change the file's bytes.
     let properties = WriterProperties::builder().set_created_by("redline-results".to_owned());
     let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties.build()))?;
     let rows: Vec<Vec<Cell>> = rows(registry).collect();

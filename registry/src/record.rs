@@ -46,7 +46,7 @@ pub enum RecordError {
         /// I/O error of reading the file.
         source: io::Error,
     },
-    /// A folder cannot be read.
+    /// A folder of the staged results or the registry cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A file cannot be put into the working tree.
@@ -58,7 +58,7 @@ pub enum RecordError {
     /// The repository cannot take a commit.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
-    /// `libgit2` failed.
+    /// A call of `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
@@ -89,7 +89,7 @@ impl RecordError {
 pub struct Recorded {
     /// Hash of the new commit; that of HEAD where it contained everything already.
     pub commit: Option<String>,
-    /// Name of the checked-out branch.
+    /// Name of the branch that the records were committed on.
     pub branch: String,
     /// Paths of the new files, below the repository's root.
     pub paths: Vec<String>,

@@ -16,15 +16,15 @@ pub enum RenderError {
     /// The program that renders pages cannot be started.
     #[error("cannot start `{}`", program.display())]
     Start {
-        /// Path of the program.
+        /// Path of the program that renders pages.
         program: PathBuf,
-        /// I/O error of starting it.
+        /// I/O error of starting the program.
         source: std::io::Error,
     },
     /// The program that renders pages failed.
     #[error("`{SITE} pages` ended with {status}: {said}")]
     Ended {
-        /// Exit status of the program.
+        /// Exit status of the program that renders pages.
         status: std::process::ExitStatus,
         /// Text that it wrote to standard error.
         said: String,

@@ -29,7 +29,7 @@ pub enum RepositoryError {
     /// The folder is inside a repository, but not its root.
     #[error("`{}` lies inside a git repository\nhint: name its root, `{}`", given.display(), root.display())]
     NotRoot {
-        /// Folder that was given.
+        /// Folder that was given as the repository's root.
         given: PathBuf,
         /// Root of the repository around it.
         root: PathBuf,
@@ -37,7 +37,7 @@ pub enum RepositoryError {
     /// The repository has no working tree.
     #[error("`{}` is a bare repository\nhint: records are committed on a checked-out branch", _0.display())]
     Bare(PathBuf),
-    /// No branch is checked out.
+    /// HEAD is detached: no branch is checked out.
     #[error("HEAD is detached\nhint: check out a branch: `git switch BRANCH`")]
     Detached,
     /// A merge, rebase or similar operation is unfinished.
@@ -49,7 +49,7 @@ pub enum RepositoryError {
     /// Rendering would overwrite uncommitted changes of the user.
     #[error("{} with changes that are not committed: `{}`\nhint: commit them, or restore them with `git restore`", if paths.len() == 1 { "a rendered file" } else { "rendered files" }, paths.join("`, `"))]
     RenderedChanged {
-        /// Changed files, below the root.
+        /// Rendered files with uncommitted changes, below the repository's root.
         paths: Vec<String>,
     },
     /// `results` is a link or a file, not a folder.
@@ -78,7 +78,7 @@ pub enum RepositoryError {
         /// I/O error of reading the file.
         source: io::Error,
     },
-    /// `libgit2` failed.
+    /// A call of `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
@@ -99,7 +99,7 @@ impl RepositoryError {
 /// Branch and commit that a repository has checked out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Head {
-    /// Name of the checked-out branch.
+    /// Name of the branch that is checked out.
     pub branch: String,
     /// Hash of the branch's commit; `None` before the first commit.
     pub commit: Option<String>,

@@ -23,7 +23,7 @@ pub enum Trust {
 /// Location of a registry's index, and the program build that may use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Root of the repository.
+    /// Root of the repository that contains the registry.
     pub root: PathBuf,
     /// Name of this build of the program. An index of another build is not used, because its rules
     /// may differ.
@@ -41,14 +41,14 @@ pub struct Surveyed {
     pub blob: Oid,
     /// Facts about the file; `None` for a file that is neither a readable record nor a page.
     pub facts: Option<Facts>,
-    /// Storage findings about the file.
+    /// Findings of the storage rules about the file.
     pub findings: Vec<Finding>,
 }
 
 /// Survey of a folder laid out like `results/`, in the order of paths.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// All files, sound or not.
+    /// All files of the folder, sound or not.
     pub files: Vec<Surveyed>,
     /// Findings about entries that are not regular files.
     pub findings: Vec<Finding>,

@@ -24,6 +24,7 @@ struct Block<'a> {
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let mut results = Vec::new();
     let mut read_to = 0;
+    // The words of the title also occur in prose; only a title follows a row of `=`.
     for (title, _) in text.match_indices(TITLE).filter(|(at, _)| text[..*at].ends_with('=')) {
         let Some(block) = block_at(text, title) else {
             let why = "a `Serving Benchmark Result` without its closing line".to_owned();

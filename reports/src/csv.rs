@@ -10,7 +10,7 @@ use super::{Found, Unread};
 /// Beginning of the CSV file's head, by which the format is recognized.
 pub const HEAD: &str = "backend,dataset_name,";
 
-/// Reads every row of `text`.
+/// Reads every row of the CSV text as a result.
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let names: Vec<&str> =

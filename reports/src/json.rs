@@ -20,6 +20,7 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
         let nested = nested::read(&object, lines).or_else(|| summaries::read(&object, lines));
         return nested.unwrap_or_else(|| vec![found(&object, lines)]);
     }
+    // A text that is not one object has an object on each line.
     (1..)
         .zip(text.lines())
         .filter(|(_, line)| !line.trim().is_empty())

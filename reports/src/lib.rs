@@ -26,7 +26,7 @@ pub struct Reading {
     /// One record per result, neither judged nor sealed, in the order of the text. Its `source`
     /// names the lines.
     pub records: Vec<RunRecord>,
-    /// Results that cannot be read.
+    /// Results in the report that cannot be read.
     pub unread: Vec<Unread>,
 }
 
@@ -71,6 +71,7 @@ pub fn read(file: &str, text: &str) -> Reading {
     } else {
         console::read(&plain)
     };
+    // Over the text as published, so that anyone can compare it with the source.
     let sha256 = sha256_hex(text.as_bytes());
     let mut reading = Reading::default();
     for result in results {

@@ -8,25 +8,25 @@ use serde_json::Value;
 /// A benchmark tool, recognized by the shape of its report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// LMDeploy's `benchmark/profile_restful_api.py`.
+    /// LMDeploy's benchmark script `benchmark/profile_restful_api.py`.
     Lmdeploy,
-    /// SGLang's `bench_serving`.
+    /// SGLang's benchmark script `bench_serving`.
     Sglang,
-    /// `vllm bench serve`.
+    /// vLLM's command `vllm bench serve`.
     Vllm,
     /// guidellm, also as GPUStack prints its report.
     Guidellm,
-    /// AIPerf's JSON.
+    /// AIPerf, which writes a JSON report.
     Aiperf,
     /// llm-d, whose report format many tools' results are converted to.
     LlmD,
     /// Kubernetes' inference-perf: `summary_lifecycle_metrics.json` and those of stages.
     InferencePerf,
-    /// Hugging Face's inference-benchmarker.
+    /// Hugging Face's load generator inference-benchmarker.
     InferenceBenchmarker,
-    /// TensorRT-LLM's `trtllm-bench`.
+    /// TensorRT-LLM's command `trtllm-bench`.
     TrtllmBench,
-    /// MLCommons' endpoints: `result_summary.json`.
+    /// MLCommons' endpoints benchmark, which writes `result_summary.json`.
     Endpoints,
 }
 

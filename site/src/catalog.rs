@@ -77,11 +77,11 @@ impl<'a> Run<'a> {
 /// Key of a release's page: engine, release and hardware.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReleaseKey {
-    /// Id of the engine.
+    /// Id of the engine that the page is about.
     pub engine: String,
     /// Version of the engine, such as `v0.9.2`.
     pub release: String,
-    /// Id of the hardware.
+    /// Id of the hardware that the page is about.
     pub hardware: String,
 }
 
@@ -104,7 +104,7 @@ pub struct CellKey {
     /// Configuration slug without its hash; for an imported record, the flags that its report
     /// states.
     pub config: String,
-    /// Scenario as `id@rev`.
+    /// Scenario of the cell, as `id@rev`.
     pub scenario: String,
     pub text_prompts: bool,
     pub kind: &'static str,
@@ -132,7 +132,7 @@ impl<'a> Cell<'a> {
 /// Error: no pages can be made from the registry.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// The registry cannot be read.
+    /// The registry's folders cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The registry breaks storage rules; contains the findings.
@@ -147,7 +147,7 @@ fn lines(findings: &[Finding]) -> String {
 /// Everything in a registry, in the order of pages.
 #[derive(Debug)]
 pub struct Catalog<'a> {
-    /// Registry that the catalog groups.
+    /// Registry whose records the catalog groups.
     pub registry: &'a Registry,
     /// Runs ordered by id, which is the order in which they were planned.
     pub runs: Vec<Run<'a>>,
@@ -173,11 +173,12 @@ pub fn read(roots: &[&Path]) -> Result<Registry, CatalogError> {
 }
 
 impl<'a> Catalog<'a> {
-    /// Makes the catalog of `registry`.
+    /// Makes the catalog of `registry`, with events and newer rules applied to each run.
     #[must_use]
     pub fn of(registry: &'a Registry) -> Self {
         let mut runs: Vec<Run> =
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
+        // Imported records of different sources can share an id, so the path decides among them.
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
         let twins = twins(&registry.runs);
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }

@@ -20,7 +20,7 @@ const ENTRIES_MAX: usize = 200;
 /// Time of a feed without entries.
 const NEVER: &str = "1970-01-01T00:00:00Z";
 
-/// Entry of a feed.
+/// Entry of an Atom feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     /// Id that stays the same as long as the entry is about the same thing.

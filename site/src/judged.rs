@@ -125,6 +125,8 @@ pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
                 limits: level.limits(),
                 published,
             };
+            // A model without runs on the hardware is an error of the query, but here an empty
+            // answer.
             let Ok(answer) = best::best(catalog.registry, &question) else { continue };
             ranked.push(Ranked { level: level.name, published, answer });
         }

@@ -90,11 +90,11 @@ targets! {
 /// Place that a page is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// HTML site.
+    /// HTML site for browsers.
     Html,
-    /// Markdown twins within the site.
+    /// Markdown twins of the HTML pages within the site.
     Markdown,
-    /// Committed pages of a registry.
+    /// Committed Markdown pages of a registry, below `results/`.
     Registry,
 }
 

@@ -53,6 +53,7 @@ fn one_line(text: &str) -> String {
     for c in text.chars().take(4 * MESSAGE_MAX) {
         match c {
             '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => line.push(' '),
+            // Replaced and not removed, so that the reader sees that something was there.
             c if c.is_control() || reorders(c) => line.push('\u{fffd}'),
             c => line.push(c),
         }

@@ -19,10 +19,10 @@ const README: &str = "README.md";
 /// Error: the pages could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PagesError {
-    /// A template has a fault.
+    /// A template has a fault, which is a bug of this program.
     #[error(transparent)]
     Render(#[from] RenderError),
-    /// The registry cannot be judged.
+    /// The registry cannot be judged, so pages lack conclusions.
     #[error(transparent)]
     Judged(#[from] JudgedError),
 }
@@ -68,6 +68,7 @@ pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
     let mut written = 0;
     for (path, text) in pages {
         let file = out.join(path);
+        // Unchanged files keep their times, so that git and rsync skip them.
         if fs::read(&file).is_ok_and(|found| found == text.as_bytes()) {
             continue;
         }

@@ -190,6 +190,7 @@ fn file_of(root: &Path, path: &str) -> Response {
     let file = if found.is_dir() { inside(found.join("index.html")) } else { Some(found) };
     match file.and_then(|file| Some((kind_of(&file), fs::read(file).ok()?))) {
         Some((kind, bytes)) => {
+            // A cached file would be shown after the site was rebuilt.
             let head = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
             (head, bytes).into_response()
         }

@@ -170,10 +170,12 @@ impl Renderer {
 
     fn with<T: AsRef<str>>(templates: &[(&'static str, T)]) -> Result<Self, RenderError> {
         let mut env = Environment::new();
+        // A misspelt key must fail the rendering, not leave a gap on the page.
         env.set_undefined_behavior(UndefinedBehavior::Strict);
         let mut syntax = SyntaxConfig::builder();
         syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
         env.set_syntax(syntax.build().map_err(|error| explain(error, "syntax"))?);
+        // Only with this do errors know the source range of the key at fault.
         env.set_debug(true);
         env.set_auto_escape_callback(|name| {
             if name.ends_with(".md") { AutoEscape::Custom("md".into()) } else { AutoEscape::Html }

@@ -50,7 +50,7 @@ pub fn noise(cells: &[&Pairs<'_>], policy: &PolicyFile) -> Noise {
 /// Judgement of a metric, with the noise that it took into account.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judged {
-    /// Judgement of the metric.
+    /// Judgement of the metric: kind of verdict, stage, adjusted p-value.
     pub judgement: Judgement,
     /// Noise of the metric in log units; `None` where no release ran often enough to show any.
     pub noise: Option<f64>,
@@ -86,6 +86,7 @@ pub fn judgements(
                 });
             }
         }
+        // All at once, because Holm's correction depends on their number.
         let answers = judge(&evidence, policy);
         let answered = questions.into_iter().zip(answers);
         judged.extend(answered.map(|((key, noise), judgement)| (key, Judged { judgement, noise })));

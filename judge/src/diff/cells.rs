@@ -122,7 +122,7 @@ pub struct Cells<'a> {
 }
 
 impl<'a> Cells<'a> {
-    /// Assigns `runs` to cells.
+    /// Assigns `runs` to cells, naming each cell after its newest release.
     #[must_use]
     pub fn of(runs: impl Iterator<Item = &'a RunRecord>) -> Self {
         let mut configs: BTreeMap<Asked<'a>, (ReleaseKey, String)> = BTreeMap::new();
@@ -178,6 +178,8 @@ pub fn sort<'a>(
         if same.is_empty() {
             side(cells.entry(cell_of(run)).or_default(), is_baseline).all.push(run);
         }
+        // Its configuration is unknown, and each of these cells could be the one that it belongs
+        // to.
         for cell in same {
             side(cells.entry(cell).or_default(), is_baseline).all.push(run);
         }
@@ -215,7 +217,7 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// All runs of the block.
+    /// All runs of the block, baseline and candidate.
     pub fn runs(&self) -> impl Iterator<Item = &'a RunRecord> {
         self.baseline.iter().chain(&self.candidate).copied()
     }
@@ -228,7 +230,7 @@ impl<'a> Block<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Blocks of a stage.
+    /// Blocks of a stage of the comparison: screen or confirmation.
     #[must_use]
     pub fn of(&self, stage: Stage) -> &[Block<'a>] {
         if stage == Stage::Confirm { &self.confirm } else { &self.screen }

@@ -8,7 +8,7 @@ use super::cells::{CellRuns, workloads};
 use super::words::percent;
 use super::{estimate, flags};
 
-/// Metric whose drift is reported.
+/// Metric whose drift on the machine is reported: output throughput.
 const METRIC: &str = "output_tokens_per_s";
 
 /// Returns a sentence about how the baseline's throughput changed since the last campaign before

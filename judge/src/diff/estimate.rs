@@ -7,7 +7,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 /// Mean of two or more log ratios with its standard error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
-    /// Mean log ratio.
+    /// Mean of the log ratios of the pairs.
     pub mean: f64,
     /// Standard error of the mean: sample standard deviation over the root of the number of pairs.
     error: f64,
@@ -81,7 +81,7 @@ pub struct Estimate {
     pub effect_pct: f64,
     /// Two-sided interval of the effect in percent, at the policy's confidence.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of no effect.
+    /// Two-sided p-value of the hypothesis that there is no effect.
     pub p: Option<f64>,
     /// Minimum detectable effect in percent of as many pairs with this scatter.
     pub mde_pct: Option<f64>,

@@ -28,9 +28,9 @@ pub struct Evidence {
 /// Judgement of one metric in one cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judgement {
-    /// Kind of the verdict.
+    /// Kind of the verdict: regressed, improved, unchanged, inconclusive, and so on.
     pub kind: VerdictKind,
-    /// Stage that the comparison reached.
+    /// Stage that the comparison of the metric reached: screen or confirmation.
     pub stage: Stage,
     /// True where the screen found a candidate for a change.
     pub suspected: bool,
@@ -38,7 +38,7 @@ pub struct Judgement {
     pub p_adjusted: Option<f64>,
 }
 
-/// Direction of a suspected change.
+/// Direction of a suspected change: worse or better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Worse,

@@ -12,7 +12,7 @@ use crate::table::plain;
 /// First line of the comment, by which a comment that is to be replaced is found again.
 pub const MARKER: &str = "<!-- redline diff -->";
 
-/// Formats the comparison as Markdown.
+/// Formats a comparison of releases as a Markdown comment for a pull request.
 #[must_use]
 pub fn markdown(diff: &Diff) -> String {
     // Writing to a string cannot fail.

@@ -186,6 +186,7 @@ impl<'a> Compared<'a> {
         let blocks = cells::blocks(&runs);
         let torn = blocks.values().map(|blocks| blocks.torn).sum();
         let mut paired = blocks;
+        // A campaign all of whose blocks are torn has no pairs, so an older one is judged instead.
         paired.retain(|_, blocks| !blocks.screen.is_empty() || !blocks.confirm.is_empty());
         let campaigns = paired.keys().cloned().collect();
         let newest = paired.into_iter().next_back();
@@ -357,7 +358,7 @@ fn figure(
     Some(row(cell, metric, sides, estimate, (judgement, noise)))
 }
 
-/// Judgement that involves no statistics.
+/// Judgement that involves no statistics, for failures and cells without pairs.
 fn estimated(kind: VerdictKind) -> Judgement {
     Judgement { kind, stage: Stage::Estimate, suspected: false, p_adjusted: None }
 }

@@ -38,7 +38,8 @@ pub struct Confirmed {
     pub row: Row,
     /// One-sided p-value of "no gain", adjusted by Holm's procedure.
     pub p_adjusted: f64,
-    /// True when the gain is at least half the minimum effect and chance does not explain it.
+    /// True when the gain is confirmed: at least half the minimum effect, and not explained by
+    /// chance. Where the baseline breaks a bound, any gain counts.
     pub is_gain: bool,
 }
 
@@ -69,7 +70,7 @@ pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     screens.saturating_mul(policy.pairs_min).saturating_add(finals).saturating_mul(profiles)
 }
 
-/// `items` as `u32`, saturating.
+/// Converts a number of items to `u32`, saturating.
 pub(super) fn count(items: usize) -> u32 {
     u32::try_from(items).unwrap_or(u32::MAX)
 }
@@ -119,7 +120,7 @@ struct Exploration<'a, M> {
     /// Number of runs that the budget still allows.
     left: u32,
     runs: u32,
-    /// Number of the next block.
+    /// Number of the next block; blocks are counted over the whole lab.
     block: u32,
     /// First engine with its default flags, measured beside itself: shows whether it runs and
     /// whether it meets the bounds.
@@ -142,6 +143,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         let reference = LabFile::plain(engine);
         let candidates = first_candidates(self.lab, engine);
         let mut arms = self.screen(LabStage::Options, &reference, candidates)?;
+        // Options that did not help alone are not combined: trying every pair would cost too many
+        // runs.
         if self.lab.combine == Combine::Staged {
             let mut helped: Vec<&Arm> = arms.iter().filter(|arm| is_gain(arm)).collect();
             helped.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
@@ -171,6 +174,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
             if open.is_empty() || more == 0 {
                 continue;
             }
+            // The confirmation round is reserved: without it the lab could not recommend anything.
             if !self.may_launch(asked.len(), more) {
                 if done == 0 {
                     let reason = "the budget was spent before".to_owned();

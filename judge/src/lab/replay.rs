@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::explore::{Conclusion, explore};
 use super::outcome::{Failure, Launch, Outcomes};
 
-/// Next step of a lab.
+/// Next step of a lab: a round of runs to make, or its conclusion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Next {
@@ -36,7 +36,7 @@ pub struct Replay {
 pub struct Launches {
     /// Stage of the lab that the runs belong to.
     pub stage: LabStage,
-    /// Candidate that the runs measured.
+    /// Lab candidate that the runs measured.
     pub candidate: Candidate,
     /// Ids of the run records: outer index is the profile, inner index the repeat.
     pub runs: Vec<Vec<String>>,

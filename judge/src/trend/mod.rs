@@ -22,7 +22,7 @@ use crate::records::Registry;
 use crate::release::ReleaseKey;
 use crate::summary;
 
-/// Error of a trend query.
+/// Error of a trend query: an unknown metric.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TrendError {
     /// The filter names a metric that does not exist.
@@ -145,6 +145,7 @@ fn points(
 ) -> BTreeMap<Option<usize>, Vec<Point>> {
     type Key<'a> = (Option<usize>, ReleaseKey, Option<&'a str>);
     let mut groups: BTreeMap<Key<'_>, Vec<&RunRecord>> = BTreeMap::new();
+    // Levels are compared as logarithms, which zero does not have.
     for run in runs.iter().filter(|run| metric.value(run).is_some_and(|value| value > 0.0)) {
         // A run belongs to the epoch that was current when it was planned: its ULID holds that
         // time.
@@ -172,6 +173,7 @@ fn points(
 
 /// Appends the points of one epoch to `trend`, with segments cut where their level changes.
 fn stretch(trend: &mut Trend, metric: &Metric, points: Vec<Point>, epoch: Option<String>) {
+    // In logs a step of 5 % has the same size at any level and for any unit.
     let logs: Vec<f64> = points.iter().map(|point| point.value.ln()).collect();
     let level = |range: std::ops::Range<usize>| {
         let values: Vec<f64> = points[range].iter().map(|point| point.value).collect();

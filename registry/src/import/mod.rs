@@ -10,18 +10,18 @@ use schema::run::RunRecord;
 /// Hardware as the importing user states it, because published pages rarely do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Id of the hardware.
+    /// Id of the hardware that the results were measured on.
     pub hardware: String,
     /// Evidence for the hardware, as a sentence.
     pub evidence: String,
 }
 
-/// Result of importing one file.
+/// Result of importing one file: records, and parts that could not be read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imported {
     /// Path below `results/` and record of each result, in the order of the file.
     pub records: Vec<(PathBuf, RunRecord)>,
-    /// Results that cannot be read.
+    /// Results in the file that cannot be read, with their lines.
     pub unread: Vec<Unread>,
 }
 
@@ -39,7 +39,7 @@ pub enum ImportError {
     Seal {
         /// Name of the source file as given.
         file: String,
-        /// Reason, as a sentence.
+        /// Reason why the record has no JSON form, as a sentence.
         why: String,
     },
 }

@@ -41,7 +41,7 @@ pub enum SyncError {
         "commit {commit} is only here and changes `{path}`, and only records are moved\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
     )]
     Foreign {
-        /// Abbreviated hash of the commit.
+        /// Abbreviated hash of the commit that cannot be moved.
         commit: String,
         /// A path that the commit changes.
         path: String,
@@ -62,10 +62,10 @@ pub enum SyncError {
     /// Another clone pushed first at every attempt.
     #[error("others pushed to `{0}` each time\nhint: sync again")]
     Outrun(String),
-    /// The remote cannot be reached.
+    /// The remote cannot be reached through git.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The pages cannot be rendered.
+    /// The pages cannot be rendered after uniting the histories.
     #[error(transparent)]
     Render(#[from] RenderError),
     /// The fetched records cannot be put in place.
@@ -77,13 +77,13 @@ pub enum SyncError {
     /// Another process holds the writer lock.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A folder cannot be read.
+    /// A folder of rendered pages cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A temporary folder for the pages cannot be created.
     #[error("cannot make a folder for the pages")]
     Folder(#[source] std::io::Error),
-    /// `libgit2` failed.
+    /// A call of `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
@@ -103,10 +103,10 @@ impl SyncError {
     }
 }
 
-/// Result of a sync.
+/// Result of a sync: counts of records, commits and pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Synced {
-    /// Name of the checked-out branch.
+    /// Name of the branch that was synchronized.
     pub branch: String,
     /// Hash of the commit at which clone and remote stand.
     pub commit: Option<String>,
@@ -125,7 +125,7 @@ pub struct Synced {
 /// Inputs of a sync: repository, remote, renderer and clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Means<'a> {
-    /// Root of the repository.
+    /// Root of the repository that is synchronized.
     pub registry: &'a Path,
     /// Name or address of the remote, as git knows it.
     pub remote: &'a str,

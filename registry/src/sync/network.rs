@@ -15,7 +15,7 @@ pub enum NetworkError {
     /// The program `git` cannot be started.
     #[error("cannot start `git`\nhint: sync uses the git program for the network")]
     Start(#[source] std::io::Error),
-    /// A `git` command failed.
+    /// A `git` command ended with an error.
     #[error("`git {verb}` of `{remote}` failed: {said}")]
     Failed {
         /// Subcommand of git that failed, such as `fetch`.
@@ -30,7 +30,7 @@ pub enum NetworkError {
     Fetched(String, #[source] git2::Error),
 }
 
-/// One branch of one remote.
+/// One branch of one remote, for fetching and pushing.
 #[derive(Debug)]
 pub struct Network<'a> {
     dir: &'a Path,
@@ -63,6 +63,7 @@ impl<'a> Network<'a> {
         let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
         match self.must("push", &arguments) {
             Ok(_) => Ok(true),
+            // Git's messages are translated, so the remote's commit tells why the push failed.
             Err(error) => match self.tip()? == seen.map(|oid| oid.to_string()) {
                 true => Err(error),
                 false => Ok(false),

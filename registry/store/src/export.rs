@@ -10,13 +10,13 @@ use judge::{Registry, Stored};
 /// Type of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CellKind {
-    /// Text.
+    /// Column of text.
     Text,
-    /// Boolean.
+    /// Column of booleans.
     Flag,
-    /// Unsigned integer.
+    /// Column of unsigned integers.
     Integer,
-    /// Floating-point number.
+    /// Column of floating-point numbers.
     Number,
 }
 
@@ -25,11 +25,11 @@ pub enum CellKind {
 pub enum Cell {
     /// Value that the record does not know.
     Missing,
-    /// Text.
+    /// Text, unquoted.
     Text(String),
-    /// Boolean.
+    /// Boolean, such as whether the run is retracted.
     Flag(bool),
-    /// Unsigned integer.
+    /// Unsigned integer, such as the number of a block.
     Integer(u32),
     /// Floating-point number, in the unit that the column's name ends in.
     Number(f64),

@@ -19,7 +19,7 @@ use judge::finding::{Finding, LAYOUT};
 pub struct StoreError {
     /// Path of the folder or file.
     pub path: PathBuf,
-    /// I/O error of reading it.
+    /// I/O error of reading the folder or file.
     #[source]
     pub source: io::Error,
 }

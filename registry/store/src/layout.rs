@@ -3,19 +3,19 @@
 /// Kind of a file below `results/`, derived from its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
-    /// Record of a measured run.
+    /// Record of a measured run: `runs/.../ULID.json`.
     Run,
-    /// Kernel record of a machine.
+    /// Kernel record of a machine: `kernels/.../ULID.json`.
     Kernels,
-    /// Campaign record.
+    /// Campaign record: `campaigns/YEAR/ULID.json`.
     Campaign,
-    /// Event record.
+    /// Event record: `events/YEAR/ULID.toml`.
     Event,
     /// Record of a figure published elsewhere.
     Import,
-    /// Page, rendered from the records.
+    /// Page, rendered from the records: `pages/.../NAME.md`.
     Page,
-    /// `README.md`, rendered from the records.
+    /// `README.md` of the registry, rendered from the records.
     Readme,
     /// Temporary file of a writer that was stopped; never read.
     Leftover,
@@ -23,7 +23,7 @@ pub enum FileKind {
     Stray,
 }
 
-/// Folders whose files are append-only.
+/// Folders of `results/` whose files are append-only.
 pub const RECORD_FOLDERS: &[&str] = &["campaigns", "events", "imports", "kernels", "runs"];
 
 impl FileKind {
@@ -72,13 +72,13 @@ pub fn in_record_folder(path: &str) -> bool {
 /// themselves where it matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunParts {
-    /// Id of the engine.
+    /// Id of the engine whose runs pass.
     pub engine: Option<String>,
-    /// Id of the hardware.
+    /// Id of the hardware whose runs pass.
     pub hardware: Option<String>,
-    /// Id of the model.
+    /// Id of the model whose runs pass.
     pub model: Option<String>,
-    /// Scenario as `id` or `id@rev`.
+    /// Scenario whose runs pass, as `id` or `id@rev`.
     pub scenario: Option<String>,
 }
 

@@ -18,6 +18,7 @@ pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<
     let take = || {
         let mut done = Vec::new();
         loop {
+            // Threads take batches and not fixed shares, because files differ much in size.
             let start = next.fetch_add(BATCH, Ordering::Relaxed);
             let Some(batch) = items.get(start..items.len().min(start + BATCH)) else { break };
             if batch.is_empty() {

@@ -24,13 +24,13 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 /// A parsed file of the registry, by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parsed {
-    /// Run record, measured or imported.
+    /// Parsed run record, measured or imported.
     Run(Box<RunRecord>),
-    /// Kernel record of a machine.
+    /// Parsed kernel record of a machine.
     Kernels(Box<KernelRecord>),
-    /// Campaign record.
+    /// Parsed campaign record.
     Campaign(CampaignRecord),
-    /// Event record.
+    /// Parsed event record.
     Event(Event),
     /// Page or `README.md`, which is rendered from the records.
     Derived,

@@ -25,12 +25,12 @@ pub struct BarGroup {
     pub bars: Vec<Bar>,
 }
 
-/// A chart of grouped bars.
+/// Bar chart: groups of horizontal bars with a common axis.
 #[derive(Debug, Clone)]
 pub struct Bars {
     pub title: String,
     pub description: String,
-    /// Unit of the axis.
+    /// Unit of the horizontal axis.
     pub unit: String,
     pub groups: Vec<BarGroup>,
 }
@@ -46,7 +46,7 @@ const TOP: f64 = 2.0;
 const VALUE_ROOM: f64 = 104.0;
 
 impl Bars {
-    /// Draws the chart as SVG.
+    /// Draws the bar chart as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let row = self.row();

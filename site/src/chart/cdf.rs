@@ -4,7 +4,7 @@ use super::scale::Scale;
 use super::svg::{Anchor, Svg};
 use super::{WIDTH, x_axis};
 
-/// One distribution.
+/// Curve of one cumulative distribution.
 #[derive(Debug, Clone)]
 pub struct Curve {
     pub label: String,
@@ -14,7 +14,7 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A chart of cumulative distributions.
+/// Chart of cumulative latency distributions, one curve per latency.
 #[derive(Debug, Clone)]
 pub struct Cdf {
     pub title: String,
@@ -27,7 +27,7 @@ const TOP: f64 = 28.0;
 const BOTTOM: f64 = 188.0;
 
 impl Cdf {
-    /// Draws the chart as SVG.
+    /// Draws the distributions as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(WIDTH, BOTTOM + 34.0);

@@ -4,7 +4,7 @@ use super::scale::Scale;
 use super::svg::{Anchor, Svg};
 use super::{Mark, WIDTH, fitted, x_axis};
 
-/// Repeats of one row.
+/// Row of a dot-and-whisker chart: the repeats of one scenario.
 #[derive(Debug, Clone)]
 pub struct DotRow {
     pub label: String,
@@ -16,7 +16,7 @@ pub struct DotRow {
     pub mark: Mark,
 }
 
-/// A dot-and-whisker chart.
+/// Dot-and-whisker chart of repeats around their median.
 #[derive(Debug, Clone)]
 pub struct Dots {
     pub title: String,
@@ -31,7 +31,7 @@ const TOP: f64 = 4.0;
 const NARROWEST_PCT: f64 = 2.0;
 
 impl Dots {
-    /// Draws the chart as SVG.
+    /// Draws the dot-and-whisker chart as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));

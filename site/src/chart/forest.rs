@@ -12,7 +12,7 @@ pub enum ForestMark {
     Worse,
     /// Confirmed effect that is not a regression.
     Solid,
-    /// Effect that is not claimed.
+    /// Effect that no verdict claims, drawn hollow.
     Hollow,
 }
 
@@ -28,7 +28,7 @@ pub struct ForestRow {
     pub mark: ForestMark,
 }
 
-/// A forest plot.
+/// Forest plot of effects with intervals, one per row.
 #[derive(Debug, Clone)]
 pub struct Forest {
     pub title: String,
@@ -44,7 +44,7 @@ const TOP: f64 = 4.0;
 const WIDEST_PCT: f64 = 50.0;
 
 impl Forest {
-    /// Draws the chart as SVG.
+    /// Draws the forest plot as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));

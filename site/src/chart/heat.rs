@@ -23,7 +23,7 @@ pub struct HeatRow {
     pub cells: Vec<HeatCell>,
 }
 
-/// A heat table.
+/// Heat table of changes: rows by columns.
 #[derive(Debug, Clone)]
 pub struct Heat {
     pub title: String,

@@ -41,7 +41,7 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// CSS class of the mark.
+    /// CSS class by which the style sheet colors the mark.
     fn class(self) -> &'static str {
         match self {
             Self::Color => "color",

@@ -22,7 +22,7 @@ pub struct ParetoSeries {
     pub points: Vec<ParetoPoint>,
 }
 
-/// A Pareto chart.
+/// Pareto chart of several series, more being better on both axes.
 #[derive(Debug, Clone)]
 pub struct Pareto {
     pub title: String,

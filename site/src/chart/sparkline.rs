@@ -2,7 +2,7 @@
 
 use super::svg::Svg;
 
-/// A series without axes.
+/// Sparkline: a series of values without axes.
 #[derive(Debug, Clone)]
 pub struct Sparkline {
     /// Accessible title: what is drawn, with the first and last figure, for screen readers.
@@ -19,7 +19,7 @@ const EDGE: f64 = 3.0;
 const SMALLEST_SPAN: f64 = 0.1;
 
 impl Sparkline {
-    /// Draws the line as SVG.
+    /// Draws the sparkline as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(WIDTH, HEIGHT);

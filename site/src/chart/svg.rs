@@ -27,7 +27,7 @@ const SHAPES: [&[(f64, f64)]; 6] = [
 /// Number of series that have a color and a shape of their own.
 pub const SERIES: usize = SHAPES.len();
 
-/// A drawing in progress.
+/// SVG drawing in progress: its elements and its size.
 #[derive(Debug)]
 pub struct Svg {
     body: String,

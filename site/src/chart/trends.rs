@@ -14,7 +14,7 @@ pub struct TrendPoint {
     /// Lower and upper end of the runs' range; `None` for a single run.
     pub range: Option<(f64, f64)>,
     pub mark: Mark,
-    /// Tooltip of the point.
+    /// Tooltip of the point: release, value and number of runs.
     pub text: String,
     /// Address that the point links to, escaped for markup.
     pub address: Option<String>,
@@ -37,7 +37,7 @@ pub struct Break {
     pub epoch: bool,
     /// True for a change of level for the worse.
     pub worse: bool,
-    /// Tooltip of the break.
+    /// Tooltip of the break: reason of the epoch, or size of the change.
     pub text: String,
 }
 
@@ -51,7 +51,7 @@ pub struct TrendPanel {
     pub breaks: Vec<Break>,
 }
 
-/// A chart of trends.
+/// Chart of trends: one panel per metric.
 #[derive(Debug, Clone)]
 pub struct Trends {
     pub title: String,

@@ -18,7 +18,7 @@ pub enum Tone {
     Loud,
     /// The figure needs a second look.
     Firm,
-    /// Additional information.
+    /// The badge gives additional information.
     Soft,
 }
 
@@ -41,7 +41,7 @@ pub struct Finding {
     pub count: usize,
     /// Extent of the finding: `3 of 3`.
     pub runs: String,
-    /// Claim of the rule.
+    /// Claim of the broken rule.
     pub title: String,
     pub detail: String,
 }

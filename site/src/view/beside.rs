@@ -35,7 +35,7 @@ pub struct Beside {
     pub shared: Vec<String>,
     /// True when some row has further parts of a configuration.
     pub distinct: bool,
-    /// Badges that every row has.
+    /// Badges that all rows share, shown once above the tables.
     pub common: Vec<Badge>,
     pub tables: Vec<Table>,
     pub charts: Vec<Chart>,

@@ -14,7 +14,7 @@ use crate::catalog::Catalog;
 use crate::link::Target;
 use crate::{format, order, outside};
 
-/// View of a hardware.
+/// View of a hardware's page.
 #[derive(Debug, Clone, Serialize)]
 pub struct ByHardware {
     pub hardware: String,

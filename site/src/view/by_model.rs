@@ -10,7 +10,7 @@ use crate::catalog::{self, Catalog};
 use crate::link::Target;
 use crate::outside;
 
-/// View of a model.
+/// View of a model's page.
 #[derive(Debug, Clone, Serialize)]
 pub struct ByModel {
     pub model: String,

@@ -13,7 +13,7 @@ use crate::format::{self, Scale};
 use crate::link::Target;
 use crate::{order, outside, questions};
 
-/// View of a scenario.
+/// View of a scenario's page.
 #[derive(Debug, Clone, Serialize)]
 pub struct ByScenario {
     pub scenario: String,

@@ -20,7 +20,7 @@ const LATENCIES: [(&str, &str, char); 4] = [
 /// Quantiles at which a distribution is listed in the chart's table.
 const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 
-/// Legend of the marks' appearance.
+/// Legend for the color and shape of marks in charts.
 const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
 
 /// Returns the charts of one model in one configuration.
@@ -114,6 +114,7 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     let launches = cell.counted().count();
     let caption = format!(
         "Share of samples up to each latency, {} pooled.",
+        // `counted` only appends an `s`.
         super::release::counted(launches, "launch").replace("launchs", "launches")
     );
     let cdf = Cdf { title: title.clone(), description: caption.clone(), curves };

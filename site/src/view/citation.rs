@@ -13,7 +13,7 @@ pub struct Citation {
     pub bibtex: String,
 }
 
-/// Builds the citation of `run`.
+/// Builds the citation of a run in both forms.
 #[must_use]
 pub fn of(run: &Run) -> Citation {
     let record = run.record;

@@ -24,7 +24,7 @@ const METRIC: &str = "total_tokens_per_s";
 /// report a lab.
 const OPTIONS_MIN: usize = 3;
 
-/// View of a report's options.
+/// View of the options that a published report tries.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimsView {
     pub report: Related,
@@ -121,7 +121,7 @@ pub fn related(report: &Report) -> Related {
 }
 
 impl ClaimsView {
-    /// Builds the view of `report`.
+    /// Builds the view of the options of `report`.
     #[must_use]
     pub fn new(catalog: &Catalog, report: &Report) -> Self {
         let source = format!("{} {}", report.source, report.file);

@@ -34,7 +34,7 @@ impl Shared {
         outside::message(&parts.join(" "))
     }
 
-    /// Shared parts, cleaned for display.
+    /// Shared parts of the configurations, cleaned for display.
     #[must_use]
     pub fn shown(&self) -> Vec<String> {
         self.0.iter().map(|part| outside::name(part)).collect()

@@ -17,7 +17,7 @@ pub struct CorrectionsView {
     pub pager: Vec<PartLink>,
 }
 
-/// Line about one event.
+/// Line about one event: time, kind, subject, reason, runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct EventLine {
     pub id: String,

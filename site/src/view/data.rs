@@ -11,12 +11,12 @@ pub struct DataView {
     pub kernels: usize,
     pub campaigns: usize,
     pub events: usize,
-    /// Names of the JSON Schemas.
+    /// Names of the JSON Schemas that the site offers.
     pub schemas: Vec<String>,
 }
 
 impl DataView {
-    /// Builds the view of `catalog`.
+    /// Counts the records of `catalog` and lists the schemas.
     #[must_use]
     pub fn new(catalog: &Catalog) -> Self {
         Self {

@@ -28,7 +28,7 @@ pub struct Pair {
     pub candidate: String,
 }
 
-/// View of a comparison.
+/// View of the page that compares two releases on a hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct DiffView {
     pub engine: String,
@@ -92,7 +92,7 @@ pub struct DiffModel {
     pub remarks: Vec<(String, String)>,
     /// Flags that differ because a command sets them.
     pub changed: Vec<ChangedFlag>,
-    /// Defaults that the candidate moved.
+    /// Flags whose default the candidate moved, without any command naming them.
     pub moved: Vec<ChangedFlag>,
     /// Rows of release-blocking metrics; `informing` has those of other metrics.
     pub gating: Vec<DiffRow>,
@@ -145,7 +145,7 @@ pub struct DiffRow {
 }
 
 impl Pair {
-    /// Target of the comparison's page.
+    /// Target of the page that compares the pair.
     #[must_use]
     pub fn target(&self) -> Target {
         Target::Diff {
@@ -156,7 +156,7 @@ impl Pair {
         }
     }
 
-    /// Link to the comparison's page.
+    /// Link to the page that compares the pair.
     #[must_use]
     pub fn related(&self) -> Related {
         let text =

@@ -31,7 +31,7 @@ pub struct Fact {
     pub code: bool,
 }
 
-/// Facts under one heading.
+/// Group of facts under one heading.
 #[derive(Debug, Clone, Serialize)]
 pub struct FactGroup {
     pub title: String,
@@ -80,7 +80,7 @@ pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
     ]
 }
 
-/// Facts about the machine alone.
+/// Group of facts about the machine alone.
 #[must_use]
 pub fn machine_group(runs: &[&Run]) -> FactGroup {
     FactGroup { title: "Machine".into(), facts: machine(runs) }

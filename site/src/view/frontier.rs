@@ -273,6 +273,7 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
 
 /// Pareto dominance: true when `a` is better than `b` in speed or throughput and worse in neither.
 fn beats(a: (f64, f64), b: (f64, f64)) -> bool {
+    // Equal points do not dominate each other, or both would be hidden.
     a.0 >= b.0 && a.1 >= b.1 && a != b
 }
 

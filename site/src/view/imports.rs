@@ -35,7 +35,7 @@ pub struct ImportsView {
     pub repeated: usize,
 }
 
-/// Line about one imported file.
+/// Line about one imported file: source, extent, engines, hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReportLine {
     pub source: Related,
@@ -46,7 +46,7 @@ pub struct ReportLine {
     pub found: String,
 }
 
-/// View of one imported report.
+/// View of the page of one imported report.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReportView {
     pub source: String,
@@ -56,7 +56,7 @@ pub struct ReportView {
     pub sha256: String,
     pub tool: String,
     pub definitions: Vec<(String, String)>,
-    /// Evidence for the claimed hardware.
+    /// Evidence for the hardware that the report is said to be measured on.
     pub evidence: Vec<String>,
     pub extent: String,
     pub findings: Vec<Finding>,
@@ -93,7 +93,7 @@ pub struct Report<'a, 'b> {
 }
 
 impl Report<'_, '_> {
-    /// Target of the report's page.
+    /// Target of the page of the imported report.
     #[must_use]
     pub fn target(&self) -> Target {
         Target::Report { source: self.source.clone(), file: self.file.clone() }

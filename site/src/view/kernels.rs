@@ -58,6 +58,8 @@ impl KernelsView {
             hardware: name(|record| &record.hardware.id),
             records: records
                 .iter()
+                // Paths end in ids, which begin with their time: the reverse order is newest
+                // first.
                 .rev()
                 .flat_map(|stored| pieces(view(&stored.path, &stored.record)))
                 .collect(),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::words;
 
-/// View of the method page.
+/// View of the method page: metrics, rules, verdicts, service levels.
 #[derive(Debug, Clone, Serialize)]
 pub struct MethodView {
     pub metrics: Vec<MetricFamily>,
@@ -36,7 +36,7 @@ pub struct MetricFamily {
     pub floor: String,
 }
 
-/// Line about a quality rule.
+/// Line about a quality rule on the method page.
 #[derive(Debug, Clone, Serialize)]
 pub struct RuleLine {
     pub id: &'static str,
@@ -46,7 +46,7 @@ pub struct RuleLine {
     pub scope: String,
 }
 
-/// Line about a storage rule.
+/// Line about a storage rule on the method page.
 #[derive(Debug, Clone, Serialize)]
 pub struct StorageLine {
     pub id: &'static str,

@@ -19,7 +19,7 @@ use crate::{format, outside, questions};
 pub struct ModelView {
     pub model: String,
     pub anchor: String,
-    /// Configuration slug.
+    /// Configuration slug of the servers.
     pub config: String,
     /// Hashes of the full configurations behind the slug.
     pub config_hashes: Vec<String>,

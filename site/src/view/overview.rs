@@ -21,10 +21,10 @@ use crate::judged::{self, Judged};
 use crate::link::Target;
 use crate::{order, outside, pages};
 
-/// Metric of the overview's matrices.
+/// Metric that the overview's matrices show: output throughput.
 const METRIC: &str = "output_tokens_per_s";
 
-/// View of the overview.
+/// View of the overview, the site's first page.
 #[derive(Debug, Clone, Serialize)]
 pub struct OverviewView {
     pub runs: usize,
@@ -54,7 +54,7 @@ pub struct Best {
 pub struct BestRow {
     pub model: Related,
     pub hardware: Related,
-    /// True for figures published elsewhere.
+    /// True when the row's figures were published elsewhere and not measured.
     pub claimed: bool,
     pub measured: String,
     pub levels: Vec<Option<BestAt>>,
@@ -112,7 +112,7 @@ pub struct Progress {
 pub struct Matrix {
     pub head: Head,
     pub scenarios: Vec<String>,
-    /// Badges that every row has.
+    /// Badges that all rows of the matrix share.
     pub common: Vec<Badge>,
     pub rows: Vec<MatrixRow>,
 }
@@ -193,6 +193,7 @@ fn best(catalog: &Catalog) -> Best {
         .collect();
     places.sort_by(|a, b| order::natural(a.0, b.0).then_with(|| order::natural(a.1, b.1)));
     places.dedup();
+    // Each ranking reads every run of the registry, so they are made in parallel.
     let rows = spread::map(&places, |(model, hardware)| {
         let ranked = judged::best(catalog, model, hardware);
         let row = |published| best_row(model, hardware, &ranked, published);
@@ -349,7 +350,7 @@ impl Progress {
 }
 
 impl Matrix {
-    /// Builds the matrix of `cells`.
+    /// Builds the matrix of output throughput from `cells`.
     #[must_use]
     pub fn new(cells: &[Cell]) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();

@@ -13,7 +13,7 @@ use crate::format::Scale;
 use crate::link::{self, Target};
 use crate::outside;
 
-/// Metrics of the summary table.
+/// Metrics that are columns of a release's summary table.
 pub const SUMMARY: [&str; 6] = [
     "requests_per_s",
     "output_tokens_per_s",
@@ -48,7 +48,7 @@ pub struct ReleaseView {
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
     pub heads: Vec<Head>,
-    /// Badges that every row has.
+    /// Badges that all rows of the table share.
     pub common: Vec<Badge>,
     pub rows: Vec<Row>,
 }

@@ -17,7 +17,7 @@ use crate::chart::Chart;
 use crate::link::Target;
 use crate::{format, outside, pages};
 
-/// View of one run.
+/// View of the page of one run.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunView {
     pub id: String,
@@ -75,7 +75,7 @@ pub struct LatencyLine {
     pub figures: Vec<Figure>,
 }
 
-/// Finding of one rule.
+/// Finding of one quality rule about the run.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckLine {
     pub rule: String,
@@ -90,7 +90,7 @@ pub struct CheckLine {
 }
 
 impl RunView {
-    /// Builds the view of `run`.
+    /// Builds the view of the page of `run`.
     #[must_use]
     pub fn new(run: &Run) -> Self {
         let record = run.record;
@@ -230,6 +230,7 @@ const MAP_MAX: usize = 120;
 fn json(record: &RunRecord) -> String {
     let mut value = serde_json::to_value(record).unwrap_or(Value::Null);
     shorten(&mut value);
+    // Pages must not depend on the order of fields in the program.
     value.sort_all_objects();
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     outside::block(&text)

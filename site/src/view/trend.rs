@@ -173,6 +173,7 @@ fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary
     let metric = by_name(&trend.metric)?;
     let values = runs
         .iter()
+        // An epoch can split a release into several points: this one begins at its first run.
         .filter(|run| run.engine.release == point.release && run.id >= point.run)
         .filter(|run| run.campaign.as_ref().map(|slot| &slot.id) == point.campaign.as_ref())
         .filter_map(|run| metric.value(run).filter(|value| *value > 0.0));

@@ -106,7 +106,7 @@ pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<Stri
         .collect()
 }
 
-/// Words for a verdict.
+/// Words for the kind of a verdict.
 #[must_use]
 pub fn verdict(verdict: VerdictKind) -> &'static str {
     match verdict {

@@ -28,7 +28,7 @@ pub struct ConclusionView {
     /// Title of the recommended configuration; empty where the baseline itself is recommended.
     pub recommended: String,
     pub rows: Vec<ProfileRow>,
-    /// Gain over all profiles.
+    /// Gain of the recommended configuration over all profiles.
     pub gain: String,
     pub interval: String,
     /// Rows of metrics that the objective does not count.

@@ -28,7 +28,7 @@ use crate::outside;
 pub use conclusion::ConclusionView;
 pub use section::Section;
 
-/// A lab with its runs.
+/// A lab campaign with its replay and its runs.
 #[derive(Debug)]
 pub struct Lab<'a> {
     path: &'a str,
@@ -42,7 +42,7 @@ pub struct Lab<'a> {
     by_id: BTreeMap<&'a str, &'a Run<'a>>,
 }
 
-/// View of a lab's page.
+/// View of the page of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct LabView {
     pub lab: String,
@@ -60,7 +60,7 @@ pub struct LabView {
     pub unexplored: Vec<String>,
     pub environment: Vec<FactGroup>,
     pub campaign: Related,
-    /// Command that repeats the lab.
+    /// Command that runs the lab again.
     pub repeat: String,
     /// False on further parts of the page, which contain only sections.
     pub is_first: bool,
@@ -103,7 +103,7 @@ pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
 }
 
 impl<'a> Lab<'a> {
-    /// Target of the lab's page.
+    /// Target of the page of the lab.
     #[must_use]
     pub fn target(&self) -> Target {
         Target::Lab { lab: self.asked.id.clone(), campaign: self.campaign.id.clone() }

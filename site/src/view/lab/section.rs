@@ -161,7 +161,7 @@ fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Secti
     entries.chunks(most).enumerate().map(piece).collect()
 }
 
-/// Groups `sections` into pages.
+/// Groups sections into pages of at most `LINES_MAX` chart lines.
 #[must_use]
 pub fn paged(sections: Vec<Section>, profiles: usize) -> Vec<Vec<Section>> {
     let mut pages: Vec<Vec<Section>> = vec![Vec::new()];

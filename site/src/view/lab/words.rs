@@ -19,7 +19,7 @@ pub fn stage(stage: LabStage) -> &'static str {
     }
 }
 
-/// Formats a gain: `+3.2 %`.
+/// Formats a gain in percent: `+3.2 %`; `-` without an effect.
 pub fn gain(effect: Option<&Effect>) -> String {
     effect
         .map_or_else(|| "-".to_owned(), |effect| format!("{} %", format::percent(effect.gain_pct)))
