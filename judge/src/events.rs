@@ -53,6 +53,7 @@ pub fn retractions(
     // other.
     standing.sort_by(|a, b| b.id.cmp(&a.id));
     for event in standing {
+        // A retraction that was itself retracted has no effect.
         if retracted.contains_key(&event.id) {
             continue;
         }

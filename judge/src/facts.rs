@@ -56,6 +56,7 @@ pub struct Broken {
 pub fn run_facts(record: &RunRecord) -> RunFacts {
     let figures = record.metrics.as_ref().map(|metrics| (metrics, &record.histograms));
     let stored = record.checks.iter().map(|check| (check.clone(), false));
+    // A record stores findings of its own revision only; newer rules are applied on reading.
     let later = crate::findings_later(record).into_iter().map(|check| (check, true));
     let broken = stored.chain(later).filter(|(check, _)| !check.ok);
     let believed =

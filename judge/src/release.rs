@@ -13,6 +13,7 @@ impl ReleaseKey {
     #[must_use]
     pub fn of(name: &str) -> Self {
         let (core, suffix) = name.split_once('-').map_or((name, None), |(a, b)| (a, Some(b)));
+        // Parts that are no numbers count as zero; the name decides among equal ones.
         let numbers = core.trim_start_matches('v').split('.').map(|n| n.parse().unwrap_or(0));
         Self { numbers: numbers.collect(), released: suffix.is_none(), name: name.to_owned() }
     }

@@ -17,6 +17,7 @@ pub fn of(values: &[f64]) -> Option<Summary> {
     let median = median(values)?;
     let mean = sorted.iter().sum::<f64>() / n as f64;
     let squares: f64 = sorted.iter().map(|value| (value - mean).powi(2)).sum();
+    // Divided by n - 1, because the repeats are a sample of all possible runs.
     let cv = (n > 1 && mean != 0.0).then(|| (squares / (n - 1) as f64).sqrt() / mean.abs());
     Some(Summary { n, median, min, max, mean, cv })
 }

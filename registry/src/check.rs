@@ -104,6 +104,7 @@ fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u6
         report.storage.extend(file.findings.iter().cloned());
         let Some(facts) = &file.facts else { continue };
         *report.files.entry(facts.kind.clone()).or_default() += 1;
+        // Ids of imported records come from their file's hash, so two sources may share one.
         let Some(id) = facts.id.as_deref().filter(|_| !file.path.starts_with("imports/")) else {
             continue;
         };

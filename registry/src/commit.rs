@@ -89,6 +89,7 @@ pub(crate) fn commit(
             Err(error) => return Err(error.into()),
         }
     }
+    // A lock that outlasted all attempts is named, so that the user can remove it.
     tree.no_lock_stays(&tree.tip()?.0)?;
     Err(RecordError::Contention)
 }

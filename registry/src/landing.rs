@@ -150,6 +150,7 @@ fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
     file.write_all(first)?;
     watch("a file is half written");
     file.write_all(second)?;
+    // Renamed before the data is on the disk, a record could be empty after a power failure.
     file.sync_all()?;
     watch("a file is whole, under another name");
     Ok(())

@@ -141,6 +141,8 @@ pub fn record_watched(
                 let future = parsed.id().and_then(|id| {
                     storage::from_the_future(&path, id, clock.unix_s.unsigned_abs() * 1_000)
                 });
+                // A new record with a future id would sort behind all later ones, so it is
+                // refused.
                 findings.extend(future.map(|remark| Finding { breach: true, ..remark }));
                 let derived = parsed == Parsed::Derived;
                 additions.push(Addition { path, bytes, derived });

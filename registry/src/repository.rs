@@ -146,6 +146,7 @@ impl WorkTree {
             let source = |source| RepositoryError::File { path: path.to_owned(), source };
             fs::canonicalize(path).map_err(source)
         };
+        // In canonical form, since either path may go through links.
         if same(&root)? != same(dir)? {
             return Err(RepositoryError::NotRoot { given, root });
         }
@@ -177,6 +178,7 @@ impl WorkTree {
         }
         demands::refuse(self)?;
         self.wait_for_index()?;
+        // A link in place of the folder would lead the writes out of the repository.
         let results = self.results();
         match fs::symlink_metadata(&results) {
             Ok(found) if !found.is_dir() => return Err(RepositoryError::NoFolder(results)),

@@ -100,6 +100,7 @@ fn survey(
         return Ok(known(found, blob));
     }
     let bytes = listing.read(path)?;
+    // The zero id matches no indexed file, so a failed hash costs time only.
     let blob = Oid::hash_object(ObjectType::Blob, &bytes).unwrap_or(Oid::ZERO_SHA1);
     if let Some(found) = index.by_blob(path, &blob.to_string()) {
         return Ok(known(found, blob));

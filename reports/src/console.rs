@@ -45,6 +45,7 @@ fn block_at(text: &str, title: usize) -> Option<Block<'_>> {
     let start = start + text[start..].bytes().take_while(|byte| *byte == b'=').count();
     let end = start + text[start..].find(RULE)?;
     let close = end + text[end..].bytes().take_while(|byte| *byte == b'=').count();
+    // A row of `=` that opens the next block does not close this one.
     let closes = !text[close..].starts_with(TITLE);
     closes.then(|| Block { body: &text[start..end], start, end: close })
 }

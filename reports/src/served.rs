@@ -115,6 +115,7 @@ fn command_above(before: &str) -> Option<Served> {
     if !same_section(before, start) {
         return None;
     }
+    // Words before the command, such as `docker run` and its mounts, concern the machine only.
     let first = COMMANDS.iter().filter_map(|(words, _)| before[start..end].find(words)).min()?;
     let words: Vec<&str> =
         before[start + first..end].split_whitespace().filter(|word| *word != "\\").collect();

@@ -63,6 +63,7 @@ fn from_command(text: &str) -> Option<Asked> {
     Some(Asked {
         dataset: flag("--dataset-name").map(str::to_owned),
         requests: number("--num-prompts"),
+        // Only with a range ratio of 1 do all requests have these lengths.
         tokens: lengths.filter(|_| ratio == Some(1.0)),
         model: quoted_argument(&text[at..], "model"),
         rate: None,

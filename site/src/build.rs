@@ -31,6 +31,7 @@ struct Site {
 /// A template has a fault, or a file cannot be read or written.
 pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path) -> Result<()> {
     let folder = beside(out, "new")?;
+    // An earlier build may have been stopped and left its folder.
     remove(&folder)?;
     let site = Site { folder };
     for (path, text) in ASSETS {

@@ -265,6 +265,7 @@ fn twins(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
     let mut twins = BTreeMap::new();
     for record in runs.iter().map(|stored| &stored.record) {
         let (Some(source), Some(metrics)) = (&record.source, &record.metrics) else { continue };
+        // Compared as text, because a copy repeats every printed digit.
         let Ok(figures) = serde_json::to_string(metrics) else { continue };
         match seen.get(&(source.sha256.as_str(), figures.clone())) {
             Some(first) => drop(twins.insert(record.id.as_str(), *first)),
@@ -343,6 +344,7 @@ pub fn config_parts(record: &RunRecord) -> Vec<String> {
     let server = record.server.as_ref();
     let mut parts = vec![format!("tp{}", server.and_then(|server| server.tp).unwrap_or(1))];
     let argv = server.and_then(|server| server.argv.as_deref()).unwrap_or_default();
+    // Words before the first flag are the program and its subcommand.
     let mut rest = argv.iter().skip_while(|word| !word.starts_with('-')).peekable();
     while let Some(word) = rest.next() {
         let flag = word.split('=').next().unwrap_or(word);

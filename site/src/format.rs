@@ -26,6 +26,7 @@ pub fn rounded(value: f64, spread: Option<f64>) -> String {
         None => *DIGITS.start(),
     };
     let decimals = digits - 1 - leading;
+    // In fixed-point form such a value would be a row of zeros.
     if decimals > 9 {
         return format!("{value:.*e}", digit_count(digits - 1));
     }

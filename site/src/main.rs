@@ -157,7 +157,7 @@ fn run(command: &Command) -> Result<Exit> {
                 println!("{problem}");
             }
             if !stale.is_empty() {
-                println!("  hint: `cargo xtask site --pages` renders the pages anew");
+                println!("  hint: `cargo xtask site --pages` renders the pages again");
                 return Ok(Exit::Unsound);
             }
         }

@@ -78,6 +78,7 @@ impl Preview {
             format!("cannot listen on {address}\n  hint: --port 0 picks a free one")
         })?;
         let (made, versions) = watch::channel(1_u64);
+        // Canonical, so that a link inside the site cannot lead out of it.
         let root = fs::canonicalize(&self.out).context("the site is not where it was written")?;
         let app = Router::new()
             .route("/.preview/site/{seen}", get(wait_for_the_next))

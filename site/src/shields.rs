@@ -51,6 +51,7 @@ fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
     let batch = ranked.iter().filter(|ranked| ranked.level == "batch");
     let best =
         batch.filter_map(|ranked| Some((ranked.published, first(&ranked.answer.candidates)?)));
+    // `false` sorts before `true`: measured figures are preferred.
     let (message, color) = match best.min_by_key(|(published, _)| *published) {
         None => ("no figures".to_owned(), "lightgrey"),
         Some((published, found)) => {

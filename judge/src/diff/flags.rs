@@ -16,6 +16,7 @@ pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagCha
         .into_iter()
         .filter_map(|(flag, baseline)| {
             let candidate = after.get(&flag)?;
+            // A flag may vary between the runs of one release; only disjoint values are a change.
             baseline.is_disjoint(candidate).then(|| FlagChange {
                 flag,
                 baseline: baseline.into_iter().collect(),

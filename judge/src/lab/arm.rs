@@ -97,10 +97,9 @@ impl Arm {
             let reason = format!("the reference failed: {}", failure.reason);
             Some(Found::NotExplored { reason })
         } else {
-            // Bounds come before gains: a candidate that breaks one cannot be recommended however
-            // fast it is.
             self.score.add(outcomes, reference, rules.better);
             self.remember(outcomes, rules);
+            // Bounds first: a candidate that breaks one cannot be recommended, however fast it is.
             self.out_of_bounds(rules).or_else(|| self.decided(rules))
         };
     }

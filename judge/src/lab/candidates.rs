@@ -37,6 +37,7 @@ pub fn grid(lab: &LabFile, engine: usize) -> Vec<Candidate> {
             .collect();
         all.extend(more);
     }
+    // The first has no option: it is the reference of the stage.
     all.split_off(1)
 }
 

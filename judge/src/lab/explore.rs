@@ -219,6 +219,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         self.left = self.left.saturating_sub(launches);
         self.runs += launches;
         let found = (self.measure)(&round)?;
+        // Beside itself the baseline gains nothing, but shows whether it runs and meets the
+        // bounds.
         if round.candidates[0] == self.baseline.candidate && !is_unfit(&self.baseline) {
             self.baseline.take(&found[0], &found[0], &self.rules);
         }
@@ -229,6 +231,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
     /// candidates, hence the fresh runs.
     fn conclude(mut self, engine: usize, pool: Vec<Arm>) -> Result<Conclusion, E> {
         let mut finalists = finalists(pool, self.least(), self.rules.floor);
+        // The best engine competes with its default flags too, unless it is the baseline itself.
         if engine != 0 && finalists.len() < FINALISTS - 1 {
             finalists.push(LabFile::plain(engine));
         }
@@ -283,6 +286,7 @@ fn best(arms: &[Arm]) -> Option<&Arm> {
 fn finalists(mut pool: Vec<Arm>, least: f64, floor: f64) -> Vec<Candidate> {
     pool.retain(|arm| {
         let is_open =
+            // A dropped candidate may be a finalist: it was dropped for its rank, not refuted.
             matches!(arm.found, None | Some(Found::Gain | Found::NoGain | Found::Dropped));
         is_open && arm.mean() >= least && arm.mean().is_finite()
     });

@@ -60,6 +60,7 @@ fn screen(candidates: usize, policy: &PolicyFile) -> Option<Screen> {
         }
         screen.runs_most = screen.runs_most.saturating_add(runs);
         screen.rounds_most += 1;
+        // At worst no candidate is decided, and only halving drops some.
         (open, done) = (open.div_ceil(2), repeats);
     }
     Some(screen)

@@ -124,6 +124,7 @@ fn outcomes(
             block += 1;
             match run {
                 Some(run) => launches.push(launch(lab, run)),
+                // After a failure the rest of the candidate's round need not be run.
                 None => return found.failure().is_some().then_some(found),
             }
         }

@@ -134,6 +134,7 @@ fn slices(record: &RunRecord) -> Finding {
     let wall_us = record.time.as_ref()?.wall_us?;
     let mut end_us = 0;
     for slice in slices {
+        // Rounding to whole microseconds can leave a gap of one.
         if slice.start_us.abs_diff(end_us) > 1 {
             let start_us = slice.start_us;
             return Some(Err(format!(

@@ -200,6 +200,7 @@ fn shares_stray(telemetry: &Telemetry) -> Option<String> {
 fn energy(record: &RunRecord) -> Finding {
     let told = record.metrics.as_ref()?.joules_per_output_token?;
     let tokens = record.counts.as_ref()?.output_tokens_reported.filter(|tokens| *tokens > 0)?;
+    // The sum is `None` as soon as one GPU does not report its energy.
     let energy: Option<u64> = worked(record.telemetry.as_ref()?).map(|gpu| gpu.energy_mj).sum();
     let Some(energy) = energy.filter(|energy| *energy > 0) else {
         return Some(Err(format!("{told} J a token, and no GPU tells what it took")));

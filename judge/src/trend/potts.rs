@@ -58,6 +58,7 @@ impl Fits {
             let deviations = deviations_back(&values[..end]);
             cost[0][end] = deviations[0];
             for more in 1..pieces {
+                // Earlier segments need POINTS_MIN points each, and so does this one.
                 for begin in (more * POINTS_MIN)..=end.saturating_sub(POINTS_MIN) {
                     let candidate = cost[more - 1][begin] + deviations[begin];
                     if candidate < cost[more][end] {

@@ -73,6 +73,7 @@ pub fn write(
     let text = event::to_text(&event)?;
     fs::create_dir_all(folder).and_then(|()| fs::write(&path, text))?;
     let tools = tools_dir.as_deref().unwrap_or(&world.tools);
+    // Before the commit, so that event and pages are in one commit.
     render(tools, &place.registry, Some(overlay.path()), overlay.path())?;
     let reason: String = event.reason.chars().take(SUBJECT_CHARS).collect();
     let message = format!("{}: {}\n\n{reason}", event.kind.name(), event.subject());

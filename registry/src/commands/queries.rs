@@ -121,6 +121,7 @@ fn export_parquet(given: &ExportArguments, file: &Path) -> anyhow::Result<()> {
     let loaded = figures(&given.sources)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let cannot = || format!("cannot write `{}`", file.display());
+    // In the same folder, because a rename works within one file system only.
     let mut aside = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
     registry::parquet::parquet(&loaded, &mut aside).with_context(cannot)?;
     aside.persist(file).map_err(|error| error.error).with_context(cannot)?;

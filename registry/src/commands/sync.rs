@@ -35,7 +35,7 @@ fn words(synced: &Synced, remote: &str) -> String {
     let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let commit = synced.commit.as_deref().unwrap_or("none");
     format!(
-        "{} and `{remote}` are at {commit}: {} in, {} moved behind, {} rendered anew, {}",
+        "{} and `{remote}` are at {commit}: {} in, {} moved behind, {} rendered again, {}",
         synced.branch,
         count(synced.records_in, "record"),
         count(synced.commits_moved, "commit"),

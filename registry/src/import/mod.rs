@@ -65,6 +65,7 @@ pub fn import(
     let reading = reports::read(file, text);
     let mut imported = Imported { unread: reading.unread, ..Imported::default() };
     for (index, mut record) in reading.records.into_iter().enumerate() {
+        // The file's hash makes the id, so that importing a file again gives the same records.
         let digits: String =
             record.source.iter().flat_map(|source| source.sha256.chars().take(8)).collect();
         let block = format!("{:03}", index + 1);

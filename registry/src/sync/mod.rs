@@ -26,7 +26,7 @@ use store::layout::FileKind;
 /// Number of attempts at a push; one fails when another clone pushed first.
 const TRIES: u32 = 20;
 /// Message of the commit that updates the pages.
-const RENDERED: &str = "Render the pages anew\n\nThey show the records of both sides.";
+const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
 
 /// Error: two histories could not be united.
 #[derive(Debug, thiserror::Error)]

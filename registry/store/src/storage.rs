@@ -182,7 +182,7 @@ fn hash(path: &str, value: &Value) -> Option<Finding> {
         let detail =
             format!("record_sha256 is `{}`, the content gives `{}`", short(stored), short(&due));
         Finding::breach(HASH, path, detail).with_hint(
-            "a record is never edited: restore it, or retract it by an event and record anew",
+            "a record is never edited: restore it, or retract it by an event and measure again",
         )
     })
 }

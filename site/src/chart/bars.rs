@@ -113,6 +113,7 @@ fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, row: Row, top: f64) {
     let mut end = scale.at(0.0);
     if let Some(value) = bar.value {
         let class = format!("bar {}", bar.mark.class());
+        // At least one unit long, so that the bar of a tiny value is visible.
         svg.rect(&class, (0.0, top + 1.5), (scale.at(value).max(1.0), BAR - 3.0));
         end = scale.at(value);
     }

@@ -99,6 +99,7 @@ fn draw_series(svg: &mut Svg, (x, y): (&Scale, &Scale), series: &ParetoSeries, i
 fn frontier(series: &ParetoSeries) -> Vec<&ParetoPoint> {
     let mut points: Vec<&ParetoPoint> = drawn(series).collect();
     points.sort_by(|a, b| b.x.total_cmp(&a.x).then(b.y.total_cmp(&a.y)));
+    // From right to left, a point is on the frontier if it is higher than all before it.
     let mut highest = f64::NEG_INFINITY;
     points.retain(|point| {
         let kept = point.y > highest;

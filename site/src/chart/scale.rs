@@ -56,6 +56,7 @@ impl Scale {
             return self.decades(wanted);
         }
         let step = round_step((self.domain.1 - self.domain.0) / f64::from(wanted.max(1)));
+        // Rounding errors must not drop a tick at an end of the domain.
         let first = (self.domain.0 / step - 1e-9).ceil();
         let last = (self.domain.1 / step + 1e-9).floor();
         counted(first, last)

@@ -29,6 +29,7 @@ impl Sparkline {
             (0.0, super::coordinate_of(self.values.len().saturating_sub(1))),
             (EDGE, WIDTH - EDGE),
         );
+        // A flat series gets room above and below, so that its noise does not fill the cell.
         let room = (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0;
         let y = super::scale::Scale::linear((low - room, high + room), (HEIGHT - EDGE, EDGE));
         let mut stretch: Vec<(f64, f64)> = Vec::new();

@@ -106,6 +106,7 @@ fn frame(panel: &TrendPanel, left: f64, top: f64, width: f64) -> Frame {
             (low.min(value), high.max(value))
         });
     let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+    // A flat series gets room above and below, so that its noise does not fill the panel.
     let room = (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0;
     let last = coordinate_of(panel.points.len().saturating_sub(1));
     Frame {

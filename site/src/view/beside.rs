@@ -197,6 +197,7 @@ fn tables(rows: &[grid::Row], shared: &Shared) -> (Vec<Table>, Vec<Badge>) {
 fn fastest(catalog: &Catalog, model: &str, hardware: &str, shared: &Shared) -> Vec<Fastest> {
     let mut found = Vec::new();
     for ranked in judged::best(catalog, model, hardware) {
+        // Fastest means throughput alone; the overview shows the other service levels.
         if ranked.level != "batch" {
             continue;
         }

@@ -77,6 +77,7 @@ impl ByHardware {
             text: outside::name(name),
             target: Target::Model { model: name.to_owned() },
         };
+        // Paths end in ids, which begin with their time: the reverse order is newest first.
         let campaigns = catalog.registry.campaigns.iter().rev();
         let events = catalog.registry.events_that_stand();
         let epochs = events.filter(|event| event.kind == EventKind::Epoch).filter(|event| {

@@ -91,6 +91,7 @@ pub fn machine_group(runs: &[&Run]) -> FactGroup {
 pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut fact = fact(name, runs, path, read).code();
     for value in &mut fact.values {
+        // Other texts, such as `and 3 more`, stay whole.
         if value.len() == 64 {
             *value = outside::short_hash(value, 12);
         }

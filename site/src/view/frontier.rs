@@ -280,6 +280,7 @@ fn beats(a: (f64, f64), b: (f64, f64)) -> bool {
 fn row(placed: &Placed, shared: &Shared, best: bool) -> FrontierRow {
     let Placed { key, cell, speed, throughput } = placed;
     let per_s = Scale { unit: "/s", divisor: 1.0 };
+    // Converted run by run, so that the range is one of hours and not of throughput.
     let hours: Vec<f64> = cell
         .counted()
         .filter_map(|run| self::throughput(run.record))

@@ -78,6 +78,7 @@ pub struct FailureRow {
 /// with failures (newest release first).
 #[must_use]
 pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<DoubtRow>, Vec<FailureRow>) {
+    // A published report does not show which of its runs failed.
     let runs = catalog.runs_where(|record| record.kind != schema::run::Kind::Imported);
     let (mut latest, mut doubts) = (Vec::new(), Vec::new());
     for (key, runs) in catalog::latest_releases(&runs) {

@@ -71,6 +71,7 @@ fn cell(row: Option<&&Row>) -> HeatCell {
     HeatCell {
         title: format!("{verdict}: {effect}, from {interval}"),
         text: effect,
+        // An estimate without a claim gets no shade, which would look like a verdict.
         better_pct: row.verdict.effect_pct.filter(|_| claims),
     }
 }

@@ -131,6 +131,7 @@ impl Table {
         let heads = columns.iter().map(|(metric, scale)| Head::of(metric, *scale)).collect();
         let mut rows: Vec<Row> = cells.iter().map(|cell| Row::new(cell, key, &columns)).collect();
         let mut start = 0;
+        // A model's name spans all of its rows, so only the first row has a span.
         while start < rows.len() {
             let same = rows[start..].iter().take_while(|row| row.model == rows[start].model);
             let span = same.count();

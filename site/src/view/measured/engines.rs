@@ -124,6 +124,7 @@ fn matches<'a>(ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Vec<Match<'a>> {
         order::scenarios(&a.ours.key.scenario, &b.ours.key.scenario)
             .then_with(|| turns(a).cmp(&turns(b)))
     });
+    // Keeps the first match of each scenario, which is the latest interleaved one.
     found.dedup_by(|later, first| later.ours.key.scenario == first.ours.key.scenario);
     found
 }
