@@ -89,7 +89,7 @@ impl<'a> Landing<'a> {
         self.kept = true;
     }
 
-    /// Creates the folders above `path` one by one, so that none is reached through a link.
+    /// Creates the folders above `path` one by one, and refuses to go through a link.
     fn make_folders(&mut self, path: &str) -> Result<(), LandingError> {
         let mut folder = self.root.clone();
         let above = path.rsplit_once('/').map_or("", |(above, _)| above);

@@ -243,9 +243,9 @@ mod tests {
         for (what, baseline, candidate, expected) in [
             ("apart", &same[..], &[4.0, 5.0][..], Some(1.0)),
             ("apart, the other way", &[4.0, 5.0], &same, Some(-1.0)),
-            // Of nine couples three are equal, three above and three below.
+            // Nine couples: three are equal, three above and three below.
             ("against itself", &same, &same, Some(0.0)),
-            // Of six couples four are above, one is below, one is equal.
+            // Six couples: four are above, one is below, one is equal.
             ("in one another", &same, &[2.0, 3.5], Some(0.5)),
             ("one launch is no set", &same, &[2.0], None),
             ("nothing to compare", &[], &same, None),

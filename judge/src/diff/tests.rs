@@ -284,7 +284,7 @@ fn a_flag_that_was_asked_for_is_named_and_nothing_is_credited_to_the_engine() {
     assert_eq!(diff.exit(), Exit::Inconclusive);
 }
 
-/// A release that moved defaults, one of which names the configuration.
+/// A release that moved two defaults; the configuration's name contains one of them.
 #[test]
 fn a_default_that_the_release_moved_is_named_and_judged() {
     for (speed, kind, exit) in

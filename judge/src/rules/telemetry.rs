@@ -23,7 +23,7 @@ pub const THROTTLED_SHARE_MAX: f64 = 0.01;
 /// Relative rounding error of joules per token, which is stored as computed: a record's hash
 /// covers what JSON keeps.
 const ENERGY_SHARE: f64 = 1e-6;
-/// Rounding error of a sum of CPU shares, each of which is stored with four decimals.
+/// Rounding error of a sum of CPU shares, which are stored with four decimals.
 const SHARES_ROUNDING: f64 = 0.001;
 
 pub(super) const UNDISTURBED: Rule = Rule {

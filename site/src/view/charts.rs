@@ -126,8 +126,7 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
 /// Pooled latency distribution. Samples are stored in microseconds and read in milliseconds.
 struct Pooled(hdrhistogram::Histogram<u64>);
 
-/// Pools the distribution `name` over the runs of `cell` that count; `None` where none has
-/// samples.
+/// Pools the distribution `name` over the runs of `cell` that count; `None` without samples.
 fn pooled(cell: &Cell, name: &str) -> Option<Pooled> {
     let mut pooled: Option<hdrhistogram::Histogram<u64>> = None;
     for run in cell.counted() {

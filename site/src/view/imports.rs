@@ -56,7 +56,7 @@ pub struct ReportView {
     pub sha256: String,
     pub tool: String,
     pub definitions: Vec<(String, String)>,
-    /// Evidence for the hardware that the report is said to be measured on.
+    /// Evidence for the hardware, as its importer stated it.
     pub evidence: Vec<String>,
     pub extent: String,
     pub findings: Vec<Finding>,
