@@ -15,6 +15,7 @@ use crate::repository::{RESULTS, WorkTree};
 
 /// Number of attempts at a commit, which fails when HEAD moved or a lock was held.
 const TRIES: u32 = 50;
+/// Pause between two attempts at a commit.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A file to be committed below `results/`.

@@ -77,8 +77,8 @@ pub struct Draft {
     pub since: Option<String>,
 }
 
-/// Composes the event that `draft` describes. `id` becomes its id, and `unix_s` (seconds since
-/// 1970) its time.
+/// Composes the event that `draft` describes, with `id` as its id and `unix_s` (in seconds since
+/// 1970) as its time.
 ///
 /// # Errors
 ///

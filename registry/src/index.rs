@@ -15,6 +15,7 @@ use store::layout::leftover_name;
 
 /// Folder of the index, below the root of the repository.
 const FOLDER: &str = "target/redline-results";
+/// Name of the index file in its folder.
 const FILE: &str = "index.jsonl";
 /// Version of the index file's format; an index of another version is ignored.
 const FORMAT: u32 = 1;

@@ -12,6 +12,7 @@ use std::time::Duration;
 const NAME: &str = "redline-results.lock";
 /// Number of attempts to get the lock; with the pause between them, a minute in all.
 const TRIES: u32 = 1_200;
+/// Pause between two attempts to get the lock.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Error: the writer lock cannot be acquired.

@@ -18,6 +18,7 @@ pub const RESULTS: &str = "results";
 
 /// Number of waits for a short-lived lock of another git program; two seconds in all.
 const LOCK_TRIES: u32 = 40;
+/// Pause between two checks for a lock file.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Error: the repository cannot hold a registry, or cannot take a commit now.

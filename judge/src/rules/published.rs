@@ -26,7 +26,7 @@ pub const TOKENS_PER_CHUNK_MAX: f64 = 1.02;
 
 /// Relative difference up to which two printed figures count as the same.
 const SAME_SHARE: f64 = 0.001;
-// Half of the last printed digit of a time in milliseconds with two decimals.
+/// Half of the last digit, in microseconds, of a time printed in milliseconds with two decimals.
 const PRINTED_US: f64 = 5.0;
 
 const PUBLISHED: Scope =

@@ -107,8 +107,9 @@ impl ReleaseView {
     }
 }
 
-/// Largest number of cells, and below of runs, on one page; more make it too long for a phone.
+/// Largest number of cells on a release's page; more make it too long for a phone.
 const CELLS_INLINE: usize = 8;
+/// Largest number of runs on a release's page; more make it too long for a phone.
 const RUNS_INLINE: usize = 60;
 
 /// True where a page has room for the charts and lists of `cells`.

@@ -219,10 +219,11 @@ fn check_line(check: &Check, later: bool) -> CheckLine {
     }
 }
 
-/// Largest length of texts, lists and maps of a record that its page shows; longer ones are only
-/// in the file.
+/// Largest length in bytes of a text that a run's page shows; longer ones are only in the file.
 const TEXT_MAX: usize = 400;
+/// Largest number of entries of a list that a run's page shows.
 const LIST_MAX: usize = 64;
+/// Largest number of keys of a map that a run's page shows.
 const MAP_MAX: usize = 120;
 
 /// Formats the record for reading. Long texts, such as histograms, and long lists are replaced by
