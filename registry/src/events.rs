@@ -77,8 +77,7 @@ pub struct Draft {
     pub since: Option<String>,
 }
 
-/// Composes the event that `draft` describes, with `id` as its id and `unix_s` (in seconds since
-/// 1970) as its time.
+/// Composes an event from `draft`; `id` is its id, and `unix_s` its time (seconds since 1970).
 ///
 /// # Errors
 ///
