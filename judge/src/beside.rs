@@ -1,5 +1,5 @@
-//! Two engines in turns: how far one is from the other, block by block. It judges nothing: two engines
-//! differ in more than a release.
+//! Comparison of two engines measured in interleaved blocks: the ratio of a metric with its
+//! interval. It gives no verdict, because two engines differ in more than a release.
 
 use schema::metric::Metric;
 use schema::policy::PolicyFile;
@@ -8,33 +8,35 @@ use schema::run::RunRecord;
 use crate::diff::cells::{Block, CellRuns, Side, blocks, workloads};
 use crate::diff::estimate::{log_ratio, paired};
 
-/// The blocks of one campaign in which both answered every request of the same workload.
+/// Interleaved blocks of one campaign in which both engines answered every request of the same
+/// workload.
 #[derive(Debug, Clone)]
 pub struct InTurns<'a> {
-    /// Id of the campaign.
+    /// Id of the campaign that interleaved both engines.
     pub campaign: String,
     blocks: Vec<Block<'a>>,
 }
 
-/// One engine's figure over the other's.
+/// Ratio of one engine's metric to the other's, with its interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// Blocks in which both have a figure.
+    /// Number of blocks in which both engines have the metric.
     pub pairs: u32,
-    /// Geometric mean over the pairs.
+    /// Geometric mean of the ratio over the pairs.
     pub mean: f64,
-    /// The t interval of the policy's confidence on the logs; none of a single pair.
+    /// Interval of the ratio: a t interval on the logs at the policy's confidence; `None` for a
+    /// single pair.
     pub interval: Option<(f64, f64)>,
 }
 
 impl<'a> InTurns<'a> {
-    /// Of the campaigns that launched both in the same blocks, the newest; none where none did.
-    /// Runs that lost requests or are not to be believed count for neither.
+    /// Returns the blocks of the newest campaign that ran both engines interleaved; `None` where
+    /// no campaign did. Runs that lost requests or whose verdict is INVALID do not count.
     #[must_use]
     pub fn newest(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Option<Self> {
         let side = |runs: &[&'a RunRecord]| Side { all: runs.to_vec() };
         let runs = CellRuns { baseline: side(theirs), candidate: side(ours) };
-        // Ids of campaigns begin with their time.
+        // Ids of campaigns are ULIDs, so they sort by time.
         blocks(&runs).into_iter().rev().find_map(|(campaign, found)| {
             let mut blocks = [found.screen, found.confirm].concat();
             blocks.retain(|block| workloads(block.runs()).len() == 1);
@@ -42,13 +44,14 @@ impl<'a> InTurns<'a> {
         })
     }
 
-    /// True where `run` is part of a pair.
+    /// True when `run` is part of a block.
     #[must_use]
     pub fn holds(&self, run: &RunRecord) -> bool {
         self.blocks.iter().flat_map(Block::runs).any(|paired| paired.id == run.id)
     }
 
-    /// `metric` of the one over that of the other; none where no pair has it on both sides.
+    /// Ratio of `metric` of the first engine to that of the second; `None` where no block has the
+    /// metric for both.
     #[must_use]
     pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
         let values = |runs: &[&RunRecord]| -> Vec<f64> {
@@ -72,7 +75,7 @@ mod tests {
     use super::*;
     use crate::diff::policy;
 
-    /// A run of one side in a block of campaign 1 or 2.
+    /// Builds a run of one engine in a block of campaign 1 or 2.
     fn run(engine: &str, campaign: u64, block: u32, speed: f64) -> RunRecord {
         let serial = campaign * 100 + u64::from(block) * 2 + u64::from(engine == "theirs");
         Sample {
@@ -93,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_taken_block_by_block_in_the_newest_campaign() {
-        // The machine is twice as fast in the second block; the older campaign says otherwise.
+        // The machine is twice as fast in the second block; the older campaign has another ratio.
         let ours = [run("ours", 1, 0, 9.0), run("ours", 2, 0, 3.0), run("ours", 2, 1, 6.0)];
         let theirs = [run("theirs", 1, 0, 1.0), run("theirs", 2, 0, 1.0), run("theirs", 2, 1, 2.0)];
         let (ours, theirs) = (ours.each_ref(), theirs.each_ref());

@@ -1,5 +1,5 @@
-//! What serves a model best on a hardware: cells of every engine and release, ranked by a metric
-//! among those that keep the limits asked for.
+//! Ranking of engines and releases that serve a model on a hardware: cells are ranked by a metric
+//! among those that meet the requested limits.
 
 use std::collections::BTreeMap;
 
@@ -13,49 +13,50 @@ use crate::records::Registry;
 use crate::summary::{Summary, of_metric};
 use crate::table::columns;
 
-/// A question that cannot be asked.
+/// Error of a ranking query: an unknown metric, a malformed limit, or no runs.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BestError {
-    /// No metric is called so.
+    /// The query names a metric that does not exist.
     #[error("no metric `{name}`\nhint: one of {known}")]
     NoMetric {
-        /// Backend as given by the flag, or the tool's default.
+        /// Metric name as the caller wrote it.
         name: String,
-        /// Names that are, with commas between them.
+        /// Names of all metrics, separated by commas.
         known: String,
     },
-    /// A text is no `METRIC=VALUE`.
+    /// The text is not of the form `METRIC=VALUE`.
     #[error(
         "`{0}` is not a limit\nhint: write METRIC=VALUE in the metric's unit, such as tpot_us_p50=50000"
     )]
     NotALimit(String),
-    /// There is no run to answer it with.
+    /// The registry has no run of the model on the hardware.
     #[error(
         "no run of `{model}` on `{hardware}`\nhint: `redline-results list` shows what there is"
     )]
     Nothing {
-        /// As it was asked for.
+        /// Id of the model that the ranking query asks for.
         model: String,
-        /// As it was asked for.
+        /// Id of the hardware that the ranking query asks for.
         hardware: String,
     },
 }
 
-/// A limit that the median over repeats has to keep: at most the value where lower is better, at
-/// least it where higher is.
+/// Limit on the median of a metric over repeats: an upper limit where lower values are better, a
+/// lower limit where higher values are.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    /// What is limited.
+    /// Metric whose median is limited.
     pub metric: &'static Metric,
-    /// In the metric's unit.
+    /// Value of the limit, in the metric's unit.
     pub value: f64,
 }
 
 impl Limit {
-    /// Reads `METRIC=VALUE`.
+    /// Parses `METRIC=VALUE`.
     ///
     /// # Errors
-    /// No such metric, or no number.
+    ///
+    /// The metric does not exist, or the value is not a finite number.
     pub fn parse(text: &str) -> Result<Self, BestError> {
         let refused = || BestError::NotALimit(text.to_owned());
         let (name, value) = text.split_once('=').ok_or_else(refused)?;
@@ -72,10 +73,11 @@ impl Limit {
     }
 }
 
-/// Finds a metric, or says which there are.
+/// Returns the metric with this name.
 ///
 /// # Errors
-/// No metric has this name.
+///
+/// No metric has this name; the error lists those that exist.
 pub fn named(name: &str) -> Result<&'static Metric, BestError> {
     metric::by_name(name).ok_or_else(|| {
         let known: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
@@ -83,35 +85,35 @@ pub fn named(name: &str) -> Result<&'static Metric, BestError> {
     })
 }
 
-/// Workload: the requests and how they are drawn.
+/// Ranking query: a model on a hardware, the metric to rank by, and limits.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// The model's id.
+    /// Id of the model that is to be served.
     pub model: String,
-    /// Id of the hardware.
+    /// Id of the hardware to serve on.
     pub hardware: String,
-    /// `id`, or `id@rev`; all of them where it is not given.
+    /// Scenario as `id` or `id@rev`; all scenarios where absent.
     pub scenario: Option<String>,
-    /// What the best is best in.
+    /// Metric by which candidates are ranked.
     pub metric: &'static Metric,
-    /// What the median of each candidate has to keep.
+    /// Limits that the medians of each candidate must meet.
     pub limits: Vec<Limit>,
-    /// Published figures of others, which are ranked among themselves, in place of measured ones.
+    /// True to rank figures published elsewhere, among themselves, in place of measured ones.
     pub published: bool,
 }
 
-/// What a service promises its users, as limits.
+/// Service level: limits on TTFT and TPOT that a kind of use requires.
 #[derive(Debug, Clone, Copy)]
 pub struct Level {
-    /// What pages call it.
+    /// Name of the service level on pages.
     pub name: &'static str,
-    /// A sentence for pages.
+    /// Explanation of the service level, as a sentence for pages.
     pub meaning: &'static str,
-    /// Name of a metric and the most that its median may be, in its unit.
+    /// Upper limits of medians: metric name and value in the metric's unit.
     limits: &'static [(&'static str, f64)],
 }
 
-/// The levels at which pages name the best engine, the strictest first.
+/// Service levels at which pages name the best engine, strictest first.
 pub const LEVELS: [Level; 3] = [
     Level {
         name: "interactive",
@@ -128,7 +130,7 @@ pub const LEVELS: [Level; 3] = [
 ];
 
 impl Level {
-    /// The level's limits.
+    /// Limits of the service level, as limits of a ranking query.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let limit = |(name, value): &(&str, f64)| {
@@ -138,42 +140,43 @@ impl Level {
     }
 }
 
-/// A release in a cell, with its repeats.
+/// Ranked candidate: one release in one cell, with its repeats.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
-    /// The cell.
+    /// Cell in which the release was measured.
     pub cell: Cell,
-    /// The version of the cell's engine.
+    /// Release of the candidate: the version of its cell's engine.
     pub release: String,
-    /// Name of the metric that was asked for.
+    /// Name of the metric by which candidates are ranked.
     pub metric: &'static str,
-    /// Median over the runs, in the metric's unit.
+    /// Summary of the ranking metric over the repeats, in the metric's unit.
     pub figure: Summary,
-    /// Start of the last of its runs, RFC 3339.
+    /// Start of the newest run of the candidate, RFC 3339.
     pub measured_at: Option<String>,
-    /// Ids of the repeats.
+    /// Ids of the runs that are the candidate's repeats.
     pub runs: Vec<String>,
 }
 
-/// The answer: candidates by scenario, the best of each first.
+/// Result of a ranking query: candidates by scenario, best first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Answer {
-    /// Those that keep the limits.
+    /// Candidates that meet all limits, by scenario, best first.
     pub candidates: Vec<Candidate>,
-    /// Releases in cells that do not keep the limits.
+    /// Number of candidates that miss a limit.
     pub beyond_limits: usize,
-    /// Runs that were left out: retracted, failed, or not to be believed.
+    /// Number of runs left out because they are retracted, failed or INVALID.
     pub left_out: usize,
 }
 
-/// What repeats share: cell, prompts as text, release, published block.
+/// Key that repeats share: cell, prompts sent as text, release, and block of a published report.
 type Repeats = (Cell, bool, String, Option<String>);
 
-/// Ranks the cells of `registry` that answer `question`. Figures of others are never ranked beside
-/// measured ones, and each of their blocks stands for itself.
+/// Ranks the cells of `registry` that answer `question`. Figures published elsewhere are never
+/// ranked beside measured ones, and each published block is a candidate of its own.
 ///
 /// # Errors
-/// No run is of that model on that hardware.
+///
+/// The registry has no run of that model on that hardware.
 pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestError> {
     let asked = registry.runs.iter().filter(|stored| question.covers(&stored.record));
     let asked: Vec<_> = asked.collect();
@@ -186,9 +189,13 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestErro
     for run in asked {
         let record = &run.record;
         if !is_usable(record) || registry.retracted.contains_key(&record.id) {
+            // Left-out runs are counted and reported, so that a missing engine does not go
+            // unnoticed.
             answer.left_out += 1;
             continue;
         }
+        // Prompts sent as text cost the server tokenization, so such runs are a group of their
+        // own.
         let text = record.scenario.prompt_form == Some(schema::run::PromptForm::Text);
         let block = question.published.then(|| record.id.clone());
         let key = (cell_of(record), text, record.engine.release.clone(), block);
@@ -235,7 +242,7 @@ fn is_usable(run: &RunRecord) -> bool {
     run.status == Status::Ok && run.validity.verdict != ValidityVerdict::Invalid
 }
 
-/// The answer as text.
+/// Formats the result of a ranking query as a text table.
 #[must_use]
 pub fn table(answer: &Answer) -> String {
     let head = ["SCENARIO", "RELEASE", "CONFIG", "MEDIAN", "LEAST", "MOST", "N", "MEASURED"];

@@ -1,5 +1,5 @@
-//! What events say about a registry: which records are retracted, which regressions are accepted,
-//! where series break. Nothing is taken away; readers ask.
+//! Events of a registry: which records are retracted, which regressions are waived, and where
+//! series break. Records stay in the registry; readers ask here which still count.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use schema::verdict::Cell;
 
 use crate::records::{Registry, Stored};
 
-/// Why a record is not to be compared, or an event no longer counts.
+/// Retraction of a record or of an event: why it no longer counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retraction {
-    /// Id of the event.
+    /// Id of the event that retracts.
     pub event: String,
-    /// In the words of whoever retracted it.
+    /// Reason for the retraction, in the words of its author.
     pub reason: String,
-    /// Id of the record that takes its place.
+    /// Id of the record that replaces the retracted one.
     pub replaced_by: Option<String>,
 }
 
@@ -30,16 +30,17 @@ impl Retraction {
     }
 }
 
-/// A point in time at which the series of some cells break.
+/// Point in time at which the series of some cells break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epoch<'a> {
-    /// Seconds since 1970: runs from here on are a series of their own.
+    /// Start of the new series, in seconds since 1970: runs planned from here on belong to it.
     pub since_unix_s: i64,
-    /// What says so.
+    /// Event that declares the epoch, with its reason.
     pub event: &'a Event,
 }
 
-/// What `events` retract among records and events, `named` by id and path: id to why.
+/// Returns the ids that `events` retract, with the reason for each. `named` lists id and path of
+/// every record that can be retracted; events can be retracted as well.
 #[must_use]
 pub fn retractions(
     events: &[Stored<Event>],
@@ -48,9 +49,11 @@ pub fn retractions(
     let mut retracted: BTreeMap<String, Retraction> = BTreeMap::new();
     let mut standing: Vec<&Event> = events.iter().map(|stored| &stored.record).collect();
     standing.retain(|event| event.kind == EventKind::Retract);
-    // An event speaks of earlier ones only, so that the latest stands and none are circular.
+    // An event can only name earlier ones, so the latest always stands and no two retract each
+    // other.
     standing.sort_by(|a, b| b.id.cmp(&a.id));
     for event in standing {
+        // A retraction that was itself retracted has no effect.
         if retracted.contains_key(&event.id) {
             continue;
         }
@@ -65,7 +68,7 @@ pub fn retractions(
 }
 
 impl Registry {
-    /// Fills in `retracted` from the events that were read.
+    /// Fills in the field `retracted` from the events that were read.
     pub fn apply_events(&mut self) {
         let runs = self.runs.iter().map(|run| (run.record.id.as_str(), run.path.as_str()));
         let kernels = self.kernels.iter().map(|k| (k.record.id.as_str(), k.path.as_str()));
@@ -73,21 +76,22 @@ impl Registry {
         self.retracted = retractions(&self.events, &named);
     }
 
-    /// The events that still count, in the order of their paths.
+    /// Events that are not retracted themselves, in the order of their paths.
     pub fn events_that_stand(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|stored| &stored.record);
         events.filter(|event| !self.retracted.contains_key(&event.id))
     }
 
-    /// What was remarked about a run, earliest first.
+    /// Annotations of a run that still count, earliest first.
     #[must_use]
     pub fn annotations(&self, run: &Stored<RunRecord>) -> Vec<&Event> {
         let remarks = self.events_that_stand().filter(|event| event.kind == EventKind::Annotate);
         remarks.filter(|event| event.names(&run.record.id, &run.path)).collect()
     }
 
-    /// The waiver that accepts a regression of `metric` in `cell` by `release`, of those that have
-    /// not expired at `unix_s` (seconds since 1970) the one that lasts longest.
+    /// Returns the waiver that accepts a regression of `metric` in `cell` by `release`. Waivers
+    /// that expired before `unix_s` (seconds since 1970) do not count; among the others the one
+    /// that lasts longest wins.
     #[must_use]
     pub fn waiver(&self, cell: &Cell, metric: &str, release: &str, unix_s: i64) -> Option<&Event> {
         let waivers = self.events_that_stand().filter(|event| {
@@ -100,7 +104,7 @@ impl Registry {
         waivers.max_by(|a, b| a.expires.cmp(&b.expires))
     }
 
-    /// Where the series of `cell` breaks, earliest first.
+    /// Epochs at which the series of `cell` breaks, earliest first.
     #[must_use]
     pub fn epochs(&self, cell: &Cell) -> Vec<Epoch<'_>> {
         let epochs = self.events_that_stand().filter(|event| event.kind == EventKind::Epoch);
@@ -162,7 +166,7 @@ mod tests {
         let undone = registry(vec![first.clone(), undo.clone()]);
         assert_eq!(undone.standing().count(), 3);
         assert_eq!(undone.retracted[&second].reason, "Reason 200.");
-        // An event cannot speak of a later one.
+        // An event cannot name a later one.
         let early = event(50, EventKind::Retract, &[&campaign_id(200)]);
         assert_eq!(registry(vec![first, undo, early]).standing().count(), 3);
     }

@@ -1,57 +1,62 @@
-//! The facts of a run that lists, checks and rules over several runs need, without its figures.
+//! Facts about one run that lists, checks and rules over several runs need, without its latency
+//! and throughput distributions.
 
 use schema::canonical::sha256_hex;
 use schema::path::config_slug;
 use schema::run::{Level, RunRecord, Status, ValidityVerdict};
 use serde::{Deserialize, Serialize};
 
-/// What lists and checks ask of a run.
+/// Facts about a run for lists and for the rules that compare several runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunFacts {
-    /// The engine's id.
+    /// Id of the engine that was measured.
     pub engine: String,
-    /// The engine's version.
+    /// Version of the engine that was measured.
     pub release: String,
-    /// Id of the hardware.
+    /// Id of the hardware that the run was made on.
     pub hardware: String,
-    /// The model's id.
+    /// Id of the model that was served.
     pub model: String,
-    /// Slug of the configuration, without its hash.
+    /// Configuration slug of the server, without its hash.
     pub config: String,
-    /// `id@rev`.
+    /// Scenario of the run, as `id@rev`.
     pub scenario: String,
-    /// How it ended, by the word of its record.
+    /// Status with which the run ended, as its record spells it.
     pub status: String,
-    /// The verdict on its client, by the word of its record.
+    /// Validity verdict of the run's client, as its record spells it.
     pub validity: String,
-    /// Hash of all its figures; `None` for a run without any.
+    /// SHA-256 of all figures and histograms of the run; `None` for a run without figures. Two
+    /// runs with the same hash are copies of each other.
     pub figures_sha256: Option<String>,
-    /// Id of its campaign.
+    /// Id of the campaign that the run belongs to.
     pub campaign: Option<String>,
-    /// `None` for a run that failed, or is not to be believed.
+    /// Output throughput in tokens per second; `None` for a run that failed or whose verdict is
+    /// INVALID.
     pub output_tokens_per_s: Option<f64>,
-    /// Quality rules that it breaks.
+    /// Quality rules that the run breaks.
     pub broken: Vec<Broken>,
 }
 
 /// A quality rule that a run breaks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Broken {
-    /// Id of the rule.
+    /// Id of the quality rule that the run breaks.
     pub rule: String,
-    /// Level of the rule: error or warning.
+    /// Severity of the broken rule on this run's hardware.
     pub level: Level,
-    /// Message of the request's failure.
+    /// Observation that breaks the rule, as a sentence.
     pub detail: Option<String>,
-    /// True when the rule came after the run was judged.
+    /// True when the rule was added after the run had been judged and its findings stored.
     pub later: bool,
 }
 
-/// What lists and checks ask of `record`.
+/// Extracts the facts of `record` for lists and checks, including findings of rules that are newer
+/// than the record.
 #[must_use]
 pub fn run_facts(record: &RunRecord) -> RunFacts {
     let figures = record.metrics.as_ref().map(|metrics| (metrics, &record.histograms));
     let stored = record.checks.iter().map(|check| (check.clone(), false));
+    // A record stores findings of its own revision only; newer rules are applied on reading.
     let later = crate::findings_later(record).into_iter().map(|check| (check, true));
     let broken = stored.chain(later).filter(|(check, _)| !check.ok);
     let believed =

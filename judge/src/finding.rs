@@ -1,5 +1,5 @@
-//! Findings of the storage rules: what is wrong with a file of the registry, never why a run was
-//! slow. All of them are reported at once.
+//! Storage rules of a registry and their findings: what is wrong with a file, never why a run was
+//! slow. All findings are reported at once.
 
 use std::fmt;
 
@@ -7,80 +7,80 @@ use serde::Serialize;
 
 use crate::table::plain;
 
-/// One storage rule. `E01` and `E03` of the literature on result registries are [`PATH`] and
+/// A storage rule. The rules called `E01` and `E03` in lists of quality rules are [`PATH`] and
 /// [`HASH`] here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct StorageRule {
-    /// `S..`.
+    /// Id of the storage rule: `S..`.
     pub id: &'static str,
-    /// The claim that must hold.
+    /// Claim that must hold for a file of the registry, in a few words.
     pub title: &'static str,
 }
 
-/// Holds where the bytes are a record's JSON, and not too many.
+/// Rule S01: the bytes of a file are a record's JSON, within the size limit.
 pub const READ: StorageRule = StorageRule { id: "S01", title: "a record can be read" };
-/// Holds where the record says of which schema it is, and keeps to it.
+/// Rule S02: a record names a known schema and conforms to it.
 pub const SCHEMA: StorageRule = StorageRule { id: "S02", title: "its schema is known" };
-/// Holds where nothing was changed since it was sealed.
+/// Rule S03: nothing in a record changed since it was sealed.
 pub const HASH: StorageRule = StorageRule { id: "S03", title: "its hash is that of its content" };
-/// Holds where what a record says of itself is where it lies.
+/// Rule S04: a record lies at the path that its content determines.
 pub const PATH: StorageRule = StorageRule { id: "S04", title: "its path is its key" };
-/// Holds where no other record has its id.
+/// Rule S05: a record's id is a ULID, and no other record has it.
 pub const ID: StorageRule = StorageRule { id: "S05", title: "its id is a ULID and its own" };
-/// Holds where records came in by addition alone.
+/// Rule S06: records were only ever added, never changed.
 pub const HISTORY: StorageRule =
     StorageRule { id: "S06", title: "a committed record is never changed" };
-/// Holds where the rules give the findings that are stored.
+/// Rule S07: the stored findings are those that the record's own revision of the rules gives.
 pub const FINDINGS: StorageRule =
     StorageRule { id: "S07", title: "its findings are those of the rules it names" };
-/// Holds where the engine was built from a commit that anyone can build again.
+/// Rule S08: the engine was built from a commit that anyone can build again.
 pub const RELEASE: StorageRule =
     StorageRule { id: "S08", title: "it is of a release, not of a working tree" };
-/// Holds where each file is a record, a page, or the `README.md`.
+/// Rule S09: each file is a record, a page, or the `README.md`.
 pub const LAYOUT: StorageRule =
     StorageRule { id: "S09", title: "nothing but records lies between records" };
-/// Holds where a record may be shown to anyone.
+/// Rule S10: a record holds nothing private, so that it may be published.
 pub const PRIVATE: StorageRule =
     StorageRule { id: "S10", title: "it holds no path of the machine and no secret" };
 
-/// Holds where an event can be followed.
+/// Rule S11: an event has the fields that its kind needs.
 pub const EVENT: StorageRule =
     StorageRule { id: "S11", title: "an event names what its kind needs" };
-/// Holds where this program is as new as the record; else it is told and not judged.
+/// Rule S12: the record is not newer than this program. A newer record is reported and not judged.
 pub const LATER: StorageRule =
     StorageRule { id: "S12", title: "it is of a version that this program knows" };
 
-/// Every storage rule, in the order of ids.
+/// All storage rules, ordered by id.
 pub const STORAGE_RULES: &[StorageRule] =
     &[READ, SCHEMA, HASH, PATH, ID, HISTORY, FINDINGS, RELEASE, LAYOUT, PRIVATE, EVENT, LATER];
 
-/// Something that a storage rule found.
+/// Finding of a storage rule about one file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// Path below `results/`.
+    /// Path of the file below `results/`.
     pub path: String,
-    /// Id of the rule.
+    /// Id of the storage rule that the file breaks.
     pub rule: &'static str,
-    /// True when the registry is unsound; false for a remark.
+    /// True when the finding makes the registry unsound; false for a remark.
     pub breach: bool,
-    /// Message of the request's failure.
+    /// Observation behind the finding, as a sentence.
     pub detail: String,
-    /// What can be done about it.
+    /// Advice on how to resolve the finding.
     pub hint: Option<String>,
 }
 
 impl Finding {
-    /// A breach of `rule` by the file at `path`.
+    /// Returns a breach of `rule` by the file at `path`.
     pub fn breach(rule: StorageRule, path: &str, detail: impl Into<String>) -> Self {
         Self { path: path.into(), rule: rule.id, breach: true, detail: detail.into(), hint: None }
     }
 
-    /// A remark: worth saying, not unsound.
+    /// Returns a remark on the file at `path`, which does not make the registry unsound.
     pub fn remark(rule: StorageRule, path: &str, detail: impl Into<String>) -> Self {
         Self { breach: false, ..Self::breach(rule, path, detail) }
     }
 
-    /// The same finding with what to do about it.
+    /// Returns the finding with advice on how to resolve it.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }

@@ -1,5 +1,6 @@
-//! Quality rules over several runs, which a record by itself can neither keep nor break. Pure: what
-//! is known of each run goes in, badges come out; a whole record is asked for by its path.
+//! Quality rules over several runs: copied figures, defaults that moved between releases, repeats
+//! that scatter. Pure: facts about each run go in, broken rules come out; a whole record is
+//! requested by its path only where configurations differ.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +17,21 @@ use crate::release::ReleaseKey;
 /// A quality rule over several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupRule {
-    /// Its own among all quality rules: `E..` or `W..`.
+    /// Id of the rule, unique among all quality rules: `E..` or `W..`.
     pub id: &'static str,
-    /// The claim that must hold.
+    /// Claim that must hold, in a few words.
     pub title: &'static str,
-    /// Why it matters: a sentence for pages.
+    /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
-    /// Level of the rule: error or warning.
+    /// Severity of a broken rule: error or warning.
     pub level: Level,
-    /// First revision of the rules that has this rule.
+    /// First revision of the list of rules that contains this rule.
     pub since: u32,
-    /// What it judges, for the list of rules.
+    /// Runs that the rule judges together, in words for the list of rules.
     pub scope: &'static str,
 }
 
-/// Holds where no run repeats the figures of another.
+/// Rule E09: no run copies the figures of another.
 pub const TWINS: GroupRule = GroupRule {
     id: "E09",
     title: "no two runs have the very same figures",
@@ -40,7 +41,7 @@ pub const TWINS: GroupRule = GroupRule {
     scope: "all runs of a registry",
 };
 
-/// Holds where a release moved no default.
+/// Rule W08: a release moved no default of the server's configuration.
 pub const RECONFIGURED: GroupRule = GroupRule {
     id: "W08",
     title: "a server is configured as in the release before, but for what its command says",
@@ -50,7 +51,7 @@ pub const RECONFIGURED: GroupRule = GroupRule {
     scope: "runs of one model on one hardware, release by release",
 };
 
-/// Holds where repeats agree.
+/// Rule W09: repeats of a campaign agree.
 pub const SCATTERED: GroupRule = GroupRule {
     id: "W09",
     title: "repeats in a campaign scatter by at most 5 %",
@@ -60,41 +61,41 @@ pub const SCATTERED: GroupRule = GroupRule {
     scope: "repeats of a campaign in one cell",
 };
 
-/// Every rule over several runs.
+/// All quality rules over several runs.
 pub const GROUP_RULES: &[GroupRule] = &[TWINS, RECONFIGURED, SCATTERED];
 
-/// Fewest repeats whose spread is looked at.
+/// Smallest number of repeats whose spread is judged.
 const REPEATS_MIN: usize = 3;
-/// Largest coefficient of variation of the output throughput of repeats.
+/// Largest coefficient of variation of output throughput over repeats.
 const VARIATION_MAX: f64 = 0.05;
-/// Flags that a finding names before it says how many more there are.
+/// Number of changed flags that a finding lists before it says how many more there are.
 const NAMED: usize = 4;
 
-/// A quality rule that a run breaks.
+/// A quality rule that a run breaks, for display beside the run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Badge {
-    /// Id of the rule.
+    /// Id of the quality rule that the run breaks.
     pub rule: String,
-    /// Path of the run, below `results/`.
+    /// Path of the run's record, below `results/`.
     pub path: String,
-    /// Id of the run.
+    /// Id of the run that breaks the rule.
     pub run: String,
-    /// `error` or `warning`.
+    /// Severity as a word: `error` or `warning`.
     pub level: &'static str,
-    /// Message of the request's failure.
+    /// Observation that breaks the rule, as a sentence.
     pub detail: Option<String>,
-    /// True when the rule came after the run was judged.
+    /// True when the rule was added after the run had been judged.
     pub later: bool,
 }
 
-/// A run as far as these rules need it.
+/// A run as the group rules see it: path, id and facts.
 #[derive(Debug)]
 pub struct Known<'a> {
-    /// Below `results/`.
+    /// Path of the run's record, below `results/`.
     pub path: &'a str,
-    /// Its record's.
+    /// Id of the run's record.
     pub id: &'a str,
-    /// What is known of it.
+    /// Facts about the run by which it is compared with others.
     pub run: &'a RunFacts,
 }
 
@@ -110,14 +111,16 @@ impl Known<'_> {
         }
     }
 
-    /// The folder that names its configuration, with the hash; an import has none.
+    /// Name of the folder of the run's configuration, with its hash; `None` for an imported
+    /// record, whose path has no such folder.
     fn config_folder(&self) -> Option<&str> {
         let mut parts = self.path.split('/');
         (parts.next() == Some("runs")).then(|| parts.nth(4)).flatten()
     }
 }
 
-/// What `runs` break, in no order. `read` gives a whole run by its path.
+/// Returns the group rules that `runs` break, in no particular order. `read` returns a whole run
+/// record by its path.
 #[must_use]
 pub fn badges(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut badges = twins(runs);
@@ -140,11 +143,11 @@ fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
     found
 }
 
-/// The first run of each configuration that a release was run with.
+/// First run of each configuration that a release was measured with, by configuration folder.
 type Configured<'a> = BTreeMap<&'a str, &'a Known<'a>>;
 
-/// One badge for each release that has a configuration of its own, at its first run. Only records
-/// whose configurations have different hashes are read.
+/// Finds rule W08: one badge, at its first run, for each release whose configuration differs from
+/// the release before. Only records whose configurations have different hashes are read.
 fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut cells: BTreeMap<[&str; 4], BTreeMap<ReleaseKey, Configured<'_>>> = BTreeMap::new();
     for known in runs {
@@ -159,6 +162,7 @@ fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) ->
         let releases: Vec<_> = releases.into_iter().collect();
         for pair in releases.windows(2) {
             let [(before, old), (_, new)] = pair else { continue };
+            // One configuration in common shows that the release itself moved nothing.
             if old.keys().any(|folder| new.contains_key(folder)) {
                 continue;
             }
@@ -187,7 +191,8 @@ fn named(changes: &[FlagChange], before: &str) -> String {
     format!("{} in {before}{tail}", flags.join("; "))
 }
 
-/// One badge for each campaign and cell whose repeats scatter, at the first of them.
+/// Finds rule W09: one badge, at the first repeat, for each campaign and cell whose repeats
+/// scatter.
 fn scattered(runs: &[Known<'_>]) -> Vec<Badge> {
     let mut groups: BTreeMap<[&str; 7], Vec<(&Known<'_>, f64)>> = BTreeMap::new();
     for known in runs {

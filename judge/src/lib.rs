@@ -1,10 +1,10 @@
-//! Records in, conclusions out: rules over one record and over several, comparisons, rankings,
-//! trends and the decisions of labs. Pure: no I/O, no clock, no git.
+//! Judgement over records: quality rules, comparisons of releases and engines, rankings, trends,
+//! and the decisions of labs. Pure: no I/O, no clock, no git.
 //!
-//! Reading order: [`records`] and [`events`] (what is judged), [`rule`], [`rules`] and [`groups`]
-//! (may a figure be believed), [`listing`] (all rules by id), [`quantile`] and [`summary`]
-//! (figures of repeats), [`diff`] (two releases), [`beside`] (two engines), [`trend`] (many
-//! releases), [`best`] (a ranking), [`lab`] (a search for a configuration).
+//! Reading order: [`records`] and [`events`] (the input), [`rule`], [`rules`] and [`groups`] (is a
+//! figure valid), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
+//! repeats), [`diff`] (two releases), [`beside`] (two engines), [`trend`] (many releases),
+//! [`best`] (a ranking), [`lab`] (a search for a configuration).
 
 #![warn(missing_docs)]
 
@@ -33,19 +33,19 @@ pub use records::{Registry, Stored};
 pub use rule::{Rule, Scope};
 pub use rules::RULES;
 
-/// Revision of the list of rules. It grows when a rule is added. A rule that a stored record was
-/// judged by never changes; a better rule gets an id of its own.
+/// Revision of the list of quality rules. It grows when a rule is added. A rule that has judged a
+/// stored record never changes; an improved rule gets a new id.
 pub const CHECKS_REV: u32 = 6;
 
 /// Returns the findings of today's rules over `record`, in the order of [`RULES`]. A rule gives no
-/// finding where it does not apply, or where the record does not know its inputs.
+/// finding where it does not apply, or where the record lacks its inputs.
 #[must_use]
 pub fn findings(record: &RunRecord) -> Vec<Check> {
     findings_at(record, CHECKS_REV)
 }
 
-/// Returns the findings of the rules as they were at revision `rev`: a record whose `checks_rev`
-/// is `rev` must hold exactly these.
+/// Returns the findings of the rules as they were at revision `rev`. A record whose `checks_rev`
+/// is `rev` must store exactly these.
 #[must_use]
 pub fn findings_at(record: &RunRecord, rev: u32) -> Vec<Check> {
     RULES.iter().filter(|rule| rule.since <= rev).filter_map(|rule| rule.judge(record)).collect()
@@ -59,17 +59,18 @@ pub fn findings_later(record: &RunRecord) -> Vec<Check> {
     later.filter_map(|rule| rule.judge(record)).collect()
 }
 
-/// Finds a rule by its id.
+/// Returns the quality rule with this id.
 #[must_use]
 pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }
 
-/// Stores the findings and the hash of a finished record in it. A record that changes afterwards
-/// must be sealed again.
+/// Seals a finished record: stores its findings, the revision of the rules, and its hash. A record
+/// that changes afterwards must be sealed again.
 ///
 /// # Errors
-/// The record has no JSON form: a rate in it is not a number.
+///
+/// The record has no JSON form, because a rate in it is not a number.
 pub fn seal(record: &mut RunRecord) -> Result<(), CanonicalError> {
     record.checks_rev = CHECKS_REV;
     record.checks = findings(record);

@@ -1,4 +1,4 @@
-//! The rules by which records are checked, listed from the constants that check them.
+//! List of all rules for reading, made from the constants that do the checking.
 
 use schema::run::Level;
 use serde::Serialize;
@@ -7,22 +7,23 @@ use crate::finding::STORAGE_RULES;
 use crate::groups::GROUP_RULES;
 use crate::table::columns;
 
-/// One rule, for reading.
+/// One rule in the list of rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleLine {
-    /// `S..`, `E..` or `W..`.
+    /// Id of the rule: `S..`, `E..` or `W..`.
     pub id: &'static str,
-    /// `storage` makes a registry unsound; `error` and `warning` are badges on a run.
+    /// Severity as a word: `storage` makes a registry unsound; `error` and `warning` are shown
+    /// beside a run.
     pub level: &'static str,
-    /// First revision of the quality rules that has it; storage rules have none.
+    /// First revision of the quality rules that contains the rule; storage rules have none.
     pub since: Option<u32>,
-    /// What it judges, in words.
+    /// Records or files that the rule judges, in words.
     pub applies_to: String,
-    /// The claim that must hold.
+    /// Claim that must hold, in a few words.
     pub title: &'static str,
 }
 
-/// Every rule, storage before quality, each in the order of its list.
+/// Returns every rule: storage rules, then rules over several runs, then rules over one record.
 #[must_use]
 pub fn rules() -> Vec<RuleLine> {
     let storage = STORAGE_RULES.iter().map(|rule| RuleLine {
@@ -49,7 +50,7 @@ pub fn rules() -> Vec<RuleLine> {
     storage.chain(over_several).chain(quality).collect()
 }
 
-/// The word of a level, as records write it.
+/// Severity of a quality rule as records spell it: `error` or `warning`.
 #[must_use]
 pub fn level_name(level: Level) -> &'static str {
     match level {
@@ -58,7 +59,7 @@ pub fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// The rules as text, one line each.
+/// Formats the rules as a text table, one line per rule.
 #[must_use]
 pub fn table(rules: &[RuleLine]) -> String {
     let mut lines =

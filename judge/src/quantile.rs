@@ -1,18 +1,19 @@
-//! Quantiles: the exact percentile of samples, what a stored histogram says about it, and how many
-//! samples a percentile needs before it means anything.
+//! Quantiles: the exact percentile of samples, bounds of a percentile from a stored histogram, and
+//! the number of samples that a percentile needs to be meaningful.
 
 use schema::histogram::{Bin, HdrHistogram, HistogramError};
 
-/// The value below which `share` of `sorted` samples lie: at rank `share * (n - 1)`, linear between
-/// its neighbours, as every benchmark client of the field has it (NumPy's default). None of
-/// nothing.
+/// Percentile of `sorted` samples at `share` (0 to 1): the value at rank `share * (n - 1)`, linear
+/// between its neighbors, as benchmark clients commonly define it (NumPy's default). `None`
+/// without samples.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
 pub fn percentile(sorted: &[u64], share: f64) -> Option<f64> {
     between(sorted.len(), share, |index| sorted[index] as f64)
 }
 
-/// The same of rates, shares and other small numbers, in any order.
+/// Percentile of rates, shares and other floating-point values in any order, by the definition of
+/// [`percentile`].
 #[must_use]
 pub fn percentile_f64(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -20,13 +21,14 @@ pub fn percentile_f64(values: &[f64], share: f64) -> Option<f64> {
     between(sorted.len(), share, |index| sorted[index])
 }
 
-/// The middle of values in any order, or the mean of the two in the middle; none of nothing.
+/// Median of values in any order; the mean of the middle two where their number is even. `None`
+/// without values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     percentile_f64(values, 0.5)
 }
 
-/// Linear between the order statistics `at` the two neighbours of the rank.
+/// Interpolates linearly between the order statistics `at` the two neighbors of the rank.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -41,10 +43,10 @@ fn between(count: usize, share: f64, at: impl Fn(usize) -> f64) -> Option<f64> {
     Some(at(below) + (at(above) - at(below)) * rank.fract())
 }
 
-/// The bins of a decoded histogram, from low to high.
+/// Bins of a decoded HDR histogram, from low to high.
 #[derive(Debug)]
 pub struct Bins {
-    /// Those that have samples.
+    /// Bins of the histogram that hold samples.
     bins: Vec<Bin>,
     samples: u64,
 }
@@ -53,9 +55,10 @@ pub struct Bins {
 pub type Bounds = (f64, f64);
 
 impl Bins {
-    /// Decodes a record's histogram.
+    /// Decodes the histogram of a record.
     ///
     /// # Errors
+    ///
     /// The text is not a histogram.
     pub fn decode(histogram: &HdrHistogram) -> Result<Self, HistogramError> {
         let bins = histogram.bins()?;
@@ -63,13 +66,13 @@ impl Bins {
         Ok(Self { bins, samples })
     }
 
-    /// Number of samples.
+    /// Number of samples in the histogram.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Where the exact `share` quantile lies, linear between order statistics (NumPy's default);
+    /// Bounds of the exact `share` quantile, linear between order statistics (NumPy's default);
     /// `None` without samples.
     #[must_use]
     #[expect(
@@ -86,7 +89,7 @@ impl Bins {
         Some((below.low as f64, above.high as f64))
     }
 
-    /// Where the exact mean lies; `None` without samples.
+    /// Bounds of the exact mean, in microseconds; `None` without samples.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53")]
     pub fn mean(&self) -> Option<Bounds> {
@@ -97,7 +100,7 @@ impl Bins {
         Some((sum(|bin| bin.low) / samples, sum(|bin| bin.high) / samples))
     }
 
-    /// The bin of the sample with `rank` samples below it.
+    /// Returns the bin of the sample with `rank` samples below it.
     fn bin_at(&self, rank: u64) -> Option<&Bin> {
         let mut seen = 0_u64;
         self.bins.iter().find(|bin| {
@@ -107,13 +110,13 @@ impl Bins {
     }
 }
 
-/// Confidence that [`samples_needed`] asks for.
+/// Confidence with which [`samples_needed`] requires a quantile to be stated.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Fewest samples from which the `share` quantile can be stated with [`CONFIDENCE`], one sample
-/// beyond it allowed: 64 for p90, 662 for p99.
+/// Smallest number of samples from which the `share` quantile can be stated with [`CONFIDENCE`],
+/// with one sample beyond it allowed: 64 for p90, 662 for p99.
 ///
-/// The smallest n with `P(at most one of n samples lies beyond) <= 1 - CONFIDENCE`, which is the
+/// It is the smallest n with `P(at most one of n samples lies beyond) <= 1 - CONFIDENCE`, the
 /// early-stopping bound of MLPerf Inference (`loadgen/early_stopping.cc`).
 #[must_use]
 pub fn samples_needed(share: f64) -> u64 {

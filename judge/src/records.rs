@@ -1,4 +1,4 @@
-//! The records of a registry as ordered plain data, and which of them still stand.
+//! Records of a registry as ordered plain data, and selections of those that still count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,57 +10,59 @@ use schema::run::RunRecord;
 pub use crate::events::Retraction;
 use crate::finding::Finding;
 
-/// A record and the path of its file, below `results/`.
+/// A record with the path of its file below `results/`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored<T> {
-    /// With `/` between its parts.
+    /// Path of the record's file below `results/`, with `/` as separator.
     pub path: String,
-    /// Index of the folder it was read from, in the order in which the folders were given.
+    /// Index of the results folder that the record was read from, in the order in which the
+    /// folders were given.
     pub root: usize,
-    /// What the file says.
+    /// Content of the record's file, parsed.
     pub record: T,
 }
 
 /// Everything in a registry, each list in the order of its paths.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Registry {
-    /// Those that were measured, and imported figures.
+    /// Run records, both measured and imported.
     pub runs: Vec<Stored<RunRecord>>,
-    /// Machines' kernels.
+    /// Kernel records, which measure a machine's kernels.
     pub kernels: Vec<Stored<KernelRecord>>,
-    /// Campaigns.
+    /// Campaign records: plans, costs and labs.
     pub campaigns: Vec<Stored<CampaignRecord>>,
-    /// What was said of records afterwards.
+    /// Event records, which retract, annotate or waive other records afterwards.
     pub events: Vec<Stored<Event>>,
     /// Paths of the generated pages, below `results/`.
     pub pages: BTreeSet<String>,
-    /// Id of a run, a kernels record or an event to why it was retracted (`events`).
+    /// Retractions in force: id of a run, a kernel record or an event, and why it was retracted.
+    /// [`Registry::apply_events`] fills it in.
     pub retracted: BTreeMap<String, Retraction>,
-    /// Files that could not be read, strays and leftovers.
+    /// Storage findings of reading the folder: unreadable files, strays and leftovers.
     pub findings: Vec<Finding>,
 }
 
 impl Registry {
-    /// The run with this id.
+    /// Returns the run with this id.
     #[must_use]
     pub fn run(&self, id: &str) -> Option<&Stored<RunRecord>> {
         self.runs.iter().find(|run| run.record.id == id)
     }
 
-    /// The runs that still stand, in the order of their paths.
+    /// Runs that are not retracted, in the order of their paths.
     pub fn standing(&self) -> impl Iterator<Item = &Stored<RunRecord>> {
         self.runs.iter().filter(|run| !self.retracted.contains_key(&run.record.id))
     }
 
-    /// Ids of the campaigns that labs are. What they tried stands on their own pages: it belongs to
-    /// no comparison of releases and to no series.
+    /// Ids of the campaigns that are labs. Their runs tried options, so they belong to lab pages
+    /// only, not to comparisons of releases or trends.
     #[must_use]
     pub fn labs(&self) -> BTreeSet<&str> {
         let campaigns = self.campaigns.iter().map(|stored| &stored.record);
         campaigns.filter(|campaign| campaign.lab.is_some()).map(|lab| lab.id.as_str()).collect()
     }
 
-    /// The runs that still stand and that no lab made: those of releases.
+    /// Runs of releases: not retracted and not part of a lab.
     pub fn of_releases(&self) -> impl Iterator<Item = &Stored<RunRecord>> {
         let labs = self.labs();
         self.standing().filter(move |run| {
@@ -69,7 +71,7 @@ impl Registry {
         })
     }
 
-    /// Engine and release of every run.
+    /// Engine and release of every run, including retracted ones.
     #[must_use]
     pub fn releases(&self) -> BTreeSet<(&str, &str)> {
         let engines = self.runs.iter().map(|run| &run.record.engine);

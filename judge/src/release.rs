@@ -1,6 +1,6 @@
-//! The order of releases: as people read version numbers, not as text sorts.
+//! Order of release names as version numbers, not as text.
 
-/// Orders releases as people do: `v0.9.2` before `v0.10.0`, and `-dev` before the release itself.
+/// Sort key of a release: `v0.9.2` before `v0.10.0`, and `-dev` before the release itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReleaseKey {
     numbers: Vec<u64>,
@@ -9,22 +9,23 @@ pub struct ReleaseKey {
 }
 
 impl ReleaseKey {
-    /// The key of a release's name.
+    /// Returns the sort key of a release's name.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let (core, suffix) = name.split_once('-').map_or((name, None), |(a, b)| (a, Some(b)));
+        // Parts that are no numbers count as zero; the name decides among equal ones.
         let numbers = core.trim_start_matches('v').split('.').map(|n| n.parse().unwrap_or(0));
         Self { numbers: numbers.collect(), released: suffix.is_none(), name: name.to_owned() }
     }
 
-    /// The release's name.
+    /// Name of the release, as it was given.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// True when both name the same release, each with or without its `v`.
+/// True when both names mean the same release, with or without a leading `v`.
 #[must_use]
 pub fn is_release(left: &str, right: &str) -> bool {
     left.trim_start_matches('v') == right.trim_start_matches('v')

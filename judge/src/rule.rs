@@ -1,34 +1,36 @@
-//! What a rule is: an id, a claim that must hold, the reason for it, and where it applies.
+//! Quality rule: an id, a claim that must hold, the reason for it, its severity, and the records
+//! that it applies to.
 
 use schema::run::{Check, Kind, Level, RunRecord, Status};
 use schema::scenario::Tier;
 
-/// What a rule found: `None` when the record does not know what the rule needs, else whether the
-/// claim holds, and if not, the figures that break it.
+/// Outcome of a rule over a record: `None` when the record lacks the rule's inputs; `Ok` when the
+/// claim holds; else the figures that break it, as a sentence.
 pub type Finding = Option<Result<(), String>>;
 
-/// One quality rule.
+/// A quality rule over one record.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
-    /// `E..` finds what must not be published as it stands, `W..` what a reader has to know.
+    /// Id of the rule: `E..` finds what must not be published as it stands, `W..` what a reader
+    /// has to know.
     pub id: &'static str,
-    /// The claim that must hold, in a few words.
+    /// Claim that must hold, in a few words.
     pub title: &'static str,
-    /// Why it matters: a sentence for pages.
+    /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
-    /// Level of the rule: error or warning.
+    /// Severity of a broken rule: error or warning.
     pub level: Level,
-    /// The level on machines without a GPU, where client and server share the cores.
+    /// Severity on machines without a GPU, where client and server share the cores.
     pub level_on_cpu: Level,
-    /// First revision of the rules that has this rule.
+    /// First revision of the list of rules that contains this rule.
     pub since: u32,
-    /// The records that it judges.
+    /// Records that the rule applies to.
     pub scope: Scope,
     pub(crate) look: fn(&RunRecord) -> Finding,
 }
 
 impl Rule {
-    /// The finding over `record`; `None` where the rule does not apply.
+    /// Judges `record` by the rule; `None` where the rule does not apply.
     #[must_use]
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
         if !self.scope.covers(record) {
@@ -41,14 +43,14 @@ impl Rule {
     }
 }
 
-/// The records that a rule judges.
+/// Records that a rule applies to, by kind, status and tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// How their figures came about.
+    /// Kinds of records: measured, imported or simulated.
     pub kinds: &'static [Kind],
-    /// How their runs ended.
+    /// Statuses with which the runs may have ended.
     pub statuses: &'static [Status],
-    /// How much their scenarios ask for.
+    /// Tiers of the scenarios: full, quarter or lite.
     pub tiers: &'static [Tier],
 }
 
@@ -58,22 +60,22 @@ const WITH_FIGURES: &[Status] = &[Status::Ok, Status::Partial];
 const TIERS: &[Tier] = &[Tier::Full, Tier::Quarter, Tier::Lite];
 
 impl Scope {
-    /// Every record.
+    /// Scope of rules that judge every record.
     pub const ALL: Self = Self { kinds: KINDS, statuses: STATUSES, tiers: TIERS };
-    /// Records with figures, whoever measured them.
+    /// Scope of records with figures, whoever measured them.
     pub const FIGURES: Self = Self { statuses: WITH_FIGURES, ..Self::ALL };
-    /// Records of runs that this program launched.
+    /// Scope of records of runs that Redline measured itself.
     pub const MEASURED: Self = Self { kinds: &[Kind::Measured], ..Self::ALL };
-    /// Measured records with figures.
+    /// Scope of measured records with figures.
     pub const MEASURED_FIGURES: Self = Self { statuses: WITH_FIGURES, ..Self::MEASURED };
 
-    /// The same scope without the `-lite` scenarios.
+    /// Returns the same scope without the `-lite` scenarios.
     #[must_use]
     pub const fn but_lite(self) -> Self {
         Self { tiers: &[Tier::Full, Tier::Quarter], ..self }
     }
 
-    /// True when a rule of this scope judges `record`.
+    /// True when the scope contains `record`.
     #[must_use]
     pub fn covers(&self, record: &RunRecord) -> bool {
         self.kinds.contains(&record.kind)
@@ -81,7 +83,7 @@ impl Scope {
             && self.tiers.contains(&record.scenario.tier)
     }
 
-    /// The scope in words, for the list of rules: `measured runs with figures, not -lite`.
+    /// Scope in words for the list of rules: `measured runs with figures, not on -lite`.
     #[must_use]
     pub fn words(&self) -> String {
         let kinds = match self.kinds {
@@ -95,7 +97,7 @@ impl Scope {
     }
 }
 
-/// True when the record's machine is a CPU alone.
+/// True when the record's machine has no GPU.
 #[must_use]
 pub fn on_cpu(record: &RunRecord) -> bool {
     record.hardware.id.starts_with("cpu-")

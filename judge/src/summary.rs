@@ -1,12 +1,12 @@
-//! The spread of a figure over the repeats of one cell. The one place for it: pages and diffs use
-//! it alike.
+//! Summary (median, mean, range, coefficient of variation) of a figure over the repeats of one
+//! cell. Pages and comparisons share it.
 
 use crate::quantile::median;
 pub use schema::comparison::Summary;
 use schema::metric::Metric;
 use schema::run::RunRecord;
 
-/// The spread of `values`; `None` when there are none.
+/// Returns the summary of `values`; `None` when there are none.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn of(values: &[f64]) -> Option<Summary> {
@@ -17,11 +17,12 @@ pub fn of(values: &[f64]) -> Option<Summary> {
     let median = median(values)?;
     let mean = sorted.iter().sum::<f64>() / n as f64;
     let squares: f64 = sorted.iter().map(|value| (value - mean).powi(2)).sum();
+    // Divided by n - 1, because the repeats are a sample of all possible runs.
     let cv = (n > 1 && mean != 0.0).then(|| (squares / (n - 1) as f64).sqrt() / mean.abs());
     Some(Summary { n, median, min, max, mean, cv })
 }
 
-/// The spread of `metric` over `repeats`; `None` when none of them knows it.
+/// Returns the summary of `metric` over `repeats`; `None` when no repeat has the metric.
 pub fn of_metric<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,

@@ -1,8 +1,9 @@
-//! Text for a terminal: tables in columns, and quoted words without control characters.
+//! Tables in columns for a terminal, and text with control characters made visible.
 
 use std::fmt::Write as _;
 
-/// `text` with control characters written out, fit for a terminal.
+/// Returns `text` with control characters escaped, so that quoted file content cannot control the
+/// terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let visible =
@@ -10,7 +11,7 @@ pub fn plain(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// Lines of cells as text in columns.
+/// Formats lines of cells as aligned columns.
 #[must_use]
 pub fn columns(lines: &[Vec<String>]) -> String {
     let widest = lines.iter().map(Vec::len).max().unwrap_or(0);

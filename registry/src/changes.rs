@@ -1,4 +1,4 @@
-//! The commits that lead from one release to the other, where this clone has them.
+//! Commits that lead from one release to another, where this clone has them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,11 +8,11 @@ use schema::comparison::{Commit, Commits, Diff};
 
 use judge::Registry;
 
-/// What an engine is built from.
+/// Paths that an engine is built from: a commit that touches none of them cannot change its speed.
 const SOURCES: [&str; 3] = ["engine", "Cargo.toml", "Cargo.lock"];
 
-/// The commits between the two releases of `diff`; `None` where a release has no commit or several,
-/// or the repository around `dir` does not hold them: another engine's are elsewhere.
+/// Returns the commits between the two releases of `diff`. `None` where a release has no commit or
+/// several, or where the repository around `dir` lacks them, as for another engine.
 #[must_use]
 pub fn between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<Commits> {
     let baseline = commit_of(registry, diff, &diff.baseline)?;
@@ -33,7 +33,7 @@ fn commit_of(registry: &Registry, diff: &Diff, release: &str) -> Option<String> 
     (commits.len() == 1).then(|| (*only).to_owned())
 }
 
-/// Commits with one parent that touch the sources, the newest first.
+/// Returns the commits with one parent that touch the sources, newest first.
 fn changes(repo: &Repository, from: &str, to: &str) -> Result<Vec<Commit>, git2::Error> {
     let mut walk = repo.revwalk()?;
     walk.set_sorting(Sort::TOPOLOGICAL)?;
@@ -42,7 +42,7 @@ fn changes(repo: &Repository, from: &str, to: &str) -> Result<Vec<Commit>, git2:
     let mut found = Vec::new();
     for id in walk {
         let commit = repo.find_commit(id?)?;
-        // A merge brings what its parents brought.
+        // A merge adds nothing of its own: its parents' commits are listed already.
         if commit.parent_count() != 1 {
             continue;
         }

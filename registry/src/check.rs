@@ -1,5 +1,5 @@
-//! Checks a whole registry: storage rules, which make it unsound, and quality findings, which are
-//! badges. Everything is reported at once.
+//! Checks a whole registry: storage rules, whose breaches make it unsound, and quality rules,
+//! whose findings are only shown. Everything is reported at once.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -20,19 +20,19 @@ use judge::table::plain;
 use store::folder::{Listing, StoreError};
 use store::storage::{self, Parsed};
 
-/// A registry that cannot be checked.
+/// Error: the registry cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// A file or folder cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its history cannot be read.
+    /// The git history cannot be read.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
 }
 
 impl CheckError {
-    /// The exit code of a command that ends with this error.
+    /// Exit code of a command that ends with this error.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -42,37 +42,39 @@ impl CheckError {
     }
 }
 
-/// What a check found.
+/// Report of a check of the whole registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Files of each kind: `runs`, `campaigns`, ...
+    /// Number of files by kind: `runs`, `campaigns`, ...
     pub files: BTreeMap<String, usize>,
     /// Breaches of storage rules and remarks, in the order of paths.
     pub storage: Vec<Finding>,
-    /// Findings about the quality of runs: shown, never an exit code.
+    /// Findings of quality rules about runs, which never affect the exit code.
     pub quality: Vec<Badge>,
-    /// What could not be checked.
+    /// Notes on parts that could not be checked.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Unsound where a storage rule is broken; quality never decides.
+    /// Exit code of the check: unsound where a storage rule is broken. Quality findings never
+    /// decide.
     #[must_use]
     pub fn exit(&self) -> Exit {
         if self.breaches() > 0 { Exit::Unsound } else { Exit::Well }
     }
 
-    /// Number of breaches.
+    /// Number of breaches of storage rules.
     #[must_use]
     pub fn breaches(&self) -> usize {
         self.storage.iter().filter(|finding| finding.breach).count()
     }
 }
 
-/// Checks the registry in the repository at `dir`, with the index at `place` where there is one. A
-/// folder that is no repository is checked without its history, and the report says so.
+/// Checks the registry in the repository at `dir`, with the index at `place` if given. A folder
+/// that is not a repository is checked without its history, and the report says so.
 ///
 /// # Errors
+///
 /// Files or the repository cannot be read.
 pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report, CheckError> {
     let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;
@@ -93,8 +95,8 @@ pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report, 
     Ok(report)
 }
 
-/// What a survey found, without history. `read` gives a whole run by its path, and `unix_ms` is now,
-/// in milliseconds since 1970.
+/// Builds the report of a survey, without history. `read` returns a whole run by its path, and
+/// `unix_ms` is the current time in milliseconds since 1970.
 fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u64) -> Report {
     let mut report = Report { storage: survey.findings.clone(), ..Report::default() };
     let mut ids = Vec::new();
@@ -102,6 +104,7 @@ fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u6
         report.storage.extend(file.findings.iter().cloned());
         let Some(facts) = &file.facts else { continue };
         *report.files.entry(facts.kind.clone()).or_default() += 1;
+        // Ids of imported records come from their file's hash, so two sources may share one.
         let Some(id) = facts.id.as_deref().filter(|_| !file.path.starts_with("imports/")) else {
             continue;
         };
@@ -114,8 +117,8 @@ fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u6
     report
 }
 
-/// The quality rules that runs break: stored findings, those of later rules, and those over several
-/// runs. In the order of rules, then paths.
+/// Returns the quality rules that runs break: stored findings, findings of newer rules, and
+/// findings over several runs, ordered by rule and path.
 fn badges(files: &[Surveyed], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let runs = files.iter().filter_map(|file| {
         let facts = file.facts.as_ref()?;
@@ -186,8 +189,8 @@ impl Report {
     }
 }
 
-/// Breaches in what was loaded: a registry with any of them is not to be diffed or rendered
-/// without saying so.
+/// Breaches in a loaded registry: comparisons and pages made from it must report them. Stray files
+/// are left out, since nothing reads them.
 #[must_use]
 pub fn unreadable(registry: &Registry) -> Vec<&Finding> {
     registry.findings.iter().filter(|finding| finding.breach && finding.rule != LAYOUT.id).collect()

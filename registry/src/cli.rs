@@ -1,4 +1,4 @@
-//! The flags of `redline-results`.
+//! Command line of `redline-results`: its commands and flags, whose comments are the help texts.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,8 @@ use store::layout::RunParts;
 
 /// Adds records to a registry, checks it, compares releases.
 ///
-/// Exit codes: 0 well, 1 a regression or a new failure, 2 wrong use or unsound data, 3 inconclusive only, 4 the
-/// environment, 101 a bug.
+/// Exit codes: 0 well, 1 a regression or a new failure, 2 wrong use or unsound data, 3
+/// inconclusive only, 4 the environment, 101 a bug.
 #[derive(Debug, Parser)]
 #[command(name = "redline-results", version)]
 pub struct Arguments {
@@ -19,7 +19,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say whether a commit could be made now, before anything is measured
+    /// Check whether a commit could be made now, before anything is measured
     Preflight {
         #[command(flatten)]
         place: Place,
@@ -33,30 +33,31 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
     },
-    /// Bring this clone and a remote together: one line of records, and the pages of both
+    /// Synchronize this clone with a remote: fetch and push records, and render the pages
     Sync(SyncArguments),
-    /// Say that records were wrong: they stay, and are shown as retracted and never compared
+    /// Mark records as wrong: they stay, are shown as retracted, and are never compared
     Retract(TargetArguments),
-    /// Remark on records
+    /// Add a remark to records
     Annotate(TargetArguments),
-    /// Accept a regression of a metric until a day
+    /// Accept a regression of a metric until a given day
     Waive(WaiveArguments),
-    /// Say that machine or data changed: series break there
+    /// Declare that machine or data changed: series break at that time
     Epoch(EpochArguments),
     /// Compare two releases, cell by cell
     Diff(DiffArguments),
-    /// Record published results of others: console blocks in pages and logs, and result files of
+    /// Record results published elsewhere: console blocks in pages and logs, and result files of
     /// the tools that `redline-bench audit` reads
     Import(ImportArguments),
-    /// Show how figures went over releases and days, and where they changed
+    /// Show how metrics developed over releases and days, and where their level changed
     Trend(TrendArguments),
-    /// Say what a lab has found, or what it launches next
+    /// Print what a lab has found, or which runs it makes next
     Lab(LabArguments),
-    /// List the runs, those that were retracted as well
+    /// List the runs, including retracted ones
     List(ListArguments),
-    /// Rank what serves a model on a hardware, by a metric and within limits
+    /// Rank the engines and releases that serve a model on a hardware, by a metric and within
+    /// limits
     Best(BestArguments),
-    /// Print every run as one flat table
+    /// Print every run as a row of one flat table
     Export(ExportArguments),
     /// List the rules by which records are checked
     Rules {
@@ -72,7 +73,7 @@ pub enum Command {
     },
 }
 
-/// The registry that is meant.
+/// Registry that a command works on.
 #[derive(Debug, Args)]
 pub struct Place {
     /// Root of the repository that holds results/
@@ -80,35 +81,35 @@ pub struct Place {
     pub registry: PathBuf,
 }
 
-/// The registry, and records that are not in it yet.
+/// Registry to read, and a folder of records that are not in it yet.
 #[derive(Debug, Args)]
 pub struct Sources {
     #[command(flatten)]
     pub place: Place,
-    /// Folder laid out like results/ that is read as well
+    /// Folder laid out like results/ to read in addition to the registry
     #[arg(long)]
     pub overlay: Option<PathBuf>,
 }
 
 impl Sources {
-    /// The folders that are read, the registry's first.
+    /// Paths of the folders to read, the registry's first.
     pub fn roots(&self) -> Vec<PathBuf> {
         let results = self.place.registry.join(RESULTS);
         std::iter::once(results).chain(self.overlay.clone()).collect()
     }
 }
 
-/// The registry that is changed, and what renders its pages.
+/// Registry to change, and the folder of the program that renders its pages.
 #[derive(Debug, Args)]
 pub struct Renders {
     #[command(flatten)]
     pub place: Place,
-    /// Folder with the program that renders pages; that of this one
+    /// Folder with the program that renders pages; default: the folder of this program
     #[arg(long, hide = true)]
     pub tools_dir: Option<PathBuf>,
 }
 
-/// Whose runs are meant, and on what.
+/// Engine and hardware of the runs that a command works on.
 #[derive(Debug, Args)]
 pub struct On {
     /// Only this engine
@@ -119,7 +120,7 @@ pub struct On {
     pub hardware: Option<String>,
 }
 
-/// The cells that are meant.
+/// Cells that a command works on.
 #[derive(Debug, Args)]
 pub struct Cells {
     #[command(flatten)]
@@ -174,7 +175,7 @@ pub struct ListArguments {
     pub sources: Sources,
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// One line for each run, not for each release and cell
+    /// Print one line per run, instead of one per release and cell
     #[arg(long)]
     pub runs: bool,
     #[command(flatten)]
@@ -182,19 +183,19 @@ pub struct ListArguments {
     /// Only this release, such as v0.9.2
     #[arg(long)]
     pub release: Option<String>,
-    /// Only runs that ended so: ok, partial, failed, skipped
+    /// Only runs with this status: ok, partial, failed, skipped
     #[arg(long, value_parser = ["ok", "partial", "failed", "skipped"])]
     pub status: Option<String>,
-    /// Only runs with this verdict on the client: valid, degraded, invalid
+    /// Only runs with this validity verdict: valid, degraded, invalid
     #[arg(long, value_parser = ["valid", "degraded", "invalid"])]
     pub validity: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct BestArguments {
-    /// Model that is to be served
+    /// Model to serve
     pub model: String,
-    /// Hardware that it is served on
+    /// Hardware to serve on
     #[arg(long)]
     pub hardware: String,
     /// Only this scenario, as ID or ID@REV
@@ -203,8 +204,8 @@ pub struct BestArguments {
     /// Metric to rank by
     #[arg(long, default_value = "output_tokens_per_s")]
     pub metric: String,
-    /// A limit that the median has to keep, as METRIC=VALUE in the metric's unit, such as
-    /// tpot_us_p50=50000; may be given again
+    /// Limit that the median must meet, as METRIC=VALUE in the metric's unit, such as
+    /// tpot_us_p50=50000; may be given several times
     #[arg(long)]
     pub slo: Vec<String>,
     #[command(flatten)]
@@ -216,23 +217,24 @@ pub struct BestArguments {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("form").required(true).args(["csv", "parquet"])))]
 pub struct ExportArguments {
-    /// Comma-separated values (RFC 4180); units are the last part of a column's name
+    /// Write comma-separated values (RFC 4180); column names end in their units
     #[arg(long)]
     pub csv: bool,
-    /// Apache Parquet, into this file; only where the program was built with `--features parquet`
+    /// Write Apache Parquet into this file; only if the program was built with `--features
+    /// parquet`
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
     #[command(flatten)]
     pub sources: Sources,
 }
 
-/// What every event takes.
+/// Flags of every command that writes an event.
 #[derive(Debug, Args)]
 pub struct EventArguments {
-    /// A sentence, shown wherever the event shows
+    /// Reason as a sentence, shown wherever the event is shown
     #[arg(long, value_parser = message)]
     pub reason: String,
-    /// Where it can be seen, such as an address or a file; may be given again
+    /// Evidence for the reason, such as an address or a file; may be given several times
     #[arg(long)]
     pub evidence: Vec<String>,
     #[command(flatten)]
@@ -241,11 +243,11 @@ pub struct EventArguments {
 
 #[derive(Debug, Args)]
 pub struct TargetArguments {
-    /// Ids of runs, kernels records or events, or the beginnings of such; or folders below
-    /// results/, ending in `/`
+    /// Ids of runs, kernel records or events, or the beginnings of ids; or folders below results/,
+    /// ending in `/`
     #[arg(required = true)]
     pub targets: Vec<String>,
-    /// Run that takes the place of the retracted one
+    /// Run that replaces the retracted one
     #[arg(long)]
     pub replaced_by: Option<String>,
     #[command(flatten)]
@@ -254,7 +256,7 @@ pub struct TargetArguments {
 
 #[derive(Debug, Args)]
 pub struct WaiveArguments {
-    /// ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
+    /// Cells as ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
     pub cell: String,
     /// Metric whose regression is accepted, such as tpot_us_p50
     #[arg(long)]
@@ -271,9 +273,9 @@ pub struct WaiveArguments {
 
 #[derive(Debug, Args)]
 pub struct EpochArguments {
-    /// ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
+    /// Cells as ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
     pub cell: String,
-    /// First day, such as 2026-01-31, or a time in UTC; now, where it is not given
+    /// First day, such as 2026-01-31, or a time in UTC; default: now
     #[arg(long)]
     pub since: Option<String>,
     #[command(flatten)]
@@ -282,9 +284,9 @@ pub struct EpochArguments {
 
 #[derive(Debug, Args)]
 pub struct DiffArguments {
-    /// Release that is compared against, such as v0.9.1
+    /// Release to compare with, such as v0.9.1
     pub baseline: String,
-    /// Release that is judged, such as v0.9.2
+    /// Release to judge, such as v0.9.2
     pub candidate: String,
     #[command(flatten)]
     pub sources: Sources,
@@ -296,15 +298,15 @@ pub struct DiffArguments {
 
 #[derive(Debug, Args)]
 pub struct LabArguments {
-    /// A lab, such as suite/labs/cpu-smollm2.toml
+    /// File of the lab, such as suite/labs/cpu-smollm2.toml
     pub file: PathBuf,
-    /// Id of the campaign that launched it
+    /// Id of the lab's campaign
     #[arg(long, required_unless_present = "outline")]
     pub campaign: Option<String>,
-    /// Say what it may come to, of launches and rounds, and nothing of what was launched
+    /// Print how many runs and rounds the lab may take, without regard to records
     #[arg(long, conflicts_with = "campaign")]
     pub outline: bool,
-    /// Launches that the lab may make; else as its file says
+    /// Number of runs that the lab may make; default: the budget in its file
     #[arg(long)]
     pub runs_max: Option<u32>,
     #[command(flatten)]
@@ -315,19 +317,19 @@ pub struct LabArguments {
 
 #[derive(Debug, Args)]
 pub struct ImportArguments {
-    /// Pages, logs or result files
+    /// Pages, logs or result files to read
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// What the results were measured on, such as a100-80g; pages do not show it
+    /// Hardware that the results were measured on, such as a100-80g; pages do not state it
     #[arg(long, requires = "hardware_evidence")]
     pub hardware: Option<String>,
-    /// A sentence: what the claim of the hardware rests on
+    /// Evidence for the hardware, as a sentence
     #[arg(long, requires = "hardware")]
     pub hardware_evidence: Option<String>,
-    /// Folder below results/imports/; else after the file's name
+    /// Folder below results/imports/ for the records; default: derived from the file's name
     #[arg(long)]
     pub source: Option<String>,
-    /// Say what would be recorded, and record nothing
+    /// Print what would be recorded, and record nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -340,7 +342,7 @@ pub struct TrendArguments {
     pub place: Place,
     #[command(flatten)]
     pub cells: Cells,
-    /// Only this metric, such as output_tokens_per_s; else all that gate
+    /// Only this metric, such as output_tokens_per_s; default: all release-blocking metrics
     #[arg(long)]
     pub metric: Option<String>,
     #[arg(long, value_enum, default_value_t = TrendFormat::Text)]

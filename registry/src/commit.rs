@@ -1,5 +1,5 @@
-//! One commit of new files on the checked-out branch. The tree is HEAD's plus the new blobs, the
-//! index gets entries for the new paths only, and whatever the user staged or changed stays.
+//! Commits new files on the checked-out branch. The commit's tree is HEAD's plus the new blobs,
+//! git's index gets entries for the new paths only, and whatever the user staged or changed stays.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,30 +13,31 @@ use crate::landing::{Landing, Watch};
 use crate::record::RecordError;
 use crate::repository::{RESULTS, WorkTree};
 
-/// How often a commit is tried again because HEAD moved or a lock was held.
+/// Number of attempts at a commit, which fails when HEAD moved or a lock was held.
 const TRIES: u32 = 50;
+/// Pause between two attempts at a commit.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A file to be committed below `results/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
-    /// Below the repository's root.
+    /// Path of the file below `results/`.
     pub path: String,
-    /// The file's content.
+    /// Content of the file to be committed.
     pub bytes: Vec<u8>,
-    /// A page or `README.md`, which may replace an older one.
+    /// True for a page or `README.md`, which may replace an older version.
     pub derived: bool,
 }
 
-/// Who commits when, as `main` learnt it.
+/// Time of a commit. It enters at `main`, so that commits can be reproduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clock {
-    /// Seconds since 1970.
+    /// Time of the commit, in seconds since 1970.
     pub unix_s: i64,
 }
 
-/// Commits `additions`; returns the commit and the paths in it, or HEAD and no paths when HEAD
-/// holds them all already.
+/// Commits `additions`. Returns the commit and its paths, or HEAD and no paths where HEAD contains
+/// all files already.
 pub(crate) fn commit(
     tree: &WorkTree,
     additions: &[Addition],
@@ -44,14 +45,14 @@ pub(crate) fn commit(
     (clock, watch): (Clock, Watch<'_>),
 ) -> Result<(Option<Oid>, Vec<String>), RecordError> {
     let mut staged = Staged { tree, entries: Vec::new(), kept: false };
-    // Dropped before what is staged: on a full disk it gives back the room that an index needs.
+    // Dropped before `staged`: on a full disk this frees the space that git's index needs.
     let mut landing = Landing::new(&tree.results(), watch);
     for _ in 0..TRIES {
         tree.wait_for_index()?;
         let (branch, head) = tree.tip()?;
         let new = not_in_head(tree, head, additions)?;
         if new.is_empty() {
-            // Whatever an earlier turn of this loop put in place is in HEAD by now.
+            // Files that an earlier attempt put in place are in HEAD by now.
             staged.kept = true;
             drop(staged);
             landing.keep();
@@ -84,11 +85,12 @@ pub(crate) fn commit(
                 let paths = new.iter().map(|addition| addition.path.clone()).collect();
                 return Ok((Some(commit), paths));
             }
-            // Somebody else committed meanwhile, or is just doing so: look again.
+            // Another program committed in the meantime, or is doing so: try again.
             Err(error) if is_contention(&error) => pause(),
             Err(error) => return Err(error.into()),
         }
     }
+    // A lock that outlasted all attempts is named, so that the user can remove it.
     tree.no_lock_stays(&tree.tip()?.0)?;
     Err(RecordError::Contention)
 }
@@ -102,7 +104,7 @@ fn is_contention(error: &git2::Error) -> bool {
     codes.contains(&error.code())
 }
 
-/// The additions that HEAD does not hold yet.
+/// Returns the additions that HEAD lacks. A record in HEAD with other content is an error.
 fn not_in_head<'a>(
     tree: &WorkTree,
     head: Option<Oid>,
@@ -148,26 +150,28 @@ fn write_commit(
     let base = tree.tree_of(head)?;
     let tree = repo.find_tree(update.create_updated(repo, &base)?)?;
     let config = repo.config()?.snapshot()?;
+    // A container often has no git identity, and a campaign must not fail at its last step.
     let name = config.get_str("user.name").unwrap_or("Redline");
     let email = config.get_str("user.email").unwrap_or("redline@localhost");
     let author = Signature::new(name, email, &Time::new(clock.unix_s, 0))?;
     let parents: Vec<_> =
         head.map(|head| repo.find_commit(head)).transpose()?.into_iter().collect();
     let parents: Vec<_> = parents.iter().collect();
-    // No reference is named: it is moved afterwards, and only from the parent used here.
+    // No reference is named: the branch is moved afterwards, and only if it still points to this
+    // parent.
     repo.commit(None, &author, &author, message, &tree, &parents)
 }
 
-/// Index entries that were added; taken back when dropped without being kept.
+/// Entries that were added to git's index; removed again when dropped without being kept.
 struct Staged<'a> {
     tree: &'a WorkTree,
-    /// Path and the entry that was there before.
+    /// Path of each entry, and the entry that was there before.
     entries: Vec<(String, Option<IndexEntry>)>,
     kept: bool,
 }
 
 impl Staged<'_> {
-    /// Adds entries for the new paths; false when another program held the index.
+    /// Adds index entries for the new paths; `false` when another program held git's index.
     fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool, RecordError> {
         let mut index = self.tree.repo.index()?;
         index.read(true)?;
@@ -207,14 +211,14 @@ impl Staged<'_> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         if !self.kept && !self.entries.is_empty() {
-            // An entry that cannot be taken back shows in `git status`, where the user sees it.
+            // An entry that cannot be removed shows in `git status`, where the user sees it.
             let _ = self.unstage();
         }
     }
 }
 
-/// The index entry of a file just written, with its times and size, so that `git status` has
-/// nothing to look up.
+/// Builds the index entry of a file just written, with its times and size, so that `git status`
+/// need not read the file.
 fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry, RecordError> {
     let file = tree.root.join(path);
     let facts =

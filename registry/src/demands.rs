@@ -1,11 +1,11 @@
-//! What a repository asks of commits and files that this program does not do: hooks are named,
+//! Settings of a repository that this program does not honor: hooks are reported in a note;
 //! signatures and filters are refused with the reason.
 
 use git2::{AttrCheckFlags, AttrValue, Config};
 
 use crate::repository::{RESULTS, RepositoryError, WorkTree};
 
-/// A path of each kind of file, for asking which attributes git gives it.
+/// A path of each kind of file, for querying the attributes that git gives it.
 const PLACES: &[&str] = &[
     "runs/e/v1/h/m/c/s@1/00000000000000000000000000.json",
     "kernels/e/v1/h/00000000000000000000000000.json",
@@ -28,7 +28,8 @@ const HOOKS: &[&str] = &[
     "reference-transaction",
 ];
 
-/// Refuses a repository whose demands a commit by this program would break.
+/// Returns an error where the repository requires signatures or filters, which a commit by this
+/// program would not apply.
 pub(crate) fn refuse(tree: &WorkTree) -> Result<(), RepositoryError> {
     let config = tree.repo.config()?.snapshot()?;
     if config.get_bool("commit.gpgsign").unwrap_or(false) {
@@ -43,7 +44,7 @@ pub(crate) fn refuse(tree: &WorkTree) -> Result<(), RepositoryError> {
     Ok(())
 }
 
-/// The setting by which git would store other bytes than the file's, or write others.
+/// Returns the setting by which git would store or check out other bytes than the file's.
 fn conversion(
     tree: &WorkTree,
     config: &Config,
@@ -74,7 +75,7 @@ fn conversion(
     Ok(automatic.then(|| "core.autocrlf=true".to_owned()))
 }
 
-/// Says what git would do on a commit and this program does not.
+/// Returns notes on what git would do at a commit and this program does not.
 pub(crate) fn notes(tree: &WorkTree) -> Result<Vec<String>, RepositoryError> {
     let config = tree.repo.config()?.snapshot()?;
     let folder = match config.get_path("core.hooksPath") {

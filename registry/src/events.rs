@@ -1,5 +1,5 @@
-//! From what a user types to an event: ids are resolved, and what names nothing is refused. Pure:
-//! no files, no clock.
+//! Composes an event from the user's input: resolves abbreviated ids and refuses names that match
+//! nothing. Pure: no files, no clock.
 
 use schema::event::{self, Event, EventKind, unix_s_of};
 use schema::metric::{self, Gates, METRICS};
@@ -8,79 +8,81 @@ use schema::verdict::is_cell_pattern;
 use judge::Registry;
 use judge::diff::cells::cell_of;
 
-/// An event that would say nothing, or not what was meant.
+/// Error: the input does not make a valid event.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EventError {
-    /// Nothing is called so.
+    /// No id begins with the given text.
     #[error(
         "nothing has an id that begins with `{0}`\nhint: `redline-results list` shows runs; a folder below results/ ends in `/`"
     )]
     NoTarget(String),
-    /// The beginning of an id fits several.
+    /// Several ids begin with the given text.
     #[error("{count} ids begin with `{start}`\nhint: give more of it")]
     Several {
-        /// As it was given.
+        /// Beginning of an id as the user wrote it.
         start: String,
-        /// How many.
+        /// Number of ids that begin with it.
         count: usize,
     },
-    /// No run lies in a folder.
+    /// No run is below the given folder.
     #[error("no run lies below `{0}`\nhint: name a folder as `runs/redline/v0.9.1/`")]
     EmptyFolder(String),
-    /// A text names no cell.
+    /// The text is not a cell pattern.
     #[error(
         "`{0}` is not a cell\nhint: write `ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV`, with `*` for any"
     )]
     NotACell(String),
-    /// A cell holds no run.
+    /// The cell pattern matches no run.
     #[error("no run is in a cell `{0}`\nhint: `redline-results list` shows the parts of each cell")]
     NoCell(String),
-    /// No metric is called so, or it does not gate.
+    /// The metric does not exist, so no waiver can name it.
     #[error("no metric `{name}`\nhint: the gated ones are {gated}")]
     NoMetric {
-        /// As it was given.
+        /// Metric name as the user wrote it.
         name: String,
-        /// Names of those that gate, with commas between them.
+        /// Names of the release-blocking metrics, separated by commas.
         gated: String,
     },
-    /// A text is no day and no time.
+    /// The text is neither a day nor a time.
     #[error("`{0}` is not a time\nhint: write `2026-01-31` or `2026-01-31T12:00:00Z`, in UTC")]
     NotATime(String),
-    /// A waiver would be over before it began.
+    /// The waiver would end before now.
     #[error("`{0}` is past\nhint: a waiver lasts until a day to come")]
     Past(String),
-    /// What is said lacks what its kind needs.
+    /// The event lacks fields that its kind needs.
     #[error("the event is not sound: {0}")]
     Unsound(String),
 }
 
-/// What a user says about records; ids may be given by their beginnings.
+/// User's input for an event. Ids may be abbreviated to their beginnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Draft {
-    /// Ids, or folders below `results/`, of what it is about.
+    /// Ids of the records or events that the event is about, or folders below `results/`.
     pub targets: Vec<String>,
-    /// Why, for whoever reads it later.
+    /// Reason for the event, for later readers.
     pub reason: String,
-    /// Evidence for the reason: URLs or files.
+    /// Evidence for the reason: addresses or files.
     pub evidence: Vec<String>,
-    /// Id of the record that takes the place of what is retracted.
+    /// Id of the record that replaces the retracted one.
     pub replaced_by: Option<String>,
     /// Day or time at which a waiver ends.
     pub until: Option<String>,
-    /// The cells that a waiver or an epoch is of, as a pattern.
+    /// Pattern of the cells that a waiver or an epoch applies to.
     pub cell: Option<String>,
-    /// The metric that a waiver is of.
+    /// Name of the metric that a waiver applies to.
     pub metric: Option<String>,
-    /// The release that a waiver is of.
+    /// Release that a waiver applies to.
     pub release: Option<String>,
     /// Day or time at which an epoch begins.
     pub since: Option<String>,
 }
 
-/// The event that `draft` means in `registry`, written at `unix_s` (seconds since 1970) as `id`.
+/// Composes an event from `draft`; `id` is its id, and `unix_s` its time (seconds since 1970).
 ///
 /// # Errors
-/// The draft names something that the registry does not hold, or lacks what its kind needs.
+///
+/// The draft names something that the registry does not contain, or lacks fields that its kind
+/// needs.
 pub fn compose(
     registry: &Registry,
     kind: EventKind,
@@ -121,7 +123,7 @@ pub fn compose(
     if problems.is_empty() { Ok(event) } else { Err(EventError::Unsound(problems.join("; "))) }
 }
 
-/// A folder as it is, or the whole id that `target` begins.
+/// Returns a folder unchanged, else the full id that begins with `target`.
 fn resolve(registry: &Registry, target: &str) -> Result<String, EventError> {
     if !target.ends_with('/') {
         return resolve_id(registry, target);
@@ -161,7 +163,7 @@ fn find_cell(registry: &Registry, pattern: &str) -> Result<(), EventError> {
     Err(EventError::NoCell(pattern.to_owned()))
 }
 
-/// RFC 3339 of a time, or of a day with `clock` added.
+/// Returns the RFC 3339 text of a time, or of a day with `clock` appended.
 fn time(text: &str, clock: &str) -> Result<String, EventError> {
     let full = if text.contains('T') { text.to_owned() } else { format!("{text}{clock}") };
     unix_s_of(&full).map(|_| full).ok_or_else(|| EventError::NotATime(text.to_owned()))

@@ -1,5 +1,5 @@
-//! Additions only: the first committed version of a record is the record. Anything else in HEAD,
-//! in the index or in the working tree is found here.
+//! Append-only check over the git history: the first committed version of a record is the record.
+//! Finds changed, moved and deleted records in HEAD, in git's index and in the working tree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,21 +13,22 @@ use crate::survey::Surveyed;
 use judge::finding::{Finding, HISTORY};
 use store::layout::FileKind;
 
-/// Fields named when two versions of a record differ.
+/// Number of fields that are named when two versions of a record differ.
 const FIELDS_NAMED: usize = 4;
-/// Characters of a value that are shown.
+/// Number of characters of a value that are shown.
 const VALUE_CHARS: usize = 40;
 
-/// The first version of a record, and the commit that brought it.
+/// First committed version of a record, and the commit that added it.
 #[derive(Debug, Clone, Copy)]
 struct First {
     blob: Oid,
     commit: Oid,
 }
 
-/// Breaches of the rule over committed, staged and uncommitted records.
+/// Returns the breaches of the append-only rule by committed, staged and uncommitted files.
 ///
 /// # Errors
+///
 /// The repository cannot be read.
 pub fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Finding>, RepositoryError> {
     let head = match tree.repo.head() {
@@ -56,14 +57,15 @@ pub fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Finding>, Rep
     Ok(found)
 }
 
-/// The blobs of a path in the working tree and in the index.
+/// Blobs that a path has in the working tree and in git's index.
 #[derive(Clone, Copy)]
 struct Now {
     present: Option<Oid>,
     staged: Option<Oid>,
 }
 
-/// Path to first version over the first-parent history, as far as this clone has it.
+/// Returns the first version of each record by path, over the first-parent history as far as this
+/// clone has it.
 fn first_versions(
     repo: &Repository,
     head: Option<Oid>,
@@ -72,7 +74,7 @@ fn first_versions(
     let mut next = head;
     while let Some(id) = next {
         let commit = repo.find_commit(id)?;
-        // The parent of a shallow clone's last commit is named but not there.
+        // The oldest commit of a shallow clone names a parent that the clone lacks.
         let parent = commit.parent_id(0).ok().and_then(|id| repo.find_commit(id).ok());
         let results = |commit: &git2::Commit<'_>| -> Result<Option<Oid>, git2::Error> {
             Ok(commit.tree()?.get_name(RESULTS).map(|entry| entry.id()))
@@ -88,7 +90,7 @@ fn first_versions(
                     continue;
                 };
                 if FileKind::of(path).is_record() {
-                    // Going back in time, an older addition takes the place of a later one.
+                    // The walk goes back in time, so an older addition overwrites a later one.
                     let version = First { blob: delta.new_file().id(), commit: id };
                     first.insert(path.to_owned(), version);
                 }

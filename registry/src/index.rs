@@ -1,6 +1,6 @@
-//! What is known of files that were examined before, kept under `target/` and made anew whenever
-//! it does not fit. It is a short cut and no source: a file whose stamp or bytes differ from those
-//! that the index saw is examined again, and only sound files are in it.
+//! Index of files that were examined before, kept under `target/` and rebuilt whenever it does not
+//! match. It only saves time: a file whose stamp or bytes differ from the indexed ones is examined
+//! again, and only sound files are in the index.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,33 +13,34 @@ use store::examine::Facts;
 use store::folder::Stamp;
 use store::layout::leftover_name;
 
-/// Where the index lies, below the root of the repository.
+/// Folder of the index, below the root of the repository.
 const FOLDER: &str = "target/redline-results";
+/// Name of the index file in its folder.
 const FILE: &str = "index.jsonl";
-/// Changes with the form of the file.
+/// Version of the index file's format; an index of another version is ignored.
 const FORMAT: u32 = 1;
-/// A file that was changed so shortly before the index was written may have been changed once
-/// more within the same tick of the clock: it is examined again.
+/// Age below which a file's stamp is not trusted: a file that changed so shortly before the index
+/// was written may have changed again within the same tick of the clock.
 const TICK_NS: i64 = 1_000_000_000;
 
-/// First line of the file.
+/// First line of the index file: format and build of the program that wrote it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     format: u32,
     program: String,
 }
 
-/// A file that was sound.
+/// A file that was sound when it was examined, with its stamp, git blob and facts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Known {
     pub path: String,
     pub stamp: Stamp,
-    /// Its git blob, in hex.
+    /// Id of the file's git blob, in hex.
     pub blob: String,
     pub facts: Facts,
 }
 
-/// Files by path, as the program that is named saw them.
+/// Index of sound files by path, as one build of the program examined them.
 #[derive(Debug, Default)]
 pub struct Index {
     known: BTreeMap<String, Known>,
@@ -47,8 +48,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// Reads the index of the repository at `root`. One that is missing, cut short or of another
-    /// `program` is empty.
+    /// Reads the index of the repository at `root`. An index that is missing, cut short or written
+    /// by another build than `program` is empty.
     #[must_use]
     pub fn load(root: &Path, program: &str) -> Self {
         let path = root.join(FOLDER).join(FILE);
@@ -70,20 +71,22 @@ impl Index {
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })
     }
 
-    /// What is known of the file at `path`, as long as its stamp is the one that was seen.
+    /// Returns what is known of the file at `path`, if its stamp is still the one that was
+    /// indexed.
     #[must_use]
     pub fn by_stamp(&self, path: &str, stamp: &Stamp) -> Option<&Known> {
         let settled = stamp.changed_ns.max(stamp.modified_ns) < self.written_ns - TICK_NS;
         self.known.get(path).filter(|known| settled && known.stamp == *stamp)
     }
 
-    /// What is known of the file at `path`, as long as its content is the one that was seen.
+    /// Returns what is known of the file at `path`, if its content is still the one that was
+    /// indexed.
     #[must_use]
     pub fn by_blob(&self, path: &str, blob: &str) -> Option<&Known> {
         self.known.get(path).filter(|known| known.blob == blob)
     }
 
-    /// True when the index knows exactly these files with these stamps.
+    /// True when the index contains exactly these files with these stamps.
     #[must_use]
     pub fn is_of(&self, files: &[Known]) -> bool {
         let same = |file: &Known| {
@@ -95,7 +98,8 @@ impl Index {
     /// Writes the index of the repository at `root`.
     ///
     /// # Errors
-    /// The folder cannot be written; the caller may go on without an index.
+    ///
+    /// The folder cannot be written. The caller may go on without an index.
     pub fn save(root: &Path, program: &str, files: &[Known]) -> io::Result<()> {
         let folder = root.join(FOLDER);
         fs::create_dir_all(&folder)?;

@@ -1,5 +1,6 @@
-//! A comparison as a JUnit report: a suite for each cell, a case for each metric that gates. What
-//! would fail a release is a failure; what could not be judged is skipped. Display only.
+//! Formats a comparison of releases as a JUnit report: a suite per cell, a case per
+//! release-blocking metric. A verdict that would fail a release is a failure; one that could not
+//! be reached is skipped. Display only.
 
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use schema::comparison::{Diff, Row};
@@ -7,10 +8,11 @@ use schema::verdict::VerdictKind;
 
 use judge::diff::words::{cells, title, word};
 
-/// The comparison as XML.
+/// Formats the comparison as JUnit XML.
 ///
 /// # Errors
-/// Never for what a registry holds: characters that XML does not have are left out.
+///
+/// Never for records of a registry: characters that XML cannot represent are left out.
 pub fn junit(diff: &Diff) -> Result<String, quick_junit::SerializeError> {
     let mut report = Report::new(format!("{} to {}", diff.baseline, diff.candidate));
     for cell in &diff.cells {

@@ -1,5 +1,5 @@
-//! Puts new files into `results/` whole or not at all: each is written aside and renamed, and
-//! everything is undone unless it is kept.
+//! Puts new files into `results/` completely or not at all: each file is written under a temporary
+//! name and renamed, and everything is undone unless it is kept.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use store::layout::leftover_name;
 
-/// A file that could not be put in place.
+/// Error: a file could not be put in place.
 #[derive(Debug, thiserror::Error)]
 pub enum LandingError {
     #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
@@ -18,11 +18,12 @@ pub enum LandingError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Told of each boundary between two writes. Nothing happens there but in tests, which end the
-/// process to see what it leaves.
+/// Called at each boundary between two writes. Only tests use it: they end the process there and
+/// check what it leaves behind.
 pub type Watch<'a> = &'a dyn Fn(&'static str);
 
-/// Files put in place so far. Dropped without [`Landing::keep`], it takes them away again.
+/// Files put in place so far. They are removed again when this is dropped without
+/// [`Landing::keep`].
 pub struct Landing<'a> {
     root: PathBuf,
     watch: Watch<'a>,
@@ -39,7 +40,7 @@ impl std::fmt::Debug for Landing<'_> {
 }
 
 impl<'a> Landing<'a> {
-    /// Starts a landing below `root`.
+    /// Starts to put files in place below `root`.
     #[must_use]
     pub fn new(root: &Path, watch: Watch<'a>) -> Self {
         Self {
@@ -52,11 +53,12 @@ impl<'a> Landing<'a> {
         }
     }
 
-    /// Puts `bytes` at `path` below the root. A file that is there already with the same bytes is
-    /// left alone; one with other bytes is replaced only where `replace` allows it.
+    /// Writes `bytes` to `path` below the root. An existing file with the same bytes is left
+    /// alone; one with other bytes is replaced only where `replace` allows it.
     ///
     /// # Errors
-    /// The place is taken, lies behind a link, or cannot be written.
+    ///
+    /// The path is taken, lies behind a link, or cannot be written.
     pub fn put(&mut self, path: &str, bytes: &[u8], replace: bool) -> Result<(), LandingError> {
         let target = self.root.join(path);
         self.make_folders(path)?;
@@ -82,12 +84,12 @@ impl<'a> Landing<'a> {
         Ok(())
     }
 
-    /// Leaves everything where it is.
+    /// Keeps all files that were put in place.
     pub fn keep(mut self) {
         self.kept = true;
     }
 
-    /// Creates the folders above `path` one by one, so that none is reached through a link.
+    /// Creates the folders above `path` one by one, and refuses to go through a link.
     fn make_folders(&mut self, path: &str) -> Result<(), LandingError> {
         let mut folder = self.root.clone();
         let above = path.rsplit_once('/').map_or("", |(above, _)| above);
@@ -115,7 +117,7 @@ impl Drop for Landing<'_> {
         if self.kept {
             return;
         }
-        // Nothing can be reported from here; what stays behind is found by the next `check`.
+        // Errors cannot be reported from `drop`; the next `check` finds what stays behind.
         for path in &self.landed {
             let _ = fs::remove_file(path);
         }
@@ -140,7 +142,7 @@ fn write_aside(target: &Path, bytes: &[u8], watch: Watch<'_>) -> Result<(), Land
 }
 
 fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
-    // A leftover of a killed process with the same id is ours to replace.
+    // A leftover with this process id is from a killed process, so it may be replaced.
     let _ = fs::remove_file(path);
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
     watch("a file is empty");
@@ -148,6 +150,7 @@ fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
     file.write_all(first)?;
     watch("a file is half written");
     file.write_all(second)?;
+    // Renamed before the data is on the disk, a record could be empty after a power failure.
     file.sync_all()?;
     watch("a file is whole, under another name");
     Ok(())

@@ -1,11 +1,11 @@
-//! Writes `results/`: records are added by one commit each time, checked by named rules, and
-//! withdrawn by events. The only package that knows git.
+//! Writes `results/`: each commit only adds records, named rules check them, and events withdraw
+//! them. The only package that knows git.
 //!
-//! Reading order: [`survey`] with its `index` (what a large folder holds, read quickly), [`record`]
-//! and [`commit`] (adding to it), [`sync`] (two clones become one line), [`check`] and `history` (is
-//! it sound), [`events`] (retractions, notes and waivers), [`import`] (published figures of others),
-//! [`list`], [`changes`] and [`junit`] (answers to commands). The package `store` reads a folder, and
-//! `judge` draws the conclusions.
+//! Reading order: [`survey`] with its `index` (the content of a large folder, read quickly),
+//! [`record`] and [`commit`] (adding to it), [`sync`] (uniting two clones in one history),
+//! [`check`] and `history` (is the registry sound), [`events`] (retractions, annotations and
+//! waivers), [`import`] (figures published elsewhere), [`list`], [`changes`] and [`junit`]
+//! (outputs of commands). The package `store` reads a folder, and `judge` draws the conclusions.
 
 #![warn(missing_docs)]
 

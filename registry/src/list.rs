@@ -1,4 +1,4 @@
-//! The runs of a registry as a table, and finding one by its id.
+//! Lists the runs of a registry as a table, and finds a run by the beginning of its id.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,26 +16,27 @@ use judge::{Registry, Stored};
 use store::folder::StoreError;
 use store::layout::FileKind;
 
-/// A run that cannot be named.
+/// Error of finding a run by its id.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FindError {
-    /// No id begins so.
+    /// No run's id begins with the given text.
     #[error("no run has an id that begins with `{0}`\nhint: `redline-results list` shows them")]
     None(String),
-    /// Several ids do.
+    /// Several runs' ids begin with the given text.
     #[error("{count} runs have an id that begins with `{start}`\nhint: give more of it")]
     Several {
-        /// As it was given.
+        /// Beginning of an id as the caller wrote it.
         start: String,
-        /// How many.
+        /// Number of runs whose id begins with it.
         count: usize,
     },
 }
 
-/// What has to be read to find the run whose id begins with `start`: runs with such a name, and
-/// imports, whose names are numbers.
+/// Loads only the files that can contain the run whose id begins with `start`: runs with such a
+/// file name, and imported records, whose file names are numbers.
 ///
 /// # Errors
+///
 /// A folder or file exists and cannot be read.
 pub fn load_for_find(roots: &[&Path], start: &str) -> Result<Registry, StoreError> {
     store::load_where(roots, &|path| match path.split('/').next() {
@@ -48,9 +49,10 @@ fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The run whose id begins with `start`.
+/// Returns the run whose id begins with `start`.
 ///
 /// # Errors
+///
 /// No run, or more than one, has such an id.
 pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRecord>, FindError> {
     let mut found = registry.runs.iter().filter(|run| run.record.id.starts_with(start));
@@ -64,56 +66,56 @@ pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRec
     }
 }
 
-/// The repeats of one release in one cell.
+/// Row of the list: the repeats of one release in one cell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Row {
     #[serde(skip)]
     order: ReleaseKey,
-    /// The engine's id.
+    /// Id of the engine of the row's runs.
     pub engine: String,
-    /// The engine's version.
+    /// Version of the engine of the row's runs.
     pub release: String,
-    /// Id of the hardware.
+    /// Id of the hardware of the row's runs.
     pub hardware: String,
-    /// The model's id.
+    /// Id of the model of the row's runs.
     pub model: String,
-    /// Slug of the configuration, without its hash.
+    /// Configuration slug of the row's runs, without its hash.
     pub config: String,
-    /// `id@rev`.
+    /// Scenario of the row's runs, as `id@rev`.
     pub scenario: String,
-    /// Runs.
+    /// Number of runs in the row.
     pub repeats: usize,
-    /// Status to number of runs.
+    /// Number of the row's runs by status.
     pub status: BTreeMap<String, usize>,
-    /// The worst verdict on the client.
+    /// Worst validity verdict of the row's runs.
     pub validity: String,
-    /// Those of them that were taken back.
+    /// Number of the row's runs that are retracted.
     pub retracted: usize,
-    /// Ids of the runs.
+    /// Ids of the runs in the row.
     pub runs: Vec<String>,
 }
 
-/// Which runs are listed; nothing given means all of them.
+/// Filter of a list. Without any field set, all runs are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// The engine's id.
+    /// Id of the engine to list.
     pub engine: Option<String>,
-    /// With or without its `v`.
+    /// Release to list, with or without its `v`.
     pub release: Option<String>,
-    /// Id of the hardware.
+    /// Id of the hardware to list.
     pub hardware: Option<String>,
-    /// The model's id.
+    /// Id of the model to list.
     pub model: Option<String>,
-    /// `id`, or `id@rev`.
+    /// Scenario to list, as `id` or `id@rev`.
     pub scenario: Option<String>,
-    /// How they ended, by the word of their records.
+    /// Status with which the listed runs ended, as records spell it.
     pub status: Option<String>,
-    /// The verdict on their client, by the word of their records.
+    /// Validity verdict of the listed runs, as records spell it.
     pub validity: Option<String>,
 }
 
 impl Filter {
-    /// True for runs that are wanted.
+    /// True when the filter selects `run`.
     #[must_use]
     pub fn covers(&self, run: &RunFacts) -> bool {
         let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|w| w == own);
@@ -129,21 +131,22 @@ impl Filter {
     }
 }
 
-/// A run as lists show it.
+/// Run as a list shows it: id, path, facts, retraction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Listed {
-    /// Its record's.
+    /// Id of the run's record.
     pub id: String,
-    /// Below `results/`.
+    /// Path of the run's record, below `results/`.
     pub path: String,
-    /// What is known of it.
+    /// Facts about the run: engine, release, hardware, model, scenario, status.
     #[serde(flatten)]
     pub run: RunFacts,
-    /// Why it was retracted; it is listed all the same.
+    /// Reason for which the run was retracted, if it was; retracted runs are listed all the same.
     pub retracted: Option<String>,
 }
 
-/// The wanted runs of `surveys`, in the order of their paths; `events` says which are retracted.
+/// Returns the runs of `surveys` that `filter` selects, in the order of their paths. `events`
+/// tells which of them are retracted.
 #[must_use]
 pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> Vec<Listed> {
     let mut runs: BTreeMap<&str, (&str, &RunFacts)> = BTreeMap::new();
@@ -166,7 +169,7 @@ pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> 
         .collect()
 }
 
-/// One row for each release and cell, later releases last.
+/// Groups runs into rows, one per release and cell, later releases last.
 #[must_use]
 pub fn rows(runs: &[Listed]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
@@ -197,7 +200,7 @@ pub fn rows(runs: &[Listed]) -> Vec<Row> {
     rows.into_values().collect()
 }
 
-/// The runs as text, one line each.
+/// Formats runs as a text table, one line per run.
 #[must_use]
 pub fn table_of_runs(runs: &[Listed]) -> String {
     if runs.is_empty() {
@@ -229,7 +232,7 @@ fn worse<'a>(left: &'a str, right: &'a str) -> &'a str {
     if rank(left) >= rank(right) { left } else { right }
 }
 
-/// The rows as text, one line each.
+/// Formats rows as a text table, one line per release and cell.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     if rows.is_empty() {

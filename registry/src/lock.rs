@@ -1,5 +1,6 @@
-//! Writers of one clone take turns. The kernel's lock on a file in the git folder ends with its
-//! owner, so a lock cannot go stale; the file says whose it is.
+//! Writer lock: only one process writes to a clone at a time. The kernel releases its lock on a
+//! file in the git folder when the owner ends, so a lock cannot go stale; the file names the
+//! owner.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -9,11 +10,12 @@ use std::time::Duration;
 
 /// Name of the lock file in the git folder.
 const NAME: &str = "redline-results.lock";
-/// How often and how long a writer waits for its turn: a minute in all.
+/// Number of attempts to get the lock; with the pause between them, a minute in all.
 const TRIES: u32 = 1_200;
+/// Pause between two attempts to get the lock.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A lock that cannot be had.
+/// Error: the writer lock cannot be acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("another writer (process {owner}) holds `{}`", path.display())]
@@ -22,18 +24,19 @@ pub enum LockError {
     File { path: PathBuf, source: io::Error },
 }
 
-/// The right to write; given up when dropped.
+/// The right to write to a clone; released when dropped.
 #[derive(Debug)]
 pub struct WriterLock {
-    /// Unlocked by being closed.
+    /// Open lock file. Closing it releases the kernel's lock.
     _file: File,
 }
 
 impl WriterLock {
-    /// Waits for the turn of this process, for a minute at most.
+    /// Waits for the lock, for a minute at most.
     ///
     /// # Errors
-    /// Another process kept the lock, or the file cannot be written.
+    ///
+    /// Another process kept the lock, or the lock file cannot be written.
     pub fn acquire(git_dir: &Path) -> Result<Self, LockError> {
         Self::acquire_within(git_dir, TRIES)
     }
@@ -54,6 +57,7 @@ impl WriterLock {
                 Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
             }
         }
+        // The previous owner's id may be longer than this one's.
         file.set_len(0).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
         Ok(Self { _file: file })
@@ -67,7 +71,7 @@ mod tests {
     #[test]
     fn a_held_lock_names_its_owner_and_a_dead_owner_holds_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        // What a killed writer leaves behind: the file, without the kernel's lock.
+        // A killed writer leaves the file behind, without the kernel's lock.
         fs::write(dir.path().join(NAME), "1\n").unwrap();
         let held = WriterLock::acquire_within(dir.path(), 1).unwrap();
         let second = WriterLock::acquire_within(dir.path(), 1).unwrap_err();

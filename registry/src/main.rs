@@ -1,4 +1,4 @@
-//! `redline-results`: adds records to a registry, checks it, compares releases.
+//! Program `redline-results`: adds records to a registry, checks it, compares releases.
 
 mod cli;
 mod commands;
@@ -31,7 +31,7 @@ use schema::exit::Exit;
 use store::StoreError;
 
 fn main() -> ExitCode {
-    // clap ends the process itself on wrong use, with code 2.
+    // On wrong use clap ends the process itself, with code 2.
     let arguments = Arguments::parse();
     let done = world().and_then(|world| run(&world, &arguments.command));
     match done {
@@ -43,8 +43,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Clock, chance and place: they enter here and nowhere else. `SOURCE_DATE_EPOCH` stands for the
-/// clock where it is set, as in other programs whose output is to be made again.
+/// Reads clock, random bits and the program's location, which enter here and nowhere else.
+/// `SOURCE_DATE_EPOCH`, where set, replaces the clock, as in other programs whose output must be
+/// reproducible.
 fn world() -> anyhow::Result<World> {
     let unix_ms = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => {
@@ -65,7 +66,7 @@ fn world() -> anyhow::Result<World> {
     })
 }
 
-/// Names this build: another one may judge otherwise.
+/// Name of this build of the program, for the index: another build may judge files differently.
 fn build_of(program: &Path) -> anyhow::Result<String> {
     let facts = fs::metadata(program)?;
     let built = facts.modified()?.duration_since(UNIX_EPOCH)?.as_nanos();
@@ -182,15 +183,15 @@ fn run_trend(arguments: &TrendArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Everything that `sources` hold.
+/// Loads the registry and the overlay that `sources` name.
 fn load(sources: &Sources) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
     Ok(said(store::load(&roots)?))
 }
 
-/// The runs of these releases alone; everything where one of them has none, so that an error may
-/// say which there are.
+/// Loads only the runs of these releases. Loads everything where a release has no run, so that the
+/// error can list the releases that exist.
 fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
@@ -201,7 +202,7 @@ fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registr
     Ok(said(loaded))
 }
 
-/// What was loaded, after what could not be read has been said.
+/// Returns what was loaded, after printing the findings about unreadable files.
 fn said(loaded: Registry) -> Registry {
     for finding in &loaded.findings {
         eprintln!("{finding}");
@@ -213,7 +214,7 @@ fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)?)
 }
 
-/// Writes to standard output; a reader that has gone away is not an error.
+/// Writes to standard output. A reader that closed the pipe is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -222,7 +223,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The error and its causes on one line, hints on lines of their own at the end.
+/// Formats an error and its causes on one line, with their hints on lines of their own at the end.
 fn chain(error: &anyhow::Error) -> String {
     let mut messages: Vec<String> = Vec::new();
     let mut hints: Vec<String> = Vec::new();
@@ -230,7 +231,7 @@ fn chain(error: &anyhow::Error) -> String {
         let text = cause.to_string();
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default().to_owned();
-        // A transparent error repeats its cause.
+        // A transparent error repeats the text of its cause.
         if messages.last() != Some(&first) {
             messages.push(first);
         }

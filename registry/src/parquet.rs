@@ -1,4 +1,5 @@
-//! The table as an Apache Parquet file, with the types of its columns. Knows cells, not records.
+//! Writes the table of runs as an Apache Parquet file with typed columns. Knows cells, not
+//! records.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,19 +14,21 @@ use parquet::schema::types::{Type, TypePtr};
 use judge::Registry;
 use store::export::{Cell, CellKind, columns, rows};
 
-/// Definition levels of an optional column: is the value there?
+/// Definition levels of an optional Parquet column: null or present.
 const MISSING: i16 = 0;
 const PRESENT: i16 = 1;
 
 /// Writes every run as a row, metrics in their stored units; every column may have nulls.
 ///
 /// # Errors
+///
 /// `out` cannot be written.
 pub fn parquet(registry: &Registry, out: impl Write + Send) -> Result<()> {
     let columns = columns();
     let fields: Vec<TypePtr> =
         columns.iter().map(|(name, kind)| field(name, *kind)).collect::<Result<_>>()?;
     let schema = Type::group_type_builder("runs").with_fields(fields).build()?;
+    // By default the library writes its version, so an upgrade would change the file's bytes.
     let properties = WriterProperties::builder().set_created_by("redline-results".to_owned());
     let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties.build()))?;
     let rows: Vec<Vec<Cell>> = rows(registry).collect();
@@ -73,7 +76,7 @@ fn field(name: &str, kind: CellKind) -> Result<TypePtr> {
     Ok(Arc::new(field.build()?))
 }
 
-/// Writes the cells of one column, of which `value` takes what is there.
+/// Writes the cells of one column; `value` extracts a cell's value, `None` where it is missing.
 fn write<'a, T: DataType>(
     column: &mut SerializedColumnWriter<'_>,
     cells: impl Iterator<Item = &'a Cell>,

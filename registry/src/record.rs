@@ -1,4 +1,4 @@
-//! Takes an overlay of new records and pages into the registry: all checks first, then one commit.
+//! Adds staged results (new records and pages) to the registry: all checks first, then one commit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,45 +20,45 @@ use store::layout::FileKind;
 use store::spread;
 use store::storage::{self, Parsed};
 
-/// An overlay that was not taken.
+/// Error: the staged results were not added.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Storage rules are broken; these.
+    /// Storage rules are broken; contains all findings.
     #[error("{} of the overlay's files are unsound, nothing was recorded", breaches(_0))]
     Unsound(Vec<Finding>),
-    /// A later program has been here: these of the registry's paths are its.
+    /// The registry has records of a later version of this program, at these paths.
     #[error("{} of the registry's records were written by a later version of this program, such as `results/{}`\nhint: record with that version: this one cannot tell what it would break", _0.len(), _0.first().map_or("", String::as_str))]
     Later(Vec<String>),
-    /// The overlay has nothing to record.
+    /// The folder has nothing to add.
     #[error("`{}` holds no record and no page\nhint: lay it out like results/", _0.display())]
     Empty(PathBuf),
-    /// A path below `results/` is taken.
+    /// The path below `results/` is committed with other content.
     #[error("`results/{0}` is committed with other content\nhint: a record is never replaced")]
     Replaces(String),
-    /// Others kept committing.
+    /// Other programs kept committing at the same time.
     #[error("HEAD or the index kept changing while the commit was made\nhint: try again")]
     Contention,
-    /// A file of the overlay cannot be read.
+    /// A staged file cannot be read.
     #[error("cannot read `{}`", path.display())]
     File {
-        /// The file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
-        /// The cause.
+        /// I/O error of reading the file.
         source: io::Error,
     },
-    /// A folder cannot be read.
+    /// A folder of the staged results or the registry cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A file cannot be put into the working tree.
     #[error(transparent)]
     Landing(#[from] LandingError),
-    /// Another command is recording.
+    /// Another process holds the writer lock.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The repository cannot take a commit.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
-    /// `libgit2` failed.
+    /// A call of `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
@@ -72,7 +72,7 @@ fn breaches(findings: &[Finding]) -> usize {
 }
 
 impl RecordError {
-    /// The exit code of a command that ends with this error.
+    /// Exit code of a command that ends with this error.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -84,28 +84,29 @@ impl RecordError {
     }
 }
 
-/// What was recorded.
+/// Result of adding staged results to a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Recorded {
-    /// The new commit; HEAD where everything was there already.
+    /// Hash of the new commit; that of HEAD where it contained everything already.
     pub commit: Option<String>,
-    /// The branch that was checked out.
+    /// Name of the branch that the records were committed on.
     pub branch: String,
-    /// New paths, below the repository's root.
+    /// Paths of the new files, below the repository's root.
     pub paths: Vec<String>,
-    /// Paths that HEAD held already, byte for byte.
+    /// Number of files that HEAD contained already, byte for byte.
     pub known: usize,
-    /// What whoever recorded it should know.
+    /// Notes for the user, such as hooks that were not run.
     pub notes: Vec<String>,
-    /// Remarks about the overlay's files.
+    /// Remarks of the storage rules about the staged files.
     pub remarks: Vec<Finding>,
 }
 
-/// Checks every file of `overlay` and commits them all, or none.
+/// Checks every file of `overlay` and commits all of them, or none.
 ///
 /// # Errors
-/// A file is unsound (all findings are given), the repository is not fit for a commit, or a file
-/// cannot be written. Nothing half-written is left.
+///
+/// A file is unsound (all findings are returned), the repository is not fit for a commit, or a
+/// file cannot be written. No half-written file stays behind.
 pub fn record(
     registry: &Path,
     overlay: &Path,
@@ -115,9 +116,10 @@ pub fn record(
     record_watched(registry, overlay, message, (clock, &|_| {}))
 }
 
-/// As [`record()`]; `watch` is told of each boundary between two writes.
+/// Does the same as [`record()`] and calls `watch` at each boundary between two writes.
 ///
 /// # Errors
+///
 /// Those of [`record()`].
 pub fn record_watched(
     registry: &Path,
@@ -139,11 +141,14 @@ pub fn record_watched(
                 let future = parsed.id().and_then(|id| {
                     storage::from_the_future(&path, id, clock.unix_s.unsigned_abs() * 1_000)
                 });
+                // A new record with a future id would sort behind all later ones, so it is
+                // refused.
                 findings.extend(future.map(|remark| Finding { breach: true, ..remark }));
                 let derived = parsed == Parsed::Derived;
                 additions.push(Addition { path, bytes, derived });
             }
-            // A stray file would be dropped silently otherwise.
+            // A leftover is only reported; any other stray file is a breach, because it would be
+            // dropped silently.
             Err(finding) if FileKind::of(&path) == FileKind::Leftover => findings.push(finding),
             Err(finding) => findings.push(Finding { breach: true, ..finding }),
         }
@@ -152,6 +157,7 @@ pub fn record_watched(
     if !later.is_empty() {
         return Err(RecordError::Later(later));
     }
+    // From here on no other process of this program changes the clone.
     let _turn = WriterLock::acquire(tree.git_dir())?;
     let head = tree.ready()?;
     findings.extend(against_head(&tree, &additions, &ids)?);
@@ -173,7 +179,7 @@ pub fn record_watched(
     })
 }
 
-/// The part of a record that says which program may read it.
+/// Fields of a record that determine which version of this program can read it.
 #[derive(Deserialize)]
 struct Version {
     schema: String,
@@ -181,7 +187,7 @@ struct Version {
     checks_rev: u32,
 }
 
-/// Paths of the records below `results` that a later version of this program wrote.
+/// Returns the paths of the records below `results` that a later version of this program wrote.
 fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
     let listing = Listing::of(results)?;
     let later = spread::map(&listing.files, |(path, _)| {
@@ -209,7 +215,7 @@ fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
     Ok(later.into_iter().flatten().collect())
 }
 
-/// What the overlay's records contradict in the records of HEAD.
+/// Finds contradictions between staged records and the records of HEAD.
 fn against_head(
     tree: &WorkTree,
     additions: &[Addition],
@@ -225,7 +231,7 @@ fn against_head(
             found.push(Finding::breach(HISTORY, &addition.path, detail));
         }
     }
-    // An id is the stem of its file's name, which rule S04 has checked for every held record.
+    // An id is the stem of the file's name, which rule S04 has checked for every committed record.
     let held_ids = held.keys().filter(|path| !path.starts_with("imports/")).filter_map(|path| {
         let name = path.rsplit('/').next()?;
         Some((name.split('.').next()?, path.as_str()))
@@ -236,7 +242,7 @@ fn against_head(
     Ok(found)
 }
 
-/// The records of a commit: path below `results/` to blob.
+/// Returns the records of a commit: path below `results/`, and blob.
 pub(crate) fn held_records(
     tree: &WorkTree,
     commit: Option<git2::Oid>,

@@ -1,40 +1,41 @@
-//! Has the pages of a registry rendered anew by the site's own program, which lies beside this
-//! one. Knows no template.
+//! Has the pages of a registry rendered by the site's own program, which lies beside this one.
+//! Knows no templates.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Name of the program that renders.
+/// Name of the program that renders pages.
 const SITE: &str = "redline-site";
 
-/// Pages that could not be rendered.
+/// Error: the pages could not be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
-    /// The program that renders is not in the folder.
+    /// The program that renders pages is not in the folder.
     #[error("`{SITE}` is not in `{}`\nhint: start this as `cargo xtask`, which builds both", _0.display())]
     Missing(PathBuf),
-    /// It cannot be started.
+    /// The program that renders pages cannot be started.
     #[error("cannot start `{}`", program.display())]
     Start {
-        /// Where it lies.
+        /// Path of the program that renders pages.
         program: PathBuf,
-        /// The cause.
+        /// I/O error of starting the program.
         source: std::io::Error,
     },
-    /// It failed.
+    /// The program that renders pages failed.
     #[error("`{SITE} pages` ended with {status}: {said}")]
     Ended {
-        /// With what.
+        /// Exit status of the program that renders pages.
         status: std::process::ExitStatus,
-        /// What it wrote to standard error.
+        /// Text that it wrote to standard error.
         said: String,
     },
 }
 
-/// Renders every page and the `README.md` of the registry in `dir`, and of `overlay` where there
-/// is one, below `out`.
+/// Renders every page and the `README.md` of the registry in `dir`, with the records of `overlay`
+/// if given, into `out`.
 ///
 /// # Errors
+///
 /// The program is not in `tools`, or fails.
 pub fn render(
     tools: &Path,

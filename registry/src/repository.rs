@@ -1,4 +1,5 @@
-//! The git repository that holds a registry: is it fit to be written to, and where does it stand.
+//! Git repository of a registry: checks that it can be written to, and reads the branch and
+//! commit.
 
 use std::fs;
 use std::io;
@@ -12,78 +13,79 @@ use serde::Serialize;
 
 use crate::demands;
 
-/// The folder of the registry in its repository.
+/// Folder of the registry in its repository.
 pub const RESULTS: &str = "results";
 
-/// How often and how long a short-lived lock of another git program is waited for: two seconds.
+/// Number of waits for a short-lived lock of another git program; two seconds in all.
 const LOCK_TRIES: u32 = 40;
+/// Pause between two checks for a lock file.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// A repository that cannot hold a registry, or cannot take a commit now.
+/// Error: the repository cannot hold a registry, or cannot take a commit now.
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
-    /// There is none.
+    /// The folder is not in a git repository.
     #[error("`{}` is not a git repository\nhint: `git init` makes one, `--registry` names another", _0.display())]
     NotOne(PathBuf),
-    /// A folder inside one is named in place of its root.
+    /// The folder is inside a repository, but not its root.
     #[error("`{}` lies inside a git repository\nhint: name its root, `{}`", given.display(), root.display())]
     NotRoot {
-        /// The folder.
+        /// Folder that was given as the repository's root.
         given: PathBuf,
-        /// The repository's root.
+        /// Root of the repository around it.
         root: PathBuf,
     },
-    /// It has no working tree.
+    /// The repository has no working tree.
     #[error("`{}` is a bare repository\nhint: records are committed on a checked-out branch", _0.display())]
     Bare(PathBuf),
-    /// No branch is checked out.
+    /// HEAD is detached: no branch is checked out.
     #[error("HEAD is detached\nhint: check out a branch: `git switch BRANCH`")]
     Detached,
-    /// A merge or the like has not come to its end.
+    /// A merge, rebase or similar operation is unfinished.
     #[error("{0} is under way\nhint: finish or abort it first")]
     UnderWay(&'static str),
-    /// Git's own lock is held.
+    /// Another git program holds git's lock file.
     #[error("another git program holds `{}`\nhint: wait for it; delete the file if no git program runs", _0.display())]
     Locked(PathBuf),
-    /// Rendering would overwrite somebody's changes.
+    /// Rendering would overwrite uncommitted changes of the user.
     #[error("{} with changes that are not committed: `{}`\nhint: commit them, or restore them with `git restore`", if paths.len() == 1 { "a rendered file" } else { "rendered files" }, paths.join("`, `"))]
     RenderedChanged {
-        /// Below the root.
+        /// Rendered files with uncommitted changes, below the repository's root.
         paths: Vec<String>,
     },
-    /// `results` is not a folder of its own.
+    /// `results` is a link or a file, not a folder.
     #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
     NoFolder(PathBuf),
-    /// Commits are to be signed, which these are not.
+    /// The repository requires signed commits, but this program commits unsigned.
     #[error(
         "the repository asks for signed commits (`commit.gpgsign`), and records are committed unsigned\nhint: `git config commit.gpgsign false` in a clone of the registry's own, or keep it in another repository: `--registry DIR`"
     )]
     Signed,
-    /// An attribute asks git to change what it stores.
+    /// A git attribute would change the stored bytes.
     #[error(
         "git would not store `{path}` as it is: `{demand}`\nhint: records are kept byte for byte; give `results/** -filter -text` in .gitattributes"
     )]
     Converted {
-        /// Below the root.
+        /// Path of the file that git would change, below the root.
         path: String,
-        /// The attribute.
+        /// Attribute or setting that causes the change.
         demand: String,
     },
     /// A file of the repository cannot be read.
     #[error("cannot read `{}`", path.display())]
     File {
-        /// The file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
-        /// The cause.
+        /// I/O error of reading the file.
         source: io::Error,
     },
-    /// `libgit2` failed.
+    /// A call of `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
 
 impl RepositoryError {
-    /// The exit code of a command that ends with this error.
+    /// Exit code of a command that ends with this error.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -95,18 +97,18 @@ impl RepositoryError {
     }
 }
 
-/// Where a repository stands.
+/// Branch and commit that a repository has checked out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Head {
-    /// Name of the checked-out branch.
+    /// Name of the branch that is checked out.
     pub branch: String,
-    /// Its commit; `None` before the first one.
+    /// Hash of the branch's commit; `None` before the first commit.
     pub commit: Option<String>,
-    /// What a writer should know, such as hooks that are not run.
+    /// Notes for whoever writes, such as hooks that are not run.
     pub notes: Vec<String>,
 }
 
-/// A repository with its working tree.
+/// A git repository with its working tree.
 pub struct WorkTree {
     pub(crate) repo: Repository,
     pub(crate) root: PathBuf,
@@ -122,6 +124,7 @@ impl WorkTree {
     /// Opens the repository whose working tree is `dir`.
     ///
     /// # Errors
+    ///
     /// `dir` is not the root of a repository with a working tree.
     pub fn open(dir: &Path) -> Result<Self, RepositoryError> {
         let given = dir.to_owned();
@@ -144,19 +147,20 @@ impl WorkTree {
             let source = |source| RepositoryError::File { path: path.to_owned(), source };
             fs::canonicalize(path).map_err(source)
         };
+        // In canonical form, since either path may go through links.
         if same(&root)? != same(dir)? {
             return Err(RepositoryError::NotRoot { given, root });
         }
         Ok(Self { repo, root })
     }
 
-    /// The folder `results/` of the working tree; it need not exist.
+    /// Path of the folder `results/` in the working tree; it need not exist.
     #[must_use]
     pub fn results(&self) -> PathBuf {
         self.root.join(RESULTS)
     }
 
-    /// The git folder of this working tree.
+    /// Path of the git folder of this working tree.
     #[must_use]
     pub fn git_dir(&self) -> &Path {
         self.repo.path()
@@ -165,8 +169,9 @@ impl WorkTree {
     /// Checks that a commit can be made on the checked-out branch.
     ///
     /// # Errors
-    /// A detached head, an operation under way, a foreign lock, signatures or filters that git asks
-    /// for, rendered files with changes of the user's.
+    ///
+    /// HEAD is detached, an operation is unfinished, another program holds a lock, git requires
+    /// signatures or filters, or rendered files have changes of the user.
     pub fn ready(&self) -> Result<Head, RepositoryError> {
         let head = self.head()?;
         if let Some(name) = under_way(self.repo.state()) {
@@ -174,6 +179,7 @@ impl WorkTree {
         }
         demands::refuse(self)?;
         self.wait_for_index()?;
+        // A link in place of the folder would lead the writes out of the repository.
         let results = self.results();
         match fs::symlink_metadata(&results) {
             Ok(found) if !found.is_dir() => return Err(RepositoryError::NoFolder(results)),
@@ -189,9 +195,10 @@ impl WorkTree {
         Ok(head)
     }
 
-    /// The checked-out branch and its commit.
+    /// Returns the checked-out branch and its commit.
     ///
     /// # Errors
+    ///
     /// HEAD is detached or cannot be read.
     pub fn head(&self) -> Result<Head, RepositoryError> {
         let (name, commit) = self.tip()?;
@@ -200,7 +207,7 @@ impl WorkTree {
         Ok(Head { branch, commit, notes: demands::notes(self)? })
     }
 
-    /// Full name of the checked-out branch, and its commit if it has one.
+    /// Returns the full name of the checked-out branch, and its commit if it has one.
     pub(crate) fn tip(&self) -> Result<(String, Option<Oid>), RepositoryError> {
         if self.repo.head_detached()? {
             return Err(RepositoryError::Detached);
@@ -219,7 +226,7 @@ impl WorkTree {
         }
     }
 
-    /// The tree of a commit; an empty one before the first commit.
+    /// Returns the tree of a commit, or an empty tree for `None`.
     pub(crate) fn tree_of(&self, commit: Option<Oid>) -> Result<Tree<'_>, git2::Error> {
         match commit {
             Some(commit) => self.repo.find_commit(commit)?.tree(),
@@ -227,7 +234,7 @@ impl WorkTree {
         }
     }
 
-    /// Waits a moment for a lock that a passing git command holds.
+    /// Waits up to two seconds for a lock that a passing git command holds.
     pub(crate) fn wait_for_index(&self) -> Result<(), RepositoryError> {
         let lock = self.repo.path().join("index.lock");
         for _ in 0..LOCK_TRIES {
@@ -239,8 +246,8 @@ impl WorkTree {
         Err(RepositoryError::Locked(lock))
     }
 
-    /// Refuses a lock on `branch` that stays: one who waited for it long enough knows that its owner
-    /// was killed, or will not end soon.
+    /// Reports a lock on `branch` as an error. The caller has waited long enough to conclude that
+    /// the lock's owner was killed, or will not end soon.
     pub(crate) fn no_lock_stays(&self, branch: &str) -> Result<(), RepositoryError> {
         let of_branch = self.repo.commondir().join(format!("{branch}.lock"));
         let locks = [of_branch, self.repo.path().join("HEAD.lock")];
@@ -250,7 +257,7 @@ impl WorkTree {
         }
     }
 
-    /// Pages and `README.md` that differ from HEAD: the next rendering would write over them.
+    /// Pages and `README.md` that differ from HEAD: the next rendering would overwrite them.
     fn rendered_changed(&self) -> Result<Vec<String>, RepositoryError> {
         let mut options = StatusOptions::new();
         options.pathspec("results/README.md").pathspec("results/pages");

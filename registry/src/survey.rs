@@ -1,5 +1,5 @@
-//! Every file of `results/` with what is known of it. The one place that decides what has to be
-//! examined again, and what the index may answer.
+//! Survey of all files in `results/` with facts and findings. The one place that decides which
+//! files are examined again and which are taken from the index.
 
 use std::path::{Path, PathBuf};
 
@@ -11,52 +11,54 @@ use store::examine::{Facts, examine};
 use store::folder::{Listing, Stamp, StoreError};
 use store::spread;
 
-/// How a file may be found unchanged.
+/// Criterion by which a file counts as unchanged since it was indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// By size, times and inode: for lists.
+    /// Size, times and inode are the same. Fast enough for lists.
     Stamps,
-    /// By its bytes, which are read and hashed each time: for checks.
+    /// Bytes are the same. Every file is read and hashed, as checks need it.
     Bytes,
 }
 
-/// Where the index of a registry lies, and who may use it.
+/// Location of a registry's index, and the program build that may use it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Root of the repository.
+    /// Root of the repository that contains the registry.
     pub root: PathBuf,
-    /// Names this build of the program: an index of another is not used.
+    /// Name of this build of the program. An index of another build is not used, because its rules
+    /// may differ.
     pub program: String,
 }
 
-/// A file and what it amounts to.
+/// A file with its facts and findings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Surveyed {
-    /// Below the folder.
+    /// Path of the file below the surveyed folder.
     pub path: String,
-    /// By which a later survey sees whether it has changed.
+    /// Stamp by which a later survey recognizes a change.
     pub stamp: Stamp,
-    /// Id of its bytes in git.
+    /// Id of the file's git blob.
     pub blob: Oid,
-    /// `None` for a file that is no readable record and no page.
+    /// Facts about the file; `None` for a file that is neither a readable record nor a page.
     pub facts: Option<Facts>,
-    /// What is wrong with it.
+    /// Findings of the storage rules about the file.
     pub findings: Vec<Finding>,
 }
 
-/// The files of a folder laid out like `results/`, in the order of their paths.
+/// Survey of a folder laid out like `results/`, in the order of paths.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Sound or not.
+    /// All files of the folder, sound or not.
     pub files: Vec<Surveyed>,
-    /// What cannot be followed.
+    /// Findings about entries that are not regular files.
     pub findings: Vec<Finding>,
 }
 
 impl Survey {
-    /// Surveys `results`, with the index at `place` where there is one, which is renewed.
+    /// Surveys `results`. The index at `place`, if given, is used and then renewed.
     ///
     /// # Errors
+    ///
     /// A folder or file exists and cannot be read.
     pub fn of(results: &Path, place: Option<&Place>, trust: Trust) -> Result<Self, StoreError> {
         let listing = Listing::of(results)?;
@@ -69,7 +71,7 @@ impl Survey {
         if let Some(place) = place {
             let sound: Vec<Known> = files.iter().filter_map(Surveyed::known).collect();
             if !sound.is_empty() && !index.is_of(&sound) {
-                // Without an index the next survey takes longer and says the same.
+                // Without an index the next survey takes longer and gives the same result.
                 let _ = Index::save(&place.root, &place.program, &sound);
             }
         }
@@ -98,6 +100,7 @@ fn survey(
         return Ok(known(found, blob));
     }
     let bytes = listing.read(path)?;
+    // The zero id matches no indexed file, so a failed hash costs time only.
     let blob = Oid::hash_object(ObjectType::Blob, &bytes).unwrap_or(Oid::ZERO_SHA1);
     if let Some(found) = index.by_blob(path, &blob.to_string()) {
         return Ok(known(found, blob));
@@ -107,7 +110,7 @@ fn survey(
 }
 
 impl Surveyed {
-    /// The file as the index keeps it; only a sound one.
+    /// Returns the index entry of the file; only a sound file has one.
     fn known(&self) -> Option<Known> {
         let facts = self.facts.clone().filter(|_| self.findings.is_empty())?;
         let blob = self.blob.to_string();

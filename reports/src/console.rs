@@ -1,5 +1,5 @@
-//! The console block `============ Serving Benchmark Result ============`, in a log, in a fenced
-//! part of a page, or with its line ends lost.
+//! Reader of console blocks titled `============ Serving Benchmark Result ============`, in a log,
+//! in a fenced part of a page, or with lost line ends.
 
 use super::figures::{Figures, name_of_label};
 use super::served::served;
@@ -8,29 +8,30 @@ use super::workload::asked_before;
 use super::{Found, Unread, line_at};
 
 const TITLE: &str = " Serving Benchmark Result ";
-/// The closing line is a row of these, at least so many.
+/// Shortest row of `=` that closes a block.
 const RULE: &str = "==========";
-/// Sections are titled between rows of these.
+/// Dashes around the title of a section within a block.
 const SECTION: &str = "----";
 
-/// A block: its body, and where it begins and ends in the text.
+/// A console block: its body, and the byte range that it takes up in the text.
 struct Block<'a> {
     body: &'a str,
     start: usize,
     end: usize,
 }
 
-/// Every block of `text`.
+/// Reads every console block of `text`.
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let mut results = Vec::new();
     let mut read_to = 0;
+    // The words of the title also occur in prose; only a title follows a row of `=`.
     for (title, _) in text.match_indices(TITLE).filter(|(at, _)| text[..*at].ends_with('=')) {
         let Some(block) = block_at(text, title) else {
             let why = "a `Serving Benchmark Result` without its closing line".to_owned();
             results.push(Err(Unread { line: line_at(text, title), why }));
             continue;
         };
-        // What stands before lost bytes may be of another result.
+        // Text before lost bytes may belong to another result.
         let lost = text[..block.start].rfind('\0').map_or(0, |at| at + 1);
         let (before, between) = (&text[lost..block.start], &text[read_to.max(lost)..block.start]);
         results.push(found(text, &block, before, between));
@@ -44,12 +45,13 @@ fn block_at(text: &str, title: usize) -> Option<Block<'_>> {
     let start = start + text[start..].bytes().take_while(|byte| *byte == b'=').count();
     let end = start + text[start..].find(RULE)?;
     let close = end + text[end..].bytes().take_while(|byte| *byte == b'=').count();
+    // A row of `=` that opens the next block does not close this one.
     let closes = !text[close..].starts_with(TITLE);
     closes.then(|| Block { body: &text[start..end], start, end: close })
 }
 
 fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<Found, Unread> {
-    // What stands before such a hole and what stands behind it may be of two results.
+    // Text before and after such a hole may belong to two results.
     if let Some(at) = block.body.find('\0') {
         let why = "zero bytes in a result: part of the file is lost".to_owned();
         return Err(Unread { line: line_at(text, block.start + at), why });
@@ -77,7 +79,8 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
     })
 }
 
-/// Labels, values and where they stand. A value is one word, since line ends may be lost.
+/// Returns label, value and offset of each figure in a block. A value is one word, because line
+/// ends may be lost.
 fn pairs(body: &str) -> Vec<(&str, &str, usize)> {
     let offset = |part: &str| part.as_ptr() as usize - body.as_ptr() as usize;
     let mut pairs = Vec::new();

@@ -1,4 +1,5 @@
-//! The CSV of LMDeploy's `profile_restful_api.py`: a head with the names of its result, a row a run.
+//! Reader of the CSV file of LMDeploy's `profile_restful_api.py`: a head with column names, and
+//! one row per run.
 
 use super::figures::Figures;
 use super::served::Served;
@@ -6,10 +7,10 @@ use super::tool::Tool;
 use super::workload::Asked;
 use super::{Found, Unread};
 
-/// What its head begins with.
+/// Beginning of the CSV file's head, by which the format is recognized.
 pub const HEAD: &str = "backend,dataset_name,";
 
-/// Every row of `text`.
+/// Reads every row of the CSV text as a result.
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let names: Vec<&str> =
@@ -51,7 +52,7 @@ fn found(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
     })
 }
 
-/// Neither a name nor a setting.
+/// True for columns with figures; names and settings are not.
 fn is_figure(name: &str) -> bool {
     let settings = ["backend", "dataset_name", "sharegpt_output_len"];
     !settings.contains(&name) && !name.starts_with("random_")

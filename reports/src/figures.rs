@@ -1,5 +1,5 @@
-//! The figures of one result under the names of the field's result files, and the record that
-//! they make.
+//! Figures of one published result under the names that result files commonly use, and the record
+//! that they make.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::served::Served;
 use super::tool::Tool;
 use super::{Found, Unread};
 
-/// Labels of console blocks, and the names that result files have for the same.
+/// Labels of console blocks, and the names of the same figures in result files.
 const LABELS: &[(&str, &str)] = &[
     ("Traffic request rate", REQUEST_RATE),
     ("Maximum request concurrency", "max_concurrency"),
@@ -34,17 +34,17 @@ const LABELS: &[(&str, &str)] = &[
     ("Concurrency", "concurrency"),
 ];
 
-/// The only figure that may be infinite: all requests at once.
+/// Name of the request rate, the only figure that may be infinite: all requests at once.
 const REQUEST_RATE: &str = "request_rate";
 
-/// Without these there is no result.
+/// Figures without which a result is incomplete.
 const NEEDED: &[&str] = &["completed", "duration", "total_output_tokens"];
 
-/// What a value that is not there is printed as; `not` is the first word of SGLang's `not set`.
+/// Words that stand for a missing value; `not` is the first word of SGLang's `not set`.
 const NOT_THERE: &[&str] = &["N/A", "None", "null", "nan", "NaN", "not", "trace"];
 
-/// The name and scale of the figure that a console block calls `label`; `None` where no rule needs
-/// it.
+/// Returns the name and scale of the figure that a console block calls `label`; `None` where no
+/// rule needs that figure.
 pub fn name_of_label(label: &str) -> Option<(String, f64)> {
     if let Some((_, name)) = LABELS.iter().find(|(known, _)| *known == label) {
         return Some(((*name).to_owned(), 1.0));
@@ -66,15 +66,16 @@ pub fn name_of_label(label: &str) -> Option<(String, f64)> {
     Some((format!("{}_{quantity}_ms", statistic.to_lowercase()), scale))
 }
 
-/// Name to value: milliseconds, seconds (`duration`), counts and rates per second.
+/// Figures by name: milliseconds, seconds (`duration`), counts, and rates per second.
 #[derive(Debug, Default)]
 pub struct Figures(BTreeMap<String, f64>);
 
 impl Figures {
-    /// Takes a value as it is printed; what is printed as missing is left out.
+    /// Adds a figure from its printed text; a value that is printed as missing is left out.
     ///
     /// # Errors
-    /// It is not a number that this figure can have.
+    ///
+    /// The text is not a number that this figure can have.
     pub fn read(&mut self, name: &str, scale: f64, printed: &str) -> Result<(), String> {
         if NOT_THERE.contains(&printed) {
             return Ok(());
@@ -83,10 +84,11 @@ impl Figures {
         self.take(name, value * scale)
     }
 
-    /// Takes a value.
+    /// Adds a figure from its value.
     ///
     /// # Errors
-    /// It is negative, not finite, or a part of something that is counted.
+    ///
+    /// The value is negative, not finite, or a fraction of something that is counted.
     pub fn take(&mut self, name: &str, value: f64) -> Result<(), String> {
         let endless = value == f64::INFINITY && name == REQUEST_RATE;
         if !(endless || value.is_finite() && value >= 0.0) {
@@ -101,8 +103,11 @@ impl Figures {
         Ok(())
     }
 
+    /// Checks that a result has every necessary figure.
+    ///
     /// # Errors
-    /// A figure is missing without which there is no result.
+    ///
+    /// A necessary figure is missing.
     pub fn complete(&self) -> Result<(), String> {
         let missing = NEEDED.iter().find(|name| !self.0.contains_key(**name));
         missing.map_or(Ok(()), |name| Err(format!("a result without `{name}`")))
@@ -184,6 +189,7 @@ impl Found {
     /// release and hardware.
     ///
     /// # Errors
+    ///
     /// A figure has no JSON form.
     pub(super) fn record(&self, file: &str, sha256: &str) -> Result<RunRecord, Unread> {
         let planned = self.asked.requests;
@@ -226,7 +232,8 @@ impl Found {
         };
         let unread = |why: String| Unread { line: self.lines.0, why };
         explain(&mut record).map_err(|error| unread(error.to_string()))?;
-        // A figure that is no number cannot be sealed later: it is named by its line here.
+        // A figure that is not a number could not be sealed later, so it is reported with its line
+        // here.
         record_sha256(&record).map_err(|error| unread(error.to_string()))?;
         Ok(record)
     }
@@ -237,8 +244,8 @@ impl Found {
         (argv.is_some() || tp.is_some()).then_some(facts)
     }
 
-    /// The arrival where the report tells it: a result's rate alone does not tell how gaps are
-    /// drawn, a profile's does.
+    /// Arrival of the requests, where the report states it. The rate of a result alone does not
+    /// show how gaps are drawn; that of a profile does.
     fn arrival(&self) -> Option<Arrival> {
         let cap = self.figures.count("max_concurrency");
         if let Some(requests_per_s) = self.asked.rate.filter(|rate| *rate > 0.0) {
@@ -262,12 +269,12 @@ impl Found {
     }
 }
 
-/// What one place of a report says, else what another does.
+/// Returns the first known of two sources of a fact, else `unknown`.
 fn known(first: &Option<String>, second: &Option<String>) -> String {
     first.clone().or_else(|| second.clone()).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Gives every null of `record` its reason.
+/// Gives every null of `record` the reason that the report does not state it.
 fn explain(record: &mut RunRecord) -> serde_json::Result<()> {
     let credits = record.counts.as_ref().and_then(|counts| counts.token_source);
     if credits == Some(TokenSource::Requested) {

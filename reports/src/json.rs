@@ -1,4 +1,4 @@
-//! Result files: vLLM's JSON, SGLang's lines of JSON, and reports with nested figures.
+//! Reader of JSON result files: vLLM's object, SGLang's lines, and reports with nested figures.
 
 use serde_json::{Map, Value};
 
@@ -8,11 +8,11 @@ use super::tool::Tool;
 use super::workload::Asked;
 use super::{Found, Unread, nested, summaries};
 
-/// Keys that vLLM has for what SGLang, and the rules here, call otherwise.
+/// Keys of vLLM's files that differ from SGLang's names, which are used here.
 const ALIASES: &[(&str, &str)] =
     &[("total_token_throughput", "total_throughput"), ("e2el", "e2e_latency")];
 
-/// Every result of `text`: one JSON object, or one on each line.
+/// Reads every result of `text`, which is one JSON object or one object per line.
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let lines = 1 + text.trim_end().matches('\n').count() as u64;
     if let Ok(object) = parse(text) {
@@ -20,6 +20,7 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
         let nested = nested::read(&object, lines).or_else(|| summaries::read(&object, lines));
         return nested.unwrap_or_else(|| vec![found(&object, lines)]);
     }
+    // A text that is not one object has an object on each line.
     (1..)
         .zip(text.lines())
         .filter(|(_, line)| !line.trim().is_empty())
@@ -30,12 +31,13 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
         .collect()
 }
 
-/// Reads an object as Python writes it, where numbers may be `Infinity` and `NaN`.
+/// Parses an object as Python writes it, where numbers may be `Infinity` and `NaN`.
 fn parse(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(&strict(text)).map_err(|error| format!("not a JSON object: {error}"))
 }
 
-/// `text` with Python's bare numbers outside strings as words that JSON has.
+/// Returns `text` as strict JSON: `Infinity` becomes the string `inf`, and `NaN` becomes `null`,
+/// outside of strings.
 fn strict(text: &str) -> String {
     let outside = |part: &str| {
         part.replace("-Infinity", "null").replace("Infinity", "\"inf\"").replace("NaN", "null")
@@ -85,7 +87,7 @@ fn found(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread
     })
 }
 
-/// Takes what is a number; other keys hold lists and names, which no rule needs.
+/// Adds a figure if `value` is a number; other keys hold lists and names, which no rule needs.
 fn take(figures: &mut Figures, key: &str, value: &Value) -> Result<(), String> {
     let mut name = key.to_owned();
     for (theirs, ours) in ALIASES {

@@ -1,5 +1,6 @@
-//! Reads other tools' reports into records: console blocks in pages and logs, and result files.
-//! Knows no file: text goes in, records come out, and what cannot be read is named by its line.
+//! Reads the benchmark reports of other tools into records: console blocks in pages and logs, and
+//! result files. Does no I/O: text goes in, records come out, and parts that cannot be read are
+//! reported with their line.
 
 mod console;
 mod csv;
@@ -19,30 +20,30 @@ use served::Served;
 use tool::Tool;
 use workload::Asked;
 
-/// What a report holds.
+/// Records found in a report, and the parts that could not be read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
-    /// One record per block or result, judged and sealed, in the order of the text. Their `source`
-    /// says the lines.
+    /// One record per result, neither judged nor sealed, in the order of the text. Its `source`
+    /// names the lines.
     pub records: Vec<RunRecord>,
-    /// What looks like a result and cannot be read.
+    /// Results in the report that cannot be read.
     pub unread: Vec<Unread>,
 }
 
-/// A place that cannot be read, and why. Nothing of it is guessed.
+/// Place in a report that cannot be read, and why. No figure of it is guessed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
-    /// Counted from 1.
+    /// Number of the line, counted from 1.
     pub line: u64,
-    /// What was expected there, and what stands there.
+    /// Reason: the expected text and the text that was found.
     pub why: String,
 }
 
-/// One result as its tool gives it.
+/// One published result, as its tool reports it.
 #[derive(Debug)]
 struct Found {
     tool: Tool,
-    /// The server that the tool was told it talks to.
+    /// Kind of server that the tool was set to talk to.
     backend: Option<String>,
     figures: Figures,
     asked: Asked,
@@ -50,16 +51,17 @@ struct Found {
     lines: (u64, u64),
 }
 
-/// Reads the results in `text`; `file` is the name that they get as their source.
+/// Reads the results in `text`; `file` is recorded as their source.
 ///
 /// Console blocks are those titled `Serving Benchmark Result` (LMDeploy's and SGLang's scripts,
-/// vLLM, and GPUStack's rendering of guidellm), wherever they stand, also several on a line. A
-/// text that begins with `{` is read as results of vLLM or SGLang, one or one per line, or as the
-/// report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
-/// MLCommons' endpoints; one with the head of LMDeploy's CSV as that.
+/// vLLM, and GPUStack's rendering of guidellm), anywhere in the text, also several on a line. A
+/// text that begins with `{` is read as results of vLLM or SGLang, one object or one per line, or
+/// as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
+/// MLCommons' endpoints. A text with the head of LMDeploy's CSV is read as that.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Reading {
-    // What editors of other systems add says nothing, and no line is counted otherwise without it.
+    // Removes a byte-order mark and carriage returns, which some editors add. Line numbers stay
+    // the same.
     let plain = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
     let begins = |with: &str| plain.trim_start().starts_with(with);
     let results = if begins("{") {
@@ -69,6 +71,7 @@ pub fn read(file: &str, text: &str) -> Reading {
     } else {
         console::read(&plain)
     };
+    // Over the text as published, so that anyone can compare it with the source.
     let sha256 = sha256_hex(text.as_bytes());
     let mut reading = Reading::default();
     for result in results {
@@ -84,7 +87,7 @@ pub fn read(file: &str, text: &str) -> Reading {
     reading
 }
 
-/// Number of the line that the byte at `offset` is on.
+/// Number of the line, counted from 1, that contains the byte at `offset`.
 fn line_at(text: &str, offset: usize) -> u64 {
     1 + text.as_bytes()[..offset].iter().map(|byte| u64::from(*byte == b'\n')).sum::<u64>()
 }

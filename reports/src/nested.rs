@@ -1,4 +1,4 @@
-//! Reports whose figures lie in objects of statistics: guidellm's, AIPerf's and llm-d's.
+//! Reader of reports that nest figures in objects of statistics: guidellm, AIPerf and llm-d.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use super::tool::Tool;
 use super::workload::Asked;
 use super::{Found, Unread};
 
-/// The results in `object`; none where it is no such report.
+/// Reads the results in `object`; `None` where it is a report of none of these tools.
 pub fn read(object: &Map<String, Value>, lines: (u64, u64)) -> Option<Vec<Result<Found, Unread>>> {
     let results = if let Some(benchmarks) = object.get("benchmarks").and_then(Value::as_array) {
         benchmarks.iter().map(guidellm).map(|read| (Tool::Guidellm, read)).collect()
@@ -38,7 +38,7 @@ pub(super) fn found(
     })
 }
 
-/// Takes the number at `pointer` as `name`, where there is one.
+/// Adds the number at the JSON pointer `pointer`, times `scale`, as `name`, if the report has one.
 pub(super) fn take(
     figures: &mut Figures,
     name: &str,
@@ -50,10 +50,10 @@ pub(super) fn take(
     figures.take(name, value * scale).map_err(|why| format!("`{pointer}`: {why}"))
 }
 
-/// Names of statistics here, and under `report` by the tool.
+/// Names of statistics: our name and the tool's JSON pointer.
 type Statistics = [(&'static str, &'static str)];
 
-/// Takes the statistics of one quantity, in milliseconds after `scale`.
+/// Adds the statistics of one latency; times are in milliseconds after multiplication by `scale`.
 pub(super) fn statistics(
     figures: &mut Figures,
     quantity: &str,
@@ -76,7 +76,8 @@ const OF_GUIDELLM: &Statistics = &[
     ("max", "/max"),
 ];
 
-/// Its time per output token is E2E over all tokens by its definition, and no TPOT.
+/// Reads one benchmark of guidellm. Its "time per output token" is E2E divided by all tokens, so
+/// it is not read as TPOT.
 fn guidellm(report: &Value) -> Result<Figures, String> {
     let mut figures = Figures::default();
     let of = |name: &str| report.pointer(&format!("/metrics/{name}/successful"));
@@ -88,7 +89,7 @@ fn guidellm(report: &Value) -> Result<Figures, String> {
         ("total_output_tokens", "output_token_count"),
     ] {
         let sum = of(counts).and_then(|counts| counts["total_sum"].as_f64());
-        // A mean times a count, which is whole but for its rounding.
+        // A mean times a count is rounded, because the true sum is a whole number.
         sum.map_or(Ok(()), |sum| figures.take(name, sum.round()))?;
     }
     let names = OF_GUIDELLM;
@@ -125,7 +126,7 @@ fn aiperf(object: &Map<String, Value>) -> Result<Figures, String> {
     let names = OF_AIPERF;
     statistics(&mut figures, "e2e_latency", 1.0, object.get("request_latency"), names)?;
     statistics(&mut figures, "ttft", 1.0, object.get("time_to_first_token"), names)?;
-    // One mean of each request, which is its time per token.
+    // AIPerf's inter-token latency is one mean per request, which is TPOT.
     statistics(&mut figures, "tpot", 1.0, object.get("inter_token_latency"), names)?;
     statistics(&mut figures, "itl", 1.0, object.get("inter_chunk_latency"), names)?;
     Ok(figures)
@@ -181,7 +182,7 @@ fn scale_to_ms(name: &str, units: &Value) -> Result<f64, String> {
     }
 }
 
-/// Seconds of an ISO 8601 duration without days.
+/// Parses an ISO 8601 duration without days, such as `PT49.9S`, into seconds.
 fn duration(text: &str) -> Result<f64, String> {
     let wrong = || format!("`{text}` is not a duration such as `PT49.9S`");
     let mut rest = text.strip_prefix("PT").ok_or_else(wrong)?;

@@ -1,23 +1,24 @@
-//! What was served: the engine, its version, the model and the ranks, from the command that a page
-//! gives above a block and from what the page says of itself. What neither says stays unknown.
+//! Finds out which server produced a published result: engine, version, model and number of ranks,
+//! from the serving command above the result and from the page's own text. Facts that neither
+//! states stay unknown.
 
-/// What is known of the server behind a block.
+/// Facts about the server behind a published result.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Served {
     pub engine: Option<String>,
-    /// `v0.10.1`.
+    /// Version of the engine, such as `v0.10.1`.
     pub release: Option<String>,
-    /// As the command names it, such as `Qwen/Qwen3-8B`.
+    /// Model as the command names it, such as `Qwen/Qwen3-8B`.
     pub model: Option<String>,
     pub tp: Option<u32>,
-    /// The command, or the flags where the page gives those alone.
+    /// Words of the serving command, or its flags where the page gives only those.
     pub argv: Option<Vec<String>>,
 }
 
 /// Engines by the names that pages and commands use.
 const ENGINES: [&str; 3] = ["lmdeploy", "sglang", "vllm"];
 
-/// Where the words of a serving command begin, and the engine that it starts.
+/// Text with which a serving command begins, and the engine that it starts.
 const COMMANDS: &[(&str, &str)] = &[
     ("lmdeploy serve api_server ", "lmdeploy"),
     ("vllm serve ", "vllm"),
@@ -27,7 +28,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("lmsysorg/sglang:", "sglang"),
 ];
 
-/// Flags that one engine alone has.
+/// Flags that only one engine has.
 const OWN_FLAGS: &[(&str, &str)] = &[
     ("--max-model-len", "vllm"),
     ("--context-length", "sglang"),
@@ -35,17 +36,18 @@ const OWN_FLAGS: &[(&str, &str)] = &[
     ("--cache-max-entry-count", "lmdeploy"),
 ];
 
-/// The head of a list of flags, in pages that do not repeat the command.
+/// Heading of a list of flags, in pages that do not repeat the command.
 const PARAMETERS: &str = "Backend Parameters:";
 
-/// Longest command that is believed to be one.
+/// Largest length in bytes of a text that is accepted as a command.
 const COMMAND_BYTES_MAX: usize = 4_000;
-/// Beginnings of paths that name a user or a machine.
+/// Parts of paths that identify a user or a machine.
 const PRIVATE_PLACES: &[&str] =
     &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
 
-/// What served a block of `text`; `before` stands above it, `between` is the part of that that no
-/// earlier block has claimed, and `model` what the block's own log asked for, where it says.
+/// Finds out which server produced a result in the page `text`. `before` is the text above the
+/// result, `between` the part of it after the previous result, and `model` the model that the
+/// result's own log names, if any.
 pub fn served(text: &str, before: &str, between: &str, model: Option<&str>) -> Served {
     let mut served = match parameters(between) {
         Some(flags) => Served { engine: owner(&flags), argv: Some(flags), ..Served::default() },
@@ -61,8 +63,9 @@ pub fn served(text: &str, before: &str, between: &str, model: Option<&str>) -> S
 }
 
 impl Served {
-    /// Without what a command says that does not name `model`: the block's own was trimmed from
-    /// the page, and this one belongs to another section. One engine serves both.
+    /// Drops everything except the engine if the command does not name `model`: then the result's
+    /// own command was cut from the page, and this one belongs to another section. The same engine
+    /// serves both.
     fn unless_of_another(self, model: Option<&str>) -> Self {
         let name = |text: &str| text.rsplit(['/', '=']).next().unwrap_or_default().to_lowercase();
         let words = self.argv.as_deref().unwrap_or_default();
@@ -75,19 +78,19 @@ impl Served {
     }
 }
 
-/// The flags in the fence after the last `Backend Parameters:`.
+/// Returns the flags in the code fence after the last `Backend Parameters:`.
 fn parameters(between: &str) -> Option<Vec<String>> {
     let after = &between[between.rfind(PARAMETERS)? + PARAMETERS.len()..];
     let fence = after.trim_start().strip_prefix("```")?.split("```").next()?;
     let mut words: Vec<String> = fence.split_whitespace().map(public).collect();
-    // The language of the fence.
+    // The first word after the fence may be its language.
     if words.first().is_some_and(|word| !word.starts_with('-')) {
         words.remove(0);
     }
     Some(words)
 }
 
-/// The engine whose own flag is among these.
+/// Returns the engine that one of these flags belongs to.
 fn owner(words: &[String]) -> Option<String> {
     let name = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
     let names: Vec<String> = words.iter().map(name).collect();
@@ -97,7 +100,7 @@ fn owner(words: &[String]) -> Option<String> {
     OWN_FLAGS.iter().find_map(of)
 }
 
-/// The last serving command above a block, if it stands in the block's own section.
+/// Returns the last serving command above a result, if it stands in the result's own section.
 fn command_above(before: &str) -> Option<Served> {
     let find = |(words, engine): &(&str, &'static str)| {
         before
@@ -106,12 +109,13 @@ fn command_above(before: &str) -> Option<Served> {
             .find(|at| is_command(before, *at))
             .map(|at| (at, *engine))
     };
-    // The line that names the image also names the program: the earlier place is the command.
+    // The line that names the image also names the program: the earlier of the two is the command.
     let last = COMMANDS.iter().filter_map(find).max_by_key(|(at, _)| *at)?;
     let (start, end) = extent(before, last.0)?;
     if !same_section(before, start) {
         return None;
     }
+    // Words before the command, such as `docker run` and its mounts, concern the machine only.
     let first = COMMANDS.iter().filter_map(|(words, _)| before[start..end].find(words)).min()?;
     let words: Vec<&str> =
         before[start + first..end].split_whitespace().filter(|word| *word != "\\").collect();
@@ -131,18 +135,19 @@ fn command_above(before: &str) -> Option<Served> {
         engine: Some(last.1.to_owned()),
         release: release.map(str::to_owned),
         model: model.map(public),
-        // One rank where the command does not ask for more.
+        // A command without a flag for tensor parallelism serves on one rank.
         tp: tp.map_or(Some(1), |value| value.parse().ok()),
         argv: Some(words.iter().copied().map(public).collect()),
     })
 }
 
-/// A template of a command is none: `--model ${MODEL}`.
+/// True for a real command; a template such as `--model ${MODEL}` is not one.
 fn is_command(text: &str, at: usize) -> bool {
     extent(text, at).is_some_and(|(start, end)| !text[start..end].contains("${"))
 }
 
-/// The lines of the command around `at`: a line that ends in a backslash goes on.
+/// Returns the byte range of the command's lines around `at`; a line that ends in a backslash
+/// continues.
 fn extent(text: &str, at: usize) -> Option<(usize, usize)> {
     let line_start = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
     let line_end = |at: usize| text[at..].find('\n').map_or(text.len(), |end| at + end);
@@ -157,8 +162,8 @@ fn extent(text: &str, at: usize) -> Option<(usize, usize)> {
     (end - start <= COMMAND_BYTES_MAX).then_some((start, end))
 }
 
-/// True where no heading between `at` and the end of `text` opens a section beside or above the
-/// one that `at` lies in.
+/// True where no heading between `at` and the end of `text` opens a section at the same or a
+/// higher level than the one that contains `at`.
 fn same_section(text: &str, at: usize) -> bool {
     let mut level = 0;
     let mut fenced = false;
@@ -179,7 +184,7 @@ fn same_section(text: &str, at: usize) -> bool {
     true
 }
 
-/// The word after one of these flags, or behind its `=`.
+/// Returns the value of one of these flags: the next word, or the part after `=`.
 fn value_of<'a>(words: &[&'a str], names: &[&str]) -> Option<&'a str> {
     words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
         Some((name, value)) if names.contains(&name) => Some(value),
@@ -188,8 +193,8 @@ fn value_of<'a>(words: &[&'a str], names: &[&str]) -> Option<&'a str> {
     })
 }
 
-/// The version that a page states for an engine, if it states one: `vLLM v0.10.1`, or the package
-/// `lmdeploy==0.9.2`.
+/// Version that a page states for an engine: `vLLM v0.10.1`, or the package `lmdeploy==0.9.2`.
+/// `None` where it states no version, or two.
 fn stated_release(text: &str, engine: &str) -> Option<String> {
     debug_assert!(ENGINES.contains(&engine), "commands and flags name known engines");
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -203,11 +208,12 @@ fn stated_release(text: &str, engine: &str) -> Option<String> {
     let mut stated: Vec<String> = named.chain(pinned).collect();
     stated.sort();
     stated.dedup();
-    // A page that states two cannot say which of them a block is of.
+    // A page that states two versions does not say which one a result has.
     if stated.len() == 1 { stated.pop() } else { None }
 }
 
-/// The model under a heading `Model`, if there is one such heading.
+/// Model under a heading `Model`; `None` without such a heading, or where several name different
+/// models.
 fn stated_model(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let headed = words.windows(3).filter(|three| three[0].ends_with('#') && three[1] == "Model");
@@ -216,13 +222,13 @@ fn stated_model(text: &str) -> Option<String> {
     models.all(|other| other == first).then(|| first.to_owned())
 }
 
-/// `v0.10.1`, `v0.9.2.post1`.
+/// True for a version such as `v0.10.1` or `v0.9.2.post1`.
 fn is_version(word: &str) -> bool {
     let Some(rest) = word.strip_prefix('v') else { return false };
     rest.contains('.') && rest.split('.').next().is_some_and(|major| major.parse::<u32>().is_ok())
 }
 
-/// A word without the paths of somebody's machine.
+/// Returns `word`, or a placeholder where it contains a path of somebody's machine.
 pub(super) fn public(word: &str) -> String {
     if PRIVATE_PLACES.iter().any(|place| word.contains(place)) {
         "{path}".to_owned()
@@ -249,7 +255,7 @@ mod tests {
         assert_eq!(served.release.as_deref(), Some("v0.9.2"));
         assert_eq!(served.model.as_deref(), Some("Qwen/Qwen3-32B"));
         assert_eq!(served.tp, Some(2));
-        // A section without a command of its own does not inherit its neighbour's.
+        // A section without a command of its own does not inherit the previous section's.
         let next = page.replace("### ShareGPT", "## Qwen3-235B");
         assert_eq!(of(&next), Served::default());
     }

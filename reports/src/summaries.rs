@@ -1,5 +1,5 @@
-//! Result files of tools that summarize a run under names of their own: inference-perf,
-//! inference-benchmarker, trtllm-bench and MLCommons' endpoints.
+//! Reader of result files with tool-specific summaries: inference-perf, inference-benchmarker,
+//! trtllm-bench and MLCommons' endpoints.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::served::{Served, public};
 use super::tool::Tool;
 use super::{Found, Unread};
 
-/// The results in `object`; none where it is no such file.
+/// Reads the results in `object`; `None` where it is a file of none of these tools.
 pub fn read(object: &Map<String, Value>, lines: (u64, u64)) -> Option<Vec<Result<Found, Unread>>> {
     let report = Value::Object(object.clone());
     let has = |pointer: &str| report.pointer(pointer).is_some();
@@ -35,7 +35,8 @@ fn number(report: &Value, pointer: &str) -> Option<f64> {
     report.pointer(pointer).and_then(Value::as_f64)
 }
 
-/// Takes every figure of `names` that the report has: ours, a scale, and the pointer to theirs.
+/// Reads the figures of `names` that the report has. Each entry is our name, a scale factor, and
+/// the JSON pointer in the report.
 fn take_all(
     figures: &mut Figures,
     report: &Value,
@@ -44,12 +45,14 @@ fn take_all(
     names.iter().try_for_each(|(ours, scale, theirs)| take(figures, ours, *scale, report, theirs))
 }
 
-/// A sum that a report gives as a mean over a count, which is whole but for its rounding.
+/// Total that a report gives as a mean times a count. It is rounded, because the true total is a
+/// whole number.
 fn sum(report: &Value, mean: &str, count: &str) -> Option<f64> {
     Some((number(report, mean)? * number(report, count)?).round())
 }
 
-/// Times are in seconds; gaps are those between tokens, zero within a chunk.
+/// Reads a summary of inference-perf. Times are in seconds. Its inter-token latency counts gaps
+/// between tokens, which are zero within a chunk.
 fn inference_perf(report: &Value) -> Result<Figures, String> {
     const COUNT: &str = "/successes/count";
     let mut figures = Figures::default();
@@ -63,11 +66,13 @@ fn inference_perf(report: &Value) -> Result<Figures, String> {
     ];
     take_all(&mut figures, report, &names)?;
     let rate = number(report, "/successes/throughput/requests_per_sec").filter(|rate| *rate > 0.0);
-    // Older reports do not tell the time that their rates are over.
+    // Older reports omit the duration that their rates refer to, so it follows from count and
+    // rate.
     let seconds = number(report, "/benchmark_time_seconds").filter(|seconds| *seconds > 0.0);
     let seconds = seconds.or_else(|| Some(number(report, COUNT)? / rate?));
     seconds.map_or(Ok(()), |seconds| figures.take("duration", seconds))?;
-    // Which of its two counts the throughput is over is a flag that no report holds.
+    // A flag that no report records decides which of two token counts the throughput uses: the
+    // nearer one is taken.
     let counts = [
         sum(report, "/successes/output_len/mean", COUNT),
         number(report, "/successes/output_tokens/total"),
@@ -96,7 +101,8 @@ fn inference_perf(report: &Value) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// Its inter-token latency is one mean of each request: its time per token.
+/// Reads results of inference-benchmarker. Its inter-token latency is one mean per request, which
+/// is TPOT.
 fn inference_benchmarker(report: &Value) -> Result<Figures, String> {
     let mut figures = Figures::default();
     let names = [
@@ -121,7 +127,8 @@ fn inference_benchmarker(report: &Value) -> Result<Figures, String> {
     Ok(figures)
 }
 
-/// It asks the engine without a server, and knows no request that failed.
+/// Reads a report of trtllm-bench, which calls the engine without a server and does not count
+/// failed requests.
 fn trtllm_bench(report: &Value) -> Result<Figures, String> {
     const COUNT: &str = "/request_info/num_requests";
     let mut figures = Figures::default();
@@ -170,7 +177,7 @@ fn trtllm_served(report: &Value) -> Served {
     }
 }
 
-/// Times are in nanoseconds.
+/// Reads a summary of MLCommons' endpoints. Times are in nanoseconds.
 fn endpoints(report: &Value) -> Result<Figures, String> {
     let mut figures = Figures::default();
     let names = [
@@ -180,12 +187,12 @@ fn endpoints(report: &Value) -> Result<Figures, String> {
         ("total_output_tokens", 1.0, "/output_sequence_lengths/total"),
     ];
     take_all(&mut figures, report, &names)?;
-    // Rates over a window that cuts the tail are not over the duration.
+    // Rates over a window that cuts the tail do not refer to the duration.
     if number(report, "/legacy_loadgen_window_duration_ns").is_none() {
         let rates = [("request_throughput", 1.0, "/qps"), ("output_throughput", 1.0, "/tps")];
         take_all(&mut figures, report, &rates)?;
     }
-    // Percentiles are named with or without a fraction.
+    // Reports write percentiles with or without a fraction.
     let names = [
         ("mean", "/avg"),
         ("std", "/std_dev"),

@@ -1,4 +1,5 @@
-//! Results are read as they are printed, wherever they stand, and what is not one is named.
+//! Tests of report reading: results are found wherever they stand, and text that is not a result
+//! is reported with its line.
 
 use schema::run::{Kind, Status, TokenSource};
 use schema::scenario::Arrival;
@@ -7,7 +8,7 @@ use super::{Reading, read};
 
 const SOUND: &str = include_str!("tests/sound.txt");
 
-/// The rules that the only result of `text` breaks, with what they say.
+/// Returns the rules that the only result in `text` breaks, with their details.
 fn broken(text: &str) -> Vec<String> {
     let Reading { records, unread } = read("page.md", text);
     assert_eq!((records.len(), unread), (1, Vec::new()), "{text}");
@@ -177,7 +178,7 @@ fn a_report_is_read_in_its_own_units() {
     assert!(read("report.json", &odd).unread[0].why.contains("neither s nor ms"));
 }
 
-/// A run of 1,000 answers of 11 tokens each: 0.1 s to the first, 10 ms to each other; 2 s in all.
+/// A run of 1,000 answers of 11 tokens each: TTFT of 0.1 s, 10 ms per further token, 2 s in all.
 #[test]
 fn files_of_four_more_tools_are_read_in_their_own_words_and_units() {
     let inference_perf = r#"{"benchmark_time_seconds": 2.0, "load_summary": {"count": 1000},
@@ -236,14 +237,14 @@ fn files_of_four_more_tools_are_read_in_their_own_words_and_units() {
     let served = read("report.json", trtllm).records.remove(0);
     assert_eq!((&*served.engine.name, &*served.engine.release), ("tensorrt-llm", "v1.2.1"));
     assert_eq!(served.server.and_then(|server| server.tp), Some(2));
-    // What a figure is instead of what its name says is found in their words too.
+    // The diagnosis of a mislabeled figure appears in the finding's detail too.
     let tpot = r#""tpot_percentiles": {"average": 10.0}"#;
     let with_first = trtllm.replace(tpot, &tpot.replace("10.0", "18.18"));
     assert!(broken(&with_first)[0].starts_with("E23 TPOT includes TTFT"));
-    // Older reports of inference-perf do not tell the time, which their rates are over.
+    // Older reports of inference-perf omit the duration that their rates refer to.
     let older = inference_perf.replace("\"benchmark_time_seconds\": 2.0, ", "");
     assert_eq!(read("a", &older).records[0].time.as_ref().unwrap().wall_us, Some(2_000_000));
-    // Rates over a window without the tail are not held against the duration.
+    // Rates over a window without the tail are not compared with the duration.
     let cut = endpoints
         .replace("\"qps\": 500.0", "\"legacy_loadgen_window_duration_ns\": 1, \"qps\": 9.0");
     assert_eq!(read("a", &cut).records[0].metrics.as_ref().unwrap().requests_per_s, None);

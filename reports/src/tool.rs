@@ -1,37 +1,37 @@
-//! The tools whose reports are read, and what each means by its figures.
+//! Benchmark tools whose reports are read, and how each tool defines its figures.
 
 use std::collections::BTreeMap;
 
 use schema::run::{TPOT_WEIGHT, TokenSource};
 use serde_json::Value;
 
-/// A tool by the shape of its report.
+/// A benchmark tool, recognized by the shape of its report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// LMDeploy's `benchmark/profile_restful_api.py`.
+    /// LMDeploy's benchmark script `benchmark/profile_restful_api.py`.
     Lmdeploy,
-    /// SGLang's `bench_serving`.
+    /// SGLang's benchmark script `bench_serving`.
     Sglang,
-    /// `vllm bench serve`.
+    /// vLLM's command `vllm bench serve`.
     Vllm,
-    /// guidellm's report, also as GPUStack prints it.
+    /// guidellm, also as GPUStack prints its report.
     Guidellm,
-    /// AIPerf's JSON.
+    /// AIPerf, which writes a JSON report.
     Aiperf,
-    /// llm-d's report, which many tools' results are turned into.
+    /// llm-d, whose report format many tools' results are converted to.
     LlmD,
     /// Kubernetes' inference-perf: `summary_lifecycle_metrics.json` and those of stages.
     InferencePerf,
-    /// Hugging Face's inference-benchmarker.
+    /// Hugging Face's load generator inference-benchmarker.
     InferenceBenchmarker,
-    /// TensorRT-LLM's `trtllm-bench`.
+    /// TensorRT-LLM's command `trtllm-bench`.
     TrtllmBench,
-    /// MLCommons' endpoints: `result_summary.json`.
+    /// MLCommons' endpoints benchmark, which writes `result_summary.json`.
     Endpoints,
 }
 
 impl Tool {
-    /// The tool that prints blocks with these labels.
+    /// Returns the tool that prints console blocks with these labels.
     pub fn of_labels<'a>(labels: impl Iterator<Item = &'a str>) -> Self {
         let labels: Vec<&str> = labels.collect();
         let has = |label: &str| labels.contains(&label);
@@ -46,7 +46,7 @@ impl Tool {
         }
     }
 
-    /// The word for it in records and messages.
+    /// Name of the tool in records and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lmdeploy => "lmdeploy",
@@ -62,28 +62,31 @@ impl Tool {
         }
     }
 
-    /// Where the tool's number of output tokens comes from; `None` where one report cannot tell.
+    /// Source of the tool's output token counts; `None` where its report does not show which
+    /// source was used.
     pub fn token_source(self) -> Option<TokenSource> {
         match self {
             Self::Lmdeploy => Some(TokenSource::Requested),
-            // Usage if the server gives it, else what was requested or the number of chunks.
+            // Usage if the server reports it, else the requested length or the number of chunks.
             Self::Sglang | Self::Guidellm => None,
-            // Usage or the tokenizer's, as it was told; whatever the tool behind it has.
+            // Usage or the tokenizer's count, as configured; for llm-d, whatever the tool behind
+            // it counts.
             Self::Aiperf | Self::LlmD => None,
-            // Its own tokenizer's or usage, by a flag; or whatever its client or engine counts.
+            // The tool's own tokenizer or usage, by a flag, or whatever its client or engine
+            // counts.
             Self::InferencePerf | Self::InferenceBenchmarker => None,
             Self::TrtllmBench | Self::Endpoints => None,
             Self::Vllm => Some(TokenSource::Usage),
         }
     }
 
-    /// True where inter-token latency has one sample per chunk; else it has one per token, or one
-    /// mean per request, weighted by its tokens.
+    /// True where inter-token latency has one sample per chunk. Otherwise it has one per token, or
+    /// one mean per request, weighted by its tokens.
     pub fn gaps_are_chunks(self) -> bool {
         !matches!(self, Self::Guidellm | Self::InferencePerf)
     }
 
-    /// What the tool means by its figures, for whoever compares them.
+    /// Definitions of the tool's figures, stored in the record for comparisons.
     pub fn definitions(self) -> BTreeMap<String, Value> {
         let (itl, weight, percentiles) = match self {
             Self::Lmdeploy | Self::Sglang | Self::Vllm | Self::Aiperf => {
@@ -92,7 +95,7 @@ impl Tool {
             Self::LlmD => ("unknown", "unknown", "unknown"),
             Self::InferencePerf => ("token", "request", "linear"),
             Self::InferenceBenchmarker => ("none", "request", "linear"),
-            // The sample at rank n * p, rounded down.
+            // Reports the sample at rank n * p, rounded down.
             Self::TrtllmBench => ("none", "request", "floor"),
             Self::Endpoints => ("none", "request", "histogram"),
             Self::Guidellm => ("request-mean", "token", "cdf"),

@@ -1,22 +1,23 @@
-//! What was asked: the command that a log echoes before its block, or the profile that a page
-//! names. What neither says stays unknown.
+//! Finds out which workload produced a published result, from the command that a log echoes before
+//! the result, or the profile that a page names. Facts that neither states stay unknown.
 
 use schema::scenario::SHAREGPT_REQUESTS;
 
-/// What a result's requests were.
+/// Workload of a published result, as far as its page states it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asked {
-    /// `sharegpt`, `random`, ...
+    /// Name of the dataset, such as `sharegpt` or `random`.
     pub dataset: Option<String>,
     pub requests: Option<u64>,
-    /// Tokens of every prompt, and of every answer, where all have one length.
+    /// Tokens per prompt and per answer, where all have one length.
     pub tokens: Option<(u64, u64)>,
     pub model: Option<String>,
-    /// Requests that arrived in a second, evenly.
+    /// Arrival rate in requests per second, evenly spaced.
     pub rate: Option<f64>,
 }
 
-/// The standard scenarios whose prompts and answers all have one length.
+/// Standard scenarios whose prompts and answers all have one length: id, tokens per prompt and
+/// answer, number of requests.
 const FIXED: &[(&str, (u64, u64), u64)] = &[
     ("balanced", (1_024, 1_024), 2_000),
     ("thinking", (2_000, 6_000), 500),
@@ -24,7 +25,8 @@ const FIXED: &[(&str, (u64, u64), u64)] = &[
 ];
 
 impl Asked {
-    /// The id of the standard scenario that asks the same, else an id that says what was asked.
+    /// Returns the id of the standard scenario with the same workload, else an id that describes
+    /// the workload.
     pub fn scenario(&self) -> String {
         let Some(requests) = self.requests else { return "unknown".to_owned() };
         let dataset = self.dataset.as_deref().unwrap_or_default().to_lowercase();
@@ -43,13 +45,13 @@ impl Asked {
     }
 }
 
-/// What was asked, from the text before a block: `between` is the part that no earlier block has
-/// claimed, since a command holds for the one block after it.
+/// Finds the workload of a result in the text before it. `between` is the part after the previous
+/// result: a command applies only to the one result that follows it.
 pub fn asked_before(before: &str, between: &str) -> Asked {
     from_command(between).or_else(|| from_profile(before)).unwrap_or_default()
 }
 
-/// From a line with benchmark_serving's flags, such as its scripts echo.
+/// Reads the workload from a line with benchmark_serving's flags, as its scripts echo it.
 fn from_command(text: &str) -> Option<Asked> {
     let at = text.rfind("--dataset-name ")?;
     let line = text[at..].lines().next()?;
@@ -61,13 +63,14 @@ fn from_command(text: &str) -> Option<Asked> {
     Some(Asked {
         dataset: flag("--dataset-name").map(str::to_owned),
         requests: number("--num-prompts"),
+        // Only with a range ratio of 1 do all requests have these lengths.
         tokens: lengths.filter(|_| ratio == Some(1.0)),
         model: quoted_argument(&text[at..], "model"),
         rate: None,
     })
 }
 
-/// A value of the line of arguments that such scripts print: `Namespace(..., model='...', ...)`.
+/// Value of an argument in the line that such scripts print: `Namespace(..., model='...', ...)`.
 fn quoted_argument(text: &str, name: &str) -> Option<String> {
     let arguments = &text[text.find("Namespace(")?..];
     let start = format!(" {name}='");
@@ -75,8 +78,8 @@ fn quoted_argument(text: &str, name: &str) -> Option<String> {
     value.split_once('\'').map(|(value, _)| value.to_owned())
 }
 
-/// From the profile that was named last before a block: ``Profile: `NAME` `` or a heading
-/// `NAME Profile`, defined in a fence of YAML under a heading `NAME`.
+/// Reads the workload from the profile that was named last before a result: ``Profile: `NAME` ``
+/// or a heading `NAME Profile`, defined in a fence of YAML under a heading `NAME`.
 fn from_profile(text: &str) -> Option<Asked> {
     let named = |name: &str| {
         let label = text.rfind(&format!("Profile: `{name}`"));
@@ -93,7 +96,7 @@ fn from_profile(text: &str) -> Option<Asked> {
     Some(last.1)
 }
 
-/// `key: value` pairs of words, on lines of their own or not.
+/// Reads `key: value` pairs of words, which may share a line because line ends may be lost.
 fn profile(yaml: &str) -> Asked {
     let words: Vec<&str> = yaml.split_whitespace().collect();
     let value = |key: &str| {

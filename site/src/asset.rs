@@ -1,10 +1,10 @@
-//! The files that every page may ask for: the style sheet, the scripts, and what is vendored with
-//! its licences. Knows no records.
+//! Static files that every page may load: style sheet, scripts, and vendored libraries with their
+//! licenses. Knows no records.
 
 macro_rules! assets {
     ($($name:literal),* $(,)?) => {
-        /// Every file: its path below the site's root, which is that below `site/static`, and its
-        /// text.
+        /// Static files: path below the site's root (which is also the path below `site/static`),
+        /// and text.
         pub const ASSETS: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../static/", $name)))),*];
     };
@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    /// A page asks nothing of other sites, so no script and no style may either.
+    /// A page loads nothing from other sites, so no script and no style may either.
     #[test]
     fn no_file_names_another_site() {
         for (name, text) in ASSETS.iter().filter(|(name, _)| !name.starts_with("vendor/")) {

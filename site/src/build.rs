@@ -1,5 +1,5 @@
-//! The HTML site: every page with its Markdown twin, the records and what programs read, written
-//! aside and put in place at once.
+//! Builds the HTML site: every page with its Markdown twin, the records, and data files for
+//! programs. The site is written to a temporary folder and put in place at once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,18 +18,20 @@ use crate::shields;
 use crate::template::Renderer;
 use crate::view::explore;
 
-/// A site under way, in a folder beside its destination.
+/// A site being built, in a folder beside its destination.
 struct Site {
     folder: PathBuf,
 }
 
-/// Writes the site of `catalog`, whose files lie below `roots`, to `out`, which is replaced as a
-/// whole.
+/// Writes the site of `catalog` to `out`, which is replaced as a whole. The files of the catalog
+/// lie below `roots`.
 ///
 /// # Errors
-/// A template is at fault, or a file cannot be read or written.
+///
+/// A template has a fault, or a file cannot be read or written.
 pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path) -> Result<()> {
     let folder = beside(out, "new")?;
+    // An earlier build may have been stopped and left its folder.
     remove(&folder)?;
     let site = Site { folder };
     for (path, text) in ASSETS {
@@ -51,7 +53,7 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
 }
 
 impl Site {
-    /// What programs read: tables, series, schemas, feeds, badges.
+    /// Writes the files for programs: tables, series, schemas, feeds, badges.
     fn data(&self, catalog: &Catalog, judged: &Judged) -> Result<()> {
         self.file("data/runs.csv", &store::export::csv(catalog.registry))?;
         self.file("data/explore.json", &explore::data(catalog))?;
@@ -69,7 +71,8 @@ impl Site {
         Ok(())
     }
 
-    /// The records as they were committed, and the hash of each file.
+    /// Copies the records as they were committed, and writes the hash of each file to
+    /// `data/SHA256SUMS`.
     fn records(&self, catalog: &Catalog, roots: &[&Path]) -> Result<()> {
         let files = catalog.files();
         let copied = spread::map(&files, |(path, root)| -> Result<Option<String>> {
@@ -97,7 +100,8 @@ impl Site {
         fs::write(&file, text).with_context(|| format!("cannot write `{}`", file.display()))
     }
 
-    /// Moves what stands at `out` away, the new site there, and only then drops the old one.
+    /// Moves the old site at `out` away and the new one there, and only then deletes the old one,
+    /// so that `out` is missing for as short a time as possible.
     fn put_in_place(self, out: &Path) -> Result<()> {
         let old = beside(out, "old")?;
         remove(&old)?;

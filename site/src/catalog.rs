@@ -1,5 +1,5 @@
-//! The records of a registry, grouped as pages need them. Reads through `registry`; knows
-//! nothing of how they are shown.
+//! Catalog: the records of a registry, grouped as pages need them. Reads through `store`; does not
+//! know how records are shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,24 +20,24 @@ use crate::order;
 #[derive(Debug, Clone)]
 pub struct Run<'a> {
     pub record: &'a RunRecord,
-    /// Path below the registry's root.
+    /// Path of the run's record below the registry's root.
     pub path: &'a str,
-    /// Index of the folder it was read from.
+    /// Index of the folder that the record was read from.
     pub root: usize,
-    /// True when the run's figures may stand in a summary: every request was answered, the client
-    /// is to be believed, and no event took the run back.
+    /// True when the run's figures may enter a summary: every request was answered, the verdict is
+    /// not INVALID, and no event retracted the run.
     pub usable: bool,
-    /// Why the run was taken back.
+    /// Reason for which the run was retracted; `None` for a run that was not.
     pub retracted: Option<String>,
     pub replaced_by: Option<String>,
-    /// What was remarked on the run afterwards.
+    /// Annotations of the run, in the words of their authors.
     pub notes: Vec<String>,
-    /// Findings of rules that are younger than the record.
+    /// Findings of rules that are newer than the record.
     pub later: Vec<Check>,
 }
 
 impl<'a> Run<'a> {
-    /// The run as it is stored, with what `events` say about it.
+    /// Joins a stored run with the events about it.
     fn new(stored: &'a Stored<RunRecord>, registry: &Registry) -> Self {
         let record = &stored.record;
         let retraction = registry.retracted.get(&record.id);
@@ -68,25 +68,25 @@ impl<'a> Run<'a> {
             && record.metrics.is_some()
     }
 
-    /// Stored findings, then those of younger rules.
+    /// Stored findings, followed by those of newer rules.
     pub fn checks(&self) -> impl Iterator<Item = &Check> {
         self.record.checks.iter().chain(&self.later)
     }
 }
 
-/// What a page is about.
+/// Key of a release's page: engine, release and hardware.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReleaseKey {
-    /// The engine's id.
+    /// Id of the engine that the page is about.
     pub engine: String,
-    /// Its version, such as `v0.9.2`.
+    /// Version of the engine, such as `v0.9.2`.
     pub release: String,
-    /// The hardware's id.
+    /// Id of the hardware that the page is about.
     pub hardware: String,
 }
 
 impl ReleaseKey {
-    /// The page that `record` belongs to.
+    /// Returns the key of the page that `record` belongs to.
     #[must_use]
     pub fn of(record: &RunRecord) -> Self {
         Self {
@@ -97,21 +97,22 @@ impl ReleaseKey {
     }
 }
 
-/// What must be equal for runs to be repeats of one another.
+/// Key of a cell: everything that must be equal for runs to be repeats of one another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CellKey {
     pub model: String,
-    /// Configuration slug without its hash; of a published block, the flags that it states.
+    /// Configuration slug without its hash; for an imported record, the flags that its report
+    /// states.
     pub config: String,
-    /// `id@rev`.
+    /// Scenario of the cell, as `id@rev`.
     pub scenario: String,
     pub text_prompts: bool,
     pub kind: &'static str,
-    /// Id of a published block: two of them are never repeats of one another.
+    /// Id of an imported record. Two published results are never repeats of one another.
     pub block: Option<String>,
 }
 
-/// The repeats of one cell, in the order of their ids, which is the order in which they ran.
+/// Repeats of one cell, ordered by id, which is the order in which they ran.
 #[derive(Debug, Clone)]
 pub struct Cell<'a> {
     pub key: CellKey,
@@ -119,8 +120,8 @@ pub struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// The runs that summaries are made from: those in which every request was answered. Where
-    /// there is none, those that lost some; the two are never mixed.
+    /// Returns the runs that summaries are made from: those in which every request was answered,
+    /// or, if there is none, those that lost some. The two kinds are never mixed.
     pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
         let whole = self.runs.iter().any(|run| run.usable);
         let counts = move |run: &Run| if whole { run.usable } else { run.is_partial() };
@@ -128,13 +129,13 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// A registry that pages cannot be made from.
+/// Error: no pages can be made from the registry.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// It cannot be read.
+    /// The registry's folders cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// These rules of the registry do not hold.
+    /// The registry breaks storage rules; contains the findings.
     #[error("the registry is unsound:\n{}\n  hint: `cargo xtask check` judges all of it", lines(.0))]
     Unsound(Vec<Finding>),
 }
@@ -146,21 +147,23 @@ fn lines(findings: &[Finding]) -> String {
 /// Everything in a registry, in the order of pages.
 #[derive(Debug)]
 pub struct Catalog<'a> {
-    /// What it is a catalog of.
+    /// Registry whose records the catalog groups.
     pub registry: &'a Registry,
-    /// In the order of their ids, which is that in which they were planned.
+    /// Runs ordered by id, which is the order in which they were planned.
     pub runs: Vec<Run<'a>>,
-    /// Published blocks whose every figure is that of an earlier block of the same file: id to id.
+    /// Duplicates among published results: id of a result whose every figure equals that of an
+    /// earlier result of the same file, and the id of the earlier one.
     pub twins: BTreeMap<&'a str, &'a str>,
-    /// Ids of the campaigns that labs are.
+    /// Ids of the campaigns that are labs.
     labs: BTreeSet<&'a str>,
-    /// The cells of series.
+    /// Assignment of runs to the cells of trends.
     cells: Cells<'a>,
 }
 
-/// Reads the folders `roots`, each laid out like `results/`.
+/// Loads the folders `roots`, each laid out like `results/`.
 ///
 /// # Errors
+///
 /// A folder cannot be read, or a file in it is not a record.
 pub fn read(roots: &[&Path]) -> Result<Registry, CatalogError> {
     let registry = store::load(roots)?;
@@ -170,11 +173,12 @@ pub fn read(roots: &[&Path]) -> Result<Registry, CatalogError> {
 }
 
 impl<'a> Catalog<'a> {
-    /// The catalog of `registry`.
+    /// Makes the catalog of `registry`, with events and newer rules applied to each run.
     #[must_use]
     pub fn of(registry: &'a Registry) -> Self {
         let mut runs: Vec<Run> =
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
+        // Imported records of different sources can share an id, so the path decides among them.
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
         let twins = twins(&registry.runs);
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
@@ -191,14 +195,14 @@ impl<'a> Catalog<'a> {
         runs.chain(kernels).chain(campaigns).chain(events).collect()
     }
 
-    /// The runs whose record passes `test`, in their order.
+    /// Returns the runs whose record passes `test`, ordered by id.
     #[must_use]
     pub fn runs_where(&self, test: impl Fn(&RunRecord) -> bool) -> Vec<&Run<'a>> {
         self.runs.iter().filter(|run| test(run.record)).collect()
     }
 
-    /// Whether a run is one of those by which engines are held against each other: no block that
-    /// another repeats, and no option that a lab tried, which stands on the lab's own page.
+    /// True when the run counts in comparisons of engines: it neither duplicates another published
+    /// result, nor tries an option in a lab, whose page shows it.
     #[must_use]
     pub fn is_contender(&self, run: &RunRecord) -> bool {
         !self.twins.contains_key(run.id.as_str()) && !self.is_of_lab(run)
@@ -208,7 +212,7 @@ impl<'a> Catalog<'a> {
         run.campaign.as_ref().is_some_and(|campaign| self.labs.contains(campaign.id.as_str()))
     }
 
-    /// The usable runs that a series of `cell` is made of, in their order.
+    /// Returns the usable runs that a trend of `cell` is made of, ordered by id.
     #[must_use]
     pub fn runs_of_series(&self, cell: &verdict::Cell) -> Vec<&'a RunRecord> {
         let of_machine = |run: &&RunRecord| {
@@ -220,7 +224,8 @@ impl<'a> Catalog<'a> {
         runs.filter(|run| self.cells.cell(run) == *cell).collect()
     }
 
-    /// Every distinct name that `read` finds, in the order in which people count.
+    /// Returns every distinct name that `read` extracts from the records, in natural order
+    /// (`v0.9.2` before `v0.10.0`).
     #[must_use]
     pub fn names(&self, read: impl Fn(&RunRecord) -> String) -> Vec<String> {
         let mut names: Vec<String> = self.runs.iter().map(|run| read(run.record)).collect();
@@ -229,8 +234,8 @@ impl<'a> Catalog<'a> {
         names
     }
 
-    /// Runs by release and hardware, without those of labs, whose options stand on their own pages.
-    /// A release that nothing else measured has those of its own flags.
+    /// Groups runs by release and hardware, without runs of labs, whose pages show them. A release
+    /// that only labs measured keeps its runs with default flags.
     #[must_use]
     pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run<'a>>> {
         let mut releases: BTreeMap<ReleaseKey, Vec<&Run<'a>>> = BTreeMap::new();
@@ -247,19 +252,20 @@ impl<'a> Catalog<'a> {
     }
 }
 
-/// Leaves the runs that pass `test`, where some do.
+/// Keeps only the runs that pass `test`, unless none does.
 fn prefer(runs: &mut Vec<&Run>, test: impl Fn(&RunRecord) -> bool) {
     if runs.iter().any(|run| test(run.record)) {
         runs.retain(|run| test(run.record));
     }
 }
 
-/// Which published blocks repeat the figures of an earlier one, digit by digit.
+/// Finds published results that repeat every figure of an earlier result of the same file.
 fn twins(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
     let mut seen: BTreeMap<(&str, String), &str> = BTreeMap::new();
     let mut twins = BTreeMap::new();
     for record in runs.iter().map(|stored| &stored.record) {
         let (Some(source), Some(metrics)) = (&record.source, &record.metrics) else { continue };
+        // Compared as text, because a copy repeats every printed digit.
         let Ok(figures) = serde_json::to_string(metrics) else { continue };
         match seen.get(&(source.sha256.as_str(), figures.clone())) {
             Some(first) => drop(twins.insert(record.id.as_str(), *first)),
@@ -269,7 +275,7 @@ fn twins(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
     twins
 }
 
-/// The cells of `runs`, in the order in which they are shown.
+/// Groups `runs` into cells, in the order in which pages show them.
 #[must_use]
 pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
     let mut cells: BTreeMap<CellKey, Vec<&'a Run<'a>>> = BTreeMap::new();
@@ -295,7 +301,7 @@ pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
     cells
 }
 
-/// Of `runs`, those of each engine's latest release on each hardware.
+/// Returns those of `runs` that belong to the latest release of their engine on their hardware.
 #[must_use]
 pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> {
     let mut groups: BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> = BTreeMap::new();
@@ -315,20 +321,21 @@ pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec
     groups
 }
 
-/// The scenario of `record` as pages name it: `id@rev`.
+/// Scenario of `record` as pages name it: `id@rev`.
 #[must_use]
 pub fn scenario(record: &RunRecord) -> String {
     format!("{}@{}", record.scenario.id, record.scenario.rev)
 }
 
-/// What tells configurations apart, as one text.
+/// Configuration of `record` as one text.
 #[must_use]
 pub fn config(record: &RunRecord) -> String {
     config_parts(record).join(" ")
 }
 
-/// What tells configurations apart: the slug, or for a published block, whose server nobody asked,
-/// the parallel size and the flags that the report gives, each with its value.
+/// Parts of the configuration of `record`: its slug, or, for an imported record without a known
+/// configuration, the tensor-parallel size and the flags that the report states, each with its
+/// value.
 #[must_use]
 pub fn config_parts(record: &RunRecord) -> Vec<String> {
     if record.kind != Kind::Imported {
@@ -337,6 +344,7 @@ pub fn config_parts(record: &RunRecord) -> Vec<String> {
     let server = record.server.as_ref();
     let mut parts = vec![format!("tp{}", server.and_then(|server| server.tp).unwrap_or(1))];
     let argv = server.and_then(|server| server.argv.as_deref()).unwrap_or_default();
+    // Words before the first flag are the program and its subcommand.
     let mut rest = argv.iter().skip_while(|word| !word.starts_with('-')).peekable();
     while let Some(word) = rest.next() {
         let flag = word.split('=').next().unwrap_or(word);
@@ -349,7 +357,7 @@ pub fn config_parts(record: &RunRecord) -> Vec<String> {
     parts
 }
 
-/// Flags that a page shows in another place, and the module that a Python server is started by.
+/// Flags that a page shows elsewhere; `--model` and others name what is served, not how.
 const ELSEWHERE: [&str; 8] = [
     "--model",
     "--model-path",
@@ -361,7 +369,7 @@ const ELSEWHERE: [&str; 8] = [
     "--server-port",
 ];
 
-/// SHA-256 over the sorted record hashes, one a line: names the data behind a page.
+/// SHA-256 over the sorted record hashes, one per line: identifies the data behind a page.
 #[must_use]
 pub fn records_sha256<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     let mut hashes: Vec<&str> = hashes.collect();

@@ -1,4 +1,4 @@
-//! Which releases are compared, and the comparison as `registry` gives them.
+//! Pairs of releases that pages compare, and the comparison of each pair, made by `judge`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::order;
 use crate::view::diff::Pair;
 
 impl Pair {
-    /// Both releases.
+    /// Keys of both releases, baseline first.
     #[must_use]
     pub fn sides(&self) -> [ReleaseKey; 2] {
         [&self.baseline, &self.candidate].map(|release| ReleaseKey {
@@ -20,7 +20,7 @@ impl Pair {
     }
 }
 
-/// Each pair of consecutive releases of an engine on one hardware.
+/// Returns each pair of consecutive releases of an engine on one hardware.
 #[must_use]
 pub fn pairs(catalog: &Catalog) -> Vec<Pair> {
     let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
@@ -40,10 +40,11 @@ pub fn pairs(catalog: &Catalog) -> Vec<Pair> {
     pairs
 }
 
-/// The comparison of `pair`, as `registry` makes it.
+/// Returns the comparison of `pair`, as `judge` makes it.
 ///
 /// # Errors
-/// One of the releases has no runs there.
+///
+/// One of the releases has no runs on the hardware.
 pub fn diff(catalog: &Catalog, pair: &Pair) -> Result<Diff, DiffError> {
     let filter =
         Filter { engine: Some(pair.engine.clone()), hardware: Some(pair.hardware.clone()) };

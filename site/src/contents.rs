@@ -1,5 +1,5 @@
-//! The table of contents: every page that a catalog gives, with what fills it in. Makes views when
-//! they are rendered, one at a time on each core; writes nothing.
+//! Table of contents: every page of a catalog, with its template and view. Views are made when a
+//! page is rendered, one at a time on each core. Writes no files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,23 +27,23 @@ mod labs;
 mod lists;
 mod trends;
 
-/// Rows of a comparison that one page has room for.
+/// Largest number of comparison rows on one page.
 const DIFF_ROWS: usize = 150;
 
-/// Name and version of what made a page.
+/// Name and version of the program that made a page.
 pub const GENERATOR: &str = concat!("redline-site ", env!("CARGO_PKG_VERSION"));
 
-/// Makes a page's view, in the form of templates.
+/// Function that makes a page's view, as a value for templates.
 type Fill<'a> = Box<dyn Fn() -> Value + Send + Sync + 'a>;
 
-/// One page.
+/// A page: target, template, frame and view.
 pub struct Page<'a> {
     pub target: Target,
-    /// Name of the templates, without their ending.
+    /// Name of the page's templates, without extension.
     template: &'static str,
     frame: Frame,
     fill: Fill<'a>,
-    /// True where something behind the page comes from beside the registry.
+    /// True when the page is made from a record in an overlay, not in the registry alone.
     pub fresh: bool,
 }
 
@@ -54,10 +54,11 @@ impl fmt::Debug for Page<'_> {
 }
 
 impl Page<'_> {
-    /// Path and text of the page in each of `places` that has it.
+    /// Renders the page for each of `places` that has it, and returns path and text.
     ///
     /// # Errors
-    /// A template is at fault.
+    ///
+    /// A template has a fault.
     pub fn render(
         &self,
         renderer: &Renderer,
@@ -76,11 +77,11 @@ impl Page<'_> {
     }
 }
 
-/// What a page is made from, before it has a view.
+/// Records that a page is made from. Their hashes identify the page's data.
 #[derive(Debug, Clone)]
 struct Sources<'a, 'b> {
     runs: Vec<&'a Run<'b>>,
-    /// Hashes of what is no run: events, campaigns, op benches.
+    /// Hashes of records other than runs: events, campaigns, kernel records.
     others: Vec<String>,
     fresh: bool,
 }
@@ -97,7 +98,7 @@ impl<'a, 'b> Sources<'a, 'b> {
     }
 }
 
-/// Everything that pages are made from.
+/// Everything that pages are made from: the catalog, its judgement, and groups of records.
 #[derive(Debug)]
 pub struct Contents<'a> {
     catalog: &'a Catalog<'a>,
@@ -108,7 +109,7 @@ pub struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
-    /// The contents of `catalog`, of which `registry` says `judged`.
+    /// Gathers the contents of `catalog`, with `judged` as its judgement.
     #[must_use]
     pub fn of(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Self {
         let mut kernels: BTreeMap<ReleaseKey, Vec<&Stored<KernelRecord>>> = BTreeMap::new();
@@ -127,7 +128,7 @@ impl<'a> Contents<'a> {
         Self { catalog, judged, releases: catalog.releases(), kernels, policy }
     }
 
-    /// Every page, the overview first.
+    /// Returns every page, the overview first.
     #[must_use]
     pub fn pages(&'a self) -> Vec<Page<'a>> {
         let mut pages = vec![self.overview()];
@@ -188,7 +189,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Hashes of all events: what they say may change any page.
+    /// Hashes of all events, since an event may change any page.
     fn events(&self) -> Vec<String> {
         let text = |stored: &Stored<schema::event::Event>| {
             schema::event::to_text(&stored.record).unwrap_or_else(|_| stored.path.clone())
@@ -209,7 +210,7 @@ impl<'a> Contents<'a> {
             .with(self.events())
             .with(self.campaigns(|_| true))
             .with(kernels.map(|stored| stored.record.record_sha256.clone()).collect());
-        // Whatever is new, the pages about everything are new.
+        // Pages about everything change with every new record.
         sources.fresh = true;
         sources
     }
@@ -293,7 +294,7 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// True where a page that `key`'s names is made from something beside the registry.
+    /// True when a page that `key`'s page links to is made from a record in an overlay.
     fn has_fresh_neighbors(&self, key: &ReleaseKey) -> bool {
         let baseline = self.judged.leading_to(key).map(|(pair, _)| pair.sides()[0].clone());
         let runs = baseline.and_then(|key| self.releases.get(&key)).into_iter().flatten();
@@ -301,8 +302,9 @@ impl<'a> Contents<'a> {
         runs.map(|run| run.root).chain(kernels.map(|stored| stored.root)).any(|root| root != 0)
     }
 
-    /// Pages beside that of `key`: the comparison that leads to it and its op benches. Only what
-    /// came before, so that a committed page does not change when a later release comes.
+    /// Links from the page of `key`: the comparison with the release before, and its kernel
+    /// benchmarks. Later releases are left out, so that a committed page does not change when one
+    /// comes.
     fn related(&self, key: &ReleaseKey) -> Vec<Related> {
         let diff = self.judged.leading_to(key).map(|(pair, _)| Related {
             text: format!("What changed since {}", outside::name(&pair.baseline)),
@@ -315,7 +317,7 @@ impl<'a> Contents<'a> {
         self.judged.diffs.iter().flat_map(|(pair, diff)| self.diff(pair, diff)).collect()
     }
 
-    /// One comparison, a part a model where there is too much for one page.
+    /// Pages of one comparison: one page per model if a single page would be too long.
     fn diff(&'a self, pair: &Pair, diff: &judge::diff::Diff) -> Vec<Page<'a>> {
         let sides = pair.sides();
         let runs = sides.iter().filter_map(|key| self.releases.get(key)).flatten();
@@ -370,7 +372,7 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// The pages of models, frontiers and hardware.
+    /// Pages of models, Pareto frontiers and hardware.
     fn subjects(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         for model in self.catalog.names(|record| record.model.id.clone()) {
@@ -438,7 +440,7 @@ impl<'a> Contents<'a> {
     }
 
     fn method(&'a self) -> Page<'a> {
-        // Rules, metrics, levels and verdicts are what this page is made from.
+        // The page is made from the rules, metrics, service levels and verdict kinds in the code.
         let constants = sha256_of(&MethodView::new()).unwrap_or_default();
         let sources = Sources::runs(Vec::new()).with(vec![constants]);
         let crumbs = vec![("Method".to_owned(), None)];

@@ -1,5 +1,6 @@
-//! The document that tells, between two lines, what a registry's machines measured. It lies in a
-//! folder beside `results/`, such as `docs/`; the rest of it is somebody else's.
+//! Writes the measured part of a document: what a registry's machines measured, between two marker
+//! lines. The document lies in a folder beside `results/`, such as `docs/`; the rest of it is
+//! written by hand.
 
 use std::path::Path;
 
@@ -11,22 +12,24 @@ use crate::pages::first_difference;
 use crate::template::{Frame, RenderError, Renderer, value};
 use crate::view::measured::MeasuredView;
 
-/// What the document says of who writes its part.
+/// Command that updates the measured part, as named in its marker.
 const COMMAND: &str = "cargo xtask site --pages";
 
-/// The part: a pure function of the records of `catalog`.
+/// Renders the measured part, a pure function of the records of `catalog`.
 ///
 /// # Errors
-/// The template is at fault.
+///
+/// The template has a fault.
 pub fn measured(catalog: &Catalog, renderer: &Renderer) -> Result<String, RenderError> {
     let view = value(&MeasuredView::new(catalog));
     renderer.render("documents/measured.md", &Frame::default(), &view, (Place::Registry, ""))
 }
 
-/// Puts `part` into `document`; tells whether that changed it.
+/// Puts `part` into `document`. Returns true when that changed the file.
 ///
 /// # Errors
-/// The document has no place for it, or cannot be read or written.
+///
+/// The document has no marker lines, or cannot be read or written.
 pub fn write(document: &Path, part: &str) -> Result<bool> {
     let (found, wanted) = both(document, part)?;
     if found == wanted {
@@ -37,10 +40,12 @@ pub fn write(document: &Path, part: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// What is wrong with `document`, in one line, where its part is not `part`.
+/// Returns a line that reports a difference between the measured part of `document` and `part`;
+/// `None` where they are equal.
 ///
 /// # Errors
-/// The document has no place for it, or cannot be read.
+///
+/// The document has no marker lines, or cannot be read.
 pub fn stale(document: &Path, part: &str) -> Result<Option<String>> {
     let (found, wanted) = both(document, part)?;
     let line = first_difference(found.as_bytes(), wanted.as_bytes());
@@ -49,7 +54,7 @@ pub fn stale(document: &Path, part: &str) -> Result<Option<String>> {
         .then(|| format!("`{name}` is not what its records render: line {line} differs")))
 }
 
-/// The document as it is, and as it should be.
+/// Text of the document as it is, and as it should be.
 fn both(document: &Path, part: &str) -> Result<(String, String)> {
     let name = document.display();
     let found =

@@ -1,6 +1,6 @@
-//! Escaping for HTML and Markdown. The only places where text meets markup.
+//! Escaping for HTML and Markdown. Text becomes markup nowhere else.
 
-/// `text` for HTML, inside elements and quoted attributes.
+/// Escapes `text` for HTML elements and quoted attributes.
 #[must_use]
 pub fn html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -17,7 +17,7 @@ pub fn html(text: &str) -> String {
     out
 }
 
-/// `text` for running Markdown and table cells: one line in which nothing is markup.
+/// Escapes `text` for running Markdown and table cells: one line that contains no markup.
 #[must_use]
 pub fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -28,7 +28,7 @@ pub fn markdown(text: &str) -> String {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
-            // Within a word an underscore is plain text to every reader of Markdown.
+            // Every Markdown parser takes an underscore within a word as plain text.
             '_' if before.is_alphanumeric() && rest.peek().is_some_and(|c| c.is_alphanumeric()) => {
                 out.push('_');
             }
@@ -36,7 +36,7 @@ pub fn markdown(text: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            // Neither an address nor a mention is made into a link.
+            // Neither an address nor a mention may become a link.
             ':' if rest.peek() == Some(&'/') => out.push_str("&#58;"),
             '@' if !before.is_alphanumeric() => out.push_str("&#64;"),
             '\n' | '\r' => out.push(' '),
@@ -47,7 +47,7 @@ pub fn markdown(text: &str) -> String {
     out
 }
 
-/// `text` as a code span that may stand in a table cell.
+/// Formats `text` as a Markdown code span that may stand in a table cell.
 #[must_use]
 pub fn code_span(text: &str) -> String {
     let line = text.replace(['\n', '\r'], " ");
@@ -55,27 +55,28 @@ pub fn code_span(text: &str) -> String {
         return String::new();
     }
     let ticks = "`".repeat(longest_run(&line) + 1);
-    // A table is cut at each pipe before code spans are read (GFM, 4.10).
+    // A table row is split at each pipe before code spans are parsed (GFM, 4.10).
     let line = line.replace('|', "\\|");
     let pad = if line.starts_with('`') || line.ends_with('`') { " " } else { "" };
     format!("{ticks}{pad}{line}{pad}{ticks}")
 }
 
-/// `text` as a fenced block of its own lines.
+/// Formats `text` as a fenced code block.
 #[must_use]
 pub fn fence(text: &str) -> String {
     let ticks = "`".repeat(longest_run(text).max(2) + 1);
     format!("{ticks}\n{}\n{ticks}", text.trim_end())
 }
 
-/// `text` as an HTML code element.
+/// Formats `text` as an HTML code element.
 #[must_use]
 pub fn html_code(text: &str) -> String {
     format!("<code>{}</code>", html(text))
 }
 
-/// A message whose names stand in back-ticks, as the programs write them: `name` does what is
-/// between two, `prose` the rest. A back-tick without a partner is prose.
+/// Formats a message in which back-ticks enclose names, as messages of the programs do: `name`
+/// formats the text between two back-ticks, `prose` the rest. A back-tick without a partner is
+/// prose.
 #[must_use]
 pub fn ticks(text: &str, prose: fn(&str) -> String, name: fn(&str) -> String) -> String {
     let mut out = String::with_capacity(text.len());

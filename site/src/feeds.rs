@@ -14,25 +14,25 @@ use crate::outside;
 use crate::view::corrections;
 use crate::view::words;
 
-/// Entries of a feed: readers ask for news, and the site has everything.
+/// Largest number of entries in a feed: feed readers need the newest, and the site has all.
 const ENTRIES_MAX: usize = 200;
 
-/// When nothing has happened yet.
+/// Time of a feed without entries.
 const NEVER: &str = "1970-01-01T00:00:00Z";
 
-/// One entry.
+/// Entry of an Atom feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// What stays the same as long as the entry is the same.
+    /// Id that stays the same as long as the entry is about the same thing.
     id: String,
     title: String,
-    /// RFC 3339, UTC.
+    /// Time of the entry, RFC 3339 in UTC.
     updated: String,
     target: Target,
     summary: String,
 }
 
-/// Path and text of every feed.
+/// Returns path and text of every feed.
 #[must_use]
 pub fn all(catalog: &Catalog, judged: &Judged) -> [(&'static str, String); 3] {
     [
@@ -118,14 +118,15 @@ fn events(catalog: &Catalog) -> Vec<Entry> {
     events.map(entry).collect()
 }
 
-/// The time at which the last of `ids` was planned, which a ULID begins with.
+/// Time at which the last of `ids` was planned; a ULID begins with its time.
 fn latest<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     let last = ids.filter_map(ulid_unix_ms).max();
     let at = last.and_then(|ms| rfc3339_of(i64::try_from(ms / 1000).ok()?));
     at.unwrap_or_else(|| NEVER.to_owned())
 }
 
-/// The feed of `entries`, the newest first. Addresses are relative: the site does not know its own.
+/// Formats a feed, newest entry first. Addresses are relative, because the site does not know its
+/// own.
 fn feed(name: &str, title: &str, mut entries: Vec<Entry>) -> String {
     entries.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| a.id.cmp(&b.id)));
     entries.truncate(ENTRIES_MAX);
@@ -157,8 +158,8 @@ fn feed(name: &str, title: &str, mut entries: Vec<Entry>) -> String {
     out
 }
 
-/// `id` as the specific part of a URN (RFC 8141): what does not fit is replaced, with a hash of
-/// the whole behind it.
+/// Formats `id` as the specific part of a URN (RFC 8141). Characters that are not allowed are
+/// replaced, and a hash of the whole id is appended.
 fn urn(id: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "/:._-@+".contains(c);
     if id.chars().all(fit) && id.len() <= 400 {

@@ -1,17 +1,17 @@
-//! Numbers as people read them: rounded to what their spread supports, with thousands set apart.
-//! Knows nothing of records.
+//! Formats numbers for people: rounded to what their spread supports, with thousands separators.
+//! Knows no records.
 
 use schema::metric::Unit;
 
-/// Fewest and most significant digits of a measured value. Three keep the rounding error under
-/// half a percent, which is below every floor; beyond five nobody reads.
+/// Smallest and largest number of significant digits of a measured value. Three digits keep the
+/// rounding error under half a percent, below every minimum effect; nobody reads more than five.
 const DIGITS: std::ops::RangeInclusive<i32> = 3..=5;
 
-/// Digits of a value whose repeats agree to the last one.
+/// Number of significant digits of a value whose repeats are all equal.
 const DIGITS_AGREED: i32 = 4;
 
-/// `value` rounded to the decimal place of the first digit of `spread` (a half-width in the same
-/// unit). Without a spread, as for a single run, three digits are shown.
+/// Formats `value`, rounded to the decimal place of the first digit of `spread` (a half-width in
+/// the same unit). Without a spread, as for a single run, three digits are shown.
 #[must_use]
 pub fn rounded(value: f64, spread: Option<f64>) -> String {
     if value == 0.0 {
@@ -26,6 +26,7 @@ pub fn rounded(value: f64, spread: Option<f64>) -> String {
         None => *DIGITS.start(),
     };
     let decimals = digits - 1 - leading;
+    // In fixed-point form such a value would be a row of zeros.
     if decimals > 9 {
         return format!("{value:.*e}", digit_count(digits - 1));
     }
@@ -36,13 +37,13 @@ pub fn rounded(value: f64, spread: Option<f64>) -> String {
     grouped(&format!("{:.0}", (value / step).round() * step))
 }
 
-/// A whole number with its thousands set apart.
+/// Formats a whole number with thousands separators.
 #[must_use]
 pub fn whole(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// A change in percent with its sign; `±0.0` never shows as `-0.0`.
+/// Formats a change in percent with its sign; zero never shows as `-0.0`.
 #[must_use]
 pub fn percent(value: f64) -> String {
     let decimals = usize::from(value.abs() < 99.95);
@@ -50,25 +51,24 @@ pub fn percent(value: f64) -> String {
     if text.trim_start_matches(['+', '-']).parse::<f64>().is_ok_and(|rest| rest == 0.0) {
         return format!("{:.decimals$}", 0.0);
     }
-    // The minus sign of typography is as wide as the plus.
+    // The typographic minus sign is as wide as the plus sign.
     text.replace('-', "\u{2212}")
 }
 
-/// A share between -1 and 1 with its sign, to two decimals.
+/// Formats a share between -1 and 1 with its sign, to two decimals.
 #[must_use]
 pub fn signed_share(value: f64) -> String {
-    // The minus sign of typography is as wide as the plus.
+    // The typographic minus sign is as wide as the plus sign.
     if value == 0.0 { "0".to_owned() } else { format!("{value:+.2}").replace('-', "\u{2212}") }
 }
 
-/// `±1.3 %`.
+/// Formats a half-width in percent: `±1.3 %`.
 #[must_use]
 pub fn plus_minus(percent: f64) -> String {
     format!("±{} %", half_width(percent))
 }
 
-/// A half-width in percent, without a sign and with about one significant digit more than it
-/// deserves.
+/// Formats a half-width in percent without a sign, to one or two significant digits.
 #[must_use]
 pub fn half_width(percent: f64) -> String {
     let decimals = if percent == 0.0 || percent >= 9.95 {
@@ -81,7 +81,7 @@ pub fn half_width(percent: f64) -> String {
     format!("{percent:.decimals$}")
 }
 
-/// Bytes in the binary unit that leaves at most four digits before the point.
+/// Formats a size in bytes in the largest binary unit that gives a value of at least one.
 #[must_use]
 pub fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -97,14 +97,14 @@ pub fn bytes(value: u64) -> String {
     format!("{} {}", rounded(scaled, None), UNITS[unit])
 }
 
-/// Microseconds as seconds, with one unit for any length so that columns can be compared.
+/// Formats microseconds as seconds. The unit is fixed so that values in a column can be compared.
 #[must_use]
 pub fn seconds(us: u64) -> String {
     format!("{} s", rounded(as_f64(us) / 1e6, None))
 }
 
-/// `value` to nine significant digits, beyond which there is nothing but the arithmetic of
-/// doubles; a shorter text that reads back as `value` is kept.
+/// Formats `value` to nine significant digits, beyond which there is only rounding error. A
+/// shorter text that reads back as `value` is kept.
 #[must_use]
 pub fn exactly(value: f64) -> String {
     let shortest = format!("{value}");
@@ -120,7 +120,7 @@ pub fn exactly(value: f64) -> String {
     )
 }
 
-/// The unit in which a metric is shown, and what its stored value is divided by.
+/// Unit in which a metric is shown, and the divisor of its stored values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     pub unit: &'static str,
@@ -128,8 +128,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The unit for values of `unit` up to `largest`, so that a column needs at most five digits
-    /// before the point.
+    /// Returns the unit for values of `unit` up to `largest`, chosen so that a column needs at
+    /// most five digits before the decimal point.
     #[must_use]
     pub fn fit(unit: Unit, largest: f64) -> Self {
         let (unit, divisor) = match unit {
@@ -144,7 +144,7 @@ impl Scale {
     }
 }
 
-/// The decimal place of the first digit: 0 for 1 to 9, 1 for 10 to 99, -1 for 0.1 to 0.9.
+/// Decimal place of the first digit: 0 for 1 to 9, 1 for 10 to 99, -1 for 0.1 to 0.9.
 fn place(value: f64) -> i32 {
     let floor = value.abs().log10().floor();
     #[expect(clippy::cast_possible_truncation, reason = "the exponent of an f64 is within +-324")]
@@ -157,14 +157,14 @@ fn digit_count(value: i32) -> usize {
     usize::try_from(value).unwrap_or(0)
 }
 
-/// A count, time or size of a run as a number to divide.
+/// Converts a count, time or size of a run to a floating-point number.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts, times and sizes of a run are below 2^53")]
 pub fn as_f64(value: u64) -> f64 {
     value as f64
 }
 
-/// Sets a comma between each three digits before the point.
+/// Inserts a comma between each three digits before the decimal point.
 fn grouped(text: &str) -> String {
     let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

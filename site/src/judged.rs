@@ -1,5 +1,5 @@
-//! What `registry` says over a whole catalog, asked once for all pages: comparisons of consecutive
-//! releases, and how figures went. Nothing is judged here.
+//! Conclusions of `judge` about a whole catalog, computed once for all pages: comparisons of
+//! consecutive releases, trends, and labs. Nothing is judged here.
 
 use judge::best::{self, Answer, LEVELS, Question};
 use judge::diff::{Diff, DiffError, Row, policy};
@@ -14,18 +14,19 @@ use crate::catalog::{Catalog, ReleaseKey};
 use crate::compare;
 use crate::view::diff::Pair;
 
-/// Comparisons and trends of a catalog.
+/// Comparisons, trends and labs of a catalog.
 #[derive(Debug)]
 pub struct Judged {
-    /// Each pair of consecutive releases of an engine on one hardware, by engine and hardware.
+    /// Comparison of each pair of consecutive releases of an engine on one hardware, ordered by
+    /// engine and hardware.
     pub diffs: Vec<(Pair, Diff)>,
-    /// Every series of what gates, by cell and metric.
+    /// Trend of every release-blocking metric, ordered by cell and metric.
     pub trends: Vec<Trend>,
-    /// Each campaign that is a lab, by its place in the registry, the latest first.
+    /// Replay of each lab campaign, with the campaign's index in the registry, newest first.
     pub labs: Vec<(usize, Replay)>,
 }
 
-/// A catalog that the registry gives no answer about.
+/// Error: `judge` has no conclusions about the catalog.
 #[derive(Debug, thiserror::Error)]
 pub enum JudgedError {
     #[error(transparent)]
@@ -34,7 +35,7 @@ pub enum JudgedError {
     Trend(#[from] TrendError),
 }
 
-/// Tells which of [`LEVELS`] an answer is for, beside whether it ranks published figures.
+/// Ranking of engines at one of [`LEVELS`], of measured or of published figures.
 #[derive(Debug)]
 pub struct Ranked {
     pub level: &'static str,
@@ -43,15 +44,17 @@ pub struct Ranked {
 }
 
 impl Judged {
-    /// Asks for everything that pages of `catalog` show.
+    /// Computes everything that the pages of `catalog` show.
     ///
     /// # Errors
+    ///
     /// A release of a pair has no runs, which the catalog itself excludes.
     pub fn of(catalog: &Catalog) -> Result<Self, JudgedError> {
         let pairs = compare::pairs(catalog);
         let compared = spread::map(&pairs, |pair| -> Result<Diff, DiffError> {
             let mut diff = compare::diff(catalog, pair)?;
-            // Pages know no day: a waiver is shown with the day on which it ends.
+            // Pages are a pure function of records and know no current day: a waiver is shown with
+            // the day on which it ends.
             judge::diff::waivers::apply(&mut diff, catalog.registry, 0);
             Ok(diff)
         });
@@ -61,14 +64,14 @@ impl Judged {
         Ok(Self { diffs, trends, labs: labs(catalog) })
     }
 
-    /// The comparison that leads to `key` from the release before it.
+    /// Returns the comparison of `key` with the release before it.
     #[must_use]
     pub fn leading_to(&self, key: &ReleaseKey) -> Option<&(Pair, Diff)> {
         self.diffs.iter().find(|(pair, _)| pair.sides()[1] == *key)
     }
 
-    /// Rows that say "worse", waived or not, of the comparisons that lead to the latest release of each
-    /// engine on each hardware.
+    /// Release-blocking rows that got worse, waived or not, in the comparisons that lead to the
+    /// latest release of each engine on each hardware.
     pub fn open(&self) -> impl Iterator<Item = (&Pair, &Row)> {
         let latest = self.diffs.iter().enumerate().filter(|(index, (pair, _))| {
             let next = self.diffs.get(index + 1);
@@ -82,7 +85,7 @@ impl Judged {
     }
 }
 
-/// What the runs of each lab come to. One that asks for no engine or no profile is none.
+/// Replays the runs of each lab. A lab without engines or profiles is skipped.
 fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
     let policy = policy::standard().file;
     let mut found = Vec::new();
@@ -100,14 +103,14 @@ fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
     found
 }
 
-/// True for a row that fails a release, or would without its waiver.
+/// True for a row that fails a release, or would fail it without its waiver.
 #[must_use]
 pub fn is_worse(row: &Row) -> bool {
     row.gates && matches!(row.verdict.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
 }
 
-/// What serves `model` best on `hardware`, at each level, measured figures and published ones
-/// apart. Empty where there are no runs.
+/// Ranks engines that serve `model` on `hardware` at each service level, measured figures and
+/// published ones separately. Empty where there are no runs.
 #[must_use]
 pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
     let Some(metric) = by_name("output_tokens_per_s") else { return Vec::new() };
@@ -122,6 +125,8 @@ pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
                 limits: level.limits(),
                 published,
             };
+            // A model without runs on the hardware is an error of the query, but here an empty
+            // answer.
             let Ok(answer) = best::best(catalog.registry, &question) else { continue };
             ranked.push(Ranked { level: level.name, published, answer });
         }

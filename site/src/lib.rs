@@ -1,10 +1,10 @@
-//! Records to views to pages: the results site, the committed Markdown pages, and the table for
-//! the terminal. Computes display only; medians, spreads and verdicts come from `registry`.
+//! Renders the records of a registry as a results site, as committed Markdown pages, and as a
+//! table for the terminal. Formats only; medians, rankings and verdicts come from `judge`.
 //!
-//! In reading order: `catalog` groups the records, `view` turns them into display terms, `chart`
-//! draws, `judged` asks `registry` what it says, `contents` lists every page, `template` fills in
-//! `templates/`, and [`pages`], [`document`], [`build`] and [`text`] put the results together, of a
-//! [`Catalog`] and, but for the text, by a [`Renderer`].
+//! Reading order: `catalog` groups the records, `view` turns them into display terms, `chart`
+//! draws, `judged` collects the conclusions of `judge`, `contents` lists every page, `template`
+//! fills in `templates/`, and [`pages`], [`document`], [`build`] and [`text`] write the results,
+//! from a [`Catalog`] and (except the text) a [`Renderer`].
 
 #![warn(missing_docs)]
 

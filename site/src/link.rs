@@ -1,5 +1,5 @@
-//! Where pages point to. A view names its targets; this module turns a target into an address
-//! as seen from the page that is being written, so that one view serves the site and `results/`.
+//! Link targets. A view names its targets; this module turns a target into an address relative to
+//! the page being written, so that one view serves both the site and `results/`.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use schema::canonical::sha256_hex;
 use schema::id::is_ulid;
 use serde::{Serialize, Serializer};
 
-/// Declares the kinds of targets: each with its word and what names it.
+/// Declares the kinds of targets, each with its word and its name fields.
 macro_rules! targets {
     ($($(#[$doc:meta])* $kind:ident = $word:literal { $($field:ident),* }),* $(,)?) => {
-        /// Something a page can point to.
+        /// Target that a page can link to.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Target {
             $($(#[$doc])* $kind { $($field: String),* },)*
-            /// A further part of a page that is too long for one; the page itself is the first.
+            /// Further part of a page that is too long; the page itself is the first part.
             Part { of: Box<Target>, number: usize },
         }
 
         impl Target {
-            /// The target that [`Target::words`] made `words` of.
+            /// Parses the words that [`Target::words`] returns.
             fn of_words(words: &[&str]) -> Option<Self> {
                 match words {
                     ["part", number, of @ ..] => Some(Self::Part {
@@ -33,7 +33,7 @@ macro_rules! targets {
                 }
             }
 
-            /// The kind and what names it.
+            /// Words of the target: its kind, followed by its names.
             fn words(&self) -> Vec<String> {
                 match self {
                     Self::Part { of, number } => {
@@ -54,52 +54,52 @@ targets! {
     Health = "health" {},
     Corrections = "corrections" {},
     Imports = "imports" {},
-    /// What was read from one file of others.
+    /// Page of the results in one file published elsewhere.
     Report = "report" { source, file },
     Trends = "trends" {},
-    /// What gates, over the releases of an engine.
+    /// Page of trends of the release-blocking metrics over the releases of an engine.
     Trend = "trend" { engine, hardware, model },
     Model = "model" { model },
     Hardware = "hardware" { hardware },
-    /// A scenario, as `id@rev`.
+    /// Page of a scenario, as `id@rev`.
     Scenario = "scenario" { scenario },
-    /// Throughput against speed of one model.
+    /// Page of throughput against speed per user of one model (the Pareto frontier).
     Frontier = "frontier" { model },
-    /// A release on all hardware.
+    /// Page of a release on all hardware.
     Release = "release" { engine, release },
     ReleaseOn = "release-on" { engine, release, hardware },
-    /// One model of a release in one configuration, where the page of the release is too long
-    /// for it.
+    /// Page of one model of a release in one configuration, where the release's page would be too
+    /// long.
     ModelOn = "model-on" { engine, release, hardware, model, config },
-    /// Two consecutive releases on a hardware.
+    /// Page of the comparison of two consecutive releases on a hardware.
     Diff = "diff" { engine, baseline, candidate, hardware },
-    /// A lab, by its name and its campaign.
+    /// Page of a lab, by name and campaign.
     Lab = "lab" { lab, campaign },
-    /// What was read from one file of others, as a lab would show it.
+    /// Page of one file published elsewhere, in the form of a lab's page.
     Claims = "claims" { source, file },
-    /// The op benches of a release on a hardware.
+    /// Page of the kernel benchmarks of a release on a hardware.
     Kernels = "kernels" { engine, release, hardware },
-    /// A run's own page; in `results/`, which has none, its record.
+    /// Page of a run; `results/` has no such page and links to the record.
     Run = "run" { id, record },
-    /// A file of the registry, by its path there.
+    /// File of the registry, by its path there.
     Record = "record" { path },
-    /// A file that is made with the site, by its path there.
+    /// File that is built with the site, by its path there.
     File = "file" { path },
 }
 
-/// Who the page is written for.
+/// Place that a page is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// The HTML site.
+    /// HTML site for browsers.
     Html,
-    /// The Markdown twins within the site.
+    /// Markdown twins of the HTML pages within the site.
     Markdown,
-    /// The committed pages of a registry.
+    /// Committed Markdown pages of a registry, below `results/`.
     Registry,
 }
 
 impl Target {
-    /// Path of the target from the root of `place`; none where `place` has no such page.
+    /// Path of the target from the root of `place`; `None` where `place` has no such page.
     #[must_use]
     pub fn path(&self, place: Place) -> Option<String> {
         match place {
@@ -151,8 +151,8 @@ impl Target {
         format!("{folder}/{leaf}")
     }
 
-    /// The committed pages are those that a reader on a code host wants: what a release is, what
-    /// changed, what was taken back, what others claim.
+    /// Path of the target among the committed pages. Only pages for a reader on a code host are
+    /// committed: releases, comparisons, corrections, labs, and figures published elsewhere.
     fn committed(&self) -> Option<String> {
         Some(match self {
             Self::Overview {} => "pages/README.md".to_owned(),
@@ -189,7 +189,7 @@ impl Target {
     }
 }
 
-/// `folder` and below it the names, each fit for a path.
+/// Path of `folder` followed by the names, each made fit for a path.
 fn parts(folder: &str, names: &[&String]) -> String {
     let mut path = folder.to_owned();
     for name in names {
@@ -199,8 +199,8 @@ fn parts(folder: &str, names: &[&String]) -> String {
     path
 }
 
-/// The form in which a template holds a target: its kind and its parts, with unit separators
-/// between, which no part contains.
+/// Text form of a target in templates: its words, separated by unit separators, which no word
+/// contains.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let clean: Vec<String> =
@@ -217,15 +217,16 @@ impl Serialize for Target {
     }
 }
 
-/// What `text` is no target of.
+/// Error: a text is not the text form of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoTarget;
 
-/// The address of the target that `text` holds, as seen from `depth` folders below the root; none
-/// where `place` has no such page.
+/// Address of the target in `text`, as seen from `depth` folders below the root; `None` where
+/// `place` has no such page.
 ///
 /// # Errors
-/// `text` is no target's.
+///
+/// `text` is not the text form of a target.
 pub fn resolve(text: &str, place: Place, depth: usize) -> Result<Option<String>, NoTarget> {
     let words: Vec<&str> = text.split(SEPARATOR).collect();
     let target = Target::of_words(&words).ok_or(NoTarget)?;
@@ -236,8 +237,8 @@ pub fn resolve(text: &str, place: Place, depth: usize) -> Result<Option<String>,
     Ok(target.path(place).map(encode))
 }
 
-/// `text` as one part of a path. Whatever does not fit is replaced, and then a hash of the whole
-/// keeps two texts apart.
+/// Makes `text` fit for one part of a path. If characters must be replaced, a hash of the whole
+/// text is appended, so that two texts stay distinct.
 #[must_use]
 pub fn part(text: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
@@ -253,13 +254,13 @@ pub fn part(text: &str) -> String {
     format!("{}-{}", kept.trim_start_matches('.'), &sha256_hex(text.as_bytes())[..8])
 }
 
-/// An anchor for `text`: lower case, everything else a hyphen.
+/// Anchor for `text`: lower case, with hyphens for other characters.
 #[must_use]
 pub fn anchor(text: &str) -> String {
     part(text).to_lowercase().replace(['.', '@', '+'], "-")
 }
 
-/// `part` with everything but the plainest characters as `%XX`.
+/// Percent-encodes `part`, except letters, digits and a few plain characters.
 pub(crate) fn percent_encode(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {

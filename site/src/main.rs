@@ -1,4 +1,4 @@
-//! `redline-site`: renders a registry as a site, as Markdown pages, or as a table.
+//! Program `redline-site`: renders a registry as a site, as Markdown pages, or as a table.
 
 mod preview;
 
@@ -26,23 +26,23 @@ enum Command {
     Pages {
         #[command(flatten)]
         source: Source,
-        /// Folder that is laid out like `results/`, such as the registry itself.
+        /// Folder to write to, laid out like `results/`, such as the registry itself.
         #[arg(long)]
         out: PathBuf,
-        /// Only the pages of releases that the overlay has runs of.
+        /// Writes only the pages of releases that the overlay has runs of.
         #[arg(long, requires = "overlay")]
         only_overlay: bool,
         #[command(flatten)]
         part: Part,
     },
-    /// Writes the HTML site, in place of whatever lies there.
+    /// Writes the HTML site and replaces the folder's previous content.
     Build {
         #[command(flatten)]
         source: Source,
         #[arg(long, default_value = "target/site")]
         out: PathBuf,
     },
-    /// Serves the HTML site on this machine, and makes it anew when records or templates change.
+    /// Serves the HTML site on this machine, and rebuilds it when records or templates change.
     Preview {
         #[command(flatten)]
         source: Source,
@@ -63,7 +63,7 @@ enum Command {
         #[arg(long)]
         hardware: String,
     },
-    /// Fails when a committed page is not what its records render.
+    /// Fails when a committed page differs from what its records render.
     Check {
         #[command(flatten)]
         source: Source,
@@ -74,17 +74,17 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Part {
-    /// A document beside `results/` that holds what this registry measured, between two lines.
+    /// Document beside `results/` whose marked part holds what this registry measured.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 struct Source {
-    /// The repository that holds `results/`.
+    /// Repository that holds `results/`.
     #[arg(long, value_name = "DIR", default_value = ".")]
     registry: PathBuf,
-    /// Records that are not in the registry yet, laid out like it.
+    /// Folder of records that are not in the registry yet, laid out like it.
     #[arg(long)]
     overlay: Option<PathBuf>,
 }
@@ -94,7 +94,7 @@ impl Source {
         self.registry.join("results")
     }
 
-    /// The folders that are read, laid out like `results/`.
+    /// Folders to read, laid out like `results/`.
     fn roots(&self) -> Vec<PathBuf> {
         std::iter::once(self.results()).chain(self.overlay.clone()).collect()
     }
@@ -157,7 +157,7 @@ fn run(command: &Command) -> Result<Exit> {
                 println!("{problem}");
             }
             if !stale.is_empty() {
-                println!("  hint: `cargo xtask site --pages` renders the pages anew");
+                println!("  hint: `cargo xtask site --pages` renders the pages again");
                 return Ok(Exit::Unsound);
             }
         }
@@ -173,7 +173,8 @@ fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
     roots.iter().map(PathBuf::as_path).collect()
 }
 
-/// A template at fault is a bug, an unreadable disk is the environment, the rest is the input.
+/// Exit code of an error: a faulty template is a bug, an unreadable disk is the environment, and
+/// everything else is unsound input.
 fn exit_of(error: &anyhow::Error) -> u8 {
     const BUG: u8 = 101;
     let template = |cause: &(dyn std::error::Error + 'static)| {

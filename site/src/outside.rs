@@ -1,24 +1,24 @@
-//! Text from outside: names and messages that a record brings along. Cleaned once, when a view
-//! is made; escaping for HTML or Markdown is left to the templates.
+//! Cleans untrusted text: names and messages in records. Text is cleaned once, when a view is
+//! made; templates escape it for HTML or Markdown.
 
-/// Longest name shown; a longer one is cut, the record has it whole.
+/// Largest length of a shown name, in characters; the record has the whole name.
 const NAME_MAX: usize = 120;
-/// Longest message shown.
+/// Largest length of a shown message, in characters.
 const MESSAGE_MAX: usize = 400;
 
-/// A name: one line without invisible characters, cut at 120.
+/// Cleans a name: one line without invisible characters, cut at 120 characters.
 #[must_use]
 pub fn name(text: &str) -> String {
     clip(&one_line(text), NAME_MAX)
 }
 
-/// A sentence or message: one line without invisible characters, cut at 400.
+/// Cleans a sentence or message: one line without invisible characters, cut at 400 characters.
 #[must_use]
 pub fn message(text: &str) -> String {
     clip(&one_line(text), MESSAGE_MAX)
 }
 
-/// Many lines, each without invisible characters; the line breaks stay.
+/// Cleans a text of several lines: removes invisible characters and keeps line breaks.
 #[must_use]
 pub fn block(text: &str) -> String {
     let visible =
@@ -26,13 +26,13 @@ pub fn block(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// The first `digits` characters of a hash, for display beside the whole one.
+/// Returns the first `digits` characters of a hash, for display beside the whole hash.
 #[must_use]
 pub fn short_hash(text: &str, digits: usize) -> String {
     name(text).chars().take(digits).collect()
 }
 
-/// A command line for a shell, each argument quoted where a shell would need it.
+/// Formats a command line for a shell, quoting arguments where a shell requires it.
 #[must_use]
 pub fn command(argv: &[String]) -> String {
     let quoted: Vec<String> = argv.iter().map(|part| quote(&name(part))).collect();
@@ -49,10 +49,11 @@ fn quote(part: &str) -> String {
 
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(4 * MESSAGE_MAX));
-    // What is beyond the cut is not looked at, so that a hostile length costs nothing.
+    // Text beyond the cut is not read, so that a hostile length costs nothing.
     for c in text.chars().take(4 * MESSAGE_MAX) {
         match c {
             '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => line.push(' '),
+            // Replaced and not removed, so that the reader sees that something was there.
             c if c.is_control() || reorders(c) => line.push('\u{fffd}'),
             c => line.push(c),
         }
@@ -63,8 +64,8 @@ fn one_line(text: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Characters that change the order or the look of what follows them (Unicode, UAX 9), and those
-/// without width that make two names look alike.
+/// True for characters that change the order or appearance of the following text (Unicode, UAX 9),
+/// and for zero-width characters that make two names look equal.
 fn reorders(c: char) -> bool {
     matches!(c, '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }

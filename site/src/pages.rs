@@ -1,4 +1,4 @@
-//! The committed Markdown pages of a registry: a pure function of its records.
+//! Committed Markdown pages of a registry: a pure function of its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,26 +13,27 @@ use crate::judged::{Judged, JudgedError};
 use crate::link::{Place, Target};
 use crate::template::{RenderError, Renderer};
 
-/// The front page of a registry.
+/// File name of the registry's front page.
 const README: &str = "README.md";
 
-/// Pages that could not be made.
+/// Error: the pages could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PagesError {
-    /// A template is at fault.
+    /// A template has a fault, which is a bug of this program.
     #[error(transparent)]
     Render(#[from] RenderError),
-    /// The registry cannot be judged.
+    /// The registry cannot be judged, so pages lack conclusions.
     #[error(transparent)]
     Judged(#[from] JudgedError),
 }
 
-/// The committed pages of `catalog` and its `README.md`, by their path below the registry's root.
-/// With `only_overlay`, those that something from beside the registry stands on, and those about
+/// Renders the committed pages of `catalog` and its `README.md`, by path below the registry's
+/// root. With `only_overlay`, only pages made from a record of the overlay, and pages about
 /// everything.
 ///
 /// # Errors
-/// A template is at fault.
+///
+/// A template has a fault.
 pub fn render(
     catalog: &Catalog,
     renderer: &Renderer,
@@ -41,7 +42,7 @@ pub fn render(
     let judged = Judged::of(catalog)?;
     let contents = Contents::of(catalog, &judged);
     let mut committed = contents.pages();
-    // A run's place in the registry is its record.
+    // In the registry a run has no page: its target is the record.
     committed.retain(|page| {
         let path = page.target.path(Place::Registry);
         path.is_some_and(|path| path.starts_with("pages/"))
@@ -58,15 +59,16 @@ pub fn render(
     Ok(pages)
 }
 
-/// Writes those of `pages` that are not there yet as they should be, each at once, below `out`;
-/// tells how many.
+/// Writes the pages whose file differs below `out`, each atomically, and returns their number.
 ///
 /// # Errors
+///
 /// A file cannot be written.
 pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
     let mut written = 0;
     for (path, text) in pages {
         let file = out.join(path);
+        // Unchanged files keep their times, so that git and rsync skip them.
         if fs::read(&file).is_ok_and(|found| found == text.as_bytes()) {
             continue;
         }
@@ -82,11 +84,12 @@ pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
     Ok(written)
 }
 
-/// What is wrong with the committed pages below `folder`: one line for each that is missing, is
-/// not what the records render, or has no records.
+/// Compares the committed pages below `folder` with what the records render. Returns one line for
+/// each page that is missing, differs, or has no records.
 ///
 /// # Errors
-/// A template is at fault, or a page cannot be read.
+///
+/// A template has a fault, or a page cannot be read.
 pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Vec<String>> {
     let pages = render(catalog, renderer, false)?;
     let mut problems = Vec::new();
@@ -112,13 +115,13 @@ pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Ve
     Ok(problems)
 }
 
-/// The line in which `a` and `b` begin to differ, from 1.
+/// Number of the first line, from 1, in which `a` and `b` differ.
 pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> usize {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b);
     same.filter(|(byte, _)| **byte == b'\n').count() + 1
 }
 
-/// The page of `key`.
+/// Target of the page of `key`.
 #[must_use]
 pub fn target(key: &ReleaseKey) -> Target {
     Target::ReleaseOn {

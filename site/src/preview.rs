@@ -1,5 +1,6 @@
-//! The local preview: the site as a browser sees it, made anew when a record, a template or a
-//! static file changes. The one part of this package that serves anything; pages know nothing of it.
+//! Local preview: serves the site to a browser on this machine and rebuilds it when a record, a
+//! template or a static file changes. The only part of this package that serves anything; pages do
+//! not know of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,13 +18,15 @@ use site::asset::ASSETS;
 use site::{Catalog, Renderer, build};
 use tokio::sync::watch;
 
-/// How often the sources are looked at.
+/// Interval at which the source files are polled for changes.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// How long a browser's question stays open; it asks again.
+/// Time for which a browser's request for the next version stays open; the browser then asks
+/// again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(25);
 
-/// Appended to the script of every page: waits for the next site, and loads the page anew.
+/// Script appended to every page's script: waits for the next version of the site and reloads the
+/// page.
 const RELOAD: &str = r#"
 (async function follow(seen) {
   try {
@@ -37,16 +40,16 @@ const RELOAD: &str = r#"
 })(0);
 "#;
 
-/// What is shown, and where it comes from.
+/// A preview of the site: its sources, output folder and port.
 #[derive(Debug, Clone)]
 pub struct Preview {
-    /// The folder that holds `results/`, and `templates/` and `site/static/` where there are any.
+    /// Folder that holds `results/`, and possibly `templates/` and `site/static/`.
     pub registry: PathBuf,
-    /// The folders that are read, laid out like `results/`.
+    /// Folders to read records from, laid out like `results/`.
     pub roots: Vec<PathBuf>,
-    /// Where the site is written.
+    /// Folder that the site is written to.
     pub out: PathBuf,
-    /// 0 picks one.
+    /// Port on 127.0.0.1; 0 picks a free one.
     pub port: u16,
 }
 
@@ -54,10 +57,11 @@ pub struct Preview {
 type Seen = BTreeMap<PathBuf, (u64, Option<Duration>)>;
 
 impl Preview {
-    /// Serves until the process ends.
+    /// Serves the site until the process ends.
     ///
     /// # Errors
-    /// The first site cannot be made, or the port is taken.
+    ///
+    /// The first build of the site fails, or the port is taken.
     pub fn serve(&self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -74,6 +78,7 @@ impl Preview {
             format!("cannot listen on {address}\n  hint: --port 0 picks a free one")
         })?;
         let (made, versions) = watch::channel(1_u64);
+        // Canonical, so that a link inside the site cannot lead out of it.
         let root = fs::canonicalize(&self.out).context("the site is not where it was written")?;
         let app = Router::new()
             .route("/.preview/site/{seen}", get(wait_for_the_next))
@@ -85,7 +90,8 @@ impl Preview {
         Ok(())
     }
 
-    /// Makes the site anew whenever a source changes; a fault is told, and the last good site stays.
+    /// Rebuilds the site whenever a source changes. An error is printed, and the last good site
+    /// stays.
     async fn follow(&self, mut seen: Seen, made: &watch::Sender<u64>) -> Result<()> {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -96,7 +102,7 @@ impl Preview {
             seen = now;
             match self.make() {
                 Ok(()) => {
-                    eprintln!("made anew");
+                    eprintln!("site rebuilt");
                     made.send_modify(|version| *version += 1);
                 }
                 Err(error) => eprintln!("error: {error:#}\nthe site stays as it was"),
@@ -114,7 +120,8 @@ impl Preview {
         };
         build::build(&Catalog::of(&registry), &roots, &renderer, &self.out)?;
         for (name, text) in ASSETS {
-            // As it is on the disk now, where this is the program's own tree.
+            // Read from disk, if this is the program's own source tree, so that edits show without
+            // a build.
             let fresh = fs::read_to_string(self.statics().join(name));
             let mut text = fresh.unwrap_or_else(|_| (*text).to_owned());
             if *name == "site.js" {
@@ -140,7 +147,7 @@ impl Preview {
     }
 }
 
-/// A folder that is not there, or goes while it is read, has no files.
+/// Records the files below `folder`. A folder that is missing, or disappears meanwhile, has none.
 fn look_below(folder: &Path, seen: &mut Seen) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -156,33 +163,35 @@ fn look_below(folder: &Path, seen: &mut Seen) {
     }
 }
 
-/// The number of the site that is there, as soon as it is not the one that was seen.
+/// Waits until the site's version differs from the one that the browser has seen, and returns it.
 async fn wait_for_the_next(
     State(mut versions): State<watch::Receiver<u64>>,
     Part(seen): Part<u64>,
 ) -> String {
     let changed = versions.wait_for(|version| *version != seen);
-    // Late or at the end, the number that was seen says that nothing is new.
+    // After the timeout the seen version is returned, which means that nothing is new.
     match tokio::time::timeout(ANSWER_WITHIN, changed).await {
         Ok(Ok(version)) => version.to_string(),
         _ => seen.to_string(),
     }
 }
 
-/// The file of the site at `path`, or the page of the folder there. Nothing outside of `root`.
+/// Returns the file of the site at `path`, or the page of the folder there. Paths outside of
+/// `root` are not found.
 fn file_of(root: &Path, path: &str) -> Response {
     let missing = || (StatusCode::NOT_FOUND, "no such page\n").into_response();
     let Some(relative) = decoded(path) else { return missing() };
     let inside = |file: PathBuf| fs::canonicalize(file).ok().filter(|file| file.starts_with(root));
     let Some(found) = inside(root.join(relative.trim_start_matches('/'))) else { return missing() };
     if found.is_dir() && !path.ends_with('/') {
-        // Links of a page lead on from its folder.
+        // Links of a page are relative to its folder, so a folder's address must end in a slash.
         let whole = format!("{path}/");
         return (StatusCode::FOUND, [(header::LOCATION, whole)]).into_response();
     }
     let file = if found.is_dir() { inside(found.join("index.html")) } else { Some(found) };
     match file.and_then(|file| Some((kind_of(&file), fs::read(file).ok()?))) {
         Some((kind, bytes)) => {
+            // A cached file would be shown after the site was rebuilt.
             let head = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
             (head, bytes).into_response()
         }
@@ -190,7 +199,7 @@ fn file_of(root: &Path, path: &str) -> Response {
     }
 }
 
-/// `path` with each `%XX` as its byte; none where that is no text.
+/// Decodes each `%XX` of `path`; `None` where the result is not valid text.
 fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();

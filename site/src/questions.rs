@@ -1,11 +1,11 @@
-//! What each scenario of the suite asks, the first key of its file, and which lab asks about a
-//! model; both as they were when this program was built. Knows ids, not records.
+//! Questions that the suite's scenarios answer (the first key of each file), and the labs that ask
+//! about a model, both compiled into this program. Knows ids, not records.
 
 use schema::scenario::Scenario;
 
 macro_rules! scenarios {
     ($($id:literal),* $(,)?) => {
-        /// Every scenario of the suite: its id and its file.
+        /// Scenarios of the suite: id and text of the file.
         const SCENARIOS: &[(&str, &str)] =
             &[$(($id, include_str!(concat!("../../suite/scenarios/", $id, ".toml")))),*];
     };
@@ -42,13 +42,13 @@ scenarios![
     "thinking-quarter",
 ];
 
-/// Every lab of the suite: its id and its file.
+/// Labs of the suite: id and text of the file.
 const LABS: &[(&str, &str)] = &[
     ("cpu-smollm2", include_str!("../../suite/labs/cpu-smollm2.toml")),
     ("h100-qwen3.5-9b", include_str!("../../suite/labs/h100-qwen3.5-9b.toml")),
 ];
 
-/// The lab of the suite that asks about `model` on `target`.
+/// Returns the id of the suite's lab that asks about `model` on `target`.
 #[must_use]
 pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
     let asks = |text: &str| {
@@ -57,8 +57,8 @@ pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
     LABS.iter().find(|(_, text)| asks(text)).map(|(id, _)| *id)
 }
 
-/// The question that scenario `id` answers at `rev`; none for a scenario that is not the suite's,
-/// or a revision that its file no longer has.
+/// Question that scenario `id` answers at revision `rev`; `None` for a scenario that is not the
+/// suite's, or a revision that its file no longer has.
 #[must_use]
 pub fn of(id: &str, rev: u32) -> Option<String> {
     let (_, text) = SCENARIOS.iter().find(|(known, _)| *known == id)?;
@@ -66,7 +66,8 @@ pub fn of(id: &str, rev: u32) -> Option<String> {
     (file.rev == rev).then_some(file.question)
 }
 
-/// True where the suite has a scenario by the name of `scenario`, which is `id@rev`, at any revision.
+/// True when the suite has a scenario with the id of `scenario` (given as `id@rev`), at any
+/// revision.
 #[must_use]
 pub fn is_known(scenario: &str) -> bool {
     let id = scenario.split('@').next().unwrap_or(scenario);
@@ -80,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Names of the files of a folder of the suite.
+    /// File stems of a folder of the suite.
     fn stems(folder: &str) -> BTreeSet<String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite").join(folder);
         let entries = std::fs::read_dir(folder).expect("a folder of the suite");

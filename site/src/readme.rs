@@ -1,4 +1,4 @@
-//! The text of `results/README.md`: how to read a path and a record, and the list of pages.
+//! Text of `results/README.md`: how to read a path and a record, and the list of pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use schema::id::is_ulid;
 
 use judge::release::ReleaseKey;
 
-/// The part that is the same for every registry.
+/// Part of the text that is the same for every registry.
 pub const HEAD: &str = "\
 # Results
 
@@ -46,22 +46,22 @@ A wrong record is never edited: an event retracts it, and it is shown struck thr
 ## Pages
 ";
 
-/// Pages that speak of the whole registry: file and what it is called.
+/// Pages about the whole registry: file and title.
 const WHOLE: [(&str, &str); 3] = [
     ("pages/README.md", "Overview"),
     ("pages/corrections.md", "Corrections"),
     ("pages/imports.md", "Published figures of others"),
 ];
 
-/// The folder of the pages of labs, in the place of an engine.
+/// Name of the folder of lab pages, which takes the place of an engine's name.
 pub const LABS: &str = "labs";
 
-/// The pages of a release: that of all hardware, then one a hardware.
+/// Pages of a release: the one for all hardware, and one per hardware.
 #[derive(Debug, Default)]
 struct Pages<'a> {
     all: Option<&'a str>,
     hardware: Vec<(&'a str, &'a str)>,
-    /// Comparisons that lead to this release: the release before, hardware, path.
+    /// Comparisons that lead to this release: release before, hardware, path.
     diffs: Vec<(&'a str, &'a str, &'a str)>,
 }
 
@@ -78,7 +78,7 @@ pub fn render(pages: &BTreeSet<String>) -> String {
         }
         if *engine == LABS {
             let campaign = file.trim_end_matches(".md");
-            // Further parts of a page are found on the page.
+            // Further parts of a page are linked from the page itself.
             labs.extend(is_ulid(campaign).then_some((*release, campaign, page.as_str())));
             continue;
         }
@@ -104,7 +104,7 @@ pub fn render(pages: &BTreeSet<String>) -> String {
     if !labs.is_empty() {
         text.push_str("\n### Labs\n\n");
     }
-    // A campaign's id begins with its time: the latest of each lab first.
+    // A campaign's id begins with its time, so the reverse order lists the latest first.
     for (lab, campaign, path) in labs.into_iter().rev() {
         let _ = writeln!(text, "- [{lab} {campaign}]({path})");
     }

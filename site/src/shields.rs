@@ -1,5 +1,5 @@
-//! Badges for other people's pages: one JSON file a model and hardware, in the form that badge
-//! servers read (schema version 1 of an endpoint).
+//! Badges for other websites: one JSON file per model and hardware, in the format that badge
+//! servers read (endpoint schema version 1).
 
 use judge::best::Candidate;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::judged;
 use crate::link::part;
 use crate::{order, outside};
 
-/// A badge as badge servers read it.
+/// Badge in the format of badge servers.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shield {
@@ -20,7 +20,7 @@ struct Shield {
     color: &'static str,
 }
 
-/// Path and text of every badge.
+/// Returns path and text of every badge.
 #[must_use]
 pub fn all(catalog: &Catalog) -> Vec<(String, String)> {
     let mut places: Vec<(&str, &str)> = catalog
@@ -38,19 +38,20 @@ pub fn all(catalog: &Catalog) -> Vec<(String, String)> {
     places.into_iter().map(badge).collect()
 }
 
-/// Where the badge of `model` on `hardware` lies.
+/// Path of the badge of `model` on `hardware`.
 #[must_use]
 pub fn path(model: &str, hardware: &str) -> String {
     format!("badge/{}/{}.json", part(model), part(hardware))
 }
 
-/// The engine with the highest output throughput: measured here, else claimed by others. Only
-/// repeated measurements have a color.
+/// Badge of the engine with the highest output throughput: measured here, else published
+/// elsewhere. Only repeated measurements get a color.
 fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
     let ranked = judged::best(catalog, model, hardware);
     let batch = ranked.iter().filter(|ranked| ranked.level == "batch");
     let best =
         batch.filter_map(|ranked| Some((ranked.published, first(&ranked.answer.candidates)?)));
+    // `false` sorts before `true`: measured figures are preferred.
     let (message, color) = match best.min_by_key(|(published, _)| *published) {
         None => ("no figures".to_owned(), "lightgrey"),
         Some((published, found)) => {
@@ -74,7 +75,7 @@ fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
     }
 }
 
-/// The best of the first scenario in the order of pages.
+/// Returns the best candidate of the first scenario in page order.
 fn first(candidates: &[Candidate]) -> Option<&Candidate> {
     let mut sorted: Vec<&Candidate> = candidates.iter().collect();
     sorted.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));

@@ -1,5 +1,5 @@
-//! The templates and the engine that fills them in. Every file of `templates/` stands in one
-//! table; an unknown key is an error that names file, line and key.
+//! Templates and the engine that fills them in. Every file of `templates/` is in one table; an
+//! unknown key is an error that names file, line and key.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::link::{self, Place};
 
 macro_rules! templates {
     ($($name:literal),* $(,)?) => {
-        /// Every template: its name below `templates/`, and its text.
+        /// Templates: name below `templates/`, and text.
         pub const TEMPLATES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../templates/", $name)))),*];
     };
@@ -91,17 +91,17 @@ templates![
     "partials/verdicts.md",
 ];
 
-/// A page that could not be rendered: a fault of the template or of the view behind it.
+/// Error: a page could not be rendered, through a fault of the template or of its view.
 #[derive(Debug, thiserror::Error)]
 #[error("`templates/{template}`, line {line}: {problem}{}", key_clause(key))]
 pub struct RenderError {
-    /// Its path below `templates/`.
+    /// Path of the template below `templates/`.
     pub template: String,
-    /// From one.
+    /// Line of the fault, counted from 1.
     pub line: usize,
-    /// The expression that failed, as it stands in the template.
+    /// Expression that failed, as it stands in the template.
     pub key: Option<String>,
-    /// What is wrong, in one sentence.
+    /// Description of the fault, in one sentence.
     pub problem: String,
     #[source]
     source: Error,
@@ -111,49 +111,52 @@ fn key_clause(key: &Option<String>) -> String {
     key.as_ref().map_or_else(String::new, |key| format!(" at `{key}`"))
 }
 
-/// What a page's frame needs beside its view.
+/// Frame of a page: what its template needs beside the view.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Frame {
     pub title: String,
-    /// One sentence for search results and previews.
+    /// Summary in one sentence, for search results and link previews.
     pub summary: String,
     pub crumbs: Vec<Crumb>,
     /// SHA-256 over the sorted hashes of the records behind the page.
     pub records_sha256: String,
     pub records: usize,
     pub generator: String,
-    /// The policy by which releases are judged: id, revision, hash.
+    /// Policy by which releases are judged: id, revision, hash.
     pub policy: String,
-    /// What this page cannot tell its reader.
+    /// Limitations of the page's figures, as sentences.
     pub limits: Vec<String>,
 }
 
-/// A step of the way from the overview to the page; the last has no target.
+/// Step of the path from the overview to the page; the last step has no target.
 #[derive(Debug, Clone, Serialize)]
 pub struct Crumb {
     pub text: String,
     pub target: Option<link::Target>,
 }
 
-/// The templates, ready to be filled in.
+/// Compiled templates, ready to be filled in.
 #[derive(Debug)]
 pub struct Renderer {
     env: Environment<'static>,
 }
 
 impl Renderer {
-    /// Compiles the templates.
+    /// Compiles the built-in templates.
     ///
     /// # Errors
+    ///
     /// A template has a syntax error.
     pub fn new() -> Result<Self, RenderError> {
         Self::with(TEMPLATES)
     }
 
-    /// Compiles the templates as they lie below `folder` now, not as they were built in.
+    /// Compiles the templates in `folder` instead of the built-in ones, so that a preview shows
+    /// edits.
     ///
     /// # Errors
-    /// One of them cannot be read or has a syntax error.
+    ///
+    /// A template cannot be read or has a syntax error.
     pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
         let mut texts = Vec::new();
         for (name, _) in TEMPLATES {
@@ -167,10 +170,12 @@ impl Renderer {
 
     fn with<T: AsRef<str>>(templates: &[(&'static str, T)]) -> Result<Self, RenderError> {
         let mut env = Environment::new();
+        // A misspelt key must fail the rendering, not leave a gap on the page.
         env.set_undefined_behavior(UndefinedBehavior::Strict);
         let mut syntax = SyntaxConfig::builder();
         syntax.trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true);
         env.set_syntax(syntax.build().map_err(|error| explain(error, "syntax"))?);
+        // Only with this do errors know the source range of the key at fault.
         env.set_debug(true);
         env.set_auto_escape_callback(|name| {
             if name.ends_with(".md") { AutoEscape::Custom("md".into()) } else { AutoEscape::Html }
@@ -197,10 +202,11 @@ impl Renderer {
         Ok(Self { env })
     }
 
-    /// Fills in `name` for a page that lies at `path` below the root of `place`.
+    /// Fills in the template `name` for a page at `path` below the root of `place`.
     ///
     /// # Errors
-    /// The template asks for a key that the view does not have.
+    ///
+    /// The template uses a key that the view does not have.
     pub fn render(
         &self,
         name: &str,
@@ -237,13 +243,13 @@ impl Renderer {
     }
 }
 
-/// A view as templates see it.
+/// Converts a view to a value for templates.
 #[must_use]
 pub fn value<V: Serialize>(view: &V) -> Value {
     Value::from(Serde(view))
 }
 
-/// `text`, and a link where `place` has an address for it.
+/// Formats `text` as a link if there is an address for it, else as plain text.
 fn linked(place: Place, text: &str, address: Option<&str>) -> String {
     match (place, address) {
         (Place::Html, Some(address)) => {
@@ -255,8 +261,8 @@ fn linked(place: Place, text: &str, address: Option<&str>) -> String {
     }
 }
 
-/// A table as an address that holds it whole, as comma-separated values (RFC 4180): a chart's
-/// figures can be saved without a file beside the page.
+/// Encodes a whole table as a data address of comma-separated values (RFC 4180), so that a chart's
+/// figures can be saved without a further file.
 fn csv_address(heads: &[String], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| store::export::quoted(cell)).collect();
@@ -283,7 +289,7 @@ fn write_escaped(out: &mut Output, state: &mut State, value: &Value) -> Result<(
 }
 
 fn explain(error: Error, name: &str) -> RenderError {
-    // The innermost error knows the file in which the key stands; includes wrap it.
+    // The innermost error knows the file that contains the key; the outer ones are includes of it.
     let mut innermost = &error;
     while let Some(below) = std::error::Error::source(innermost).and_then(|e| e.downcast_ref()) {
         innermost = below;

@@ -1,4 +1,4 @@
-//! The text table for the terminal: the third form of a release's view.
+//! Text table of a release for the terminal, from the same view as its pages.
 
 use anyhow::{Result, anyhow};
 
@@ -8,10 +8,11 @@ use crate::view::figure::Figure;
 use crate::view::model::{Detail, ModelView};
 use crate::view::release::ReleaseView;
 
-/// The release `key` as plain text, ending in a line feed.
+/// Formats the release `key` as plain text that ends in a line feed.
 ///
 /// # Errors
-/// There are no runs of it.
+///
+/// The registry has no runs of the release.
 pub fn release(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
     let releases = catalog.releases();
     if let Some(runs) = releases.get(key) {
@@ -60,14 +61,14 @@ fn table(detail: &Detail) -> Vec<Vec<String>> {
 fn line(name: &str, figures: &[Figure]) -> Vec<String> {
     let mut cells = vec![name.to_owned()];
     cells.extend(figures.iter().map(|figure| match &figure.spread {
-        // Spreads stand in a column of their own width, so that figures line up.
+        // Spreads have a column of fixed width, so that figures line up.
         Some(spread) => format!("{} {spread:<6}", figure.text),
         None => format!("{} {:<6}", figure.text, ""),
     }));
     cells
 }
 
-/// Columns at their widest, the first to the left, the others to the right.
+/// Aligns columns to their widest cell, the first to the left, the others to the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widest = |column: usize| {

@@ -1,4 +1,4 @@
-//! What the commands promise: what they print, what they write, how they end.
+//! Tests of the commands of `redline-site`: output, written files and exit codes.
 
 use std::fs;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn check_names_the_page_and_the_command_that_renews_it() {
         `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
         `pages/redline/v0.9.2/README.md` has no records: delete it
         `pages/redline/v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
-          hint: `cargo xtask site --pages` renders the pages anew
+          hint: `cargo xtask site --pages` renders the pages again
     "#]].assert_eq(&said);
 }
 

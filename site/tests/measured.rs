@@ -1,4 +1,5 @@
-//! What a document tells of a registry's machines: Redline beside other engines, and beside limits.
+//! Tests of the measured part of a document: Redline beside other engines, and beside the limits
+//! of machines.
 
 use expect_test::expect_file;
 use judge::{Registry, Stored};
@@ -12,7 +13,7 @@ use schema::kernel::{
 use schema::run::RunRecord;
 use site::{Catalog, Renderer, document};
 
-/// Two engines in blocks of campaign 2: the machine is a little slower from block to block.
+/// Two engines in blocks of campaign 2; the machine gets slightly slower from block to block.
 fn in_turns(scenario: &str) -> Vec<RunRecord> {
     let mut records = Vec::new();
     for block in 0..3_u32 {
@@ -39,7 +40,7 @@ fn in_turns(scenario: &str) -> Vec<RunRecord> {
     records
 }
 
-/// A release that is later and did not run beside the other engine, on another machine.
+/// A later release on another machine, which was not run beside the other engine.
 fn apart() -> Vec<RunRecord> {
     let run = |engine: &str, release: &str, serial: u64| {
         let (engine, release) = (engine.to_owned(), release.to_owned());
@@ -101,7 +102,7 @@ fn model_bench() -> ModelBench {
     }
 }
 
-/// The record of a release, with or without a model beside the limits.
+/// Kernel record of a release, with or without a model measured beside the limits.
 fn kernels(release: &str, id: u64, model_bench: Option<ModelBench>) -> Stored<KernelRecord> {
     let run = Sample::default().record();
     let mut engine = run.engine.clone();

@@ -1,5 +1,5 @@
-//! What pages promise: their text is that of the stored cases, they are whole, their links lead
-//! somewhere, and nothing that a record says becomes markup.
+//! Tests of pages: their text is that of the stored cases, they are well-formed, their links lead
+//! somewhere, and no text of a record becomes markup.
 
 mod html;
 mod labs;
@@ -16,10 +16,10 @@ use schema::kernel::{KernelBench, KernelRecord};
 use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 use site::{Catalog, Renderer, build, pages, text};
 
-/// The largest page that a phone should have to load.
+/// Largest page, in bytes, that a phone should have to load.
 const PAGE_BYTES_MAX: usize = 150_000;
 
-/// One model, two scenarios: one whole with a launch that failed, one with a single launch.
+/// One model and two scenarios: a complete one with a failed run, and one with a single run.
 fn small() -> Registry {
     let records = sample::records().into_iter().filter(|record| {
         record.engine.release == "v0.10.0"
@@ -39,7 +39,7 @@ fn small() -> Registry {
     registry
 }
 
-/// Records whose every text is an attack, and whose figures are extreme.
+/// Records in which every text is an attack and the figures are extreme.
 fn hostile() -> Registry {
     let attacks = [
         "<script>alert(1)</script>",
@@ -91,7 +91,7 @@ fn hostile() -> Registry {
     sample::registry(records)
 }
 
-/// The whole made-up registry, with a kernels record.
+/// The whole made-up registry, with a kernel record.
 fn whole() -> Registry {
     let records = sample::records();
     let first = &records[0];
@@ -122,7 +122,7 @@ fn whole() -> Registry {
     registry
 }
 
-/// Builds the site of `registry` with a file behind each record, and gives its folder.
+/// Builds the site of `registry` with a file for each record, and returns its folder.
 fn built(registry: &Registry) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let records = folder.path().join("results");
@@ -143,7 +143,7 @@ fn built_from(registry: &Registry, records: &Path, folder: &Path) -> PathBuf {
     out
 }
 
-/// The results of this source tree, and where they lie.
+/// Results of this source tree, and their folder.
 fn own() -> (Registry, PathBuf) {
     let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
     let registry = store::load(&[&records]).expect("readable records");
@@ -206,7 +206,7 @@ fn every_page_is_whole_and_every_link_leads_somewhere() {
     assert_whole("own", &built_from(&registry, &records, folder.path()));
 }
 
-/// Every page of the site in `out` parses, is small, and has no link that leads nowhere.
+/// Checks that every page of the site in `out` parses, is small, and has no dead link.
 fn assert_whole(name: &str, out: &Path) {
     let files = files(out);
     let mut pages: BTreeMap<PathBuf, html::Page> = BTreeMap::new();
@@ -238,10 +238,9 @@ fn assert_whole(name: &str, out: &Path) {
     }
 }
 
-/// The file of the site that `link` on `page` leads to, with its anchor; none for data that the
-/// address itself holds.
+/// File of the site that `link` on `page` leads to, with its anchor; `None` for a data address.
 fn leads(root: &Path, page: &Path, link: &str, shown: &str) -> Option<(PathBuf, Option<String>)> {
-    // The icon that is none, and a chart's figures.
+    // The empty icon, and the figures of a chart.
     if link == "data:," || link.starts_with("data:text/csv;charset=utf-8,") {
         return None;
     }
@@ -256,7 +255,8 @@ fn leads(root: &Path, page: &Path, link: &str, shown: &str) -> Option<(PathBuf, 
     Some((file, anchor.map(str::to_owned)))
 }
 
-/// Follows `clicks` from the first page, each a part of a link's address, and gives the last page.
+/// Follows `clicks` from the first page, each given as part of a link's address, and returns the
+/// last page.
 fn followed(out: &Path, clicks: &[&str]) -> html::Page {
     assert!(clicks.len() <= 2, "more than two clicks");
     let read = |file: &Path| {
@@ -350,7 +350,7 @@ fn engines_stand_side_by_side_and_claims_are_called_claims() {
         assert!(row.contains(&format!("| {sharegpt}")), "{row}");
         assert_eq!(row.matches(" | ").count(), 5, "four scenarios between engine and notes: {row}");
     }
-    // What holds for every row is said once.
+    // A badge that every row has is shown once.
     assert!(
         page.contains("All of them with `tp1`") && page.contains("Every row: imported, unverified")
     );
@@ -391,8 +391,8 @@ fn feeds_badges_and_hashes_are_what_programs_expect() {
     assert!(badge["message"].as_str().is_some_and(|text| text.contains("redline v0.")), "{badge}");
 }
 
-/// Entries of an Atom feed (RFC 4287), or what is wrong with it: the feed and each entry have one
-/// id, title and time, entries lead somewhere and say something, and no id comes twice.
+/// Entries of an Atom feed (RFC 4287), or what is wrong with it: the feed and each entry need one
+/// id, title and time, entries need a link and a summary, and ids must be unique.
 fn valid_feed(text: &str) -> Result<usize, String> {
     use quick_xml::events::Event;
     let mut reader = quick_xml::Reader::from_str(text);
@@ -527,7 +527,7 @@ fn nothing_that_a_record_says_becomes_markup() {
     }
 }
 
-/// Markdown without what stands in code, where nothing is markup.
+/// Removes code from Markdown, because nothing in code is markup.
 fn without_code(text: &str) -> String {
     let mut prose = String::new();
     let mut rest = text;
@@ -545,7 +545,7 @@ fn without_code(text: &str) -> String {
     prose + rest
 }
 
-/// Where the code that was opened by `run` back-ticks is over.
+/// Position after the code that `run` back-ticks opened.
 fn closing(text: &str, run: usize) -> Option<usize> {
     let mut at = 0;
     while let Some(start) = text[at..].find('`').map(|start| at + start) {

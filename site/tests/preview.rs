@@ -1,5 +1,5 @@
-//! What the local preview promises: the site over HTTP, nothing beside it, and a new one as soon as
-//! a source changes.
+//! Tests of the local preview: it serves the site over HTTP, no file outside of it, and a new
+//! version as soon as a source changes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-/// A preview of a made-up registry with templates of its own; it ends with the test.
+/// A preview of a made-up registry with its own templates; it ends with the test.
 struct Preview {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -17,7 +17,7 @@ struct Preview {
 
 impl Drop for Preview {
     fn drop(&mut self) {
-        // It may have ended by itself, which the test has seen by then.
+        // The process may have ended by itself; the test has noticed that by then.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -61,7 +61,7 @@ fn preview() -> Preview {
     Preview { child, said, address, folder }
 }
 
-/// Status, head and body of what is at `path`.
+/// Status, head and body of the response for `path`.
 fn get(address: &str, path: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).expect("a listener");
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")

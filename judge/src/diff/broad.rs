@@ -1,5 +1,5 @@
-//! What a metric did over all cells of an engine on a hardware: a shift that is too small for any
-//! cell to prove. Each cell counts once, however many launches stand behind it.
+//! Shift of a metric over all cells of an engine on a hardware, which may be too small for any
+//! single cell to prove. Each cell counts once, however many runs it has.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use schema::policy::PolicyFile;
 
 use super::estimate::{log_of, paired};
 
-/// Fewest cells of which a shift is told.
+/// Smallest number of cells for which a shift is reported.
 const CELLS_MIN: usize = 3;
 
-/// The shift of each metric that gates, over the cells that were measured side by side. It informs
-/// and is no verdict.
+/// Computes the shift of each release-blocking metric over the cells that were measured side by
+/// side. The shift is information, not a verdict.
 #[must_use]
 pub fn of(cells: &[CellDiff], policy: &PolicyFile) -> Vec<Broad> {
     let mut groups: BTreeMap<(&str, &str, usize), Vec<f64>> = BTreeMap::new();

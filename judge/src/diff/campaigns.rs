@@ -1,5 +1,5 @@
-//! Gathers what the pairs of each campaign say and has it judged, a campaign at a time: candidates
-//! are counted within the campaign that found them.
+//! Collects the evidence of each campaign's pairs and judges it campaign by campaign, because
+//! Holm's correction counts the candidates within the campaign that found them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,22 @@ use super::cells::{Block, Blocks};
 use super::estimate::{self, log_of};
 use super::judge::{Evidence, Judgement, judge};
 
-/// The pairs of a cell that are judged: those of the newest campaign that interleaved both.
+/// Pairs of a cell that are judged: those of the newest campaign that interleaved both releases.
 #[derive(Debug)]
 pub struct Pairs<'a> {
-    /// Its id.
+    /// Id of the campaign that interleaved both releases.
     pub campaign: String,
-    /// Its blocks in that cell.
+    /// Blocks of the campaign in this cell.
     pub blocks: Blocks<'a>,
-    /// False where the sides were asked other requests, or ran with other flags.
+    /// False where the two releases were sent different requests, or ran with different flags.
     pub comparable: bool,
 }
 
-/// Campaign to metric to noise, in log units.
+/// Noise in log units, by campaign and metric.
 pub type Noise = BTreeMap<String, BTreeMap<&'static str, f64>>;
 
-/// What each campaign's releases show against themselves.
+/// Computes the noise of each campaign: how much a release differs from itself between neighboring
+/// runs.
 #[must_use]
 pub fn noise(cells: &[&Pairs<'_>], policy: &PolicyFile) -> Noise {
     let mut noise = Noise::new();
@@ -46,16 +47,16 @@ pub fn noise(cells: &[&Pairs<'_>], policy: &PolicyFile) -> Noise {
     noise
 }
 
-/// A judgement, and the noise that it minded, in log units.
+/// Judgement of a metric, with the noise that it took into account.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judged {
-    /// What became of the metric.
+    /// Judgement of the metric: kind of verdict, stage, adjusted p-value.
     pub judgement: Judgement,
-    /// None where a release was not launched often enough to show any.
+    /// Noise of the metric in log units; `None` where no release ran often enough to show any.
     pub noise: Option<f64>,
 }
 
-/// What is judged of every metric that gates, by index of the cell and name of the metric.
+/// Judges every release-blocking metric, keyed by index of the cell and name of the metric.
 #[must_use]
 pub fn judgements(
     cells: &[Option<&Pairs<'_>>],
@@ -85,6 +86,7 @@ pub fn judgements(
                 });
             }
         }
+        // All at once, because Holm's correction depends on their number.
         let answers = judge(&evidence, policy);
         let answered = questions.into_iter().zip(answers);
         judged.extend(answered.map(|((key, noise), judgement)| (key, Judged { judgement, noise })));
@@ -92,8 +94,8 @@ pub fn judgements(
     judged
 }
 
-/// The noise of one cell: its own, or that of all cells where that is less, since the few launches
-/// of one cell tell a spread badly.
+/// Noise of a metric in one cell: the cell's own, or that of all cells where that is smaller,
+/// because the few runs of one cell estimate a spread badly.
 fn noise_of(
     metric: &Metric,
     screen: &[Block<'_>],
@@ -108,7 +110,7 @@ fn campaigns(cells: &[&Pairs<'_>]) -> BTreeSet<String> {
     cells.iter().map(|pairs| pairs.campaign.clone()).collect()
 }
 
-/// Failures are judged by policy and not by statistics.
+/// Metrics that are judged by statistics: all except failures, which are judged by policy.
 fn judged_metrics() -> impl Iterator<Item = &'static Metric> {
     METRICS.iter().filter(|metric| metric.name != FAILURES)
 }
@@ -118,7 +120,8 @@ fn gates(metric: &Metric, blocks: &Blocks<'_>) -> bool {
     metric.gates_under(run.and_then(|run| run.scenario.arrival.as_ref()))
 }
 
-/// One log ratio a block, candidate over baseline, however many launches of a side it holds.
+/// Log ratios of candidate over baseline, one per block, however many runs of a release the block
+/// holds.
 #[must_use]
 pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let values = |runs: &[&RunRecord]| -> Vec<f64> {
@@ -130,7 +133,8 @@ pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     blocks.iter().filter_map(ratio).collect()
 }
 
-/// The same, above zero where the candidate is worse.
+/// Log ratios of each block with the sign turned so that values above zero mean that the candidate
+/// is worse.
 fn harm(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let sign = match metric.better {
         Better::Higher => -1.0,
@@ -139,8 +143,8 @@ fn harm(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     log_ratios(metric, blocks).into_iter().map(|ratio| sign * ratio).collect()
 }
 
-/// Log ratios of launches of one release that follow each other: blocks go forwards and backwards
-/// in turn, so the last launch of one and the first of the next are a release against itself.
+/// Log ratios of neighboring runs of one release. The order within blocks alternates, so the last
+/// run of one block and the first of the next are the same release.
 fn self_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let mut launches: Vec<&RunRecord> = blocks.iter().flat_map(Block::runs).collect();
     launches.sort_by_key(|run| {

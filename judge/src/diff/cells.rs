@@ -9,30 +9,31 @@ use schema::verdict::{Cell, Stage};
 
 use crate::release::ReleaseKey;
 
-/// The runs of both releases in one cell.
+/// Runs of both releases in one cell.
 #[derive(Debug, Default)]
 pub struct CellRuns<'a> {
-    /// Those of the release that is compared with.
+    /// Runs of the baseline: the release that is compared with.
     pub baseline: Side<'a>,
-    /// Those of the release that is judged.
+    /// Runs of the candidate: the release that is judged.
     pub candidate: Side<'a>,
 }
 
-/// The runs of one release in one cell, in the order of their ids.
+/// Runs of one release in one cell, ordered by id.
 #[derive(Debug, Default)]
 pub struct Side<'a> {
-    /// Every run that stands.
+    /// Every run that is not retracted.
     pub all: Vec<&'a RunRecord>,
 }
 
 impl<'a> Side<'a> {
-    /// The runs whose figures count: every request answered, the client believed.
+    /// Returns the runs whose figures count: every request was answered, and the verdict is not
+    /// INVALID.
     #[must_use]
     pub fn usable(&self) -> Vec<&'a RunRecord> {
         self.all.iter().copied().filter(|run| is_usable(run)).collect()
     }
 
-    /// What of this side gave no figures.
+    /// Counts the runs by outcome: used, failed, lost or INVALID.
     #[must_use]
     pub fn counts(&self) -> SideCounts {
         let mut counts = SideCounts::default();
@@ -56,7 +57,8 @@ fn is_usable(run: &RunRecord) -> bool {
     run.status == Status::Ok && !is_failed(run) && run.validity.verdict != ValidityVerdict::Invalid
 }
 
-/// True for a run that says nothing about the engine.
+/// True for a run that was lost to the machine or the scheduler, which says nothing about the
+/// engine.
 fn is_lost(run: &RunRecord) -> bool {
     let class = run.failure.as_ref().map(|failure| failure.class);
     let of_nobody = matches!(class, Some(FailureClass::Infrastructure | FailureClass::Preempted));
@@ -71,7 +73,7 @@ fn requests_failed(run: &RunRecord) -> u64 {
     run.counts.as_ref().and_then(|counts| counts.requests_failed).unwrap_or(0)
 }
 
-/// The cell of a run by itself.
+/// Returns the cell of a run, without regard to other runs.
 #[must_use]
 pub fn cell_of(run: &RunRecord) -> Cell {
     Cell {
@@ -83,7 +85,8 @@ pub fn cell_of(run: &RunRecord) -> Cell {
     }
 }
 
-/// Everything that a server was asked: engine, hardware, model, command and variant.
+/// Everything that determines how a server was started: engine, hardware, model, command,
+/// environment and variant.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asked<'a> {
     engine: &'a str,
@@ -95,7 +98,8 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// None where the server died before it told its configuration, or nobody knows its command.
+    /// Returns `None` where the server died before it reported its configuration, or where its
+    /// command is unknown.
     fn of(run: &'a RunRecord) -> Option<Self> {
         let server = run.server.as_ref().filter(|server| server.config_sha256.is_some())?;
         Some(Self {
@@ -109,15 +113,16 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The cells of many runs. Runs that asked the same of an engine are in one cell, also where a
-/// release moved a default and names its configuration by it; the newest release names the cell.
+/// Assignment of runs to cells. Runs that started an engine in the same way share a cell even
+/// where a release moved a default, which renames its configuration; the newest release names the
+/// cell.
 #[derive(Debug, Default)]
 pub struct Cells<'a> {
     configs: BTreeMap<Asked<'a>, (ReleaseKey, String)>,
 }
 
 impl<'a> Cells<'a> {
-    /// The cells of `runs`.
+    /// Assigns `runs` to cells, naming each cell after its newest release.
     #[must_use]
     pub fn of(runs: impl Iterator<Item = &'a RunRecord>) -> Self {
         let mut configs: BTreeMap<Asked<'a>, (ReleaseKey, String)> = BTreeMap::new();
@@ -132,7 +137,7 @@ impl<'a> Cells<'a> {
         Self { configs }
     }
 
-    /// The cell of one of them.
+    /// Returns the cell of one of the assigned runs.
     #[must_use]
     pub fn cell(&self, run: &RunRecord) -> Cell {
         let mut cell = cell_of(run);
@@ -143,9 +148,9 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Sorts the runs of two releases into cells. Imports are shown elsewhere and never compared. A
-/// run whose server died before it told its configuration counts in every cell of its engine,
-/// hardware, model and scenario.
+/// Sorts the runs of two releases into cells. Imported records are left out, since they are never
+/// compared. A run whose server died before it reported its configuration counts in every cell of
+/// its engine, hardware, model and scenario.
 #[must_use]
 pub fn sort<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
@@ -156,7 +161,7 @@ pub fn sort<'a>(
     let mut cells: BTreeMap<Cell, CellRuns<'a>> = BTreeMap::new();
     let mut unread = Vec::new();
     for run in runs {
-        // It died before it told its configuration.
+        // The server died before it reported its configuration.
         if run.server.as_ref().is_none_or(|server| server.config_sha256.is_none()) {
             unread.push(run);
             continue;
@@ -173,6 +178,8 @@ pub fn sort<'a>(
         if same.is_empty() {
             side(cells.entry(cell_of(run)).or_default(), is_baseline).all.push(run);
         }
+        // Its configuration is unknown, and each of these cells could be the one that it belongs
+        // to.
         for cell in same {
             side(cells.entry(cell).or_default(), is_baseline).all.push(run);
         }
@@ -188,28 +195,29 @@ fn side<'b, 'a>(cell: &'b mut CellRuns<'a>, baseline: bool) -> &'b mut Side<'a> 
     if baseline { &mut cell.baseline } else { &mut cell.candidate }
 }
 
-/// One interleaved block of a campaign: runs of both releases, launched side by side.
+/// An interleaved block of a campaign: runs of both releases, one after another on one machine.
 #[derive(Debug, Clone, Default)]
 pub struct Block<'a> {
-    /// Those of the release that is compared with.
+    /// Runs of the baseline in the block.
     pub baseline: Vec<&'a RunRecord>,
-    /// Those of the release that is judged.
+    /// Runs of the candidate in the block.
     pub candidate: Vec<&'a RunRecord>,
 }
 
-/// The blocks of one campaign in one cell, in the order in which they were launched.
+/// Blocks of one campaign in one cell, in the order in which they were run.
 #[derive(Debug, Clone, Default)]
 pub struct Blocks<'a> {
-    /// The first launches, in which every cell takes part.
+    /// Blocks of the screen, the first stage, in which every cell takes part.
     pub screen: Vec<Block<'a>>,
-    /// Fresh launches after the screen, which confirm or refute what it found.
+    /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute its
+    /// candidates.
     pub confirm: Vec<Block<'a>>,
-    /// Blocks whose runs were not made on one machine: they are no pairs.
+    /// Number of blocks whose runs were made on different machines: they do not count as pairs.
     pub torn: usize,
 }
 
 impl<'a> Block<'a> {
-    /// Every run of the block.
+    /// All runs of the block, baseline and candidate.
     pub fn runs(&self) -> impl Iterator<Item = &'a RunRecord> {
         self.baseline.iter().chain(&self.candidate).copied()
     }
@@ -222,14 +230,14 @@ impl<'a> Block<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// The blocks of a stage.
+    /// Blocks of a stage of the comparison: screen or confirmation.
     #[must_use]
     pub fn of(&self, stage: Stage) -> &[Block<'a>] {
         if stage == Stage::Confirm { &self.confirm } else { &self.screen }
     }
 }
 
-/// The blocks in which both releases ran, by campaign, oldest first.
+/// Returns the blocks in which both releases ran, by campaign, oldest first.
 #[must_use]
 pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     let mut blocks: BTreeMap<(&str, u32), (Option<Stage>, Block<'a>)> = BTreeMap::new();
@@ -258,7 +266,7 @@ pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     campaigns
 }
 
-/// The different workloads that these runs were asked: prompt form and manifest hash.
+/// Returns the distinct workloads of these runs, as prompt form and manifest hash.
 #[must_use]
 pub fn workloads<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,

@@ -1,5 +1,5 @@
-//! How a baseline that was measured again differs from itself: then the machine changed, or what
-//! else runs on it, and no release did.
+//! Drift of a machine: how a baseline that was measured again differs from its own earlier runs.
+//! No release changed then, so the machine did, or the load on it.
 
 use schema::metric::METRICS;
 use schema::run::RunRecord;
@@ -8,11 +8,12 @@ use super::cells::{CellRuns, workloads};
 use super::words::percent;
 use super::{estimate, flags};
 
-/// The metric whose drift is told.
+/// Metric whose drift on the machine is reported: output throughput.
 const METRIC: &str = "output_tokens_per_s";
 
-/// What the baseline's throughput did since the last campaign before the one that is judged, where
-/// it is more than a change of release would have to be. It informs: nothing is judged by it.
+/// Returns a sentence about how the baseline's throughput changed since the last campaign before
+/// `judged`, if by more than the metric's minimum effect. It is a remark: no verdict depends on
+/// it.
 #[must_use]
 pub fn of(runs: &CellRuns<'_>, judged: &str) -> Option<String> {
     let usable = runs.baseline.usable();
@@ -21,6 +22,7 @@ pub fn of(runs: &CellRuns<'_>, judged: &str) -> Option<String> {
         usable.iter().copied().filter(|run| campaign(run) == Some(id)).collect()
     };
     let (then, now) = (of(before), of(judged));
+    // A changed workload or flag would explain the difference, so it is not drift.
     let alike = workloads(then.iter().chain(&now).copied()).len() <= 1
         && flags::changed(&then, &now).is_empty();
     let metric = METRICS.iter().find(|metric| metric.name == METRIC).filter(|_| alike)?;

@@ -1,21 +1,21 @@
-//! From log ratios of pairs to an effect, an interval, probabilities and the smallest effect that
-//! could have been seen. Pure arithmetic; what it means is decided in [`super::judge`].
+//! Estimates from log ratios of pairs: effect, t interval, p-values and minimum detectable effect.
+//! Pure arithmetic; [`super::judge`] decides what they mean.
 
 use schema::policy::PolicyFile;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Mean of log ratios with its standard error, of two pairs or more.
+/// Mean of two or more log ratios with its standard error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
-    /// Mean log ratio.
+    /// Mean of the log ratios of the pairs.
     pub mean: f64,
-    /// Sample standard deviation over the root of the number of pairs.
+    /// Standard error of the mean: sample standard deviation over the root of the number of pairs.
     error: f64,
     t: StudentsT,
 }
 
 impl Fit {
-    /// `None` for fewer than two ratios, or one that is not finite.
+    /// Fits log ratios; `None` for fewer than two, or where one is not finite.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
     pub fn of(log_ratios: &[f64]) -> Option<Self> {
@@ -29,41 +29,41 @@ impl Fit {
         Some(Self { mean, error, t: StudentsT::new(0.0, 1.0, n - 1.0).ok()? })
     }
 
-    /// The same with the sides swapped.
+    /// Returns the fit with baseline and candidate swapped.
     #[must_use]
     pub fn turned(self) -> Self {
         Self { mean: -self.mean, ..self }
     }
 
-    /// One-sided p of the claim that the true mean is above `bound`.
+    /// One-sided p-value of the claim that the true mean is above `bound`.
     #[must_use]
     pub fn p_above(&self, bound: f64) -> f64 {
         let distance = self.mean - bound;
         if self.error > 0.0 {
             self.t.sf(distance / self.error)
         } else {
-            // Without any spread either nothing changed, or chance cannot explain it.
+            // Without any spread either nothing changed, or chance cannot explain the change.
             f64::from(distance <= 0.0)
         }
     }
 
-    /// Two-sided p of a true mean of zero.
+    /// Two-sided p-value of a true mean of zero.
     #[must_use]
     pub fn p(&self) -> f64 {
         let of_size = Self { mean: self.mean.abs(), ..*self };
         (2.0 * of_size.p_above(0.0)).min(1.0)
     }
 
-    /// The two-sided t interval, in log units.
+    /// Two-sided t interval of the mean at `confidence`, in log units.
     #[must_use]
     pub fn interval(&self, confidence: f64) -> (f64, f64) {
         let reach = self.t.inverse_cdf(f64::midpoint(1.0, confidence)) * self.error;
         (self.mean - reach, self.mean + reach)
     }
 
-    /// The smallest effect, in log units, that such pairs find with this power:
-    /// `(t(1 - alpha / 2) + t(power)) * s / sqrt(n)` with n - 1 degrees of freedom, the usual
-    /// approximation of the noncentral t.
+    /// Minimum detectable effect, in log units, of such pairs at this power: `(t(1 - alpha / 2) +
+    /// t(power)) * s / sqrt(n)` with n - 1 degrees of freedom, the usual approximation of the
+    /// noncentral t.
     #[must_use]
     pub fn detectable(&self, confidence: f64, power: f64) -> f64 {
         let quantiles = self.t.inverse_cdf(f64::midpoint(1.0, confidence));
@@ -71,44 +71,45 @@ impl Fit {
     }
 }
 
-/// An effect in percent, candidate over baseline. `None` where the pairs are too few.
+/// Effect of candidate over baseline in percent, with its statistics. A statistic is `None` where
+/// the pairs are too few for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Blocks that it rests on.
+    /// Number of blocks that the estimate rests on.
     pub pairs: u32,
-    /// Geometric mean over the pairs.
+    /// Effect in percent: geometric mean of the ratios minus one.
     pub effect_pct: f64,
-    /// Of the policy's confidence, two-sided.
+    /// Two-sided interval of the effect in percent, at the policy's confidence.
     pub interval_pct: Option<(f64, f64)>,
     /// Two-sided p-value of the hypothesis that there is no effect.
     pub p: Option<f64>,
-    /// The smallest effect that as many pairs with this scatter could have told.
+    /// Minimum detectable effect in percent of as many pairs with this scatter.
     pub mde_pct: Option<f64>,
-    /// `None` where a side has fewer than two values.
+    /// Cliff's delta of the two sets of values; `None` where a set has fewer than two.
     pub cliffs_delta: Option<f64>,
 }
 
 impl Estimate {
-    /// An effect, and nothing that tells how sure it is.
+    /// Returns an effect without any statistics about its certainty.
     #[must_use]
     pub const fn alone(pairs: u32, effect_pct: f64) -> Self {
         Self { pairs, effect_pct, interval_pct: None, p: None, mde_pct: None, cliffs_delta: None }
     }
 }
 
-/// A log ratio in percent of change.
+/// Converts a log ratio to a change in percent.
 #[must_use]
 pub fn percent(log_ratio: f64) -> f64 {
     log_ratio.exp_m1() * 100.0
 }
 
-/// A change in percent as a log ratio.
+/// Converts a change in percent to a log ratio.
 #[must_use]
 pub fn log_of(percent: f64) -> f64 {
     (percent / 100.0).ln_1p()
 }
 
-/// The geometric mean ratio of the pairs with a t interval on their logs; `None` without pairs.
+/// Geometric mean ratio of the pairs with a t interval on their logs; `None` without pairs.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
 pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
@@ -129,14 +130,14 @@ pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
     })
 }
 
-/// The ratio of geometric means of two sides that did not run in pairs: an effect and nothing
-/// else. `None` where a side is empty or has a value that is not positive.
+/// Ratio, in percent of change, of the geometric means of two sets that were not measured in
+/// pairs. `None` where a set is empty or has a value that is not positive.
 #[must_use]
 pub fn unpaired(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     log_ratio(baseline, candidate).map(percent)
 }
 
-/// Mean log of the candidate's values less that of the baseline's; `None` where a side is empty or
+/// Mean log of the candidate's values minus that of the baseline's; `None` where a set is empty or
 /// has a value that is not positive.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
@@ -148,10 +149,10 @@ pub fn log_ratio(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     Some(mean_log(candidate)? - mean_log(baseline)?)
 }
 
-/// Cliff's delta ("Dominance statistics: ordinal analyses to answer ordinal questions", 1993): over
-/// all couples of a baseline's and a candidate's value, the share in which the candidate's is the
-/// larger less the share in which it is the smaller. `None` where a side has fewer than two values,
-/// or one that is no number: it compares sets.
+/// Cliff's delta ("Dominance statistics: ordinal analyses to answer ordinal questions", 1993):
+/// over all couples of a baseline's and a candidate's value, the share in which the candidate's is
+/// larger minus the share in which it is smaller. `None` where a set has fewer than two values or
+/// contains NaN.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
@@ -164,9 +165,9 @@ pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     Some(sum as f64 / (baseline.len() * candidate.len()) as f64)
 }
 
-/// Half the width of the interval, in log units, that a release shows against itself in as many
-/// pairs: `t(confidence) * s / sqrt(pairs)`, where s is the root mean square of log ratios of
-/// launches of one release, whose true mean is zero. `None` without such ratios.
+/// Noise of a campaign: half the width of the interval, in log units, that a release shows against
+/// itself in as many pairs: `t(confidence) * s / sqrt(pairs)`, where s is the root mean square of
+/// log ratios between runs of one release, whose true mean is zero. `None` without such ratios.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few launches")]
 pub fn noise(log_ratios: &[f64], pairs: usize, confidence: f64) -> Option<f64> {
@@ -242,9 +243,9 @@ mod tests {
         for (what, baseline, candidate, expected) in [
             ("apart", &same[..], &[4.0, 5.0][..], Some(1.0)),
             ("apart, the other way", &[4.0, 5.0], &same, Some(-1.0)),
-            // Of nine couples three are equal, three above and three below.
+            // Nine couples: three are equal, three above and three below.
             ("against itself", &same, &same, Some(0.0)),
-            // Of six couples four are above, one is below, one is equal.
+            // Six couples: four are above, one is below, one is equal.
             ("in one another", &same, &[2.0, 3.5], Some(0.5)),
             ("one launch is no set", &same, &[2.0], None),
             ("nothing to compare", &[], &same, None),

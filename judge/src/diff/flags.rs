@@ -1,6 +1,6 @@
-//! Whether two sides ran with the same configuration: by the flags that both of them know, so that
-//! a flag added later is not a change; and who changed it, whoever gave the command or the release
-//! that moved a default.
+//! Differences of configuration between the runs of two releases. Only flags that both report are
+//! compared, so that a flag added later is not a change. A change is attributed to the command
+//! that asks for it, or to a release that moved a default.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use schema::comparison::FlagChange;
 use schema::run::RunRecord;
 use serde_json::Value;
 
-/// The flags that both sides know and that have no value in common, in the order of names.
+/// Returns the flags that both releases report and that have no value in common, ordered by name.
 #[must_use]
 pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagChange> {
     let (before, after) = (values(baseline), values(candidate));
@@ -16,6 +16,7 @@ pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagCha
         .into_iter()
         .filter_map(|(flag, baseline)| {
             let candidate = after.get(&flag)?;
+            // A flag may vary between the runs of one release; only disjoint values are a change.
             baseline.is_disjoint(candidate).then(|| FlagChange {
                 flag,
                 baseline: baseline.into_iter().collect(),
@@ -25,16 +26,16 @@ pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagCha
         .collect()
 }
 
-/// The flags that differ, by who set them.
+/// Flags that differ, divided by who set them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differing {
-    /// Those that a command of either side names.
+    /// Flags that the command of either release names.
     pub asked: Vec<FlagChange>,
-    /// The others: defaults that moved from release to release.
+    /// Flags that no command names: defaults that moved between releases.
     pub moved: Vec<FlagChange>,
 }
 
-/// What [`changed`] finds, by who set it.
+/// Divides the flags that [`changed`] finds into those that a command names and moved defaults.
 #[must_use]
 pub fn differing(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Differing {
     let commands = baseline.iter().chain(candidate);
@@ -49,18 +50,18 @@ pub fn differing(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Differing
     Differing { asked, moved }
 }
 
-/// `--max-num-seqs` and `max_num_seqs` are one flag.
+/// Normalizes the name of a flag: `--max-num-seqs` and `max_num_seqs` are one flag.
 fn flag_name(text: &str) -> String {
     text.trim_start_matches('-').replace('_', "-")
 }
 
-/// Each flag with the values that it has over the runs.
+/// Collects the values of each flag over the runs.
 fn values(runs: &[&RunRecord]) -> BTreeMap<String, BTreeSet<String>> {
     let mut values: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for server in runs.iter().filter_map(|run| run.server.as_ref()) {
         for (flag, value) in server.config.iter().flatten() {
             let value = match value {
-                // An integer and a float of one value are one value.
+                // An integer and a float of the same value are one value.
                 Value::Number(number) => {
                     number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string())
                 }

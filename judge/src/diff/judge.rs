@@ -1,43 +1,44 @@
-//! From the pairs of a campaign to its verdicts, in two stages. Pure: it knows neither records nor
-//! what the metrics are.
+//! Verdicts from the pairs of a campaign, in two stages. Pure: independent of records and metrics.
 //!
-//! A screen over all cells and metrics finds candidates without any correction for their number,
-//! which would leave no power; fresh launches of those cells alone confirm or refute them, where
-//! Holm's step-down procedure ("A simple sequentially rejective multiple test procedure", 1979)
-//! bounds the probability that a campaign without any change calls one worse.
+//! The screen covers all cells and metrics and finds candidates without any correction for their
+//! number, because a correction would leave no power. Fresh runs of those cells confirm or refute
+//! the candidates. There Holm's step-down procedure ("A simple sequentially rejective multiple
+//! test procedure", 1979) bounds the probability that a campaign without any change calls one
+//! worse.
 
 use schema::policy::PolicyFile;
 use schema::verdict::{Stage, VerdictKind};
 
 use super::estimate::Fit;
 
-/// The pairs of one metric in one cell.
+/// Evidence about one metric in one cell: the log ratios of its pairs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
     /// Log ratios of the screen's pairs, above zero where the candidate is worse.
     pub screen: Vec<f64>,
-    /// Those of the confirmation's pairs; empty where there was none.
+    /// Log ratios of the confirmation's pairs; empty where there was no confirmation.
     pub confirm: Vec<f64>,
-    /// Smallest effect in log units that is ever called a change.
+    /// Minimum effect of the metric, in log units, that is ever called a change.
     pub floor: f64,
-    /// Smallest effect in log units that this machine lets one tell from nothing.
+    /// Smallest effect, in log units, that the noise of this machine lets one distinguish from
+    /// none.
     pub noise: f64,
 }
 
-/// What became of it.
+/// Judgement of one metric in one cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judgement {
-    /// What the verdict says.
+    /// Kind of the verdict: regressed, improved, unchanged, inconclusive, and so on.
     pub kind: VerdictKind,
-    /// How far the comparison got.
+    /// Stage that the comparison of the metric reached: screen or confirmation.
     pub stage: Stage,
-    /// True where the screen found a change.
+    /// True where the screen found a candidate for a change.
     pub suspected: bool,
-    /// One-sided p of the confirmation, adjusted by Holm.
+    /// One-sided p-value of the confirmation, adjusted by Holm's procedure.
     pub p_adjusted: Option<f64>,
 }
 
-/// Which way a candidate points.
+/// Direction of a suspected change: worse or better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Worse,
@@ -45,7 +46,8 @@ enum Way {
 }
 
 impl Evidence {
-    /// The fit of `pairs`, turned so that above zero is this way; `None` where they are too few.
+    /// Fits `pairs` with the sign turned so that values above zero mean a change in this
+    /// direction; `None` where the pairs are too few.
     fn fit(pairs: &[f64], way: Way, policy: &PolicyFile) -> Option<Fit> {
         if pairs.len() < policy.pairs_min as usize {
             return None;
@@ -57,13 +59,14 @@ impl Evidence {
         })
     }
 
-    /// Nothing smaller is called a change.
+    /// Smallest effect, in log units, that is called a change: the minimum effect or the noise,
+    /// whichever is larger.
     fn threshold(&self) -> f64 {
         self.floor.max(self.noise)
     }
 
-    /// What the screen finds: the effect is as large as the threshold, and chance does not explain
-    /// it.
+    /// Direction of the change that the screen finds: the effect is as large as the threshold, and
+    /// chance does not explain it.
     fn candidate(&self, policy: &PolicyFile) -> Option<Way> {
         [Way::Worse, Way::Better].into_iter().find(|way| {
             Self::fit(&self.screen, *way, policy)
@@ -71,8 +74,9 @@ impl Evidence {
         })
     }
 
-    /// True where two one-sided tests (Schuirmann, 1987) show the effect to be within the metric's
-    /// own floor: the interval of 1 - 2 alpha lies inside it. A noisy machine does not widen that.
+    /// Equivalence test: true where two one-sided tests (Schuirmann, 1987) show that the effect is
+    /// within the metric's minimum effect, that is, the interval of 1 - 2 alpha lies inside it.
+    /// Noise of the machine does not widen that range.
     fn is_unchanged(&self, pairs: &[f64], policy: &PolicyFile) -> bool {
         [Way::Worse, Way::Better].into_iter().all(|way| {
             Self::fit(pairs, way, policy).is_some_and(|fit| fit.p_above(-self.floor) < policy.alpha)
@@ -89,7 +93,7 @@ impl Evidence {
     }
 }
 
-/// Judges everything of one campaign that gates. The answers are in the order of the questions.
+/// Judges all release-blocking metrics of one campaign. Judgements are in the order of `evidence`.
 #[must_use]
 pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     let ways: Vec<Option<Way>> =
@@ -99,7 +103,8 @@ pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     for way in [Way::Worse, Way::Better] {
         let family: Vec<usize> =
             (0..evidence.len()).filter(|index| ways[*index] == Some(way)).collect();
-        // A candidate whose confirmation is missing stays in the family: it may have been one.
+        // A candidate whose confirmation is missing stays in the family: it would have been tested
+        // too.
         let fits: Vec<Option<Fit>> = family
             .iter()
             .map(|index| Evidence::fit(&evidence[*index].confirm, way, policy))
@@ -112,7 +117,7 @@ pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     judged
 }
 
-/// What becomes of a candidate.
+/// Judges a candidate for a change by its confirmation.
 fn candidate(
     evidence: &Evidence,
     way: Way,
@@ -124,7 +129,7 @@ fn candidate(
         let kind = VerdictKind::Inconclusive;
         return Judgement { kind, stage: Stage::Screen, suspected: true, p_adjusted: None };
     };
-    // Half, since an effect that was selected for its size comes out smaller the second time.
+    // Half, because an effect that was selected for its size comes out smaller the second time.
     let confirmed = p_adjusted < policy.alpha && fit.mean >= evidence.threshold() / 2.0;
     let without = evidence.without_change(Stage::Confirm, policy);
     let kind = match (confirmed, way) {
@@ -135,7 +140,7 @@ fn candidate(
     Judgement { kind, stage: Stage::Confirm, suspected: true, p_adjusted: Some(p_adjusted) }
 }
 
-/// Holm's adjusted p, in the order of the given ones.
+/// Returns p-values adjusted by Holm's procedure, in the order of the given ones.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few candidates")]
 pub fn holm(p: &[f64]) -> Vec<f64> {
@@ -205,7 +210,7 @@ mod tests {
         let noisy = Evidence { noise: 0.06, ..of(&WORSE, &WORSE) };
         let judged = judge(&[noisy], &policy::standard().file);
         assert!(!judged[0].suspected && judged[0].kind == VerdictKind::Inconclusive);
-        // Noise keeps changes from being called; it never makes one out to be nothing.
+        // Noise keeps a change from being called, but never turns one into "unchanged".
         let wide = SAME.map(|ratio| ratio * 20.0);
         let noisy = Evidence { noise: 0.06, ..of(&wide, &[]) };
         let judged = judge(&[noisy], &policy::standard().file);
@@ -222,7 +227,7 @@ mod tests {
         let judged = judge(&many, &policy);
         assert!(judged.iter().all(|one| one.kind == VerdictKind::Inconclusive), "{judged:?}");
         assert!(judged[0].p_adjusted > alone[0].p_adjusted);
-        // A candidate whose confirmation was lost counts as one that was asked.
+        // A candidate whose confirmation was lost counts in the family.
         let lost = judge(&[of(&WORSE, &borderline), of(&WORSE, &[])], &policy);
         assert!(lost[0].p_adjusted > alone[0].p_adjusted, "{lost:?}");
     }

@@ -1,5 +1,5 @@
-//! A comparison as Markdown for a pull request: what needs a look first, the rest folded away.
-//! Display only.
+//! Formats a comparison of releases as Markdown for a pull request: notable rows first, the rest
+//! folded. Display only.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use schema::verdict::VerdictKind;
 use super::words::{broad, cells, commits, counts, facts, heads, missing, rows, title, word};
 use crate::table::plain;
 
-/// The first line, by which a comment that is to be replaced is found again.
+/// First line of the comment, by which a comment that is to be replaced is found again.
 pub const MARKER: &str = "<!-- redline diff -->";
 
-/// The comparison as Markdown.
+/// Formats a comparison of releases as a Markdown comment for a pull request.
 #[must_use]
 pub fn markdown(diff: &Diff) -> String {
     // Writing to a string cannot fail.
@@ -40,7 +40,7 @@ pub fn markdown(diff: &Diff) -> String {
     text
 }
 
-/// A table of all that gates and is not simply unchanged or open.
+/// Writes a table of the release-blocking metrics that are neither unchanged nor inconclusive.
 fn notable(text: &mut String, diff: &Diff) {
     let is_notable = |row: &&Row| {
         let plain = [VerdictKind::Unchanged, VerdictKind::Inconclusive];
@@ -63,7 +63,7 @@ fn notable(text: &mut String, diff: &Diff) {
     }
 }
 
-/// Everything of a cell, folded.
+/// Writes everything about a cell, folded.
 fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "<details><summary>{}</summary>\n", name(&title(&cell.cell)));
     for line in facts(cell) {
@@ -79,7 +79,7 @@ fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "Again: {}\n\n</details>\n", code(&cell.command.join(" ")));
 }
 
-/// A table: the first and the last column are words, the others figures.
+/// Writes a Markdown table: the first and last columns are left-aligned words, the others figures.
 fn table(text: &mut String, heads: &[String], lines: &[Vec<String>]) {
     let last = heads.len() - 1;
     let rule = (0..heads.len()).map(|at| if at == 0 || at == last { "---" } else { "---:" });
@@ -91,7 +91,7 @@ fn table(text: &mut String, heads: &[String], lines: &[Vec<String>]) {
     let _ = writeln!(text);
 }
 
-/// Words of a record, which must not become markup.
+/// Escapes text of a record so that it cannot become markup.
 fn name(text: &str) -> String {
     let mut safe = String::new();
     for character in plain(text).chars() {
@@ -108,7 +108,7 @@ fn name(text: &str) -> String {
     safe
 }
 
-/// Words in a code span.
+/// Formats text as a code span.
 fn code(text: &str) -> String {
     format!("`{}`", plain(text).replace('`', "'"))
 }

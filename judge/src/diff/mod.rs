@@ -1,12 +1,12 @@
-//! Compares two releases, cell by cell. The one place where a verdict is made.
+//! Comparison of two releases, cell by cell: the one place where verdicts on releases are made.
 //!
-//! A figure is called better or worse after a screen and a confirmation on fresh launches of
-//! interleaved pairs (docs/METHOD.md), and never from stored figures of different campaigns. A
-//! changed configuration and a new failure are seen in any record.
+//! A figure is called better or worse only after a screen and a confirmation on fresh runs of
+//! interleaved pairs (docs/METHOD.md), never from stored figures of different campaigns. A changed
+//! configuration and a new failure are reported from any record.
 //!
-//! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures to
-//! verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at once),
-//! [`drift`] (a baseline against itself).
+//! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
+//! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at
+//! once), [`drift`] (a baseline against itself).
 
 pub mod broad;
 pub mod campaigns;
@@ -39,36 +39,36 @@ use flags::Differing;
 use judge::Judgement;
 use policy::Standard;
 
-/// Shown where both releases have figures that were not measured side by side.
+/// Remark where both releases have figures that were not measured side by side.
 pub const NOT_INTERLEAVED: &str = "not interleaved: shown, never judged";
 
-/// The metric of failed requests, which has a verdict by policy and not by statistics.
+/// Metric of failed requests, which is judged by policy and not by statistics.
 const FAILURES: &str = "requests_failed";
 
-/// A comparison that cannot be made.
+/// Error of a comparison of releases.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DiffError {
-    /// There is no run of a release.
+    /// A release has no run in the registry.
     #[error("no run of release `{name}`{of}\nhint: the registry has {known}")]
     UnknownRelease {
-        /// Backend as given by the flag, or the tool's default.
+        /// Name of the release as the caller wrote it.
         name: String,
-        /// Of which engine and on which hardware, where that was asked for.
+        /// Filter in words, such as ` of ENGINE on HARDWARE`; empty without a filter.
         of: String,
-        /// Releases that the registry has, with commas between them.
+        /// Releases that the registry has, separated by commas.
         known: String,
     },
-    /// Both sides are one release.
+    /// Baseline and candidate are the same release.
     #[error("`{0}` is compared with itself")]
     Same(String),
 }
 
-/// Which cells are compared; nothing given means all of them.
+/// Filter of a comparison. Without any field set, all cells are compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Those of this engine.
+    /// Id of the engine to compare.
     pub engine: Option<String>,
-    /// Those on this hardware.
+    /// Id of the hardware to compare on.
     pub hardware: Option<String>,
 }
 
@@ -85,10 +85,12 @@ impl Filter {
     }
 }
 
-/// Compares `candidate` with `baseline`; a release may be written with or without its `v`.
+/// Compares `candidate` with `baseline`. Releases may be written with or without their leading
+/// `v`.
 ///
 /// # Errors
-/// A release has no runs within the filter, or both are one.
+///
+/// A release has no runs within the filter, or both names mean one release.
 pub fn diff(
     registry: &Registry,
     baseline: &str,
@@ -140,7 +142,7 @@ pub fn diff(
     })
 }
 
-/// The release as the registry writes it.
+/// Returns the release's name as the registry writes it.
 fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, DiffError> {
     let runs = registry.runs.iter().filter(|run| filter.covers(&run.record));
     let known: BTreeSet<ReleaseKey> =
@@ -154,7 +156,7 @@ fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, D
     Err(DiffError::UnknownRelease { name: name.to_owned(), of: filter.words(), known })
 }
 
-/// Note that accompanies the figures in every output format.
+/// Note about policy and method that every output of a comparison ends with.
 fn note(policy: &Standard) -> String {
     let Standard { file, quoted } = policy;
     format!(
@@ -165,17 +167,17 @@ fn note(policy: &Standard) -> String {
     )
 }
 
-/// A cell that both releases have runs in.
+/// A cell in which both releases have runs.
 struct Compared<'a> {
     cell: Cell,
     runs: CellRuns<'a>,
     campaigns: Vec<String>,
-    /// None where both never ran side by side.
+    /// Pairs that are judged; `None` where both releases never ran side by side.
     pairs: Option<Pairs<'a>>,
-    /// Blocks whose runs are of different machines.
+    /// Number of blocks whose runs were made on different machines.
     torn: usize,
     differing: Differing,
-    /// False where the sides were not asked the same requests.
+    /// False where the two releases were sent different requests.
     same_workload: bool,
 }
 
@@ -184,6 +186,7 @@ impl<'a> Compared<'a> {
         let blocks = cells::blocks(&runs);
         let torn = blocks.values().map(|blocks| blocks.torn).sum();
         let mut paired = blocks;
+        // A campaign all of whose blocks are torn has no pairs, so an older one is judged instead.
         paired.retain(|_, blocks| !blocks.screen.is_empty() || !blocks.confirm.is_empty());
         let campaigns = paired.keys().cloned().collect();
         let newest = paired.into_iter().next_back();
@@ -205,8 +208,8 @@ impl<'a> Compared<'a> {
         Self { cell, runs, campaigns, pairs, torn, differing, same_workload }
     }
 
-    /// The runs behind a figure: those of the pairs where there are any, so that another day's runs
-    /// do not move a mean.
+    /// Returns the runs behind a figure, baseline first: those of the pairs where there are any,
+    /// so that another day's runs do not move a mean.
     fn used(&self, stage: Stage) -> (Vec<&'a RunRecord>, Vec<&'a RunRecord>) {
         match &self.pairs {
             None => (self.runs.baseline.usable(), self.runs.candidate.usable()),
@@ -256,7 +259,7 @@ impl<'a> Compared<'a> {
         remarks
     }
 
-    /// Command line that measures both releases in this cell again.
+    /// Command that measures both releases in this cell again.
     fn command(&self, (baseline, candidate): (&str, &str)) -> Vec<String> {
         let Cell { engine, model, scenario, .. } = &self.cell;
         let scenario = scenario.split('@').next().unwrap_or_default();
@@ -302,7 +305,7 @@ fn judged(
     compared.iter().enumerate().map(of_cell).collect()
 }
 
-/// The row of failures; none when nothing failed on either side.
+/// Row of failed requests; `None` when nothing failed in either release.
 fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
     let (before, after) = (cell.runs.baseline.counts(), cell.runs.candidate.counts());
     let kind = match (before.failed > 0, after.failed > 0) {
@@ -317,7 +320,7 @@ fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
     Some(row(cell, metric, sides, None, (judgement, None)))
 }
 
-/// The row of one metric; none when neither side knows it.
+/// Row of one metric; `None` when neither release has it.
 fn figure(
     cell: &Compared<'_>,
     metric: &'static Metric,
@@ -346,7 +349,7 @@ fn figure(
             let ratios = campaigns::log_ratios(metric, pairs.blocks.of(judgement.stage));
             estimate::paired(&ratios, &policy.file)
         }
-        // An effect alone, of runs that were not made side by side.
+        // Runs that were not made side by side give an effect without an interval.
         None => estimate::unpaired(&values.0, &values.1)
             .map(|effect_pct| Estimate::alone(0, effect_pct)),
     };
@@ -355,7 +358,7 @@ fn figure(
     Some(row(cell, metric, sides, estimate, (judgement, noise)))
 }
 
-/// A verdict that no statistics went into.
+/// Judgement that involves no statistics, for failures and cells without pairs.
 fn estimated(kind: VerdictKind) -> Judgement {
     Judgement { kind, stage: Stage::Estimate, suspected: false, p_adjusted: None }
 }

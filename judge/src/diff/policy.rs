@@ -1,4 +1,4 @@
-//! The policy by which releases are judged, as it was when this program was built.
+//! Policy by which releases are judged, compiled into this program.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,28 @@ use schema::canonical::sha256_of;
 use schema::metric::METRICS;
 use schema::policy::{PolicyFile, parse};
 
-/// The file; its stem is the policy's id.
+/// Text of the policy file; its stem is the policy's id.
 const FILE: &str = include_str!("../../../suite/policies/release.toml");
 const ID: &str = "release";
 
-/// A policy and how it is quoted.
+/// A policy and the citation of it that records store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standard {
-    /// Its numbers.
+    /// Numbers of the policy: pairs, error rates, confidence.
     pub file: PolicyFile,
-    /// Its hash covers the floors of all metrics too.
+    /// Citation of the policy. Its hash also covers the minimum effects of all metrics.
     pub quoted: Policy,
 }
 
-/// The policy that judges.
+/// Returns the policy by which releases are judged.
 ///
 /// # Panics
-/// Never: a test reads the file.
+///
+/// Never: a test parses the file.
 #[must_use]
 pub fn standard() -> Standard {
     let file = parse(FILE).expect("the policy of this source tree is read by its tests");
+    // Minimum effects decide verdicts, so a change of one must change the hash.
     let floors: BTreeMap<&str, f64> =
         METRICS.iter().map(|metric| (metric.name, metric.floor_pct)).collect();
     let sha256 = sha256_of(&(&file, floors)).expect("numbers of a policy are finite");
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    /// A changed number or floor is another revision: campaigns cite this one.
+    /// A changed number or minimum effect makes another revision: campaigns cite this one.
     #[test]
     fn the_numbers_of_a_revision_never_change() {
         let Standard { file, quoted } = standard();

@@ -1,4 +1,4 @@
-//! What a comparison says, and what it must never say.
+//! Tests of comparisons of releases: verdicts that must be given, and verdicts that must never be.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ fn registry(runs: Vec<RunRecord>) -> Registry {
     Registry { runs: runs.into_iter().map(stored).collect(), ..Registry::default() }
 }
 
-/// `pairs` blocks of one campaign, from number `first`; the candidate has `speed` times the speed
-/// of the baseline.
+/// Returns `pairs` blocks of one campaign, numbered from `first`; the candidate has `speed` times
+/// the speed of the baseline.
 fn blocks(first: u32, pairs: u32, speed: f64, stage: Option<Stage>) -> Vec<RunRecord> {
     let mut runs = Vec::new();
     for block in first..first + pairs {
@@ -29,7 +29,7 @@ fn blocks(first: u32, pairs: u32, speed: f64, stage: Option<Stage>) -> Vec<RunRe
         }
         for (position, release) in releases.into_iter().enumerate() {
             let serial = u64::from(block) * 2 + position as u64 + 1;
-            // A machine whose speed wanders by up to 2 %, alike for both of a pair.
+            // The machine's speed wanders by up to 2 %, in the same way for both runs of a pair.
             let drift = 1.0 + 0.01 * f64::from(block % 3);
             let own = 1.0 + 0.002 * ((serial * 7) % 5) as f64;
             let factor = if release == "v0.9.2" { speed } else { 1.0 };
@@ -52,14 +52,14 @@ fn interleaved(pairs: u32, speed: f64) -> Vec<RunRecord> {
     blocks(0, pairs, speed, None)
 }
 
-/// A screen of 5 pairs and a confirmation of 8, each with a speed of its own.
+/// Returns a screen of 5 pairs and a confirmation of 8, each stage with a speed of its own.
 fn two_stages(screen: f64, confirm: f64) -> Vec<RunRecord> {
     let mut runs = interleaved(5, screen);
     runs.extend(blocks(5, 8, confirm, Some(Stage::Confirm)));
     runs
 }
 
-/// The same runs, each in a campaign of its own.
+/// Moves every run to a campaign of its own, so that none are interleaved.
 fn scattered(pairs: u32, speed: f64) -> Vec<RunRecord> {
     let mut runs = interleaved(pairs, speed);
     for (index, run) in runs.iter_mut().enumerate() {
@@ -105,7 +105,8 @@ fn two_stages_that_agree_make_a_verdict() {
         assert_eq!(row.verdict.verdict, kind, "{screen} then {confirm}: {row:?}");
         assert_eq!(diff.exit(), exit, "{screen} then {confirm}");
         if row.verdict.suspected {
-            // What was selected for its size is estimated anew.
+            // The confirmation estimates the effect again, without the bias of a candidate
+            // selected for its size.
             assert_eq!((row.verdict.stage, row.verdict.pairs), (Stage::Confirm, 8));
             assert_eq!(row.baseline.unwrap().n, 8);
             assert!(row.verdict.p_adjusted.is_some());
@@ -118,7 +119,7 @@ fn a_shift_that_no_cell_can_prove_shows_over_all_of_them() {
     let cells = |count: u32| -> Vec<RunRecord> {
         let cell = |index: u32| {
             let scenario = format!("ladder-lite-c{}", 1 << index);
-            // A tenth of a percent apart, around a loss of 1.5 %.
+            // Cells differ by a tenth of a percent, around a loss of 1.5 %.
             let runs = blocks(index * 10, 5, 0.985 + 0.001 * f64::from(index % 3), None);
             runs.into_iter().map(move |mut run| {
                 run.scenario.id.clone_from(&scenario);
@@ -198,7 +199,7 @@ fn what_only_informs_is_never_judged() {
 fn noise_is_what_a_release_shows_against_itself() {
     let diff = compare_all(interleaved(5, 0.9));
     let noise = &diff.noise_pct[&campaign_id(9)];
-    // Neighbours differ by drift and by up to 0.8 % of their own, never by the change itself.
+    // Neighboring runs differ by drift and by up to 0.8 % of noise, never by the change itself.
     let width = noise["output_tokens_per_s"];
     assert!((0.5..3.0).contains(&width), "{noise:?}");
     assert_eq!(noise["rss_bytes_max"], 0.0);
@@ -283,7 +284,7 @@ fn a_flag_that_was_asked_for_is_named_and_nothing_is_credited_to_the_engine() {
     assert_eq!(diff.exit(), Exit::Inconclusive);
 }
 
-/// A release that moved defaults, one of which names the configuration.
+/// A release that moved two defaults; the configuration's name contains one of them.
 #[test]
 fn a_default_that_the_release_moved_is_named_and_judged() {
     for (speed, kind, exit) in

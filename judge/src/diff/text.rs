@@ -1,4 +1,4 @@
-//! A comparison as text for a terminal. Display only.
+//! Prints a comparison of releases as text for a terminal. Display only.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::words::{broad, cells, commits, counts, facts, heads, missing, rows, t
 use crate::table::columns;
 use crate::table::plain;
 
-/// The comparison as tables in columns.
+/// Formats the comparison as tables in columns.
 #[must_use]
 pub fn text(diff: &Diff) -> String {
     // Writing to a string cannot fail.

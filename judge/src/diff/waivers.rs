@@ -1,11 +1,10 @@
-//! Waivers: verdicts that would fail a release and were accepted for a while.
+//! Waivers of a comparison: regressions that were accepted for a while.
 
 use schema::comparison::Diff;
 
 use crate::records::Registry;
 
-/// Notes beside each verdict that fails the waiver that accepts it at `unix_s`, in seconds since
-/// 1970.
+/// Adds to each failing verdict the waiver that accepts it at `unix_s` (seconds since 1970).
 pub fn apply(diff: &mut Diff, registry: &Registry, unix_s: i64) {
     let release = diff.candidate.clone();
     for row in diff.cells.iter_mut().flat_map(|cell| &mut cell.rows) {

@@ -1,20 +1,20 @@
-//! The words of a comparison that all its outputs share. Display only.
+//! Wording of a comparison that its text and Markdown outputs share. Display only.
 
 use schema::comparison::{Broad, CellDiff, Commits, Diff, FlagChange, Row, Summary};
 use schema::metric::Unit;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
-/// Most commits that are listed.
+/// Largest number of commits that are listed.
 pub const COMMITS_SHOWN: usize = 12;
 
-/// `redline on HARDWARE: model, configuration, scenario`.
+/// Title of a cell: `redline on HARDWARE: model, configuration, scenario`.
 #[must_use]
 pub fn title(cell: &Cell) -> String {
     let Cell { engine, hardware, model, config, scenario } = cell;
     format!("{engine} on {hardware}: {model}, {config}, {scenario}")
 }
 
-/// `1 regressed, 3 unchanged` of what gates, the worst first.
+/// Counts of verdicts on release-blocking metrics, worst first: `1 regressed, 3 unchanged`.
 #[must_use]
 pub fn counts(diff: &Diff) -> String {
     let kinds = [
@@ -38,7 +38,8 @@ pub fn counts(diff: &Diff) -> String {
     if counts.is_empty() { "nothing was compared".to_owned() } else { counts.join(", ") }
 }
 
-/// What each metric that gates did over all cells of a machine, a line for each.
+/// Sentences about the shift of each release-blocking metric over all cells of a machine, one per
+/// metric.
 #[must_use]
 pub fn broad(diff: &Diff) -> Vec<String> {
     let line = |shift: &Broad| {
@@ -52,7 +53,7 @@ pub fn broad(diff: &Diff) -> Vec<String> {
     diff.broad.iter().map(line).collect()
 }
 
-/// What is to be known of a cell before its figures are read.
+/// Sentences about a cell that belong before its figures: pairs, remarks, changed flags.
 #[must_use]
 pub fn facts(cell: &CellDiff) -> Vec<String> {
     let most = |stage| {
@@ -78,13 +79,13 @@ pub fn facts(cell: &CellDiff) -> Vec<String> {
     facts
 }
 
-/// `1 pair`, `5 pairs`.
+/// Formats a count with its noun: `1 pair`, `5 pairs`.
 #[must_use]
 pub fn plural(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-/// What could not be compared.
+/// Sentences about what could not be compared.
 #[must_use]
 pub fn missing(diff: &Diff) -> Vec<String> {
     let mut lines = Vec::new();
@@ -101,7 +102,7 @@ pub fn missing(diff: &Diff) -> Vec<String> {
     lines
 }
 
-/// The commits between the releases: a sentence, and a line for each of the newest.
+/// Formats the commits between the releases: a sentence, then id and subject of the newest ones.
 #[must_use]
 pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
     let short = |id: &str| id.chars().take(10).collect::<String>();
@@ -116,7 +117,7 @@ pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
     (format!("{count} to the engine in {range}{listed}:"), lines)
 }
 
-/// The heads of a cell's table.
+/// Column heads of a cell's table.
 #[must_use]
 pub fn heads(diff: &Diff) -> [String; 8] {
     let (baseline, candidate) = (diff.baseline.as_str(), diff.candidate.as_str());
@@ -124,7 +125,7 @@ pub fn heads(diff: &Diff) -> [String; 8] {
         .map(str::to_owned)
 }
 
-/// The cells of a row of it.
+/// Cells of one row of a comparison table, in the order of [`heads`].
 #[must_use]
 pub fn cells(row: &Row) -> [String; 8] {
     let verdict = &row.verdict;
@@ -140,14 +141,14 @@ pub fn cells(row: &Row) -> [String; 8] {
     ]
 }
 
-/// The rows of a cell, those that gate first.
+/// Rows of a cell, release-blocking metrics first.
 #[must_use]
 pub fn rows(cell: &CellDiff) -> Vec<&Row> {
     let (gating, informing): (Vec<&Row>, Vec<&Row>) = cell.rows.iter().partition(|row| row.gates);
     [gating, informing].concat()
 }
 
-/// The verdict with what qualifies it.
+/// Verdict as a word, with its qualification: waived, suspected or not reproduced.
 #[must_use]
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
@@ -164,19 +165,19 @@ pub fn word(row: &Row) -> String {
     }
 }
 
-/// `-5.2 %`.
+/// Formats a percentage with its sign: `-5.2 %`.
 #[must_use]
 pub fn percent(value: f64) -> String {
     format!("{value:+.1} %")
 }
 
-/// `-5.9 to -4.6 %`.
+/// Formats an interval in percent: `-5.9 to -4.6 %`.
 #[must_use]
 pub fn interval((low, high): (f64, f64)) -> String {
     format!("{low:+.1} to {high:+.1} %")
 }
 
-/// Mean with its spread: `1316.8/s (CV 0.4 %, n 5)`.
+/// Formats a mean with its spread: `1316.8/s (CV 0.4 %, n 5)`.
 #[must_use]
 pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
     let Some(summary) = summary else { return "-".to_owned() };
@@ -187,7 +188,7 @@ pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
     }
 }
 
-/// A value in the unit that people read.
+/// Formats a value with the unit that people read: rates per second, times scaled to s, ms or us.
 #[must_use]
 pub fn value(value: f64, unit: Unit) -> String {
     match unit {

@@ -1,4 +1,4 @@
-//! One candidate beside its reference, and what is known of it after some rounds.
+//! One candidate of a lab beside its reference, and the evidence about it after some rounds.
 
 use std::collections::BTreeMap;
 
@@ -11,71 +11,73 @@ use super::outcome::{Failure, Outcomes};
 use super::score::{Effect, Score};
 use crate::summary;
 
-/// What a stage found of a candidate.
+/// Finding of a lab stage about a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "found", rename_all = "kebab-case")]
 pub enum Found {
-    /// Better than its reference by the metric's floor at least, and not by chance.
+    /// Better than the reference by at least the metric's minimum effect, and not by chance.
     Gain,
-    /// No better than its reference by the metric's floor.
+    /// Shown not to be better than the reference by the metric's minimum effect.
     NoGain,
-    /// In the worse half of those of which nothing was known yet.
+    /// In the worse half of the candidates that were undecided, so not run again.
     Dropped,
-    /// Its launches differ too much to say.
+    /// The runs differ too much for a decision.
     Undecided,
-    /// One of its launches has no figure.
+    /// One of the candidate's runs has no figure.
     Failed(Failure),
-    /// The median of a bounded metric under a profile.
+    /// The median of a bounded metric breaks its bound under one profile.
     OutOfBounds {
-        /// Name of the metric that is bounded.
+        /// Name of the metric whose bound is broken.
         metric: String,
-        /// Id of the scenario.
+        /// Id of the scenario (profile) under which the bound is broken.
         profile: String,
-        /// In the metric's unit.
+        /// Median of the bounded metric, in the metric's unit.
         median: f64,
     },
-    /// Nothing was launched, or nothing to compare it with was measured.
+    /// The candidate was not run, or its reference was not measured.
     NotExplored {
-        /// In words.
+        /// Reason why the candidate was not explored, as a sentence.
         reason: String,
     },
 }
 
-/// A line of a lab: a candidate in a stage.
+/// Result of one candidate in one stage of a lab.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The stage.
+    /// Stage of the lab that the result belongs to.
     pub stage: LabStage,
-    /// The candidate.
+    /// Candidate that the result is about.
     pub candidate: Candidate,
-    /// Over all profiles, against the first candidate of its rounds.
+    /// Effect over all profiles, against the reference (the first candidate of the stage's
+    /// rounds).
     pub effect: Option<Effect>,
-    /// Under each profile.
+    /// Effect under each profile, in the order of the lab's profiles.
     pub profiles: Vec<Option<Effect>>,
-    /// Verdict on this metric of this cell.
+    /// Finding of the stage about the candidate.
     #[serde(flatten)]
     pub found: Found,
 }
 
-/// A candidate of which more is to be known.
+/// A candidate under exploration and the evidence about it so far.
 #[derive(Debug, Clone)]
 pub struct Arm {
     pub candidate: Candidate,
     pub score: Score,
-    /// None while nothing is decided.
+    /// Finding about the candidate; `None` while undecided.
     pub found: Option<Found>,
-    /// Bounded metrics: under each profile, all launches.
+    /// Values of each bounded metric by metric name: outer index is the profile, inner index the
+    /// run.
     bounded: BTreeMap<String, Vec<Vec<f64>>>,
 }
 
-/// What every decision on an arm needs.
+/// Inputs that every decision about a candidate shares: objective, profiles, policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
     pub objective: &'a Objective,
     pub profiles: &'a [String],
     pub policy: &'a PolicyFile,
     pub better: Better,
-    /// Smallest effect, in log units, that is called a gain.
+    /// Minimum effect, in log units, that is called a gain.
     pub floor: f64,
 }
 
@@ -85,16 +87,19 @@ impl Arm {
         Self { candidate, score: Score::default(), found: None, bounded: BTreeMap::new() }
     }
 
-    /// Takes what a round found beside its reference, and decides where that suffices.
+    /// Adds the outcomes of one round, measured beside those of the reference, and decides the
+    /// candidate where the evidence suffices.
     pub fn take(&mut self, outcomes: &Outcomes, reference: &Outcomes, rules: &Rules<'_>) {
         self.found = if let Some(failure) = outcomes.failure() {
             Some(Found::Failed(failure.clone()))
+        // Without a reference no ratio exists, which says nothing about the candidate.
         } else if let Some(failure) = reference.failure() {
             let reason = format!("the reference failed: {}", failure.reason);
             Some(Found::NotExplored { reason })
         } else {
             self.score.add(outcomes, reference, rules.better);
             self.remember(outcomes, rules);
+            // Bounds first: a candidate that breaks one cannot be recommended, however fast it is.
             self.out_of_bounds(rules).or_else(|| self.decided(rules))
         };
     }
@@ -110,7 +115,8 @@ impl Arm {
         }
     }
 
-    /// The first bound that a median does not keep. A metric that no launch measured keeps none.
+    /// Returns the first bound that a median breaks. A metric that no run measured breaks its
+    /// bound (its median is NaN).
     fn out_of_bounds(&self, rules: &Rules<'_>) -> Option<Found> {
         for (metric, limit) in &rules.objective.bounds {
             let better = by_name(metric).map_or(Better::Lower, |metric| metric.better);
@@ -140,13 +146,13 @@ impl Arm {
         }
     }
 
-    /// Mean log ratio; lowest where there is none.
+    /// Mean log ratio over the reference; negative infinity where there is none.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.score.fit().map_or(f64::NEG_INFINITY, |fit| fit.mean)
     }
 
-    /// The arm as a line, with what is left open called so.
+    /// Returns the candidate's result in `stage`; an open candidate is reported as undecided.
     #[must_use]
     pub fn row(&self, stage: LabStage, policy: &PolicyFile) -> Row {
         Row {
@@ -159,8 +165,8 @@ impl Arm {
     }
 }
 
-/// Successive halving (Jamieson and Talwalkar, 2016) over repeats: of the arms of which nothing is
-/// decided, the worse half is not launched again.
+/// Successive halving (Jamieson and Talwalkar, 2016) over repeats: drops the worse half of the
+/// undecided candidates, so that the budget goes to the promising ones.
 pub fn halve(arms: &mut [Arm]) {
     let mut open: Vec<&mut Arm> = arms.iter_mut().filter(|arm| arm.found.is_none()).collect();
     open.sort_by(|a, b| b.mean().total_cmp(&a.mean()));

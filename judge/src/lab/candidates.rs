@@ -1,15 +1,16 @@
-//! Which candidates a stage has.
+//! Candidates of each stage of a lab: single options, combinations and pairs of options that
+//! helped.
 
 use std::collections::BTreeMap;
 
 use schema::lab::{Axis, Candidate, LabFile};
 
-/// The axes of an engine.
+/// Axes (sets of mutually exclusive options) that the lab's file gives to an engine.
 fn axes(lab: &LabFile, engine: usize) -> impl Iterator<Item = &Axis> {
     lab.axes.iter().filter(move |axis| axis.engine == lab.engines[engine].id)
 }
 
-/// Each option of `engine` alone, in the order of the file.
+/// Returns one candidate for each option of `engine`, in the order of the lab's file.
 pub fn alone(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     let with = |axis: &Axis| {
         let name = axis.name.clone();
@@ -21,7 +22,7 @@ pub fn alone(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     axes(lab, engine).flat_map(with).map(|options| Candidate { engine, options }).collect()
 }
 
-/// Every combination of options of `engine` but the one of none.
+/// Returns every combination of options of `engine`, except the one without any option.
 pub fn grid(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     let mut all = vec![LabFile::plain(engine)];
     for axis in axes(lab, engine) {
@@ -36,11 +37,12 @@ pub fn grid(lab: &LabFile, engine: usize) -> Vec<Candidate> {
             .collect();
         all.extend(more);
     }
+    // The first has no option: it is the reference of the stage.
     all.split_off(1)
 }
 
-/// Pairs of candidates of one option each that exclude each other in no axis, and the first of each
-/// axis together. `helped` has the best first.
+/// Combines candidates of one option each: all pairs whose options lie on different axes, and the
+/// first (best) option of each axis together. `helped` lists the best candidate first.
 pub fn together(helped: &[Candidate]) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for (index, first) in helped.iter().enumerate() {
@@ -55,13 +57,14 @@ pub fn together(helped: &[Candidate]) -> Vec<Candidate> {
     for next in helped {
         all = joined(&all, next).unwrap_or(all);
     }
+    // With two axes the best of both is already among the pairs.
     if all.options.len() > 2 {
         found.push(all);
     }
     found
 }
 
-/// Both; none where they set the same axis.
+/// Unites the options of two candidates; `None` where both set the same axis.
 fn joined(first: &Candidate, second: &Candidate) -> Option<Candidate> {
     if second.options.keys().any(|axis| first.options.contains_key(axis)) {
         return None;

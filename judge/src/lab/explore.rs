@@ -1,4 +1,5 @@
-//! From a lab's file to its conclusion: which rounds are launched, who drops out, who is confirmed.
+//! Exploration of a lab: from its file to its conclusion. Decides which rounds are run, which
+//! candidates drop out, and which are confirmed.
 
 use schema::lab::{Candidate, Combine, LabFile, LabStage, Round};
 use schema::metric::{Better, by_name};
@@ -11,50 +12,52 @@ use super::outcome::Outcomes;
 use crate::diff::estimate::log_of;
 use crate::diff::judge::holm;
 
-/// Baseline, best and runner-up.
+/// Number of configurations in the last round: the baseline, the best and the runner-up.
 pub(super) const FINALISTS: usize = 3;
 
-/// What a lab found.
+/// Conclusion of a lab: its recommendation and the evidence for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// The baseline where nothing was confirmed to be better; none where it does not keep the
-    /// bounds, or failed, and nothing else was confirmed.
+    /// Candidate that is recommended: the best confirmed one, else the baseline. `None` where the
+    /// baseline failed or breaks a bound, and nothing else was confirmed.
     pub recommended: Option<Candidate>,
-    /// What the last stage found of the best and the runner-up, against the baseline.
+    /// Results of the confirmation stage for the best candidate and the runner-up, against the
+    /// baseline.
     pub confirmed: Vec<Confirmed>,
-    /// Every candidate in every stage before that.
+    /// Results of every candidate in every stage before the confirmation.
     pub rows: Vec<Row>,
-    /// Maximum number of runs that the lab may start.
+    /// Number of runs that the lab took.
     pub runs: u32,
 }
 
-/// A candidate on fresh launches.
+/// Result of a candidate in the confirmation stage, on fresh server starts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Confirmed {
-    /// What is said of it there.
+    /// Effect and finding of the candidate in the confirmation stage.
     #[serde(flatten)]
     pub row: Row,
-    /// One-sided p of no gain, adjusted by Holm.
+    /// One-sided p-value of "no gain", adjusted by Holm's procedure.
     pub p_adjusted: f64,
-    /// Its gain is no less than the floor, and not by chance.
+    /// True when the gain is confirmed: at least half the minimum effect, and not explained by
+    /// chance. Where the baseline breaks a bound, any gain counts.
     pub is_gain: bool,
 }
 
-/// A budget after which nothing could be said.
+/// Error: the budget of a lab is too small for any conclusion.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "a budget of {runs_max} launches concludes nothing: {least} judge every option once and confirm two\n\
      hint: allow {least}, or leave out options or profiles"
 )]
 pub struct LabTooSmall {
-    /// Launches that are allowed.
+    /// Number of runs that the budget allows.
     pub runs_max: u32,
-    /// Launches that would do.
+    /// Smallest number of runs that would suffice.
     pub least: u32,
 }
 
-/// The fewest launches after which a lab can conclude anything: every engine and every option of the
-/// one with most of them is judged once, and two are confirmed.
+/// Smallest number of runs after which a lab can conclude anything: every engine, and every option
+/// of the engine with the most options, is judged once, and two candidates are confirmed.
 #[must_use]
 pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     let profiles = count(lab.profiles.len());
@@ -67,11 +70,13 @@ pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     screens.saturating_mul(policy.pairs_min).saturating_add(finals).saturating_mul(profiles)
 }
 
+/// Converts a number of items to `u32`, saturating.
 pub(super) fn count(items: usize) -> u32 {
     u32::try_from(items).unwrap_or(u32::MAX)
 }
 
-/// What an engine's options are tried as, at first.
+/// Candidates of the first stage of an engine's options: each option alone, or all combinations,
+/// as the lab's `combine` says.
 pub(super) fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     match lab.combine {
         Combine::OneAtATime | Combine::Staged => alone(lab, engine),
@@ -79,11 +84,13 @@ pub(super) fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     }
 }
 
-/// Explores within `runs_max` launches. `measure` gives the outcomes of a round's candidates, in
-/// their order; the same outcomes give the same rounds and the same conclusion.
+/// Explores a lab within `runs_max` runs. `measure` returns the outcomes of a round's candidates,
+/// in their order. The exploration is deterministic: the same outcomes lead to the same rounds and
+/// the same conclusion, so that a lab can be replayed from its records.
 ///
 /// # Errors
-/// As `measure`, at once.
+///
+/// The first error of `measure`.
 pub fn explore<E>(
     lab: &LabFile,
     policy: &PolicyFile,
@@ -110,30 +117,34 @@ pub fn explore<E>(
 struct Exploration<'a, M> {
     lab: &'a LabFile,
     rules: Rules<'a>,
-    /// Launches that may still be made.
+    /// Number of runs that the budget still allows.
     left: u32,
     runs: u32,
-    /// Number of the next block.
+    /// Number of the next block; blocks are counted over the whole lab.
     block: u32,
-    /// The first engine by its own flags, beside itself: what it keeps and whether it runs.
+    /// First engine with its default flags, measured beside itself: shows whether it runs and
+    /// whether it meets the bounds.
     baseline: Arm,
     rows: Vec<Row>,
     measure: M,
 }
 
 impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
-    /// The engine that is best by its own flags.
+    /// Returns the index of the engine that is best with its own default flags.
     fn engines(&mut self) -> Result<usize, E> {
         let others = (1..self.lab.engines.len()).map(LabFile::plain).collect();
         let arms = self.screen(LabStage::Engines, &LabFile::plain(0), others)?;
         Ok(best(&arms).map_or(0, |arm| arm.candidate.engine))
     }
 
-    /// What may be recommended of an engine, beside the engine by its own flags.
+    /// Screens the options of `engine` against its default flags and returns all candidates with
+    /// what was found.
     fn options(&mut self, engine: usize) -> Result<Vec<Arm>, E> {
         let reference = LabFile::plain(engine);
         let candidates = first_candidates(self.lab, engine);
         let mut arms = self.screen(LabStage::Options, &reference, candidates)?;
+        // Options that did not help alone are not combined: trying every pair would cost too many
+        // runs.
         if self.lab.combine == Combine::Staged {
             let mut helped: Vec<&Arm> = arms.iter().filter(|arm| is_gain(arm)).collect();
             helped.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
@@ -144,7 +155,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(arms)
     }
 
-    /// Launches candidates beside a reference until something is known of each, or they drop out.
+    /// Runs candidates beside a reference until each is decided or has dropped out.
     fn screen(
         &mut self,
         stage: LabStage,
@@ -163,6 +174,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
             if open.is_empty() || more == 0 {
                 continue;
             }
+            // The confirmation round is reserved: without it the lab could not recommend anything.
             if !self.may_launch(asked.len(), more) {
                 if done == 0 {
                     let reason = "the budget was spent before".to_owned();
@@ -172,6 +184,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
                 }
                 break;
             }
+            // The reference is launched again in every round: ratios are taken within a round
+            // only.
             let found = self.round(stage, asked, more)?;
             for (index, outcomes) in open.into_iter().zip(&found[1..]) {
                 arms[index].take(outcomes, &found[0], &self.rules);
@@ -183,7 +197,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(arms)
     }
 
-    /// Whether a round leaves enough for the last one.
+    /// True when a round leaves enough of the budget for the confirmation round.
     fn may_launch(&self, candidates: usize, repeats: u32) -> bool {
         let finals = self.launches(FINALISTS, self.rules.policy.confirm_pairs);
         self.launches(candidates, repeats).saturating_add(finals) <= self.left
@@ -205,15 +219,19 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         self.left = self.left.saturating_sub(launches);
         self.runs += launches;
         let found = (self.measure)(&round)?;
+        // Beside itself the baseline gains nothing, but shows whether it runs and meets the
+        // bounds.
         if round.candidates[0] == self.baseline.candidate && !is_unfit(&self.baseline) {
             self.baseline.take(&found[0], &found[0], &self.rules);
         }
         Ok(found)
     }
 
-    /// Launches the best anew beside the baseline, and recommends.
+    /// Runs the finalists again beside the baseline, and recommends. Selection favors lucky
+    /// candidates, hence the fresh runs.
     fn conclude(mut self, engine: usize, pool: Vec<Arm>) -> Result<Conclusion, E> {
         let mut finalists = finalists(pool, self.least(), self.rules.floor);
+        // The best engine competes with its default flags too, unless it is the baseline itself.
         if engine != 0 && finalists.len() < FINALISTS - 1 {
             finalists.push(LabFile::plain(engine));
         }
@@ -230,14 +248,16 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         for (arm, outcomes) in arms.iter_mut().zip(&found[1..]) {
             arm.take(outcomes, &found[0], &self.rules);
         }
-        // Half, since an effect that was selected for its size comes out smaller.
+        // Half, because an effect that was selected for its size comes out smaller when it is
+        // measured again.
         let confirmed = confirmed(&arms, &self.rules, self.least() / 2.0);
         let recommended = recommended(&arms, &confirmed, self.rules.floor)
             .or_else(|| (!is_unfit(&self.baseline)).then_some(baseline));
         Ok(Conclusion { recommended, confirmed, rows: self.rows, runs: self.runs })
     }
 
-    /// The smallest gain that is worth confirming: any, where the baseline does not keep the bounds.
+    /// Smallest gain, in log units, that is worth confirming. Any gain is, where the baseline
+    /// breaks the bounds.
     fn least(&self) -> f64 {
         match self.baseline.found {
             Some(Found::OutOfBounds { .. }) => f64::NEG_INFINITY,
@@ -246,7 +266,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
     }
 }
 
-/// Whether it failed or does not keep the bounds.
+/// True for a candidate that failed or breaks a bound.
 fn is_unfit(arm: &Arm) -> bool {
     matches!(arm.found, Some(Found::Failed(_) | Found::OutOfBounds { .. }))
 }
@@ -255,16 +275,18 @@ fn is_gain(arm: &Arm) -> bool {
     arm.found == Some(Found::Gain)
 }
 
-/// The arm with the highest gain.
+/// Returns the candidate with the highest gain, if any gained.
 fn best(arms: &[Arm]) -> Option<&Arm> {
     arms.iter().filter(|arm| is_gain(arm)).max_by(|a, b| a.mean().total_cmp(&b.mean()))
 }
 
-/// The best and the runner-up of what is worth confirming: measured within the bounds, and better by
-/// `least`. Of those that are as good as the best, by half the floor, the one of fewest options.
+/// Selects the best candidate and the runner-up among those that meet the bounds and are better by
+/// at least `least` (log units). Among candidates within half the minimum effect of the best, the
+/// one with the fewest options wins.
 fn finalists(mut pool: Vec<Arm>, least: f64, floor: f64) -> Vec<Candidate> {
     pool.retain(|arm| {
         let is_open =
+            // A dropped candidate may be a finalist: it was dropped for its rank, not refuted.
             matches!(arm.found, None | Some(Found::Gain | Found::NoGain | Found::Dropped));
         is_open && arm.mean() >= least && arm.mean().is_finite()
     });
@@ -277,8 +299,9 @@ fn finalists(mut pool: Vec<Arm>, least: f64, floor: f64) -> Vec<Candidate> {
     std::iter::once(first.candidate).chain(others).take(FINALISTS - 1).collect()
 }
 
-/// What of the last round stands: gains by `least` that chance does not explain. Where any is enough,
-/// the bounds alone decide.
+/// Judges the candidates of the confirmation round. A gain must reach `least` (log units) and not
+/// be explained by chance. Where any gain is enough (`least` is infinite), the bounds alone
+/// decide.
 fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
     let policy = rules.policy;
     let p: Vec<f64> =
@@ -294,7 +317,8 @@ fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
         .collect()
 }
 
-/// The best of what was confirmed; the first unless another is better by half the floor.
+/// Returns the best confirmed candidate. The first finalist wins unless another is better by at
+/// least half the minimum effect.
 fn recommended(arms: &[Arm], confirmed: &[Confirmed], floor: f64) -> Option<Candidate> {
     let mut stands: Vec<&Arm> =
         arms.iter().zip(confirmed).filter(|(_, found)| found.is_gain).map(|(arm, _)| arm).collect();

@@ -1,5 +1,6 @@
-//! A lab: options of a server against its baseline, round by round, until one configuration can be
-//! recommended. Pure: rounds are launched by somebody else, or were launched long ago.
+//! Labs: compare the options of a server with its baseline, round by round, until one
+//! configuration can be recommended. Pure: the runs of a round are made elsewhere, or are read
+//! from records.
 
 mod arm;
 mod candidates;

@@ -1,38 +1,40 @@
-//! What the launches of one candidate in one round came to.
+//! Outcomes of the runs of one lab candidate in one round.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// One launch.
+/// Outcome of one run of a lab.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Launch {
-    /// The objective's metric, above zero, and those that the objective bounds.
+    /// The run has a figure above zero for the objective's metric, and figures for the bounded
+    /// metrics.
     Measured {
-        /// In the metric's unit.
+        /// Value of the objective's metric, in the metric's unit.
         value: f64,
-        /// Names of metrics to their figures, in their units.
+        /// Values of the bounded metrics by metric name, in each metric's unit.
         bounded: BTreeMap<String, f64>,
     },
-    /// It has none.
+    /// The run has no usable figure.
     Failed(Failure),
 }
 
-/// Why a launch has no figure that stands beside others.
+/// Reason why a run of a lab has no figure that can be compared.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Failure {
-    /// In words.
+    /// Cause of the failure, as a sentence.
     pub reason: String,
-    /// Share of the requests that were answered.
+    /// Share of the planned requests that were answered, 0 to 1.
     pub survived: Option<f64>,
 }
 
-/// The launches under each profile, repeat by repeat. After a failure there may be none.
+/// Runs of a candidate in a round: outer index is the profile, inner index the repeat. After a
+/// failure the remaining runs may be missing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcomes(pub Vec<Vec<Launch>>);
 
 impl Outcomes {
-    /// The first launch that failed, of the profiles in their order.
+    /// Returns the first failed run, searching the profiles in their order.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.0.iter().flatten().find_map(|launch| match launch {
@@ -41,7 +43,7 @@ impl Outcomes {
         })
     }
 
-    /// The objective's metric under each profile.
+    /// Values of the objective's metric: outer index is the profile, inner index the repeat.
     #[must_use]
     pub fn figures(&self) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {
@@ -50,7 +52,7 @@ impl Outcomes {
         })
     }
 
-    /// A bounded metric under each profile.
+    /// Values of a bounded metric: outer index is the profile, inner index the repeat.
     #[must_use]
     pub fn bounded(&self, metric: &str) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {

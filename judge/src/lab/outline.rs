@@ -1,4 +1,4 @@
-//! What a lab may come to, from its file alone: how few launches and rounds, and how many.
+//! Cost estimate of a lab from its file alone: least and largest number of runs and rounds.
 
 use schema::campaign::Policy;
 use schema::lab::{Combine, LabFile, LabOutline};
@@ -7,7 +7,8 @@ use schema::policy::PolicyFile;
 use super::candidates::together;
 use super::explore::{FINALISTS, count, first_candidates, runs_min};
 
-/// Launches of one screen under one profile, and its rounds.
+/// Least and largest number of runs of one screen under one profile, and its largest number of
+/// rounds.
 #[derive(Debug, Clone, Copy)]
 struct Screen {
     runs_least: u32,
@@ -15,7 +16,8 @@ struct Screen {
     rounds_most: u32,
 }
 
-/// What a lab may come to. `quoted` is how campaigns cite `policy`.
+/// Estimates how many runs and rounds a lab may take. `quoted` is the citation (id, revision,
+/// hash) of `policy` that campaigns record.
 #[must_use]
 pub fn outline(lab: &LabFile, policy: &PolicyFile, quoted: &Policy) -> LabOutline {
     let options = (0..lab.engines.len()).map(|engine| first_candidates(lab, engine));
@@ -39,7 +41,8 @@ pub fn outline(lab: &LabFile, policy: &PolicyFile, quoted: &Policy) -> LabOutlin
     }
 }
 
-/// A screen of so many candidates beside their reference; none of nobody.
+/// Cost of screening `candidates` candidates beside one reference; `None` without candidates. At
+/// worst, successive halving drops half of them after each round.
 fn screen(candidates: usize, policy: &PolicyFile) -> Option<Screen> {
     if candidates == 0 {
         return None;
@@ -57,6 +60,7 @@ fn screen(candidates: usize, policy: &PolicyFile) -> Option<Screen> {
         }
         screen.runs_most = screen.runs_most.saturating_add(runs);
         screen.rounds_most += 1;
+        // At worst no candidate is decided, and only halving drops some.
         (open, done) = (open.div_ceil(2), repeats);
     }
     Some(screen)
@@ -85,10 +89,12 @@ mod tests {
     fn a_lab_lies_between_what_it_needs_and_what_it_may_take() {
         let policy = standard();
         let of = |combine| outline(&lab(combine), &policy.file, &policy.quoted);
-        // Three pairs of two engines, then of two options beside their baseline; two profiles.
+        // Three pairs of two engines, then of two options beside their baseline, under two
+        // profiles.
         let staged = of("staged");
         assert_eq!((staged.runs_least, staged.runs_enough), (2 * (6 + 9), 2 * (6 + 9 + 24)));
-        // Eight pairs of each, the worse of the two options dropped after three; then both at once.
+        // Eight pairs of each stage, with the worse option dropped after three pairs; then both
+        // options at once.
         assert_eq!(staged.runs_most, 2 * (16 + (9 + 4 + 6) + 16 + 24));
         assert_eq!((staged.rounds_least, staged.rounds_most), (2, 10));
         assert_eq!(of("one-at-a-time").runs_most, 2 * (16 + 19 + 24));

@@ -1,4 +1,5 @@
-//! A lab from its records: what they already answer is not launched again.
+//! Replay of a lab from its records, by which an interrupted campaign resumes: runs that have a
+//! record are not made again.
 
 use std::collections::BTreeMap;
 
@@ -11,37 +12,37 @@ use serde::Serialize;
 use super::explore::{Conclusion, explore};
 use super::outcome::{Failure, Launch, Outcomes};
 
-/// What a lab does next.
+/// Next step of a lab: a round of runs to make, or its conclusion.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Next {
-    /// Launches are missing.
+    /// The round whose runs are missing and must be made.
     Round(Round),
-    /// Nothing is missing.
+    /// The conclusion of the lab: all of its runs are recorded.
     Conclusion(Conclusion),
 }
 
-/// A lab's records, replayed.
+/// Replayed records of a lab: its next step and the runs made so far.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Replay {
-    /// What is to be launched, or what was found.
+    /// Next step of the lab: a round to run, or the conclusion.
     pub next: Next,
-    /// By stage and candidate, in the order in which they were asked for.
+    /// Recorded runs by stage and candidate, in the order in which the lab requested them.
     pub launches: Vec<Launches>,
 }
 
-/// The launches of a candidate in a stage.
+/// Recorded runs of one candidate in one stage of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Launches {
-    /// The stage.
+    /// Stage of the lab that the runs belong to.
     pub stage: LabStage,
-    /// The candidate.
+    /// Lab candidate that the runs measured.
     pub candidate: Candidate,
-    /// Ids of their records under each profile, repeat by repeat.
+    /// Ids of the run records: outer index is the profile, inner index the repeat.
     pub runs: Vec<Vec<String>>,
 }
 
-/// What a lab does next, as [`replay`] finds it.
+/// Returns the next step of a lab, as [`replay`] finds it.
 #[must_use]
 pub fn next<'a>(
     lab: &LabFile,
@@ -52,7 +53,7 @@ pub fn next<'a>(
     replay(lab, policy, runs_max, runs).next
 }
 
-/// Replays the records of a lab's campaign up to the first round that is not whole.
+/// Replays the records of a lab's campaign up to the first incomplete round.
 #[must_use]
 pub fn replay<'a>(
     lab: &LabFile,
@@ -77,10 +78,10 @@ pub fn replay<'a>(
     Replay { next: next.map_or_else(Next::Round, Next::Conclusion), launches }
 }
 
-/// Block, engine and variant: one launch.
+/// Key of one planned run: block, engine and variant.
 type Slot<'a> = (u32, &'a str, Option<&'a str>);
 
-/// Adds the launches of a round that have a record.
+/// Appends the run ids of a round that have a record.
 fn note(
     launches: &mut Vec<Launches>,
     lab: &LabFile,
@@ -105,8 +106,8 @@ fn note(
     }
 }
 
-/// What became of a candidate in a round; none while launches are missing. After a failure the rest
-/// need not have been launched.
+/// Outcomes of a candidate in a round; `None` while runs are missing. After a failed run the
+/// remaining runs of the round are not required.
 fn outcomes(
     lab: &LabFile,
     round: &Round,
@@ -123,6 +124,7 @@ fn outcomes(
             block += 1;
             match run {
                 Some(run) => launches.push(launch(lab, run)),
+                // After a failure the rest of the candidate's round need not be run.
                 None => return found.failure().is_some().then_some(found),
             }
         }
@@ -151,7 +153,8 @@ fn is_believed(run: &RunRecord) -> bool {
 fn failure(run: &RunRecord) -> Failure {
     let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
     let reason = match &run.failure {
-        // What happened, and below it the server's own words, of which the last say most.
+        // The message has what happened in its first line and the server's log below, whose last
+        // line says most.
         Some(failure) => match failure.message.lines().skip(1).last() {
             Some(said) => format!("{}: {}", first_line(&failure.message), said.trim()),
             None => first_line(&failure.message),

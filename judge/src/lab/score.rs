@@ -1,4 +1,5 @@
-//! What the launches of a candidate say beside those of its reference, over all profiles.
+//! Score of a lab candidate: log ratios of its runs over those of the reference, over all
+//! profiles.
 
 use schema::metric::Better;
 
@@ -8,23 +9,24 @@ use crate::diff::estimate::{Fit, percent};
 /// Log ratios of a candidate over its reference, above zero where the candidate is better.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Score {
-    /// Under each profile, one a repeat.
+    /// Log ratios by profile: outer index is the profile, inner index the repeat.
     profiles: Vec<Vec<f64>>,
 }
 
-/// An effect in percent with its two-sided interval.
+/// Effect of a candidate in percent, with its two-sided interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Effect {
-    /// Launches of each side that it rests on.
+    /// Number of runs of each variant that the effect rests on.
     pub pairs: usize,
-    /// Above zero where the candidate is better.
+    /// Gain in percent of the objective's metric, above zero where the candidate is better.
     pub gain_pct: f64,
-    /// Of the policy's confidence.
+    /// Two-sided interval of the gain in percent, at the policy's confidence.
     pub interval_pct: (f64, f64),
 }
 
 impl Score {
-    /// Adds what a round found. Both have a figure in each of its launches.
+    /// Adds the outcomes of one round. Candidate and reference must have a figure for each of its
+    /// runs.
     pub fn add(&mut self, candidate: &Outcomes, reference: &Outcomes, better: Better) {
         let (candidate, reference) = (candidate.figures(), reference.figures());
         self.profiles.resize(candidate.len(), Vec::new());
@@ -37,7 +39,7 @@ impl Score {
         }
     }
 
-    /// The mean over profiles of each repeat's log ratios.
+    /// Mean over the profiles of each repeat's log ratios: every profile weighs the same.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a lab has few profiles")]
     pub fn overall(&self) -> Vec<f64> {
@@ -49,19 +51,19 @@ impl Score {
         (0..repeats).map(mean).collect()
     }
 
-    /// Over all profiles; none where nothing was measured twice.
+    /// Fit of the log ratios over all profiles; `None` for fewer than two repeats.
     #[must_use]
     pub fn fit(&self) -> Option<Fit> {
         Fit::of(&self.overall())
     }
 
-    /// Over all profiles, for people.
+    /// Effect over all profiles in percent, for display.
     #[must_use]
     pub fn effect(&self, confidence: f64) -> Option<Effect> {
         effect(&self.overall(), confidence)
     }
 
-    /// Under each profile, for people.
+    /// Effect under each profile in percent, for display.
     #[must_use]
     pub fn by_profile(&self, confidence: f64) -> Vec<Option<Effect>> {
         self.profiles.iter().map(|ratios| effect(ratios, confidence)).collect()

@@ -1,4 +1,4 @@
-//! What a lab found, or does next, for people at a terminal.
+//! Prints the next round or the conclusion of a lab as text for a terminal.
 
 use schema::lab::{Candidate, LabFile, LabOutline, LabStage};
 
@@ -8,7 +8,7 @@ use super::replay::Next;
 use super::score::Effect;
 use crate::table::columns;
 
-/// A few lines and a table.
+/// Formats the next round as a few lines, or the conclusion as a table.
 #[must_use]
 pub fn text(lab: &LabFile, next: &Next) -> String {
     match next {
@@ -26,7 +26,7 @@ pub fn text(lab: &LabFile, next: &Next) -> String {
     }
 }
 
-/// A few lines: what a lab may come to.
+/// Formats the cost estimate of a lab: its least and largest number of rounds and runs.
 #[must_use]
 pub fn outlined(outline: &LabOutline) -> String {
     let LabOutline { runs_least, runs_enough, runs_most, rounds_least, rounds_most, .. } = outline;
@@ -70,7 +70,7 @@ fn line(lab: &LabFile, row: &Row, found: String) -> Vec<String> {
     ]
 }
 
-/// `redline v0.9.2, kv f16, threads 1`.
+/// Title of a candidate: `redline v0.9.2, kv f16, threads 1`.
 #[must_use]
 pub fn title(lab: &LabFile, candidate: &Candidate) -> String {
     let engine = &lab.engines[candidate.engine];

@@ -1,5 +1,5 @@
-//! Rules over the measurement itself: the client was idle enough, the window long enough, and the
-//! outputs were looked at.
+//! Quality rules over the load generator: it was not the bottleneck, it sent on time, the
+//! measuring window was long enough, and outputs were checked.
 
 use schema::run::{Level, RunRecord, Status};
 use schema::scenario::{Arrival, Tier};
@@ -7,32 +7,36 @@ use schema::scenario::{Arrival, Tier};
 use super::{claim, float};
 use crate::rule::{Finding, Rule, Scope, on_cpu};
 
-/// Share of one core that the client's loop may use, 95th percentile.
+/// Largest share of one core that the client's event loop may use (95th percentile over the run).
 pub const CPU_SHARE_MAX: f64 = 0.8;
-/// Lag of the client's loop, 99th percentile, and as a share of the median time per token. The
-/// share minds only where times are not taken from the kernel's receive stamps.
+/// Largest lag of the client's event loop, 99th percentile, in microseconds.
 pub const LOOP_LAG_US_MAX: u64 = 5_000;
-/// See [`LOOP_LAG_US_MAX`].
+/// Largest lag of the client's event loop as a share of the median TPOT. It applies only where
+/// receive times are not stamped by the kernel, since stamps do not depend on the loop.
 pub const LOOP_LAG_SHARE_OF_TPOT: f64 = 0.02;
 
-/// How long arrived bytes may wait for the client, 99th percentile: longer than the first is always
-/// too long, longer than the second where it is this share of the median time per token.
+/// Limits on how long received bytes may wait for the client, 99th percentile, in microseconds. A
+/// wait above the first limit is always too long; one above the second is too long where it also
+/// exceeds [`KERNEL_GAP_SHARE_OF_TPOT`] of the median TPOT.
 pub const KERNEL_GAP_US: (u64, u64) = (5_000, 1_000);
-/// See [`KERNEL_GAP_US`].
+/// Share of the median TPOT above which a wait of received bytes is too long. See
+/// [`KERNEL_GAP_US`].
 pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
-/// Share of reads that may bring several chunks which came apart: they have one stamp.
+/// Largest share of reads that may bring several chunks which arrived separately: such chunks
+/// share one time stamp.
 pub const LATE_READ_SHARE_MAX: f64 = 0.02;
-/// Sends later than this, 99th percentile, and than this share of the median TTFT are late.
+/// Send lag (99th percentile, microseconds) up to which requests count as sent on time.
 pub const SCHEDULE_LAG_US_MAX: u64 = 5_000;
-/// See [`SCHEDULE_LAG_US_MAX`].
+/// Share of the median TTFT that a send lag must exceed as well to count as late. See
+/// [`SCHEDULE_LAG_US_MAX`].
 pub const SCHEDULE_LAG_SHARE_OF_TTFT: f64 = 0.02;
-/// Where requests are answered at this share of the rate at which they arrive, the arrival sets the
-/// throughput.
+/// Ratio of the answered rate to the arrival rate from which the arrival rate, not the engine,
+/// sets the throughput.
 pub const ARRIVAL_SHARE: f64 = 0.95;
 
-/// Shortest steady window, in microseconds: full scenarios under an endless queue, and all others.
+/// Shortest steady window of a full scenario with all requests at once, in microseconds.
 pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
-/// See [`WINDOW_US_MIN_FULL`].
+/// Shortest steady window of every other scenario, in microseconds.
 pub const WINDOW_US_MIN: u64 = 60_000_000;
 
 pub(super) const BUSY: Rule = Rule {
@@ -40,7 +44,7 @@ pub(super) const BUSY: Rule = Rule {
     title: "the client was not the bottleneck: under 80 % of a core, loop lag under 5 ms",
     why: "A client that lags adds its own delay to every time it reports.",
     level: Level::Error,
-    // Client and server share the cores, so a busy client is expected and only said.
+    // Client and server share the cores, so a busy client is expected there and only reported.
     level_on_cpu: Level::Warning,
     since: 1,
     scope: Scope::MEASURED_FIGURES,

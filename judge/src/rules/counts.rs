@@ -1,11 +1,13 @@
-//! Rules over counts: every request accounted for, tokens counted the same way three times.
+//! Quality rules over counts: every request is accounted for, and the three ways of counting
+//! output tokens agree.
 
 use schema::run::{Counts, Kind, Level, RunRecord, Status, TokenSource};
 
 use super::{claim, float, within};
 use crate::rule::{Finding, Rule, Scope};
 
-/// Bounds of re-tokenized over reported output tokens.
+/// Smallest and largest ratio of output tokens counted again from the text to output tokens that
+/// the server reported.
 pub const RETOKENIZED_RATIO: (f64, f64) = (0.98, 1.02);
 
 /// Share by which reported output tokens may differ from the requested ones.
@@ -57,8 +59,8 @@ pub(super) const REQUESTED: Rule = Rule {
     look: requested,
 };
 
-/// The output tokens that throughput is credited with: the reported ones, or what a tool that
-/// reports none counts instead.
+/// Number of output tokens that throughput is credited with: those that the server reported, or,
+/// for a tool that reports none, those that the tool counts in their place.
 pub(super) fn credited_output(counts: &Counts) -> Option<u64> {
     counts.output_tokens_reported.or_else(|| match counts.token_source? {
         TokenSource::Usage | TokenSource::UsagePerChunk => None,
@@ -68,7 +70,8 @@ pub(super) fn credited_output(counts: &Counts) -> Option<u64> {
     })
 }
 
-/// The output tokens that a server reported; in published figures, those that the tool credits.
+/// Number of output tokens in the answers: as the server reported them, or, for an imported
+/// record, as its tool credits them.
 pub(super) fn answered(record: &RunRecord, counts: &Counts) -> Option<u64> {
     let published = record.kind == Kind::Imported;
     if published { credited_output(counts) } else { counts.output_tokens_reported }

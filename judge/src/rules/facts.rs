@@ -1,5 +1,5 @@
-//! Rules over what a record says of itself: nothing left out, the build and the machine named,
-//! the prefix cache as cold as it claims.
+//! Quality rules over what a record states about itself: no unexplained gaps, build and machine
+//! identified, times in order, prefix cache as cold as claimed.
 
 use schema::event::unix_s_of;
 use schema::id::ulid_unix_ms;
@@ -8,10 +8,11 @@ use schema::run::{Gpu, Level, RunRecord, Status, unexplained_nulls};
 use super::{claim, float};
 use crate::rule::{Finding, Rule, Scope, on_cpu};
 
-/// Unexplained nulls that a finding names before it says "and more".
+/// Number of unexplained nulls that a finding lists before it says "and more".
 const NAMED: usize = 6;
 
-/// Share of query tokens by which prefix hits may exceed what the workload itself predicts.
+/// Share of query tokens by which prefix-cache hits may exceed the hits that the workload's own
+/// repeats predict.
 pub const EXCESS_HITS_MAX: f64 = 0.01;
 
 pub(super) const COMPLETE: Rule = Rule {

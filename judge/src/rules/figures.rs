@@ -1,4 +1,5 @@
-//! Rules over derived figures: they must follow from the integers and histograms beside them.
+//! Quality rules over derived figures: rates, percentiles and peaks must follow from the integers
+//! and histograms stored beside them.
 
 use schema::run::{Kind, Level, Metrics, RunRecord, Summary};
 
@@ -7,19 +8,20 @@ use super::{claim, float, within};
 use crate::quantile::{Bins, Bounds, samples_needed};
 use crate::rule::{Finding, Rule, Scope};
 
-/// Share by which a rate may differ from its counts over the wall time; published figures of
-/// others are rounded more coarsely.
+/// Share by which a measured rate may differ from its count divided by the wall time.
 pub const RATE_SHARE: f64 = 0.001;
-/// See [`RATE_SHARE`].
+/// Share by which an imported rate may differ from its count divided by the wall time: figures
+/// published elsewhere are rounded more coarsely.
 pub const RATE_SHARE_IMPORTED: f64 = 0.02;
 
-/// Published rates have two decimals; half of the last one is more than their share in slow runs.
+/// Rounding error of a published rate with two decimals. In slow runs it is larger than the
+/// allowed share.
 const PRINTED_RATE: f64 = 0.005_001;
 
-/// How many times the mean output rate the best second may be.
+/// Largest ratio of the best second's output rate to the mean output rate.
 pub const PEAK_TIMES_MEAN: f64 = 20.0;
 
-/// Stored times are whole microseconds.
+/// Rounding error of a stored time, which is in whole microseconds.
 const ROUNDING_US: f64 = 1.0;
 
 pub(super) const RATES: Rule = Rule {
@@ -118,7 +120,7 @@ fn percentiles(record: &RunRecord) -> Finding {
     Some(claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-/// Says which percentile of `summary` is below the one before it.
+/// Returns a sentence about the first percentile of `summary` that is below the one before it.
 fn falling(name: &str, summary: &Summary) -> Option<String> {
     let steps = [
         ("p50", summary.p50),
@@ -133,8 +135,8 @@ fn falling(name: &str, summary: &Summary) -> Option<String> {
     Some(format!("`{name}` {high} is {above} us, below its {low} of {below} us"))
 }
 
-/// What the histogram called `name` contradicts: its number of samples, or a figure of the
-/// summary of the same name.
+/// Contradictions between the histogram called `name` and the record: a number of samples that is
+/// not the number of requests, or a percentile outside of its bin.
 fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord) -> Vec<String> {
     let mut wrong = Vec::new();
     let ok = record.counts.as_ref().and_then(|counts| counts.requests_ok);
@@ -164,7 +166,7 @@ fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord
     wrong
 }
 
-/// True for the histograms that hold one sample for every request that succeeded.
+/// True for the histograms that hold one sample per successful request.
 fn per_request(name: &str) -> bool {
     matches!(name, "ttft_us" | "e2e_us")
 }
@@ -173,7 +175,7 @@ fn peak(record: &RunRecord) -> Finding {
     let metrics = record.metrics.as_ref()?;
     let (peak, mean) = (metrics.output_tokens_per_s_peak?, metrics.output_tokens_per_s?);
     let wall_s = float(record.time.as_ref()?.wall_us.filter(|wall| *wall > 0)?) / 1e6;
-    // The best of the whole seconds that cover the run has at least their mean.
+    // The best of the whole seconds that cover the run has at least their mean rate.
     let least = mean * wall_s / wall_s.ceil() * (1.0 - RATE_SHARE);
     let most = mean * PEAK_TIMES_MEAN;
     Some(claim((least..=most).contains(&peak), || {
@@ -184,7 +186,8 @@ fn peak(record: &RunRecord) -> Finding {
 fn samples(record: &RunRecord) -> Finding {
     let metrics = record.metrics.as_ref()?;
     let samples = record.counts.as_ref()?.requests_ok?;
-    // A measured run has the same percentiles of all; other tools print some of some.
+    // In a measured run every latency has the same percentiles; other tools print p99 of one
+    // latency and p95 of another.
     let summaries: Vec<&Summary> = match record.kind {
         Kind::Imported => {
             [&metrics.e2e_us, &metrics.ttft_us, &metrics.tpot_us].into_iter().flatten().collect()

@@ -1,6 +1,6 @@
-//! Identities between times that hold for any engine, so that a broken one betrays the client:
-//! a stream that arrived in one piece, a time per token that contains the first token, a queue
-//! read as latency.
+//! Quality rules over identities between latencies that hold for any engine, so that a broken one
+//! shows a fault of the client: a stream that arrived in one piece, a TPOT that includes the first
+//! token, queue time read as latency.
 
 use schema::run::{Counts, Level, Metrics, RunRecord, Status};
 use schema::scenario::Arrival;
@@ -13,13 +13,13 @@ use crate::rule::{Finding, Rule, Scope};
 /// Share by which the two sides of an identity may differ.
 pub const IDENTITY_SHARE: f64 = 0.01;
 
-/// Half a microsecond is lost when a mean is stored as an integer.
+/// Rounding error, in microseconds, of a mean that is stored as an integer.
 const ROUNDING_US: f64 = 0.5;
 
-/// Share of the whole request from which a time to first token is a time in the queue.
+/// Share of E2E above which a TTFT counts as time in the queue.
 pub const QUEUE_SHARE: f64 = 0.5;
 
-/// Scenario families whose answers all have one length (DESIGN: range ratio 1.0).
+/// Scenario families whose answers all have one length (range ratio 1.0).
 const FIXED_LENGTH: &[&str] = &["balanced", "thinking", "long-input", "ladder"];
 
 pub(super) const TPOT: Rule = Rule {
@@ -99,7 +99,8 @@ fn tpot(record: &RunRecord) -> Finding {
     Some(claim(holds, || format!("mean TPOT is {tpot:.0} us, E2E and TTFT give {due:.0} us")))
 }
 
-/// The one length of all answers, in tokens; `None` when they differ or are too short.
+/// Number of tokens of every answer; `None` when answers differ in length or have fewer than two
+/// tokens.
 fn answer_length(record: &RunRecord, counts: &Counts) -> Option<f64> {
     let id = &record.scenario.id;
     let fixed = FIXED_LENGTH.iter().any(|family| id.starts_with(family));
@@ -109,7 +110,7 @@ fn answer_length(record: &RunRecord, counts: &Counts) -> Option<f64> {
     (fixed && whole && as_asked).then(|| float(reported / ok))
 }
 
-/// Mean time from the first to the last token of a request.
+/// Mean time from the first to the last token of a request, in microseconds.
 fn streaming_us(metrics: &Metrics) -> Option<f64> {
     let e2e = metrics.e2e_us.as_ref()?.mean?;
     let ttft = metrics.ttft_us.as_ref()?.mean?;
@@ -158,7 +159,7 @@ fn first_token(record: &RunRecord) -> Finding {
         return Some(Err("the median or mean TTFT is zero".to_owned()));
     }
     let e2e = metrics.e2e_us.as_ref()?;
-    // Each request's TTFT is at most its E2E, so the same holds of every order statistic.
+    // Every request's TTFT is at most its E2E, so the same holds of every order statistic.
     let pairs = [
         ("mean", ttft.mean, e2e.mean),
         ("p50", ttft.p50, e2e.p50),

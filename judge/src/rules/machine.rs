@@ -1,5 +1,5 @@
-//! Rules over the machine of a run: were its GPUs the run's own and as they are sold, and did it
-//! stay as it was.
+//! Quality rules over the machine of a run: its GPUs were used by nobody else, they are configured
+//! as sold, and the machine's speed stayed the same.
 
 use schema::run::{Gpu, Level, RunRecord};
 use serde_json::Value;
@@ -30,10 +30,11 @@ pub(super) const POWER_LIMIT: Rule = Rule {
     look: power_limit,
 };
 
-/// Share by which a probe may read another figure after a block than before it.
+/// Share by which a machine calibration after a block may differ from the one before it.
 pub const DRIFT_SHARE_MAX: f64 = 0.01;
 
-/// The probes around a block: `gflops_before` and `gflops_after`, and so on.
+/// Machine calibrations around a block, as the stem of their record keys (`gflops_before` and
+/// `gflops_after`) and their unit.
 const PROBES: [(&str, &str); 2] = [("gflops", "Gflop/s"), ("memory_gbps", "GB/s")];
 
 pub(super) const STEADY: Rule = Rule {

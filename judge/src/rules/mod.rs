@@ -1,8 +1,9 @@
-//! The rules, in the order in which they are listed and stored.
+//! List of all quality rules over one record, in the order in which their findings are listed and
+//! stored.
 //!
-//! `E01` (path equals key), `E03` (hash) and `E09` (the same figures under two runs) need the
-//! files or the other records, so they are the registry's; as are `W08` (another configuration
-//! than the release before) and `W09` (repeats that scatter).
+//! Rules that need files or other records are elsewhere: `E01` (path equals key) and `E03` (hash)
+//! are storage rules of the registry; `E09` (the same figures in two runs), `W08` (configuration
+//! differs from the release before) and `W09` (repeats that scatter) are group rules.
 
 mod client;
 mod counts;
@@ -24,7 +25,7 @@ pub use telemetry::{
     STEAL_SHARE_MAX, STEAL_WALL_US_MIN, THROTTLED_SHARE_MAX, counts_stray, held_down,
 };
 
-/// Every rule.
+/// All quality rules over one record.
 pub const RULES: &[Rule] = &[
     facts::COMPLETE,
     counts::PLANNED,
@@ -74,7 +75,7 @@ pub const RULES: &[Rule] = &[
     telemetry::STEAL,
 ];
 
-/// `|left - right| <= share * |right|`.
+/// True when two values differ by at most `share`: `|left - right| <= share * |right|`.
 fn within(left: f64, right: f64, share: f64) -> bool {
     (left - right).abs() <= share * right.abs()
 }
@@ -84,7 +85,7 @@ fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// A finding from a claim and the sentence that says how it is broken.
+/// Builds a finding from a claim and the sentence that says how the claim is broken.
 fn claim(holds: bool, broken: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(broken()) }
 }

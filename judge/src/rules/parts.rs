@@ -1,5 +1,6 @@
-//! Rules over what a record says in parts: the parts of TTFT, the slices of a run, the samples of
-//! its distributions. Parts that do not make up the whole were taken from something else.
+//! Quality rules over the parts that a record gives for a whole: parts of TTFT, time slices of a
+//! run, samples of its distributions. Parts that do not add up to the whole were measured on
+//! something else.
 
 use schema::run::{Level, Metrics, RunRecord, Slice, Status, Summary, TokenSource};
 
@@ -8,7 +9,7 @@ use super::{claim, float, within};
 use crate::quantile::Bins;
 use crate::rule::{Finding, Rule, Scope};
 
-/// Each mean is stored in whole microseconds.
+/// Rounding error of a stored mean, which is in whole microseconds.
 const ROUNDING_US: f64 = 1.0;
 
 pub(super) const TTFT_PARTS: Rule = Rule {
@@ -108,7 +109,8 @@ fn scheduled(record: &RunRecord) -> Finding {
     let known = pairs.iter().filter_map(|(name, sent, due)| Some((name, (*sent)?, (*due)?)));
     let mut known = known.peekable();
     known.peek()?;
-    // Each request's is at least as long, so the same holds of every order statistic.
+    // Every request's scheduled latency is at least its actual one, so the same holds of every
+    // order statistic.
     let wrong = known.find_map(|(name, sent, due)| {
         let figures = [
             ("mean", sent.mean, due.mean),
@@ -132,6 +134,7 @@ fn slices(record: &RunRecord) -> Finding {
     let wall_us = record.time.as_ref()?.wall_us?;
     let mut end_us = 0;
     for slice in slices {
+        // Rounding to whole microseconds can leave a gap of one.
         if slice.start_us.abs_diff(end_us) > 1 {
             let start_us = slice.start_us;
             return Some(Err(format!(
@@ -162,7 +165,7 @@ fn sampled(record: &RunRecord) -> Finding {
     let gaps = counts.output_chunks.map(|chunks| chunks.saturating_sub(ok));
     let mut seen = false;
     for (name, histogram) in histograms.named() {
-        // What is no histogram is another rule's finding.
+        // A text that is no histogram is a finding of rule E07.
         let Some(Ok(bins)) = histogram.map(Bins::decode) else { continue };
         seen = true;
         let samples = bins.samples();

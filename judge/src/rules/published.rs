@@ -1,5 +1,5 @@
-//! Rules over the published figures of others, which come without histograms: what their own
-//! means betray about how they were counted.
+//! Quality rules over figures published elsewhere, which come without histograms: their means must
+//! agree with each other, and a contradiction shows how the tool miscounted.
 
 use schema::run::{Kind, Level, Metrics, RunRecord, Status, TPOT_WEIGHT};
 use schema::scenario::SHAREGPT_REQUESTS;
@@ -8,21 +8,25 @@ use super::counts::credited_output;
 use super::{claim, float, within};
 use crate::rule::{Finding, Rule, Scope};
 
-/// Share by which a mean over tokens may differ from what E2E and TTFT give.
+/// Share by which a mean TPOT over tokens may differ from (E2E - TTFT) / (tokens - 1).
 pub const TOKEN_MEAN_SHARE: f64 = 0.01;
 
-/// Least share of that for a mean over requests. Short answers weigh as much as long ones there,
-/// which raises it, up to 5.6 times in sound results; the lowest sound one read 1.017 times.
+/// Smallest ratio of a mean TPOT over requests to (E2E - TTFT) / (tokens - 1). A mean over
+/// requests weighs short answers as much as long ones, which raises it, up to 5.6 times in sound
+/// results; the lowest ratio in a sound result is 1.017.
 pub const REQUEST_MEAN_SHARE_MIN: f64 = 0.75;
 
-/// Least share of it for a mean gap. Gaps between chunks are longer, never shorter.
+/// Smallest ratio of a mean ITL to (E2E - TTFT) / (tokens - 1). Gaps between chunks can be longer
+/// than the time per token, never shorter.
 pub const GAP_SHARE_MIN: f64 = 0.9;
 
-/// From here a chunk holds more than one token often enough to say so.
+/// Ratio of mean ITL to the time per token above which chunks are reported to hold more than one
+/// token.
 pub const TOKENS_PER_CHUNK_MAX: f64 = 1.02;
 
-/// Figures that are the same to this share, or to the last printed digit, are the same figure.
+/// Relative difference up to which two printed figures count as the same.
 const SAME_SHARE: f64 = 0.001;
+/// Half of the last digit, in microseconds, of a time printed in milliseconds with two decimals.
 const PRINTED_US: f64 = 5.0;
 
 const PUBLISHED: Scope =
@@ -87,9 +91,9 @@ pub(super) const SAMPLE: Rule = Rule {
     look: sample,
 };
 
-/// Means that belong together, in microseconds.
+/// Mean times of a published result that belong together, in microseconds.
 struct Times {
-    /// Mean tokens of an answer.
+    /// Mean number of output tokens per answer.
     tokens: f64,
     ttft: f64,
     e2e: f64,
@@ -104,7 +108,7 @@ impl Times {
         (tokens > 1.0).then(|| Self { tokens, ttft: float(ttft), e2e: float(e2e) })
     }
 
-    /// Time per token after the first.
+    /// Mean time per token after the first, in microseconds: (E2E - TTFT) / (tokens - 1).
     fn per_token(&self) -> f64 {
         (self.e2e - self.ttft) / (self.tokens - 1.0)
     }
@@ -127,6 +131,8 @@ fn tpot(record: &RunRecord) -> Finding {
     } else {
         let includes_first = same(tpot, times.e2e / times.tokens);
         let equal = within(tpot, due, TOKEN_MEAN_SHARE);
+        // A mean over requests may be far above the due value, but one that equals E2E / tokens
+        // includes the first token's wait.
         equal || tpot >= REQUEST_MEAN_SHARE_MIN * due && !includes_first
     };
     Some(claim(holds, || {
@@ -141,7 +147,7 @@ fn mean_over_tokens(record: &RunRecord) -> bool {
         == Some("token")
 }
 
-/// What a TPOT that E2E and TTFT contradict is instead.
+/// Names the quantity that a TPOT contradicted by E2E and TTFT really is.
 fn diagnosis(metrics: &Metrics, times: &Times, tpot: f64) -> String {
     let median = |summary: &Option<schema::run::Summary>| summary.as_ref()?.p50.map(float);
     let first = |tpot: f64, ttft: f64| tpot > 0.0 && same(tpot, ttft / times.tokens);

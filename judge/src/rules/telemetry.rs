@@ -1,4 +1,5 @@
-//! Rules over what was seen beside the load: the server's counters, the machine, its GPUs.
+//! Quality rules over the telemetry of a run: the server's counters, the host's CPU time, the
+//! GPUs' clocks, memory errors and energy.
 
 use schema::run::{Level, RunRecord};
 use schema::telemetry::{GpuTelemetry, ServerTelemetry, Spread, Telemetry, Throttled};
@@ -6,20 +7,23 @@ use schema::telemetry::{GpuTelemetry, ServerTelemetry, Spread, Telemetry, Thrott
 use super::{claim, float, within};
 use crate::rule::{Finding, Rule, Scope};
 
-/// The server may count this share of tokens more or fewer than its answers hold, and this many.
+/// Share of output tokens by which the server's counter may differ from the tokens in its answers.
 pub const SERVER_COUNT_SHARE: f64 = 0.01;
-/// See [`SERVER_COUNT_SHARE`]; in tokens.
+/// Number of output tokens by which the server's counter may always differ. See
+/// [`SERVER_COUNT_SHARE`].
 pub const SERVER_COUNT_TOKENS: f64 = 16.0;
-/// Share of all cores' time that the hypervisor may give to others.
+/// Largest share of all cores' time that the hypervisor may give to other guests.
 pub const STEAL_SHARE_MAX: f64 = 0.02;
-/// A shorter run has too few of the kernel's ticks.
+/// Shortest run, in microseconds, whose share of stolen CPU time is judged: a shorter one has too
+/// few of the kernel's clock ticks.
 pub const STEAL_WALL_US_MIN: u64 = 1_000_000;
-/// Share of the looks at which a GPU may be held down.
+/// Largest share of telemetry samples in which a GPU's clocks may be throttled.
 pub const THROTTLED_SHARE_MAX: f64 = 0.01;
 
-/// Energy over tokens is stored as it was computed; a record's hash keeps what JSON keeps.
+/// Relative rounding error of joules per token, which is stored as computed: a record's hash
+/// covers what JSON keeps.
 const ENERGY_SHARE: f64 = 1e-6;
-/// Shares are stored to four places each.
+/// Rounding error of a sum of CPU shares, which are stored with four decimals.
 const SHARES_ROUNDING: f64 = 0.001;
 
 pub(super) const UNDISTURBED: Rule = Rule {
@@ -89,15 +93,16 @@ pub(super) const STEAL: Rule = Rule {
     look: steal,
 };
 
-/// True where the server's counter strays from what its answers hold.
+/// True when the server's counter of output tokens differs too much from the tokens in its
+/// answers.
 #[must_use]
 pub fn counts_stray(counted: u64, reported: u64) -> bool {
     let off = float(counted.abs_diff(reported));
     off > SERVER_COUNT_TOKENS && off > float(reported) * SERVER_COUNT_SHARE
 }
 
-/// The most that heat or the hardware held a GPU that worked, as a share of the looks; none where
-/// no GPU tells.
+/// Largest share of telemetry samples in which heat or the hardware throttled a GPU that worked;
+/// `None` where no GPU reports it.
 #[must_use]
 pub fn held_down(telemetry: &Telemetry) -> Option<f64> {
     let held = |held: &Throttled| held.thermal_share.max(held.hardware_share);
@@ -129,7 +134,8 @@ fn undisturbed(record: &RunRecord) -> Finding {
     (!told.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-/// Only where every request was answered: what the others produced, only the server knows.
+/// Judges rule E33. It needs every request to be answered: only the server knows what it produced
+/// for the others.
 fn counted(record: &RunRecord) -> Finding {
     let counted = record.telemetry.as_ref()?.server.as_ref()?.output_tokens?;
     let counts = record.counts.as_ref().filter(|counts| counts.requests_failed == Some(0))?;
@@ -161,7 +167,7 @@ fn series_stray(server: &ServerTelemetry) -> Option<String> {
     ];
     totals.into_iter().find_map(|(name, total)| {
         let total = total?;
-        // A counter that some look did not hold has no series.
+        // A counter that is missing from one telemetry sample has no series.
         let sum = columns.get(name)?.iter().fold(0, |sum: u64, point| sum.saturating_add(*point));
         (sum != total).then(|| format!("`{name}` grew by {total}, its series by {sum}"))
     })
@@ -194,6 +200,7 @@ fn shares_stray(telemetry: &Telemetry) -> Option<String> {
 fn energy(record: &RunRecord) -> Finding {
     let told = record.metrics.as_ref()?.joules_per_output_token?;
     let tokens = record.counts.as_ref()?.output_tokens_reported.filter(|tokens| *tokens > 0)?;
+    // The sum is `None` as soon as one GPU does not report its energy.
     let energy: Option<u64> = worked(record.telemetry.as_ref()?).map(|gpu| gpu.energy_mj).sum();
     let Some(energy) = energy.filter(|energy| *energy > 0) else {
         return Some(Err(format!("{told} J a token, and no GPU tells what it took")));

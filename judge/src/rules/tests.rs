@@ -1,5 +1,5 @@
-//! A sound record passes every rule, and for each rule there is a smallest edit that breaks it
-//! and no other.
+//! Tests of the quality rules: a sound record passes every rule, and for each rule there is a
+//! smallest edit that breaks it and no other.
 
 use expect_test::expect;
 use schema::histogram::HdrHistogram;
@@ -16,7 +16,7 @@ use samples::Sample;
 
 mod records;
 
-/// The rules that `record` breaks, with what they say.
+/// Returns the rules that `record` breaks, with their details.
 fn broken(record: &RunRecord) -> Vec<String> {
     let findings = findings(record).into_iter().filter(|check| !check.ok);
     findings.map(|check| format!("{} {}", check.rule, check.detail.unwrap_or_default())).collect()
@@ -50,7 +50,7 @@ fn a_failed_run_is_judged_by_what_it_has() {
     assert_eq!(broken(&record), Vec::<String>::new());
 }
 
-/// A rule, the record it is broken in, and the edit.
+/// A rule, the record in which it is broken, and the edit that breaks it.
 type Breaking = (&'static str, fn() -> RunRecord, fn(&mut RunRecord));
 
 const BREAKING: &[Breaking] = &[
@@ -86,7 +86,7 @@ const BREAKING: &[Breaking] = &[
         r.time.as_mut().unwrap().finished_at = Some("2025-12-31T23:59:59Z".into());
     }),
     ("E19", sound, |r| {
-        // Counting the first token's time into TPOT: TTFT / n more per token.
+        // Counting the first token's wait into TPOT adds TTFT / n to the time per token.
         shift(r, |histograms, metrics| {
             histograms.tpot_us = None;
             let tpot = metrics.tpot_us.as_mut().unwrap();

@@ -1,8 +1,8 @@
-//! How a metric of a cell went over releases and days, and where its level changed. A series breaks
-//! at an epoch, and levels on its two sides are not compared.
+//! Trends: how a metric of a cell develops over releases and days, and where its level changes. A
+//! series is cut at an epoch event, and levels before and after it are not compared.
 //!
-//! It judges nothing: points of different campaigns were not measured side by side, and a change of
-//! level says where to look.
+//! A trend is not a verdict: its points come from different campaigns, which were not measured
+//! side by side. A change of level says where to look.
 
 pub mod potts;
 pub mod text;
@@ -22,31 +22,32 @@ use crate::records::Registry;
 use crate::release::ReleaseKey;
 use crate::summary;
 
-/// A trend that cannot be shown.
+/// Error of a trend query: an unknown metric.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TrendError {
-    /// No metric is called so.
+    /// The filter names a metric that does not exist.
     #[error("no metric is called `{name}`\nhint: there are {known}")]
     Metric {
-        /// Backend as given by the flag, or the tool's default.
+        /// Metric name as the caller wrote it.
         name: String,
-        /// Names that are, with commas between them.
+        /// Names of all metrics, separated by commas.
         known: String,
     },
 }
 
-/// Which series are shown; nothing given means all cells and all metrics that gate.
+/// Filter of a trend query. Without any field set, it selects all cells and all release-blocking
+/// metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// The engine's id.
+    /// Id of the engine to show.
     pub engine: Option<String>,
-    /// Id of the hardware.
+    /// Id of the hardware to show.
     pub hardware: Option<String>,
-    /// The model's id.
+    /// Id of the model to show.
     pub model: Option<String>,
-    /// `id`, or `id@rev`.
+    /// Scenario to show, as `id` or `id@rev`.
     pub scenario: Option<String>,
-    /// Name of the metric.
+    /// Name of the one metric to show.
     pub metric: Option<String>,
 }
 
@@ -63,10 +64,12 @@ impl Filter {
     }
 }
 
-/// Every series of the registry that `filter` covers, in the order of cells and metrics. Imports,
-/// retracted runs and those of labs are left out, as are series of a single point.
+/// Returns every series of the registry that `filter` selects, ordered by cell and metric.
+/// Imported records, retracted runs and runs of labs are left out, as are series with a single
+/// point.
 ///
 /// # Errors
+///
 /// The filter names an unknown metric.
 pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, TrendError> {
     let only = match &filter.metric {
@@ -95,19 +98,19 @@ pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, TrendE
     Ok(found)
 }
 
-/// The cells by which the registry's series are sorted.
+/// Returns the cells into which the runs of the registry's trends are sorted.
 #[must_use]
 pub fn cells(registry: &Registry) -> Cells<'_> {
     Cells::of(measured(registry))
 }
 
-/// The runs that series are made of.
+/// Runs that trends are made of: measured, not retracted, and not part of a lab.
 fn measured(registry: &Registry) -> impl Iterator<Item = &RunRecord> {
     let runs = registry.of_releases().map(|run| &run.record);
     runs.filter(|run| run.kind != Kind::Imported)
 }
 
-/// One series; `None` for fewer than two points.
+/// Builds the series of one metric in one cell; `None` where it has fewer than two points.
 fn trend(
     cell: &Cell,
     metric: &'static Metric,
@@ -133,7 +136,8 @@ fn trend(
     (trend.points.len() > 1).then_some(trend)
 }
 
-/// Points by the index of the epoch they lie in, none for those before the first.
+/// Groups runs into points, one per release and campaign, keyed by the index of the epoch they lie
+/// in (`None` before the first epoch).
 fn points(
     metric: &Metric,
     runs: &[&RunRecord],
@@ -141,7 +145,10 @@ fn points(
 ) -> BTreeMap<Option<usize>, Vec<Point>> {
     type Key<'a> = (Option<usize>, ReleaseKey, Option<&'a str>);
     let mut groups: BTreeMap<Key<'_>, Vec<&RunRecord>> = BTreeMap::new();
+    // Levels are compared as logarithms, which zero does not have.
     for run in runs.iter().filter(|run| metric.value(run).is_some_and(|value| value > 0.0)) {
+        // A run belongs to the epoch that was current when it was planned: its ULID holds that
+        // time.
         let planned_s = ulid_unix_ms(&run.id).and_then(|ms| i64::try_from(ms / 1000).ok());
         let epoch = epochs.iter().rposition(|epoch| Some(epoch.since_unix_s) <= planned_s);
         let campaign = run.campaign.as_ref().map(|slot| slot.id.as_str());
@@ -164,14 +171,15 @@ fn points(
     points
 }
 
-/// Adds the points of one epoch to a series, cut where their level changes.
+/// Appends the points of one epoch to `trend`, with segments cut where their level changes.
 fn stretch(trend: &mut Trend, metric: &Metric, points: Vec<Point>, epoch: Option<String>) {
+    // In logs a step of 5 % has the same size at any level and for any unit.
     let logs: Vec<f64> = points.iter().map(|point| point.value.ln()).collect();
     let level = |range: std::ops::Range<usize>| {
         let values: Vec<f64> = points[range].iter().map(|point| point.value).collect();
         summary::of(&values).map_or(f64::NAN, |spread| spread.median)
     };
-    // Steps below the floor are no change: their pieces are one.
+    // Steps below the metric's minimum effect are no change of level, so their pieces are merged.
     let mut firsts: Vec<usize> = Vec::new();
     let cuts = potts::pieces(&logs);
     for (index, &first) in cuts.iter().enumerate() {

@@ -1,25 +1,26 @@
-//! Where a series changes its level: the piecewise constant function that is nearest to it in the
-//! sum of absolute deviations, with as many pieces as the data bears. Pure arithmetic.
+//! Change points of a time series: fits a piecewise constant function with the least sum of
+//! absolute deviations (the L1 Potts problem). Pure arithmetic.
 //!
-//! The L1 Potts problem: Friedrich, Kempe, Liebscher and Winkler, "Complexity penalized
-//! M-estimation: fast computation" (2008), and Weinmann, Storath and Demaret, "The L1-Potts
-//! functional for robust jump reconstruction" (2015); absolute deviations, since a single bad
-//! launch must not move a level. Instead of a penalty for each jump the best fit of every number of
-//! pieces is found by dynamic programming, which holds the fits of all penalties, and the number
-//! is chosen by an information criterion.
+//! Sources: Friedrich, Kempe, Liebscher and Winkler, "Complexity penalized M-estimation: fast
+//! computation" (2008), and Weinmann, Storath and Demaret, "The L1-Potts functional for robust
+//! jump reconstruction" (2015). Absolute rather than squared deviations, because a single bad run
+//! must not move a level. Dynamic programming finds the best fit for every number of segments, and
+//! an information criterion then chooses that number.
 
-/// Most pieces of one series.
+/// Largest number of segments that one series is cut into.
 const PIECES_MAX: usize = 24;
-/// Fewest points of a piece: one outlier is no level.
+/// Smallest number of points in a segment: a single outlier does not make a level.
 const POINTS_MIN: usize = 2;
-/// Weight of a piece in the criterion, times ln n. Twice what Schwarz's criterion gives a jump's
-/// place and level, since the place is searched for; asv has the same.
+/// Weight of one more segment in the information criterion, multiplied by ln n. It is twice the
+/// weight of Schwarz's criterion (BIC), because the position of the jump is searched for and not
+/// given; asv (airspeed velocity) uses the same weight.
 const PENALTY: f64 = 4.0;
-/// Deviations below this, in log units, are not told from none: the criterion stays finite where a
-/// fit is exact.
+/// Mean absolute deviation, in log units, that is added to every fit, so that the logarithm in the
+/// criterion stays finite where a fit is exact.
 const RESOLUTION: f64 = 5e-4;
 
-/// The first index of each piece of `values`, which has at least one piece.
+/// Returns the index of the first point of each segment of `values`, which are log values in time
+/// order. The first index is 0; there is at least one segment.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "series have few points")]
 pub fn pieces(values: &[f64]) -> Vec<usize> {
@@ -34,16 +35,18 @@ pub fn pieces(values: &[f64]) -> Vec<usize> {
     fits.firsts(best)
 }
 
-/// The best fit of every prefix of a series by every number of pieces.
+/// Best fit of every prefix of a series by every number of segments.
 struct Fits {
-    /// `cost[k][r]`: least sum of absolute deviations of the first r values in k + 1 pieces.
+    /// `cost[k][r]`: least sum of absolute deviations of the first `r` values, fitted by `k + 1`
+    /// segments.
     cost: Vec<Vec<f64>>,
-    /// `first[k][r]`: where the last of those pieces begins.
+    /// `first[k][r]`: index at which the last of those `k + 1` segments begins.
     first: Vec<Vec<usize>>,
 }
 
 impl Fits {
-    /// O(n^2 log n) for the deviations, O(pieces n^2) for the fits.
+    /// Computes the fits by dynamic programming: O(n^2 log n) for the deviations, O(segments *
+    /// n^2) for the fits.
     fn of(values: &[f64], pieces: usize) -> Self {
         let n = values.len();
         let mut cost = vec![vec![f64::INFINITY; n + 1]; pieces];
@@ -55,6 +58,7 @@ impl Fits {
             let deviations = deviations_back(&values[..end]);
             cost[0][end] = deviations[0];
             for more in 1..pieces {
+                // Earlier segments need POINTS_MIN points each, and so does this one.
                 for begin in (more * POINTS_MIN)..=end.saturating_sub(POINTS_MIN) {
                     let candidate = cost[more - 1][begin] + deviations[begin];
                     if candidate < cost[more][end] {
@@ -67,7 +71,8 @@ impl Fits {
         Self { cost, first }
     }
 
-    /// Where the pieces of the best fit of the whole series begin.
+    /// Returns the index of the first point of each segment of the best fit of the whole series by
+    /// `pieces` segments, found by walking the table backwards.
     fn firsts(&self, pieces: usize) -> Vec<usize> {
         let mut end = self.cost[0].len() - 1;
         let mut firsts = Vec::with_capacity(pieces);
@@ -80,9 +85,9 @@ impl Fits {
     }
 }
 
-/// For each begin the sum of absolute deviations of `values[begin..]` from their median. The lower
-/// half and the upper half are kept in two sorted runs, so that a value more costs O(n) moves of
-/// memory and no sorting.
+/// For each index `begin`, the sum of absolute deviations of `values[begin..]` from their median.
+/// The values seen so far are kept sorted, with the sums of their lower and upper halves, so that
+/// one more value costs O(n) moves of memory and no sorting.
 fn deviations_back(values: &[f64]) -> Vec<f64> {
     let mut sorted: Vec<f64> = Vec::with_capacity(values.len());
     // Sums of the lower half (the median included where it is one value) and of the rest.
@@ -98,7 +103,7 @@ fn deviations_back(values: &[f64]) -> Vec<f64> {
             upper += value
         }
         let now = sorted.len().div_ceil(2);
-        // The halves are one apart at most: one value crosses over, if any.
+        // An insertion makes the halves differ by one at most, so at most one value crosses over.
         match (place < half, now > half) {
             (true, false) => {
                 lower -= sorted[half];
@@ -110,7 +115,7 @@ fn deviations_back(values: &[f64]) -> Vec<f64> {
             }
             _ => {}
         }
-        // The median of an odd number is its own and is counted on both sides.
+        // With an odd count the median counts in both halves, because its deviation is zero.
         let odd = if sorted.len() % 2 == 1 { sorted[now - 1] } else { 0.0 };
         deviations[begin] = (upper - (lower - odd)).max(0.0);
     }
@@ -121,7 +126,8 @@ fn deviations_back(values: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Uniform numbers in -1 to 1: a 64-bit linear congruential generator (Knuth, MMIX).
+    /// Test noise: uniform numbers in -1 to 1 from a 64-bit linear congruential generator (Knuth,
+    /// MMIX).
     struct Noise(u64);
 
     impl Noise {
@@ -131,7 +137,8 @@ mod tests {
             (self.0 >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
         }
 
-        /// Near to normal, with a standard deviation of one.
+        /// Approximately normal noise with a standard deviation of one: the sum of twelve uniform
+        /// numbers.
         fn normal(&mut self) -> f64 {
             (0..12).map(|_| self.next() / 2.0).sum()
         }

@@ -1,4 +1,4 @@
-//! Series of made-up releases, with steps and an epoch that are known.
+//! Tests of trends on series of made-up releases, whose steps and epoch are known.
 
 use expect_test::expect;
 use samples::{Sample, campaign_id};
@@ -7,7 +7,7 @@ use schema::event::{Event, EventKind};
 use super::*;
 use crate::records::Stored;
 
-/// Releases of three launches each, with these speeds, one campaign and one day after another.
+/// Records of releases with these speeds: three runs each, one campaign and one day after another.
 fn registry(speeds: &[f64]) -> Registry {
     let mut registry = Registry::default();
     for (index, speed) in speeds.iter().enumerate() {
@@ -67,7 +67,7 @@ fn levels_on_the_two_sides_of_an_epoch_are_not_compared() {
     let firsts: Vec<usize> = trend.segments.iter().map(|segment| segment.first).collect();
     assert_eq!(firsts, [0, 4]);
     assert_eq!(trend.segments[1].epoch.as_deref(), Some("A new kernel."));
-    // The same step within an epoch is one.
+    // Within one epoch the same step is a change of level.
     let mut within = self::registry(&[&[0.5, 0.5][..], &STEP].concat());
     within.events.push(epoch(2));
     assert_eq!(throughput(&within).changes.len(), 1);

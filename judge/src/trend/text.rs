@@ -1,4 +1,4 @@
-//! Trends as text for a terminal. Display only.
+//! Prints trends of metrics over releases as text for a terminal. Display only.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,8 @@ use crate::diff::words::{percent, title, value};
 use crate::table::columns;
 use crate::table::plain;
 
-/// Every series as a table, the changes marked.
+/// Formats every trend as a table with one line per point; lines at which the level changes are
+/// marked.
 #[must_use]
 pub fn text(trends: &[Trend]) -> String {
     let mut text = String::new();

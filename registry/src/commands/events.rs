@@ -1,5 +1,5 @@
-//! `retract`, `annotate`, `waive` and `epoch`: an event is composed, the pages are rendered with
-//! it, and both are committed together.
+//! Commands `retract`, `annotate`, `waive` and `epoch`: compose an event, render the pages with
+//! it, and commit both together.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use schema::id::{ulid, ulid_unix_ms};
 use super::World;
 use crate::cli::{EpochArguments, EventArguments, Renders, TargetArguments, WaiveArguments};
 
-/// Characters of a reason that a commit's subject keeps.
+/// Number of characters of a reason that go into the commit's message.
 const SUBJECT_CHARS: usize = 50;
 
 impl From<&TargetArguments> for Draft {
@@ -48,14 +48,14 @@ impl From<&EpochArguments> for Draft {
     }
 }
 
-/// Now, or just after the latest event where that is later: an event speaks of earlier ones, and
-/// clocks of two machines differ.
+/// Time of a new event: now, or just after the latest event where that is later. An event can only
+/// name earlier ones, and the clocks of two machines differ.
 fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
     let times = registry.events.iter().filter_map(|event| ulid_unix_ms(&event.record.id));
     times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
 }
 
-/// Writes an event and the pages as they are with it.
+/// Writes an event, renders the pages with it, and commits both.
 pub fn write(
     world: &World,
     kind: EventKind,
@@ -73,6 +73,7 @@ pub fn write(
     let text = event::to_text(&event)?;
     fs::create_dir_all(folder).and_then(|()| fs::write(&path, text))?;
     let tools = tools_dir.as_deref().unwrap_or(&world.tools);
+    // Before the commit, so that event and pages are in one commit.
     render(tools, &place.registry, Some(overlay.path()), overlay.path())?;
     let reason: String = event.reason.chars().take(SUBJECT_CHARS).collect();
     let message = format!("{}: {}\n\n{reason}", event.kind.name(), event.subject());

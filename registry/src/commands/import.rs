@@ -1,4 +1,4 @@
-//! `import`: published results of others, read, laid out and committed together with the pages.
+//! Command `import`: reads results published elsewhere and commits them together with the pages.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use schema::run::RunRecord;
 use super::World;
 use crate::cli::{ImportArguments, Renders};
 
-/// Reads every file and commits what was read, in one commit.
+/// Reads every file, and commits all results in one commit.
 pub fn run(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     let claim = given.hardware.as_ref().zip(given.hardware_evidence.as_ref());
     let claim = claim.map(|(hardware, evidence)| Claim {
@@ -66,7 +66,8 @@ pub fn run(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// `imports/x/01234567/001.json  vllm v0.10.1 qwen3-8b tp 1 sharegpt, lines 10 to 40`.
+/// Line about an imported result: `imports/x/01234567/001.json  vllm v0.10.1, qwen3-8b, tp 1,
+/// sharegpt, lines 10 to 40`.
 fn line(place: &Path, record: &RunRecord) -> String {
     let tp = record.server.as_ref().and_then(|server| server.tp);
     let tp = tp.map_or_else(|| "tp unknown".to_owned(), |tp| format!("tp {tp}"));

@@ -1,4 +1,4 @@
-//! `lab`: what a lab has found, or launches next.
+//! Command `lab`: prints what a lab has found, or which runs it makes next.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::cli::{Format, LabArguments};
 
-/// The answer comes from the records of the lab's campaign and from nothing else.
+/// Prints the lab's next round or conclusion, computed from the records of its campaign alone.
 pub fn run(given: &LabArguments) -> anyhow::Result<Exit> {
     let file = given.file.display();
     let text = fs::read_to_string(&given.file).with_context(|| format!("cannot read `{file}`"))?;
@@ -46,7 +46,8 @@ pub fn run(given: &LabArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// The answer for programs, with what people are told: who acts on it and shows it asks once.
+/// Answer for programs, together with its text for people, so that a caller needs only one
+/// request.
 #[derive(Serialize)]
 struct Answer<'a> {
     #[serde(flatten)]
@@ -54,7 +55,7 @@ struct Answer<'a> {
     text: String,
 }
 
-/// All runs, without what only their pages show.
+/// Loads all runs without their histograms.
 fn load(given: &LabArguments) -> anyhow::Result<Registry> {
     let roots = given.sources.roots();
     let roots: Vec<_> = roots.iter().map(std::path::PathBuf::as_path).collect();

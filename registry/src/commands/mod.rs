@@ -1,5 +1,5 @@
-//! The commands that need more than a call: one file for each group. `main` reads clock, chance
-//! and environment, and passes them in.
+//! Commands that need more than one call, one file per group. `main` reads clock, random bits and
+//! environment, and passes them in.
 
 pub mod events;
 pub mod import;
@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 
 use registry::survey::Place;
 
-/// What `main` learnt of the world.
+/// Inputs from the environment that `main` reads once.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Milliseconds since 1970.
+    /// Current time in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Bits for the id of what is written.
+    /// Random bits for the id of a new record.
     pub random: u128,
-    /// Folder of this program and its neighbours.
+    /// Folder of this program, with the other programs beside it.
     pub tools: PathBuf,
-    /// Names this build of the program.
+    /// Name of this build of the program.
     pub program: String,
 }
 
 impl World {
-    /// Where the index of the registry in `dir` lies.
+    /// Location of the index of the registry in `dir`.
     pub fn place(&self, dir: &Path) -> Place {
         Place { root: dir.to_owned(), program: self.program.clone() }
     }
 
-    /// Seconds since 1970.
+    /// Current time in seconds since 1970.
     pub fn unix_s(&self) -> i64 {
         i64::try_from(self.unix_ms / 1_000).unwrap_or(i64::MAX)
     }

@@ -1,4 +1,4 @@
-//! `list`, `show`, `best`, `export` and `rules`: questions that change nothing.
+//! Commands `list`, `show`, `best`, `export` and `rules`, which change nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ impl From<&ListArguments> for Filter {
 pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
     let place = world.place(&given.sources.place.registry);
     let roots = given.sources.roots();
-    // The index is of the registry, whose folder is the first.
+    // Only the registry has an index, and its folder is the first.
     let places = std::iter::once(Some(&place)).chain(std::iter::repeat(None));
     let surveys = roots.iter().zip(places).map(|(root, at)| Survey::of(root, at, Trust::Stamps));
     let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
@@ -102,7 +102,7 @@ pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Every run, as far as tables show it.
+/// Loads every run without the parts that tables do not show.
 fn figures(sources: &Sources) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
@@ -114,12 +114,14 @@ fn first_part(path: &str) -> &str {
     path.split('/').next().unwrap_or_default()
 }
 
-/// Writes the table aside and renames it, so that a file of that name is whole.
+/// Writes the table under a temporary name and renames it, so that a file of that name is
+/// complete.
 #[cfg(feature = "parquet")]
 fn export_parquet(given: &ExportArguments, file: &Path) -> anyhow::Result<()> {
     let loaded = figures(&given.sources)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let cannot = || format!("cannot write `{}`", file.display());
+    // In the same folder, because a rename works within one file system only.
     let mut aside = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
     registry::parquet::parquet(&loaded, &mut aside).with_context(cannot)?;
     aside.persist(file).map_err(|error| error.error).with_context(cannot)?;

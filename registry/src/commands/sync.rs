@@ -1,4 +1,4 @@
-//! `sync`: what it did, for reading.
+//! Command `sync`: synchronizes a clone with a remote and prints the result.
 
 use registry::commit::Clock;
 use registry::sync::{Means, SyncError, Synced, sync};
@@ -35,7 +35,7 @@ fn words(synced: &Synced, remote: &str) -> String {
     let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let commit = synced.commit.as_deref().unwrap_or("none");
     format!(
-        "{} and `{remote}` are at {commit}: {} in, {} moved behind, {} rendered anew, {}",
+        "{} and `{remote}` are at {commit}: {} in, {} moved behind, {} rendered again, {}",
         synced.branch,
         count(synced.records_in, "record"),
         count(synced.commits_moved, "commit"),

@@ -1,53 +1,55 @@
-//! Other people's published results as records: read by `audit`, named by the file they stand in,
-//! never a baseline. What cannot be read is reported by line and never guessed.
+//! Imports results published elsewhere: `reports` reads them, and they are stored under the name
+//! of their source file and never used as a baseline. Parts that cannot be read are reported with
+//! their line and never guessed.
 
 use std::path::PathBuf;
 
 use reports::Unread;
 use schema::run::RunRecord;
 
-/// Hardware that an importer states, since pages do not show theirs.
+/// Hardware as the importing user states it, because published pages rarely do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Id of the hardware.
+    /// Id of the hardware that the results were measured on.
     pub hardware: String,
-    /// What the claim rests on.
+    /// Evidence for the hardware, as a sentence.
     pub evidence: String,
 }
 
-/// What a file holds.
+/// Result of importing one file: records, and parts that could not be read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imported {
-    /// Paths below `results/` and their records, in the order of the file.
+    /// Path below `results/` and record of each result, in the order of the file.
     pub records: Vec<(PathBuf, RunRecord)>,
-    /// What looks like a result and cannot be read.
+    /// Results in the file that cannot be read, with their lines.
     pub unread: Vec<Unread>,
 }
 
-/// An import that has no place in a registry.
+/// Error: the import does not fit into a registry.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ImportError {
-    /// The source cannot be a folder's name.
+    /// The source's name cannot be a folder's name.
     #[error("`{0}` cannot be the name of a source: lower-case letters, digits, `-`, `_` and `.`")]
     Source(String),
-    /// The hardware cannot be a part of a path.
+    /// The hardware's id cannot be a part of a path.
     #[error("`{0}` cannot be the id of a hardware: lower-case letters, digits, `-` and `.`")]
     Hardware(String),
-    /// A figure is not a number.
+    /// A figure is not a number, so the record has no JSON form.
     #[error("a record of `{file}` has no JSON form: {why}")]
     Seal {
-        /// As it was given.
+        /// Name of the source file as given.
         file: String,
-        /// In words.
+        /// Reason why the record has no JSON form, as a sentence.
         why: String,
     },
 }
 
-/// Reads the results in `text`. `file` is its name without folders, `source` the folder that they
-/// get below `imports/`.
+/// Imports the results in `text`. `file` is the file's name without folders, `source` the folder
+/// below `imports/` for the records.
 ///
 /// # Errors
-/// A name is not fit for a path.
+///
+/// A name cannot be part of a path.
 pub fn import(
     text: &str,
     file: &str,
@@ -63,6 +65,7 @@ pub fn import(
     let reading = reports::read(file, text);
     let mut imported = Imported { unread: reading.unread, ..Imported::default() };
     for (index, mut record) in reading.records.into_iter().enumerate() {
+        // The file's hash makes the id, so that importing a file again gives the same records.
         let digits: String =
             record.source.iter().flat_map(|source| source.sha256.chars().take(8)).collect();
         let block = format!("{:03}", index + 1);
@@ -80,14 +83,14 @@ pub fn import(
     Ok(imported)
 }
 
-/// The model's id is its name without the organization, in lower case, as the suite's are; what the
-/// page wrote stays beside it.
+/// Sets the model's id to its name in lower case without the organization, as the suite's ids are;
+/// the name on the page is kept as the model's source.
 fn name_model(record: &mut RunRecord) {
     let written = record.model.id.clone();
     let name = written.rsplit('/').next().unwrap_or_default().to_lowercase();
     if written != "unknown" && is_name(&name) {
         record.model.id = name;
-        // A path of the machine is not a source that anyone could look up.
+        // A path on somebody's machine is not a source that anyone else could look up.
         if written.matches('/').count() <= 1 {
             record.model.source = Some(written);
             record.absent.remove("model.source");
@@ -110,7 +113,8 @@ fn state_hardware(record: &mut RunRecord, claim: Option<&Claim>) {
     }
 }
 
-/// The name of a source after a file: its stem in lower case, other characters as hyphens.
+/// Derives the name of a source from a file's name: the stem in lower case, with other characters
+/// as hyphens.
 #[must_use]
 pub fn source_of(file: &str) -> String {
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_lowercase();

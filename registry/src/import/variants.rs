@@ -1,12 +1,11 @@
-//! Pages of the published kind as they come in practice: cut, with headings or logs trimmed, with
-//! other line ends. What is imported of them is what the whole page says, or says less; nothing is
-//! taken from a neighbour.
+//! Tests of imports from damaged pages: cut, with headings or logs trimmed, with other line ends.
+//! The import gives what the whole page gives, or less; a result never gets facts of its neighbor.
 
 use super::tests::published;
 use super::*;
 
-/// What is told of a result: its figures, and what they are of. Counts are no part of it: how many
-/// requests were planned is the command's to say.
+/// Figures of a result and what they were measured on. The number of planned requests is left out,
+/// because only the command states it.
 #[derive(Debug, Clone, PartialEq)]
 struct Told {
     figures: String,
@@ -29,7 +28,7 @@ impl Told {
         }
     }
 
-    /// True where it says what `whole` says, or leaves it open.
+    /// True where each fact equals that of `whole` or is unknown.
     fn is_no_more_than(&self, whole: &Self) -> bool {
         let open = |own: &str, whole: &str| own == whole || own == "unknown";
         open(&self.engine, &whole.engine)
@@ -49,7 +48,7 @@ fn told(page: &str) -> (Vec<Told>, usize) {
 const TITLE: &str = "============ Serving Benchmark Result";
 const END: &str = "==================================================";
 
-/// The published pages with a log for each result, and what they tell.
+/// Published pages with a log for each result, and the results imported from them.
 fn pages() -> Vec<(String, Vec<Told>)> {
     let pages: Vec<String> = ["000_", "002_", "004_"].into_iter().filter_map(published).collect();
     if pages.is_empty() {
@@ -74,7 +73,7 @@ fn a_page_that_ends_anywhere_tells_of_what_came_before() {
             let cut = &page[..end];
             let (told, unread) = told(cut);
             assert_eq!(told[..], whole[..told.len()], "cut at {end}");
-            // A result that was begun is told of, or its line is.
+            // A result whose block was begun is imported, or its line is reported.
             let begun = cut.matches(TITLE).count();
             assert!(begun == 0 || told.len() + unread == begun, "cut at {end}: {begun} begun");
         }
@@ -95,8 +94,8 @@ fn without_headings_nothing_is_taken_from_a_neighbour() {
     }
 }
 
-/// Where each log of `page` begins, with its command line where it has one, where its block does,
-/// and where it ends.
+/// Byte offsets of each log in `page`: its begin (with the command line if it has one), the begin
+/// of its block, and its end.
 fn logs(page: &str) -> Vec<(usize, usize, usize)> {
     let mut logs = Vec::new();
     let mut last = 0;
@@ -158,7 +157,7 @@ fn bytes_of_no_text_are_said_and_never_a_figure() {
     assert_eq!(told("\0"), (Vec::new(), 1));
     assert_eq!(told(&"\0".repeat(100_000)), (Vec::new(), 1));
     for (page, whole) in pages() {
-        // A hole in a file, as a disk that was full leaves it: 4,096 zero bytes.
+        // A hole in a file, as a full disk leaves it: 4,096 zero bytes.
         for (index, (_, title, end)) in logs(&page).into_iter().enumerate() {
             let middle = page.floor_char_boundary(title.midpoint(end));
             let hole = "\0".repeat(4_096.min(page.len() - middle));

@@ -1,6 +1,6 @@
-//! Brings a clone and a remote together: what others recorded comes in, what was recorded here is
-//! put behind it, and the pages are rendered anew. The history stays a line. The user's own git
-//! does the network.
+//! Synchronizes a clone with a remote: fetches others' records, puts this clone's commits behind
+//! them, and renders the pages again. The history stays linear. The user's own git does the
+//! network access.
 
 mod network;
 mod replay;
@@ -23,27 +23,27 @@ pub use network::NetworkError;
 use store::folder::{StoreError, read_folder};
 use store::layout::FileKind;
 
-/// How often others may be quicker to push.
+/// Number of attempts at a push; one fails when another clone pushed first.
 const TRIES: u32 = 20;
-/// Message of the commit that brings pages up to date.
-const RENDERED: &str = "Render the pages anew\n\nThey show the records of both sides.";
+/// Message of the commit that updates the pages.
+const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
 
-/// Two histories that were not brought together.
+/// Error: two histories could not be united.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    /// Somebody's work lies in the way.
+    /// The working tree has uncommitted changes.
     #[error(
         "`{0}` has changes that are not committed\nhint: commit or stash them, then sync again"
     )]
     Changes(String),
-    /// A commit that would have to be moved is not of records alone.
+    /// A commit that would have to be moved changes more than records.
     #[error(
         "commit {commit} is only here and changes `{path}`, and only records are moved\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
     )]
     Foreign {
-        /// Hash of the commit, shortened.
+        /// Abbreviated hash of the commit that cannot be moved.
         commit: String,
-        /// A path that it changes.
+        /// A path that the commit changes.
         path: String,
     },
     /// A commit that would have to be moved is a merge.
@@ -51,45 +51,45 @@ pub enum SyncError {
         "commit {0} is only here and joins two histories\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
     )]
     Merge(String),
-    /// The histories begin apart.
+    /// The histories have no commit in common.
     #[error(
         "this branch and `{0}` have no commit in common\nhint: clone the registry and record there"
     )]
     Unrelated(String),
-    /// Storage rules are broken there; these.
+    /// The remote's records break storage rules; contains the findings.
     #[error("{} of the remote's records are unsound, nothing was taken", _0.len())]
     Unsound(Vec<Finding>),
-    /// Others were quicker, time and again.
+    /// Another clone pushed first at every attempt.
     #[error("others pushed to `{0}` each time\nhint: sync again")]
     Outrun(String),
-    /// The remote cannot be reached.
+    /// The remote cannot be reached through git.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// The pages cannot be rendered.
+    /// The pages cannot be rendered after uniting the histories.
     #[error(transparent)]
     Render(#[from] RenderError),
-    /// What came in cannot be laid down.
+    /// The fetched records cannot be put in place.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The repository cannot take a commit.
     #[error(transparent)]
     Repository(#[from] RepositoryError),
-    /// Another command is recording.
+    /// Another process holds the writer lock.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A folder cannot be read.
+    /// A folder of rendered pages cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no place for the pages while they are made.
+    /// A temporary folder for the pages cannot be created.
     #[error("cannot make a folder for the pages")]
     Folder(#[source] std::io::Error),
-    /// `libgit2` failed.
+    /// A call of `libgit2` failed.
     #[error("git failed")]
     Git(#[from] git2::Error),
 }
 
 impl SyncError {
-    /// The exit code of a command that ends with this error.
+    /// Exit code of a command that ends with this error.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
@@ -103,43 +103,44 @@ impl SyncError {
     }
 }
 
-/// What a sync did.
+/// Result of a sync: counts of records, commits and pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Synced {
-    /// The branch that was checked out.
+    /// Name of the branch that was synchronized.
     pub branch: String,
-    /// The commit at which both stand.
+    /// Hash of the commit at which clone and remote stand.
     pub commit: Option<String>,
-    /// Records that came in.
+    /// Number of records that were fetched.
     pub records_in: usize,
-    /// Commits of this clone that were put behind the remote's.
+    /// Number of this clone's commits that were put behind the remote's.
     pub commits_moved: usize,
-    /// Pages that were not what the records render.
+    /// Number of pages that were out of date and rendered again.
     pub pages_rendered: usize,
-    /// The remote took something.
+    /// True when something was pushed to the remote.
     pub pushed: bool,
-    /// What whoever synced should know.
+    /// Notes for the user, such as hooks that were not run.
     pub notes: Vec<String>,
 }
 
-/// Where and with what a registry is synced.
+/// Inputs of a sync: repository, remote, renderer and clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Means<'a> {
-    /// Root of the repository.
+    /// Root of the repository that is synchronized.
     pub registry: &'a Path,
     /// Name or address of the remote, as git knows it.
     pub remote: &'a str,
     /// Folder with the program that renders pages.
     pub tools: &'a Path,
-    /// Who commits when.
+    /// Time of the commits that a sync makes.
     pub clock: Clock,
 }
 
-/// Brings the checked-out branch and the same branch of the remote together.
+/// Synchronizes the checked-out branch with the same branch of the remote.
 ///
 /// # Errors
-/// The histories cannot be made one line of additions, the remote's records are unsound, or the
-/// network fails. Nothing that was recorded is lost: commits that were moved stay in the reflog.
+///
+/// The histories cannot be united into a linear one of additions, the remote's records are
+/// unsound, or the network fails. No record is lost: commits that were moved stay in the reflog.
 pub fn sync(means: Means<'_>) -> Result<Synced, SyncError> {
     let tree = WorkTree::open(means.registry)?;
     let _turn = WriterLock::acquire(tree.git_dir())?;
@@ -177,7 +178,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced, SyncError> {
     Err(SyncError::Outrun(means.remote.to_owned()))
 }
 
-/// Moves branch, index and working tree from `ours` to `tip`.
+/// Moves branch, git's index and working tree from `ours` to `tip`.
 fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<(), SyncError> {
     if ours == Some(tip) {
         return Ok(());
@@ -200,7 +201,8 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
     match (moved, ours) {
         (Ok(_), _) => Ok(()),
         (Err(error), Some(ours)) => {
-            // Somebody committed meanwhile, or is about to: back to where this clone was.
+            // Another program committed in the meantime, or is about to: go back to where this
+            // clone was.
             checkout(ours)?;
             tree.no_lock_stays(branch)?;
             match error.code() {
@@ -212,7 +214,7 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
     }
 }
 
-/// Commits the pages that are not what the records render; tells how many.
+/// Commits the pages that are out of date, and returns their number.
 fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize, SyncError> {
     let out = tempfile::tempdir().map_err(SyncError::Folder)?;
     render(means.tools, means.registry, None, out.path())?;

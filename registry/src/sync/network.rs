@@ -1,35 +1,36 @@
-//! `git fetch` and `git push` as processes: addresses, credentials and proxies are the user's.
+//! Runs `git fetch` and `git push` as processes, so that addresses, credentials and proxies are
+//! those of the user.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use git2::{Oid, Repository};
 
-/// Where the remote's branch is kept while a sync runs.
+/// Reference under which the remote's branch is stored while a sync runs.
 const FETCHED: &str = "refs/redline/fetched";
 
-/// A remote that cannot be reached, or does not take what is pushed.
+/// Error: the remote cannot be reached, or refuses the push.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// `git` cannot be started.
+    /// The program `git` cannot be started.
     #[error("cannot start `git`\nhint: sync uses the git program for the network")]
     Start(#[source] std::io::Error),
-    /// `git` failed.
+    /// A `git` command ended with an error.
     #[error("`git {verb}` of `{remote}` failed: {said}")]
     Failed {
-        /// What it was asked for.
+        /// Subcommand of git that failed, such as `fetch`.
         verb: &'static str,
-        /// Of whom.
+        /// Name or address of the remote.
         remote: String,
-        /// What it wrote to standard error.
+        /// Text that git wrote to standard error.
         said: String,
     },
-    /// The fetched branch is not there, or no commit.
+    /// The fetched branch is missing, or is not a commit.
     #[error("what was fetched from `{0}` cannot be read")]
     Fetched(String, #[source] git2::Error),
 }
 
-/// One branch of one remote.
+/// One branch of one remote, for fetching and pushing.
 #[derive(Debug)]
 pub struct Network<'a> {
     dir: &'a Path,
@@ -42,7 +43,7 @@ impl<'a> Network<'a> {
         Self { dir, remote, branch: format!("refs/heads/{branch}") }
     }
 
-    /// Fetches the remote's branch; `None` where it has none yet.
+    /// Fetches the remote's branch; `None` where the remote does not have it yet.
     pub fn fetch(&self, repo: &Repository) -> Result<Option<Oid>, NetworkError> {
         if self.tip()?.is_none() {
             return Ok(None);
@@ -56,12 +57,13 @@ impl<'a> Network<'a> {
         Ok(Some(commit))
     }
 
-    /// Pushes the branch; false when somebody else pushed since `seen` was fetched.
+    /// Pushes the branch; `false` when another clone pushed since `seen` was fetched.
     pub fn push(&self, seen: Option<Oid>) -> Result<bool, NetworkError> {
         let refspec = format!("{0}:{0}", self.branch);
         let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
         match self.must("push", &arguments) {
             Ok(_) => Ok(true),
+            // Git's messages are translated, so the remote's commit tells why the push failed.
             Err(error) => match self.tip()? == seen.map(|oid| oid.to_string()) {
                 true => Err(error),
                 false => Ok(false),
@@ -69,7 +71,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The remote's commit in hex.
+    /// Hash of the remote branch's commit, in hex.
     fn tip(&self) -> Result<Option<String>, NetworkError> {
         let said = self.must("ls-remote", &[self.remote, &self.branch])?;
         let lines = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -78,9 +80,10 @@ impl<'a> Network<'a> {
 
     fn must(&self, verb: &'static str, arguments: &[&str]) -> Result<Output, NetworkError> {
         let mut command = Command::new("git");
-        // Hooks are not run, here as on a commit.
+        // Hooks are not run, as in this program's own commits.
         command.arg("-C").arg(self.dir).args(["-c", "core.hooksPath=/dev/null", verb]);
-        // A caller that is itself run by a git hook must not redirect these commands.
+        // These variables are set when the caller itself runs in a git hook, and would redirect
+        // the command to another repository.
         for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             command.env_remove(name);
         }

@@ -1,5 +1,5 @@
-//! Puts the commits of this clone behind those of the remote. Only additions of records are
-//! moved; rendered files are left to be rendered anew.
+//! Puts this clone's commits behind those of the remote. Only additions of records are moved;
+//! rendered files are rendered again afterwards.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use store::examine::examine;
 use store::layout::FileKind;
 use store::storage;
 
-/// Where both histories go on from, once they are one line.
+/// Result of uniting two histories: the new tip and counts.
 #[derive(Debug)]
 pub struct Joined {
     pub tip: Oid,
@@ -22,7 +22,8 @@ pub struct Joined {
     pub commits_moved: usize,
 }
 
-/// The line of `theirs` with what only `ours` has behind it. Nothing is moved yet.
+/// Builds the history of `theirs` followed by the commits that only `ours` has. No branch is moved
+/// yet.
 pub fn join(
     tree: &WorkTree,
     ours: Option<Oid>,
@@ -60,8 +61,8 @@ pub fn join(
     }
 }
 
-/// Checks what the remote brings: its new records are sound, and none that both knew is changed or
-/// gone. Tells how many are new.
+/// Checks the remote's records: new ones are sound, and none that both histories had is changed or
+/// missing. Returns the number of new ones.
 fn verify(
     tree: &WorkTree,
     ours: Option<Oid>,
@@ -88,7 +89,7 @@ fn verify(
     if findings.is_empty() { Ok(new.len()) } else { Err(SyncError::Unsound(findings)) }
 }
 
-/// The commits that `theirs` lacks, oldest first.
+/// Returns the commits of `ours` that `theirs` lacks, oldest first.
 fn only_here(
     tree: &WorkTree,
     ours: Option<Oid>,
@@ -102,7 +103,7 @@ fn only_here(
     walk.map(|id| Ok(tree.repo.find_commit(id?)?)).collect()
 }
 
-/// The records of `commit` as a commit behind `tip`; `None` when `tip` holds them all.
+/// Commits the records of `commit` again on top of `tip`; `None` when `tip` contains them all.
 fn put_behind(
     tree: &WorkTree,
     commit: &Commit<'_>,
@@ -142,7 +143,8 @@ fn put_behind(
     Ok(Some(repo.commit(None, &author, &committer, &message, &moved, &[&parent])?))
 }
 
-/// The records that a commit adds. Whatever else it does, rendered files apart, is refused.
+/// Returns the records that a commit adds. A commit that changes anything else, except rendered
+/// files, is an error.
 fn records_of(tree: &WorkTree, commit: &Commit<'_>) -> Result<Vec<(String, Oid)>, SyncError> {
     let short: String = commit.id().to_string().chars().take(10).collect();
     if commit.parent_count() > 1 {

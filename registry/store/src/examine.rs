@@ -1,5 +1,5 @@
-//! What a file of the registry amounts to: a pure function of its path and its bytes, so that it
-//! may be kept in an index. No files, no git.
+//! Examination of one file of the registry: facts and findings as a pure function of path and
+//! bytes, so that an index may store them. No files, no git.
 
 use judge::facts::{RunFacts, run_facts};
 use judge::finding::Finding;
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::storage::{self, Parsed};
 
-/// A file that could be read.
+/// Facts about a file that could be read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// `runs`, `imports`, `kernels`, `campaigns`, `events` or `pages`.
+    /// Kind of the file: `runs`, `imports`, `kernels`, `campaigns`, `events` or `pages`.
     pub kind: String,
-    /// The record's id; pages have none.
+    /// Id of the record; pages have none.
     pub id: Option<String>,
-    /// Of runs and imports alone.
+    /// Facts about the run; only measured and imported runs have them.
     pub run: Option<RunFacts>,
 }
 
-/// Reads and verifies the file at `path` below `results/`: what it is, and every finding.
+/// Parses and verifies the file at `path` below `results/`. Returns its facts and every finding.
 #[must_use]
 pub fn examine(path: &str, bytes: &[u8]) -> (Option<Facts>, Vec<Finding>) {
     match storage::read_with_value(path, bytes) {

@@ -1,4 +1,4 @@
-//! Every run of a registry as one flat table, for spreadsheets and data frames: its columns, its
+//! Flat table of every run of a registry, for spreadsheets and data frames: its columns, its
 //! cells, and the table as comma-separated values (RFC 4180).
 
 use schema::metric::METRICS;
@@ -7,31 +7,31 @@ use schema::run::RunRecord;
 
 use judge::{Registry, Stored};
 
-/// What the cells of a column are.
+/// Type of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CellKind {
-    /// Words.
+    /// Column of text.
     Text,
-    /// Yes or no.
+    /// Column of booleans.
     Flag,
-    /// A whole number from zero.
+    /// Column of unsigned integers.
     Integer,
-    /// Any number.
+    /// Column of floating-point numbers.
     Number,
 }
 
-/// A cell. One that is missing has its reason in the record.
+/// Cell of the table. The record gives the reason for a missing one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// The record does not know.
+    /// Value that the record does not know.
     Missing,
-    /// Words.
+    /// Text, unquoted.
     Text(String),
-    /// Yes or no.
+    /// Boolean, such as whether the run is retracted.
     Flag(bool),
-    /// A whole number.
+    /// Unsigned integer, such as the number of a block.
     Integer(u32),
-    /// Any number, in the unit that the column's name ends in.
+    /// Floating-point number, in the unit that the column's name ends in.
     Number(f64),
 }
 
@@ -57,15 +57,16 @@ const KEYS: [(&str, CellKind); 18] = [
     ("started_at", CellKind::Text),
 ];
 
-/// Names of the columns and what is in them: keys, then metrics in their stored units, which end
-/// their names, then the record's hash.
+/// Returns name and type of each column: keys, then metrics in their stored units (which end their
+/// names), then the record's hash.
 #[must_use]
 pub fn columns() -> Vec<(&'static str, CellKind)> {
     let metrics = METRICS.iter().map(|metric| (metric.name, CellKind::Number));
     KEYS.into_iter().chain(metrics).chain([("record_sha256", CellKind::Text)]).collect()
 }
 
-/// The table's rows, in the order of the runs' paths; each has a cell for each of [`columns`].
+/// Rows of the table in the order of the runs' paths; each row has one cell per column of
+/// [`columns`].
 pub fn rows(registry: &Registry) -> impl Iterator<Item = Vec<Cell>> {
     registry.runs.iter().map(|run| row(run, registry.retracted.contains_key(&run.record.id)))
 }
@@ -101,7 +102,7 @@ fn row(run: &Stored<RunRecord>, retracted: bool) -> Vec<Cell> {
     keys.into_iter().chain(figures).chain([text(&record.record_sha256)]).collect()
 }
 
-/// Every run as a line, metrics in their stored units. A value that is missing is empty.
+/// Formats every run as a line of CSV, metrics in their stored units. A missing value is empty.
 #[must_use]
 pub fn csv(registry: &Registry) -> String {
     let names: Vec<&str> = columns().into_iter().map(|(name, _)| name).collect();
@@ -125,8 +126,8 @@ fn written(cell: Cell) -> String {
     }
 }
 
-/// A text cell. A spreadsheet takes a leading `=`, `+`, `-` or `@` for a formula, so such a text
-/// is led by an apostrophe.
+/// Quotes a text cell. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
+/// spreadsheet would take it for a formula.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };

@@ -1,5 +1,5 @@
-//! The files of a folder laid out like `results/`: their names and stamps, and their bytes. Knows
-//! nothing of what is in them.
+//! Files of a folder laid out like `results/`: names, stamps and bytes. Independent of their
+//! content.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,30 +13,31 @@ use crate::spread;
 use crate::storage::RECORD_BYTES_MAX;
 use judge::finding::{Finding, LAYOUT};
 
-/// A folder that cannot be read.
+/// Error: a folder or a file in it cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read `{}`", path.display())]
 pub struct StoreError {
-    /// The folder, or the file in it.
+    /// Path of the folder or file.
     pub path: PathBuf,
-    /// The cause.
+    /// I/O error of reading the folder or file.
     #[source]
     pub source: io::Error,
 }
 
-/// What changes when a file does, as far as its folder tells.
+/// Stamp of a file: size, inode and times, by which a change is noticed without reading the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     pub bytes: u64,
     pub inode: u64,
-    /// Last change of the content, in nanoseconds since 1970.
+    /// Time of the last change of the content, in nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Last change of the file, its times included: no program sets this one.
+    /// Time of the last change of content or metadata, in nanoseconds since 1970. Programs cannot
+    /// set it, unlike the modification time.
     pub changed_ns: i64,
 }
 
 impl Stamp {
-    /// Returns the stamp of a file with these facts.
+    /// Returns the stamp of a file with this metadata.
     #[must_use]
     pub fn of(facts: &fs::Metadata) -> Self {
         let ns = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
@@ -49,8 +50,8 @@ impl Stamp {
     }
 }
 
-/// The files of a folder in the order of their paths, with forward slashes, and what cannot be
-/// followed.
+/// Files of a folder in the order of their paths (with forward slashes), and findings about
+/// entries that are not regular files.
 #[derive(Debug, Default)]
 pub struct Listing {
     pub root: PathBuf,
@@ -59,19 +60,21 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Lists every file below `root`. Symbolic links are findings and never followed; a folder
-    /// that does not exist is empty.
+    /// Lists every file below `root`. Symbolic links become findings and are never followed; a
+    /// folder that does not exist is empty.
     ///
     /// # Errors
+    ///
     /// A folder exists and cannot be read.
     pub fn of(root: &Path) -> Result<Self, StoreError> {
         Self::of_wanted(root, &|_| true)
     }
 
-    /// As [`Listing::of`], without what lies at or below a path that is not wanted. Paths of
-    /// folders are asked for as those of files are.
+    /// Lists the files below `root`, except those at or below a path that `wanted` rejects.
+    /// `wanted` is asked about folders too, so that a rejected folder is not read.
     ///
     /// # Errors
+    ///
     /// A folder exists and cannot be read.
     pub fn of_wanted(
         root: &Path,
@@ -83,7 +86,8 @@ impl Listing {
             Err(source) => return Err(StoreError { path: root.to_owned(), source }),
             Ok(_) => {}
         }
-        // Level by level, so that the many folders of the lower ones are read side by side.
+        // The tree is read level by level, so that the many folders of the lower levels are read
+        // in parallel.
         let mut level = vec![String::new()];
         while !level.is_empty() {
             let read = spread::map(&level, |folder| Entries::of(root, folder, wanted));
@@ -99,10 +103,11 @@ impl Listing {
         Ok(listing)
     }
 
-    /// The bytes of one of its files, one more at most than a record may have, so that a huge file
-    /// costs little.
+    /// Reads the bytes of a listed file. At most one byte more than a record may have is read, so
+    /// that a huge file costs little.
     ///
     /// # Errors
+    ///
     /// The file cannot be read.
     pub fn read(&self, path: &str) -> Result<Vec<u8>, StoreError> {
         let file = self.root.join(path);
@@ -113,7 +118,7 @@ impl Listing {
     }
 }
 
-/// What one folder holds, by paths below the root.
+/// Entries of one folder, by paths below the root.
 #[derive(Default)]
 struct Entries {
     folders: Vec<String>,
@@ -156,7 +161,7 @@ impl Entries {
     }
 }
 
-/// The files of a folder with their bytes.
+/// Files of a folder by path, with their bytes.
 #[derive(Debug, Default)]
 pub struct Folder {
     pub files: BTreeMap<String, Vec<u8>>,
@@ -166,6 +171,7 @@ pub struct Folder {
 /// Reads every file below `root`, as [`Listing::of`] lists them.
 ///
 /// # Errors
+///
 /// A folder or file exists and cannot be read.
 pub fn read_folder(root: &Path) -> Result<Folder, StoreError> {
     let listing = Listing::of(root)?;

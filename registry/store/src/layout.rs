@@ -1,33 +1,33 @@
-//! The folders of `results/`: which path holds what. Knows names only, no files.
+//! Layout of `results/`: which path holds which kind of file. Knows names only, no files.
 
-/// What a file below `results/` is, by its path.
+/// Kind of a file below `results/`, derived from its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
-    /// A run that was measured here.
+    /// Record of a measured run: `runs/.../ULID.json`.
     Run,
-    /// A machine's kernels.
+    /// Kernel record of a machine: `kernels/.../ULID.json`.
     Kernels,
-    /// A campaign.
+    /// Campaign record: `campaigns/YEAR/ULID.json`.
     Campaign,
-    /// An event.
+    /// Event record: `events/YEAR/ULID.toml`.
     Event,
-    /// A published figure of others.
+    /// Record of a figure published elsewhere.
     Import,
-    /// Derived: rendered anew from the records.
+    /// Page, rendered from the records: `pages/.../NAME.md`.
     Page,
-    /// Derived: `README.md`.
+    /// `README.md` of the registry, rendered from the records.
     Readme,
-    /// Left behind by a writer that was stopped; never read.
+    /// Temporary file of a writer that was stopped; never read.
     Leftover,
-    /// Not part of the layout.
+    /// File that is not part of the layout.
     Stray,
 }
 
-/// Folders whose files are only ever added.
+/// Folders of `results/` whose files are append-only.
 pub const RECORD_FOLDERS: &[&str] = &["campaigns", "events", "imports", "kernels", "runs"];
 
 impl FileKind {
-    /// What the file at `path`, below `results/`, is.
+    /// Returns the kind of the file at `path`, below `results/`.
     #[must_use]
     pub fn of(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').collect();
@@ -48,7 +48,7 @@ impl FileKind {
         }
     }
 
-    /// True for files that are only ever added.
+    /// True for files that are append-only.
     #[must_use]
     pub fn is_record(self) -> bool {
         matches!(self, Self::Run | Self::Kernels | Self::Campaign | Self::Event | Self::Import)
@@ -67,22 +67,23 @@ pub fn in_record_folder(path: &str) -> bool {
     path.split_once('/').is_some_and(|(folder, _)| RECORD_FOLDERS.contains(&folder))
 }
 
-/// Runs by parts of their paths, which repeat what their records say (rule S04); nothing given
-/// means all of them. What it admits is asked again of the record where it matters.
+/// Filter of runs by parts of their paths, which repeat fields of their records (rule S04).
+/// Without any field set, all runs pass. It is a coarse filter: callers check the records
+/// themselves where it matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunParts {
-    /// The engine's id.
+    /// Id of the engine whose runs pass.
     pub engine: Option<String>,
-    /// Id of the hardware.
+    /// Id of the hardware whose runs pass.
     pub hardware: Option<String>,
-    /// The model's id.
+    /// Id of the model whose runs pass.
     pub model: Option<String>,
-    /// `id`, or `id@rev`.
+    /// Scenario whose runs pass, as `id` or `id@rev`.
     pub scenario: Option<String>,
 }
 
 impl RunParts {
-    /// True when `path`, below `results/`, is that of such a run, or of a folder above one.
+    /// True when `path`, below `results/`, is a run that passes the filter, or a folder above one.
     #[must_use]
     pub fn admit(&self, path: &str) -> bool {
         let parts: Vec<&str> = path.split('/').collect();
@@ -98,7 +99,7 @@ impl RunParts {
     }
 }
 
-/// The name under which a file is written before it is renamed to `name`.
+/// Temporary name under which a file is written before it is renamed to `name`.
 #[must_use]
 pub fn leftover_name(name: &str, pid: u32) -> String {
     format!(".{name}.tmp-{pid}")

@@ -1,4 +1,4 @@
-//! Reads `results/`, and overlays that are laid out like it, into ordered plain data. Knows files,
+//! Reads `results/`, and staged results laid out like it, into ordered plain data. Knows files,
 //! not git.
 
 pub mod examine;
@@ -22,19 +22,21 @@ pub use folder::StoreError;
 use layout::{FileKind, RunParts};
 use storage::Parsed;
 
-/// Reads folders laid out like `results/`. A folder that does not exist is empty. Of a file
-/// that several folders hold, the first is kept; that they agree is checked.
+/// Loads folders laid out like `results/`. A folder that does not exist is empty. Of a file that
+/// several folders contain, the first is kept; a difference between them becomes a finding.
 ///
 /// # Errors
+///
 /// A folder or file exists and cannot be read.
 pub fn load(roots: &[&Path]) -> Result<Registry, StoreError> {
     load_where(roots, &|_| true)
 }
 
-/// As [`load`], with the runs of these releases alone. A release may be written with
-/// or without its `v`.
+/// Loads folders as [`load`] does, but only the runs of these releases. A release may be written
+/// with or without its `v`.
 ///
 /// # Errors
+///
 /// A folder or file exists and cannot be read.
 pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, StoreError> {
     let wanted = |name: &str| releases.iter().any(|release| is_release(release, name));
@@ -44,19 +46,20 @@ pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, Sto
     })
 }
 
-/// The runs that `parts` admits, without their histograms, and the events; nothing else.
+/// Loads only the runs that `parts` admits, without their histograms, and the events.
 ///
 /// # Errors
+///
 /// A folder or file exists and cannot be read.
 pub fn load_runs(roots: &[&Path], parts: &RunParts) -> Result<Registry, StoreError> {
     load_figures(roots, &|path| path.split('/').next() == Some("events") || parts.admit(path))
 }
 
-/// As [`load`], without what lies at or below a path that is not wanted. The paths of
-/// folders, below `results/` as those of files, are asked for as well, so that a folder that is
-/// not wanted is never looked into.
+/// Loads folders as [`load`] does, except files at or below a path that `wanted` rejects. `wanted`
+/// is asked about folders too (by path below `results/`), so that a rejected folder is not read.
 ///
 /// # Errors
+///
 /// A folder or file exists and cannot be read.
 pub fn load_where(
     roots: &[&Path],
@@ -65,10 +68,11 @@ pub fn load_where(
     load_with(roots, wanted, &|_| {})
 }
 
-/// As [`load_where`], without the histograms of runs: they are most of what a run
-/// takes, and tables of many runs do not show them.
+/// Loads folders as [`load_where`] does, but without the histograms of runs: they are most of a
+/// run's size, and tables of many runs do not show them.
 ///
 /// # Errors
+///
 /// A folder or file exists and cannot be read.
 pub fn load_figures(
     roots: &[&Path],
@@ -89,6 +93,7 @@ fn load_with(
         registry.findings.append(&mut listing.findings);
         listings.push(listing);
     }
+    // By path, so that an overlay's copy of a record is compared with the registry's.
     let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (root, listing) in listings.iter().enumerate() {
         for (path, _) in &listing.files {
@@ -123,7 +128,8 @@ fn take(registry: &mut Registry, path: String, root: usize, parsed: Result<Parse
     }
 }
 
-/// What lies at `path` in the first of `roots`, and whether another of them contradicts it.
+/// Content at a path in the first of several roots, and a finding where another root contradicts
+/// it.
 type Read = (Result<Parsed, Finding>, Option<Finding>);
 
 fn read(

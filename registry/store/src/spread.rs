@@ -1,13 +1,13 @@
-//! Spreads work on many files over the processor's cores. Their number changes no result.
+//! Parallel map over many files, on all cores. The number of cores does not affect the result.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Items that a thread takes at one time.
+/// Number of items that a thread takes at a time.
 const BATCH: usize = 64;
 
-/// `work` over every item, in the order of the items.
+/// Applies `work` to every item in parallel; results are in the order of the items.
 pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = cores.min(items.len().div_ceil(BATCH));
@@ -18,6 +18,7 @@ pub fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<
     let take = || {
         let mut done = Vec::new();
         loop {
+            // Threads take batches and not fixed shares, because files differ much in size.
             let start = next.fetch_add(BATCH, Ordering::Relaxed);
             let Some(batch) = items.get(start..items.len().min(start + BATCH)) else { break };
             if batch.is_empty() {

@@ -1,4 +1,5 @@
-//! The storage rules over one file: bytes in, a parsed record and findings out. No files, no git.
+//! Storage rules over one file: bytes go in, a parsed record and findings come out. No files, no
+//! git.
 
 use schema::campaign::{self, CampaignRecord};
 use schema::canonical::record_sha256_of;
@@ -17,26 +18,26 @@ use judge::finding::{
     StorageRule,
 };
 
-/// Largest record that is read; the budget of a run is about 25 KB.
+/// Largest size of a record, in bytes; a run is expected to take about 25 KB.
 pub const RECORD_BYTES_MAX: usize = 4 << 20;
 
-/// A record of any kind.
+/// A parsed file of the registry, by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parsed {
-    /// A run, or an imported figure.
+    /// Parsed run record, measured or imported.
     Run(Box<RunRecord>),
-    /// A machine's kernels.
+    /// Parsed kernel record of a machine.
     Kernels(Box<KernelRecord>),
-    /// A campaign.
+    /// Parsed campaign record.
     Campaign(CampaignRecord),
-    /// An event.
+    /// Parsed event record.
     Event(Event),
-    /// A page or the `README.md`: text that is rendered anew.
+    /// Page or `README.md`, which is rendered from the records.
     Derived,
 }
 
 impl Parsed {
-    /// The record's id; pages have none.
+    /// Id of the record; pages have none.
     #[must_use]
     pub fn id(&self) -> Option<&str> {
         match self {
@@ -49,15 +50,16 @@ impl Parsed {
     }
 }
 
-/// Reads the file at `path` below `results/`: rules S01, S02, S09 and S12.
+/// Parses the file at `path` below `results/` by rules S01, S02, S09 and S12.
 ///
 /// # Errors
-/// Why the file is no record that this program can read.
+///
+/// The finding that says why the file is not a record that this program can read.
 pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
     read_with_value(path, bytes).map(|(parsed, _)| parsed)
 }
 
-/// As [`read`], with the JSON that the record was read from.
+/// Does the same as [`read`] and also returns the JSON that the record was parsed from.
 pub(crate) fn read_with_value(
     path: &str,
     bytes: &[u8],
@@ -98,7 +100,7 @@ fn json<T: DeserializeOwned>(path: &str, text: &str, schema: &str) -> Result<(T,
     };
     let value: Value = serde_json::from_str(text).map_err(unreadable)?;
     known_schema(path, value.get("schema").and_then(Value::as_str), schema)?;
-    // From the text again, not from the value: a key that is given twice is refused here only.
+    // Parsed from the text, not from the value: only that refuses a key that is given twice.
     Ok((serde_json::from_str(text).map_err(unreadable)?, value))
 }
 
@@ -127,13 +129,13 @@ fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Find
 
 const LATER_HINT: &str = "a later version of this program wrote it: use that one";
 
-/// The rules over one readable file: S03, S04, S05, S07, S08, S10, S11 and S12.
+/// Checks a parsed file by rules S03, S04, S05, S07, S08, S10, S11 and S12.
 #[must_use]
 pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
     verify_value(path, serde_json::from_slice(bytes).ok().as_ref(), parsed)
 }
 
-/// As [`verify`], over the JSON of the file.
+/// Does the same as [`verify`], with the file's JSON already parsed.
 pub(crate) fn verify_value(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
     let mut found = Vec::new();
     match parsed {
@@ -180,7 +182,7 @@ fn hash(path: &str, value: &Value) -> Option<Finding> {
         let detail =
             format!("record_sha256 is `{}`, the content gives `{}`", short(stored), short(&due));
         Finding::breach(HASH, path, detail).with_hint(
-            "a record is never edited: restore it, or retract it by an event and record anew",
+            "a record is never edited: restore it, or retract it by an event and measure again",
         )
     })
 }
@@ -193,7 +195,8 @@ fn key(path: &str, due: &Result<String, PathError>) -> Option<Finding> {
     }
 }
 
-/// Where a run's record belongs. An import's path has its block number, which only the path knows.
+/// Path at which a run's record belongs. The path of an imported record contains its block number,
+/// which the record does not.
 fn run_path(path: &str, record: &RunRecord) -> Result<String, PathError> {
     if record.kind != Kind::Imported {
         return path::of_run(record);
@@ -219,8 +222,9 @@ fn findings(path: &str, record: &RunRecord) -> Option<Finding> {
     Some(Finding::breach(FINDINGS, path, wrong))
 }
 
-/// Where stored findings differ from the recomputed ones. The wording of a detail may change, so
-/// only rule, level and outcome are compared; the hash covers the words.
+/// Difference between stored and recomputed findings, as a sentence. The wording of a detail may
+/// change between versions, so only rule, level and outcome are compared; the hash protects the
+/// words.
 fn disagreement(stored: &[Check], due: &[Check]) -> Option<String> {
     let outcome = |check: &Check| (check.rule.clone(), check.level, check.ok);
     if stored.iter().map(outcome).eq(due.iter().map(outcome)) {
@@ -258,7 +262,7 @@ fn release(path: &str, release: &str, dirty: Option<bool>) -> Option<Finding> {
 
 /// Words in the name of a setting that holds a secret, in lower case.
 const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
-/// Beginnings of paths that name a user or a machine.
+/// Beginnings of paths that identify a user or a machine.
 const PRIVATE_PLACES: &[&str] = &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/"];
 
 fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
@@ -268,7 +272,7 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
     let secrets = env.clone().filter(|(name, value)| {
         let name = name.to_lowercase();
         let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-        // A value in braces stands for what was taken out.
+        // A value in braces is a placeholder for a secret that was removed.
         !value.is_empty() && !value.starts_with('{') && words.any(|w| SECRET_WORDS.contains(&w))
     });
     let mut found: Vec<Finding> = secrets
@@ -287,10 +291,11 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
     found
 }
 
-/// How far a clock may be ahead of that of the machine which wrote a record: a day.
+/// Largest time, in milliseconds, by which the clock of the machine that wrote a record may be
+/// ahead: one day.
 const AHEAD_MS_MAX: u64 = 24 * 3600 * 1_000;
 
-/// A remark on an id that was made in a time to come: a clock was wrong, and such a record sorts
+/// Remark on an id whose time is in the future: the writer's clock was wrong, and the record sorts
 /// behind all that follow.
 #[must_use]
 pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
@@ -302,7 +307,7 @@ pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
     })
 }
 
-/// Ids that more than one file claims, as a breach for each of them but the first.
+/// Returns a breach for each file, except the first, whose id another file has already.
 #[must_use]
 pub fn repeated_ids<'a>(
     files: impl Iterator<Item = (&'a str, &'a str)>,

@@ -1,5 +1,5 @@
-//! `redline-results check`: whatever was done to a committed record is found, and named with what
-//! differs; quality never decides.
+//! Tests of `redline-results check`: every change of a committed record is found and named with
+//! its differences; quality findings never decide.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn commit(scratch: &Scratch) {
     scratch.git(&["commit", "--quiet", "--all", "--message", "Tidy up"]);
 }
 
-/// The check must fail and name all of `parts`.
+/// Asserts that the check fails and that its output contains all of `parts`.
 fn unsound(scratch: &Scratch, parts: &[&str]) -> Answer {
     let answer = scratch.results(&["check"]);
     assert_eq!(answer.code, 2, "{answer:?}");
@@ -46,7 +46,7 @@ fn an_edit_is_found_committed_or_not() {
     unsound(&scratch, &["edited in the working tree"]);
     commit(&scratch);
     unsound(&scratch, &["edited since", what]);
-    // Later commits do not hide it, and putting the record back mends it.
+    // Later commits do not hide the change, and restoring the record resolves it.
     scratch.write("more.txt", "x");
     scratch.git(&["add", "."]);
     commit(&scratch);

@@ -1,14 +1,14 @@
-//! Disks that take nothing more: read-only ones, and ones that are full at any of a writer's
-//! writes, git's own among them. Root may write anywhere, so each is a file system of its own, in
-//! a namespace of mounts that ends with the process.
+//! Tests on read-only and full disks, full at any write of the program or of git. Root may write
+//! anywhere, so each disk is a file system of its own, in a mount namespace that ends with the
+//! process.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::scratch::{Scratch, repeats};
 
-/// Runs a shell script as the root of its own mounts, with the program, the repository and what
-/// else is given. `None` where this machine does not let a user have mounts.
+/// Runs a shell script as root of its own mount namespace, with the paths of the program and the
+/// repository and further arguments. `None` where the machine does not allow users to mount.
 fn with_mounts(scratch: &Scratch, script: &str, more: &[&Path]) -> Option<Output> {
     let unshare = |script: &str| {
         let mut command = Command::new("unshare");
@@ -27,7 +27,8 @@ fn with_mounts(scratch: &Scratch, script: &str, more: &[&Path]) -> Option<Output
     Some(command.output().unwrap())
 }
 
-/// Prints exit code and errors of a record, then exit codes of questions that change nothing.
+/// Script that prints exit code and errors of `record` on a read-only disk, then exit codes of
+/// commands that change nothing.
 const READ_ONLY: &str = r#"
 set -e
 mount --bind "$2" "$2"
@@ -55,8 +56,8 @@ fn a_read_only_disk_is_named_and_can_still_be_asked() {
     assert_eq!((scratch.state(), scratch.files()), before);
 }
 
-/// For each number of KiB that are left on a disk, until they suffice: how a record ended, whether
-/// HEAD and the user's state are as before, and whether git finds its objects whole.
+/// Script that runs `record` for each number of free KiB until they suffice. It prints the result,
+/// whether HEAD and the user's state are unchanged, and whether git finds its objects sound.
 const FULL: &str = r#"
 set -e
 mount -t tmpfs -o size=64m none "$4"

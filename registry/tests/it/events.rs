@@ -1,5 +1,4 @@
-//! What is said about records afterwards: nothing vanishes, and what was said is committed with
-//! the pages that show it.
+//! Tests of events: no record vanishes, and an event is committed with the pages that show it.
 
 use std::fs;
 
@@ -7,7 +6,7 @@ use crate::scratch::{Answer, Scratch, place};
 
 const CELL: &str = "redline/cpu-example-simulated-f6m1s1-2c/*/cpu-f32-tp1/balanced-lite@1";
 
-/// The text of the only event.
+/// Text of the only event file.
 fn event_of(scratch: &Scratch) -> String {
     let paths: Vec<String> =
         scratch.files().into_iter().filter(|path| path.starts_with("results/events/")).collect();
@@ -32,7 +31,7 @@ fn a_retracted_run_stays_on_disk_and_in_the_list() {
     assert!(before.iter().all(|path| scratch.files().contains(path)), "a file is gone");
     assert!(scratch.path(&place(&records[1])).exists());
     assert!(scratch.results(&["list"]).out.contains("ok 3, retracted 1"));
-    // The page that was rendered knows the event, and lies in the same commit.
+    // The rendered page contains the event, and is in the same commit.
     let readme = fs::read_to_string(scratch.path("results/README.md")).unwrap();
     assert!(readme.contains("./events/"), "{readme}");
     let committed = scratch.git(&["show", "--format=%s", "--name-only", "HEAD"]);

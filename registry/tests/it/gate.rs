@@ -1,4 +1,5 @@
-//! The scripts behind the hosted workflow, with stand-ins for the programs that they call.
+//! Tests of the scripts behind the hosted workflow, with stand-ins for the programs that they
+//! call.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,12 +9,13 @@ use std::process::Command;
 use judge::diff::markdown::MARKER;
 use tempfile::TempDir;
 
-/// A tree with the scripts, and stand-ins that note how they were called in `calls`.
+/// A folder with the scripts, and stand-ins that log their calls in `calls`.
 struct Tree {
     dir: TempDir,
 }
 
-/// `release-bench` leaves a campaign and ends with `$BENCH`; `diff` ends with `$DIFF`.
+/// Stand-in for `cargo`: `release-bench` creates a campaign and exits with `$BENCH`; `diff` exits
+/// with `$DIFF`.
 const CARGO: &str = r##"#!/bin/sh
 echo "cargo $*" >>calls
 case $2 in
@@ -29,7 +31,7 @@ diff)
 esac
 "##;
 
-/// Lists the comment `$FOUND`, where there is one.
+/// Stand-in for `gh`, which lists the comment `$FOUND` if it is set.
 const GH: &str = r##"#!/bin/sh
 echo "gh $*" >>calls
 case $2 in --paginate) echo "$FOUND" ;; esac

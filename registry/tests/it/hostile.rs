@@ -1,5 +1,5 @@
-//! Files that were cut, doubled, shuffled or made up: each is an answer and never a crash, and
-//! none of them passes for the record that it was made from.
+//! Tests with damaged files, cut, doubled, shuffled or made up: each gives an answer, never a
+//! crash, and none passes for the record that it was made from.
 
 use judge::finding::Finding;
 use samples::{Sample, campaign_id};
@@ -21,7 +21,7 @@ fn sound() -> (String, String) {
     (path, text)
 }
 
-/// One of the ways in which a file goes wrong.
+/// Damages a file in one of seven ways, chosen at random.
 fn spoil(text: &[u8], chance: &mut Random) -> Vec<u8> {
     let mut bytes = text.to_vec();
     let at = chance.below(bytes.len());
@@ -39,7 +39,7 @@ fn spoil(text: &[u8], chance: &mut Random) -> Vec<u8> {
             bytes.splice(at..at, doubled);
         }
         5 => {
-            // Two lines change places.
+            // Swaps two lines.
             let mut lines: Vec<Vec<u8>> = text.split(|b| *b == b'\n').map(<[u8]>::to_vec).collect();
             let (a, b) = (chance.below(lines.len()), chance.below(lines.len()));
             lines.swap(a, b);
@@ -58,7 +58,7 @@ fn spoil(text: &[u8], chance: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// What a JSON text says; `None` where it says nothing.
+/// Parses a JSON text; `None` where it is not valid.
 fn meaning(bytes: &[u8]) -> Option<String> {
     to_canonical(&serde_json::from_slice::<Value>(bytes).ok()?).ok()
 }
@@ -99,7 +99,7 @@ fn a_spoilt_event_is_an_answer() {
     for seed in 0..2_000 {
         let mut chance = Random::new(seed);
         let bytes = spoil(text.as_bytes(), &mut chance);
-        // Any answer will do; a crash will not.
+        // Any answer is accepted, as long as the program does not crash.
         let _ = breaches(&path, &bytes);
     }
     for hostile in ["a = [[[[", "schema = 1", "a.b.c.d = 1\na.b = 2", "id = 99999999999999999999"] {

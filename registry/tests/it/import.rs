@@ -1,4 +1,4 @@
-//! Published results of others, as a user records them.
+//! Tests of `redline-results import`: results published elsewhere, as a user records them.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ fn results_are_committed_with_their_pages_and_what_cannot_be_read_is_said() {
     let record: RunRecord = serde_json::from_str(&text).unwrap();
     assert_eq!((record.kind, &*record.hardware.id), (Kind::Imported, "a100-80g"));
     assert_eq!(scratch.results(&["check"]).code, 0);
-    // Once more, and nothing is added.
+    // A second import of the same file adds nothing.
     let again = scratch.rendering(&[&["import", page], &CLAIM[..]].concat());
     assert!(again.code == 0 && scratch.files() == files, "{again:?}");
 }

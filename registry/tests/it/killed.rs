@@ -1,5 +1,5 @@
-//! A writer that is killed, at every boundary between two of its writes: nothing that was recorded
-//! is lost or changed, and the next writer takes up where it was left.
+//! Tests of a writer that is killed at every boundary between two of its writes: no record is lost
+//! or changed, and the next writer continues.
 
 use std::cell::Cell;
 use std::fs;
@@ -11,10 +11,11 @@ use crate::scratch::{Scratch, place, repeats, write};
 use registry::commit::Clock;
 use registry::record::record_watched;
 
-/// Tells the test below that it is the writer: registry, overlay and the boundary to die at.
+/// Environment variable that makes [`writer`] write: registry, overlay and number of the boundary
+/// at which it kills itself, one per line.
 const WRITER: &str = "REDLINE_TEST_WRITER";
 
-/// Not a test of its own: the process that [`every_boundary`] starts and that kills itself.
+/// Not a test of its own: the process that [`every_boundary`] starts, and that kills itself.
 #[test]
 fn writer() {
     let Ok(given) = std::env::var(WRITER) else { return };
@@ -25,7 +26,7 @@ fn writer() {
         left.set(left.get() - 1);
         if left.get() == 0 {
             println!("killed where {boundary}");
-            // As `kill -9`: nothing is cleaned up.
+            // SIGKILL, so that nothing is cleaned up.
             let pid = std::process::id().to_string();
             let _ = Command::new("kill").args(["-KILL", &pid]).status();
             std::thread::sleep(std::time::Duration::from_secs(60));
@@ -35,7 +36,7 @@ fn writer() {
     record_watched(Path::new(registry), Path::new(overlay), "Record runs", clock).unwrap();
 }
 
-/// Runs the writer to the boundary number `end`; true when it was killed there.
+/// Runs the writer up to boundary number `end`; true when it was killed there.
 fn is_killed_at(scratch: &Scratch, overlay: &Path, end: u32) -> bool {
     let registry = scratch.repo();
     let given = format!("{}\n{}\n{end}", registry.display(), overlay.display());
@@ -68,12 +69,12 @@ fn every_boundary() {
             break;
         }
         boundaries += 1;
-        // What was recorded is there, and sound.
+        // Committed records are present and sound.
         assert_eq!(bytes(&scratch, &old[0]), text, "boundary {end}");
         scratch.git(&["merge-base", "--is-ancestor", head.trim(), "HEAD"]);
         let check = scratch.results(&["check"]);
         assert_eq!(check.code, 0, "boundary {end}: {check:?}");
-        // A rendered file that the killed writer had replaced is the user's to restore.
+        // The user has to restore a rendered file that the killed writer had replaced.
         scratch.git(&["checkout", "--quiet", "HEAD", "--", "results/README.md"]);
         let again = scratch.record(&overlay);
         assert_eq!(again.code, 0, "boundary {end}: {again:?}");
@@ -94,8 +95,8 @@ fn bytes(scratch: &Scratch, record: &schema::run::RunRecord) -> Vec<u8> {
     fs::read(scratch.path(&place(record))).unwrap()
 }
 
-/// What git's library leaves where it is killed inside one of its own writes: a lock beside the
-/// file that it was about to replace, or an object under a name of no object.
+/// A libgit2 that is killed inside one of its own writes leaves a lock beside the file to be
+/// replaced, or an object under a temporary name.
 #[test]
 fn what_a_killed_git_left_is_named_and_costs_nothing() {
     for (left, named) in [
@@ -132,7 +133,8 @@ fn a_file_that_may_not_grow_leaves_no_trace() {
     let scratch = Scratch::new();
     let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
     let before = scratch.state();
-    // Files may grow to 4 KiB and no further, and a write beyond is an error and no signal.
+    // Files may grow to 4 KiB and no further; a write beyond that returns an error and raises no
+    // signal.
     let script = "trap '' XFSZ; ulimit -f 8; exec \"$@\"";
     let command = scratch.command(&["record", overlay.to_str().unwrap(), "--message", "Record"]);
     let output = Command::new("sh")

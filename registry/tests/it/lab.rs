@@ -1,5 +1,5 @@
-//! Labs over a made-up engine whose best configuration is known: how often it is the one that is
-//! recommended (docs/METHOD.md).
+//! Simulation of labs over a made-up engine whose best configuration is known: counts how often it
+//! is recommended (docs/METHOD.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -16,16 +16,17 @@ use schema::run::RunRecord;
 use crate::scratch::{Scratch, write};
 use crate::simulation::Random;
 
-/// Labs of each kind.
+/// Number of simulated labs of each kind.
 const LABS: u32 = 100;
-/// Standard deviation of a launch, in log units.
+/// Standard deviation of a run, in log units.
 const NOISE: f64 = 0.01;
-/// How far the machine's speed wanders from one launch to the next, in log units.
+/// Standard deviation of the machine's drift from one run to the next, in log units.
 const DRIFT: f64 = 0.002;
-/// More than any of these labs wants.
+/// Budget of runs that none of these labs exhausts.
 const PLENTY: u32 = 10_000;
 
-/// A lab whose option `N` of axis `a-N` is faster by the N of it.
+/// A lab with one axis per gain (`a0`, `a1`, ...), whose only option is named after its gain in
+/// percent.
 fn lab(gains_pct: &[u32], combine: &str) -> LabFile {
     let axes: Vec<String> = (0..)
         .zip(gains_pct)
@@ -45,12 +46,12 @@ fn lab(gains_pct: &[u32], combine: &str) -> LabFile {
     parse(&(head + &axes.concat())).unwrap()
 }
 
-/// The true gain of a candidate in log units: gains multiply.
+/// True gain of a candidate, in log units; gains multiply.
 fn truth(candidate: &Candidate) -> f64 {
     candidate.options.values().map(|gain| (gain.parse::<f64>().unwrap() / 100.0).ln_1p()).sum()
 }
 
-/// A machine whose speed wanders, and launches with noise of their own.
+/// Simulated machine: its speed drifts, and runs have noise of their own.
 struct Machine {
     random: Random,
     drift: f64,
@@ -86,7 +87,8 @@ fn simulated(lab: &LabFile, seed: u64, runs_max: u32) -> Conclusion {
     found
 }
 
-/// How many of the labs end at a configuration that is within 2 % of the best.
+/// Number of labs that end at a configuration within 2 % of the best, and the mean number of runs
+/// per lab.
 fn good(gains_pct: &[u32], combine: &str) -> (u32, u32) {
     let lab = lab(gains_pct, combine);
     let best: f64 = match combine {
@@ -131,7 +133,7 @@ fn where_no_option_matters_the_baseline_is_recommended() {
 fn halving_spares_launches_of_what_does_not_help() {
     let gains = [0, 0, 0, 0, 0, 0, 0, 10];
     let (_, runs) = good(&gains, "one-at-a-time");
-    // Every candidate as often as a finalist, and the finalists.
+    // Runs without halving: every candidate as often as a finalist, and the finalists.
     let all = 2 * (9 + 3) * policy::standard().file.confirm_pairs;
     assert!(runs < all * 3 / 4, "{runs} of {all}");
 }
@@ -167,7 +169,7 @@ fn a_failed_option_is_a_row_with_its_reason_and_never_recommended() {
     assert_eq!(row.effect, None, "a failed option has no number beside the others");
 }
 
-/// The made-up engine with a bounded metric that `of` gives for a candidate.
+/// The made-up engine, with a bounded metric whose value `of` gives for a candidate.
 fn bounded(of: fn(&Candidate) -> f64) -> Conclusion {
     let mut lab = lab(&[10, 3], "staged");
     lab.objective.bounds.insert("ttft_us_p99".to_owned(), 1e6);
@@ -203,7 +205,7 @@ fn a_budget_keeps_launches_for_the_last_round_and_says_what_was_not_explored() {
     let lab = lab(&[10, 3, 5], "staged");
     let policy = policy::standard().file;
     let least = runs_min(&lab, &policy);
-    // Four at three launches and three at eight, under two profiles.
+    // Four candidates at three runs and three at eight, under two profiles.
     assert_eq!(least, 2 * (4 * 3 + 3 * 8));
     let found = simulated(&lab, 1, least);
     assert!(found.runs <= least && !found.confirmed.is_empty(), "{found:?}");
@@ -232,10 +234,10 @@ fn every_lab_file_is_sound() {
     assert!(count > 0);
 }
 
-/// The page that the suite's lab of Qwen3.5 9B asks again, with repeats.
+/// Published page whose options the suite's lab of Qwen3.5 9B measures again, with repeats.
 const PAGE: &str = "003_b58ebedf0df33e6b.txt";
 
-/// What stands behind each "Backend Parameters:" of a page, word by word.
+/// Words of each list after "Backend Parameters:" on a page.
 fn backend_parameters(page: &str) -> BTreeSet<Vec<String>> {
     let fenced = page.split("Backend Parameters: ```bash ").skip(1);
     let words = |rest: &str| {
@@ -245,7 +247,7 @@ fn backend_parameters(page: &str) -> BTreeSet<Vec<String>> {
     fenced.map(words).collect()
 }
 
-/// Every candidate of an engine: none or one option of each of its axes.
+/// Every candidate of an engine: no option or one option of each of its axes.
 fn every_candidate(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     let mut all = vec![LabFile::plain(engine)];
     for axis in lab.axes.iter().filter(|axis| axis.engine == lab.engines[engine].id) {
@@ -260,7 +262,7 @@ fn every_candidate(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     all
 }
 
-/// A server takes its flags in any order; the page itself gives them in several.
+/// Sorts flags: a server accepts them in any order, and the page itself varies the order.
 fn sorted(mut words: Vec<String>) -> Vec<String> {
     words.sort();
     words
@@ -300,8 +302,8 @@ fn the_lab_of_a_published_page_has_every_configuration_of_it_word_by_word() {
     assert_eq!(backend_parameters(&std::fs::read_to_string(page).unwrap()), published);
 }
 
-/// The records of a round on an engine that a batch of 4 makes slower, keys of 16 bits faster, and
-/// keys of 8 bits unable to start.
+/// Records of a round on an engine that a batch of 4 makes slower and 16-bit keys make faster, and
+/// that cannot start with 8-bit keys.
 fn launched(round: &Round, serial: &mut u64) -> Vec<RunRecord> {
     let mut records = Vec::new();
     for block in round.block..round.block + 2 * round.repeats {

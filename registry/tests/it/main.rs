@@ -1,4 +1,4 @@
-//! `redline-results` as a user runs it, on real git repositories.
+//! Tests of `redline-results` as a user runs it, on real git repositories.
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 

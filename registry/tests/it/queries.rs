@@ -1,4 +1,4 @@
-//! `list` with filters, `best`, `export` and `rules`, and the index behind `list`.
+//! Tests of `list` with filters, `best`, `export` and `rules`, and of the index behind `list`.
 
 use std::fs;
 
@@ -63,11 +63,11 @@ fn the_index_is_never_trusted_over_the_files() {
     let index = scratch.path("target/redline-results/index.jsonl");
     assert!(index.exists());
     assert_eq!(scratch.state(), ["", "", ""], "the index shows in `git status`");
-    // Again, from the index; without it; with one that is no index.
+    // The output is the same from the index, and with a damaged index.
     assert_eq!(scratch.results(&["list"]).out, listed);
     fs::write(&index, "{}\n{}\n").unwrap();
     assert_eq!(scratch.results(&["list"]).out, listed);
-    // An edit of one byte that keeps length and time of the file.
+    // An edit of one byte that keeps the length and modification time of the file.
     let record = &faster("v0.9.1", 1, 1.0)[0];
     let path = scratch.path(&place(record));
     let time = fs::metadata(&path).unwrap().modified().unwrap();
@@ -110,7 +110,7 @@ fn the_best_is_found_by_metric_and_within_limits() {
     assert_eq!(said["candidates"][0]["release"], "v0.9.2", "{answer:?}");
     assert_eq!(said["candidates"][0]["figure"]["n"], 3);
     assert_eq!(said["left_out"], 1);
-    // Lower is better for a time, and the limit leaves the slower one out.
+    // Lower is better for a latency, and the limit excludes the slower candidate.
     let answer = best(&["--metric", "tpot_us_p50", "--slo", "tpot_us_p50=18000"]);
     assert!(answer.out.contains("redline v0.9.2"), "{answer:?}");
     assert!(!answer.out.contains("redline v0.9.1"), "{answer:?}");
@@ -188,7 +188,7 @@ fn an_older_program_does_not_write_beside_newer_records() {
     assert_eq!(scratch.git(&["rev-parse", "HEAD"]), head);
     let check = scratch.results(&["check"]);
     assert_eq!((check.code, check.out.contains("S12")), (2, true), "{check:?}");
-    // A later schema of an event counts as well.
+    // A later schema of an event is refused as well.
     let id = campaign_id(900);
     scratch.git(&["rm", "--quiet", &place(&newer)]);
     scratch.write(&format!("results/events/2026/{id}.toml"), "schema = \"event.v2\"\nnew = 1\n");

@@ -1,4 +1,4 @@
-//! `list`, `show` and `diff` as a user runs them.
+//! Tests of `list`, `show` and `diff` as a user runs them.
 
 use crate::scratch::{Scratch, repeats, write};
 use expect_test::expect;
@@ -22,7 +22,7 @@ fn pair(block: u32, speed: f64, failed: u64) -> [RunRecord; 2] {
     [sample("v0.9.1", 0, 1.0, 0).record(), sample("v0.9.2", 1, speed, failed).record()]
 }
 
-/// Pairs of a screen; later blocks confirm.
+/// Number of pairs in a screen; later blocks are the confirmation.
 const SCREEN: u32 = 5;
 
 fn pairs(blocks: std::ops::Range<u32>, speed: f64) -> Vec<RunRecord> {
@@ -75,7 +75,7 @@ fn a_comparison_ends_with_what_it_found() {
     let md = scratch.results(&[&DIFF[..], &["--format", "md"]].concat());
     assert!(md.out.starts_with("<!-- redline diff -->\n## v0.9.1 -> v0.9.2\n"), "{}", md.out);
 
-    // An overlay that is not committed yet counts as well.
+    // An overlay that is not committed yet is read as well.
     let overlay = scratch.overlay("new", &pair(7, 1.0, 2));
     let answer = scratch.results(&[&DIFF[..], &["--overlay", overlay.to_str().unwrap()]].concat());
     assert_eq!((answer.code, answer.out.contains("new-failure")), (1, true), "{answer:?}");
@@ -83,7 +83,7 @@ fn a_comparison_ends_with_what_it_found() {
     assert_eq!(scratch.results(&[&DIFF[..], &["--hardware", "h200-141g"]].concat()).code, 2);
 }
 
-/// Half the speed, and measured on another day: that is shown, and never gated on.
+/// A candidate at half the speed that was measured on another day is shown, and never gated on.
 #[test]
 fn without_a_common_campaign_nothing_is_judged() {
     let scratch = Scratch::new();
@@ -114,7 +114,7 @@ fn without_a_common_campaign_nothing_is_judged() {
 
 const SUSPECTED: &str = "inconclusive: suspected, not confirmed";
 
-/// Both stages of a release that got 10 % slower, recorded.
+/// Records both stages of a release that got 10 % slower.
 fn slower() -> Scratch {
     let scratch = Scratch::new();
     scratch.record(&scratch.overlay("o", &pairs(0..13, 0.9)));

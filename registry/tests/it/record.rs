@@ -1,5 +1,5 @@
-//! `redline-results record` and `preflight` on real repositories: one commit of the new files and
-//! nothing else, or no trace at all.
+//! Tests of `redline-results record` and `preflight` on real repositories: one commit of the new
+//! files and nothing else, or no trace at all.
 
 use std::fs;
 
@@ -69,7 +69,8 @@ fn what_the_user_staged_and_changed_stays_as_it_was() {
     scratch.write("gone.txt", "1\n");
     scratch.git(&["add", "."]);
     scratch.git(&["commit", "--quiet", "--message", "Second"]);
-    // Staged and then changed again, staged only, changed only, deleted, renamed, new, intended.
+    // Files that are staged and then changed again, staged only, changed only, deleted, renamed,
+    // new, or marked as intended to add.
     scratch.write("kept.txt", "2\n");
     scratch.git(&["add", "kept.txt"]);
     scratch.write("kept.txt", "3\n");
@@ -88,7 +89,7 @@ fn what_the_user_staged_and_changed_stays_as_it_was() {
     assert_eq!(scratch.state(), before);
     let committed = scratch.git(&["show", "--format=", "--name-only", "HEAD"]);
     assert!(committed.lines().all(|path| path.starts_with("results/")), "{committed}");
-    // The user's own commit goes through afterwards and takes nothing back.
+    // The user's own commit goes through afterwards and reverts nothing.
     scratch.git(&["commit", "--quiet", "--message", "Mine"]);
     assert_eq!(scratch.files().iter().filter(|path| path.starts_with("results/")).count(), 3);
 }
@@ -193,7 +194,7 @@ fn a_repository_that_cannot_take_a_commit_is_told_apart() {
     }
 }
 
-/// Leaves an operation of git's stuck on a conflict.
+/// Leaves a git operation unfinished, with a conflict.
 fn conflict(scratch: &Scratch, operation: &str) {
     scratch.git(&["switch", "--quiet", "--create", "other"]);
     scratch.write("src/main.rs", "other\n");
@@ -238,23 +239,23 @@ fn every_unsound_file_is_named_at_once_and_nothing_is_written() {
     let records = repeats("v0.9.1", 1, 6);
     let overlay = scratch.overlay("o", &records);
     let at = |index: usize| overlay.join(schema::path::of_run(&records[index]).unwrap());
-    // Edited by hand.
+    // A record that was edited by hand.
     let text = fs::read_to_string(at(0)).unwrap();
     fs::write(at(0), text.replace("\"requests_ok\": 32", "\"requests_ok\": 31")).unwrap();
-    // Cut short.
+    // A record that was cut short.
     fs::write(at(1), &text[..text.len() / 2]).unwrap();
-    // A later schema.
+    // A record of a later schema.
     fs::write(at(2), text.replace("run.v1", "run.v9")).unwrap();
-    // Filed under another release.
+    // A record at the path of another release.
     let moved = at(3).to_str().unwrap().replace("v0.9.1", "v0.9.3");
     write(moved.as_ref(), &fs::read_to_string(at(3)).unwrap());
     fs::remove_file(at(3)).unwrap();
-    // Findings that flatter.
+    // A record whose figures contradict its stored findings.
     let mut flattered = records[4].clone();
     flattered.metrics.as_mut().unwrap().output_tokens_per_s = Some(9e9);
     flattered.record_sha256 = schema::canonical::record_sha256(&flattered).unwrap();
     fs::write(at(4), to_file_text(&flattered).unwrap()).unwrap();
-    // A stray, a link, a working tree, a path of the machine.
+    // A stray file, a link, a record of a working tree, a record with a path of the machine.
     write(&overlay.join("notes.txt"), "x");
     std::os::unix::fs::symlink("/etc/passwd", overlay.join("pages.md")).unwrap();
     let mut local =
@@ -344,7 +345,7 @@ fn writers_take_turns_and_no_commit_is_lost() {
             scratch.command(&arguments).spawn().unwrap()
         })
         .collect();
-    // The user commits in between.
+    // The user commits in the meantime.
     for turn in 0..5 {
         scratch.write("turn.txt", &turn.to_string());
         let _ = scratch.try_git(&["commit", "--quiet", "--message", "Turn", "--", "turn.txt"]);
@@ -368,7 +369,7 @@ fn a_branch_that_stays_locked_leaves_no_trace() {
     scratch.write(".git/refs/heads/main.lock", "");
     let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
     let answer = scratch.record(&overlay);
-    // Its owner may have been killed, and who is to delete it has to know its name.
+    // The lock's owner may have been killed, so whoever deletes the file must see its name.
     let named = answer.err.contains("refs/heads/main.lock`\nhint: wait for it; delete the file");
     assert_eq!((answer.code, named), (4, true), "{answer:?}");
     assert_eq!(scratch.state(), before);

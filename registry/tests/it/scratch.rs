@@ -1,4 +1,4 @@
-//! A real git repository in a temporary folder, and the binary run on it.
+//! Scratch repository: a real git repository in a temporary folder, and the binary run on it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,8 @@ use schema::path::of_run;
 use schema::run::RunRecord;
 use tempfile::TempDir;
 
-/// Lists the records of registry and overlay in `results/README.md`.
+/// Stand-in for the page renderer: lists the records of registry and overlay in
+/// `results/README.md`.
 const RENDERER: &str = r#"#!/bin/sh
 shift
 while [ $# -gt 0 ]; do
@@ -35,7 +36,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A repository on branch `main` with one commit of one file.
+    /// Creates a repository on branch `main` with one commit of one file.
     pub fn new() -> Self {
         let scratch = Self::unborn();
         scratch.write("src/main.rs", "fn main() {}\n");
@@ -44,7 +45,7 @@ impl Scratch {
         scratch
     }
 
-    /// A registry with three committed records.
+    /// Creates a registry with three committed records.
     pub fn recorded() -> (Self, Vec<RunRecord>) {
         let scratch = Self::new();
         let records = repeats("v0.9.1", 1, 3);
@@ -52,7 +53,7 @@ impl Scratch {
         (scratch, records)
     }
 
-    /// A repository without a commit.
+    /// Creates a repository without a commit.
     pub fn unborn() -> Self {
         let scratch = Self { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(scratch.repo()).unwrap();
@@ -60,7 +61,7 @@ impl Scratch {
         scratch
     }
 
-    /// A clone of the repository at `from`.
+    /// Clones the repository at `from`.
     pub fn clone_of(from: &Path) -> Self {
         let scratch = Self { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(scratch.repo()).unwrap();
@@ -68,7 +69,7 @@ impl Scratch {
         scratch
     }
 
-    /// A bare copy of this repository, as others would see it.
+    /// Creates a bare copy of this repository, to serve as remote.
     pub fn publish(&self) -> PathBuf {
         let remote = self.dir.path().join("remote.git");
         self.git(&["clone", "--quiet", "--bare", ".", remote.to_str().unwrap()]);
@@ -87,7 +88,7 @@ impl Scratch {
         write(&self.path(path), text);
     }
 
-    /// Runs git without the user's own configuration; returns what it printed.
+    /// Runs git without the user's own configuration, and returns its output.
     pub fn git(&self, arguments: &[&str]) -> String {
         let output = self.try_git(arguments);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -106,7 +107,7 @@ impl Scratch {
             .unwrap()
     }
 
-    /// An overlay folder with these records at their paths.
+    /// Creates an overlay folder with these records at their paths.
     pub fn overlay(&self, name: &str, records: &[RunRecord]) -> PathBuf {
         let overlay = self.dir.path().join(name);
         fs::create_dir_all(&overlay).unwrap();
@@ -116,8 +117,8 @@ impl Scratch {
         overlay
     }
 
-    /// Runs `redline-results` with its home in the scratch folder, so that no user's git
-    /// configuration enters.
+    /// Runs `redline-results` with its home in the scratch folder, so that no git configuration of
+    /// the user has an effect.
     pub fn results(&self, arguments: &[&str]) -> Answer {
         let output = self.command(arguments).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -132,7 +133,7 @@ impl Scratch {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redline-results"));
         command.args(arguments).args(["--registry", self.repo().to_str().unwrap()]);
         command.env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME");
-        // 2026-02-01: a month after the made-up records.
+        // 2026-02-01, a month after the made-up records.
         command.env("SOURCE_DATE_EPOCH", "1769904000");
         command
     }
@@ -141,8 +142,8 @@ impl Scratch {
         self.results(&["record", overlay.to_str().unwrap(), "--message", "Record runs"])
     }
 
-    /// A folder with a stand-in for the program that renders pages: one page, which names the
-    /// records that it was rendered from.
+    /// Creates a folder with a stand-in for the program that renders pages. It writes one page,
+    /// which names the records that it was rendered from.
     pub fn tools(&self) -> PathBuf {
         let tools = self.dir.path().join("tools");
         let program = tools.join("redline-site");
@@ -153,7 +154,7 @@ impl Scratch {
         tools
     }
 
-    /// Runs a command that has the pages rendered anew.
+    /// Runs a command that renders the pages.
     pub fn rendering(&self, arguments: &[&str]) -> Answer {
         let tools = self.tools();
         self.results(&[arguments, &["--tools-dir", tools.to_str().unwrap()]].concat())
@@ -164,14 +165,14 @@ impl Scratch {
         [self.git(&["status", "--porcelain"]), self.git(&["diff", "--cached"]), self.git(&["diff"])]
     }
 
-    /// The files of HEAD.
+    /// Lists the files of HEAD.
     pub fn files(&self) -> Vec<String> {
         let names = self.git(&["ls-tree", "-r", "--name-only", "HEAD"]);
         names.lines().map(str::to_owned).collect()
     }
 }
 
-/// What the binary said.
+/// Exit code, standard output and standard error of the binary.
 #[derive(Debug)]
 pub struct Answer {
     pub code: i32,
@@ -196,7 +197,7 @@ pub fn repeats(release: &str, serial: u64, count: u64) -> Vec<RunRecord> {
     (0..count).map(|index| sample(index).record()).collect()
 }
 
-/// The path of a record below the repository's root.
+/// Path of a record below the repository's root.
 pub fn place(record: &RunRecord) -> String {
     format!("results/{}", of_run(record).unwrap())
 }

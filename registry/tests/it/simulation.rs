@@ -1,9 +1,9 @@
-//! Error rates and power of the two stages, over made-up campaigns: the figures that the method
-//! promises (docs/METHOD.md).
+//! Simulation of comparisons: error rates and power of screen and confirmation over made-up
+//! campaigns, as the method promises them (docs/METHOD.md).
 //!
-//! A campaign is made launch by launch: a machine whose speed wanders, launches with noise of their
-//! own, sides that take turns. The noise that the judge minds comes from the
-//! same launches.
+//! A campaign is made run by run: the machine's speed drifts, runs have noise of their own, and
+//! the order of the releases alternates. The noise that the judgement uses comes from the same
+//! runs.
 
 use std::f64::consts::TAU;
 
@@ -14,15 +14,15 @@ use schema::policy::PolicyFile;
 use schema::random::SplitMix64;
 use schema::verdict::VerdictKind;
 
-/// Cells and metrics of a release that gate.
+/// Number of release-blocking metrics over all cells of a release.
 const CELLS: usize = 288;
-/// The floor of throughput.
+/// Minimum effect of throughput, in log units.
 const FLOOR: f64 = 0.02;
-/// How far the machine's speed wanders from one launch to the next, in log units. Over a screen
-/// that adds up; between neighbours it is small.
+/// Standard deviation of the machine's drift from one run to the next, in log units. It adds up
+/// over a screen; between neighboring runs it is small.
 const DRIFT: f64 = 0.002;
 
-/// Numbers from a seed, normal ones by Box and Muller's method.
+/// Random numbers from a seed; normal ones by the Box-Muller method.
 pub struct Random(SplitMix64);
 
 impl Random {
@@ -44,16 +44,16 @@ impl Random {
     }
 }
 
-/// What is true of a cell.
+/// True properties of a simulated cell.
 #[derive(Clone, Copy)]
 struct Truth {
-    /// Standard deviation of a launch, in log units.
+    /// Standard deviation of a run, in log units.
     cv: f64,
-    /// How much slower the candidate is, in log units.
+    /// True effect, in log units; above zero the candidate is slower.
     harm: f64,
 }
 
-/// Log ratios of pairs, worse above zero, and of a release against itself.
+/// Log ratios of pairs, above zero where the candidate is worse, and of a release against itself.
 struct Launches {
     pairs: Vec<f64>,
     own: Vec<f64>,
@@ -61,7 +61,7 @@ struct Launches {
 
 fn launch(random: &mut Random, truth: Truth, pairs: u32) -> Launches {
     let mut launches = Launches { pairs: Vec::new(), own: Vec::new() };
-    // The last launch of a block and the first of the next are of one release.
+    // The last run of a block and the first of the next are of the same release.
     let mut last: Option<f64> = None;
     let mut drift = 0.0;
     for block in 0..pairs {
@@ -80,7 +80,8 @@ fn launch(random: &mut Random, truth: Truth, pairs: u32) -> Launches {
     launches
 }
 
-/// Runs both stages; the number of cells called worse, and whether the first is one of them.
+/// Runs both stages. Returns the number of cells called worse, and true if the first cell is one
+/// of them.
 fn campaign(random: &mut Random, truths: &[Truth], policy: &PolicyFile) -> (usize, bool) {
     let screens: Vec<Launches> =
         truths.iter().map(|truth| launch(random, *truth, policy.screen_pairs)).collect();

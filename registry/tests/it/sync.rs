@@ -1,4 +1,5 @@
-//! Two clones of one registry: what both recorded ends in one line, with the pages of both.
+//! Tests of two clones of one registry: the records of both end up in one linear history, with the
+//! pages of both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -141,7 +142,7 @@ fn changes_of_the_users_stay() {
 #[test]
 fn a_remote_that_changed_a_record_is_refused() {
     let Clones { remote, ada, bob, _origin } = clones();
-    // Ada edits a record that both know, and pushes past every check.
+    // Ada edits a record that both clones have, and pushes without any check.
     let shared = &repeats("v0.9.1", 1, 1)[0];
     let path = ada.path(&place(shared));
     let text = fs::read_to_string(&path).unwrap().replace("\"cores\": 2", "\"cores\": 64");

@@ -1,36 +1,36 @@
-//! Grouped bars with whiskers, lying down, from zero.
+//! Horizontal bar chart: grouped bars from zero, with whiskers.
 
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, Svg};
 use super::{Mark, WIDTH, coordinate_of, fitted, x_axis};
 
-/// One bar.
+/// One bar of a bar chart.
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// Which side it belongs to, such as a release; empty where there is only one.
+    /// Name of the bar's series, such as a release; empty where there is only one series.
     pub series: String,
-    /// `None` draws no bar; `text` then says why.
+    /// Length of the bar; `None` draws no bar, and `text` gives the reason.
     pub value: Option<f64>,
-    /// Smallest and largest repeat.
+    /// Smallest and largest repeat, drawn as a whisker.
     pub range: Option<(f64, f64)>,
-    /// The value as shown.
+    /// Value as it is shown beside the bar.
     pub text: String,
     pub mark: Mark,
 }
 
-/// Bars under one label.
+/// Group of bars under one label.
 #[derive(Debug, Clone)]
 pub struct BarGroup {
     pub label: String,
     pub bars: Vec<Bar>,
 }
 
-/// A chart of grouped bars.
+/// Bar chart: groups of horizontal bars with a common axis.
 #[derive(Debug, Clone)]
 pub struct Bars {
     pub title: String,
     pub description: String,
-    /// Unit of the axis.
+    /// Unit of the horizontal axis.
     pub unit: String,
     pub groups: Vec<BarGroup>,
 }
@@ -42,11 +42,11 @@ const SERIES: f64 = 15.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 2.0;
 
-/// Room right of the longest bar for its value.
+/// Width reserved right of the longest bar for its value.
 const VALUE_ROOM: f64 = 104.0;
 
 impl Bars {
-    /// Draws the chart.
+    /// Draws the bar chart as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let row = self.row();
@@ -77,8 +77,8 @@ impl Bars {
         svg.finish(&self.title, &self.description)
     }
 
-    /// One form for all bars of a chart: names that are too long to stand behind the longest bar
-    /// stand above theirs.
+    /// Chooses one layout for all bars of the chart: if a name is too long to follow the longest
+    /// bar, all names are above their bars.
     fn row(&self) -> Row {
         let bars = self.groups.iter().flat_map(|group| &group.bars);
         let longest = bars.map(|bar| behind(bar).chars().count()).max().unwrap_or(0);
@@ -87,15 +87,15 @@ impl Bars {
     }
 }
 
-/// How a bar and the name of its series are laid out.
+/// Layout of a bar and the name of its series.
 #[derive(Debug, Clone, Copy)]
 struct Row {
-    /// The name stands above its bar.
+    /// True where the name is above its bar.
     above: bool,
     height: f64,
 }
 
-/// What stands behind a bar: its value and the series.
+/// Text that follows a bar: its value and its series.
 fn behind(bar: &Bar) -> String {
     [bar.text.as_str(), bar.series.as_str()].join(" ").trim().to_owned()
 }
@@ -113,6 +113,7 @@ fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, row: Row, top: f64) {
     let mut end = scale.at(0.0);
     if let Some(value) = bar.value {
         let class = format!("bar {}", bar.mark.class());
+        // At least one unit long, so that the bar of a tiny value is visible.
         svg.rect(&class, (0.0, top + 1.5), (scale.at(value).max(1.0), BAR - 3.0));
         end = scale.at(value);
     }

@@ -1,20 +1,20 @@
-//! Cumulative distributions of latencies on a logarithmic axis.
+//! Chart of cumulative distributions of latencies on a logarithmic axis.
 
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
 use super::{WIDTH, x_axis};
 
-/// One distribution.
+/// Curve of one cumulative distribution.
 #[derive(Debug, Clone)]
 pub struct Curve {
     pub label: String,
-    /// How it is drawn: `a` is the accent, `b` to `d` are told apart by dashes.
+    /// Style of the curve: `a` has the accent color, `b` to `d` differ by dashes.
     pub style: char,
-    /// Value in milliseconds and share of samples up to it, both rising.
+    /// Points of the curve: value in milliseconds, and share of samples up to it; both rise.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A chart of distributions.
+/// Chart of cumulative latency distributions, one curve per latency.
 #[derive(Debug, Clone)]
 pub struct Cdf {
     pub title: String,
@@ -27,7 +27,7 @@ const TOP: f64 = 28.0;
 const BOTTOM: f64 = 188.0;
 
 impl Cdf {
-    /// Draws the chart.
+    /// Draws the distributions as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(WIDTH, BOTTOM + 34.0);

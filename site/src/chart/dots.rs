@@ -1,22 +1,22 @@
-//! Dot and whisker: how far the repeats of each row lie from their median.
+//! Dot-and-whisker chart: deviation of the repeats of each row from their median.
 
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
 use super::{Mark, WIDTH, fitted, x_axis};
 
-/// Repeats of one thing.
+/// Row of a dot-and-whisker chart: the repeats of one scenario.
 #[derive(Debug, Clone)]
 pub struct DotRow {
     pub label: String,
-    /// The median as shown, with its unit.
+    /// Median as it is shown, with its unit.
     pub value: String,
-    /// Deviation of each repeat from the median in percent, with the text that shows on hovering,
-    /// in the order in which they ran.
+    /// Deviation of each repeat from the median in percent, and its tooltip, in the order in which
+    /// the repeats ran.
     pub repeats: Vec<(f64, String)>,
     pub mark: Mark,
 }
 
-/// A dot-and-whisker chart.
+/// Dot-and-whisker chart of repeats around their median.
 #[derive(Debug, Clone)]
 pub struct Dots {
     pub title: String,
@@ -27,11 +27,11 @@ pub struct Dots {
 const ROW: f64 = 42.0;
 const TOP: f64 = 4.0;
 
-/// The axis never shows less than this, so that noise of a tenth of a percent looks like it.
+/// Smallest range of the axis in percent, so that noise of a tenth of a percent looks small.
 const NARROWEST_PCT: f64 = 2.0;
 
 impl Dots {
-    /// Draws the chart.
+    /// Draws the dot-and-whisker chart as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));

@@ -1,26 +1,26 @@
-//! Forest plot: effects with their intervals around zero, and the floor below which nothing is
-//! called a change.
+//! Forest plot: effects with their intervals around zero, and the minimum effect below which
+//! nothing is called a change.
 
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, Svg};
 use super::{WIDTH, fitted, x_axis};
 
-/// How sure a row is, which decides how it is drawn.
+/// Certainty of an effect, which decides how it is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForestMark {
-    /// Confirmed for the worse: the one thing in color.
+    /// Confirmed regression, the only effect in color.
     Worse,
-    /// A claim that is not bad news.
+    /// Confirmed effect that is not a regression.
     Solid,
-    /// Nothing is claimed.
+    /// Effect that no verdict claims, drawn hollow.
     Hollow,
 }
 
-/// One effect.
+/// Row of a forest plot: one effect.
 #[derive(Debug, Clone)]
 pub struct ForestRow {
     pub label: String,
-    /// The verdict and the effect as shown.
+    /// Effect and verdict, as they are shown.
     pub text: String,
     pub effect_pct: f64,
     pub interval_pct: Option<(f64, f64)>,
@@ -28,7 +28,7 @@ pub struct ForestRow {
     pub mark: ForestMark,
 }
 
-/// A forest plot.
+/// Forest plot of effects with intervals, one per row.
 #[derive(Debug, Clone)]
 pub struct Forest {
     pub title: String,
@@ -39,12 +39,12 @@ pub struct Forest {
 const ROW: f64 = 42.0;
 const TOP: f64 = 4.0;
 
-/// An interval reaching further is cut off and ends in an arrow, so that one wild row does not
-/// flatten the others.
+/// Largest range of the axis in percent. A wider interval is cut off and ends in an arrow, so that
+/// one extreme row does not flatten the others.
 const WIDEST_PCT: f64 = 50.0;
 
 impl Forest {
-    /// Draws the chart.
+    /// Draws the forest plot as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));

@@ -1,29 +1,29 @@
-//! Heat table: how much something changed by two names, shaded by direction and size. What nobody
-//! claims stays bare.
+//! Heat table: change of a figure by row and column, shaded by direction and size. A change that
+//! is not claimed is not shaded.
 
 use super::svg::{Anchor, Svg};
 use super::{WIDTH, coordinate_of, fitted, width_of};
 
-/// One change.
+/// Cell of a heat table: one change.
 #[derive(Debug, Clone)]
 pub struct HeatCell {
-    /// The change as shown, or a dash.
+    /// Change as it is shown, or a dash.
     pub text: String,
-    /// What shows on hovering: the verdict with its interval, or why there is none.
+    /// Tooltip: the verdict with its interval, or the reason why there is none.
     pub title: String,
-    /// How much better in percent, negative for worse. `None` leaves the cell bare: nothing is
-    /// claimed.
+    /// Improvement in percent, negative for a change for the worse. `None` leaves the cell
+    /// unshaded, because no change is claimed.
     pub better_pct: Option<f64>,
 }
 
-/// Changes under one label, one for each head.
+/// Row of a heat table: changes under one label, one per column.
 #[derive(Debug, Clone)]
 pub struct HeatRow {
     pub label: String,
     pub cells: Vec<HeatCell>,
 }
 
-/// A heat table.
+/// Heat table of changes: rows by columns.
 #[derive(Debug, Clone)]
 pub struct Heat {
     pub title: String,
@@ -37,14 +37,15 @@ const CELL: f64 = 22.0;
 const GAP: f64 = 6.0;
 const HEAD: f64 = 32.0;
 
-/// Columns that stand side by side; more of them follow below.
+/// Largest number of columns side by side; further columns follow below.
 const COLUMNS: usize = 4;
 
-/// Percents at which a shade deepens: steps that an eye tells apart.
+/// Sizes of a change, in percent, from which the shade gets deeper. The steps are large enough to
+/// be distinguished by eye.
 const SHADES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
 
 impl Heat {
-    /// Draws the chart. Labels stand above their row, so that they may be long.
+    /// Draws the chart as SVG. Labels are above their row, so that they may be long.
     #[must_use]
     pub fn draw(&self) -> String {
         let bands = self.heads.len().div_ceil(COLUMNS);
@@ -65,7 +66,7 @@ impl Heat {
     }
 }
 
-/// A head that is too wide breaks after the last hyphen that fits.
+/// Draws column heads. A head that is too wide breaks after the last hyphen that fits.
 fn draw_heads(svg: &mut Svg, heads: &[String], top: f64, width: f64) {
     for (column, head) in heads.iter().enumerate() {
         let middle = (coordinate_of(column) + 0.5) * width;

@@ -1,8 +1,8 @@
-//! Charts as SVG, drawn here so that their bytes are the same everywhere and their colors follow
-//! the page. A chart knows shapes and labels, not records.
+//! Charts as SVG, drawn by this package so that their bytes are the same everywhere and their
+//! colors follow the page. A chart knows shapes and labels, not records.
 //!
-//! Every chart is drawn 360 units wide: on a phone that is its real size, on a desk several
-//! stand side by side. Labels stand above their marks for the same reason.
+//! Every chart is 360 units wide: its real size on a phone; on a wide screen several are side by
+//! side. Labels are above their marks for the same reason.
 
 mod bars;
 mod cdf;
@@ -26,22 +26,22 @@ pub use pareto::{Pareto, ParetoPoint, ParetoSeries};
 pub use sparkline::Sparkline;
 pub use trends::{Break, Level, TrendPanel, TrendPoint, Trends};
 
-/// Width of every chart.
+/// Width of every chart, in SVG units.
 const WIDTH: f64 = 360.0;
 
-/// What a figure rests on, which decides how its mark is drawn.
+/// Evidence behind a figure, which decides how its mark is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// Repeated launches, or the side that the eye should follow: in color.
+    /// Repeated runs, or the variant to look at: in color.
     Color,
-    /// A single run, or the other side: gray.
+    /// A single run, or the other variant: gray.
     Gray,
-    /// Claimed by others and not measured here: hollow.
+    /// Published elsewhere and not measured here: hollow.
     Hollow,
 }
 
 impl Mark {
-    /// The class that the style sheet knows it by.
+    /// CSS class by which the style sheet colors the mark.
     fn class(self) -> &'static str {
         match self {
             Self::Color => "color",
@@ -51,11 +51,11 @@ impl Mark {
     }
 }
 
-/// A drawn chart with the same data as a table.
+/// A drawn chart with its data as a table.
 #[derive(Debug, Clone, Serialize)]
 pub struct Chart {
     pub title: String,
-    /// What is drawn and how to read it, in a sentence or two.
+    /// Explanation of the chart's content and how to read it, in one or two sentences.
     pub caption: String,
     pub svg: String,
     /// Heads of the table; the first column names the row.
@@ -63,7 +63,7 @@ pub struct Chart {
     pub rows: Vec<Vec<String>>,
 }
 
-/// Draws a labelled horizontal axis with light lines over the height of the plot.
+/// Draws a labeled horizontal axis, with grid lines over the height of the plot.
 fn x_axis(svg: &mut svg::Svg, scale: &scale::Scale, top: f64, bottom: f64, label: &str) {
     let ticks = scale.ticks(5);
     for tick in &ticks {
@@ -82,7 +82,7 @@ fn x_axis(svg: &mut svg::Svg, scale: &scale::Scale, top: f64, bottom: f64, label
     svg.text("axis", (WIDTH, bottom + 29.0), svg::Anchor::End, label);
 }
 
-/// Draws the labels of a horizontal scale's heights with light lines from `left` to the edge.
+/// Draws the tick labels of a vertical axis, with grid lines from `left` to the right edge.
 fn y_axis(svg: &mut svg::Svg, scale: &scale::Scale, left: f64) {
     for tick in &scale.ticks(4) {
         let y = scale.at(tick.value);
@@ -91,18 +91,18 @@ fn y_axis(svg: &mut svg::Svg, scale: &scale::Scale, left: f64) {
     }
 }
 
-/// A count as a coordinate.
+/// Converts a count to a coordinate.
 fn coordinate_of(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Width of so many characters at the label's size.
+/// Estimates the width of a label with this number of characters.
 fn width_of(characters: usize) -> f64 {
-    // The mean over common sans-serif fonts.
+    // Mean width of a character over common sans-serif fonts.
     coordinate_of(characters) * 6.4
 }
 
-/// `text` cut to what fits into `width` units at the label's size.
+/// Cuts `text` to `width` units at the label's font size.
 fn fitted(text: &str, width: f64) -> String {
     let fit = (0..text.chars().count()).take_while(|n| width_of(*n) < width).count();
     if fit >= text.chars().count() {

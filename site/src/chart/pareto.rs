@@ -1,33 +1,33 @@
-//! Pareto scatter: what is given up of one figure for more of another. More is better on both
-//! axes; a point that another of its series beats on both is drawn faint.
+//! Pareto chart: a scatter plot of two figures that trade off against each other. More is better
+//! on both axes; a point that another of its series dominates is faint.
 
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, SERIES, Svg};
 use super::{Mark, WIDTH, coordinate_of, fitted, x_axis, y_axis};
 
-/// One configuration under one load.
+/// Point of a Pareto chart: one configuration under one load.
 #[derive(Debug, Clone)]
 pub struct ParetoPoint {
     pub x: f64,
     pub y: f64,
     pub mark: Mark,
-    /// What shows on hovering: the load and both figures.
+    /// Tooltip: the load and both figures.
     pub text: String,
 }
 
-/// The points of one configuration. Its color and shape follow from its place in the chart.
+/// Points of one configuration. Its color and shape follow from its index in the chart.
 #[derive(Debug, Clone)]
 pub struct ParetoSeries {
     pub label: String,
     pub points: Vec<ParetoPoint>,
 }
 
-/// A Pareto chart.
+/// Pareto chart of several series, more being better on both axes.
 #[derive(Debug, Clone)]
 pub struct Pareto {
     pub title: String,
     pub description: String,
-    /// Names of the axes with their units.
+    /// Labels of the axes, with their units.
     pub x_label: String,
     pub y_label: String,
     pub series: Vec<ParetoSeries>,
@@ -38,7 +38,8 @@ const LEGEND_ROW: f64 = 18.0;
 const PLOT: f64 = 220.0;
 
 impl Pareto {
-    /// Draws the chart. Points that are not finite are left out; the table beside has them.
+    /// Draws the chart as SVG. Points that are not finite are left out; the chart's table has
+    /// them.
     #[must_use]
     pub fn draw(&self) -> String {
         let top = LEGEND_ROW * coordinate_of(self.series.len()) + 22.0;
@@ -70,7 +71,7 @@ fn drawn(series: &ParetoSeries) -> impl Iterator<Item = &ParetoPoint> {
 
 fn class(kind: &str, mark: Mark, series: usize) -> String {
     match mark {
-        // Color is for what was measured more than once.
+        // Only figures that were measured more than once have a color.
         Mark::Color => format!("{kind} color s{}", series % SERIES),
         Mark::Gray | Mark::Hollow => format!("{kind} {}", mark.class()),
     }
@@ -81,7 +82,7 @@ fn draw_series(svg: &mut Svg, (x, y): (&Scale, &Scale), series: &ParetoSeries, i
     let mut steps = Vec::new();
     for (here, next) in best.iter().zip(best.iter().skip(1).map(Some).chain([None])) {
         steps.push((x.at(here.x), y.at(here.y)));
-        // Between two points the lower of both figures is what is known to be had.
+        // Between two points only the lower of both figures is known to be reachable.
         steps.extend(next.map(|next| (x.at(here.x), y.at(next.y))));
     }
     if let (Some(first), [_, _, ..]) = (best.first(), best.as_slice()) {
@@ -94,10 +95,11 @@ fn draw_series(svg: &mut Svg, (x, y): (&Scale, &Scale), series: &ParetoSeries, i
     }
 }
 
-/// The points that no other beats on one axis without losing on the other, from left to right.
+/// Pareto frontier of a series: its points that no other point dominates, from left to right.
 fn frontier(series: &ParetoSeries) -> Vec<&ParetoPoint> {
     let mut points: Vec<&ParetoPoint> = drawn(series).collect();
     points.sort_by(|a, b| b.x.total_cmp(&a.x).then(b.y.total_cmp(&a.y)));
+    // From right to left, a point is on the frontier if it is higher than all before it.
     let mut highest = f64::NEG_INFINITY;
     points.retain(|point| {
         let kept = point.y > highest;

@@ -1,7 +1,7 @@
-//! Scales from values to pixels, and the ticks on them. Plain arithmetic: the same input gives
-//! the same bytes on every machine.
+//! Scales from values to pixels, and their ticks. Plain arithmetic: the same input gives the same
+//! bytes on every machine.
 
-/// A straight or logarithmic scale from `domain` to `range`.
+/// A linear or logarithmic scale from `domain` (values) to `range` (pixels).
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     domain: (f64, f64),
@@ -9,7 +9,7 @@ pub struct Scale {
     log: bool,
 }
 
-/// A place on an axis with its label.
+/// Tick of an axis: position and label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tick {
     pub value: f64,
@@ -17,14 +17,14 @@ pub struct Tick {
 }
 
 impl Scale {
-    /// A straight scale. A domain without width becomes one unit wide.
+    /// Makes a linear scale. A domain without width becomes one unit wide.
     #[must_use]
     pub fn linear(domain: (f64, f64), range: (f64, f64)) -> Self {
         let domain = if domain.1 > domain.0 { domain } else { (domain.0, domain.0 + 1.0) };
         Self { domain, range, log: false }
     }
 
-    /// A logarithmic scale over whole decades that hold `domain`; values below the smallest are
+    /// Makes a logarithmic scale over the whole decades that contain `domain`. Smaller values are
     /// drawn at its edge.
     #[must_use]
     pub fn log(domain: (f64, f64), range: (f64, f64)) -> Self {
@@ -33,7 +33,7 @@ impl Scale {
         Self { domain: (low, high), range, log: true }
     }
 
-    /// Pixels of `value`, held inside the range.
+    /// Pixel position of `value`, clamped to the range.
     #[must_use]
     pub fn at(&self, value: f64) -> f64 {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
@@ -48,14 +48,15 @@ impl Scale {
         (self.domain.0..=self.domain.1).contains(&value)
     }
 
-    /// About `wanted` ticks on round numbers: 1, 2 or 5 times a power of ten; on a logarithmic
-    /// scale the powers themselves, thinned where there are more than `wanted`.
+    /// Returns about `wanted` ticks at round numbers: 1, 2 or 5 times a power of ten. On a
+    /// logarithmic scale the ticks are powers of ten, fewer where there are more than `wanted`.
     #[must_use]
     pub fn ticks(&self, wanted: u32) -> Vec<Tick> {
         if self.log {
             return self.decades(wanted);
         }
         let step = round_step((self.domain.1 - self.domain.0) / f64::from(wanted.max(1)));
+        // Rounding errors must not drop a tick at an end of the domain.
         let first = (self.domain.0 / step - 1e-9).ceil();
         let last = (self.domain.1 / step + 1e-9).floor();
         counted(first, last)
@@ -78,8 +79,7 @@ impl Scale {
     }
 }
 
-/// The smallest round number that is at least as large as `value`, for the end of an axis that
-/// begins at zero.
+/// Rounds `value` up to a round number, for the end of an axis that begins at zero.
 #[must_use]
 pub fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
@@ -90,7 +90,7 @@ pub fn round_up(value: f64) -> f64 {
 }
 
 fn counted(first: f64, last: f64) -> impl Iterator<Item = f64> {
-    // An axis has a handful of ticks; the bound keeps a wrong step from writing for ever.
+    // An axis has few ticks; the bound stops an endless loop if a step were wrong.
     (0_u32..64).map(move |index| first + f64::from(index)).take_while(move |index| *index <= last)
 }
 
@@ -105,7 +105,7 @@ fn round_step(rough: f64) -> f64 {
     factor * power
 }
 
-/// Short labels: `2,500` to four digits, then `10k`, `2.5M`.
+/// Label of a tick: up to four digits as they are, then `10k`, `2.5M`.
 fn tick_label(value: f64, step: f64) -> String {
     for (limit, divisor, suffix) in
         [(1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")]

@@ -1,13 +1,13 @@
-//! Sparkline: a series as small as a word, for a cell of a table. Its figures stand beside it.
+//! Sparkline: a series as small as a word, for a table cell. Its figures are beside it.
 
 use super::svg::Svg;
 
-/// A series without an axis.
+/// Sparkline: a series of values without axes.
 #[derive(Debug, Clone)]
 pub struct Sparkline {
-    /// What is drawn, with its first and last figure: all that a screen reader hears.
+    /// Accessible title: what is drawn, with the first and last figure, for screen readers.
     pub title: String,
-    /// In order; `None` interrupts the line.
+    /// Values in order; `None` interrupts the line.
     pub values: Vec<Option<f64>>,
 }
 
@@ -15,11 +15,11 @@ const WIDTH: f64 = 88.0;
 const HEIGHT: f64 = 18.0;
 const EDGE: f64 = 3.0;
 
-/// A line over its whole height spans at least this share of its level, so that noise looks flat.
+/// Smallest range of the vertical axis, as a share of the highest value, so that noise looks flat.
 const SMALLEST_SPAN: f64 = 0.1;
 
 impl Sparkline {
-    /// Draws the line.
+    /// Draws the sparkline as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(WIDTH, HEIGHT);
@@ -29,6 +29,7 @@ impl Sparkline {
             (0.0, super::coordinate_of(self.values.len().saturating_sub(1))),
             (EDGE, WIDTH - EDGE),
         );
+        // A flat series gets room above and below, so that its noise does not fill the cell.
         let room = (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0;
         let y = super::scale::Scale::linear((low - room, high + room), (HEIGHT - EDGE, EDGE));
         let mut stretch: Vec<(f64, f64)> = Vec::new();
@@ -50,7 +51,7 @@ impl Sparkline {
     }
 }
 
-/// Draws what was gathered since the last gap.
+/// Draws the points collected since the last gap.
 fn finish(svg: &mut Svg, stretch: &mut Vec<(f64, f64)>) {
     if stretch.len() > 1 {
         svg.path("curve", stretch);

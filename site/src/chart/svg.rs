@@ -1,11 +1,11 @@
-//! A small writer of SVG. Colors come from the page's style sheet through classes, so that a
-//! chart follows the reader's light or dark theme; coordinates have one decimal.
+//! Small SVG writer. Colors come from the page's style sheet through classes, so that a chart
+//! follows the reader's light or dark theme. Coordinates have one decimal.
 
 use std::fmt::Write;
 
 use crate::escape;
 
-/// Where a text is held.
+/// Horizontal alignment of a text at its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -13,9 +13,9 @@ pub enum Anchor {
     End,
 }
 
-/// Shapes that tell series apart without their color, in the order in which they are given out.
+/// Shapes that distinguish series without color, in the order of series.
 const SHAPES: [&[(f64, f64)]; 6] = [
-    // The circle has no corners.
+    // The circle is the shape without corners.
     &[],
     &[(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)],
     &[(0.0, -1.25), (1.2, 0.9), (-1.2, 0.9)],
@@ -24,16 +24,16 @@ const SHAPES: [&[(f64, f64)]; 6] = [
     &[(-1.3, -0.6), (1.3, -0.6), (1.3, 0.6), (-1.3, 0.6)],
 ];
 
-/// How many series have a color and a shape of their own.
+/// Number of series that have a color and a shape of their own.
 pub const SERIES: usize = SHAPES.len();
 
-/// A drawing under way.
+/// SVG drawing in progress: its elements and its size.
 #[derive(Debug)]
 pub struct Svg {
     body: String,
     width: f64,
     height: f64,
-    /// Something in it leads elsewhere.
+    /// True when the drawing contains a link.
     linked: bool,
 }
 
@@ -57,7 +57,7 @@ impl Svg {
         ));
     }
 
-    /// A rectangle with a text that shows on hovering.
+    /// Adds a rectangle with a tooltip.
     pub fn titled_rect(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), title: &str) {
         let (x, y) = (coordinate(corner.0), coordinate(corner.1));
         let (width, height) = (coordinate(size.0), coordinate(size.1));
@@ -67,13 +67,13 @@ impl Svg {
         ));
     }
 
-    /// A dot with a text that shows on hovering.
+    /// Adds a dot with a tooltip.
     pub fn dot(&mut self, class: &str, center: (f64, f64), radius: f64, title: &str) {
         self.push(&circle(class, center, radius, title));
     }
 
-    /// A dot that leads to `address`. The table beside the chart has the same link, so that the tab
-    /// key passes this one by.
+    /// Adds a dot that links to `address`. The chart's table has the same link, so the tab key
+    /// skips this one.
     pub fn linked_dot(
         &mut self,
         class: &str,
@@ -89,7 +89,7 @@ impl Svg {
         ));
     }
 
-    /// The mark of the `series`th series with a text that shows on hovering.
+    /// Adds the mark of the series with this index, with a tooltip.
     pub fn mark(&mut self, class: &str, series: usize, center: (f64, f64), title: &str) {
         const RADIUS: f64 = 4.0;
         let corners = SHAPES[series % SERIES];
@@ -102,12 +102,12 @@ impl Svg {
         self.push(&format!(r#"<path class="{class}" d="{d}Z"><title>{title}</title></path>"#));
     }
 
-    /// A filled outline through `points`.
+    /// Adds a filled outline through `points`.
     pub fn area(&mut self, class: &str, points: &[(f64, f64)]) {
         self.push(&format!(r#"<path class="{class}" d="{}Z"/>"#, path_data(points)));
     }
 
-    /// An upright line with a text that shows on hovering.
+    /// Adds a vertical line with a tooltip.
     pub fn rule(&mut self, class: &str, x: f64, (top, bottom): (f64, f64), title: &str) {
         let (x, top, bottom) = (coordinate(x), coordinate(top), coordinate(bottom));
         let title = escape::html(title);
@@ -127,19 +127,20 @@ impl Svg {
         self.push(&format!(r#"<text class="{class}" x="{x}" y="{y}"{anchor}>{text}</text>"#));
     }
 
-    /// A line through `points`; points that change nothing at one decimal are left out.
+    /// Adds a line through `points`. Points that do not change its shape at one decimal are left
+    /// out.
     pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         let d = path_data(points);
         self.push(&format!(r#"<path class="{class}" d="{d}"/>"#));
     }
 
-    /// The finished chart with its title and description for those who cannot see it.
+    /// Returns the finished chart, with title and description for screen readers.
     #[must_use]
     pub fn finish(self, title: &str, description: &str) -> String {
         self.finish_as("chart", title, description)
     }
 
-    /// The finished drawing under a class of its own; an empty description is left out.
+    /// Returns the finished drawing under its own CSS class; an empty description is left out.
     #[must_use]
     pub fn finish_as(self, class: &str, title: &str, description: &str) -> String {
         let (width, height) = (coordinate(self.width), coordinate(self.height));
@@ -150,7 +151,7 @@ impl Svg {
         format!(
             "<svg class=\"{class}\" role=\"{role}\" viewBox=\"0 0 {width} {height}\">\
              <title>{title}</title>{description}\n{body}</svg>",
-            // What is an image to a screen reader has no links.
+            // A drawing with the role `img` must not contain links.
             role = if self.linked { "group" } else { "img" },
             title = escape::html(title),
             body = self.body
@@ -169,7 +170,7 @@ fn circle(class: &str, center: (f64, f64), radius: f64, title: &str) -> String {
     format!(r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"><title>{title}</title></circle>"#)
 }
 
-/// A path through `points`, without those that change nothing at one decimal.
+/// Path data through `points`, without those that do not change it at one decimal.
 fn path_data(points: &[(f64, f64)]) -> String {
     let mut d = String::new();
     let mut last = None;
@@ -186,7 +187,7 @@ fn path_data(points: &[(f64, f64)]) -> String {
     d
 }
 
-/// One decimal, without a trailing `.0`.
+/// Formats a coordinate with one decimal, without a trailing `.0`.
 fn coordinate(value: f64) -> String {
     let text = format!("{value:.1}");
     match text.strip_suffix(".0") {

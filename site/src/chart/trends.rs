@@ -1,26 +1,26 @@
-//! Small multiples of trends: how figures went over releases, each in a panel with a scale of its
-//! own, with the range of its launches, the levels that were found, and where a series breaks.
+//! Chart of trends as small multiples: figures over releases, each in a panel with its own scale,
+//! with the range of the runs, the levels found, and epochs.
 
 use super::scale::{Scale, Tick};
 use super::svg::{Anchor, Svg};
 use super::{Mark, WIDTH, coordinate_of, fitted};
 
-/// The launches of one release.
+/// Point of a trend: the runs of one release.
 #[derive(Debug, Clone)]
 pub struct TrendPoint {
-    /// Name of the release; the first and the last stand under the axis.
+    /// Name of the release; the first and the last are shown below the axis.
     pub label: String,
     pub value: f64,
-    /// Lower and upper end of the interval around it; `None` for a single run.
+    /// Lower and upper end of the runs' range; `None` for a single run.
     pub range: Option<(f64, f64)>,
     pub mark: Mark,
-    /// What shows on hovering.
+    /// Tooltip of the point: release, value and number of runs.
     pub text: String,
-    /// Where the point leads, as an address fit for markup.
+    /// Address that the point links to, escaped for markup.
     pub address: Option<String>,
 }
 
-/// A stretch of one level, first and last point included.
+/// Segment of constant level, including its first and last point.
 #[derive(Debug, Clone, Copy)]
 pub struct Level {
     pub first: usize,
@@ -28,30 +28,30 @@ pub struct Level {
     pub level: f64,
 }
 
-/// Something that happened before a point.
+/// An epoch or a change of level, before a point.
 #[derive(Debug, Clone)]
 pub struct Break {
-    /// Index of the first point after it.
+    /// Index of the first point after the break.
     pub point: usize,
-    /// True for an epoch: what lies on its two sides is not comparable, and the line is cut.
+    /// True for an epoch: points before and after it are not comparable, and the line is cut.
     pub epoch: bool,
     /// True for a change of level for the worse.
     pub worse: bool,
-    /// What shows on hovering.
+    /// Tooltip of the break: reason of the epoch, or size of the change.
     pub text: String,
 }
 
-/// One series.
+/// Panel of the chart: one trend.
 #[derive(Debug, Clone)]
 pub struct TrendPanel {
-    /// Metric and unit, or whatever tells the panels apart.
+    /// Metric and unit, or another label that distinguishes the panels.
     pub label: String,
     pub points: Vec<TrendPoint>,
     pub levels: Vec<Level>,
     pub breaks: Vec<Break>,
 }
 
-/// A chart of trends.
+/// Chart of trends: one panel per metric.
 #[derive(Debug, Clone)]
 pub struct Trends {
     pub title: String,
@@ -65,10 +65,11 @@ const BOTTOM: f64 = 88.0;
 const LEFT: f64 = 36.0;
 const GUTTER: f64 = 14.0;
 
-/// A panel's height spans at least this share of its level, so that noise looks like noise.
+/// Smallest range of a panel's vertical axis, as a share of the highest value, so that noise looks
+/// small.
 const SMALLEST_SPAN: f64 = 0.1;
 
-/// Where a panel lies and how its figures become places in it.
+/// Position of a panel, and the scales that map its figures.
 struct Frame {
     left: f64,
     top: f64,
@@ -78,7 +79,7 @@ struct Frame {
 }
 
 impl Trends {
-    /// Draws the chart: two panels side by side, or one over the whole width.
+    /// Draws the chart as SVG: two panels side by side, or a single one over the whole width.
     #[must_use]
     pub fn draw(&self) -> String {
         let columns = if self.panels.len() > 1 { 2 } else { 1 };
@@ -105,6 +106,7 @@ fn frame(panel: &TrendPanel, left: f64, top: f64, width: f64) -> Frame {
             (low.min(value), high.max(value))
         });
     let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+    // A flat series gets room above and below, so that its noise does not fill the panel.
     let room = (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0;
     let last = coordinate_of(panel.points.len().saturating_sub(1));
     Frame {
@@ -146,7 +148,7 @@ fn draw_panel(svg: &mut Svg, panel: &TrendPanel, frame: &Frame) {
         svg.line("level", (x(level.first) - 4.0, y), (x(level.last) + 4.0, y));
     }
     for found in &panel.breaks {
-        // It happened between two points.
+        // The break happened between two points.
         let x = frame.x.at(coordinate_of(found.point) - 0.5);
         let class = match (found.epoch, found.worse) {
             (true, _) => "break epoch",
@@ -165,7 +167,7 @@ fn draw_panel(svg: &mut Svg, panel: &TrendPanel, frame: &Frame) {
     }
 }
 
-/// Line and ribbon over the points of one epoch.
+/// Draws the line and the range of the points of one epoch.
 fn draw_stretch(svg: &mut Svg, panel: &TrendPanel, frame: &Frame, (start, end): (usize, usize)) {
     let mut line = Vec::new();
     let (mut lows, mut highs) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The pages of labs, and those of reports that were made like one.
+//! Pages of labs, and of published reports that explore options as a lab does.
 
 use super::{Contents, Page, Sources};
 use crate::link::Target;
@@ -32,7 +32,7 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// Pages of the labs that pass `test`, the latest first.
+    /// Links to the pages of labs that pass `test`, newest first.
     pub(super) fn lab_pages(&'a self, test: impl Fn(&Lab) -> bool) -> Vec<Related> {
         let related = |lab: &Lab| Related {
             text: format!("{}: {}", lab.name(), lab.line().found),
@@ -41,7 +41,7 @@ impl<'a> Contents<'a> {
         lab::all(self.catalog, self.judged).iter().filter(|lab| test(lab)).map(related).collect()
     }
 
-    /// Pages of what others published about options of a server of `model`.
+    /// Links to pages about options of a server of `model` that were published elsewhere.
     pub(super) fn claims_of(&self, model: &str) -> Vec<Related> {
         let reports = imports::reports(self.catalog);
         let about = reports.iter().filter(|report| {
@@ -50,7 +50,7 @@ impl<'a> Contents<'a> {
         about.map(claims::related).collect()
     }
 
-    /// The options of reports that were made like a lab.
+    /// Pages of published reports that explore options as a lab does.
     pub(super) fn claims(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let page = |report: &imports::Report<'_, 'a>| {

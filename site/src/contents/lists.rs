@@ -1,4 +1,4 @@
-//! The pages that are lists, each cut into parts: scenarios, health, corrections, imports.
+//! Pages that are lists, split into parts: scenarios, trends, health, corrections, imports.
 
 use super::{Contents, Page, Sources};
 use crate::catalog;
@@ -10,11 +10,11 @@ use crate::view::health::{self, HealthView};
 use crate::view::imports::{self, ImportsView, ReportView};
 use crate::view::pager::{Part, split};
 
-/// Rows of a part, of about a kilobyte each.
+/// Rows per part of a list; a row is about a kilobyte.
 pub(super) const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
-    /// Every page that is a list.
+    /// Returns every page that is a list.
     pub(super) fn lists(&'a self) -> Vec<Page<'a>> {
         let mut pages = self.scenarios();
         pages.extend(self.trends());

@@ -1,5 +1,5 @@
-//! The pages of trends: a list of all cells, and the series of each engine, hardware and model, cut
-//! into parts that hold whole cells.
+//! Pages of trends: a list of all cells, and the series of each engine, hardware and model, split
+//! into parts that contain whole cells.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,19 @@ use crate::view::pager::{Part, split};
 use crate::view::trend::TrendView;
 use crate::view::trends::{TrendLine, TrendsView};
 
-/// Points of a part, over its cells.
+/// Points of a trend page, counted over its cells.
 const CELLS_POINTS: usize = 45;
 
-/// Cells of a part.
+/// Largest number of cells on a trend page.
 const CELLS: usize = 6;
 
-/// What trends are grouped by: engine, hardware, model.
+/// Group of trends on one page: engine, hardware, model.
 type TrendKey<'a> = (&'a str, &'a str, &'a str);
 
-/// The series of a cell.
+/// Trends of one cell, one per metric.
 type CellTrends<'a> = Vec<&'a Trend>;
 
-/// The cells that have series, by engine, hardware and model.
+/// Groups the cells with trends by engine, hardware and model.
 fn groups(judged: &Judged) -> BTreeMap<TrendKey<'_>, Vec<CellTrends<'_>>> {
     let mut groups: BTreeMap<TrendKey, Vec<CellTrends>> = BTreeMap::new();
     for trend in &judged.trends {
@@ -49,14 +49,14 @@ fn target(cell: &Cell) -> Target {
     }
 }
 
-/// `cells` of one engine, hardware and model in parts.
+/// Splits `cells`, which share engine, hardware and model, into pages.
 fn parts(cells: Vec<CellTrends<'_>>) -> Vec<Part<CellTrends<'_>>> {
     let Some(of) = cells.first().map(|cell| target(&cell[0].cell)) else { return Vec::new() };
     let points = cells.iter().flatten().map(|trend| trend.points.len()).max().unwrap_or(1);
     split(&of, cells, (CELLS_POINTS / points.max(1)).clamp(1, CELLS))
 }
 
-/// A line for each cell with series that passes `test`.
+/// Returns a line for each cell with trends that passes `test`.
 pub(super) fn lines(judged: &Judged, test: impl Fn(&Cell) -> bool) -> Vec<TrendLine> {
     let mut lines = Vec::new();
     for Part { target, rows, .. } in groups(judged).into_values().flat_map(parts) {

@@ -1,5 +1,5 @@
-//! A release on all hardware: what it answers, what changed since the one before, what failed,
-//! what it cost to find out.
+//! View of a release on all hardware: its figures, changes since the release before, failures, and
+//! the cost of its campaigns.
 
 use schema::campaign::CampaignRecord;
 use schema::run::Kind;
@@ -19,7 +19,7 @@ use crate::judged::Judged;
 use crate::link::Target;
 use crate::{order, outside};
 
-/// A release.
+/// View of a release on all hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct AcrossView {
     pub engine: String,
@@ -28,14 +28,15 @@ pub struct AcrossView {
     pub notices: Vec<String>,
     pub hardware: Vec<OnHardware>,
     pub failures: Vec<FailureRow>,
-    /// Failing cells beyond those listed; the health page has them all.
+    /// Number of failing cells beyond those listed; the health page lists all.
     pub more_failures: usize,
     pub campaigns: Vec<CampaignLine>,
-    /// Measures the release again; none where others published all that there is of it.
+    /// Command that measures the release again; `None` where all its figures were published
+    /// elsewhere.
     pub again: Option<String>,
 }
 
-/// The release on one hardware.
+/// Part of the view about the release on one hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct OnHardware {
     pub hardware: String,
@@ -46,30 +47,31 @@ pub struct OnHardware {
     pub since: Option<Since>,
 }
 
-/// What changed since the release before.
+/// Changes since the release before, on one hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct Since {
     pub baseline: String,
     pub target: Target,
     pub conclusion: String,
     pub counts: Vec<Count>,
-    /// Output throughput of each model in each scenario against the release before.
+    /// Chart of the output throughput of each model in each scenario, relative to the release
+    /// before.
     pub heat: Option<Chart>,
-    /// Rows whose verdict claims something, the worst first.
+    /// Rows whose verdict claims a change, worst first.
     pub rows: Vec<DiffRow>,
-    /// Flags whose effective value differs, with the model.
+    /// Models, each with a flag whose effective value differs.
     pub changed: Vec<(String, ChangedFlag)>,
-    /// `Output tokens ±1.3 %`: what a release showed against itself in the campaigns compared.
+    /// Noise of the compared campaigns, per metric: `Output tokens ±1.3 %`.
     pub noise: Vec<String>,
 }
 
-/// Failing cells that the page of a release lists itself.
+/// Largest number of failing cells that the page of a release lists.
 const FAILURES_MAX: usize = 60;
-/// Rows of the table of verdicts; the comparison's own page has them all.
+/// Largest number of rows in the table of verdicts; the comparison's own page has all.
 const ROWS_MAX: usize = 60;
 
 impl AcrossView {
-    /// The view of `engine` at `release`.
+    /// Builds the view of `engine` at `release`.
     #[must_use]
     pub fn new(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Self {
         let mut keys: Vec<(ReleaseKey, Vec<&Run>)> = catalog
@@ -109,7 +111,7 @@ impl AcrossView {
     }
 }
 
-/// True where `campaign` planned runs of the release.
+/// True when `campaign` planned runs of the release.
 #[must_use]
 pub fn measures(campaign: &CampaignRecord, engine: &str, release: &str) -> bool {
     campaign.plan.iter().any(|run| run.engine == engine && run.release == release)

@@ -1,4 +1,5 @@
-//! Badges: what a reader must know before believing a row.
+//! Badges: short remarks that a reader must see before trusting a row, such as failures, validity
+//! and broken rules.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +10,19 @@ use super::words;
 use crate::catalog::{Cell, Run};
 use crate::{format, outside};
 
-/// How loudly a badge speaks.
+/// Urgency of a badge, which decides its order and color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
-    /// The figure is missing or cannot be believed.
+    /// The figure is missing or INVALID.
     Loud,
     /// The figure needs a second look.
     Firm,
-    /// Good to know.
+    /// The badge gives additional information.
     Soft,
 }
 
-/// A few words in a box, with a sentence for whoever asks.
+/// A badge: a few words in a box, with an explaining sentence as tooltip.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Badge {
     pub text: String,
@@ -29,23 +30,23 @@ pub struct Badge {
     pub tone: Tone,
 }
 
-/// The findings of one rule over some runs.
+/// Findings of one rule over some runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
     pub rule: String,
-    /// The method page describes the rule.
+    /// True when the method page describes the rule.
     pub known: bool,
     pub level: &'static str,
-    /// Runs in which it was found.
+    /// Number of runs in which the rule is broken.
     pub count: usize,
-    /// `3 of 3`.
+    /// Extent of the finding: `3 of 3`.
     pub runs: String,
-    /// What must hold.
+    /// Claim of the broken rule.
     pub title: String,
     pub detail: String,
 }
 
-/// The badges of a cell, loudest first.
+/// Returns the badges of a cell, most urgent first.
 #[must_use]
 pub fn of_cell(cell: &Cell) -> Vec<Badge> {
     let mut badges = of_runs(&cell.runs);
@@ -61,7 +62,7 @@ pub fn of_cell(cell: &Cell) -> Vec<Badge> {
     badges
 }
 
-/// The badges that any of `runs` earns.
+/// Returns the badges that any of `runs` causes, most urgent first.
 #[must_use]
 pub fn of_runs(runs: &[&Run]) -> Vec<Badge> {
     let mut badges = Vec::new();
@@ -132,7 +133,7 @@ fn failures(runs: &[&Run], badges: &mut Vec<Badge>) {
     }
 }
 
-/// What the quality rules found wrong in `runs`, errors first.
+/// Returns the quality rules that `runs` break, errors first.
 #[must_use]
 pub fn findings(runs: &[&Run]) -> Vec<Finding> {
     let mut found: BTreeMap<(bool, &str), (usize, &str)> = BTreeMap::new();
@@ -156,7 +157,8 @@ pub fn findings(runs: &[&Run]) -> Vec<Finding> {
     found.into_iter().map(finding).collect()
 }
 
-/// Takes the badges that all of `rows` have out of them, to be said once; of a single row none.
+/// Removes the badges that all `rows` share and returns them, so that a page shows them once. A
+/// single row keeps all of its badges.
 pub fn take_common<'a>(rows: impl Iterator<Item = &'a mut Vec<Badge>>) -> Vec<Badge> {
     let mut rows: Vec<&mut Vec<Badge>> = rows.collect();
     let [first, rest @ ..] = rows.as_slice() else { return Vec::new() };
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(rows, [badges(&["W04"]), badges(&["W11"])]);
         let mut alone = [badges(&["imported"])];
         assert!(take_common(alone.iter_mut()).is_empty() && alone[0].len() == 1);
-        // The same rule with another finding is not the same thing said twice.
+        // The same rule with another detail is another badge, so both stay.
         let mut rows = [badges(&["W04"]), vec![badge(Tone::Soft, "W04", "another")]];
         assert!(take_common(rows.iter_mut()).is_empty());
     }

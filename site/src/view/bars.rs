@@ -1,5 +1,5 @@
-//! Engines side by side as bars: a chart a metric, a group a scenario. Knows figures, and nothing of
-//! pages.
+//! Bar charts of engines side by side: one chart per metric, one group of bars per scenario. Knows
+//! figures, but no pages.
 
 use schema::metric::{Metric, by_name};
 
@@ -9,7 +9,7 @@ use super::grid::Row;
 use crate::chart::{Bar, BarGroup, Bars, Chart};
 use crate::outside;
 
-/// What is drawn: the metric, and what a reader must know of it.
+/// Metrics that are drawn, each with a sentence on how to read it.
 const DRAWN: [(&str, &str); 3] = [
     ("output_tokens_per_s", "More is better."),
     ("tpot_us_p50", "Less is better: what a user waits for each further token."),
@@ -20,11 +20,12 @@ const DRAWN: [(&str, &str); 3] = [
     ),
 ];
 
-/// A chart of more bars than this is no longer read; the tables have them all.
+/// Largest number of bars in a chart. A chart with more is unreadable; the tables contain all
+/// figures.
 const BARS_MAX: usize = 40;
 
-/// A chart for each metric that is drawn and that some of `rows` knows; none where there are too many
-/// bars. Each row comes with its name.
+/// Returns a chart for each drawn metric that some of `rows` have; none where there would be too
+/// many bars. Each row comes with its series name.
 #[must_use]
 pub fn charts(rows: &[(String, &Row)], scenarios: &[&str]) -> Vec<Chart> {
     let bars = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten()).count();

@@ -1,4 +1,4 @@
-//! Engines side by side: the latest release of each, on one hardware, for one model.
+//! Engines side by side: the latest release of each engine, for one model on one hardware.
 
 use schema::metric::{Metric, by_name};
 use schema::run::Kind;
@@ -16,41 +16,41 @@ use crate::judged;
 use crate::link::Target;
 use crate::{order, outside};
 
-/// The metrics that are put side by side.
+/// Metrics that have a table each.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
-/// One model on one hardware.
+/// Engines side by side for one model on one hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct Beside {
     pub hardware: String,
     pub hardware_page: Target,
     pub device: String,
-    /// Some of the figures are claimed by others.
+    /// True when some figures were published elsewhere and not measured.
     pub claimed: bool,
-    /// Where the claims were read.
+    /// Reports that contain the published figures.
     pub reports: Vec<Related>,
     pub fastest: Vec<Fastest>,
     pub scenarios: Vec<Related>,
-    /// What of the configuration is the same in every row, and so stands in none.
+    /// Parts of the configuration that all rows share, and which rows therefore omit.
     pub shared: Vec<String>,
-    /// Some row has more of a configuration than that.
+    /// True when some row has further parts of a configuration.
     pub distinct: bool,
-    /// Badges of every row.
+    /// Badges that all rows share, shown once above the tables.
     pub common: Vec<Badge>,
     pub tables: Vec<Table>,
     pub charts: Vec<Chart>,
-    /// What the rules find in the runs behind the tables.
+    /// Findings of the rules in the runs behind the tables.
     pub findings: Vec<Finding>,
 }
 
-/// One metric, engines by scenarios.
+/// Table of one metric: engines by scenarios.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
     pub head: Head,
     pub rows: Vec<Row>,
 }
 
-/// An engine in one configuration.
+/// Row of the table: an engine in one configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     pub engine: Related,
@@ -60,23 +60,23 @@ pub struct Row {
     pub badges: Vec<Badge>,
 }
 
-/// The engine with the highest output throughput in a scenario.
+/// Engine with the highest output throughput in a scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fastest {
     pub scenario: String,
     pub engine: Related,
     pub config: String,
     pub figure: Figure,
-    /// Launches behind the figure.
+    /// Number of runs behind the figure.
     pub launches: usize,
     pub measured: String,
     pub claimed: bool,
-    /// Other engines and configurations that it was ranked among.
+    /// Number of other engines and configurations in the ranking.
     pub others: usize,
 }
 
 impl Beside {
-    /// The engines that served `model` on `hardware`.
+    /// Builds the comparison of the engines that served `model` on `hardware`.
     #[must_use]
     pub fn new(catalog: &Catalog, model: &str, hardware: &str) -> Self {
         let runs = latest(catalog, model, hardware);
@@ -115,7 +115,7 @@ impl Beside {
     }
 }
 
-/// The reports that any of `runs` was read from.
+/// Returns the reports that contain any of `runs`.
 fn reports(runs: &[&Run]) -> Vec<Related> {
     let mut found: Vec<(String, String)> = runs
         .iter()
@@ -131,7 +131,7 @@ fn reports(runs: &[&Run]) -> Vec<Related> {
     found.into_iter().map(related).collect()
 }
 
-/// The runs of each engine's latest release that engines are compared by.
+/// Returns the runs of each engine's latest release by which engines are compared.
 fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<&'a Run<'b>> {
     let runs = catalog.runs_where(|record| {
         let here = record.model.id == model && record.hardware.id == hardware;
@@ -140,7 +140,8 @@ fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<
     catalog::latest_releases(&runs).into_values().flatten().collect()
 }
 
-/// The rows of engines and configurations: what was measured here before what others claim.
+/// Lays cells out as rows of engines and configurations: measured ones first, then those published
+/// elsewhere.
 fn laid<'a, 'b>(cells: &'a [Cell<'b>], scenarios: &[&str]) -> Vec<grid::Row<'a, 'b>> {
     let name = |cell: &Cell| {
         (cell.key.kind == "imported", engine(cell), cell.key.config.clone(), cell.key.kind)
@@ -159,7 +160,7 @@ fn engine(cell: &Cell) -> String {
     engine.map(|engine| format!("{} {}", engine.name, engine.release)).unwrap_or_default()
 }
 
-/// The page of the release that the runs of `cell` are of.
+/// Link to the page of the release that `cell` belongs to.
 fn release_page(cell: &Cell) -> Related {
     let text = outside::name(&engine(cell));
     let target = match cell.runs.first() {
@@ -169,7 +170,7 @@ fn release_page(cell: &Cell) -> Related {
     Related { text, target }
 }
 
-/// The tables of [`METRICS`], and the badges that every row has.
+/// Builds the tables of [`METRICS`], and the badges that every row has.
 fn tables(rows: &[grid::Row], shared: &Shared) -> (Vec<Table>, Vec<Badge>) {
     let mut badges: Vec<Vec<Badge>> = rows.iter().map(grid::Row::badges).collect();
     let common = badge::take_common(badges.iter_mut());
@@ -196,6 +197,7 @@ fn tables(rows: &[grid::Row], shared: &Shared) -> (Vec<Table>, Vec<Badge>) {
 fn fastest(catalog: &Catalog, model: &str, hardware: &str, shared: &Shared) -> Vec<Fastest> {
     let mut found = Vec::new();
     for ranked in judged::best(catalog, model, hardware) {
+        // Fastest means throughput alone; the overview shows the other service levels.
         if ranked.level != "batch" {
             continue;
         }

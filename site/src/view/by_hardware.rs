@@ -1,5 +1,5 @@
-//! The page of a hardware: what runs on it, how much its campaigns cost and shook, and when it
-//! changed.
+//! View of a hardware: engines and models that run on it, cost and noise of its campaigns, and
+//! when it changed.
 
 use schema::campaign::CampaignRecord;
 use schema::event::EventKind;
@@ -14,25 +14,25 @@ use crate::catalog::Catalog;
 use crate::link::Target;
 use crate::{format, order, outside};
 
-/// A hardware.
+/// View of a hardware's page.
 #[derive(Debug, Clone, Serialize)]
 pub struct ByHardware {
     pub hardware: String,
-    /// The latest release of each engine.
+    /// Latest release of each engine on the hardware.
     pub latest: HardwareView,
     pub environment: Vec<FactGroup>,
     pub models: Vec<Related>,
     pub releases: Vec<Related>,
     pub kernels: Vec<Related>,
     pub labs: Vec<Related>,
-    /// How what gates went over releases.
+    /// Trends of release-blocking metrics on the hardware.
     pub trends: Vec<TrendLine>,
     pub more_trends: usize,
     pub campaigns: Vec<CampaignLine>,
     pub epochs: Vec<EpochLine>,
 }
 
-/// What a campaign cost and how much its machine shook.
+/// Cost of a campaign, and the noise of its machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct CampaignLine {
     pub id: String,
@@ -42,11 +42,11 @@ pub struct CampaignLine {
     pub runs: String,
     pub wall: String,
     pub expected: String,
-    /// `Output tokens ±1.3 %`: each metric that a release showed a difference from itself in.
+    /// Noise per metric, as a release differs from itself: `Output tokens ±1.3 %`.
     pub noise: Vec<String>,
 }
 
-/// A time at which the machine or its data changed.
+/// Epoch: a time at which the machine or its data changed.
 #[derive(Debug, Clone, Serialize)]
 pub struct EpochLine {
     pub since: String,
@@ -55,8 +55,8 @@ pub struct EpochLine {
 }
 
 impl ByHardware {
-    /// The page of `hardware`; `kernels` are the pages of op benches that the site has of it, and
-    /// `trends` its series.
+    /// Builds the view of `hardware`. `kernels` are links to its kernel benchmarks, and `trends`
+    /// its trends.
     #[must_use]
     pub fn new(
         catalog: &Catalog,
@@ -77,6 +77,7 @@ impl ByHardware {
             text: outside::name(name),
             target: Target::Model { model: name.to_owned() },
         };
+        // Paths end in ids, which begin with their time: the reverse order is newest first.
         let campaigns = catalog.registry.campaigns.iter().rev();
         let events = catalog.registry.events_that_stand();
         let epochs = events.filter(|event| event.kind == EventKind::Epoch).filter(|event| {
@@ -109,7 +110,8 @@ impl ByHardware {
     }
 }
 
-/// The newest campaigns of a hardware that its page lists; each release page lists its own.
+/// Largest number of campaigns that a hardware's page lists, newest first; each release page lists
+/// its own.
 const CAMPAIGNS_MAX: usize = 60;
 
 fn releases(catalog: &Catalog, hardware: &str) -> Vec<Related> {
@@ -126,7 +128,7 @@ fn releases(catalog: &Catalog, hardware: &str) -> Vec<Related> {
 }
 
 impl CampaignLine {
-    /// The line of a campaign whose file lies at `path`.
+    /// Builds the line of a campaign whose record has the path `path`.
     #[must_use]
     pub fn new(path: &str, campaign: &CampaignRecord) -> Self {
         let spent = |name: &str| {

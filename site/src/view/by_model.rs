@@ -1,4 +1,4 @@
-//! The page of a model: on each hardware, the engines that serve it side by side.
+//! View of a model: on each hardware, the engines that serve it side by side.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::catalog::{self, Catalog};
 use crate::link::Target;
 use crate::outside;
 
-/// A model.
+/// View of a model's page.
 #[derive(Debug, Clone, Serialize)]
 pub struct ByModel {
     pub model: String,
@@ -18,13 +18,13 @@ pub struct ByModel {
     pub facts: Vec<Fact>,
     pub hardware: Vec<Beside>,
     pub related: Vec<Related>,
-    /// How what gates went over releases.
+    /// Trends of release-blocking metrics of the model.
     pub trends: Vec<TrendLine>,
     pub more_trends: usize,
 }
 
 impl ByModel {
-    /// The page of `model`; `labs` are the pages that the site has of labs about it.
+    /// Builds the view of `model`. `labs` are links to the labs about it.
     #[must_use]
     pub fn new(
         catalog: &Catalog,

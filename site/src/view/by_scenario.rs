@@ -1,4 +1,4 @@
-//! The page of a scenario: what it asks, and what each engine's latest release answered.
+//! View of a scenario: its question and workload, and the figures of each engine's latest release.
 
 use schema::metric::{Metric, by_name};
 use schema::run::Kind;
@@ -13,11 +13,11 @@ use crate::format::{self, Scale};
 use crate::link::Target;
 use crate::{order, outside, questions};
 
-/// A scenario.
+/// View of a scenario's page.
 #[derive(Debug, Clone, Serialize)]
 pub struct ByScenario {
     pub scenario: String,
-    /// None for a scenario that is not the suite's.
+    /// Question that the scenario answers; `None` for a scenario that is not the suite's.
     pub question: Option<String>,
     pub extent: String,
     pub facts: Vec<Fact>,
@@ -26,7 +26,7 @@ pub struct ByScenario {
     pub pager: Vec<PartLink>,
 }
 
-/// A release in one configuration on one hardware.
+/// Row of the scenario's table: a release in one configuration on one hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct ScenarioRow {
     pub model: Related,
@@ -39,7 +39,8 @@ pub struct ScenarioRow {
 }
 
 impl ByScenario {
-    /// The page of `scenario`, as `id@rev`, and its rows, which it has none of yet.
+    /// Builds the view of `scenario` (given as `id@rev`) without rows, and the rows separately,
+    /// because they are split into pages.
     #[must_use]
     pub fn new(catalog: &Catalog, scenario: &str) -> (Self, Vec<ScenarioRow>) {
         let runs = catalog.runs_where(|record| catalog::scenario(record) == scenario);
@@ -110,7 +111,7 @@ fn facts(runs: &[&Run]) -> Vec<Fact> {
             let requests = format::as_f64(counts.requests_planned.filter(|n| *n > 0)?);
             let each = |tokens: u64| format::rounded(format::as_f64(tokens) / requests, None);
             let (input, output) = (counts.input_tokens?, counts.output_tokens_requested?);
-            // A run that lost requests counts the tokens of the others.
+            // A run that lost requests counts only the tokens of the others.
             (counts.requests_ok == counts.requests_planned)
                 .then(|| format!("{} in, {} out on average", each(input), each(output)))
         }),

@@ -1,4 +1,4 @@
-//! Charts of a model: throughput by scenario, repeats around their median, latencies.
+//! Charts of a model: throughput by scenario, repeats around their median, latency distributions.
 
 use schema::histogram::HdrHistogram;
 use schema::metric::by_name;
@@ -9,7 +9,7 @@ use crate::catalog::Cell;
 use crate::chart::{Bar, BarGroup, Bars, Cdf, Chart, Curve, DotRow, Dots, Mark};
 use crate::{format, outside};
 
-/// The distributions of a latency chart: name in the record, label, style of the curve.
+/// Distributions of a latency chart: name in the record, label, style of the curve.
 const LATENCIES: [(&str, &str, char); 4] = [
     ("ttft_us", "TTFT", 'b'),
     ("tpot_us", "TPOT", 'a'),
@@ -17,13 +17,13 @@ const LATENCIES: [(&str, &str, char); 4] = [
     ("e2e_us", "E2E", 'd'),
 ];
 
-/// Shares at which a distribution is read for its table.
+/// Quantiles at which a distribution is listed in the chart's table.
 const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 
-/// What the look of a mark says.
+/// Legend for the color and shape of marks in charts.
 const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
 
-/// The charts of one model in one configuration.
+/// Returns the charts of one model in one configuration.
 #[must_use]
 pub fn of_model(cells: &[Cell]) -> Vec<Chart> {
     let mut charts = vec![throughput(cells), repeats(cells)];
@@ -94,7 +94,7 @@ fn repeats(cells: &[Cell]) -> Chart {
     Chart { title, caption, svg: chart.draw(), heads, rows }
 }
 
-/// The distributions of `cell`; `None` where no run has samples.
+/// Returns the chart of the latency distributions of `cell`; `None` where no run has samples.
 #[must_use]
 pub fn latencies(cell: &Cell) -> Option<Chart> {
     let mut curves = Vec::new();
@@ -114,6 +114,7 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     let launches = cell.counted().count();
     let caption = format!(
         "Share of samples up to each latency, {} pooled.",
+        // `counted` only appends an `s`.
         super::release::counted(launches, "launch").replace("launchs", "launches")
     );
     let cdf = Cdf { title: title.clone(), description: caption.clone(), curves };
@@ -122,17 +123,17 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     Some(Chart { title, caption, svg: cdf.draw(), heads, rows })
 }
 
-/// A distribution in milliseconds.
+/// Pooled latency distribution. Samples are stored in microseconds and read in milliseconds.
 struct Pooled(hdrhistogram::Histogram<u64>);
 
-/// The distribution `name` of all runs of `cell` that count; `None` where none has samples.
+/// Pools the distribution `name` over the runs of `cell` that count; `None` without samples.
 fn pooled(cell: &Cell, name: &str) -> Option<Pooled> {
     let mut pooled: Option<hdrhistogram::Histogram<u64>> = None;
     for run in cell.counted() {
         let named = run.record.histograms.as_ref().map(schema::run::Histograms::named);
         let found = named.into_iter().flatten().find(|(known, _)| *known == name);
         let Some(decoded) = found.and_then(|(_, h)| h.map(HdrHistogram::decode)) else { continue };
-        // A histogram that cannot be read is the checker's business; the chart does without it.
+        // `check` reports a histogram that cannot be read; the chart leaves it out.
         let Ok(decoded) = decoded else { continue };
         match &mut pooled {
             Some(all) => {
@@ -147,8 +148,8 @@ fn pooled(cell: &Cell, name: &str) -> Option<Pooled> {
 }
 
 impl Pooled {
-    /// Milliseconds up to which each of `shares` of the samples lie; `shares` rise. One pass over
-    /// the bins, since asking for one quantile at a time walks them all each time.
+    /// Returns the quantiles `shares` in milliseconds; `shares` must rise. It takes one pass over
+    /// the bins, because each separate query would walk all of them.
     fn at(&self, shares: &[f64]) -> Vec<f64> {
         let total = format::as_f64(self.0.len());
         let mut bins = self.0.iter_recorded();
@@ -170,7 +171,7 @@ impl Pooled {
         values
     }
 
-    /// The curve: even steps, then closer ones where the tail is.
+    /// Points of the curve: even steps, and closer ones in the tail.
     fn points(&self) -> Vec<(f64, f64)> {
         let body = (0_u32..=28).map(|step| f64::from(step) / 30.0);
         let tail = [0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0];
@@ -179,7 +180,7 @@ impl Pooled {
     }
 }
 
-/// How the figures of `cell` are drawn: in color only where launches were repeated here.
+/// Mark of a cell's figures in charts: color only where runs were repeated here.
 #[must_use]
 pub fn mark_of(cell: &Cell) -> Mark {
     let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);

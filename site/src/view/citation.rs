@@ -1,4 +1,4 @@
-//! How a run is named in a text and in a bibliography: by its id and the hash of its record, which
+//! Citation of a run in a text and in a bibliography, by its id and the hash of its record, which
 //! stay the same wherever the record is kept.
 
 use serde::Serialize;
@@ -6,14 +6,14 @@ use serde::Serialize;
 use crate::catalog::{self, Run};
 use crate::outside;
 
-/// The two forms of a citation.
+/// Citation of a run, as plain text and as a BibTeX entry.
 #[derive(Debug, Clone, Serialize)]
 pub struct Citation {
     pub plain: String,
     pub bibtex: String,
 }
 
-/// The citation of `run`.
+/// Builds the citation of a run in both forms.
 #[must_use]
 pub fn of(run: &Run) -> Citation {
     let record = run.record;
@@ -48,12 +48,12 @@ pub fn of(run: &Run) -> Citation {
     Citation { plain, bibtex }
 }
 
-/// A key of BibTeX: letters, digits and hyphens.
+/// Makes `id` a BibTeX key: letters, digits and hyphens.
 fn key(id: &str) -> String {
     id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// `text` inside the braces of a BibTeX field.
+/// Escapes `text` for a BibTeX field in braces.
 fn bibtex(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,6 +1,6 @@
-//! A report in which others tried options of a server, laid out as a lab would be: option by
-//! profile, as it was published, with what the rules find in each block. Nothing is measured or
-//! judged here, and a difference of two single runs is called a claim.
+//! View of a published report that tries options of a server, laid out like a lab: option by
+//! profile, with the findings in each result. Nothing is measured or judged here, and a difference
+//! of two single runs is only shown as a claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +17,14 @@ use crate::format::{self, Scale};
 use crate::link::Target;
 use crate::{order, outside, questions};
 
-/// The figure that such reports choose by.
+/// Metric by which such reports choose an option.
 const METRIC: &str = "total_tokens_per_s";
 
-/// Options of one model on one hardware under one scenario that make a report a lab.
+/// Smallest number of options, for one model on one hardware under one scenario, that makes a
+/// report a lab.
 const OPTIONS_MIN: usize = 3;
 
-/// The options of a report.
+/// View of the options that a published report tries.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimsView {
     pub report: Related,
@@ -31,54 +32,55 @@ pub struct ClaimsView {
     pub tables: Vec<ClaimTable>,
 }
 
-/// One model on one hardware, as claimed.
+/// Options of one model on one hardware, as published.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimTable {
     pub model: Related,
     pub hardware: String,
-    /// Flags of every option of the baseline's engine.
+    /// Flags that every option of the baseline's engine has.
     pub shared: Vec<String>,
     pub baseline: String,
     pub scenarios: Vec<String>,
     pub rows: Vec<ClaimRow>,
     pub blocks: Vec<ClaimBlock>,
     pub extent: String,
-    /// The command that asks the same with repeats; empty where the suite has no such lab.
+    /// Command that measures the same options with repeats; empty where the suite has no such lab.
     pub repeat: String,
 }
 
-/// An option, as claimed.
+/// Row of the table: one option, as published.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimRow {
     pub engine: String,
-    /// Beyond what all share; empty for the baseline.
+    /// Flags of the option beyond the shared ones; empty for the baseline.
     pub flags: String,
     pub cells: Vec<Option<ClaimCell>>,
 }
 
-/// What a report says of an option under a scenario.
+/// Published figure of an option under a scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimCell {
     pub figure: Figure,
-    /// Against the baseline's figure, as claimed; empty where there is nothing to compare.
+    /// Difference from the baseline's figure, as published; empty where there is nothing to
+    /// compare.
     pub difference: String,
-    /// Why there is no figure: how many requests survived.
+    /// Share of answered requests, where a figure is missing because requests were lost.
     pub partial: String,
     pub blocks: Vec<Related>,
     pub rules: Vec<(String, bool)>,
 }
 
-/// What the rules find in a block.
+/// Findings of the rules in one published result.
 #[derive(Debug, Clone, Serialize)]
 pub struct ClaimBlock {
     pub block: Related,
-    /// The earlier block whose figures it repeats, digit by digit.
+    /// Earlier result whose figures this one repeats digit by digit; empty if there is none.
     pub twin: String,
-    /// Rule, whether the method page has it, how loud, and what it says.
+    /// Findings: rule, true when the method page describes it, urgency, and detail.
     pub findings: Vec<(String, bool, Tone, String)>,
 }
 
-/// Engine with its release, and flags.
+/// Option of a report: engine with its release, and flags.
 type Choice = (String, Vec<String>);
 
 fn choice(record: &RunRecord) -> Choice {
@@ -90,13 +92,13 @@ fn subject(record: &RunRecord) -> (&str, &str) {
     (&record.model.id, &record.hardware.id)
 }
 
-/// Whether the report tries several options of an engine's server under one scenario.
+/// True when the report tries several options of an engine's server under one scenario.
 #[must_use]
 pub fn is_lab(report: &Report) -> bool {
     subjects(report).next().is_some()
 }
 
-/// Model and hardware of which a report tries options.
+/// Returns model and hardware for which a report tries options.
 fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> {
     let mut options: BTreeMap<_, BTreeSet<Vec<String>>> = BTreeMap::new();
     for run in &report.runs {
@@ -109,7 +111,7 @@ fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> 
     subjects.into_iter()
 }
 
-/// The page of a report's options, by what it is called in a list.
+/// Link to the page of a report's options.
 #[must_use]
 pub fn related(report: &Report) -> Related {
     Related {
@@ -119,7 +121,7 @@ pub fn related(report: &Report) -> Related {
 }
 
 impl ClaimsView {
-    /// The view of `report`.
+    /// Builds the view of the options of `report`.
     #[must_use]
     pub fn new(catalog: &Catalog, report: &Report) -> Self {
         let source = format!("{} {}", report.source, report.file);
@@ -140,7 +142,7 @@ const SCALE: Scale = Scale { unit: "/s", divisor: 1.0 };
 
 impl ClaimTable {
     fn new(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> Self {
-        // The first block is what the others are held against, as in the report.
+        // The first result is the baseline of the others, as in the report.
         let mut choices: Vec<Choice> = Vec::new();
         let mut scenarios: Vec<String> = Vec::new();
         for run in runs {
@@ -195,7 +197,7 @@ impl ClaimTable {
     }
 }
 
-/// Blocks of `of` under `scenario`; none where the report has none.
+/// Returns the results of option `of` under `scenario`; `None` where the report has none.
 fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Option<ClaimCell> {
     let metric = by_name(METRIC)?;
     let find = |wanted: &Choice| -> Vec<&Run> {
@@ -232,7 +234,8 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
     })
 }
 
-/// `514 of 1000 requests answered, 51.4 %`; empty where all were.
+/// Share of answered requests, `514 of 1000 requests answered, 51.4 %`; empty where all were
+/// answered.
 fn partial(record: &RunRecord) -> String {
     let counts = record.counts.as_ref();
     let Some((ok, planned)) =

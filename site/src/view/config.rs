@@ -1,16 +1,16 @@
-//! What the configurations of several rows share, and what sets each apart: said once, a row shows
-//! what differs.
+//! Shared and distinct parts of the configurations of several rows: shared parts are shown once,
+//! and a row shows only what differs.
 
 use crate::catalog::{self, Run};
 use crate::outside;
 
-/// Parts of configurations that all rows of a table have.
+/// Parts of configurations that all rows of a table share.
 #[derive(Debug, Clone, Default)]
 pub struct Shared(Vec<String>);
 
 impl Shared {
-    /// What the configurations of `rows` have in common, each by one of its runs; of a single row
-    /// nothing.
+    /// Finds the parts that the configurations of `rows` share; each row is given by one of its
+    /// runs. A single row shares nothing.
     #[must_use]
     pub fn of(rows: &[&Run]) -> Self {
         let [first, rest @ ..] = rows else { return Self::default() };
@@ -25,7 +25,8 @@ impl Shared {
         Self(shared)
     }
 
-    /// What of the configuration of `run` is not shared; empty where there is no more.
+    /// Parts of the configuration of `run` that are not shared, as one text; empty where there are
+    /// none.
     #[must_use]
     pub fn rest(&self, run: &Run) -> String {
         let mut parts = catalog::config_parts(run.record);
@@ -33,7 +34,7 @@ impl Shared {
         outside::message(&parts.join(" "))
     }
 
-    /// The shared parts as they are shown.
+    /// Shared parts of the configurations, cleaned for display.
     #[must_use]
     pub fn shown(&self) -> Vec<String> {
         self.0.iter().map(|part| outside::name(part)).collect()

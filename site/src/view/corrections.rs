@@ -1,4 +1,5 @@
-//! What was said about records afterwards: retractions, remarks, waivers, epochs.
+//! View of corrections: events about records, that is retractions, annotations, waivers and
+//! epochs.
 
 use schema::event::{Event, EventKind};
 use serde::Serialize;
@@ -9,39 +10,39 @@ use crate::catalog::Catalog;
 use crate::link::Target;
 use crate::outside;
 
-/// Events, the latest first.
+/// View of the events, newest first.
 #[derive(Debug, Clone, Serialize)]
 pub struct CorrectionsView {
     pub events: Vec<EventLine>,
     pub pager: Vec<PartLink>,
 }
 
-/// One event.
+/// Line about one event: time, kind, subject, reason, runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct EventLine {
     pub id: String,
     pub anchor: String,
     pub at: String,
     pub kind: &'static str,
-    /// What it speaks of: runs, folders, cells.
+    /// Subject of the event: runs, folders or cells.
     pub subject: String,
     pub reason: String,
     pub evidence: String,
-    /// When a waiver runs out.
+    /// Time at which a waiver ends; empty for other events.
     pub expires: String,
-    /// The first runs that it names, and how many there are.
+    /// Links to the first runs that the event names, and the number of all.
     pub runs: Vec<Related>,
     pub named: usize,
     pub replaced_by: String,
-    /// Why the event itself no longer counts.
+    /// Reason for which the event itself was retracted; empty if it was not.
     pub withdrawn: String,
     pub record: Target,
 }
 
-/// Runs of an event that are linked; the event's file names them all.
+/// Largest number of an event's runs that are linked; the event's file names all.
 const RUNS_SHOWN: usize = 3;
 
-/// Every event of `catalog`, the latest first.
+/// Returns a line for every event of `catalog`, newest first.
 #[must_use]
 pub fn lines(catalog: &Catalog) -> Vec<EventLine> {
     let mut events: Vec<_> = catalog.registry.events.iter().collect();
@@ -77,7 +78,7 @@ fn line(catalog: &Catalog, path: &str, event: &Event) -> EventLine {
     }
 }
 
-/// The word of pages for a kind of event.
+/// Word for a kind of event on pages.
 #[must_use]
 pub fn kind(kind: EventKind) -> &'static str {
     match kind {

@@ -1,22 +1,22 @@
-//! The data page: what there is for programs to read.
+//! View of the data page: files for programs.
 
 use serde::Serialize;
 
 use crate::catalog::Catalog;
 
-/// The data page.
+/// View of the data page: number of records of each kind, and the schemas.
 #[derive(Debug, Clone, Serialize)]
 pub struct DataView {
     pub runs: usize,
     pub kernels: usize,
     pub campaigns: usize,
     pub events: usize,
-    /// Names of the JSON Schemas.
+    /// Names of the JSON Schemas that the site offers.
     pub schemas: Vec<String>,
 }
 
 impl DataView {
-    /// What `catalog` holds.
+    /// Counts the records of `catalog` and lists the schemas.
     #[must_use]
     pub fn new(catalog: &Catalog) -> Self {
         Self {

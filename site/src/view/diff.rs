@@ -1,5 +1,5 @@
-//! Two consecutive releases on one hardware. Verdicts and figures come from `registry`; this
-//! module only words them.
+//! View of a comparison of two consecutive releases on one hardware. Verdicts and figures come
+//! from `judge`; this module only formats them.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::format::{self, Scale};
 use crate::link::Target;
 use crate::{order, outside};
 
-/// What is compared.
+/// Pair of releases that are compared, of one engine on one hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     pub engine: String,
@@ -28,7 +28,7 @@ pub struct Pair {
     pub candidate: String,
 }
 
-/// A diff.
+/// View of the page that compares two releases on a hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct DiffView {
     pub engine: String,
@@ -37,30 +37,30 @@ pub struct DiffView {
     pub candidate: String,
     pub baseline_page: Target,
     pub candidate_page: Target,
-    /// `2 regressed`, `14 inconclusive`: each verdict with its count, the worst first.
+    /// Number of verdicts of each kind, worst first: `2 regressed`, `14 inconclusive`.
     pub counts: Vec<Count>,
-    /// One sentence: what the reader may conclude.
+    /// Conclusion that a reader may draw, in one sentence.
     pub conclusion: String,
-    /// What each metric that gates did over all cells; it informs.
+    /// Shift of each release-blocking metric over all cells, which is information and no verdict.
     pub broad: Vec<BroadRow>,
     pub models: Vec<DiffModel>,
-    /// Cells that only one of the two was run in.
+    /// Cells in which only one of the releases ran.
     pub baseline_only: Vec<String>,
     pub candidate_only: Vec<String>,
-    /// What the comparison says about itself.
+    /// Note about policy and method of the comparison.
     pub note: String,
     pub command: String,
     pub pager: Vec<PartLink>,
 }
 
-/// How many verdicts are of one kind.
+/// Number of verdicts of one kind, as text.
 #[derive(Debug, Clone, Serialize)]
 pub struct Count {
     pub text: String,
     pub tone: Tone,
 }
 
-/// One metric over all cells that were measured side by side, each counted once.
+/// Shift of one metric over all cells that were measured side by side, each counted once.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BroadRow {
     pub metric: String,
@@ -70,7 +70,7 @@ pub struct BroadRow {
 }
 
 impl BroadRow {
-    /// A shift as `registry` found it.
+    /// Formats a shift that `judge` found.
     #[must_use]
     pub fn of(found: &Broad) -> Self {
         Self {
@@ -82,24 +82,24 @@ impl BroadRow {
     }
 }
 
-/// The cells of one model in one configuration.
+/// Cells of one model in one configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct DiffModel {
     pub model: String,
     pub config: String,
     pub charts: Vec<Chart>,
-    /// What a reader has to know, by scenario.
+    /// Remarks by scenario that a reader has to know: scenario and sentence.
     pub remarks: Vec<(String, String)>,
-    /// Flags that differ because they were asked for.
+    /// Flags that differ because a command sets them.
     pub changed: Vec<ChangedFlag>,
-    /// Defaults that the candidate moved.
+    /// Flags whose default the candidate moved, without any command naming them.
     pub moved: Vec<ChangedFlag>,
-    /// Metrics that gate, then those that inform.
+    /// Rows of release-blocking metrics; `informing` has those of other metrics.
     pub gating: Vec<DiffRow>,
     pub informing: Vec<DiffRow>,
 }
 
-/// A flag that both sides know and set differently.
+/// A flag that both releases report with different values.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChangedFlag {
     pub flag: String,
@@ -108,7 +108,7 @@ pub struct ChangedFlag {
 }
 
 impl ChangedFlag {
-    /// A change as `registry` found it.
+    /// Formats a change of a flag that `judge` found.
     #[must_use]
     pub fn of(found: &FlagChange) -> Self {
         let values = |values: &[String]| outside::message(&values.join(", "));
@@ -120,7 +120,7 @@ impl ChangedFlag {
     }
 }
 
-/// One metric of one cell.
+/// Row of the comparison: one metric of one cell.
 #[derive(Debug, Clone, Serialize)]
 pub struct DiffRow {
     pub scenario: String,
@@ -130,14 +130,14 @@ pub struct DiffRow {
     pub candidate: Figure,
     pub effect: String,
     pub interval: String,
-    /// Cliff's delta over the launches of both sides.
+    /// Cliff's delta over the runs of both releases.
     pub delta: String,
     pub pairs: u32,
     pub floor: String,
-    /// The smallest effect that these pairs would have found.
+    /// Minimum detectable effect of these pairs.
     pub detectable: String,
     pub verdict: &'static str,
-    /// `better` or `worse`, where the verdict says so.
+    /// Direction of the change, `better` or `worse`; empty where the verdict claims none.
     pub direction: &'static str,
     pub stage: &'static str,
     pub tone: Tone,
@@ -145,7 +145,7 @@ pub struct DiffRow {
 }
 
 impl Pair {
-    /// The page of this pair.
+    /// Target of the page that compares the pair.
     #[must_use]
     pub fn target(&self) -> Target {
         Target::Diff {
@@ -156,7 +156,7 @@ impl Pair {
         }
     }
 
-    /// The page of this pair, by what it is called in a list.
+    /// Link to the page that compares the pair.
     #[must_use]
     pub fn related(&self) -> Related {
         let text =
@@ -174,7 +174,7 @@ impl Pair {
 }
 
 impl DiffView {
-    /// The view of `diff`, which compares the two releases of `pair`.
+    /// Builds the view of `diff`, which compares the two releases of `pair`.
     #[must_use]
     pub fn new(pair: &Pair, diff: &Diff) -> Self {
         let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
@@ -210,7 +210,7 @@ fn rows(diff: &Diff) -> impl Iterator<Item = &Row> {
     diff.cells.iter().flat_map(|cell| &cell.rows)
 }
 
-/// Verdicts in the order in which a reader wants them.
+/// Kinds of verdicts in the order in which a reader wants them.
 const WORST_FIRST: [VerdictKind; 7] = [
     VerdictKind::Regressed,
     VerdictKind::NewFailure,
@@ -221,18 +221,19 @@ const WORST_FIRST: [VerdictKind; 7] = [
     VerdictKind::FixedFailure,
 ];
 
-/// Place of a verdict where the worst comes first.
+/// Rank of a verdict, worst first.
 #[must_use]
 pub fn rank(kind: VerdictKind) -> usize {
     WORST_FIRST.iter().position(|known| *known == kind).unwrap_or(WORST_FIRST.len())
 }
 
-/// A figure that only informs was put to no test, so that "inconclusive" says nothing of it.
+/// True for a metric that is not release-blocking and was not tested, for which "inconclusive"
+/// means nothing.
 fn untested(row: &Row) -> bool {
     !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
 }
 
-/// Each verdict with its count, the worst first.
+/// Counts the verdicts of each kind, worst first.
 #[must_use]
 pub fn counts(diff: &Diff) -> Vec<Count> {
     let count = |kind: &VerdictKind| {
@@ -244,7 +245,7 @@ pub fn counts(diff: &Diff) -> Vec<Count> {
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
-/// One sentence: what the reader may conclude.
+/// Conclusion that a reader may draw, in one sentence.
 #[must_use]
 pub fn conclusion(diff: &Diff) -> String {
     let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
@@ -306,7 +307,7 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
     }
 }
 
-/// Each of `found` once.
+/// Returns each distinct change of `found` once.
 fn flags<'a>(found: impl Iterator<Item = &'a FlagChange>) -> Vec<ChangedFlag> {
     let mut flags: Vec<ChangedFlag> = Vec::new();
     for flag in found.map(ChangedFlag::of) {
@@ -326,7 +327,7 @@ fn interval(bounds: Option<(f64, f64)>) -> String {
     bounds.map_or_else(|| "-".to_owned(), words)
 }
 
-/// The line of `row` in a table of verdicts.
+/// Formats `row` as a line in a table of verdicts.
 #[must_use]
 pub fn line(row: &Row) -> DiffRow {
     let verdict = &row.verdict;
@@ -364,7 +365,8 @@ fn side(summary: Option<&Summary>, scale: Scale) -> Figure {
     }
 }
 
-/// A direction is named only where the verdict claims one: an inconclusive plus is not a gain.
+/// Direction of a verdict, named only where the verdict claims one: an inconclusive plus is not a
+/// gain.
 fn direction(kind: VerdictKind) -> &'static str {
     match kind {
         VerdictKind::Regressed | VerdictKind::NewFailure => "worse",
@@ -391,7 +393,7 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
         else {
             continue;
         };
-        // Only what was compared is colored; stored figures of different days are not.
+        // Only compared figures are colored; stored figures of different days are not.
         let compared = row.verdict.pairs > 1;
         let bar = |release: &str, summary: Option<&Summary>, mark| Bar {
             series: outside::name(release),
@@ -474,14 +476,15 @@ mod tests {
     use super::*;
     use samples::registry as sample;
 
-    /// How the candidate is configured in the first scenario, and the words that ask for it.
+    /// Configuration of the candidate in the first scenario, and the command words that ask for
+    /// it.
     #[derive(Default)]
     struct Changed {
         flags: BTreeMap<String, Value>,
         argv: Vec<String>,
     }
 
-    /// Three pairs in each of these scenarios.
+    /// Compares three pairs in each of these scenarios.
     fn compared(scenarios: &[&str], changed: &Changed) -> DiffView {
         let mut records: Vec<RunRecord> = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Every run as a line of figures, for the explorer. The page says what there is; the data lie in
-//! a file beside it, since they are as long as the registry.
+//! View and data of the explorer, a page that draws any metric of any runs. The data are a file of
+//! their own, because they grow with the registry.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::catalog::{Catalog, Run};
 use crate::format::Scale;
 use crate::{order, outside};
 
-/// What the explorer's page says where nothing can be drawn.
+/// View of the explorer's page without its data.
 #[derive(Debug, Clone, Serialize)]
 pub struct ExploreView {
     pub runs: usize,
     pub metrics: Vec<&'static str>,
 }
 
-/// What tells runs apart, in the order of a line.
+/// Fields that distinguish runs, in the order of a data line.
 const NAMES: [&str; 6] = ["engine", "release", "hardware", "model", "scenario", "kind"];
 
 impl ExploreView {
-    /// The view of the runs that may be drawn.
+    /// Builds the view of the runs that may be drawn.
     #[must_use]
     pub fn new(catalog: &Catalog) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl ExploreView {
     }
 }
 
-/// The runs whose figures may be used.
+/// Returns the runs whose figures may be used.
 fn drawable<'a>(catalog: &'a Catalog<'a>) -> impl Iterator<Item = &'a Run<'a>> {
     catalog.runs.iter().filter(|run| run.usable && run.record.metrics.is_some())
 }
@@ -49,9 +49,9 @@ fn names(run: &Run) -> [String; NAMES.len()] {
     ]
 }
 
-/// The data as JSON: `names` has the texts of each kind, `metrics` what the figures are and by what
-/// they are divided for display, and each of `runs` is a line of indices into `names`, the run's
-/// id, its start and its figures in the metrics' stored units; null is unknown.
+/// Data of the explorer as JSON. `names` lists the texts of each field, `metrics` describes the
+/// figures and the divisor for their display, and each entry of `runs` is an array of indices into
+/// `names`, the run's id, its start, and its figures in stored units. An unknown figure is null.
 #[must_use]
 pub fn data(catalog: &Catalog) -> String {
     let mut texts: [BTreeMap<String, usize>; NAMES.len()] = Default::default();
@@ -80,7 +80,7 @@ pub fn data(catalog: &Catalog) -> String {
         let time = run.record.time.as_ref();
         cells.push(json!(outside::name(&run.record.id)));
         cells.push(json!(time.and_then(|time| time.started_at.as_deref()).map(outside::name)));
-        // A figure that is not finite has no form in JSON, and is none.
+        // A figure that is not finite has no JSON form and becomes null.
         cells.extend(METRICS.iter().map(|metric| json!(metric.value(run.record))));
         Value::Array(cells)
     };

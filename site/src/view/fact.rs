@@ -1,4 +1,5 @@
-//! Facts that the runs behind a page share, and the groups in which they are shown.
+//! Facts that the runs behind a page share (machine, engine, client, evidence, model,
+//! configuration), and the groups in which pages show them.
 
 use schema::run::{Gpu, IdsSource, RunRecord};
 use serde::Serialize;
@@ -9,38 +10,39 @@ use super::words;
 use crate::catalog::Run;
 use crate::{format, outside};
 
-/// More distinct values than this are counted, not listed.
+/// Largest number of distinct values that are listed; more are counted.
 const VALUES_MAX: usize = 4;
 
-/// More flags than this are counted, not listed: the record has them all.
+/// Largest number of flags that are listed; the record has all.
 const FLAGS_MAX: usize = 200;
 
-/// Longest text of all flags together: a page has room for no more.
+/// Largest length of the text of all flags together, in bytes.
 const FLAGS_TEXT_MAX: usize = 16_000;
 
-/// One line of a list of facts.
+/// A fact: name and distinct values over some runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fact {
     pub name: String,
-    /// Each distinct value over the runs, in order; empty where nothing is known.
+    /// Distinct values over the runs, in order of appearance; empty where nothing is known.
     pub values: Vec<String>,
-    /// Why there is no value.
+    /// Reason for which there is no value.
     pub reason: String,
-    /// Set in the typeface of code.
+    /// True when the values are set in a code font.
     pub code: bool,
 }
 
-/// Facts under a heading.
+/// Group of facts under one heading.
 #[derive(Debug, Clone, Serialize)]
 pub struct FactGroup {
     pub title: String,
     pub facts: Vec<Fact>,
 }
 
-/// Reads a value of a record as people read it.
+/// Function that formats a value of a record for people.
 pub type Read = fn(&RunRecord) -> Option<String>;
 
-/// What `runs` say at `path`, read by `read`.
+/// Collects the distinct values of `runs` that `read` returns. `path` is the value's path in the
+/// record, by which a missing value has its reason.
 #[must_use]
 pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut values = Vec::new();
@@ -67,7 +69,7 @@ impl Fact {
     }
 }
 
-/// Machine, engine and client: what a figure cannot be read without.
+/// Facts about machine, engine and load generator, without which no figure can be interpreted.
 #[must_use]
 pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
     let group = |title: &str, facts| FactGroup { title: title.into(), facts };
@@ -78,17 +80,18 @@ pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
     ]
 }
 
-/// The machine alone.
+/// Group of facts about the machine alone.
 #[must_use]
 pub fn machine_group(runs: &[&Run]) -> FactGroup {
     FactGroup { title: "Machine".into(), facts: machine(runs) }
 }
 
-/// A hash that `runs` have at `path`, by its first twelve digits.
+/// Collects a hash of `runs`, abbreviated to twelve digits, as [`fact`] does.
 #[must_use]
 pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut fact = fact(name, runs, path, read).code();
     for value in &mut fact.values {
+        // Other texts, such as `and 3 more`, stay whole.
         if value.len() == 64 {
             *value = outside::short_hash(value, 12);
         }
@@ -167,7 +170,7 @@ fn client(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// What identifies a single run.
+/// Facts that identify a single run.
 #[must_use]
 pub fn run(runs: &[&Run]) -> Vec<Fact> {
     vec![
@@ -195,7 +198,7 @@ pub fn run(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// Why a run may be believed: the client's health, the cache, the tokens, the outputs.
+/// Facts on why a run may be trusted: the client's health, the cache, token counts, outputs.
 #[must_use]
 pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
     vec![
@@ -244,7 +247,7 @@ pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// The device that runs are about, as people call it.
+/// Device of the runs as people call it: GPU, else CPU.
 #[must_use]
 pub fn device(runs: &[&Run]) -> String {
     let gpu = fact("", runs, "", |r| r.hardware.gpu.as_deref().filter(|g| !g.is_empty()).map(gpus));
@@ -260,7 +263,7 @@ fn microseconds(us: u64) -> String {
     format!("{} us", format::whole(us))
 }
 
-/// What was served.
+/// Facts about the model that was served.
 #[must_use]
 pub fn model(runs: &[&Run]) -> Vec<Fact> {
     vec![
@@ -286,7 +289,7 @@ pub fn model(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// The effective configuration as the running servers told it: flag to resolved value.
+/// Effective configuration as the running servers reported it: flag and resolved values.
 #[must_use]
 pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
     let mut flags: Vec<(String, Vec<String>)> = Vec::new();
@@ -317,7 +320,7 @@ pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
     flags.into_iter().map(fact).collect()
 }
 
-/// A JSON value without the quotes of a string.
+/// Formats a JSON value without the quotes of a string.
 #[must_use]
 pub fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)

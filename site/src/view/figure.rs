@@ -1,4 +1,4 @@
-//! One figure of a table: text, spread and the exact values behind it.
+//! Figures of tables: rounded text, spread, and the exact values as a tooltip.
 
 use judge::summary::Summary;
 use schema::metric::Metric;
@@ -9,41 +9,42 @@ use crate::catalog::Cell;
 use crate::format::{self, Scale};
 use crate::outside;
 
-/// A cell of a table.
+/// A figure in a table cell.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// Rounded to what the spread supports; `-` where there is none.
+    /// Value, rounded to what the spread supports; `-` where there is none.
     pub text: String,
-    /// `±1.3 %`; none for a single run.
+    /// Half of the range over repeats, relative to the value: `±1.3 %`; `None` for a single run.
     pub spread: Option<String>,
-    /// The exact values; for a missing figure, why it is missing.
+    /// Exact values; for a missing figure, the reason.
     pub title: String,
     pub missing: bool,
 }
 
-/// The head of a column or row of figures.
+/// Head of a column or row of figures.
 #[derive(Debug, Clone, Serialize)]
 pub struct Head {
     pub title: String,
     pub unit: String,
-    /// What the metric is, for the method page and for hovering.
+    /// Name of the metric, for links to the method page and for tooltips.
     pub name: String,
 }
 
-/// Half of the range over repeats, the `±` of every table; none for a single run.
+/// Half of the range over repeats, shown as `±` in every table; `None` for a single run.
 #[must_use]
 pub fn half_range(summary: &Summary) -> Option<f64> {
     (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
 }
 
-/// The spread of `metric` over the runs of `cell` that count; none where one of them is no number.
+/// Summary of `metric` over the runs of `cell` that count; `None` where one of the values is not
+/// finite.
 #[must_use]
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
     let found = judge::summary::of_metric(metric, cell.counted().map(|run| run.record))?;
     (found.min.is_finite() && found.max.is_finite()).then_some(found)
 }
 
-/// The scale that fits `metric` over all of `cells`, so that one column has one unit.
+/// Scale that fits `metric` over all of `cells`, so that a column has one unit.
 #[must_use]
 pub fn scale(metric: &Metric, cells: &[&Cell]) -> Scale {
     let medians = cells.iter().filter_map(|cell| summary(metric, cell)).map(|found| found.median);
@@ -51,16 +52,16 @@ pub fn scale(metric: &Metric, cells: &[&Cell]) -> Scale {
 }
 
 impl Head {
-    /// The head of a column of `metric` on `scale`.
+    /// Builds the head of a column of `metric` on `scale`.
     #[must_use]
     pub fn of(metric: &Metric, scale: Scale) -> Self {
-        // "Output tokens /s" reads as a rate; "TTFT p50 ms" needs no more.
+        // "Output tokens /s" reads as a rate; "TTFT p50 ms" needs no preposition.
         Self { title: metric.title.into(), unit: scale.unit.into(), name: metric.name.into() }
     }
 }
 
 impl Figure {
-    /// `metric` of `cell` on `scale`.
+    /// Builds the figure of `metric` for `cell` on `scale`.
     #[must_use]
     pub fn of(metric: &Metric, scale: Scale, cell: &Cell) -> Self {
         let Some(found) = summary(metric, cell) else {
@@ -69,7 +70,7 @@ impl Figure {
         Self::median(&found, scale)
     }
 
-    /// The median over launches.
+    /// Builds the figure of a median over runs.
     #[must_use]
     pub fn median(summary: &Summary, scale: Scale) -> Self {
         let half = half_range(summary);
@@ -87,7 +88,7 @@ impl Figure {
         }
     }
 
-    /// The figure with its spread, as one text.
+    /// Text of the figure with its spread.
     #[must_use]
     pub fn shown(&self) -> String {
         match &self.spread {
@@ -96,7 +97,7 @@ impl Figure {
         }
     }
 
-    /// The mean over launches, as comparisons show it.
+    /// Builds the figure of a mean over runs, as comparisons show it.
     #[must_use]
     pub fn mean(summary: &Summary, scale: Scale) -> Self {
         let half = half_range(summary);
@@ -111,13 +112,13 @@ impl Figure {
         }
     }
 
-    /// No figure, and the reason.
+    /// Builds a missing figure with its reason.
     #[must_use]
     pub fn missing(reason: &str) -> Self {
         Self { text: "-".into(), spread: None, title: outside::message(reason), missing: true }
     }
 
-    /// One value as it was measured, without repeats to round it by.
+    /// Builds the figure of one measured value, without repeats to round it by.
     #[must_use]
     pub fn single(value: f64, scale: Scale) -> Self {
         if !value.is_finite() {
@@ -131,20 +132,20 @@ impl Figure {
         }
     }
 
-    /// One time in milliseconds.
+    /// Builds the figure of one time, in milliseconds.
     #[must_use]
     pub fn milliseconds(us: u64) -> Self {
         Self::single(format::as_f64(us), Scale { unit: "ms", divisor: 1e3 })
     }
 
-    /// A plain count.
+    /// Builds the figure of a count.
     #[must_use]
     pub fn count(value: u64, title: String) -> Self {
         Self { text: format::whole(value), spread: None, title, missing: false }
     }
 }
 
-/// Dotted path of `metric` in a record, by which `absent` gives reasons.
+/// Path of `metric` in a record, under which `absent` gives the reason for a missing value.
 #[must_use]
 pub fn path_of(metric: &Metric) -> String {
     match metric.name {
@@ -160,7 +161,7 @@ pub fn path_of(metric: &Metric) -> String {
     }
 }
 
-/// The reason under `absent` for `path` or for the nearest group above it.
+/// Reason under `absent` for `path`, or for the nearest group that contains it.
 #[must_use]
 pub fn absent<'a>(record: &'a RunRecord, path: &str) -> Option<&'a str> {
     let mut path = path;

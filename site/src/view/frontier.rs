@@ -1,5 +1,5 @@
-//! Throughput against the speed that each user sees, for one model, and what a million tokens cost
-//! at a price that the reader brings.
+//! View of the Pareto frontier of one model: throughput against speed per user, and the cost of a
+//! million tokens at a price that the reader enters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::format::{self, Scale};
 use crate::link::Target;
 use crate::{order, outside};
 
-/// The frontiers of a model, one for each load.
+/// View of a model's Pareto frontiers, one per load.
 #[derive(Debug, Clone, Serialize)]
 pub struct FrontierView {
     pub model: String,
@@ -26,22 +26,22 @@ pub struct FrontierView {
     pub loads: Vec<Load>,
 }
 
-/// The rungs of one ladder, or a scenario that has none.
+/// A load: the concurrency levels of one concurrency sweep, or a scenario outside of any sweep.
 #[derive(Debug, Clone, Serialize)]
 pub struct Load {
     pub name: String,
     pub anchor: String,
-    /// True for a ladder, whose rows are of different loads.
+    /// True for a concurrency sweep, whose rows have different loads.
     pub rungs: bool,
     pub charts: Vec<Chart>,
-    /// What of the configuration is the same in every row, and so stands in none.
+    /// Parts of the configuration that all rows share, and which rows therefore omit.
     pub shared: Vec<String>,
-    /// Some row has more of a configuration than that.
+    /// True when some row has further parts of a configuration.
     pub distinct: bool,
     pub rows: Vec<FrontierRow>,
 }
 
-/// One engine in one configuration under one load.
+/// Row of the table: one engine in one configuration under one load.
 #[derive(Debug, Clone, Serialize)]
 pub struct FrontierRow {
     pub engine: Related,
@@ -50,22 +50,22 @@ pub struct FrontierRow {
     pub config: String,
     pub claimed: bool,
     pub n: String,
-    /// Tokens a second that the median user sees.
+    /// Speed: tokens per second that the median user sees.
     pub speed: Figure,
-    /// Tokens a second of one GPU, or of a machine without any.
+    /// Throughput: output tokens per second per GPU, or of a machine without GPU.
     pub throughput: Figure,
-    /// Both for a program: plain numbers.
+    /// Speed and throughput as plain numbers, for scripts.
     pub speed_plain: String,
     pub throughput_plain: String,
-    /// Hours of one GPU for a million output tokens.
+    /// GPU hours per million output tokens.
     pub hours: Figure,
     pub ttft: Figure,
-    /// No other row of this hardware and load is better in both speed and throughput.
+    /// True when no other row of this hardware and load is better in both speed and throughput.
     pub best: bool,
 }
 
 impl FrontierView {
-    /// The frontiers of `model`: the latest release of each engine on each hardware.
+    /// Builds the frontiers of `model`, from the latest release of each engine on each hardware.
     #[must_use]
     pub fn new(catalog: &Catalog, model: &str) -> Self {
         let runs =
@@ -104,13 +104,14 @@ impl FrontierView {
     }
 }
 
-/// Ladders first, since they alone hold the number of users.
+/// Order of loads: concurrency sweeps first, because only they fix the number of users.
 fn ladder_first(a: &str, b: &str) -> std::cmp::Ordering {
     let ladder = |name: &str| !name.starts_with("ladder");
     ladder(a).cmp(&ladder(b)).then_with(|| order::scenarios(a, b))
 }
 
-/// `ladder-c16@1` is a rung of `ladder@1`; other scenarios stand for themselves.
+/// Name of a scenario's load: `ladder-c16@1` belongs to the sweep `ladder@1`; other scenarios are
+/// loads of their own.
 fn load(scenario: &str) -> String {
     let (id, rev) = scenario.split_once('@').unwrap_or((scenario, "0"));
     match id.rsplit_once("-c") {
@@ -121,7 +122,7 @@ fn load(scenario: &str) -> String {
     }
 }
 
-/// A cell with what it is drawn and ranked by.
+/// A cell with the two figures by which it is drawn and ranked.
 struct Placed<'a, 'b> {
     key: &'a ReleaseKey,
     cell: &'a Cell<'b>,
@@ -130,7 +131,8 @@ struct Placed<'a, 'b> {
 }
 
 impl Placed<'_, '_> {
-    /// Whom it is ranked among: measured and claimed figures of one hardware each.
+    /// Group within which a cell is ranked: one hardware, measured and published figures
+    /// separately.
     fn field(&self) -> (&str, bool) {
         (&self.key.hardware, self.cell.key.kind == "imported")
     }
@@ -141,7 +143,7 @@ impl Placed<'_, '_> {
     }
 }
 
-/// The cells that have both figures, by hardware, the fastest for a user first.
+/// Returns the cells that have both figures, by hardware, the fastest for a user first.
 fn placed<'a, 'b>(cells: &'a [(ReleaseKey, Cell<'b>)]) -> Vec<Placed<'a, 'b>> {
     let of = |(key, cell): &'a (ReleaseKey, Cell<'b>)| {
         let over = |read: fn(&RunRecord) -> Option<f64>| {
@@ -165,18 +167,18 @@ fn rows(placed: &[Placed], shared: &Shared) -> Vec<FrontierRow> {
     placed.iter().map(|here| row(here, shared, best(here))).collect()
 }
 
-/// More series than this have no colors and shapes of their own.
+/// Largest number of series that a chart can give distinct colors and shapes.
 const SERIES_MAX: usize = 6;
 
-/// The points of one configuration, and the table's rows about them.
+/// Points of one configuration, and the table rows about them.
 struct Drawn<'a> {
     field: (&'a str, bool),
     series: ParetoSeries,
     rows: Vec<Vec<String>>,
 }
 
-/// One chart where all series can be told apart, else one for each hardware, measured and claimed
-/// figures apart.
+/// Returns one chart if all series can be distinguished, else one per hardware, with measured and
+/// published figures separate.
 fn charts(name: &str, placed: &[Placed], shared: &Shared) -> Vec<Chart> {
     let drawn = series(placed, shared);
     if drawn.len() <= SERIES_MAX {
@@ -191,7 +193,7 @@ fn charts(name: &str, placed: &[Placed], shared: &Shared) -> Vec<Chart> {
     fields.into_iter().filter_map(of).collect()
 }
 
-/// The series of `placed`: one for each engine in each configuration on each hardware.
+/// Groups `placed` into series: one per engine, configuration and hardware.
 fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
     let several = placed.iter().any(|other| other.key.hardware != placed[0].key.hardware);
     let same = |a: &Placed, b: &Placed| {
@@ -233,8 +235,8 @@ fn own_config(cell: &Cell, shared: &Shared) -> String {
     cell.runs.first().map(|run| shared.rest(run)).unwrap_or_default()
 }
 
-/// The chart of `drawn`; of too many series those that reach the highest throughput, with the names
-/// of the others.
+/// Draws a chart. Of too many series it draws those with the highest throughput, and names the
+/// others in the caption.
 fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     let highest = |drawn: &Drawn| drawn.series.points.iter().map(|p| p.y).fold(0.0, f64::max);
     let mut best = drawn.to_vec();
@@ -269,14 +271,16 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     Some(Chart { title, caption, svg: pareto.draw(), heads, rows })
 }
 
-/// True where the first of speed and throughput is better in one and not worse in the other.
+/// Pareto dominance: true when `a` is better than `b` in speed or throughput and worse in neither.
 fn beats(a: (f64, f64), b: (f64, f64)) -> bool {
+    // Equal points do not dominate each other, or both would be hidden.
     a.0 >= b.0 && a.1 >= b.1 && a != b
 }
 
 fn row(placed: &Placed, shared: &Shared, best: bool) -> FrontierRow {
     let Placed { key, cell, speed, throughput } = placed;
     let per_s = Scale { unit: "/s", divisor: 1.0 };
+    // Converted run by run, so that the range is one of hours and not of throughput.
     let hours: Vec<f64> = cell
         .counted()
         .filter_map(|run| self::throughput(run.record))
@@ -316,13 +320,14 @@ fn row(placed: &Placed, shared: &Shared, best: bool) -> FrontierRow {
     }
 }
 
-/// Tokens a second that the median user sees.
+/// Speed of a run: tokens per second that the median user sees.
 fn speed(record: &RunRecord) -> Option<f64> {
     let us = by_name("tpot_us_p50")?.value(record).filter(|us| *us > 0.0)?;
     Some(1e6 / us)
 }
 
-/// Output tokens a second of one GPU; of the machine where it has none.
+/// Throughput of a run: output tokens per second per GPU, or of the whole machine if it has no
+/// GPU.
 fn throughput(record: &RunRecord) -> Option<f64> {
     let all = by_name("output_tokens_per_s")?.value(record).filter(|rate| *rate > 0.0)?;
     let gpus = match judge::rule::on_cpu(record) {

@@ -1,19 +1,19 @@
-//! Cells laid out as a table: a row for each thing that was run, a place for each scenario. Knows
-//! which cell lies where, and nothing of figures.
+//! Lays cells out as a table: one row per configuration, one column per scenario. Knows positions
+//! of cells, but no figures.
 
 use super::badge::{self, Badge};
 use crate::catalog::Cell;
 use crate::order;
 
-/// A row, with a place for each scenario.
+/// Row of the table, with a place for each scenario.
 #[derive(Debug)]
 pub struct Row<'a, 'b> {
-    /// The cell that opened the row.
+    /// Cell that opened the row, and which names it.
     pub first: &'a Cell<'b>,
     pub cells: Vec<Option<&'a Cell<'b>>>,
 }
 
-/// The scenarios of `cells`, in the order of pages.
+/// Returns the scenarios of `cells`, in page order.
 #[must_use]
 pub fn scenarios<'a>(cells: &'a [Cell]) -> Vec<&'a str> {
     let mut scenarios: Vec<&str> = cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
@@ -22,8 +22,8 @@ pub fn scenarios<'a>(cells: &'a [Cell]) -> Vec<&'a str> {
     scenarios
 }
 
-/// The rows of `cells`, told apart by `name`. Where two cells would share a place, as two published
-/// blocks with the same flags do, the second opens a row: nothing is hidden.
+/// Groups `cells` into rows by `name`. Where two cells would share a place, as two published
+/// results with the same flags do, the second opens a row of its own, so that nothing is hidden.
 #[must_use]
 pub fn rows<'a, 'b, N: PartialEq>(
     cells: &'a [Cell<'b>],
@@ -49,7 +49,7 @@ pub fn rows<'a, 'b, N: PartialEq>(
 }
 
 impl Row<'_, '_> {
-    /// The badges of the row's cells, each text once.
+    /// Returns the badges of the row's cells, each text once.
     #[must_use]
     pub fn badges(&self) -> Vec<Badge> {
         let mut badges: Vec<Badge> = Vec::new();

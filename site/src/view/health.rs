@@ -1,5 +1,5 @@
-//! What does not run: how many launches of each release ended well, and every cell in which some
-//! did not. Nothing that failed is hidden.
+//! View of failures: how many runs of each release succeeded, and every cell in which some failed.
+//! No failure is hidden.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::link::Target;
 use crate::{order, outside};
 
-/// The health of everything that was run here.
+/// View of the health page, of everything that was measured here.
 #[derive(Debug, Clone, Serialize)]
 pub struct HealthView {
-    /// The latest release of each engine on each hardware; on the first part alone.
+    /// Latest release of each engine on each hardware; only on the first part of the page.
     pub latest: Vec<HealthRow>,
-    /// What else is to be said of their launches, such as a clock that was set meanwhile; on the
-    /// first part alone.
+    /// Reasons for which runs are DEGRADED or INVALID, such as a clock that was set meanwhile;
+    /// only on the first part of the page.
     pub doubts: Vec<DoubtRow>,
     pub failures: Vec<FailureRow>,
-    /// Cells with failures, over all parts.
+    /// Number of cells with failures, over all parts of the page.
     pub failing: usize,
     pub pager: Vec<PartLink>,
 }
 
-/// A release serving one model on one hardware.
+/// Row of the health table: a release that serves one model on one hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct HealthRow {
     pub engine: Related,
@@ -36,7 +36,8 @@ pub struct HealthRow {
     pub hardware: Related,
     pub runs: usize,
     pub ok: usize,
-    /// `3 out of memory, 1 crash`; empty where all went well.
+    /// Classes of failures with their number, `3 out of memory, 1 crash`; empty where there are
+    /// none.
     pub classes: String,
     pub partial: usize,
     pub degraded: usize,
@@ -44,39 +45,40 @@ pub struct HealthRow {
     pub retracted: usize,
 }
 
-/// A reason for which launches of a release are DEGRADED or INVALID.
+/// Row about a reason for which runs of a release are DEGRADED or INVALID.
 #[derive(Debug, Clone, Serialize)]
 pub struct DoubtRow {
     pub engine: Related,
     pub hardware: Related,
-    /// The id by which the sentences begin; `-` for one that has none.
+    /// Id of the reason, with which its sentence begins; `-` for a sentence without id.
     pub reason: String,
-    /// `2 of 12`.
+    /// Extent of the reason: `2 of 12`.
     pub extent: String,
-    /// The last of the runs that say so.
+    /// Last run that has the reason.
     pub run: Related,
-    /// Its sentence.
+    /// Sentence of the reason in that run.
     pub note: String,
 }
 
-/// A cell in which launches failed or lost requests.
+/// Row about a cell in which runs failed or lost requests.
 #[derive(Debug, Clone, Serialize)]
 pub struct FailureRow {
     pub engine: Related,
     pub model: String,
     pub hardware: String,
     pub scenario: String,
-    /// `2 of 3 failed`.
+    /// Extent of the failures: `2 of 3 failed`.
     pub extent: String,
-    /// The last of the runs that did not end well.
+    /// Last run that failed or lost requests.
     pub run: Related,
     pub note: String,
 }
 
-/// The latest health with what is to be said of it, and every cell with failures, the newest
-/// release first.
+/// Collects the health of the latest releases, the reasons for doubt about them, and every cell
+/// with failures (newest release first).
 #[must_use]
 pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<DoubtRow>, Vec<FailureRow>) {
+    // A published report does not show which of its runs failed.
     let runs = catalog.runs_where(|record| record.kind != schema::run::Kind::Imported);
     let (mut latest, mut doubts) = (Vec::new(), Vec::new());
     for (key, runs) in catalog::latest_releases(&runs) {
@@ -97,8 +99,8 @@ pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<DoubtRow>, Vec<FailureRow>)
     (latest, doubts, failures)
 }
 
-/// The reasons of a release's launches, by id. Those of a run that is VALID are notes, and those of
-/// one that failed stand among the failures.
+/// Collects the reasons for which a release's runs are DEGRADED or INVALID, by id. Reasons of
+/// VALID runs are only notes, and failed runs are among the failures.
 fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<DoubtRow> {
     let mut reasons: BTreeMap<&str, Vec<(&Run, &str)>> = BTreeMap::new();
     let judged = runs.iter().filter(|run| run.record.status == Status::Ok);
@@ -143,7 +145,7 @@ fn permalink(run: &Run) -> Related {
     }
 }
 
-/// The cells of a release in which launches failed or lost requests.
+/// Returns the cells of a release in which runs failed or lost requests.
 #[must_use]
 pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<FailureRow> {
     let went_wrong = |run: &&&Run| run.record.status != Status::Ok;
@@ -171,7 +173,7 @@ pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<FailureRow> {
     rows
 }
 
-/// What a run without a message says about its lost requests.
+/// Sentence about the lost requests of a run that has no message.
 fn lost(run: &Run) -> String {
     let counts = run.record.counts.as_ref();
     let failures = counts.and_then(|counts| counts.failures.as_ref());

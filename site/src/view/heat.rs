@@ -1,5 +1,5 @@
-//! Where a release changed at a glance: output throughput, model by scenario, against the release
-//! before. Verdicts come from `registry`.
+//! Heat table of a release: output throughput of each model and scenario relative to the release
+//! before. Verdicts come from `judge`.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,15 @@ use super::diff::{self, DiffRow, Pair};
 use crate::chart::{Chart, Heat, HeatCell, HeatRow};
 use crate::{order, outside};
 
-/// More is better of it, and every scenario has it.
+/// Metric of the heat table: more is better, and every scenario has it.
 const METRIC: &str = "output_tokens_per_s";
 
-/// A row of less than two models or scenarios is read faster in the table of verdicts.
+/// Smallest number of cells for which a heat table is drawn; fewer are read faster in the table of
+/// verdicts.
 const CELLS_MIN: usize = 3;
 
-/// The heat table of `found`, which compares the releases of `pair`; none where there is too little
-/// for one.
+/// Draws the heat table of `found`, which compares the releases of `pair`; `None` where it has too
+/// few cells.
 #[must_use]
 pub fn of(pair: &Pair, found: &Diff) -> Option<Chart> {
     let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, &Row>> = BTreeMap::new();
@@ -70,6 +71,7 @@ fn cell(row: Option<&&Row>) -> HeatCell {
     HeatCell {
         title: format!("{verdict}: {effect}, from {interval}"),
         text: effect,
+        // An estimate without a claim gets no shade, which would look like a verdict.
         better_pct: row.verdict.effect_pct.filter(|_| claims),
     }
 }

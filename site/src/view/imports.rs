@@ -1,5 +1,5 @@
-//! Published figures of others: the reports that were read, their blocks, and what the rules find
-//! in them.
+//! Views of figures published elsewhere: the imported reports, their results, and the findings of
+//! the rules in them.
 
 use std::collections::BTreeMap;
 
@@ -17,25 +17,25 @@ use crate::format::Scale;
 use crate::link::Target;
 use crate::{order, outside};
 
-/// Metrics of the list of blocks.
+/// Metrics of the list of results.
 const COLUMNS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
-/// Every report that was read.
+/// View of the list of imported reports.
 #[derive(Debug, Clone, Serialize)]
 pub struct ImportsView {
     pub extent: String,
     pub reports: Vec<ReportLine>,
-    /// What the rules find over all blocks, the most frequent first.
+    /// Findings over all results, most frequent first.
     pub findings: Vec<Finding>,
-    /// Models that the blocks are about, whose pages put engines side by side.
+    /// Links to the models of the results, whose pages put engines side by side.
     pub models: Vec<Related>,
-    /// Reports that were made like a lab, option by profile.
+    /// Links to reports that explore options as a lab does.
     pub options: Vec<Related>,
-    /// Blocks with the figures of another, digit by digit.
+    /// Number of results whose figures repeat those of another digit by digit.
     pub repeated: usize,
 }
 
-/// A file of published results.
+/// Line about one imported file: source, extent, engines, hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReportLine {
     pub source: Related,
@@ -46,17 +46,17 @@ pub struct ReportLine {
     pub found: String,
 }
 
-/// One report.
+/// View of the page of one imported report.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReportView {
     pub source: String,
-    /// The same blocks by options, where the report was made like a lab.
+    /// Link to the page of the report's options, where it explores options as a lab does.
     pub options: Option<Related>,
     pub file: String,
     pub sha256: String,
     pub tool: String,
     pub definitions: Vec<(String, String)>,
-    /// What the claim of the hardware rests on.
+    /// Evidence for the hardware, as its importer stated it.
     pub evidence: Vec<String>,
     pub extent: String,
     pub findings: Vec<Finding>,
@@ -65,7 +65,7 @@ pub struct ReportView {
     pub pager: Vec<PartLink>,
 }
 
-/// One block of a report.
+/// Row about one result of a report.
 #[derive(Debug, Clone, Serialize)]
 pub struct BlockRow {
     pub block: Related,
@@ -76,14 +76,14 @@ pub struct BlockRow {
     pub scenario: String,
     pub config: String,
     pub figures: Vec<Figure>,
-    /// Rules that do not hold; each may be looked up.
+    /// Broken rules: id, true when the method page describes it, and detail.
     pub findings: Vec<(String, bool, String)>,
-    /// The block whose figures this one repeats, digit by digit.
+    /// Earlier result whose figures this one repeats digit by digit; empty if there is none.
     pub twin: String,
     pub partial: String,
 }
 
-/// A report's blocks, in the order of the report.
+/// Imported report: its results, in the order of the report.
 #[derive(Debug)]
 pub struct Report<'a, 'b> {
     pub source: String,
@@ -93,21 +93,22 @@ pub struct Report<'a, 'b> {
 }
 
 impl Report<'_, '_> {
-    /// The page of the report.
+    /// Target of the page of the imported report.
     #[must_use]
     pub fn target(&self) -> Target {
         Target::Report { source: self.source.clone(), file: self.file.clone() }
     }
 }
 
-/// Source and file of the block at `path`, which is `imports/<source>/<hash>/<block>.json`.
+/// Source and file of the imported record at `path`, which is
+/// `imports/<source>/<hash>/<block>.json`.
 #[must_use]
 pub fn report_of(path: &str) -> Option<(String, String)> {
     let mut parts = path.split('/').skip(1).map(str::to_owned);
     Some((parts.next()?, parts.next()?))
 }
 
-/// The reports behind `catalog`, by source and file.
+/// Groups the imported records of `catalog` into reports, by source and file.
 #[must_use]
 pub fn reports<'a, 'b>(catalog: &'a Catalog<'b>) -> Vec<Report<'a, 'b>> {
     let mut reports: BTreeMap<(String, String), Vec<&Run>> = BTreeMap::new();
@@ -119,7 +120,7 @@ pub fn reports<'a, 'b>(catalog: &'a Catalog<'b>) -> Vec<Report<'a, 'b>> {
 }
 
 impl ImportsView {
-    /// The list of `reports`.
+    /// Builds the view of the list of `reports`.
     #[must_use]
     pub fn new(catalog: &Catalog, reports: &[Report]) -> Self {
         let runs: Vec<&Run> = reports.iter().flat_map(|report| report.runs.clone()).collect();
@@ -169,7 +170,8 @@ impl ReportLine {
 }
 
 impl ReportView {
-    /// The view of `report` without its blocks, and the blocks.
+    /// Builds the view of `report` without its results, and the results separately, because they
+    /// are split into pages.
     #[must_use]
     pub fn new(catalog: &Catalog, report: &Report) -> (Self, Vec<BlockRow>) {
         let runs = &report.runs;

@@ -1,4 +1,4 @@
-//! The op benches of a release on a hardware.
+//! View of the kernel benchmarks of a release on a hardware.
 
 use judge::Stored;
 use schema::kernel::{KernelBench, KernelRecord};
@@ -9,7 +9,7 @@ use super::pager::PartLink;
 use crate::link::Target;
 use crate::{format, order, outside};
 
-/// The pieces of one kernels record after another, the latest first.
+/// View of the kernel benchmarks: pieces of one kernel record after another, newest first.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelsView {
     pub engine: String,
@@ -19,7 +19,7 @@ pub struct KernelsView {
     pub pager: Vec<PartLink>,
 }
 
-/// A record of op benches, and its rows.
+/// Kernel record, or a piece of it.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelsRecord {
     pub id: String,
@@ -29,14 +29,14 @@ pub struct KernelsRecord {
     pub rows: Vec<KernelRow>,
 }
 
-/// One op at one shape.
+/// Row of the table: one operation at one shape.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelRow {
     pub op: String,
     pub shape: String,
     pub dtype: String,
     pub isa: String,
-    /// Median with its deviation, in microseconds.
+    /// Median time per call with its deviation, in microseconds.
     pub median: Figure,
     pub samples: String,
     pub bytes_per_s: Figure,
@@ -45,7 +45,7 @@ pub struct KernelRow {
 }
 
 impl KernelsView {
-    /// The view of `records`, each with its path, which share engine, release and hardware.
+    /// Builds the view of `records`, which share engine, release and hardware.
     #[must_use]
     pub fn new(records: &[&Stored<KernelRecord>]) -> Self {
         let first = records.first().map(|stored| &stored.record);
@@ -58,6 +58,8 @@ impl KernelsView {
             hardware: name(|record| &record.hardware.id),
             records: records
                 .iter()
+                // Paths end in ids, which begin with their time: the reverse order is newest
+                // first.
                 .rev()
                 .flat_map(|stored| pieces(view(&stored.path, &stored.record)))
                 .collect(),
@@ -66,10 +68,10 @@ impl KernelsView {
     }
 }
 
-/// Rows of a piece of a record.
+/// Largest number of rows in a piece of a record.
 const ROWS_MAX: usize = 100;
 
-/// A record cut into pieces that each fit a page.
+/// Splits a record into pieces that each fit a page.
 fn pieces(record: KernelsRecord) -> Vec<KernelsRecord> {
     let piece = |rows: &[KernelRow]| KernelsRecord { rows: rows.to_vec(), ..record.clone() };
     record.rows.chunks(ROWS_MAX).map(piece).collect()
@@ -122,10 +124,10 @@ fn row(bench: &KernelBench) -> KernelRow {
     }
 }
 
-/// Billions a second, from an amount and the time of one call.
+/// Rate in billions per second, from an amount and the time of one call.
 fn giga(amount: Option<u64>, median_ns: f64, reason: &str) -> Figure {
     let Some(amount) = amount.filter(|_| median_ns > 0.0) else { return Figure::missing(reason) };
-    // An amount a nanosecond is a billion a second.
+    // One per nanosecond is a billion per second.
     let value = format::as_f64(amount) / median_ns;
     Figure {
         text: format::rounded(value, None),

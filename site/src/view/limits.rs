@@ -1,11 +1,12 @@
-//! What a page cannot tell its reader: said on every page, chosen by what the page is made from.
+//! Limitations of a page's figures, listed on every page and chosen by the records that the page
+//! is made from.
 
 use schema::run::{Kind, RunRecord};
 use schema::scenario::{Arrival, Tier};
 
 use crate::catalog::Run;
 
-/// A sentence, and the records that call for it.
+/// A limitation: the test for records that it applies to, and its sentence.
 type Limit = (fn(&RunRecord) -> bool, &'static str);
 
 const LIMITS: &[Limit] = &[
@@ -55,12 +56,12 @@ const LIMITS: &[Limit] = &[
     ),
 ];
 
-/// The limits of a page made from `runs`.
+/// Returns the limitations of a page made from `runs`.
 #[must_use]
 pub fn of(runs: &[&Run]) -> Vec<String> {
     let default = RunRecord::default();
     let calls = |test: fn(&RunRecord) -> bool| {
-        // The constant ones also hold for a page that is made from nothing.
+        // Constant limitations also apply to a page that is made from no runs.
         runs.iter().any(|run| test(run.record)) || (runs.is_empty() && test(&default))
     };
     LIMITS.iter().filter(|(test, _)| calls(*test)).map(|(_, text)| (*text).to_owned()).collect()

@@ -1,5 +1,6 @@
-//! The method page: every metric with its definition, every rule with its reason, every verdict
-//! with its meaning. Rendered from the constants that the programs themselves use.
+//! View of the method page: every metric with its definition (TTFT, TPOT, ITL, E2E, throughput),
+//! every rule with its reason, every verdict with its meaning. Built from the constants that the
+//! programs themselves use.
 
 use judge::best::LEVELS;
 use judge::finding::StorageRule;
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use super::words;
 
-/// The method page.
+/// View of the method page: metrics, rules, verdicts, service levels.
 #[derive(Debug, Clone, Serialize)]
 pub struct MethodView {
     pub metrics: Vec<MetricFamily>,
@@ -23,7 +24,7 @@ pub struct MethodView {
     pub levels: Vec<(&'static str, &'static str)>,
 }
 
-/// Metrics that share a definition.
+/// Family of metrics that share a definition.
 #[derive(Debug, Clone, Serialize)]
 pub struct MetricFamily {
     pub title: &'static str,
@@ -35,7 +36,7 @@ pub struct MetricFamily {
     pub floor: String,
 }
 
-/// A quality rule, as `audit` has it.
+/// Line about a quality rule on the method page.
 #[derive(Debug, Clone, Serialize)]
 pub struct RuleLine {
     pub id: &'static str,
@@ -45,21 +46,21 @@ pub struct RuleLine {
     pub scope: String,
 }
 
-/// A storage rule, as `registry` has it.
+/// Line about a storage rule on the method page.
 #[derive(Debug, Clone, Serialize)]
 pub struct StorageLine {
     pub id: &'static str,
     pub title: &'static str,
 }
 
-/// A verdict of a comparison and when it is given.
+/// Line about a verdict of a comparison, and when it is given.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerdictLine {
     pub verdict: &'static str,
     pub meaning: &'static str,
 }
 
-/// Prefix of a metric's name, title of its family, definition.
+/// Families of metrics: prefix of the metrics' names, title, definition.
 const FAMILIES: &[(&str, &str, &str)] = &[
     (
         "requests_per_s",
@@ -136,7 +137,7 @@ const VERDICTS: &[(VerdictKind, &str)] = &[
 ];
 
 impl MethodView {
-    /// The method as this build of the programs follows it.
+    /// Builds the view from the constants of this build.
     #[must_use]
     pub fn new() -> Self {
         let rule = |rule: &judge::Rule| RuleLine {
@@ -199,7 +200,7 @@ fn family(
     }
 }
 
-/// The metric where it gates a release, and under what.
+/// Title of a metric that is release-blocking, with the condition; `None` for other metrics.
 fn gate(metric: &Metric) -> Option<String> {
     match metric.gates {
         Gates::Never => None,

@@ -1,5 +1,5 @@
-//! View models: what pages show, in display terms only. Everything that comes from a record is
-//! cleaned here ([`crate::outside`]); nothing is judged here.
+//! View models: the content of pages in display terms. Text from records is cleaned here
+//! ([`crate::outside`]); nothing is judged here.
 
 pub mod across;
 pub mod badge;

@@ -1,4 +1,4 @@
-//! One model of a release page: charts, every metric, commands, configuration, runs.
+//! View of one model of a release: charts, every metric, commands, configuration, runs.
 
 use schema::metric::{Gates, METRICS};
 use schema::run::{Kind, ServerFacts};
@@ -14,12 +14,12 @@ use crate::chart::Chart;
 use crate::link::{self, Target};
 use crate::{format, outside, questions};
 
-/// One model in one configuration.
+/// View of one model in one configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelView {
     pub model: String,
     pub anchor: String,
-    /// Configuration slug.
+    /// Configuration slug of the servers.
     pub config: String,
     /// Hashes of the full configurations behind the slug.
     pub config_hashes: Vec<String>,
@@ -30,14 +30,14 @@ pub struct ModelView {
     pub configuration: Vec<Fact>,
     pub findings: Vec<Finding>,
     pub runs: Vec<RunRow>,
-    /// Runs beyond those listed; the table of all runs has them.
+    /// Number of runs beyond those listed; the table of all runs has them.
     pub more_runs: usize,
 }
 
-/// A list of more runs than this is for a program to read.
+/// Largest number of runs that are listed; a longer list is for programs to read.
 const RUNS_MAX: usize = 80;
 
-/// Every metric by scenario.
+/// Table of every metric by scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Detail {
     pub scenarios: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Detail {
     pub failed: Vec<Figure>,
 }
 
-/// A metric, and its figure under each scenario.
+/// Row of the table: a metric, and its figure under each scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct DetailRow {
     pub head: Head,
@@ -54,19 +54,21 @@ pub struct DetailRow {
     pub figures: Vec<Figure>,
 }
 
-/// What was typed, or can be typed to see it again.
+/// Commands that produced the figures, and commands that reproduce them.
 #[derive(Debug, Clone, Serialize)]
 pub struct Commands {
-    /// The server's own arguments, with `{model}` and `{port}` for what differs by machine.
+    /// Commands that started the servers, with `{model}` and `{port}` for parts that differ by
+    /// machine.
     pub serve: Vec<String>,
-    /// Why there is no serve command.
+    /// Reason for which there is no serve command.
     pub serve_absent: String,
     pub bench: Vec<String>,
-    /// Runs the same cells again on another machine; none of what others published.
+    /// Command that measures the same cells on another machine; `None` for figures published
+    /// elsewhere.
     pub again: Option<String>,
 }
 
-/// A line of the list of runs.
+/// Line of the list of runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunRow {
     pub id: String,
@@ -75,14 +77,15 @@ pub struct RunRow {
     pub scenario: String,
     pub started: String,
     pub state: String,
-    /// Why it failed, was spoiled or was taken back; empty where there is nothing to say.
+    /// Explanation of a failure, a broken rule or a retraction; empty where there is nothing to
+    /// say.
     pub note: String,
     pub output: Figure,
     pub badges: Vec<Badge>,
     pub retracted: bool,
 }
 
-/// The page of one model of a release in one configuration.
+/// Target of the page of one model of a release in one configuration.
 #[must_use]
 pub fn target(key: &ReleaseKey, model: &str, config: &str) -> Target {
     Target::ModelOn {
@@ -94,7 +97,7 @@ pub fn target(key: &ReleaseKey, model: &str, config: &str) -> Target {
     }
 }
 
-/// The models of `cells`, which come sorted by model and configuration.
+/// Builds the models of `cells`, which are sorted by model and configuration.
 #[must_use]
 pub fn all(cells: &[Cell]) -> Vec<ModelView> {
     cells
@@ -104,7 +107,7 @@ pub fn all(cells: &[Cell]) -> Vec<ModelView> {
 }
 
 impl ModelView {
-    /// The view of `cells`, which share model and configuration.
+    /// Builds the view of `cells`, which share model and configuration.
     #[must_use]
     pub fn new(cells: &[Cell]) -> Self {
         let runs: Vec<&Run> = cells.iter().flat_map(|cell| cell.runs.iter().copied()).collect();
@@ -135,7 +138,7 @@ fn config_hashes(runs: &[&Run]) -> Vec<String> {
 }
 
 impl Detail {
-    /// Every metric of `cells`, one column a cell.
+    /// Builds the table of every metric of `cells`, one column per cell.
     #[must_use]
     pub fn new(cells: &[Cell]) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();
@@ -157,7 +160,7 @@ impl Detail {
 }
 
 impl Commands {
-    /// The commands behind `runs`, which are those of `cells`.
+    /// Collects the commands behind `runs`, which are those of `cells`.
     #[must_use]
     pub fn new(model: &str, cells: &[Cell], runs: &[&Run]) -> Self {
         let reason = fact::fact("", runs, "server.argv", |_| None).reason;
@@ -172,8 +175,8 @@ impl Commands {
         let (engine, release) =
             first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
         let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
-        // What others sent is not known request by request; a scenario by the same name is the
-        // nearest to it that can be sent.
+        // The requests behind published figures are not known one by one; a scenario of the same
+        // name is the nearest that can be sent.
         let sent = |cell: &&Cell| !published || questions::is_known(&cell.key.scenario);
         let mut bench: Vec<String> = Vec::new();
         for cell in cells.iter().filter(sent) {
@@ -190,8 +193,8 @@ impl Commands {
     }
 }
 
-/// The command by which a server was started, with what was set in its environment; none where
-/// nobody recorded it.
+/// Command that started a server, with its environment variables; `None` where it was not
+/// recorded.
 #[must_use]
 pub fn serve_line(server: &ServerFacts) -> Option<String> {
     let argv = server.argv.as_ref()?;
@@ -203,7 +206,7 @@ pub fn serve_line(server: &ServerFacts) -> Option<String> {
     Some(line)
 }
 
-/// The load generator's command for a scenario against a server that is up.
+/// Command of the load generator for a scenario, against a running server.
 #[must_use]
 pub fn bench_command(engine: &str, scenario: &str) -> String {
     let id = scenario.split('@').next().unwrap_or(scenario);
@@ -253,7 +256,7 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
     cell.runs.iter().map(row).collect()
 }
 
-/// Status and validity of a run in two words; one where there is nothing to believe.
+/// Status and validity of a run, as words; only the status for a run without figures.
 #[must_use]
 pub fn state(run: &Run) -> String {
     if run.record.metrics.is_none() {
@@ -263,7 +266,7 @@ pub fn state(run: &Run) -> String {
     format!("{}, {}", record.status.name(), record.validity.verdict.name())
 }
 
-/// The sentence that explains a run's state.
+/// Sentence that explains the state of a run.
 #[must_use]
 pub fn note(run: &Run) -> String {
     let record = run.record;

@@ -1,5 +1,5 @@
-//! The overview: who is best, what got worse, how far each hardware's latest releases came, and
-//! the way to every page.
+//! View of the overview: the best engines, open regressions, progress of each hardware's latest
+//! releases, and links to every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,15 +21,15 @@ use crate::judged::{self, Judged};
 use crate::link::Target;
 use crate::{order, outside, pages};
 
-/// The metric of the overview's matrices.
+/// Metric that the overview's matrices show: output throughput.
 const METRIC: &str = "output_tokens_per_s";
 
-/// The overview.
+/// View of the overview, the site's first page.
 #[derive(Debug, Clone, Serialize)]
 pub struct OverviewView {
     pub runs: usize,
     pub best: Best,
-    /// What got worse in the latest release of an engine, and stands.
+    /// Regressions in the latest release of an engine.
     pub open: Vec<OpenLine>,
     pub more_open: usize,
     pub hardware: Vec<HardwareView>,
@@ -41,26 +41,26 @@ pub struct OverviewView {
     pub kernels: Vec<Related>,
 }
 
-/// The best engine for each model on each hardware, at each service level.
+/// Table of the best engine for each model on each hardware, at each service level.
 #[derive(Debug, Clone, Serialize)]
 pub struct Best {
-    /// Name and meaning of each level.
+    /// Name and meaning of each service level.
     pub levels: Vec<(&'static str, &'static str)>,
     pub rows: Vec<BestRow>,
 }
 
-/// One model on one hardware.
+/// Row of the table: one model on one hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct BestRow {
     pub model: Related,
     pub hardware: Related,
-    /// Claimed by others.
+    /// True when the row's figures were published elsewhere and not measured.
     pub claimed: bool,
     pub measured: String,
     pub levels: Vec<Option<BestAt>>,
 }
 
-/// The engine with the highest throughput among those that keep a level's limits.
+/// Engine with the highest throughput among those that meet a service level's limits.
 #[derive(Debug, Clone, Serialize)]
 pub struct BestAt {
     pub engine: Related,
@@ -68,7 +68,7 @@ pub struct BestAt {
     pub figure: Figure,
 }
 
-/// A figure that got worse.
+/// Line about a figure that got worse.
 #[derive(Debug, Clone, Serialize)]
 pub struct OpenLine {
     pub diff: Related,
@@ -77,17 +77,17 @@ pub struct OpenLine {
     pub row: DiffRow,
 }
 
-/// A hardware with the latest release of each engine on it.
+/// Hardware with the latest release of each engine on it.
 #[derive(Debug, Clone, Serialize)]
 pub struct HardwareView {
     pub hardware: String,
     pub page: Target,
-    /// CPU or GPU as people call it.
+    /// CPU or GPU, as people call it.
     pub device: String,
     pub engines: Vec<Latest>,
 }
 
-/// The latest release of an engine.
+/// Latest release of an engine on a hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct Latest {
     pub engine: String,
@@ -98,8 +98,8 @@ pub struct Latest {
     pub matrix: Matrix,
 }
 
-/// How far a release came: runs that ended well, that did not, and that were planned and have no
-/// record.
+/// Progress of a release: number of runs that succeeded, that failed, and that were planned but
+/// have no record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Progress {
     pub done: usize,
@@ -107,27 +107,27 @@ pub struct Progress {
     pub missing: usize,
 }
 
-/// Output throughput, model x scenario.
+/// Matrix of output throughput: models by scenarios.
 #[derive(Debug, Clone, Serialize)]
 pub struct Matrix {
     pub head: Head,
     pub scenarios: Vec<String>,
-    /// Badges of every row.
+    /// Badges that all rows of the matrix share.
     pub common: Vec<Badge>,
     pub rows: Vec<MatrixRow>,
 }
 
-/// A model in one configuration, and its figure under each scenario.
+/// Row of the matrix: a model in one configuration, and its figure under each scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct MatrixRow {
     pub model: String,
     pub config: String,
     pub figures: Vec<Figure>,
-    /// Badges over the row's cells that not every row has, each text once.
+    /// Badges of the row's cells that not every row has, each text once.
     pub badges: Vec<Badge>,
 }
 
-/// A line of the list of releases.
+/// Line of the list of releases.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReleaseLine {
     pub release: Related,
@@ -135,11 +135,11 @@ pub struct ReleaseLine {
     pub extent: String,
 }
 
-/// Lines of the list of what got worse; each comparison has its own.
+/// Largest number of regressions that are listed; each comparison lists its own.
 const OPEN_MAX: usize = 60;
 
 impl OverviewView {
-    /// The overview of `catalog`; `kernels` are the pages that the site has of op benches.
+    /// Builds the overview of `catalog`. `kernels` are links to the pages of kernel benchmarks.
     #[must_use]
     pub fn new(catalog: &Catalog, judged: &Judged, kernels: Vec<Related>) -> Self {
         let mut open: Vec<OpenLine> = judged.open().map(|(pair, row)| open(pair, row)).collect();
@@ -193,6 +193,7 @@ fn best(catalog: &Catalog) -> Best {
         .collect();
     places.sort_by(|a, b| order::natural(a.0, b.0).then_with(|| order::natural(a.1, b.1)));
     places.dedup();
+    // Each ranking reads every run of the registry, so they are made in parallel.
     let rows = spread::map(&places, |(model, hardware)| {
         let ranked = judged::best(catalog, model, hardware);
         let row = |published| best_row(model, hardware, &ranked, published);
@@ -204,7 +205,7 @@ fn best(catalog: &Catalog) -> Best {
     }
 }
 
-/// None where nobody has figures.
+/// Returns the best engines of one model on one hardware; `None` where there are no figures.
 fn best_row(
     model: &str,
     hardware: &str,
@@ -244,9 +245,9 @@ fn best_row(
     })
 }
 
-/// Of candidates by scenario, the best where users ask in turn, over all rungs. Where nobody was
-/// measured so, the best of the scenario that most engines ran, of several the first in the order of
-/// pages: who ran alone was best of nobody.
+/// Chooses the candidate to show. If a concurrency sweep was measured, it is the best over all its
+/// concurrency levels. Otherwise it is the best of the scenario that most engines ran (the first
+/// in page order if several), because an engine that ran alone is best among nobody.
 fn foremost(candidates: &[Candidate]) -> Option<&Candidate> {
     let on_ladder = candidates.iter().filter(|found| found.cell.scenario.starts_with("ladder"));
     let ladder = on_ladder.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
@@ -255,7 +256,7 @@ fn foremost(candidates: &[Candidate]) -> Option<&Candidate> {
         for Candidate { cell, .. } in candidates {
             engines.entry(&cell.scenario).or_default().insert(&cell.engine);
         }
-        // Stable: within a scenario the best still comes first.
+        // `min_by` returns the first of equal elements: within a scenario the best comes first.
         candidates.iter().min_by(|a, b| {
             let count = |found: &Candidate| engines[found.cell.scenario.as_str()].len();
             let in_order = || order::scenarios(&a.cell.scenario, &b.cell.scenario);
@@ -265,7 +266,7 @@ fn foremost(candidates: &[Candidate]) -> Option<&Candidate> {
     ladder.or_else(widest)
 }
 
-/// A line for each release, by engine, the latest first.
+/// Returns a line for each release, by engine, latest first.
 #[must_use]
 pub fn release_lines(catalog: &Catalog) -> Vec<ReleaseLine> {
     let releases = catalog.releases();
@@ -309,7 +310,7 @@ fn extent(runs: &[&Run]) -> String {
     release::extent(runs, &catalog::cells(runs))
 }
 
-/// The latest release of each engine on `hardware`.
+/// Builds the view of the latest release of each engine on `hardware`.
 #[must_use]
 pub fn latest_on(catalog: &Catalog, hardware: &str) -> HardwareView {
     let here = catalog.releases().into_iter().filter(|(key, _)| key.hardware == hardware);
@@ -333,7 +334,7 @@ pub fn latest_on(catalog: &Catalog, hardware: &str) -> HardwareView {
 }
 
 impl Progress {
-    /// How far `runs`, which are those of `key`, came.
+    /// Counts the progress of `runs`, which belong to `key`.
     fn of(catalog: &Catalog, key: &ReleaseKey, runs: &[&Run]) -> Self {
         let known = |id: &str| runs.iter().any(|run| run.record.id == id);
         let campaigns = catalog.registry.campaigns.iter().map(|stored| &stored.record);
@@ -349,7 +350,7 @@ impl Progress {
 }
 
 impl Matrix {
-    /// The matrix of `cells`.
+    /// Builds the matrix of output throughput from `cells`.
     #[must_use]
     pub fn new(cells: &[Cell]) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();

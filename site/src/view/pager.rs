@@ -1,11 +1,11 @@
-//! Long lists, cut into parts of a fixed number of rows: the first lies where the page lies, the
-//! others below it.
+//! Splits long lists into pages of a fixed number of rows. The first page has the address of the
+//! list, the others lie below it.
 
 use serde::Serialize;
 
 use crate::link::Target;
 
-/// A link to a part of a list.
+/// Link to a page of a list.
 #[derive(Debug, Clone, Serialize)]
 pub struct PartLink {
     pub number: usize,
@@ -13,16 +13,16 @@ pub struct PartLink {
     pub here: bool,
 }
 
-/// Some rows of a list, the page that shows them, and the way to the others.
+/// One page of a list: its rows, its target, and the links to the others.
 #[derive(Debug)]
 pub struct Part<T> {
     pub target: Target,
     pub rows: Vec<T>,
-    /// Empty where there is only one part.
+    /// Links to all pages; empty where there is only one.
     pub pager: Vec<PartLink>,
 }
 
-/// `rows` in parts of `most` at most; one part without rows where there are none.
+/// Splits `rows` into pages of at most `most` rows. Without rows there is one empty page.
 #[must_use]
 pub fn split<T>(of: &Target, rows: Vec<T>, most: usize) -> Vec<Part<T>> {
     let count = rows.len().div_ceil(most).max(1);

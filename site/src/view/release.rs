@@ -1,4 +1,4 @@
-//! The page of a release on a hardware: environment, one table, then each model.
+//! View of a release on a hardware: environment, summary table, and each model.
 
 use schema::metric::{Metric, by_name};
 use schema::run::{Kind, Status};
@@ -13,7 +13,7 @@ use crate::format::Scale;
 use crate::link::{self, Target};
 use crate::outside;
 
-/// Metrics of the summary table.
+/// Metrics that are columns of a release's summary table.
 pub const SUMMARY: [&str; 6] = [
     "requests_per_s",
     "output_tokens_per_s",
@@ -23,58 +23,60 @@ pub const SUMMARY: [&str; 6] = [
     "e2e_us_p50",
 ];
 
-/// A release on a hardware.
+/// View of a release on a hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReleaseView {
     pub engine: String,
     pub release: String,
     pub hardware: String,
-    /// `12 runs of 2 models in 4 scenarios, 2026-08-20 to 2026-08-21`.
+    /// Number of runs, models and scenarios, and the days: `12 runs of 2 models in 4 scenarios,
+    /// 2026-08-20 to 2026-08-21`.
     pub extent: String,
     /// Sentences that a reader must see before any figure.
     pub notices: Vec<String>,
     pub environment: Vec<FactGroup>,
     pub table: Table,
-    /// True where the page has room for its models; else each has a page of its own.
+    /// True where the page has room for its models; otherwise each has a page of its own.
     pub inline: bool,
     pub models: Vec<ModelView>,
     pub release_page: Target,
-    /// Other pages about this release.
+    /// Links to other pages about this release.
     pub related: Vec<Related>,
 }
 
-/// The table model x scenario.
+/// Summary table: one row per model and scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
     pub heads: Vec<Head>,
-    /// Badges of every row.
+    /// Badges that all rows of the table share.
     pub common: Vec<Badge>,
     pub rows: Vec<Row>,
 }
 
-/// One cell of the matrix, which is one row of the table.
+/// Row of the summary table: one cell.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     pub model: String,
     pub anchor: String,
-    /// The model's own page, where this one has no room for it.
+    /// Target of the model's own page, where this page has no room for it.
     pub model_page: Target,
     pub config: String,
-    /// Rows of the same model from this one on; zero where the model is that of the row above.
+    /// Number of rows of the same model from this one on; zero where the row above has the same
+    /// model.
     pub span: usize,
     /// True for the first row of a model in a configuration.
     pub first: bool,
     /// True where the model was served in more than one configuration.
     pub variant: bool,
     pub scenario: String,
-    /// `3`, or `2 of 3` where some runs do not count.
+    /// Number of runs: `3`, or `2 of 3` where some do not count.
     pub n: String,
     pub figures: Vec<Figure>,
     pub failed: Figure,
     pub badges: Vec<Badge>,
 }
 
-/// A page beside this one.
+/// Link to another page, with its text.
 #[derive(Debug, Clone, Serialize)]
 pub struct Related {
     pub text: String,
@@ -82,7 +84,7 @@ pub struct Related {
 }
 
 impl ReleaseView {
-    /// The view of `runs`, which all belong to `key`.
+    /// Builds the view of `runs`, which all belong to `key`.
     #[must_use]
     pub fn new(key: &ReleaseKey, runs: &[&Run], related: Vec<Related>) -> Self {
         let cells = catalog::cells(runs);
@@ -105,8 +107,9 @@ impl ReleaseView {
     }
 }
 
-/// More cells, or more runs, than this make a page too long for a phone.
+/// Largest number of cells on a release's page; more make it too long for a phone.
 const CELLS_INLINE: usize = 8;
+/// Largest number of runs on a release's page; more make it too long for a phone.
 const RUNS_INLINE: usize = 60;
 
 /// True where a page has room for the charts and lists of `cells`.
@@ -117,7 +120,7 @@ pub fn is_inline(cells: &[Cell]) -> bool {
 }
 
 impl Table {
-    /// The summary of `cells`.
+    /// Builds the summary table of `cells`.
     #[must_use]
     pub fn new(cells: &[Cell], key: &ReleaseKey) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();
@@ -129,6 +132,7 @@ impl Table {
         let heads = columns.iter().map(|(metric, scale)| Head::of(metric, *scale)).collect();
         let mut rows: Vec<Row> = cells.iter().map(|cell| Row::new(cell, key, &columns)).collect();
         let mut start = 0;
+        // A model's name spans all of its rows, so only the first row has a span.
         while start < rows.len() {
             let same = rows[start..].iter().take_while(|row| row.model == rows[start].model);
             let span = same.count();
@@ -167,14 +171,14 @@ impl Row {
     }
 }
 
-/// How many launches the figures of `cell` come from.
+/// Number of runs that the figures of `cell` come from, as text.
 #[must_use]
 pub fn launches(cell: &Cell) -> String {
     let (counted, all) = (cell.counted().count(), cell.runs.len());
     if counted == all { all.to_string() } else { format!("{counted} of {all}") }
 }
 
-/// Failed requests over all runs of the cell, those that do not count included.
+/// Number of failed requests over all runs of the cell, including runs that do not count.
 #[must_use]
 pub fn failed(cell: &Cell) -> Figure {
     let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
@@ -188,7 +192,7 @@ pub fn failed(cell: &Cell) -> Figure {
     Figure::count(total, format!("of {planned} requests in {} runs", failed.len()))
 }
 
-/// How many runs, models and scenarios, and when.
+/// Number of runs, models and scenarios, and the days, as text.
 #[must_use]
 pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     let distinct = |read: for<'a> fn(&'a Cell) -> &'a str| {
@@ -212,7 +216,7 @@ pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     text
 }
 
-/// The first and last day (UTC) on which `runs` were started.
+/// First and last day (UTC) on which `runs` were started.
 #[must_use]
 pub fn dates(runs: &[&Run]) -> Option<String> {
     let starts = runs.iter().filter_map(|run| run.record.time.as_ref()?.started_at.as_deref());
@@ -222,7 +226,7 @@ pub fn dates(runs: &[&Run]) -> Option<String> {
     Some(if first == last { first.clone() } else { format!("{first} to {last}") })
 }
 
-/// `1 run`, `2 runs`.
+/// Formats a count with its noun: `1 run`, `2 runs`.
 #[must_use]
 pub fn counted(count: usize, word: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };

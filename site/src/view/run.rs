@@ -1,4 +1,4 @@
-//! A run's own page: what it found, why it may be believed, how to see it again.
+//! View of a single run: its figures, why they may be trusted, and how to reproduce them.
 
 use schema::metric::METRICS;
 use schema::run::{Check, Level, RunRecord, Summary};
@@ -17,7 +17,7 @@ use crate::chart::Chart;
 use crate::link::Target;
 use crate::{format, outside, pages};
 
-/// One run.
+/// View of the page of one run.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunView {
     pub id: String,
@@ -31,7 +31,7 @@ pub struct RunView {
     pub scenario: String,
     pub release_page: Target,
     pub record: Target,
-    /// The run that took this one's place.
+    /// Id of the run that replaces this one, if it was retracted.
     pub replaced_by: Option<String>,
     pub metrics: Vec<MetricLine>,
     pub latencies: Vec<LatencyLine>,
@@ -40,18 +40,18 @@ pub struct RunView {
     pub checks: Vec<CheckLine>,
     pub commands: Commands,
     pub configuration: Vec<Fact>,
-    /// What the record does not know, and why.
+    /// Fields that the record does not know, with the reasons.
     pub absent: Vec<(String, String)>,
     pub record_sha256: String,
-    /// How to name the run in a text, and in a bibliography.
+    /// Citation of the run in a text and in a bibliography.
     pub citation: Citation,
-    /// Where a published block was read.
+    /// Place in a report that an imported record was read from.
     pub published: Option<Published>,
-    /// The record without its long texts.
+    /// The record as JSON, without its long texts.
     pub json: String,
 }
 
-/// The lines of a report that a block was read from.
+/// Lines of a report that an imported record was read from.
 #[derive(Debug, Clone, Serialize)]
 pub struct Published {
     pub report: Target,
@@ -64,33 +64,33 @@ pub struct Published {
 pub struct MetricLine {
     pub head: Head,
     pub figure: Figure,
-    /// The value as it stands in the record.
+    /// Value as it is stored in the record.
     pub stored: String,
 }
 
-/// One latency: mean, standard deviation, p50, p90, p95, p99 and greatest, in this order.
+/// One latency: mean, standard deviation, p50, p90, p95, p99 and maximum, in this order.
 #[derive(Debug, Clone, Serialize)]
 pub struct LatencyLine {
     pub name: String,
     pub figures: Vec<Figure>,
 }
 
-/// One rule's finding.
+/// Finding of one quality rule about the run.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckLine {
     pub rule: String,
-    /// The method page describes the rule.
+    /// True when the method page describes the rule.
     pub known: bool,
     pub title: String,
     pub level: &'static str,
     pub ok: bool,
     pub detail: String,
-    /// The rule is younger than the record; its finding is not stored.
+    /// True when the rule is newer than the record, so that its finding is not stored.
     pub later: bool,
 }
 
 impl RunView {
-    /// The view of `run`.
+    /// Builds the view of the page of `run`.
     #[must_use]
     pub fn new(run: &Run) -> Self {
         let record = run.record;
@@ -150,7 +150,7 @@ fn published(run: &Run) -> Option<Published> {
     })
 }
 
-/// A single run is shown as its record has it, even where it does not count.
+/// Metrics of a single run, as its record has them, even where the run does not count.
 fn metrics(run: &Run) -> Vec<MetricLine> {
     let plain =
         METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
@@ -187,7 +187,7 @@ fn latencies(record: &RunRecord) -> Vec<LatencyLine> {
     metrics.summaries().into_iter().map(line).collect()
 }
 
-/// A latency as pages call it.
+/// Name of a latency on pages.
 #[must_use]
 pub fn latency_title(name: &str) -> &str {
     match name {
@@ -219,16 +219,19 @@ fn check_line(check: &Check, later: bool) -> CheckLine {
     }
 }
 
-/// Longer texts, lists and maps of a record stay in its file.
+/// Largest length in bytes of a text that a run's page shows; longer ones are only in the file.
 const TEXT_MAX: usize = 400;
+/// Largest number of entries of a list that a run's page shows.
 const LIST_MAX: usize = 64;
+/// Largest number of keys of a map that a run's page shows.
 const MAP_MAX: usize = 120;
 
-/// The record for reading: long texts, such as the bodies of histograms, and long lists are named
-/// with their size.
+/// Formats the record for reading. Long texts, such as histograms, and long lists are replaced by
+/// their size.
 fn json(record: &RunRecord) -> String {
     let mut value = serde_json::to_value(record).unwrap_or(Value::Null);
     shorten(&mut value);
+    // Pages must not depend on the order of fields in the program.
     value.sort_all_objects();
     let text = serde_json::to_string_pretty(&value).unwrap_or_default();
     outside::block(&text)

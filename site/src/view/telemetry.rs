@@ -1,4 +1,4 @@
-//! What was seen beside a run, as facts: the server's own figures, the machine, its GPUs.
+//! Facts from the telemetry of a run: the server's counters, the host, its GPUs.
 
 use schema::run::RunRecord;
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread};
@@ -7,7 +7,7 @@ use super::fact::{Fact, FactGroup, fact};
 use crate::catalog::Run;
 use crate::format;
 
-/// The group of `runs`; none where nothing was looked at.
+/// Returns the telemetry facts of `runs`; `None` where no run has telemetry.
 #[must_use]
 pub fn group(runs: &[&Run]) -> Option<FactGroup> {
     let looked = runs.iter().any(|run| run.record.telemetry.is_some());
@@ -69,7 +69,7 @@ fn host(record: &RunRecord) -> Option<&HostTelemetry> {
     record.telemetry.as_ref()?.host.as_ref()
 }
 
-/// The GPUs that worked.
+/// GPUs that worked during the run.
 fn worked(record: &RunRecord) -> impl Iterator<Item = &GpuTelemetry> {
     let gpus = record.telemetry.iter().filter_map(|telemetry| telemetry.gpus.as_ref()).flatten();
     gpus.filter(|gpu| gpu.worked)
@@ -91,7 +91,7 @@ mod tests {
     use samples::Sample;
     use schema::telemetry::{Telemetry, Throttled};
 
-    /// The texts of the group for a record with `telemetry`.
+    /// Texts of the telemetry facts of a record with `telemetry`.
     fn shown(telemetry: Option<Telemetry>) -> Option<Vec<String>> {
         let mut record = Sample::default().record();
         record.telemetry = telemetry;

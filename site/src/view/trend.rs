@@ -1,5 +1,5 @@
-//! How what gates went over the releases of an engine, for one model on one hardware. Series,
-//! levels and their changes come from `registry`.
+//! View of trends: release-blocking metrics over the releases of an engine, for one model on one
+//! hardware. Levels and their changes come from `judge`.
 
 use judge::summary::{self, Summary};
 use schema::metric::by_name;
@@ -17,7 +17,7 @@ use crate::format::{self, Scale};
 use crate::link::{self, Place, Target};
 use crate::outside;
 
-/// The series of one engine, hardware and model.
+/// View of the trends of one engine, hardware and model.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrendView {
     pub engine: String,
@@ -27,7 +27,8 @@ pub struct TrendView {
     pub pager: Vec<PartLink>,
 }
 
-/// What gates in one scenario and configuration: a chart with a panel a metric, a column each.
+/// Trends of one scenario and configuration: a chart with a panel per metric, and a table with a
+/// column per metric.
 #[derive(Debug, Clone, Serialize)]
 pub struct CellView {
     pub anchor: String,
@@ -39,20 +40,20 @@ pub struct CellView {
     pub changes: Vec<ChangeLine>,
 }
 
-/// The launches of one release in one campaign.
+/// Line about the runs of one release in one campaign.
 #[derive(Debug, Clone, Serialize)]
 pub struct PointLine {
     pub release: Related,
-    /// The first of its runs.
+    /// Link to the first of the runs.
     pub run: Related,
     pub campaign: String,
     pub launches: usize,
     pub figures: Vec<Figure>,
-    /// Why the series break before this point.
+    /// Reason for which the series break before this point; empty where they do not.
     pub epoch: String,
 }
 
-/// A change of level.
+/// Line about a change of level.
 #[derive(Debug, Clone, Serialize)]
 pub struct ChangeLine {
     pub metric: String,
@@ -63,7 +64,7 @@ pub struct ChangeLine {
     pub worse: bool,
 }
 
-/// One metric of a cell, with the launches behind each of its points.
+/// Trend of one metric in a cell, with the summary of the runs behind each point.
 struct Series<'a> {
     trend: &'a Trend,
     scale: Scale,
@@ -71,7 +72,8 @@ struct Series<'a> {
 }
 
 impl TrendView {
-    /// The view of `trends`, which share engine, hardware and model, for a page at `target`.
+    /// Builds the view of `trends`, which share engine, hardware and model, for a page at
+    /// `target`.
     #[must_use]
     pub fn new(catalog: &Catalog, trends: &[&Trend], target: &Target) -> Self {
         let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
@@ -94,7 +96,7 @@ impl TrendView {
     }
 }
 
-/// Where the page of a trend shows `cell`.
+/// Anchor of `cell` on the page of its trends.
 #[must_use]
 pub fn anchor(cell: &Cell) -> String {
     link::anchor(&format!("{}-{}", cell.config, cell.scenario))
@@ -147,7 +149,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// The figure of the point that `run` is the first run of.
+    /// Figure of the point whose first run is `run`.
     fn figure(&self, run: &str) -> Figure {
         let Some(index) = self.trend.points.iter().position(|point| point.run == run) else {
             return Figure::missing("no launch of this release knows it");
@@ -165,18 +167,20 @@ impl<'a> Series<'a> {
     }
 }
 
-/// The launches behind `point`: as many of its release and campaign as it counts, from its first.
+/// Summary of the runs behind `point`: as many of its release and campaign as it counts, from its
+/// first run on.
 fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary> {
     let metric = by_name(&trend.metric)?;
     let values = runs
         .iter()
+        // An epoch can split a release into several points: this one begins at its first run.
         .filter(|run| run.engine.release == point.release && run.id >= point.run)
         .filter(|run| run.campaign.as_ref().map(|slot| &slot.id) == point.campaign.as_ref())
         .filter_map(|run| metric.value(run).filter(|value| *value > 0.0));
     summary::of(&values.take(point.launches).collect::<Vec<_>>())
 }
 
-/// A line for each release and campaign that any of `series` has a point of.
+/// Returns a line for each release and campaign in which any of `series` has a point.
 fn point_lines(catalog: &Catalog, cell: &Cell, series: &[Series]) -> Vec<PointLine> {
     let mut known: Vec<&Point> = Vec::new();
     let longest = series.iter().max_by_key(|series| series.trend.points.len());
@@ -210,13 +214,14 @@ fn point_lines(catalog: &Catalog, cell: &Cell, series: &[Series]) -> Vec<PointLi
 }
 
 fn run_target(catalog: &Catalog, id: &str) -> Target {
-    // A catalog's runs are in the order of their ids.
+    // The runs of a catalog are sorted by id.
     let found = catalog.runs.binary_search_by(|run| run.record.id.as_str().cmp(id));
     let record = found.ok().map(|index| catalog.runs[index].path);
     Target::Run { id: id.to_owned(), record: record.unwrap_or_default().to_owned() }
 }
 
-/// The panels of `series`, which are those of one cell, for a page so many folders deep.
+/// Draws the panels of `series`, which belong to one cell, for a page that lies `depth` folders
+/// deep.
 fn chart(
     catalog: &Catalog,
     cell: &Cell,
@@ -281,7 +286,7 @@ fn panel(catalog: &Catalog, series: &Series, depth: usize) -> TrendPanel {
     }
 }
 
-/// Epochs and changes of level, each with what it says.
+/// Returns the epochs and changes of level of a trend, each with its text.
 fn breaks(trend: &Trend) -> Vec<Break> {
     let epoch = |segment: &Segment| {
         let text = outside::message(segment.epoch.as_deref()?);

@@ -1,4 +1,4 @@
-//! Lists of series, one line a cell: where it stands, how it came there, and the way to its page.
+//! Lists of trends, one line per cell: latest figure, history, and a link to its page.
 
 use schema::trend::Trend;
 use serde::Serialize;
@@ -12,17 +12,17 @@ use crate::format::Scale;
 use crate::link::Target;
 use crate::outside;
 
-/// Lines on a page about something else; the page of all trends has the others.
+/// Largest number of lines on a page about something else; the page of all trends has the rest.
 pub const LINES_MAX: usize = 60;
 
-/// Every cell that has a series.
+/// View of the list of all trends.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrendsView {
     pub trends: Vec<TrendLine>,
     pub pager: Vec<PartLink>,
 }
 
-/// The series of a cell, drawn by the first of them.
+/// Line about the trends of a cell; a sparkline draws the first of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrendLine {
     pub engine: String,
@@ -30,13 +30,13 @@ pub struct TrendLine {
     pub hardware: Related,
     pub scenario: String,
     pub config: String,
-    /// The page that shows the cell, and where on it.
+    /// Target of the page that shows the cell; `anchor` is the position on it.
     pub page: Target,
     pub anchor: String,
-    /// `Output tokens /s`: what is drawn.
+    /// Metric that is drawn: `Output tokens /s`.
     pub metric: String,
     pub spark: String,
-    /// Releases and campaigns that have a point.
+    /// Number of releases and campaigns that have a point.
     pub points: usize,
     pub from: String,
     pub first: Figure,
@@ -47,7 +47,8 @@ pub struct TrendLine {
 }
 
 impl TrendLine {
-    /// The line of `trends`, which are those of one cell; `page` shows it. None of none.
+    /// Builds the line of `trends`, which belong to one cell and are shown on `page`. `None`
+    /// without trends.
     #[must_use]
     pub fn new(trends: &[&Trend], page: Target) -> Option<Self> {
         let drawn = trends.first()?;

@@ -1,4 +1,4 @@
-//! The words of records as pages write them.
+//! Words on pages for the values of records.
 
 use schema::metric::{Gates, METRICS};
 use schema::run::{FailureClass, Phase, PromptForm};
@@ -7,7 +7,7 @@ use schema::verdict::VerdictKind;
 
 use crate::format;
 
-/// A reason of a record's validity as its id and its sentence; the id is `-` where it has none.
+/// Splits a reason of a record's validity into id and sentence; the id is `-` where there is none.
 #[must_use]
 pub fn reason(text: &str) -> (&str, &str) {
     let is_id = |id: &str| {
@@ -17,7 +17,7 @@ pub fn reason(text: &str) -> (&str, &str) {
     text.split_once(": ").filter(|(id, _)| is_id(id)).unwrap_or(("-", text))
 }
 
-/// What went wrong, in words of their own.
+/// Words for a class of failure.
 #[must_use]
 pub fn class(class: FailureClass) -> &'static str {
     match class {
@@ -32,7 +32,7 @@ pub fn class(class: FailureClass) -> &'static str {
     }
 }
 
-/// What the run was doing.
+/// Words for the phase in which a run failed.
 #[must_use]
 pub fn phase(phase: Phase) -> &'static str {
     match phase {
@@ -43,7 +43,7 @@ pub fn phase(phase: Phase) -> &'static str {
     }
 }
 
-/// What was sent as a prompt.
+/// Words for the form in which prompts were sent.
 #[must_use]
 pub fn prompt_form(form: PromptForm) -> &'static str {
     match form {
@@ -52,7 +52,7 @@ pub fn prompt_form(form: PromptForm) -> &'static str {
     }
 }
 
-/// How much a scenario asks for.
+/// Word for the tier of a scenario.
 #[must_use]
 pub fn tier(tier: Tier) -> &'static str {
     match tier {
@@ -62,7 +62,7 @@ pub fn tier(tier: Tier) -> &'static str {
     }
 }
 
-/// When requests are sent, as a sentence's end.
+/// Words for the arrival of requests, to end a sentence.
 #[must_use]
 pub fn arrival(arrival: &Arrival) -> String {
     match arrival {
@@ -91,8 +91,8 @@ fn cap(arrival: &Arrival) -> String {
     cap.map(|cap| format!(", at most {cap} at a time")).unwrap_or_default()
 }
 
-/// `Output tokens ±8.1 %`: how far a release lies from itself, in percent by the name of a metric, for
-/// those that gate.
+/// Noise of release-blocking metrics, `Output tokens ±8.1 %`, from the percentages by which a
+/// release differs from itself, by metric name.
 #[must_use]
 pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<String> {
     let found: Vec<(&String, &f64)> = found.collect();
@@ -106,7 +106,7 @@ pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<Stri
         .collect()
 }
 
-/// As records write it, in words of their own.
+/// Words for the kind of a verdict.
 #[must_use]
 pub fn verdict(verdict: VerdictKind) -> &'static str {
     match verdict {

@@ -1,4 +1,4 @@
-//! Reads a page as a browser does, and keeps what tests ask about: faults, ids, links, text.
+//! Parses a page as a browser does, and collects what tests check: parse errors, ids, links, text.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,21 @@ use html5ever::tokenizer::TokenizerOpts;
 use html5ever::{ParseOpts, parse_document};
 use markup5ever_rcdom::{Handle, NodeData, RcDom};
 
-/// A page that was parsed.
+/// A parsed page.
 #[derive(Debug, Default)]
 pub struct Page {
     pub ids: BTreeSet<String>,
     /// Every `href` and `src`, in order.
     pub links: Vec<String>,
-    /// What a reader sees, tags apart.
+    /// Visible text, with tags as separators.
     pub text: String,
 }
 
 /// Parses `html` by the rules of browsers.
 ///
 /// # Errors
-/// The parser mended something, or an id is there twice.
+///
+/// The parser had to repair something, or an id occurs twice.
 pub fn parse(html: &str) -> Result<Page, String> {
     let tokenizer = TokenizerOpts { exact_errors: true, ..TokenizerOpts::default() };
     let options = ParseOpts { tokenizer, ..ParseOpts::default() };
@@ -29,7 +30,7 @@ pub fn parse(html: &str) -> Result<Page, String> {
         return Err(format!("{fault}"));
     }
     let mut page = Page::default();
-    // A stack of its own: a page may be deep.
+    // The thread has its own large stack, because a page may be deeply nested.
     let mut open: Vec<Handle> = vec![dom.document.clone()];
     while let Some(node) = open.pop() {
         match &node.data {

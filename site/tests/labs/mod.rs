@@ -1,5 +1,5 @@
-//! What the page of a lab promises: the conclusion comes first and is the registry's, failures are
-//! reasons and no numbers, and without whole runs there is no conclusion.
+//! Tests of a lab's page: the conclusion comes first and is that of `judge`, failures are shown as
+//! reasons and not as numbers, and a lab whose runs are incomplete has no conclusion.
 
 use judge::Registry;
 use judge::records::Retraction;
@@ -11,7 +11,7 @@ use site::{Catalog, Renderer, pages};
 
 use super::{assert_whole, built, built_from, own};
 
-/// More than any of these labs wants.
+/// Budget of runs that none of these labs exhausts.
 const PLENTY: u32 = 10_000;
 
 /// The made-up lab, with another engine and one more axis.
@@ -29,8 +29,8 @@ fn has(candidate: &Candidate, axis: &str, option: &str) -> bool {
     candidate.options.get(axis).is_some_and(|name| name == option)
 }
 
-/// Keys of 16 bits help, those of 8 bits do not start, the fast mode loses requests, a batch of
-/// four is slower, and so is the other engine.
+/// Fate of a candidate: 16-bit keys help, 8-bit keys cannot start, the fast mode loses requests,
+/// and a batch of four and the other engine are slower.
 fn fate(candidate: &Candidate) -> Fate {
     match candidate {
         of if of.engine == 1 => Fate::Runs(0.8),
@@ -46,7 +46,7 @@ fn gain() -> Registry {
     lab(&file(), PLENTY, fate)
 }
 
-/// The committed page of the made-up lab.
+/// Committed page of the made-up lab.
 fn page(registry: &Registry) -> String {
     let catalog = Catalog::of(registry);
     let renderer = Renderer::new().expect("templates compile");
@@ -55,7 +55,7 @@ fn page(registry: &Registry) -> String {
     labs.next().expect("a page of the lab").1
 }
 
-/// What stands under a heading, up to the next.
+/// Text under a heading, up to the next heading.
 fn under<'a>(page: &'a str, heading: &str) -> &'a str {
     let (_, rest) = page.split_once(heading).unwrap_or_else(|| panic!("no `{heading}`:\n{page}"));
     rest.split("\n## ").next().unwrap_or(rest)
@@ -89,7 +89,7 @@ fn a_gain_is_the_first_thing_that_a_lab_says() {
     assert!(found.contains("p below 0.001, on 8 fresh launches of each side"), "{found}");
     for profile in ["lab-sharegpt-lite@1", "lab-throughput-lite@1"] {
         let row = row(found, profile);
-        // Profile, both figures, gain, interval, launches.
+        // Columns: profile, both figures, gain, interval, runs.
         let cells: Vec<&str> = row.split(" | ").collect();
         assert!(cells[3].starts_with('+') && cells[4].contains(" to +"), "{row}");
         assert!(cells[5].starts_with('8'), "{row}");
@@ -120,7 +120,7 @@ fn each_cell_leads_to_its_runs() {
     let runs = under(&page, "## Option kv").split("The runs behind each cell:").nth(1);
     let runs = runs.expect("a table");
     let of = row(runs, "f16");
-    // Three launches under each of two profiles, each by its record.
+    // Three runs under each of two profiles, each with its record.
     assert_eq!(of.matches("](../../../runs/redline/v0.9.2/").count(), 6, "{of}");
     for profile in ["lab-sharegpt-lite@1/", "lab-throughput-lite@1/"] {
         assert_eq!(of.matches(profile).count(), 3, "{of}");
@@ -149,7 +149,7 @@ fn where_nothing_helps_the_baseline_is_recommended() {
 #[test]
 fn what_does_not_keep_a_bound_is_called_out_of_bounds() {
     let mut file = file();
-    // The sampled answers begin after 40 ms at the least.
+    // The TTFT of the sampled answers is at least 40 ms.
     file.objective.bounds = [("ttft_us_p50".to_owned(), 1.0)].into();
     let page = page(&lab(&file, PLENTY, fate));
     assert!(page.contains("## Recommended: Nothing: no candidate runs within the bounds"));

@@ -1,4 +1,4 @@
-//! Sound records of every kind, and what the tests edit in them.
+//! Sound records of every kind, which the tests of the rules edit.
 
 use schema::histogram::HdrHistogram;
 use schema::run::{
@@ -69,7 +69,7 @@ pub fn summaries(record: &mut RunRecord) -> Vec<&mut Summary> {
     all.into_iter().flatten().collect()
 }
 
-/// A sound run with all that is seen beside one.
+/// A sound run with telemetry of server, host and GPUs.
 pub fn seen() -> RunRecord {
     let mut record = sound();
     let tokens = record.counts.as_ref().unwrap().output_tokens_reported.unwrap();
@@ -107,7 +107,7 @@ pub fn seen() -> RunRecord {
     record
 }
 
-/// A sound run of a block that stands between probes.
+/// A sound run of a block with machine calibrations before and after it.
 pub fn probed() -> RunRecord {
     let mut record = sound();
     let read = [
@@ -126,7 +126,7 @@ pub fn server(record: &mut RunRecord, edit: fn(&mut ServerTelemetry)) {
     edit(record.telemetry.as_mut().unwrap().server.as_mut().unwrap());
 }
 
-/// How the counter of output tokens grew.
+/// Increments of the server's counter of output tokens, one per telemetry sample.
 pub fn points(server: &mut ServerTelemetry) -> &mut Vec<u64> {
     server.series.as_mut().unwrap().columns.get_mut("output_tokens").unwrap()
 }
@@ -135,7 +135,7 @@ pub fn gpu(record: &mut RunRecord) -> &mut GpuTelemetry {
     &mut record.telemetry.as_mut().unwrap().gpus.as_mut().unwrap()[0]
 }
 
-/// A sound run that says all that the client has learnt to say since.
+/// A sound run with all client figures that later revisions of the record added.
 pub fn told() -> RunRecord {
     let mut record = sound();
     record.client.as_mut().unwrap().late_read_share = Some(0.0);
@@ -179,7 +179,8 @@ pub fn slice(record: &mut RunRecord) -> &mut Slice {
     &mut record.metrics.as_mut().unwrap().slices.as_mut().unwrap()[0]
 }
 
-/// Somebody's result as it is read: 1,000 answers of 101 tokens, 10 ms each after the first 0.4 s.
+/// An imported result as it is read: 1,000 answers of 101 tokens, 10 ms each after a TTFT of 0.4
+/// s.
 pub fn published() -> RunRecord {
     let text = include_str!("../../../../reports/src/tests/sound.txt");
     read("sound.txt", text).records.remove(0)
@@ -197,7 +198,7 @@ pub fn shift(record: &mut RunRecord, edit: fn(&mut Histograms, &mut Metrics)) {
     edit(record.histograms.as_mut().unwrap(), record.metrics.as_mut().unwrap());
 }
 
-/// A run whose requests waited for three seconds each before their first token.
+/// A run whose requests waited three seconds each before their first token.
 pub fn queued() -> RunRecord {
     const WAIT_US: u64 = 3_000_000;
     let mut record = sound();

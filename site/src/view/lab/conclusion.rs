@@ -1,5 +1,5 @@
-//! The conclusion of a lab: the command, the baseline against what is recommended under each
-//! profile, and how sure that is.
+//! View of a lab's conclusion: the command, the baseline and the recommended configuration under
+//! each profile, and how certain that is.
 
 use judge::lab::{Conclusion, Confirmed, Effect};
 use judge::summary;
@@ -14,28 +14,28 @@ use crate::outside;
 use crate::view::figure::{Figure, Head};
 use crate::view::model::serve_line;
 
-/// What a reader sees first.
+/// View of the conclusion, which a reader sees first.
 #[derive(Debug, Clone, Serialize)]
 pub struct ConclusionView {
     pub headline: String,
-    /// How much better it is, and how sure that is.
+    /// Size and certainty of the gain, in a sentence.
     pub sure: String,
-    /// The recorded command of its server; empty where no run says it.
+    /// Recorded command of the recommended server; empty where no run recorded it.
     pub serve: String,
     pub flags: String,
     pub head: Head,
     pub baseline: String,
-    /// Empty where the baseline itself is recommended.
+    /// Title of the recommended configuration; empty where the baseline itself is recommended.
     pub recommended: String,
     pub rows: Vec<ProfileRow>,
-    /// Over all profiles.
+    /// Gain of the recommended configuration over all profiles.
     pub gain: String,
     pub interval: String,
-    /// What the objective does not count.
+    /// Rows of metrics that the objective does not count.
     pub beside: Vec<BesideRow>,
 }
 
-/// Baseline and recommendation under one profile.
+/// Baseline and recommended configuration under one profile.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProfileRow {
     pub profile: Place,
@@ -46,7 +46,7 @@ pub struct ProfileRow {
     pub launches: usize,
 }
 
-/// A metric of both sides under one profile.
+/// A further metric of both configurations under one profile.
 #[derive(Debug, Clone, Serialize)]
 pub struct BesideRow {
     pub profile: String,
@@ -55,21 +55,22 @@ pub struct BesideRow {
     pub recommended: Figure,
 }
 
-/// What is shown beside the objective.
+/// Metrics that are shown in addition to the objective.
 const BESIDE: [&str; 2] = ["ttft_us_p50", "tpot_us_p50"];
 
-/// The stages in the order in which a candidate's launches are looked for: fresh ones first.
+/// Stages in the order in which a candidate's runs are searched: fresh runs first, because runs by
+/// which a candidate was selected flatter it.
 const STAGES: [LabStage; 4] =
     [LabStage::Confirm, LabStage::Combinations, LabStage::Options, LabStage::Engines];
 
-/// What the last stage found of `candidate`.
+/// Result of `candidate` in the confirmation stage.
 #[must_use]
 pub fn confirmed<'a>(found: &'a Conclusion, candidate: &Candidate) -> Option<&'a Confirmed> {
     found.confirmed.iter().find(|confirmed| confirmed.row.candidate == *candidate)
 }
 
 impl ConclusionView {
-    /// None while the lab is not whole.
+    /// Builds the view; `None` while the lab has no conclusion.
     #[must_use]
     pub fn new(lab: &Lab) -> Option<Self> {
         let found = lab.concluded()?;
@@ -132,7 +133,7 @@ fn sure(lab: &Lab, found: &Conclusion, winner: Option<&Confirmed>) -> String {
     )
 }
 
-/// The command by which the candidate's server was started, as its latest stage recorded it.
+/// Command that started the candidate's server, as its latest stage recorded it.
 fn serve(lab: &Lab, candidate: &Candidate) -> String {
     let runs = STAGES.iter().flat_map(|stage| {
         let launches = lab.launches(*stage, candidate);
@@ -142,13 +143,13 @@ fn serve(lab: &Lab, candidate: &Candidate) -> String {
     lines.next().unwrap_or_default()
 }
 
-/// Runs of `candidate` under a profile, of the freshest stage that has some.
+/// Runs of `candidate` under a profile, from the latest stage that has some.
 fn freshest<'a>(lab: &Lab<'a>, candidate: &Candidate, profile: usize) -> Vec<&'a Run<'a>> {
     let of = |stage: &LabStage| lab.runs_of(lab.launches(*stage, candidate), profile);
     STAGES.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
 }
 
-/// One unit for all launches of the lab.
+/// Scale that fits all runs of the lab, so that there is one unit.
 fn scale(lab: &Lab, metric: &Metric) -> Scale {
     let found = summary::of_metric(metric, lab.runs.iter().map(|run| run.record));
     Scale::fit(metric.unit, found.map_or(0.0, |found| found.median))

@@ -1,5 +1,6 @@
-//! A lab: what it recommends, how sure that is, what every option came to and how to repeat it.
-//! What was found is `registry`'s, replayed from the runs; this module only words it.
+//! View of a lab: its recommendation, how certain that is, the result of every option, and how to
+//! repeat the lab. Results come from `judge`, replayed from the runs; this module only formats
+//! them.
 
 mod conclusion;
 mod section;
@@ -27,7 +28,7 @@ use crate::outside;
 pub use conclusion::ConclusionView;
 pub use section::Section;
 
-/// A lab with its runs.
+/// A lab campaign with its replay and its runs.
 #[derive(Debug)]
 pub struct Lab<'a> {
     path: &'a str,
@@ -36,44 +37,44 @@ pub struct Lab<'a> {
     pub campaign: &'a CampaignRecord,
     pub asked: &'a CampaignLab,
     replay: &'a Replay,
-    /// Runs of the campaign, in their order; those that were taken back as well.
+    /// Runs of the campaign ordered by id, including retracted ones.
     pub runs: Vec<&'a Run<'a>>,
     by_id: BTreeMap<&'a str, &'a Run<'a>>,
 }
 
-/// The page of a lab.
+/// View of the page of a lab.
 #[derive(Debug, Clone, Serialize)]
 pub struct LabView {
     pub lab: String,
     pub question: String,
     pub model: Place,
     pub hardware: Place,
-    /// What a reader must know before the conclusion, or why there is none.
+    /// Sentences that a reader must see before the conclusion, or that say why there is none.
     pub notices: Vec<String>,
-    /// None on a further part, and while the lab has none.
+    /// Conclusion of the lab; `None` on further parts of the page, and while the lab has none.
     pub conclusion: Option<ConclusionView>,
-    /// Other pages about the same model.
+    /// Links to other pages about the same model.
     pub related: Vec<Related>,
     pub method: Vec<String>,
     pub sections: Vec<Section>,
     pub unexplored: Vec<String>,
     pub environment: Vec<FactGroup>,
     pub campaign: Related,
-    /// The command that asks the same again.
+    /// Command that runs the lab again.
     pub repeat: String,
-    /// False on a further part, which has sections alone.
+    /// False on further parts of the page, which contain only sections.
     pub is_first: bool,
     pub pager: Vec<PartLink>,
 }
 
-/// A name, and its page where the site has one.
+/// A name, with the target of its page if the site has one.
 #[derive(Debug, Clone, Serialize)]
 pub struct Place {
     pub text: String,
     pub page: Option<Target>,
 }
 
-/// A line of a list of labs.
+/// Line of a list of labs.
 #[derive(Debug, Clone, Serialize)]
 pub struct LabLine {
     pub lab: Related,
@@ -83,7 +84,7 @@ pub struct LabLine {
     pub gain: String,
 }
 
-/// The labs of `catalog`, the latest first.
+/// Returns the labs of `catalog`, newest first.
 #[must_use]
 pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
     let campaigns = &catalog.registry.campaigns;
@@ -102,13 +103,13 @@ pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
 }
 
 impl<'a> Lab<'a> {
-    /// The page of this lab.
+    /// Target of the page of the lab.
     #[must_use]
     pub fn target(&self) -> Target {
         Target::Lab { lab: self.asked.id.clone(), campaign: self.campaign.id.clone() }
     }
 
-    /// The line of this lab in a list.
+    /// Line of the lab in a list.
     #[must_use]
     pub fn line(&self) -> LabLine {
         let best = self.concluded().and_then(|found| {
@@ -134,13 +135,13 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// `Lab cpu-smollm2`.
+    /// Name of the lab on pages: `Lab cpu-smollm2`.
     #[must_use]
     pub fn name(&self) -> String {
         outside::name(&format!("Lab {}", self.asked.id))
     }
 
-    /// True where something behind it comes from beside the registry.
+    /// True when the campaign was read from an overlay, not from the registry.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.root != 0
@@ -161,7 +162,7 @@ impl<'a> Lab<'a> {
         by_name(&self.file().objective.metric)
     }
 
-    /// A candidate, for people.
+    /// Title of a candidate on pages.
     fn title(&self, candidate: &Candidate) -> String {
         outside::name(&text::title(self.file(), candidate))
     }
@@ -171,13 +172,13 @@ impl<'a> Lab<'a> {
         self.replay.launches.iter().find(same)
     }
 
-    /// The runs behind a cell.
+    /// Runs of a candidate under one profile.
     fn runs_of(&self, launches: Option<&Launches>, profile: usize) -> Vec<&'a Run<'a>> {
         let ids = launches.and_then(|launches| launches.runs.get(profile)).into_iter().flatten();
         ids.filter_map(|id| self.by_id.get(id.as_str()).copied()).collect()
     }
 
-    /// What a candidate's launches measured, as comparisons show it.
+    /// Figure of a metric over a candidate's runs, as comparisons show it.
     fn figure(&self, metric: &Metric, runs: &[&Run], scale: Scale) -> Figure {
         match summary::of_metric(metric, runs.iter().map(|run| run.record)) {
             Some(found) if found.mean.is_finite() => Figure::mean(&found, scale),
@@ -185,7 +186,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// A profile by its scenario, which has a page where it was run.
+    /// Name of a profile's scenario, with its page if it was run.
     fn profile(&self, index: usize) -> Place {
         let id = self.file().profiles.get(index).map_or("", String::as_str);
         let run = self.runs.iter().find(|run| run.record.scenario.id == id);
@@ -198,7 +199,7 @@ impl<'a> Lab<'a> {
 }
 
 impl LabView {
-    /// The view of `lab` without its sections, and the sections, page by page.
+    /// Builds the view of `lab` without its sections, and the sections separately, page by page.
     #[must_use]
     pub fn new(lab: &Lab, related: Vec<Related>) -> (Self, Vec<Vec<Section>>) {
         let model = lab.file().model.clone();
@@ -236,7 +237,7 @@ impl LabView {
         (view, section::paged(section::all(lab), lab.file().profiles.len()))
     }
 
-    /// A further part: sections alone.
+    /// Returns the view of one part of the page; further parts contain only sections.
     #[must_use]
     pub fn part(&self, sections: Vec<Section>, pager: Vec<PartLink>, is_first: bool) -> Self {
         let mut view = Self { sections, pager, is_first, ..self.clone() };
@@ -247,7 +248,7 @@ impl LabView {
     }
 }
 
-/// The question and what it was asked of, then machine, engines and client.
+/// Facts about the lab, followed by those about machine, engines and client.
 fn environment(lab: &Lab) -> Vec<FactGroup> {
     let known = |name: &str, values: Vec<String>, code| Fact {
         name: name.into(),

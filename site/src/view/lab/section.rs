@@ -1,4 +1,5 @@
-//! The stages of a lab, each axis by itself: a table, its charts, and the runs behind each cell.
+//! Sections of a lab's page, one per stage and axis: a table, its charts, and the runs behind each
+//! cell.
 
 use judge::lab::{Effect, Found, Row};
 use schema::lab::{Candidate, LabStage};
@@ -11,23 +12,23 @@ use crate::outside;
 use crate::view::badge::Tone;
 use crate::view::release::Related;
 
-/// Candidates that were tried beside one reference for one purpose.
+/// Section: candidates that were compared with one reference in one stage.
 #[derive(Debug, Clone, Serialize)]
 pub struct Section {
     pub title: String,
     pub anchor: String,
-    /// What they are compared with.
+    /// Title of the reference that the candidates are compared with.
     pub reference: String,
     pub profiles: Vec<String>,
     pub rows: Vec<SectionRow>,
     pub charts: Vec<Chart>,
-    /// The runs of the reference, under each profile.
+    /// Links to the runs of the reference: outer index is the profile.
     pub reference_runs: Vec<Vec<Related>>,
-    /// More candidates of what a section before this began.
+    /// True when the section continues the one before.
     pub is_continued: bool,
 }
 
-/// A candidate in a stage.
+/// Row of a section: a candidate in a stage.
 #[derive(Debug, Clone, Serialize)]
 pub struct SectionRow {
     pub candidate: String,
@@ -43,14 +44,14 @@ pub struct SectionRow {
     pub runs: Vec<Vec<Related>>,
 }
 
-/// A row of the lab, with the name that it goes by in its section.
+/// A result of the lab, with its name in its section and its finding in words.
 struct Entry {
     name: String,
     row: Row,
     found: (String, Tone, String),
 }
 
-/// The stages of `lab` in their order, options by their axes.
+/// Returns the sections of `lab` in the order of stages, with options grouped by axis.
 #[must_use]
 pub fn all(lab: &Lab) -> Vec<Section> {
     let entries = entries(lab);
@@ -76,7 +77,7 @@ pub fn all(lab: &Lab) -> Vec<Section> {
     sections
 }
 
-/// Every row of the lab; while it is not whole, every candidate that was launched.
+/// Returns every result of the lab; without a conclusion, every candidate that was run.
 fn entries(lab: &Lab) -> Vec<Entry> {
     let Some(found) = lab.concluded() else { return open(lab) };
     let rows = found.rows.iter().map(|row| Entry {
@@ -122,7 +123,7 @@ fn open(lab: &Lab) -> Vec<Entry> {
     .collect()
 }
 
-/// What a row is called where its stage or axis is known.
+/// Name of a result, in a section whose stage or axis is known.
 fn name(lab: &Lab, row: &Row) -> String {
     let options: Vec<String> = match (row.stage, row.candidate.options.len()) {
         (LabStage::Options, 1) => row.candidate.options.values().cloned().collect(),
@@ -134,10 +135,11 @@ fn name(lab: &Lab, row: &Row) -> String {
     outside::name(&options.join(", "))
 }
 
-/// What a page has room for: charts' lines, each a candidate over all profiles or under one.
+/// Largest number of chart lines on a page; each line is a candidate over all profiles or under
+/// one.
 const LINES_MAX: usize = 50;
 
-/// A section, or several where one page has no room for it.
+/// Returns a section, or several where one page has no room for it.
 fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Section> {
     let most = (LINES_MAX / (lab.file().profiles.len() + 1)).max(1);
     let piece = |(index, entries): (usize, &[&Entry])| {
@@ -159,7 +161,7 @@ fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Secti
     entries.chunks(most).enumerate().map(piece).collect()
 }
 
-/// `sections` page by page: as many as fit one.
+/// Groups sections into pages of at most `LINES_MAX` chart lines.
 #[must_use]
 pub fn paged(sections: Vec<Section>, profiles: usize) -> Vec<Vec<Section>> {
     let mut pages: Vec<Vec<Section>> = vec![Vec::new()];
@@ -176,7 +178,7 @@ pub fn paged(sections: Vec<Section>, profiles: usize) -> Vec<Vec<Section>> {
     pages
 }
 
-/// Whether a row's figures may stand beside others.
+/// True when a result's figures can be compared with others.
 fn has_figures(row: &Row) -> bool {
     !matches!(row.found, Found::Failed(_) | Found::NotExplored { .. })
 }
@@ -204,7 +206,7 @@ fn row(lab: &Lab, entry: &Entry) -> SectionRow {
     }
 }
 
-/// The runs of a candidate in a stage, under each profile.
+/// Links to the runs of a candidate in a stage: outer index is the profile.
 fn links(lab: &Lab, stage: LabStage, candidate: &Candidate) -> Vec<Vec<Related>> {
     let launches = lab.launches(stage, candidate);
     let of = |profile| {
@@ -218,7 +220,7 @@ fn links(lab: &Lab, stage: LabStage, candidate: &Candidate) -> Vec<Vec<Related>>
     (0..lab.file().profiles.len()).map(of).collect()
 }
 
-/// The gain of each candidate over all profiles, and under each.
+/// Charts of the gain of each candidate, over all profiles and under each.
 fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
     let overall = entries.iter().filter_map(|entry| {
         let effect = entry.row.effect.as_ref().filter(|_| has_figures(&entry.row))?;
@@ -252,7 +254,7 @@ fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
     .collect()
 }
 
-/// A line of a chart and of its table.
+/// Line of a chart, and the row of its table.
 type Line = (ForestRow, Vec<String>);
 
 fn line(lab: &Lab, label: &str, found: &str, effect: &Effect, mark: ForestMark) -> Line {
@@ -269,7 +271,7 @@ fn line(lab: &Lab, label: &str, found: &str, effect: &Effect, mark: ForestMark) 
     (row, table)
 }
 
-/// None where there is nothing to draw.
+/// Draws a chart; `None` where there is nothing to draw.
 fn chart(title: &str, caption: &str, lines: Vec<Line>) -> Option<Chart> {
     let (rows, table): (Vec<ForestRow>, Vec<Vec<String>>) = lines.into_iter().unzip();
     if rows.is_empty() {

@@ -1,4 +1,4 @@
-//! The sentences of a lab's page: how it was done, what was left out, why there is no conclusion.
+//! Sentences of a lab's page: its method, what was left out, and why there is no conclusion.
 
 use judge::diff::policy;
 use judge::lab::{Effect, Found, Next, Row};
@@ -9,7 +9,7 @@ use super::Lab;
 use crate::view::badge::Tone;
 use crate::{format, outside};
 
-/// A stage, as pages call it.
+/// Name of a stage on pages.
 pub fn stage(stage: LabStage) -> &'static str {
     match stage {
         LabStage::Engines => "engines",
@@ -19,13 +19,13 @@ pub fn stage(stage: LabStage) -> &'static str {
     }
 }
 
-/// `+3.2 %`.
+/// Formats a gain in percent: `+3.2 %`; `-` without an effect.
 pub fn gain(effect: Option<&Effect>) -> String {
     effect
         .map_or_else(|| "-".to_owned(), |effect| format!("{} %", format::percent(effect.gain_pct)))
 }
 
-/// `+1.0 to +5.4 %`.
+/// Formats an interval: `+1.0 to +5.4 %`.
 pub fn interval(effect: Option<&Effect>) -> String {
     let of = |Effect { interval_pct: (low, high), .. }: &Effect| {
         format!("{} to {} %", format::percent(*low), format::percent(*high))
@@ -33,12 +33,12 @@ pub fn interval(effect: Option<&Effect>) -> String {
     effect.map_or_else(|| "-".to_owned(), of)
 }
 
-/// A probability to three digits; below that the fact alone.
+/// Formats a p-value with three digits; a smaller one only as an upper bound.
 pub fn p(p: f64) -> String {
     if p < 0.001 { "p below 0.001".to_owned() } else { format!("p = {p:.3}") }
 }
 
-/// What was found of a row, how loudly, and the sentence behind it.
+/// Words for the finding of a row, their urgency, and the sentence behind them.
 pub fn found(row: &Row) -> (&'static str, Tone, String) {
     match &row.found {
         Found::Gain => ("gain", Tone::Firm, String::new()),
@@ -64,7 +64,7 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
     }
 }
 
-/// How the lab came to what it says, in a few sentences.
+/// Method of the lab, in a few sentences.
 pub fn method(lab: &Lab) -> Vec<String> {
     let policy = policy::standard().file;
     let file = lab.file();
@@ -106,7 +106,7 @@ pub fn method(lab: &Lab) -> Vec<String> {
     said
 }
 
-/// The bounds, as one sentence.
+/// Bounds of the lab's objective, as one sentence.
 fn bounds(lab: &Lab) -> Option<String> {
     let bounds = &lab.file().objective.bounds;
     let each = bounds.iter().map(|(name, limit)| {
@@ -119,12 +119,12 @@ fn bounds(lab: &Lab) -> Option<String> {
     (!each.is_empty()).then(|| outside::message(&sentence))
 }
 
-/// The smallest effect that is called a gain.
+/// Minimum effect of the objective's metric, in percent.
 pub fn floor_pct(lab: &Lab) -> f64 {
     lab.metric().map_or(0.0, |metric| metric.floor_pct)
 }
 
-/// What a reader must know before anything else.
+/// Sentences that a reader must see before anything else.
 pub fn notices(lab: &Lab) -> Vec<String> {
     let mut said = Vec::new();
     let retracted: Vec<&str> = lab.runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
@@ -153,7 +153,7 @@ pub fn notices(lab: &Lab) -> Vec<String> {
     said
 }
 
-/// What the lab leaves open, one sentence each.
+/// Sentences about what the lab leaves open.
 pub fn unexplored(lab: &Lab) -> Vec<String> {
     let file = lab.file();
     let mut said = Vec::new();
@@ -194,10 +194,10 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
     said
 }
 
-/// Sentences of candidates that were not explored; the tables above have them all.
+/// Largest number of sentences about candidates that were not explored; the tables have all.
 const LISTED_MAX: usize = 24;
 
-/// The engine whose options were tried.
+/// Index of the engine whose options were tried.
 pub fn explored(lab: &Lab) -> Option<usize> {
     let rows = lab.concluded().into_iter().flat_map(|found| &found.rows);
     let mut options = rows.filter(|row| row.stage == LabStage::Options);

@@ -1,5 +1,5 @@
-//! Redline beside another engine: the latest releases of both that answered the same scenarios on
-//! one hardware. Ratios come from `registry`; this module only words them.
+//! View of Redline beside other engines: the latest releases of both that answered the same
+//! scenarios on one hardware. Ratios come from `judge`; this module only formats them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -17,10 +17,10 @@ use crate::view::figure::{self, Figure, Head};
 use crate::view::release::{Related, dates};
 use crate::{format, order, outside, pages};
 
-/// What the engines are shown by.
+/// Metrics by which the engines are compared.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50", "rss_bytes_max"];
 
-/// Two engines by one model on one hardware.
+/// Comparison of two engines by one model on one hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct Engines {
     pub ours: Related,
@@ -28,36 +28,37 @@ pub struct Engines {
     pub hardware: String,
     pub device: String,
     pub model: String,
-    /// Configurations of ours, then of theirs.
+    /// Configurations of Redline and of the other engine.
     pub configs: [String; 2],
     /// Days of the runs behind the table.
     pub measured: String,
     pub rows: Vec<Row>,
-    /// Commands that measure it again.
+    /// Commands that measure the comparison again.
     pub commands: Vec<String>,
 }
 
-/// One metric of a scenario.
+/// Row of the comparison: one metric of a scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     pub scenario: String,
     pub head: Head,
     pub ours: Figure,
     pub theirs: Figure,
-    /// Ours over theirs; `-` where they were not launched in turns.
+    /// Ratio of Redline's figure to the other engine's; `-` where they were not run interleaved.
     pub ratio: String,
     pub interval: String,
     pub pairs: String,
 }
 
-/// A scenario that both answered.
+/// A scenario that both engines answered.
 struct Match<'a> {
     ours: Cell<'a>,
     theirs: Cell<'a>,
     in_turns: Option<InTurns<'a>>,
 }
 
-/// Every other engine that was measured where Redline was.
+/// Compares Redline with every other engine that was measured with the same model on the same
+/// hardware.
 #[must_use]
 pub fn all(catalog: &Catalog) -> Vec<Engines> {
     let is_measured =
@@ -82,8 +83,8 @@ pub fn all(catalog: &Catalog) -> Vec<Engines> {
     found
 }
 
-/// The latest release of ours that answered a scenario which one of theirs did too, beside the latest
-/// such release of theirs.
+/// Compares the latest release of Redline with the latest release of the other engine that
+/// answered one of the same scenarios.
 fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Option<Engines> {
     for our in releases(ours) {
         for their in releases(theirs) {
@@ -96,7 +97,7 @@ fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -
     None
 }
 
-/// Names of releases, the latest first.
+/// Names of the releases of `runs`, latest first.
 fn releases<'a>(runs: &[&'a Run<'a>]) -> Vec<&'a str> {
     let mut names = distinct(runs.iter().map(|run| run.record.engine.release.as_str()));
     names.sort_by(|a, b| order::releases(b, a));
@@ -107,8 +108,8 @@ fn of<'a>(runs: &[&'a Run<'a>], release: &str) -> Vec<&'a Run<'a>> {
     runs.iter().copied().filter(|run| run.record.engine.release == release).collect()
 }
 
-/// What both answered, one match a scenario: of several configurations the two that ran in turns, the
-/// latest first.
+/// Matches cells of both engines, one match per scenario. Of several configurations, the two that
+/// ran interleaved in the latest campaign are taken.
 fn matches<'a>(ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Vec<Match<'a>> {
     let mut found: Vec<Match> = Vec::new();
     let theirs = catalog::cells(theirs);
@@ -123,12 +124,13 @@ fn matches<'a>(ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Vec<Match<'a>> {
         order::scenarios(&a.ours.key.scenario, &b.ours.key.scenario)
             .then_with(|| turns(a).cmp(&turns(b)))
     });
+    // Keeps the first match of each scenario, which is the latest interleaved one.
     found.dedup_by(|later, first| later.ours.key.scenario == first.ours.key.scenario);
     found
 }
 
-/// The runs of two cells that count: those that were launched in turns, else all; none where a side
-/// has none.
+/// Matches the runs of two cells that count: those that ran interleaved, else all; `None` where
+/// one engine has none.
 fn matched<'a>(ours: &Cell<'a>, theirs: &Cell<'a>) -> Option<Match<'a>> {
     let usable = |cell: &Cell<'a>| -> Vec<&'a Run<'a>> {
         cell.runs.iter().copied().filter(|run| run.usable).collect()
@@ -150,7 +152,7 @@ fn matched<'a>(ours: &Cell<'a>, theirs: &Cell<'a>) -> Option<Match<'a>> {
     })
 }
 
-/// The table of `matches`, of which there is one at least.
+/// Builds the comparison from `matches`, which must not be empty.
 fn engines(catalog: &Catalog, matches: &[Match]) -> Engines {
     let runs: Vec<&Run> = matches
         .iter()
@@ -187,7 +189,7 @@ fn page(key: &ReleaseKey) -> Related {
     Related { text, target: pages::target(key) }
 }
 
-/// The metrics that one side has at least.
+/// Rows of the metrics that at least one engine has.
 fn rows(found: &Match) -> Vec<Row> {
     let policy = policy::standard().file;
     let row = |name: &&str| {
@@ -218,7 +220,8 @@ fn text<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
-/// The commands of the campaigns that launched both in turns; where none did, the one that would.
+/// Commands of the campaigns that ran both engines interleaved, or, if there is none, the command
+/// that would.
 fn commands(
     catalog: &Catalog,
     matches: &[Match],

@@ -1,5 +1,5 @@
-//! What the machines of a registry measured of Redline: beside other engines, and beside their own
-//! limits. For a document, not a page.
+//! View of Redline's measurements on the machines of a registry: beside other engines, and beside
+//! the machines' own limits (roofline). For a document, not a page.
 
 pub mod engines;
 pub mod roofline;
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::catalog::Catalog;
 
-/// The engine that others are held beside.
+/// Name of the engine that others are compared with.
 const OWN: &str = "redline";
 
-/// One part for each hardware, and for each engine that was measured there.
+/// View with one comparison per hardware and other engine, and one roofline per hardware.
 #[derive(Debug, Clone, Serialize)]
 pub struct MeasuredView {
     pub engines: Vec<Engines>,
@@ -27,7 +27,7 @@ impl MeasuredView {
     }
 }
 
-/// The distinct names among `names`, in their order.
+/// Returns the distinct names among `names`, sorted.
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();

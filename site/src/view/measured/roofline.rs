@@ -1,6 +1,6 @@
-//! Redline beside the limits of a machine: steps of a model, its largest kernels, and the op benches
-//! that have a share of a limit, of the latest kernels record. Shares were computed where they were
-//! measured.
+//! View of Redline beside the limits of a machine (roofline): steps of a model, its largest
+//! kernels, and kernel benchmarks with a share of a limit, from the latest kernel record. Shares
+//! were computed when they were measured.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::format;
 use crate::link::Target;
 use crate::{order, outside};
 
-/// The latest record of one hardware.
+/// Roofline of one hardware, from its latest kernel record.
 #[derive(Debug, Clone, Serialize)]
 pub struct Roofline {
     pub engine: String,
@@ -27,18 +27,20 @@ pub struct Roofline {
     pub measured: String,
     pub record: Target,
     pub command: String,
-    /// A model's name, the type of its products, and the threads; none where no model was measured.
+    /// Name of the model, data type of its matrix multiplications, and number of threads; `None`
+    /// where no model was measured.
     pub model: Option<String>,
-    /// What the machine reached when it did nothing else, each with its unit.
+    /// Limits that the machine reached without other load, each with its unit.
     pub limits: Vec<String>,
     pub steps: Vec<StepRow>,
     pub kernels: Vec<KernelRow>,
-    /// Op benches of the record, and those of them with a share.
+    /// Number of kernel benchmarks in the record; `with_share` counts those with a share of a
+    /// limit.
     pub benches: usize,
     pub with_share: usize,
 }
 
-/// A step or a kernel of the model.
+/// Row of the roofline: a step or a kernel of the model.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRow {
     pub what: String,
@@ -47,21 +49,23 @@ pub struct StepRow {
     pub limit: String,
 }
 
-/// An op in one type, by the instructions that come nearest to the limit.
+/// Row of the roofline: an operation in one data type, with the instruction set that comes closest
+/// to the limit.
 #[derive(Debug, Clone, Serialize)]
 pub struct KernelRow {
     pub op: String,
     pub dtype: String,
     pub isa: String,
     pub shapes: usize,
-    /// The largest share, and its shape.
+    /// Largest share of the limit over the shapes; `most_shape` is its shape.
     pub most: String,
     pub most_shape: String,
     pub least: String,
     pub least_shape: String,
 }
 
-/// The latest release's latest record on each hardware, of those that measured a limit.
+/// Returns the roofline of each hardware, from the latest record of the latest release that
+/// measured a limit.
 #[must_use]
 pub fn all(catalog: &Catalog) -> Vec<Roofline> {
     let with_limit = |stored: &&Stored<KernelRecord>| {
@@ -122,7 +126,7 @@ fn limits(limits: &BenchLimits) -> Vec<String> {
     shown
 }
 
-/// Billions a second, or thousands of them: `4.01 Top/s`.
+/// Formats a rate in billions or trillions per second: `4.01 Top/s`.
 fn rate(value: f64, unit: &str) -> String {
     let (divisor, prefix) = if value >= 1e12 { (1e12, "T") } else { (1e9, "G") };
     format!("{} {prefix}{unit}", format::rounded(value / divisor, None))
@@ -132,7 +136,7 @@ fn share(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Prompts, then tokens after them, then single kernels.
+/// Rows of the model's steps: prefill, then decode, then single kernels.
 fn steps(bench: &ModelBench) -> Vec<StepRow> {
     let arithmetic = format!("arithmetic in {}", outside::name(&bench.dtype));
     let prefill = bench.prefill.iter().map(|row| prefill(row, &arithmetic));
@@ -194,7 +198,7 @@ fn tokens_per_s(value: f64) -> String {
     format!("{} tokens/s", format::rounded(value, None))
 }
 
-/// A row for each op and type that has a share.
+/// Returns a row for each operation and data type that has a share of a limit.
 fn kernels(benches: &[KernelBench]) -> Vec<KernelRow> {
     let mut groups: BTreeMap<(&str, &str), Vec<(f64, &KernelBench)>> = BTreeMap::new();
     for bench in benches {
