@@ -1,5 +1,5 @@
-//! From a job's folder to records in the campaign's: what a node says that it wrote is verified,
-//! byte for byte, before it is taken.
+//! Collection of a job's records: verifies each file that the node wrote, byte for byte, and copies
+//! its records into the campaign's staged results.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,10 +34,11 @@ impl Ends for CollectError {
     }
 }
 
-/// Takes the records of the blocks that a job has finished into `overlay`, and says what it did.
+/// Copies the records of a job's finished blocks into the staged results `overlay`; returns the
+/// job's progress and the ids of the copied runs.
 ///
 /// # Errors
-/// A file is not there, or not what the node wrote.
+/// A file is missing, or differs from what the node wrote.
 pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<String>), Stop> {
     let progress = Progress::of(&steps::read(&places.steps())?);
     if let Some(done) = places.read_done()? {
@@ -57,7 +58,7 @@ pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<Stri
     Ok((progress, runs))
 }
 
-/// The record that a file holds, where it is the one that was written.
+/// Reads a record after checking its file's size and SHA-256 against `fact`.
 fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
     let path = dir.join(&fact.path);
     let other = |what: String| CollectError::Other { path: path.clone(), what };
@@ -76,11 +77,11 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
     Ok(serde_json::from_str(&text).map_err(|error| other(error.to_string()))?)
 }
 
-/// Checks that the records of some runs are sound: signed over what they hold, with the findings
-/// that their figures give, at their place.
+/// Checks the staged records of `runs`: each must lie at its own path, carry the hash of its
+/// content, and contain the findings that the rules give for its figures.
 ///
 /// # Errors
-/// One is missing, or is not.
+/// A record is missing or fails a check.
 pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
     let files = files_below(&overlay.join("runs"));
     for run in runs {
@@ -105,14 +106,14 @@ pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Every run's record below `overlay`, in the order of the plan.
+/// Reads every run record of the staged results, in the order of the plan.
 ///
 /// # Errors
-/// A file there is no record.
+/// A file is not a run record.
 pub fn records(overlay: &Path) -> Result<Vec<RunRecord>, Stop> {
     let files = files_below(&overlay.join("runs"));
     let mut records = files.iter().map(|path| read_record(path)).collect::<Result<Vec<_>, _>>()?;
-    // Ids count up in the order of planning.
+    // Run ids are ULIDs that count up in the order of planning.
     records.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(records)
 }
@@ -123,7 +124,7 @@ fn read_record(path: &Path) -> Result<RunRecord, Stop> {
         .map_err(|error| Stop::wrong_use(format!("`{}` is no record: {error}", path.display())))
 }
 
-/// Every file below a folder, sorted; none where there is no folder.
+/// Lists every file below a folder, sorted by path; empty if the folder does not exist.
 #[must_use]
 pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -1,5 +1,6 @@
-//! The second stage of a comparison: which cells are launched again to confirm or refute what the
-//! first launches found. It knows no statistics: the registry has said which figures differ.
+//! Confirmation stage of a comparison: plans more runs of the cells in which the screening stage
+//! found a difference. It computes no statistics: the registry's comparison says which figures
+//! differ.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +10,11 @@ use schema::verdict::Stage;
 use crate::plan::{Plan, Round, Slot, interleave};
 use crate::world::Ids;
 
-/// Baseline and candidate; variants are confirmed by nobody.
+/// Baseline and candidate; variants are never confirmed.
 const SIDES: usize = 2;
 
-/// `pairs` launches of both releases in every cell of the plan where something that gates differs.
+/// Plans `pairs` pairs of runs in every cell of the plan that has a suspected change of a
+/// release-blocking metric.
 #[must_use]
 pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slot> {
     let differs: BTreeSet<(&str, &str)> = compared
@@ -33,13 +35,14 @@ pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slo
     interleave(&round, || ids.next_id())
 }
 
-/// True where the screen found a change that nothing has confirmed or refuted yet.
+/// True when the screening stage suspects a change of a release-blocking metric that is neither
+/// confirmed nor refuted yet.
 fn is_open(cell: &CellDiff) -> bool {
     let mut verdicts = cell.rows.iter().filter(|row| row.gates).map(|row| &row.verdict);
     verdicts.any(|verdict| verdict.suspected && verdict.stage == Stage::Screen)
 }
 
-/// The id in `id@rev`.
+/// Returns the scenario's id from `id@rev`.
 fn scenario_id(named: &str) -> &str {
     named.split('@').next().unwrap_or_default()
 }

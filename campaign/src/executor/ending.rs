@@ -1,5 +1,5 @@
-//! What follows from how a job ended: whether what is left of it is launched again, is recorded as
-//! failed, or ends the campaign. Pure; an engine's own failure is a record and never comes here.
+//! Decision about unfinished runs of a job that has ended: retry them, record them as failed, or
+//! stop the campaign. Pure. An engine's own failure is a record and never comes here.
 
 use schema::run::FailureClass;
 
@@ -7,22 +7,24 @@ use crate::executor::JobEnd;
 use crate::executor::job::NodeEnd;
 use crate::stop::Stop;
 
-/// How often what neither the job nor the engine is to blame for is tried again.
+/// Number of retries after failures that neither the job nor the engine caused, such as a lost
+/// node.
 pub const RETRIES: u32 = 2;
 
-/// What becomes of the blocks that a job has not finished.
+/// Decision about the blocks that a job has not finished.
 #[derive(Debug)]
 pub enum Next {
-    /// They are launched again, elsewhere where there is an elsewhere.
+    /// Retry the blocks, on another node if the executor has one.
     Again { said: String },
-    /// Their runs are recorded as failed.
+    /// Record the runs of the blocks as failed.
     Failed { class: FailureClass, said: String },
-    /// The campaign stops; what is left is launched when it goes on.
+    /// Stop the campaign; `--resume` runs the remaining blocks.
     Stop(Stop),
 }
 
-/// Judges the end of a job with blocks that are not finished, of which `lost` attempts were lost
-/// before. `is_here` says that there is no other node than this machine.
+/// Decides about the unfinished blocks of an ended job. `told` is the node's own report, if it
+/// wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when this machine is
+/// the only node.
 #[must_use]
 pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
     let again = |class: FailureClass, said: String| match lost < RETRIES {

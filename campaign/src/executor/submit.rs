@@ -1,4 +1,5 @@
-//! From a planned job to what its node and its scheduler are told.
+//! Submission of a job: makes the node's `job.json`, the scheduler's [`JobSpec`] and the job's
+//! share of the GPU-hours from a planned job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,18 +13,18 @@ use crate::plan::brief::gpu_hours;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// What a job may take beside its runs: the node is looked at, files are written.
+/// Time allowed to a job beside its runs: checks of the node, and writing files.
 const AROUND: Duration = Duration::from_secs(10 * 60);
-/// How much longer than expected a job may take before its scheduler ends it.
+/// Factor by which a run may exceed its expected time before the scheduler ends the job.
 const PATIENCE: u32 = 4;
 
-/// Where a campaign's jobs have their folders.
+/// Paths inside the folder of the campaign's job `key`.
 #[must_use]
 pub fn places(world: &World, ready: &Ready, key: &str) -> JobPlaces {
     JobPlaces::at(&world.places.campaign(&ready.plan.campaign).jobs().join(key))
 }
 
-/// What the node of a job is told.
+/// Makes the description of a job for its node.
 #[must_use]
 pub fn job(
     ready: &Ready,
@@ -50,7 +51,7 @@ pub fn job(
     }
 }
 
-/// What the scheduler of a job is told.
+/// Makes the description of a job for its scheduler.
 #[must_use]
 pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) -> JobSpec {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
@@ -75,7 +76,8 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) 
     }
 }
 
-/// As long as every run may take, or some times as long as they are expected to.
+/// Time limit of a job: for each run the limit of its scenario's tier, or a multiple of its
+/// expected time if that is shorter.
 fn wall_max(job: &Job) -> Duration {
     let runs = job.slots.iter().map(|slot| {
         let launch = Duration::from_secs(job.sides[slot.side].engine.file.launch.timeout_s);
@@ -88,8 +90,9 @@ fn wall_max(job: &Job) -> Duration {
     AROUND + runs.sum::<Duration>()
 }
 
-/// The GPU-hours that a job may take: all that is left where jobs come one after the other, else
-/// the part of it that the job is expected to have in all that is still to be submitted.
+/// Returns the GPU-hours that a job may use. Where jobs run one after the other, that is all that
+/// remains; on a scheduler it is the job's share, by expected time, among the jobs not yet
+/// submitted.
 ///
 /// # Errors
 /// A job's folder cannot be read.

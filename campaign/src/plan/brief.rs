@@ -1,31 +1,32 @@
-//! The plan as it is printed before anything is built or fetched.
+//! The plan of a campaign as printed text: variants, cells, expected durations and GPU-hours. It is
+//! printed before anything is built or downloaded.
 
 use std::fmt::Write;
 
 use crate::console::about;
 use crate::plan::estimate::Estimate;
 
-/// What the plan says of one cell of one engine.
+/// The part of the printed plan about one cell (model and scenario) of one engine.
 #[derive(Debug, Clone)]
 pub struct CellBrief {
     pub engine: String,
     pub model: String,
     pub tp: u32,
-    /// `id@rev`.
+    /// Scenario as `id@rev`.
     pub scenario: String,
-    /// Launches of this engine's sides.
+    /// Number of runs of this engine's variants in the cell.
     pub launches: u64,
     pub each: Estimate,
 }
 
 impl CellBrief {
-    /// Expected time of its launches; none where nothing is known.
+    /// Expected time of all runs of the cell in microseconds; `None` if no earlier run is known.
     fn expected_us(&self) -> Option<u64> {
         self.each.us().map(|us| us.saturating_mul(self.launches))
     }
 }
 
-/// What the plan says in all.
+/// A campaign's plan, as it is printed.
 #[derive(Debug, Clone)]
 pub struct Brief {
     pub campaign: String,
@@ -33,47 +34,47 @@ pub struct Brief {
     pub sides: Vec<String>,
     pub hardware: String,
     pub target: String,
-    /// Each rank takes a GPU.
+    /// True when a server takes one GPU per tensor-parallel rank; false on a CPU.
     pub on_gpu: bool,
     pub cells: Vec<CellBrief>,
-    /// Pairs that confirm what the first ones find; none where nothing is to be confirmed.
+    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
     pub confirm_pairs: Option<u32>,
-    /// Id of an input, and whether it is at hand.
+    /// Ids of models and datasets, each with true if it is in the cache already.
     pub inputs: Vec<(String, bool)>,
-    /// What a reader of the figures should know of the engines.
+    /// Known peculiarities of the measured engines that a reader of the figures should know.
     pub quirks: Vec<String>,
-    /// Where the records will lie, and whether they are committed.
+    /// Path of the future records, and the note that they are or are not committed.
     pub records: String,
 }
 
 impl Brief {
-    /// Expected time of all runs whose time is known.
+    /// Expected time of all runs in microseconds, as far as it is known.
     #[must_use]
     pub fn expected_us(&self) -> u64 {
         self.cells.iter().filter_map(CellBrief::expected_us).sum()
     }
 
-    /// GPU-hours of all runs whose time is known.
+    /// Expected GPU-hours of all runs, as far as their time is known.
     #[must_use]
     pub fn gpu_hours(&self) -> f64 {
         let of = |cell: &CellBrief| Some(gpu_hours(cell.expected_us()?, self.gpus(cell.tp)));
         self.cells.iter().filter_map(of).sum()
     }
 
-    /// GPUs that a launch takes.
+    /// GPUs that a server of `tp` ranks takes; 0 on a CPU.
     #[must_use]
     pub fn gpus(&self, tp: u32) -> u32 {
         if self.on_gpu { tp } else { 0 }
     }
 
-    /// Launches of which nobody knows how long they take.
+    /// Number of runs whose duration is unknown.
     #[must_use]
     pub fn unknown(&self) -> u64 {
         let unknown = self.cells.iter().filter(|cell| cell.each == Estimate::Unknown);
         unknown.map(|cell| cell.launches).sum()
     }
 
-    /// The plan as text.
+    /// Renders the plan as text for the terminal.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = format!("Plan of campaign {}\n", self.campaign);
@@ -111,7 +112,7 @@ impl Brief {
         text
     }
 
-    /// `20, about 12 min and 0.4 GPU-hours beside builds and downloads, ...`.
+    /// Summarizes all runs: `20, about 12 min and 0.4 GPU-hours beside builds and downloads, ...`.
     fn total(&self) -> String {
         let runs: u64 = self.cells.iter().map(|cell| cell.launches).sum();
         let unknown = self.unknown();
@@ -145,7 +146,7 @@ impl Brief {
     }
 }
 
-/// What an estimate rests on.
+/// Says what an estimate is based on, such as `median of 3 earlier runs`.
 #[must_use]
 pub fn basis(each: Estimate) -> String {
     match each {
@@ -161,7 +162,7 @@ pub fn basis(each: Estimate) -> String {
     }
 }
 
-/// Hours that so many GPUs are taken for.
+/// Converts a time in microseconds on `gpus` GPUs to GPU-hours.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a campaign are far below 2^53")]
 pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
