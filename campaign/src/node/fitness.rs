@@ -1,5 +1,5 @@
-//! Whether a node is fit to measure a job: a look at it before the first launch costs a second, and
-//! saves hours whose figures nobody could use.
+//! Check of a node before its first run: inputs, disk space, tools, hardware and idle GPUs. It
+//! takes a second and saves hours of unusable measurements.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,11 @@ use crate::process::{self, ProcessError};
 use crate::tools::BENCH;
 use crate::world::World;
 
-/// What logs, measurements and records of a job may take.
+/// Free disk space that the logs, measurements and records of a job need, in bytes.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
-/// The files that a cell's launches read, as they are now: path and size. A folder has the size 0.
+/// Lists the files that a cell's runs read, each with its current size in bytes; a folder has size
+/// 0.
 #[must_use]
 pub fn inputs(cell: &ReadyCell, sides: &[JobSide]) -> Vec<(PathBuf, u64)> {
     let mut paths = vec![&cell.scenario.path, &cell.model.path, &cell.tokenizer];
@@ -39,7 +40,7 @@ fn size(path: &Path) -> Option<u64> {
     Some(if meta.is_file() { meta.len() } else { 0 })
 }
 
-/// What keeps this node from measuring the job; none where nothing does.
+/// Returns the reason why this node cannot measure the job; `None` if it can.
 ///
 /// # Errors
 /// Interrupted.
@@ -89,13 +90,14 @@ pub fn unfit(
     let errors = match hardware::ask_driver(&world.programs, gpu::ECC_ERRORS, &world.interrupt) {
         Ok(text) => gpu::count_errors(&text),
         Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-        // An older driver that does not tell.
+        // An older driver may not support the query.
         Err(_) => None,
     };
     Ok(unfit_gpus(job.gpus(), machine, errors))
 }
 
-/// The same of the GPUs: enough of them, nobody else's, whole, and without lost bits.
+/// Returns the reason why the node's GPUs cannot be measured: too few, in use by others, divided by
+/// MIG, or with uncorrected memory errors.
 fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<String> {
     let found = machine.gpus.len();
     if found < wanted as usize {

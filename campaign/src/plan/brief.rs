@@ -30,7 +30,7 @@ impl CellBrief {
 #[derive(Debug, Clone)]
 pub struct Brief {
     pub campaign: String,
-    /// Baseline first.
+    /// Titles of the variants, baseline first.
     pub sides: Vec<String>,
     pub hardware: String,
     pub target: String,

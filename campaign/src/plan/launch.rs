@@ -11,9 +11,10 @@ use crate::build::container::Container;
 /// Command line of a server, in the form that is executed and in the form that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
-    /// Program and arguments.
+    /// Program and arguments to execute.
     pub argv: Vec<String>,
-    /// With `{model}` and `{port}` in place of what they were.
+    /// Command line for the record: the placeholders `{model}` and `{port}` stand for the values,
+    /// which differ from run to run.
     pub recorded: Vec<String>,
 }
 
