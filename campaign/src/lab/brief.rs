@@ -1,4 +1,5 @@
-//! The plan of a lab as it is printed before anything is built or fetched.
+//! The plan of a lab as printed text: engines, profiles, axes, budget. It is printed before
+//! anything is built or downloaded.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::plan::brief::basis;
 use crate::plan::decide::Decided;
 use crate::plan::estimate::{Estimate, tokens_per_s_assumed};
 
-/// The plan as text.
+/// Renders the plan as text for the terminal.
 #[must_use]
 pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
     let (file, brief) = (&lab.asked.file, &decided.brief);
@@ -62,7 +63,7 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
     text
 }
 
-/// Rounds, launches and time.
+/// Adds the lines about rounds, runs and time.
 fn spending(lab: &ReadyLab, budget: LabBudget, mut line: impl FnMut(&str, &str)) {
     let outline = &lab.outline;
     let (least, most) = (outline.rounds_least, outline.rounds_most);

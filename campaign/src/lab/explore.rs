@@ -1,5 +1,6 @@
-//! The rounds of a lab, one after the other, until the registry asks for none: blocks are launched
-//! in turns, and a candidate whose server fails is not launched again in its round.
+//! Rounds of a lab: runs one round after the other until the registry requests none. The order of
+//! candidates rotates from block to block, and a candidate whose server fails is not started again
+//! in that round.
 
 use std::collections::BTreeSet;
 
@@ -21,19 +22,19 @@ use crate::release_bench::registry;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// A lab that is carried out.
+/// A lab in progress.
 pub struct Explore<'a> {
     world: &'a World,
     executor: &'a dyn Executor,
     journal: &'a mut Journal,
-    /// For runs that are yet to be planned.
+    /// Generator of ids for runs that are yet to be planned.
     ids: Ids,
 }
 
-/// What the journal of a campaign begins with.
+/// Returns the campaign from the first line of its journal.
 ///
 /// # Panics
-/// Nothing of the campaign was written down yet.
+/// The campaign is not in the journal yet.
 #[must_use]
 pub fn ready(journal: &Journal) -> &Ready {
     journal.state.ready.as_ref().expect("a campaign is written down before it is carried out")
@@ -54,12 +55,12 @@ impl<'a> Explore<'a> {
         Self { world, executor, journal, ids }
     }
 
-    /// Launches round after round until something can be concluded.
+    /// Runs round after round until the registry can conclude.
     ///
     /// # Errors
-    /// Interrupted, or a job cannot be carried out, or the registry's tool fails.
+    /// Interrupted, a job cannot be carried out, or the registry's tool fails.
     pub fn carry_out(&mut self) -> Result<(), Stop> {
-        // What a process before this one has planned.
+        // First the jobs that an earlier process has planned, after a resume.
         self.drive()?;
         while let Some(round) = self.next()? {
             if let Some(runs_max) = lowered(lab(ready(self.journal)), &self.journal.state, &round) {
@@ -89,7 +90,7 @@ impl<'a> Explore<'a> {
         Drive::new(self.world, self.executor, &ready, self.journal).carry_out(None)
     }
 
-    /// The round that is launched next; none where something can be concluded.
+    /// Asks the registry for the next round; `None` when it can conclude.
     fn next(&self) -> Result<Option<Round>, Stop> {
         let ready = ready(self.journal);
         let registry = registry(self.world, &ready.registry);
@@ -121,8 +122,8 @@ impl<'a> Explore<'a> {
         self.world.console.step(self.world.clock.elapsed(), &heading);
     }
 
-    /// Plans the next block of a round, or all of them where blocks need not wait for each other.
-    /// False where none is left.
+    /// Plans the next block of a round, or all of them on an executor that runs jobs in parallel.
+    /// Returns false if no block is left.
     fn plan(&mut self, round: &Round) -> Result<bool, Stop> {
         let profiles = self.profiles();
         let planned: BTreeSet<u32> = self.slots_planned().map(|slot| slot.block).collect();
@@ -145,7 +146,7 @@ impl<'a> Explore<'a> {
         Ok(true)
     }
 
-    /// One launch of each candidate that has not failed, each time in another order.
+    /// Plans one run of each candidate that has not failed; the order rotates from block to block.
     fn block(
         &mut self,
         round: &Round,
@@ -178,7 +179,7 @@ impl<'a> Explore<'a> {
         Ok(slots)
     }
 
-    /// The side that a candidate is; one that was not launched yet is written down.
+    /// Returns the index of a candidate's variant; a new variant is added through the journal.
     fn side(&mut self, candidate: &Candidate) -> Result<usize, Stop> {
         let known = ready(self.journal);
         let of = candidate.engine;
@@ -196,7 +197,7 @@ impl<'a> Explore<'a> {
         u32::try_from(profiles).unwrap_or(u32::MAX)
     }
 
-    /// Launches of a side in a cell that were planned, each once.
+    /// Number of planned runs of a variant in a cell; a retried run counts once.
     fn launches(&self, side: usize, cell: usize) -> u32 {
         let slots = self.slots_planned().filter(|slot| (slot.side, slot.cell) == (side, cell));
         let blocks: BTreeSet<u32> = slots.map(|slot| slot.block).collect();
@@ -207,7 +208,8 @@ impl<'a> Explore<'a> {
         self.journal.state.jobs.iter().flat_map(|job| &job.planned.slots)
     }
 
-    /// Sides of which a server has failed in this round: nothing that it would do after that counts.
+    /// Indices of variants whose server has failed in this round; further runs of them would not
+    /// count.
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
         let sides = &ready(self.journal).plan.sides;
