@@ -1,4 +1,4 @@
-//! `gpu-validation run`: carries out the stages of a box that have not been carried out yet. Needs
+//! The command `gpu-validation run`: runs the stages of a bundle that have not run yet. It needs
 //! neither network nor compiler nor git.
 
 use std::fs;
@@ -23,17 +23,17 @@ use campaign::process::{self, describe};
 use campaign::stop::Stop;
 use campaign::world::World;
 
-/// `machine.json`: the machine that results are from.
+/// Content of `machine.json`: facts about the machine on which the results were measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineFile {
     pub hardware: HardwareFacts,
     pub absent: Absent,
 }
 
-/// Runs the box around this program.
+/// Runs the bundle that contains this program.
 ///
 /// # Errors
-/// The machine is not the one that the proof is for, or a stage cannot be carried out at all.
+/// The machine does not match the GPU validation, or a stage cannot be attempted.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let places = BoxPlaces::new(world.places.root());
     let described = read_box(&places.description())?;
@@ -94,7 +94,7 @@ fn carry_out(prover: &Prover<'_>, stage: &schema::proof::Stage) -> Result<StageR
     })
 }
 
-/// `done`, or what became of it.
+/// Describes a report in a line: `done`, or the outcome and its reason.
 pub fn line(report: &StageReport) -> String {
     let outcome = match report.outcome {
         Outcome::Done => "done",
@@ -116,7 +116,8 @@ fn refuse_unknown(described: &ProofBox, only: &[String]) -> Result<(), Stop> {
     }
 }
 
-/// The machine's facts: those of the results so far, where there are any.
+/// Detects the machine, and checks that it matches the bundle and earlier results in the same
+/// folder.
 fn machine(
     world: &World,
     described: &ProofBox,
@@ -152,7 +153,8 @@ fn machine(
     Ok((file.hardware, file.absent))
 }
 
-/// Everything so far in one file, renewed after every stage: the machine may be taken away.
+/// Writes all results into the archive. It is renewed after every stage, because the machine may be
+/// taken away at any time.
 fn archive(world: &World, results: &ResultPlaces) -> Result<(), Stop> {
     let mut tar = Command::new(&world.programs.tar);
     tar.arg("-czf").arg(results.archive()).arg("-C").arg(results.dir()).arg(".");

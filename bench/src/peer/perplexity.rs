@@ -1,21 +1,22 @@
-//! How well both sides predict a text: by which text, and how much worse Redline may be. Pure.
+//! Perplexity check of the comparison: the text, and how much worse Redline's perplexity may be.
+//! Pure.
 
 use serde::Serialize;
 
 use crate::peer::figure::Figure;
 use crate::peer::table::Row;
 
-/// The text: a file of `suite/datasets/`.
+/// Dataset with the text, a file of `suite/datasets/`.
 pub const TEXT: &str = "alice29";
-/// Most that Redline may have of the peer's perplexity.
+/// Largest allowed ratio of Redline's perplexity to the other engine's.
 const OF_PEER: f64 = 1.005;
-/// Most that it may have of its own in f32.
+/// Largest allowed ratio of Redline's perplexity to its own in f32.
 const OF_F32: f64 = 1.01;
 
-/// Redline's perplexity over another, and how large that may be.
+/// Ratio of Redline's perplexity to another one, and its limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// Whose the other is.
+    /// Owner of the other perplexity, for the message.
     pub of: String,
     pub ratio: f64,
     pub at_most: f64,
@@ -27,7 +28,7 @@ impl Limit {
         Self { of, ratio, at_most, holds: ratio <= at_most }
     }
 
-    /// As a line for a person.
+    /// Formats the limit as a line for people.
     #[must_use]
     pub fn line(&self) -> String {
         let Self { of, ratio, at_most, holds } = self;
@@ -36,7 +37,7 @@ impl Limit {
     }
 }
 
-/// Both limits, where perplexity was measured.
+/// Checks both limits; empty if perplexity was not measured.
 #[must_use]
 pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
     let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);

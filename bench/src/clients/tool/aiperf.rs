@@ -1,4 +1,5 @@
-//! AIPerf, in a virtual environment of the cache.
+//! The client AIPerf, installed in a virtual environment of the cache: its command line and result
+//! file.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -44,7 +45,8 @@ pub(super) fn read(desk: &Desk<'_>) -> Result<Reported, String> {
         let pointers = ["avg", "std", "p99"].map(|figure| format!("/{name}/{figure}"));
         spread(&document, pointers.each_ref().map(String::as_str), 1000.0)
     };
-    // Its `inter_token_latency` is one mean a request; this has every gap.
+    // AIPerf's `inter_token_latency` is one mean per request; `inter_chunk_latency` contains every
+    // gap.
     let (ttft, gaps) = (ms("time_to_first_token"), ms("inter_chunk_latency"));
     Ok(Reported { ttft, gaps, ..Reported::default() })
 }
