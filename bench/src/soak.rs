@@ -97,9 +97,9 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let grown = grown(&held);
     let count = held.len();
     world.console.answer(&match grown.is_empty() {
-        true => format!("{count} loads, and it holds no more than after a quarter of them"),
+        true => format!("{count} loads: nothing grew after the first quarter of them"),
         false => {
-            format!("{count} loads, and after a quarter of them it grew: {}", grown.join("; "))
+            format!("{count} loads: after the first quarter of them it grew: {}", grown.join("; "))
         }
     });
     Ok(if grown.is_empty() { Exit::Well } else { Exit::Worse })

@@ -109,7 +109,7 @@ fn cache_dir() -> Result<PathBuf, Stop> {
     }
     let strategy = etcetera::choose_base_strategy().map_err(|error| {
         Stop::environment(format!("no cache folder: {error}"))
-            .with_hint("set REDLINE_CACHE to a folder for models and data sets")
+            .with_hint("set REDLINE_CACHE to a folder for models and datasets")
     })?;
     Ok(strategy.cache_dir().join("redline"))
 }

@@ -28,11 +28,11 @@ pub enum ProcessError {
     Interrupted,
     #[error("cannot start `{program}`")]
     Start { program: String, source: io::Error },
-    #[error("lost sight of `{program}`")]
+    #[error("lost track of `{program}`")]
     Wait { program: String, source: io::Error },
     #[error("`{program}` ended with {}{}", describe(*.status), after_colon(.stderr))]
     Failed { program: String, status: ExitStatus, stderr: String },
-    #[error("the system does not tell what children cost")]
+    #[error("the system does not report the processor time of children")]
     Untold,
 }
 

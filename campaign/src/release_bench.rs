@@ -103,7 +103,7 @@ fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result
         expected.push_str(&format!(", {:.1} GPU-hours", brief.gpu_hours()));
     }
     if unknown > 0 {
-        expected.push_str(&format!(", and what {unknown} launches take, which is unknown"));
+        expected.push_str(&format!(", and {unknown} runs of unknown duration"));
     }
     consent(&expected, "fewer `--scenario` and `--repeats`", interrupt)
 }
@@ -116,7 +116,7 @@ fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result
 pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(), Stop> {
     if !stdin().is_terminal() {
         return Err(Stop::wrong_use(format!("this would take {expected}"))
-            .with_hint(format!("say `--yes` to start it, or {fewer}")));
+            .with_hint(format!("use `--yes` to start it, or {fewer}")));
     }
     eprint!("This will take {expected}. Start? [y/N] ");
     match read_answer(interrupt)?.trim() {
@@ -186,7 +186,7 @@ fn carry_out(
     {
         let stage = Some(Stage::Confirm);
         if !journal.state.stages.contains(&stage) {
-            world.console.step(world.clock.elapsed(), "Look for what differs");
+            world.console.step(world.clock.elapsed(), "Select cells to confirm");
             let compared = registry.compare(baseline, candidate, &overlay)?;
             let slots = confirm::slots(&ready.plan, &compared, pairs, &mut ids);
             let jobs = jobs_of(&ready.plan.campaign, &slots);

@@ -53,7 +53,7 @@ pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let line = command_line(&wanted.engine.file, filling)?;
     world.console.step(world.clock.elapsed(), &format!("Serve {}", flags.model));
     let Some((program, args)) = line.argv.split_first() else {
-        return Err(Stop::wrong_use("the engine's file names no program to launch"));
+        return Err(Stop::wrong_use("the engine's file names no program to start"));
     };
     // `exec` makes the server this process, so that signals and the exit code are its own.
     let source = Command::new(program).args(args).exec();

@@ -16,7 +16,7 @@ pub enum ToolError {
     /// The program failed and has printed the cause on standard error.
     #[error("`{name} {verb}` ended with {}", describe(*.status))]
     Ended { name: &'static str, verb: &'static str, status: std::process::ExitStatus },
-    #[error("`{name} {verb}` answered something that cannot be read: {detail}")]
+    #[error("`{name} {verb}` printed something that cannot be parsed: {detail}")]
     Answer { name: &'static str, verb: &'static str, detail: String },
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Row {
     /// Highest throughput of the client, without gaps between tokens.
     Saturated,
+    /// 100 streams of 100 events per second.
     Paced,
     /// 1,000 requests at once.
     Starts,

@@ -42,7 +42,7 @@ const COMMAND: &str = "cargo xtask client-bench --document";
 pub enum ClientsError {
     #[error("{tool}: {what}: {said}")]
     Tool { tool: &'static str, what: String, said: String },
-    #[error("{tool} is not there")]
+    #[error("{tool} is not installed")]
     NotHad { tool: &'static str },
     #[error("`sglang-bench` is built for Python {wanted}, and this is {found}")]
     Python { found: String, wanted: &'static str },

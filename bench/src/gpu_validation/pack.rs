@@ -65,7 +65,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     files::write_whole(&places.description(), text.as_bytes())?;
     put_script(&places)?;
     world.console.answer(&format!(
-        "box      {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
+        "bundle   {}, {} stages\nrun      {} --out DIR, on the machine to validate\n\
          collect  cargo xtask gpu-validation collect DIR",
         world.places.shown(&dir),
         described.stages.len(),
@@ -163,7 +163,9 @@ fn tests_of_engine(message: &Value) -> Option<PathBuf> {
 /// missing.
 fn put_fixtures(world: &World, places: &BoxPlaces) -> Result<(), Stop> {
     let Some(fixtures) = std::env::var_os(FIXTURES).map(PathBuf::from) else {
-        world.console.note(&format!("{FIXTURES} is not set: the tests will have no references"));
+        world
+            .console
+            .note(&format!("{FIXTURES} is not set: the engine's tests run without references"));
         return Ok(());
     };
     copy_tree(&fixtures.join(CONFORMANCE), &places.fixtures().join(CONFORMANCE))?;

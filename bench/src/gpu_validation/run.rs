@@ -128,7 +128,7 @@ fn machine(
     if on_gpu && !target::fits(&described.matches, &seen.gpus) {
         let wanted = described.matches.device_name.join(" or ");
         return Err(Stop::environment(format!(
-            "proof `{}` needs a GPU named like {wanted}, and this machine has {}",
+            "GPU validation `{}` needs a GPU named like {wanted}, and this machine has {}",
             described.proof,
             seen.gpus.first().map_or("none".to_owned(), |gpu| format!("`{}`", gpu.name)),
         ))

@@ -32,8 +32,8 @@ impl Limit {
     #[must_use]
     pub fn line(&self) -> String {
         let Self { of, ratio, at_most, holds } = self;
-        let verdict = if *holds { "holds" } else { "DOES NOT HOLD" };
-        format!("perplexity is {ratio:.4} of {of}, at most {at_most}: {verdict}")
+        let verdict = if *holds { "passes" } else { "FAILS" };
+        format!("perplexity is {ratio:.4} times {of}, at most {at_most}: {verdict}")
     }
 }
 
@@ -69,11 +69,11 @@ mod tests {
 
     #[test]
     fn each_limit_is_judged_by_itself() {
-        let of_peer = "perplexity is 1.0060 of that of llama.cpp, at most 1.005: DOES NOT HOLD";
-        let of_f32 = "perplexity is 1.0080 of redline's in f32, at most 1.01: holds";
+        let of_peer = "perplexity is 1.0060 times that of llama.cpp, at most 1.005: FAILS";
+        let of_f32 = "perplexity is 1.0080 times redline's in f32, at most 1.01: passes";
         assert_eq!(lines(10.08, 10.0, 10.02), [of_peer, of_f32]);
-        let of_peer = "perplexity is 1.0000 of that of llama.cpp, at most 1.005: holds";
-        let of_f32 = "perplexity is 1.0200 of redline's in f32, at most 1.01: DOES NOT HOLD";
+        let of_peer = "perplexity is 1.0000 times that of llama.cpp, at most 1.005: passes";
+        let of_f32 = "perplexity is 1.0200 times redline's in f32, at most 1.01: FAILS";
         assert_eq!(lines(10.2, 10.0, 10.2), [of_peer, of_f32]);
     }
 

@@ -49,7 +49,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
         site: scratch.path().join("site"),
     };
     let step = |text: &str| world.console.step(world.clock.elapsed(), text);
-    step(&format!("Make up {records} and {site_records} records"));
+    step(&format!("Generate {records} and {site_records} records"));
     fabricate::repository(world, &desk.registry, records)?;
     fabricate::repository(world, &desk.site_registry, site_records)?;
     let mut times: BTreeMap<Work, Vec<Took>> = BTreeMap::new();

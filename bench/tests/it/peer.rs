@@ -204,8 +204,8 @@ fn perplexity_is_judged_and_can_be_left_out() {
         &[
             "Run 2 of 2: tiny, perplexity",
             "perplexity                                  20.08      20.00",
-            "perplexity is 1.0040 of that of tiny, at most 1.005: holds",
-            "perplexity is 1.0568 of redline's in f32, at most 1.01: DOES NOT HOLD",
+            "perplexity is 1.0040 times that of tiny, at most 1.005: passes",
+            "perplexity is 1.0568 times redline's in f32, at most 1.01: FAILS",
         ],
     );
     let more = ["--figure", "prefill", "--skip", "perplexity"];

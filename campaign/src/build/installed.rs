@@ -20,7 +20,7 @@ const SCRIPT: &str = include_str!("installed.py");
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstalledError {
-    #[error("{} cannot be looked for: {said}", .names.join(" or "))]
+    #[error("cannot tell if {} is installed: {said}", .names.join(" or "))]
     Unasked { names: Vec<String>, said: String },
     #[error("{} is not installed {place}", .names.join(" or "))]
     Missing { names: Vec<String>, place: String },

@@ -30,7 +30,7 @@ const FLAG_VARIABLES: &[&str] =
 
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    #[error("`cargo build` of {release} ended with {status}; what it said stands above")]
+    #[error("`cargo build` of {release} ended with {status}; its output is above")]
     Cargo { release: String, status: String },
     #[error(transparent)]
     Process(#[from] ProcessError),

@@ -272,7 +272,7 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<BuiltSide, Stop> {
     let (tree, version, commit, dirty) = match &wanted.origin {
         Origin::Running(probe) => return Ok(already_running(wanted, probe)),
         Origin::Installed { version, container } => {
-            let title = format!("Look for {} {release}", wanted.side.engine);
+            let title = format!("Find {} {release}", wanted.side.engine);
             world.console.step(world.clock.elapsed(), &title);
             return installed::find(world, wanted, version, *container);
         }

@@ -29,7 +29,7 @@ const PROGRAMS: &str = "bin";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PeerBuildError {
-    #[error("`{program}` ended with {status} while it built {sdist}; what it said stands above")]
+    #[error("`{program}` ended with {status} while it built {sdist}; its output is above")]
     Ended { program: String, status: String, sdist: String },
     #[error("the build of {sdist} left no `{program}`")]
     NoProgram { program: String, sdist: String },

@@ -45,7 +45,7 @@ pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<Stri
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
         if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
             let path = places.dir().join(&lost.path);
-            let what = "the job's steps know nothing of it".to_owned();
+            let what = "the job's step log does not list it".to_owned();
             return Err(CollectError::Other { path, what }.into());
         }
     }
@@ -90,17 +90,17 @@ pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
             Stop::from(CollectError::Unsound { dir, run, what })
         };
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
-        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is not there".to_owned()))?;
+        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing".to_owned()))?;
         let record = read_record(path)?;
         let place = schema::path::of_run(&record).map_err(RecordError::from)?;
         if overlay.join(&place) != **path {
-            return Err(unsound(format!("its place is `{place}`")));
+            return Err(unsound(format!("its path must be `{place}`")));
         }
         if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
-            return Err(unsound("its hash is of another content".to_owned()));
+            return Err(unsound("its hash does not match its content".to_owned()));
         }
         if audit::judge_at(&record, record.checks_rev) != record.checks {
-            return Err(unsound("its findings are not those of its figures".to_owned()));
+            return Err(unsound("its findings differ from those of the rules".to_owned()));
         }
     }
     Ok(())
@@ -121,7 +121,7 @@ pub fn records(overlay: &Path) -> Result<Vec<RunRecord>, Stop> {
 fn read_record(path: &Path) -> Result<RunRecord, Stop> {
     let text = fs::read_to_string(path).map_err(FileError::at("read", path))?;
     serde_json::from_str(&text)
-        .map_err(|error| Stop::wrong_use(format!("`{}` is no record: {error}", path.display())))
+        .map_err(|error| Stop::wrong_use(format!("`{}` is not a record: {error}", path.display())))
 }
 
 /// Lists every file below a folder, sorted by path; empty if the folder does not exist.

@@ -258,9 +258,7 @@ impl<'a> Drive<'a> {
             let told = done.as_ref().map(|done| &done.end);
             match ending::next(end, told, job.planned.lost, self.executor.is_here()) {
                 Next::Again { said } => {
-                    self.world
-                        .console
-                        .note(&format!("{said}; what is left of the job is tried again"));
+                    self.world.console.note(&format!("{said}; the rest of the job is retried"));
                     self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
                 }
                 Next::Failed { class, said } => {
@@ -335,7 +333,7 @@ impl<'a> Drive<'a> {
         if !self.executor.is_here() {
             if !left.is_empty() {
                 let (count, name) = (left.len(), self.executor.name());
-                self.world.console.note(&format!("{count} jobs go on at {name}"));
+                self.world.console.note(&format!("{count} jobs continue at {name}"));
             }
             return;
         }

@@ -34,7 +34,7 @@ pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> N
     let infrastructure = |said: String| again(FailureClass::Infrastructure, said);
     if let Some(told) = told {
         let stop = told.stop().unwrap_or_else(|| {
-            Stop::wrong_use("the node says that all is done, and some records are not there")
+            Stop::wrong_use("the node reports success, but some records are missing")
         });
         return match told {
             NodeEnd::Unfit { said } | NodeEnd::Broke { said, .. } if !is_here => {
@@ -44,7 +44,7 @@ pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> N
         };
     }
     match end {
-        JobEnd::Well => infrastructure("the job ended and left nothing that says how".to_owned()),
+        JobEnd::Well => infrastructure("the job ended without a final report".to_owned()),
         JobEnd::Failed { said } => infrastructure(format!("the job ended: {said}")),
         JobEnd::LostNode { said } => infrastructure(format!("the node was lost: {said}")),
         JobEnd::Preempted => {
@@ -53,11 +53,11 @@ pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> N
         }
         JobEnd::TimedOut => Next::Failed {
             class: FailureClass::Timeout,
-            said: "the job did not end within the time that it was given".to_owned(),
+            said: "the job exceeded its time limit".to_owned(),
         },
         JobEnd::OutOfMemory => Next::Failed {
             class: FailureClass::Oom,
-            said: "the job took more memory than it was given".to_owned(),
+            said: "the job exceeded its memory limit".to_owned(),
         },
         JobEnd::Cancelled => Next::Stop(Stop::environment("a job was cancelled")),
         JobEnd::Impossible { said } => {

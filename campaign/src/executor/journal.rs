@@ -244,7 +244,9 @@ impl Journal {
         let written =
             crate::executor::collect::files_below(&self.places.overlay().join("runs")).len();
         let mut left = match (&self.state.committed, written) {
-            (Some(_), _) => "the records are committed; what came after is not done".to_owned(),
+            (Some(_), _) => {
+                "the records are committed; the steps after that are not done".to_owned()
+            }
             (None, 0) => "nothing was recorded".to_owned(),
             (None, count) => {
                 let records = if count == 1 { "record lies" } else { "records lie" };
@@ -252,7 +254,7 @@ impl Journal {
             }
         };
         if self.state.ready.is_some() {
-            left.push_str("; `--resume` goes on with it");
+            left.push_str("; `--resume` continues it");
         }
         if interrupt.raised() {
             Stop::environment("interrupted").with_hint(left)

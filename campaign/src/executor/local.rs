@@ -97,7 +97,7 @@ impl Executor for Local {
                 let (key, pid) = (job.file_name(), process.pid);
                 let message = format!("job `{}` still runs (process {pid})", key.display());
                 return Err(Stop::environment(message).with_hint(format!(
-                    "`--resume` goes on with its campaign; `kill {pid}` ends it"
+                    "`--resume` continues its campaign; `kill {pid}` ends it"
                 )));
             }
         }

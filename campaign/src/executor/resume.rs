@@ -43,9 +43,9 @@ pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<Str
 /// The journal cannot be read, or another process writes it.
 pub fn reopen(world: &World, campaign: &str, title: &str) -> Result<Journal, Stop> {
     let (journal, torn) = Journal::open(world.places.campaign(campaign))?;
-    world.console.step(world.clock.elapsed(), &format!("Go on with {title}"));
+    world.console.step(world.clock.elapsed(), &format!("Resume {title}"));
     if torn {
-        world.console.note("the last line of its journal was cut short, and is dropped");
+        world.console.note("the last line of its journal was incomplete and is dropped");
     }
     Ok(journal)
 }
@@ -54,8 +54,8 @@ pub fn reopen(world: &World, campaign: &str, title: &str) -> Result<Journal, Sto
 #[must_use]
 pub fn nothing(flags: &ReleaseBench) -> Stop {
     let of = flags.release.as_ref().map(|release| format!(" of `{release}`")).unwrap_or_default();
-    Stop::wrong_use(format!("no campaign{of} was begun by this command and is not finished"))
-        .with_hint("leave `--resume` out to begin one")
+    Stop::wrong_use(format!("no unfinished campaign{of} was started by this command"))
+        .with_hint("leave `--resume` out to start one")
 }
 
 /// True when a command with `--resume` means this campaign: it names only the campaign's release,

@@ -118,7 +118,7 @@ fn model_bench(
         Err(stop) if flags.model.is_some() => Err(stop),
         Err(stop) => {
             world.interrupt.check()?;
-            world.console.note(&format!("no model beside the machine's limits: {stop}"));
+            world.console.note(&format!("no model benchmark: {stop}"));
             Ok(None)
         }
     }
@@ -135,7 +135,10 @@ fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), S
         }
         _ => world.places.root().to_owned(),
     };
-    world.console.step(world.clock.elapsed(), &format!("Bench the ops of {}", wanted.side.release));
+    world.console.step(
+        world.clock.elapsed(),
+        &format!("Run the kernel benchmarks of {}", wanted.side.release),
+    );
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
         .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])

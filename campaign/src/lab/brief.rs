@@ -41,7 +41,7 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
             known => basis(known),
         };
         let (scenario, engine) = (&cell.scenario, &cell.engine);
-        line(key, &format!("{scenario:<28} {engine}: {each} a launch ({basis})"));
+        line(key, &format!("{scenario:<28} {engine}: {each} per run ({basis})"));
     }
     line("objective", &objective(lab));
     for (index, axis) in file.axes.iter().enumerate() {
@@ -52,7 +52,7 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
     }
     line("combined", combined(file.combine));
     for (index, (id, had)) in brief.inputs.iter().enumerate() {
-        let state = if *had { "at hand" } else { "to be fetched" };
+        let state = if *had { "available" } else { "to be downloaded" };
         line(if index == 0 { "inputs" } else { "" }, &format!("{id}, {state}"));
     }
     for (index, quirk) in brief.quirks.iter().enumerate() {
@@ -75,16 +75,16 @@ fn spending(lab: &ReadyLab, budget: LabBudget, mut line: impl FnMut(&str, &str))
         time(runs_least),
         time(runs_most)
     );
-    line("launches", &format!("{launches}, beside builds and downloads"));
-    let hours = budget.hours.map(|hours| format!("{hours} h of launches"));
-    let runs = budget.runs.map(|runs| format!("{runs} launches"));
+    line("runs", &format!("{launches}, beside builds and downloads"));
+    let hours = budget.hours.map(|hours| format!("{hours} h of runs"));
+    let runs = budget.runs.map(|runs| format!("{runs} runs"));
     let limits: Vec<String> = hours.into_iter().chain(runs).collect();
     let each = Duration::from_micros(lab.each_us).as_secs_f64();
     let of = match runs_most < outline.runs_most {
         true => format!("of {} that it might want, at {each:.0} s", outline.runs_most),
         false => format!("more than it can want, at {each:.0} s"),
     };
-    line("budget", &format!("{}: {} launches, {of}", limits.join(", "), lab.asked.runs_max));
+    line("budget", &format!("{}: {} runs, {of}", limits.join(", "), lab.asked.runs_max));
 }
 
 fn objective(lab: &ReadyLab) -> String {

@@ -66,9 +66,9 @@ pub fn refuse_small(
     let each = std::time::Duration::from_micros(each_us).as_secs_f64();
     let given = match limits.hours {
         Some(hours) if limits.runs.is_none_or(|runs| runs > runs_max) => {
-            format!("{hours} hours are {runs_max} launches of {each:.0} s, which conclude nothing")
+            format!("{hours} hours are {runs_max} runs of {each:.0} s, too few for a conclusion")
         }
-        _ => format!("a budget of {runs_max} launches concludes nothing"),
+        _ => format!("a budget of {runs_max} runs is too small for a conclusion"),
     };
     let hours = f64::from(enough) * each / 3600.0;
     let hint = format!(
@@ -151,10 +151,13 @@ mod tests {
             refused.map_err(|stop| stop.to_string()).err().unwrap_or_default()
         };
         let hours = refused(None, Some(0.5));
-        assert!(hours.contains("0.5 hours are 90 launches of 20 s, which conclude nothing: 100"));
+        assert!(hours.contains("0.5 hours are 90 runs of 20 s, too few for a conclusion: 100"));
         assert!(hours.contains("hint: allow `--max-runs 100` and `--max-hours 0.6`"), "{hours}");
         let runs = refused(Some(99), Some(4.0));
-        assert!(runs.contains("a budget of 99 launches concludes nothing: 100 judge"), "{runs}");
+        assert!(
+            runs.contains("a budget of 99 runs is too small for a conclusion: 100 judge"),
+            "{runs}"
+        );
         assert_eq!(refused(Some(100), Some(0.6)), "");
     }
 }

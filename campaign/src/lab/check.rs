@@ -62,7 +62,8 @@ fn check_flags(
         check_words(who, flags)?;
         let mut names = flags.iter().filter_map(|word| flag_name(word));
         if let Some(name) = names.find(|name| own.contains(name)) {
-            let message = format!("{who} says `{name}`, which each launch of `{engine}` says");
+            let message =
+                format!("{who} sets `{name}`, which the command line of `{engine}` sets already");
             return Err(Stop::wrong_use(message).with_hint("leave it out"));
         }
     }
@@ -90,11 +91,11 @@ fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
     }
     let mut seen = BTreeSet::new();
     if let Some(name) = flags.iter().filter_map(|word| flag_name(word)).find(|n| !seen.insert(*n)) {
-        return Err(Stop::wrong_use(format!("{who} says `{name}` twice")));
+        return Err(Stop::wrong_use(format!("{who} sets `{name}` twice")));
     }
     match contradiction(flags, flags) {
         Some((name, denied)) => {
-            Err(Stop::wrong_use(format!("{who} says both `{name}` and `{denied}`")))
+            Err(Stop::wrong_use(format!("{who} sets both `{name}` and `{denied}`")))
         }
         None => Ok(()),
     }
@@ -173,13 +174,13 @@ mod tests {
     #[test]
     fn flags_that_a_launch_would_not_take_are_refused() {
         for (axes, said) in [
-            (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` says `--port`, which each"),
-            (axis("a", "\"-m=x\""), "says `-m`, which each launch of `e` says"),
-            (axis("a", "\"--metrics\""), "says `--metrics`, which each"),
-            (axis("a", "\"--ctx\", \"9\""), "says `--ctx`, which each"),
+            (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` sets `--port`, which the"),
+            (axis("a", "\"-m=x\""), "sets `-m`, which the command line of `e` sets already"),
+            (axis("a", "\"--metrics\""), "sets `--metrics`, which the"),
+            (axis("a", "\"--ctx\", \"9\""), "sets `--ctx`, which the"),
             (axis("a", "\"x\", \"--y\""), "begins with `x`, which is no flag"),
-            (axis("a", "\"--x=1\", \"--x=2\""), "says `--x` twice"),
-            (axis("a", "\"--x\", \"--no-x\""), "says both `--x` and `--no-x`"),
+            (axis("a", "\"--x=1\", \"--x=2\""), "sets `--x` twice"),
+            (axis("a", "\"--x\", \"--no-x\""), "sets both `--x` and `--no-x`"),
             (
                 axis("a", "\"--x\"") + &axis("b", "\"--no-x\""),
                 "option `o` of axis `a` and option `o` of axis `b` contradict each other: `--x`",

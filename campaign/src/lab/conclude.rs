@@ -41,7 +41,7 @@ pub fn tell(
     let recommended = match answer.next {
         Next::Conclusion(found) => found.recommended,
         Next::Round(_) => {
-            world.console.note("the lab did not come to its end: nothing is recommended yet");
+            world.console.note("the lab is not finished: nothing is recommended yet");
             return Ok(Exit::Inconclusive);
         }
     };

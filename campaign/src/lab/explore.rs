@@ -64,7 +64,7 @@ impl<'a> Explore<'a> {
         self.drive()?;
         while let Some(round) = self.next()? {
             if let Some(runs_max) = lowered(lab(ready(self.journal)), &self.journal.state, &round) {
-                let note = format!("launches take longer than expected: {runs_max} may be made");
+                let note = format!("runs take longer than expected: at most {runs_max} are made");
                 self.world.console.note(&note);
                 self.journal.note(Line::Allowed { runs_max })?;
                 continue;
@@ -76,10 +76,9 @@ impl<'a> Explore<'a> {
             }
             if self.journal.state.jobs.len() == before {
                 let block = round.block;
-                let message =
-                    format!("the registry asks again for the launches from block {block}");
+                let message = format!("the registry requests the runs from block {block} again");
                 return Err(Stop::wrong_use(message)
-                    .with_hint("were records of this lab retracted? begin it anew"));
+                    .with_hint("if records of this lab were retracted, start it again"));
             }
         }
         Ok(())
@@ -110,10 +109,10 @@ impl<'a> Explore<'a> {
             LabStage::Engines => "Which engine",
             LabStage::Options => "Which options",
             LabStage::Combinations => "Which combinations",
-            LabStage::Confirm => "Confirm on fresh launches",
+            LabStage::Confirm => "Confirm on fresh servers",
         };
         let heading = format!(
-            "{title}: {} candidates, {launches} launches, {}; {} of at most {} are done",
+            "{title}: {} candidates, {launches} runs, {}; {} of at most {} are done",
             round.candidates.len(),
             about(each.saturating_mul(launches as u64)),
             round.runs,

@@ -79,8 +79,8 @@ fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let id = asked::id(&flags.name);
     let is_asked = |ready: &Ready| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
     let campaign = resume::latest(world, is_asked)?.ok_or_else(|| {
-        Stop::wrong_use(format!("no lab `{id}` was begun that is not finished"))
-            .with_hint("leave `--resume` out to begin one")
+        Stop::wrong_use(format!("lab `{id}` has no unfinished campaign"))
+            .with_hint("leave `--resume` out to start one")
     })?;
     let title = format!("lab {id}, campaign {campaign}");
     let mut journal = resume::reopen(world, &campaign, &title)?;

@@ -147,7 +147,7 @@ impl History {
                 let (rate, percent, count) = (of(&now), share * 100.0, self.probes.len());
                 let text = format!(
                     "this machine {figure} {rate:.1} {unit}, {percent:+.1} % from the median of \
-                     {count} earlier probes"
+                     {count} earlier calibrations"
                 );
                 said.push(Unlike { figure, text });
             }
@@ -202,7 +202,7 @@ mod tests {
         let unlike = history.unlike(probed(97.0, 10.0));
         let said: Vec<&str> = unlike.iter().map(|unlike| unlike.text.as_str()).collect();
         let expected = "this machine multiplies and adds at 97.0 GFLOP/s, -3.0 % from the median of \
-                        3 earlier probes";
+                        3 earlier calibrations";
         assert_eq!(said, [expected]);
         assert_eq!(history.unlike(probed(97.0, 11.0)).len(), 2);
     }

@@ -62,11 +62,11 @@ pub fn classify(
             (FailureClass::Hang, Phase::Load, what)
         }
         Happening::Unreadable(said) => {
-            let what = format!("what the server says of itself cannot be read: {said}");
+            let what = format!("the server's description of itself cannot be read: {said}");
             (FailureClass::BadOutput, Phase::Load, what)
         }
         Happening::OtherVersion { expected, found } => {
-            let what = format!("the server states version {found}, launched was {expected}");
+            let what = format!("the server reports version {found}, expected {expected}");
             (FailureClass::Infrastructure, Phase::Load, what)
         }
         Happening::Died(status) => {

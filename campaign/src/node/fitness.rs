@@ -65,7 +65,7 @@ pub fn unfit(
         let free = disk.blocks_available() * disk.fragment_size();
         if free < FREE_BYTES_MIN {
             let (free, wanted) = (free >> 20, FREE_BYTES_MIN >> 20);
-            let said = format!("{free} MiB are free where the job's folder lies, of {wanted} MiB");
+            let said = format!("{free} MiB of disk are free for the job, which needs {wanted} MiB");
             return Ok(Some(said));
         }
     }
@@ -81,7 +81,7 @@ pub fn unfit(
     {
         let found = machine.id(job.on_gpu);
         if found != *expected {
-            return Ok(Some(format!("this node is `{found}`, the campaign is of `{expected}`")));
+            return Ok(Some(format!("this node is `{found}`, the campaign measures `{expected}`")));
         }
     }
     if !job.on_gpu {

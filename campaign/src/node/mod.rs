@@ -50,7 +50,7 @@ const CLOCK_STEP_MS_MIN: u64 = 1000;
 /// reported to the controller in the job's final report.
 pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     if flags.when_told && !told() {
-        return Err(Stop::environment("whoever started this job went away"));
+        return Err(Stop::environment("the controller ended before it started this job"));
     }
     let places = JobPlaces::at(&flags.dir);
     let _lock = Lock::take(&places.lock(), world.pid).map_err(|error| match error {
@@ -237,8 +237,7 @@ impl Node<'_> {
         if used + next <= most {
             return Ok(());
         }
-        let message =
-            format!("{used:.1} GPU-hours are used, and the next launch may take {next:.1}");
+        let message = format!("{used:.1} GPU-hours are used, and the next run may take {next:.1}");
         Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
     }
 

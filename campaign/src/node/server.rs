@@ -200,7 +200,7 @@ impl Drop for Server {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("the engine's file names no program to launch")]
+    #[error("the engine's file names no program to start")]
     NoProgram,
     #[error(transparent)]
     Process(#[from] ProcessError),

@@ -96,7 +96,7 @@ impl Brief {
             line("", &self.cell_line(cell, several));
         }
         for (index, (id, had)) in self.inputs.iter().enumerate() {
-            let state = if *had { "at hand" } else { "to be fetched" };
+            let state = if *had { "available" } else { "to be downloaded" };
             line(if index == 0 { "inputs" } else { "" }, &format!("{id}, {state}"));
         }
         for (index, quirk) in self.quirks.iter().enumerate() {
@@ -132,8 +132,8 @@ impl Brief {
 
     fn cell_line(&self, cell: &CellBrief, several: bool) -> String {
         let launches = match cell.launches {
-            1 => "1 launch".to_owned(),
-            count => format!("{count} launches"),
+            1 => "1 run".to_owned(),
+            count => format!("{count} runs"),
         };
         let hours = match (self.on_gpu, cell.expected_us()) {
             (true, Some(us)) => format!(", {:.1} GPU-hours", gpu_hours(us, cell.tp)),
@@ -153,10 +153,10 @@ pub fn basis(each: Estimate) -> String {
         Estimate::Measured { runs: 1, .. } => "as an earlier run took".to_owned(),
         Estimate::Measured { runs, .. } => format!("median of {runs} earlier runs"),
         Estimate::Imported { runs: 1, .. } => {
-            "as published by others, launch not counted".to_owned()
+            "as published by others, server start not counted".to_owned()
         }
         Estimate::Imported { runs, .. } => {
-            format!("median of {runs} published by others, launch not counted")
+            format!("median of {runs} published by others, server start not counted")
         }
         Estimate::Unknown => "no earlier record".to_owned(),
     }
@@ -216,10 +216,10 @@ mod tests {
                          redline v0.9.2
               hardware   cpu-intel-xeon-f6m85s7-2c (target cpu)
               model      smollm2-135m-instruct-q4_1, 1 rank
-                         sharegpt-lite@1        10 launches, about 41 s each (median of 6 earlier runs)
-                         balanced-lite@1        10 launches, unknown each (no earlier record)
-              inputs     smollm2, at hand
-                         sharegpt-head, to be fetched
+                         sharegpt-lite@1        10 runs, about 41 s each (median of 6 earlier runs)
+                         balanced-lite@1        10 runs, unknown each (no earlier record)
+              inputs     smollm2, available
+                         sharegpt-head, to be downloaded
               runs       20, about 7 min beside builds and downloads, and 10 of them of unknown length
                          then 8 pairs of each cell that differs, at most about 11 min
               records    results/, committed on the branch that is checked out
@@ -237,7 +237,7 @@ mod tests {
         let on_gpu = Brief { on_gpu: true, confirm_pairs: None, ..brief(cells) };
         assert_eq!((on_gpu.gpu_hours(), on_gpu.unknown()), (24.0, 10));
         let text = on_gpu.render();
-        let line = "vllm: 3 launches, about 60 min each, 24.0 GPU-hours (as published by others";
+        let line = "vllm: 3 runs, about 60 min each, 24.0 GPU-hours (as published by others";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("13, about 3.0 h and 24.0 GPU-hours beside"), "{text}");
         assert_eq!(Brief { on_gpu: false, ..on_gpu }.gpu_hours(), 0.0);

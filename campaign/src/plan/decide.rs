@@ -53,7 +53,7 @@ pub struct Decided {
 /// A named file of the suite does not exist, a release cannot be resolved, or the machine does not
 /// match the target.
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
-    world.console.step(world.clock.elapsed(), "Resolve what is asked for");
+    world.console.step(world.clock.elapsed(), "Plan the campaign");
     let (path, file) = world.catalog.engine(&flags.engine)?;
     let engine = Engine { id: flags.engine.clone(), path, file };
     let wanted = wanted(world, flags, &engine)?;
@@ -167,7 +167,7 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
         if is_random && engine.file.launch.random_weights.is_empty() {
             let (engine, model) = (&engine.id, &cell.model);
             return Err(Stop::wrong_use(format!(
-                "`{model}` has random weights, and engine `{engine}` cannot make any up"
+                "`{model}` has random weights, which engine `{engine}` cannot generate"
             ))
             .with_hint(format!("`random_weights` in `suite/engines/{engine}.toml` says how")));
         }
@@ -335,8 +335,7 @@ pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
             .with_hint("give `--model ID`")
     })?;
     if world.catalog.model(model)?.config.is_some() {
-        let message =
-            format!("`{model}` has random weights: there is no file that both could read");
+        let message = format!("`{model}` has random weights, and this command needs a model file");
         return Err(Stop::wrong_use(message));
     }
     let (model, scenario) = (model.to_owned(), DEFAULT_SCENARIO.to_owned());

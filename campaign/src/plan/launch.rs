@@ -81,7 +81,7 @@ const NOTHING: Asked = Asked { seed: None, context_tokens: None, memory_percent:
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// The engine has no flag for a requested setting.
-    #[error("`suite/engines/{engine}.toml` says no flag for {what}")]
+    #[error("`suite/engines/{engine}.toml` has no flag for {what}")]
     NoFlag {
         /// Id of the engine.
         engine: String,

@@ -31,7 +31,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    step("Look at what was collected");
+    step("Read the jobs");
     let found = jobs_below(&flags.dir)?;
     let campaign = campaign_of(&found, &flags.dir)?;
     let places = world.places.campaign(&campaign);
@@ -55,14 +55,14 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     if ready.commits {
         registry.preflight()?;
     }
-    step("Verify and take the records");
+    step("Verify and copy the records");
     for (dir, job) in &found {
         take(&mut journal, dir, job)?;
     }
     let records = collect::records(&places.overlay())?;
     let Some(first) = records.first() else {
         return Err(Stop::wrong_use(format!("no block of campaign {campaign} was finished"))
-            .with_hint("`release-bench --resume` goes on with it where it was begun"));
+            .with_hint("`release-bench --resume` continues it where it was started"));
     };
     first.hardware.id.clone_into(&mut ready.hardware.0.id);
     let planned: BTreeSet<&String> = journal.state.runs_planned();

@@ -143,6 +143,6 @@ fn an_engine_that_makes_no_weights_up_is_not_asked_to() {
     );
     scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(
         2,
-        &["`shape` has random weights, and engine `redline` cannot make any up", "suite/engines"],
+        &["`shape` has random weights, which engine `redline` cannot generate", "suite/engines"],
     );
 }
