@@ -5,7 +5,7 @@ use schema::run::{FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 
 use crate::scratch::{Scratch, is_alive};
 
-/// Runs one launch of v0.9.2 that fails, and returns its record as it was committed.
+/// Runs one planned run of v0.9.2, which fails, and returns its committed record.
 #[track_caller]
 fn failed_run(scratch: &Scratch, env: &[(&str, &str)]) -> RunRecord {
     let args = ["release-bench", "v0.9.2", "--repeats", "1"];

@@ -88,7 +88,8 @@ fn a_second_campaign_fetches_nothing_again() {
     assert_eq!(scratch.calls().matches("pip -m").count(), fetched);
 }
 
-/// The release and scenario of each launch that these headings tell, such as `Run 1 of 6: ...`.
+/// Returns release and scenario of each run in the headings on standard error, such as `Run 1 of 6:
+/// ...`.
 fn launches(stderr: &str, verb: &str) -> Vec<String> {
     let heading = format!("] {verb} ");
     let of = |line: &str| {

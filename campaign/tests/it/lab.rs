@@ -14,7 +14,7 @@ use tests::program::built;
 use crate::scratch::{Ended, Scratch, files_below, is_alive, wait_for};
 
 const NAME: &str = "suite/labs/tiny.toml";
-/// Three pairs of three options and their baseline, and eight pairs of two finalists and it.
+/// Number of runs: three pairs of three options with the baseline, and eight of two finalists.
 const ENOUGH: u32 = 3 * 4 + 8 * 3;
 
 fn axis(name: &str, option: &str, flag: &str) -> String {
@@ -24,7 +24,7 @@ fn axis(name: &str, option: &str, flag: &str) -> String {
     )
 }
 
-/// A lab of some axes, of which each launch is one of `talk-lite`.
+/// Text of a lab file with some axes, whose only profile is `talk-lite`.
 fn lab(axes: &[String]) -> String {
     format!(
         "question = \"Which?\"\nrev = 1\ntarget = \"cpu\"\nmodel = \"tiny\"\n\
@@ -58,7 +58,7 @@ impl Lab {
         ])
     }
 
-    /// A lab of four launches: three of the baseline, and one that fails.
+    /// A lab of four runs: three of the baseline, and one that fails.
     fn of_trouble() -> Self {
         Self::new(&[axis("trouble", "broken", "--broken")])
     }
@@ -79,7 +79,7 @@ impl Lab {
         path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
     }
 
-    /// Starts the lab, and ends its controller as soon as its journal has so many lines of a state.
+    /// Starts the lab, and kills its controller once its journal has `lines` lines of `state`.
     fn kill_at(&self, state: &str, lines: usize) {
         let mut command = self.command(&[]);
         command.env("BENCH_FAKE", "patient").stdout(Stdio::null()).stderr(Stdio::null());
@@ -191,7 +191,7 @@ fn where_not_even_the_baseline_runs_nothing_is_recommended() {
     lab.run(&[]).expect(1, &["recommended: nothing: no candidate runs within the bounds"]);
 }
 
-/// Kills the controller, goes on, and looks whether every launch was made once.
+/// Kills the controller at a journal state, resumes, and checks that no run was repeated.
 fn goes_on_after(state: &str, lines: usize) {
     let lab = Lab::of_trouble();
     lab.kill_at(state, lines);

@@ -1,4 +1,5 @@
-//! What cannot be measured is refused before anything is built, with what to do instead.
+//! Refusals: a request that cannot be measured is refused before anything is built, with a hint
+//! about what to do instead.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! A campaign that was killed goes on: from every state, without a launch that was done already.
+//! Resume of a campaign that was killed: it continues from every state without repeating a finished
+//! run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ impl Scratch {
         child
     }
 
-    /// The process that carries out the one job.
+    /// Process id of the node that runs the one job.
     fn node(&self) -> u32 {
         let files = files_below(&self.campaign().join("jobs"));
         let path = files.iter().find(|path| path.ends_with("process")).unwrap();
@@ -87,7 +88,8 @@ fn a_controller_that_is_killed_at_any_state_goes_on_and_launches_nothing_twice()
     }
 }
 
-/// What was done and not yet written down when the crash came is found, not done again.
+/// A crash between an action and its line in the journal: the resumed campaign finds the result
+/// and does not repeat the action.
 #[test]
 fn a_journal_that_lacks_its_last_lines_loses_nothing() {
     let scratch = Scratch::new();
@@ -189,7 +191,7 @@ fn a_second_writer_is_refused() {
     scratch.is_complete();
 }
 
-/// Two would share the cores, though nobody holds the lock any more.
+/// A job left running would share the cores with a new campaign, although nobody holds the lock.
 #[test]
 fn no_campaign_begins_beside_a_job_that_was_left_running() {
     let scratch = Scratch::new();
