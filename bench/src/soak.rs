@@ -76,6 +76,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     };
     let end = world.clock.elapsed() + Duration::from_secs(60 * u64::from(flags.minutes));
     let mut held = Vec::new();
+    // A quarter of fewer loads would be too few for a median.
     while world.clock.elapsed() < end || held.len() < LOADS_MIN {
         world.interrupt.check()?;
         let run = ids.next_id();
@@ -135,6 +136,7 @@ fn read(server: &Server) -> Result<Held, Stop> {
     let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
     let files = fs::read_dir(format!("/proc/{}/fd", server.id())).map_err(|_| gone())?;
     Ok(Held {
+        // Anonymous memory only: pages of the mapped model file come and go with the page cache.
         bytes: status_bytes(&status, "RssAnon").ok_or_else(gone)?,
         files: files.count() as u64,
         threads: threads.and_then(|count| count.trim().parse().ok()).ok_or_else(gone)?,

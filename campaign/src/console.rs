@@ -54,6 +54,7 @@ impl Console {
     /// Shows a progress line that the next line replaces; only on a terminal.
     pub fn passing(&self, text: &str) {
         if self.is_live() {
+            // A line that wraps could not be cleared by the next one.
             let text: String = text.trim().chars().take(PASSING_CHARS).collect();
             eprint!("{CLEAR}         {text}");
         }

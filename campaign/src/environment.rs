@@ -67,6 +67,7 @@ pub fn gather(
         Some(dir) => dir.to_owned(),
         None => find_root(&env::current_dir().unwrap_or_default())?,
     };
+    // Absolute, because programs are started in other folders.
     let root = root.canonicalize().unwrap_or(root);
     let program = env::current_exe().unwrap_or_default();
     let tools_dir = tools_dir.or(program.parent()).unwrap_or(Path::new(""));

@@ -87,6 +87,7 @@ pub fn temp_beside(path: &Path) -> Result<NamedTempFile, FileError> {
 /// # Errors
 /// The flush or the rename fails.
 pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
+    // Without the flush, a crash after the rename could leave an empty file under the final name.
     file.as_file().sync_all().map_err(FileError::at("write", path))?;
     // Temporary files are readable by their owner only, but results must be readable by others.
     set_mode(file.path(), 0o644).map_err(FileError::at("write", path))?;

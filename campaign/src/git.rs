@@ -75,12 +75,14 @@ impl Git {
     /// git cannot be run or ends with a non-zero exit code.
     pub fn text(&self, args: &[&str]) -> Result<String, GitError> {
         let mut command = Command::new(&self.program);
+        // Hooks of the user's repository could run long, fail, or change the checkout.
         command.arg("-C").arg(&self.dir).args(["-c", "core.hooksPath=/dev/null"]).args(args);
         // Git sets these variables for its hooks; inherited, they would redirect these commands to
         // another repository.
         for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             command.env_remove(name);
         }
+        // English messages, because `open` recognizes one, and no prompt that nobody answers.
         command.env("LC_ALL", "C").env("GIT_TERMINAL_PROMPT", "0");
         Ok(process::text(&mut command, &self.interrupt)?)
     }

@@ -92,6 +92,7 @@ impl Lines {
         let held = read(path)?;
         let file = OpenOptions::new().create(true).append(true).open(path);
         let file = file.map_err(FileError::at("write", path))?;
+        // Appending after an incomplete line would join the two into one unreadable line.
         let brought = file.set_len(held.whole_bytes as u64).and_then(|()| file.sync_all());
         brought.map_err(FileError::at("write", path))?;
         // A new file's name is on disk only once its folder is flushed.

@@ -94,6 +94,7 @@ impl Group {
         let program = command.get_program().to_string_lossy().into_owned();
         let child = command
             .stdin(Stdio::null())
+            // Its own group: Ctrl-C then reaches only this program, which ends the child in order.
             .process_group(0)
             .spawn()
             .map_err(|source| ProcessError::Start { program: program.clone(), source })?;

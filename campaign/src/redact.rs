@@ -50,6 +50,7 @@ impl Identity {
     }
 
     fn redact_word(&self, word: &str) -> String {
+        // Punctuation at the end of a sentence is no part of a name or path.
         let bare = word.trim_end_matches([':', '.']);
         let rest = &word[bare.len()..];
         let is = |name: &Option<String>| name.as_deref().is_some_and(|name| name == bare);

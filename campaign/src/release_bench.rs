@@ -48,6 +48,7 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         true => None,
         false => Some(Lock::take(&world.places.lock(), world.pid)?),
     };
+    // The campaign's flags are in its journal; of this command's only `--max-gpu-hours` counts.
     if flags.resume {
         return go_on(world, flags);
     }
@@ -148,10 +149,12 @@ fn prepare(
     journal: &mut Journal,
 ) -> Result<Ready, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    // Found out now, because hours of measuring are wasted when the commit fails afterwards.
     if decided.commits {
         step("Check that the registry can take records");
         registry(world, &decided.registry).preflight()?;
     }
+    // Builds come before downloads: a release that does not compile is the more likely failure.
     let built = sides::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
     let cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
@@ -170,6 +173,7 @@ fn carry_out(
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     let overlay = journal.places().overlay();
+    // A resumed campaign has its jobs in the journal already.
     if !journal.state.stages.contains(&None) {
         let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
         journal.note(Line::Planned { stage: None, jobs })?;

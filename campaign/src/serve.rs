@@ -28,6 +28,7 @@ const PORT: u16 = 23333;
 /// # Errors
 /// The release or the model cannot be obtained, or the server cannot be started.
 pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
+    // A build beside a running campaign would take the cores that it measures on.
     let lock = Lock::take(&world.places.lock(), world.pid)?;
     let model_file = world.catalog.model(&flags.model)?;
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;

@@ -34,6 +34,7 @@ impl Stop {
     #[must_use]
     pub fn told(&self) -> (String, Option<String>) {
         let mut said = self.cause.to_string();
+        // Errors print only their own sentence, so the causes are appended here.
         let mut cause = self.cause.source();
         while let Some(error) = cause {
             said.push_str(&format!(": {error}"));

@@ -109,6 +109,7 @@ impl Ids {
 
     pub fn next_id(&mut self) -> String {
         self.random += 1;
+        // The timestamp stays that of the campaign, so that its ids sort together.
         schema::id::ulid(self.unix_ms, self.random)
     }
 }

@@ -60,6 +60,7 @@ fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
     let path = dir.join(format!("conversations-{ENTRIES}-{SEED}.json"));
     if !path.is_file() {
         make_dir(dir)?;
+        // Renamed when complete, so that an interrupted run leaves no partial file under the name.
         let half = path.with_extension("part");
         let file = File::create(&half).map_err(FileError::at("write", &half))?;
         write_conversations(BufWriter::new(file), ENTRIES)

@@ -83,6 +83,7 @@ impl Truth {
     /// Selects the answers of `load` from the log and computes their times.
     #[must_use]
     pub fn of(log: Vec<Emitted>, load: &Load) -> Self {
+        // Warm-up requests have another number of tokens.
         let ours = |answer: &Emitted| answer.max_tokens == load.tokens && answer.is_whole();
         let answers: Vec<Emitted> = log.into_iter().filter(ours).collect();
         let first = |answer: &Emitted| Some(answer.first_ns?.saturating_sub(answer.received_ns));

@@ -132,6 +132,7 @@ fn measure_row(
         }
     }
     let asked: Vec<Tool> = tools.iter().copied().filter(|tool| rows::applies(row, *tool)).collect();
+    // Clients alternate within a repeat, so that drift of the machine affects all alike.
     for repeat in 1..=flags.repeats {
         for &tool in &asked {
             world.interrupt.check()?;

@@ -21,6 +21,7 @@ const EVENTS: f64 = 1000.0;
 /// The benchmark does not build or leaves no result.
 pub fn median_us(desk: &Desk<'_>) -> Result<f64, Stop> {
     let home = desk.path("criterion");
+    // An earlier result must not be read if the benchmark writes none.
     let _ = fs::remove_dir_all(&home);
     let mut cargo = Command::new(&desk.world.programs.cargo);
     cargo

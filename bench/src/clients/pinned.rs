@@ -65,6 +65,7 @@ pub fn run_on(
             break status;
         }
         let seen = fs::read_to_string(&status_file).ok();
+        // `VmHWM` is a maximum, so the last poll before the end is accurate enough.
         peak_bytes = seen.and_then(|text| status_bytes(&text, "VmHWM")).or(peak_bytes);
         interrupt.check()?;
         if started.elapsed() > LIMIT {

@@ -98,6 +98,7 @@ fn cpu_us_per_event(less: &Taken, more: &Taken, loads: (&Load, &Load)) -> f64 {
 }
 
 fn saturated(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    // The difference of two loads cancels the client's startup.
     let (less, more) = (SATURATED, SATURATED.of_tokens(5 * SATURATED.tokens));
     let costs =
         cpu_us_per_event(&desk.take(tool, &less)?, &desk.take(tool, &more)?, (&less, &more));
@@ -210,6 +211,7 @@ fn memory(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     let peak = |load: &Load| -> Result<f64, Stop> {
         Ok(desk.take(tool, load)?.cost.peak_bytes.ok_or_else(unknown)? as f64)
     };
+    // The client's fixed memory is in both peaks and cancels in the difference.
     let few = peak(&Load { requests: IDLE_FEW, ..IDLE })?;
     let streams = (IDLE.requests - IDLE_FEW) as f64;
     let idle = (peak(&IDLE)? - few) / streams / 1e3;

@@ -41,6 +41,7 @@ pub fn record(
         let report = report.filter(|report| report.outcome == Outcome::Done);
         let (StageWork::Command { .. }, Some(report)) = (&stage.work, report) else { continue };
         let printed = fs::read(results.output(&stage.id, "stdout")).unwrap_or_default();
+        // Other commands print no such document, which is no error.
         let Ok(Printed { kernels }) = serde_json::from_slice(&printed) else { continue };
         benches.extend(kernels);
         wall_us += report.wall_us;

@@ -62,6 +62,8 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
             .step(world.clock.elapsed(), &format!("Stage {} of {total}: {}", index + 1, stage.id));
         let path = results.report(&stage.id);
         let report = match path.exists() {
+            // Stages with a report are not repeated: an interrupted validation continues where it
+            // was.
             true => read_json::<StageReport>(&path)?,
             false => {
                 let report = carry_out(&prover, stage)?;
@@ -138,6 +140,7 @@ fn machine(
     let path = results.machine();
     if path.exists() {
         let before: MachineFile = read_json(&path)?;
+        // Results of two machines in one folder could not be told apart later.
         if before.hardware.id != hardware.id {
             let (id, before) = (&hardware.id, &before.hardware.id);
             return Err(Stop::wrong_use(format!(

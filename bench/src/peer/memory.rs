@@ -52,6 +52,7 @@ pub fn read(world: &World, side: &Contender, server: &Server) -> Result<Resident
         return Err(untold("it no longer answers").into());
     };
     let marker = engine.file.cache.kv_log.as_deref();
+    // Engines without such a metric allocate the whole KV cache at the start and log its size.
     let logged = || marker.and_then(|marker| logged_mib(&server.log(), marker));
     let (kv_bytes, kv_from) = match (touched(&probe), logged()) {
         (Some(bytes), _) => (bytes, "the pages that were touched, of its metrics"),

@@ -61,6 +61,7 @@ pub fn measure(
         }
     };
     match Repeats::of(values) {
+        // A zero would mean a failed measurement, and its ratio would be meaningless.
         Some(repeats) if repeats.min > 0.0 => Ok(repeats.median),
         _ => Err(failed(format!("printed no figure {place}")).into()),
     }

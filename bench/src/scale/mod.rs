@@ -51,6 +51,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     let step = |text: &str| world.console.step(world.clock.elapsed(), text);
     step(&format!("Generate {records} and {site_records} records"));
     fabricate::repository(world, &desk.registry, records)?;
+    // The site gets a registry of its own, a tenth of the size.
     fabricate::repository(world, &desk.site_registry, site_records)?;
     let mut times: BTreeMap<Work, Vec<Took>> = BTreeMap::new();
     for repeat in 1..=flags.repeats {

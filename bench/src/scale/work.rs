@@ -82,6 +82,7 @@ impl Desk<'_> {
     /// It cannot be started, or fails.
     pub fn time(&self, work: Work) -> Result<Took, Stop> {
         let mut command = self.command(work)?;
+        // Processor time is known only in sum over all ended children, hence the difference.
         let (before_us, started) = (children_us()?, Instant::now());
         let written = capture(&mut command, &self.world.interrupt)?;
         let took = Took {

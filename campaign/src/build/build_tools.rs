@@ -77,6 +77,7 @@ impl BuildTools {
 /// They are not installed and cannot be downloaded.
 pub fn find(world: &World) -> Result<BuildTools, BuildToolsError> {
     let programs = &world.programs;
+    // Both or neither: pip installs them as a pair of tested versions.
     if runs(world, &programs.cmake)? && runs(world, &programs.ninja)? {
         return Ok(BuildTools { cmake: programs.cmake.clone(), fetched: None });
     }

@@ -75,6 +75,7 @@ pub fn build(
     let mut cargo = Command::new(&programs.cargo);
     cargo
         .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
+        // The engine embeds the commit at build time and reports it with its version.
         .env("REDLINE_COMMIT", commit);
     let target = call_in(&mut cargo, places, tree);
     let status = process::show(&mut cargo, interrupt)?;
@@ -110,6 +111,7 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
 fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     let sha256 = sha256_file(built)?;
     let kept = places.binary(&sha256, "redline");
+    // The name is the content's hash, so an existing file is the same binary.
     if !kept.is_file() {
         let mut temp = files::temp_beside(&kept)?;
         let mut source = File::open(built).map_err(FileError::at("read", built))?;

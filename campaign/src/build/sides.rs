@@ -109,6 +109,7 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
         }
         sides.push(variant);
     }
+    // After the baseline and before its variants, which were cloned from it.
     sides.insert(usize::from(flags.baseline.is_some()), candidate);
     for (id, release) in &flags.beside {
         if *id == engine.id {
@@ -238,6 +239,7 @@ pub fn working_tree(
     }
     let commit = git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?;
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
+    // A tree between releases may carry the version of a release without being it.
     let suffix = if is_development(&version) { "" } else { "-dev" };
     let release = format!("v{version}{suffix}");
     let commit = commit.map(|commit| commit.trim().to_owned());

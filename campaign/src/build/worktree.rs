@@ -53,6 +53,8 @@ pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), Worktree
             return Err(WorktreeError::Changed { release, path });
         }
         if tree.text(&["rev-parse", "HEAD"])?.trim() != release.commit {
+            // The same folder served another commit of that name, for example before a tag was
+            // moved.
             tree.text(&["checkout", "--quiet", "--detach", &release.commit])?;
         }
         return Ok(());

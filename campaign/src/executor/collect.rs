@@ -41,6 +41,7 @@ impl Ends for CollectError {
 /// A file is missing, or differs from what the node wrote.
 pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<String>), Stop> {
     let progress = Progress::of(&steps::read(&places.steps())?);
+    // The two files are written separately; a record that only one of them lists means damage.
     if let Some(done) = places.read_done()? {
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
         if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
@@ -65,6 +66,8 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
     if fact.path.split('/').any(|part| part == "..") || Path::new(&fact.path).is_absolute() {
         return Err(other("its path leads out of the job's folder".to_owned()).into());
     }
+    // Files may have crossed a network file system or been copied by hand since the node wrote
+    // them.
     let found = FileFact::of(dir, &fact.path)?;
     if found != *fact {
         let what = format!(

@@ -93,6 +93,8 @@ impl<'a> Drive<'a> {
                 self.leave();
                 return Err(stop);
             }
+            // Exponential backoff: a controller in trouble serves the whole site and should not be
+            // pressed.
             self.wait(self.executor.pause() * 2_u32.pow(self.silences.min(5)));
         }
     }
@@ -163,6 +165,7 @@ impl<'a> Drive<'a> {
         };
         if let Some(handle) = handle {
             let Some(state) = self.poll(&handle)? else { return Ok(()) };
+            // An ended job counts as alive if it finished, since its records can be collected.
             let lives = match state {
                 JobState::Queued { .. } | JobState::Running { .. } => true,
                 JobState::Ended { .. } | JobState::Unknown => places.read_done()?.is_some(),
@@ -202,6 +205,7 @@ impl<'a> Drive<'a> {
     /// refusal is an answer and is returned as an error.
     fn patiently<T>(&mut self, asked: Result<T, Stop>) -> Result<Option<T>, Stop> {
         let may_yet_answer = |stop: &Stop| {
+            // Slurm's controller restarts for maintenance; a campaign of days should survive that.
             let silent = stop.exit() == Exit::Environment && !self.world.interrupt.raised();
             silent && !self.executor.is_here() && self.silences < SILENCES
         };

@@ -27,6 +27,7 @@ pub enum Next {
 /// the only node.
 #[must_use]
 pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
+    // Three losses in a row point to the job itself, so that the runs are recorded as failed.
     let again = |class: FailureClass, said: String| match lost < RETRIES {
         true => Next::Again { said },
         false => Next::Failed { class, said: format!("{said}, on each of {} attempts", lost + 1) },

@@ -77,6 +77,7 @@ impl Job {
 #[must_use]
 pub fn key(campaign: &str, runs: &[Slot], attempt: u32) -> String {
     let first = runs.first().map_or("", |slot| &slot.run);
+    // The first run's id tells jobs of one campaign apart, since a run belongs to one job.
     let digest = sha256_hex(format!("{campaign} {first} {attempt}").as_bytes());
     format!("redline-{}-{attempt}", &digest[..KEY_DIGITS])
 }

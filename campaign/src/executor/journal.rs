@@ -198,6 +198,7 @@ impl Journal {
     /// # Errors
     /// The file cannot be read, or is not a journal.
     pub fn open(places: CampaignPlaces) -> Result<(Self, bool), LinesError> {
+        // A crash before the first line leaves a folder without a journal, which is a new campaign.
         if !path(&places).is_file() {
             return Ok((Self::new(places), false));
         }

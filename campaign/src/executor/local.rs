@@ -43,7 +43,9 @@ impl Process {
         // The second field, the program's name in parentheses, may contain spaces and parentheses.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?;
+        // Field 22 of `stat`; field 3 is consumed above, so 18 more are skipped.
         let start_ticks = fields.nth(18)?.parse().ok()?;
+        // A zombie has ended; it only waits for its parent to read the exit status.
         (state != "Z").then_some(Self { pid, start_ticks })
     }
 
@@ -86,6 +88,7 @@ impl Executor for Local {
     /// cores.
     fn preflight(&self) -> Result<(), Stop> {
         let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+        // The folder of jobs is `campaigns/ID/jobs`.
         let campaigns = self.jobs.ancestors().nth(2).unwrap_or(Path::new("."));
         let others = below(campaigns).map(|entry| entry.path().join("jobs"));
         for jobs in others.filter(|jobs| *jobs != self.jobs) {
@@ -181,6 +184,7 @@ pub fn sweep(key: &str) {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
     };
+    // This process may itself have been started by a job, whose mark it then inherits.
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -136,6 +136,7 @@ impl Ready {
         added.built.side = side.clone();
         self.sides.push(added);
         self.plan.sides.push(side);
+        // The new variant is expected to take as long as the one that it is derived from.
         for each_us in &mut self.each_us {
             each_us.push(each_us[of]);
         }

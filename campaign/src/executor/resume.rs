@@ -30,6 +30,7 @@ pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<Str
     ids.sort_by(|a, b| b.cmp(a));
     for id in ids {
         let state = Journal::look(&world.places.campaign(&id))?;
+        // A campaign without a first line never began: there is nothing to resume.
         if !state.finished && state.ready.as_ref().is_some_and(&fits) {
             return Ok(Some(id));
         }

@@ -56,6 +56,7 @@ pub fn job(
 pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) -> JobSpec {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut env: BTreeMap<String, String> = world.server_env.clone();
+    // Set explicitly, because a node's own environment may point to another cache.
     env.insert("HF_HOME".to_owned(), text(&world.hub_home));
     env.insert("REDLINE_CACHE".to_owned(), text(world.cache.dir()));
     env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
@@ -109,6 +110,8 @@ pub fn budget(
     for entry in &state.jobs {
         match entry.reached {
             Reached::Planned => waiting.push(entry),
+            // The limit is reserved in full while the job runs, since its consumption is not known
+            // yet.
             Reached::Submitted | Reached::Running => {
                 let given = places(world, ready, &entry.planned.key).job()?.gpu_hours_max;
                 left -= given.unwrap_or(0.0);
@@ -121,6 +124,7 @@ pub fn budget(
     let weight = |job: &PlannedJob| -> f64 {
         let expected = |side: usize| ready.each_us[job.cell][side];
         let us: u64 = job.slots.iter().map(|slot| expected(slot.side)).sum();
+        // At least 1, so that jobs of unknown duration get a share too.
         gpu_hours(us.max(1), gpus(job).max(1))
     };
     let all: f64 = waiting.iter().map(|entry| weight(&entry.planned)).sum();

@@ -34,6 +34,7 @@ impl<'a> Telling<'a> {
     #[must_use]
     pub fn of(world: &'a World, ready: &Ready, stage: Option<Stage>, jobs: &[&Entry]) -> Self {
         let verb = if stage == Some(Stage::Confirm) { "Confirm" } else { "Run" };
+        // Later attempts repeat runs of the first, whose headings are numbered already.
         let first = jobs.iter().filter(|job| job.planned.attempt == 1);
         let slots: Vec<&Slot> = first.flat_map(|job| &job.planned.slots).collect();
         let heading = |(index, slot): (usize, &&Slot)| {
@@ -71,6 +72,8 @@ impl<'a> Telling<'a> {
             match step {
                 Step::RunBegun { run } => self.head(run, ""),
                 Step::RunEnded { run, said, .. } => {
+                    // On a cluster, runs of several jobs interleave, so the note needs its heading
+                    // again.
                     if self.last != *run {
                         self.head(run, " (ended)");
                     }

@@ -34,6 +34,7 @@ fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
     let (_, target) = target::choose(&targets, None, &machine.gpus)?;
+    // Includes the concurrency sweep, so that a later comparison needs no download.
     let cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
     let scenario = |cell: &plan::Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;

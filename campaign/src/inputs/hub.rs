@@ -24,6 +24,7 @@ impl Fetcher<'_> {
         let revision = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
         let revision = revision.trim().to_owned();
         let path = folder.join("snapshots").join(&revision);
+        // An interrupted download leaves a folder without the configuration.
         if revision.is_empty() || !path.join(CONFIG).is_file() {
             return Err(InputError::NotInHub { hub: id.to_owned(), dir });
         }

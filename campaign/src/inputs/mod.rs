@@ -260,6 +260,7 @@ impl Fetcher<'_> {
         if let Some(path) = self.cache.look_up(&sha256, name).map_err(in_cache)? {
             return Ok(Obtained::file(path, sha256, source()));
         }
+        // The damaged original may be cached from before its repair was defined.
         let raw = match self.cache.look_up(&input.sha256, name).map_err(in_cache)? {
             Some(path) => Obtained::file(path, input.sha256.clone(), source()),
             None => self.fetch(input)?,
@@ -299,6 +300,7 @@ impl Fetcher<'_> {
     fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, InputError> {
         let found = cache::sha256_file(path)?;
         let source = GIVEN.to_owned();
+        // The user may give the repaired file or the damaged one of the package.
         if found == input.final_sha256() {
             return Ok(Obtained::file(path.to_owned(), found, source));
         }

@@ -91,6 +91,7 @@ pub fn fetch(
     }
     if let Some(requirement) = &source.npm {
         let mut npm = Command::new(&fetcher.programs.npm);
+        // `--ignore-scripts`: scripts of a package could run any code.
         npm.args(["pack", "--ignore-scripts", "--silent", requirement]).current_dir(temp.path());
         let package = download(requirement, npm, &temp, fetcher)?;
         return untar(

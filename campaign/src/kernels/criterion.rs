@@ -105,6 +105,7 @@ fn read_one(dir: &Path) -> Result<KernelBench, CriterionError> {
     let Name { op, shape, dtype, isa } =
         name(&benchmark.full_id).ok_or(CriterionError::Name(benchmark.full_id))?;
     let throughput = benchmark.throughput.as_ref();
+    // Kernels of a GPU name its architecture, such as `sm_90a`, in place of an instruction set.
     let device = if isa.starts_with("sm_") { "cuda" } else { "cpu" };
     Ok(KernelBench {
         op,

@@ -131,6 +131,7 @@ impl AskedLab {
             wanted.side = lab.side(&LabFile::plain(index), &wanted.side);
         }
         decided.plan.sides = decided.wanted.iter().map(|wanted| wanted.side.clone()).collect();
+        // The runs of a lab are planned round by round, from the registry's answers.
         decided.plan.slots.clear();
         Ok(lab)
     }

@@ -135,6 +135,7 @@ fn set_by_launch<'a>(file: &'a EngineFile, asked: Option<&Asked>) -> BTreeSet<&'
     ];
     let said =
         said.into_iter().filter(|(_, said)| *said).filter_map(|(setting, _)| setting.as_ref());
+    // A lab that set one of these would change how runs are started or measured.
     let words = launch.argv.iter().chain(&launch.observe).chain(&launch.random_weights);
     let words = words.chain(said.flat_map(|setting| &setting.flags));
     words.filter_map(|word| flag_name(word)).collect()

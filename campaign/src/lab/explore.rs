@@ -74,6 +74,7 @@ impl<'a> Explore<'a> {
             while self.plan(&round)? {
                 self.drive()?;
             }
+            // Without this check, a round that plans no job would be requested for ever.
             if self.journal.state.jobs.len() == before {
                 let block = round.block;
                 let message = format!("the registry requests the runs from block {block} again");
@@ -133,6 +134,8 @@ impl<'a> Explore<'a> {
                 continue;
             }
             slots.extend(self.block(round, (index / profiles, index % profiles), &failed)?);
+            // One block at a time on this machine, so that a server's failure is known before the
+            // next.
             if self.executor.is_here() && !slots.is_empty() {
                 break;
             }
@@ -157,6 +160,7 @@ impl<'a> Explore<'a> {
         for candidate in &round.candidates {
             order.push(self.side(candidate)?);
         }
+        // Rotation gives each candidate each position equally often, against drift of the machine.
         let first = (repeat + profile) as usize % order.len().max(1);
         order.rotate_left(first);
         order.retain(|side| !failed.contains(side));

@@ -65,6 +65,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let executor = executor(&decided.plan.campaign)?;
     executor.preflight()?;
     let most = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
+    // The largest possible duration counts, since the lab may need all of its rounds.
     if !flags.yes && Duration::from_micros(most) > ASK_BEYOND {
         consent(&about(most), "fewer `--max-runs` or `--max-hours`", &world.interrupt)?;
     }

@@ -57,6 +57,7 @@ pub fn probe(cores: u32) -> Probed {
 #[expect(clippy::cast_precision_loss, reason = "operations of a round are far below 2^53")]
 fn multiply_add() -> f64 {
     let mut lanes = [1.0_f32; LANES];
+    // Hidden from the optimizer, which would otherwise compute the loop's result at build time.
     let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
     best_rate((2 * LANES * ROUNDS) as f64, || {
         for _ in 0..ROUNDS {
@@ -64,6 +65,7 @@ fn multiply_add() -> f64 {
                 *lane = *lane * factor + term;
             }
         }
+        // Keeps the loop, whose result nobody uses.
         black_box(&lanes);
     })
 }

@@ -51,6 +51,7 @@ pub fn classify(
     let (class, phase, what) = match happening {
         Happening::ExitedBeforeReady(status) => {
             let class = match status.code() {
+                // Argument parsers, Rust's and Python's, exit with 2 for an unknown flag or value.
                 Some(REFUSED) => FailureClass::Unsupported,
                 _ => death(*status, log_tail),
             };

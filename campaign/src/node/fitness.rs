@@ -53,6 +53,7 @@ pub fn unfit(
     for (path, bytes) in &job.inputs {
         let shown = path.display();
         match size(path) {
+            // Typically a path that is not on the cluster's shared file system.
             None => return Ok(Some(format!("`{shown}` is not on this node"))),
             Some(found) if found != *bytes => {
                 let said = format!("`{shown}` has {found} bytes on this node, expected {bytes}");

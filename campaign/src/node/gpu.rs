@@ -102,6 +102,7 @@ pub fn parse(csv: &str) -> Vec<GpuSeen> {
     for line in csv.lines() {
         let mut fields = line.split(',');
         let Some(name) = known(fields.next()) else { continue };
+        // `nvidia-smi` prints `[N/A]` or `[Not Supported]` for unknown fields, which `known` drops.
         let memory_mib = known(fields.next()).and_then(|text| text.parse().ok());
         let driver = known(fields.next());
         let vbios = known(fields.next());

@@ -49,7 +49,7 @@ pub struct Cpu {
     pub family: String,
     pub model: String,
     pub stepping: String,
-    /// Instruction sets of [`FEATURES`] that the processor has, sorted.
+    /// Instruction sets of `FEATURES` that the processor has, sorted.
     pub features: Vec<String>,
     /// Number of sockets, if the kernel reports it.
     pub sockets: Option<u32>,
@@ -133,6 +133,7 @@ impl Machine {
     #[must_use]
     pub fn cpu_id(&self) -> String {
         let Cpu { vendor, brand, family, model, stepping, .. } = &self.cpu;
+        // The full brand string is in the record; the id only has to be short and distinct.
         let brand = brand_slug(brand, vendor);
         let or_x = |text: &str| if text.is_empty() { "x".to_owned() } else { slug(text) };
         let named = [or_x(vendor), brand];

@@ -60,6 +60,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
         )),
         other => other.into(),
     })?;
+    // The job may be started again after it has finished, by its scheduler or by hand.
     if places.read_done()?.is_some() {
         return Ok(Exit::Well);
     }

@@ -154,6 +154,7 @@ pub fn is_bad(record: &RunRecord) -> bool {
 }
 
 fn server_facts(told: ServerFacts, launch: LaunchFacts, identity: &Identity) -> ServerFacts {
+    // A configuration may contain paths, which include user names.
     let clean = |(flag, value): (String, Value)| match value {
         Value::String(text) => (flag, Value::String(identity.redact(&text))),
         other => (flag, other),
@@ -254,6 +255,7 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
         let reason = "the weights are random numbers of a fixed seed".to_owned();
         record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
     }
+    // Hub models are folders of many files, which are not hashed.
     if record.model.revision.is_some() {
         let reason = "the revision on the hub names the files".to_owned();
         record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);

@@ -243,6 +243,7 @@ impl Bench<'_> {
             }
             Readiness::Unreadable(said) => Some(Happening::Unreadable(said)),
         };
+        // Read before the stop: the process's `/proc` entry disappears with it.
         outcome.rss_bytes_max = server.rss_bytes_max();
         server.stop();
         outcome.log_tail = server.log_tail();
@@ -259,6 +260,7 @@ impl Bench<'_> {
     ) -> Result<(Server, Readiness), Stop> {
         let world = self.world;
         let limit = Duration::from_secs(self.engine.file.launch.timeout_s);
+        // A container gets its environment as arguments of the runtime.
         let mut env = match side.image {
             Some(_) => BTreeMap::new(),
             None => self.engine.file.launch.env.clone(),
@@ -400,6 +402,8 @@ impl Bench<'_> {
                 && let Some(status) = server.poll()?
             {
                 died = Some(status);
+                // The load generator notices the closed connections and writes what it has
+                // measured.
                 deadline = deadline.min(Instant::now() + AFTERLIFE);
             }
             if Instant::now() >= deadline {

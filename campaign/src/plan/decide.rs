@@ -66,6 +66,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         false => target::choose(&targets, asked, &machine.gpus)?,
     };
     let on_gpu = target::needs_device(target);
+    // Facts of this machine would be wrong for a node elsewhere, which reports its own.
     let hardware = match target::is_here(target, &machine.gpus) {
         true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
         false => {
@@ -81,12 +82,14 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let cells = plan::cells(target, &flags.models, &scenario_ids)?;
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    // A server that is already running has its weights; only one that is started needs the check.
     if flags.url.is_none() {
         for side in &wanted {
             refuse_random(world, &side.engine, &cells)?;
         }
     }
 
+    // The number of pairs is part of the statistics of a comparison, so the policy sets it.
     let usual = if compares { policy.screen_pairs } else { target.repeats };
     let repeats = flags.repeats.unwrap_or(usual);
     let confirm_pairs = (compares && !flags.no_confirm).then_some(policy.confirm_pairs);
@@ -213,6 +216,7 @@ pub fn ready_cells(
             Some(id) => Some(obtain(Input::dataset(id, &world.catalog.dataset(id)?))?),
             None => None,
         };
+        // The load generator needs a tokenizer file even if the server's model embeds one.
         let (model, tokenizer) = match tokenizer_of(&model_file.tokenizer) {
             None => (model.clone(), model.path),
             Some(id) => {

@@ -159,6 +159,7 @@ fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     files.sort_by(|a, b| b.file_name().cmp(&a.file_name()));
     let walls = files.iter().filter_map(|file| {
         let record: RunRecord = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+        // A failed run ended early, or waited for its time limit: its duration says nothing.
         if record.status == Status::Failed { None } else { record.time?.wall_us }
     });
     walls.take(PAST_RUNS).collect()

@@ -147,6 +147,7 @@ pub fn container_line(
     };
     let given = Words { binary: with.engine, model: with.model, port: port.as_deref() };
     let recorded = Words { model: "{model}", port: with.port.and(Some("{port}")), ..given };
+    // The record gets placeholders: names and paths differ from run to run and machine to machine.
     let anonymous = Container { name: with.engine, hub: "{hub}", model: None, ..*container };
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
 }
@@ -180,6 +181,7 @@ fn words(
             .replace("{port}", given.port.unwrap_or_default())
     };
     let mut line: Vec<String> = argv.iter().map(fill).collect();
+    // An engine whose template places `{tp}` itself must not get the flag a second time.
     let said = |what: &str| argv.iter().any(|word| word.contains(what));
     let settings = &launch.settings;
     if let Some(tp_flag) = &settings.tp
@@ -205,6 +207,7 @@ fn words(
             line.extend(flag(setting.as_ref(), with.engine, what)?.words(&value));
         }
     }
+    // The variant's flags come last, because most engines let a later flag override an earlier one.
     let random = if with.random_weights { &launch.random_weights[..] } else { &[] };
     let observe = if with.observed { &launch.observe[..] } else { &[] };
     for flags in [random, observe, with.flags] {

@@ -103,6 +103,7 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
                 memory_percent: model.memory_percent,
             };
             let cell = Cell { model: model_id, tp: model.tp, scenario, asked };
+            // A scenario may be in the target's list and in its concurrency sweep.
             if !cells.contains(&cell) {
                 cells.push(cell);
             }
@@ -177,6 +178,7 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slo
     for &cell in cells {
         for repeat in 1..=*repeats {
             let mut order: Vec<usize> = (0..*sides).collect();
+            // Alternating directions cancel a drift that is linear in time.
             if repeat % 2 == 0 {
                 order.reverse();
             }

@@ -108,6 +108,7 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError>
     let version = parse_name(wanted)?;
     let name = format!("v{version}");
     let carries = |found: &Option<String>| found.as_deref() == Some(version);
+    // Edits are newest first; later commits may touch the manifest without changing the version.
     let first = history.edits.iter().rev().find(|edit| carries(&edit.version));
     match (first, history.tags.get(&name)) {
         (Some(first), Some(tag)) if first.commit == tag.commit => {
@@ -129,6 +130,8 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError>
             at: tag.commit.clone(),
             found: tag.version.clone(),
         }),
+        // A tag on a later commit of the same version would name code that the release did not
+        // have.
         (None, Some(tag)) if carries(&tag.version_before) => {
             Err(ReleaseError::TagNotFirst { tag: name, at: tag.commit.clone() })
         }

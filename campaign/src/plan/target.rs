@@ -61,6 +61,7 @@ pub fn choose<'a>(
         .iter()
         .filter_map(|(id, target)| Some((match_length(&target.matches, gpus)?, id, target)))
         .max_by_key(|(length, ..)| *length);
+    // A machine with an unknown GPU still has a CPU to measure.
     let fallback = || targets.iter().find(|(_, target)| !needs_device(target));
     matching
         .map(|(_, id, target)| (id, target))

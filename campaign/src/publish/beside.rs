@@ -97,6 +97,7 @@ fn pairs(
     (cell, other): (usize, usize),
     figure: fn(&Metrics) -> Option<f64>,
 ) -> Vec<(f64, f64)> {
+    // Only runs of the same block are compared: the machine may drift between blocks.
     let measured = |block: u32, side: usize| {
         let mut slots = plan.slots.iter();
         let slot = slots.find(|s| (s.cell, s.block, s.side) == (cell, block, side))?;

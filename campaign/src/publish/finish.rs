@@ -45,6 +45,7 @@ pub fn finish(
         true => Some(commit(world, ready, registry, records, journal)?),
         false => None,
     };
+    // A lab ends with its conclusion instead of a release's table.
     if let Some(lab) = &ready.lab {
         let exit = lab::tell(world, (ready, lab), registry, journal)?;
         print_paths(world, ready, committed.flatten().as_deref());

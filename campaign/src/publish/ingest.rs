@@ -64,6 +64,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
         return Err(Stop::wrong_use(format!("no block of campaign {campaign} was finished"))
             .with_hint("`release-bench --resume` continues it where it was started"));
     };
+    // Only the records know the hardware of the nodes; this machine measured nothing.
     first.hardware.id.clone_into(&mut ready.hardware.0.id);
     let planned: BTreeSet<&String> = journal.state.runs_planned();
     let missing = planned.len().saturating_sub(records.len());
@@ -172,6 +173,7 @@ fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
     if known.is_some_and(|entry| entry.reached == Reached::Checked) {
         return Ok(());
     }
+    // On the machine where the campaign began, its own journal has planned the job.
     if known.is_none() {
         let attempt = job.key.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(1);
         let planned = PlannedJob {

@@ -80,6 +80,7 @@ impl Registry<'_> {
     pub fn render_pages(&self, overlay: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("pages");
         command.arg("--registry").arg(self.dir).arg("--overlay").arg(overlay);
+        // Pages go into the staged results, so that one commit contains records and pages.
         command.arg("--only-overlay").arg("--out").arg(overlay);
         self.must(command, SITE, "pages")
     }

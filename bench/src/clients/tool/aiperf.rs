@@ -22,6 +22,7 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Com
         let _ = writeln!(rows, r#"{{"text":"t t t t t t t t"}}"#);
     }
     write_whole(&desk.path("aiperf.jsonl"), rows.as_bytes())?;
+    // Results of an earlier measurement must not be read as this one's.
     let _ = std::fs::remove_dir_all(desk.path("aiperf"));
     let mut command = Command::new(program);
     command.args(["profile", "--model", "emitter", "--url", &format!("http://{address}")]);

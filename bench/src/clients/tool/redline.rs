@@ -126,12 +126,14 @@ pub fn stamp_errors_ns(desk: &Desk<'_>, answers: &[Emitted]) -> Result<(Vec<u64>
         answers.iter().filter_map(|answer| Some((answer.tag?, answer))).collect();
     let (mut recorded, mut had) = (Vec::new(), Vec::new());
     for sample in &samples {
+        // Requests count from 0, and the numbers in their prompts from 1.
         let Some(answer) = by_tag.get(&(sample.request + 1)) else { continue };
         let mut at_ns = origin_ns + sample.first_chunk_at_ns.unwrap_or(0);
         let gaps = std::iter::once(0).chain(sample.gaps_ns.iter().copied());
         for ((written_ns, gap_ns), lag_ns) in answer.written_ns().zip(gaps).zip(&sample.lags_ns) {
             at_ns += gap_ns;
             recorded.push(at_ns.abs_diff(written_ns));
+            // The lag is the time between the recorded moment and the client's own code.
             had.push((at_ns + u64::from(*lag_ns)).abs_diff(written_ns));
         }
     }

@@ -59,6 +59,7 @@ pub fn latest(tool: &'static str, stdout: &str) -> Result<Option<String>, SlurmE
         id.parse::<u64>().map_err(|_| unreadable(tool, line, "a job id"))
     });
     let ids: Vec<u64> = ids.collect::<Result<_, _>>()?;
+    // Compared as numbers: as text, `9` would sort after `10`.
     Ok(ids.into_iter().max().map(|id| id.to_string()))
 }
 

@@ -99,6 +99,7 @@ impl Tools {
     /// It cannot be started, does not end within two minutes, or the wait was interrupted.
     pub fn ask(&self, tool: &'static str, words: &[&str]) -> Result<Said, SlurmError> {
         let mut command = Command::new(tool);
+        // An inherited `SQUEUE_FORMAT` or `SLURM_TIME_FORMAT` would change the output.
         command.args(words).env_clear().envs(&self.env);
         let deadline = Instant::now() + PATIENCE;
         match capture_until(&mut command, Some(deadline), &self.interrupt)? {

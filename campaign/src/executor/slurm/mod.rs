@@ -108,6 +108,7 @@ impl Slurm {
                 None => return Ok(JobState::Unknown),
             },
         };
+        // One more query, only for cancelled jobs: a failed prolog looks like a cancellation.
         let turned_away = match (states::is_cancelled(&report), &report.node) {
             (true, Some(node)) => self.was_turned_away(node)?,
             _ => None,
@@ -128,6 +129,7 @@ impl Executor for Slurm {
     }
 
     fn preflight(&self) -> Result<(), Stop> {
+        // A missing tool is found now, not when a job has to be cancelled.
         for tool in ["sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo"] {
             self.tools.ask(tool, &["-V"])?;
         }

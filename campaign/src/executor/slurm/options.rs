@@ -50,6 +50,7 @@ impl Options {
         let mut options = Self::default();
         for word in words {
             let name = name_of(word)?;
+            // `starts_with` in this direction, because `--nod=2` means `--nodes=2` to `sbatch`.
             let ours = OURS.iter().find(|(ours, _)| ours.starts_with(name));
             if let Some((_, why)) = ours {
                 let message = format!("`--{name}` cannot be given to sbatch: {why}");

@@ -65,6 +65,7 @@ pub fn submission(
     // a second start of the job keeps the log of the first.
     words.push(format!("--output={}", JobPlaces::LOG));
     words.push("--open-mode=append".to_owned());
+    // Slurm's limit has a resolution of one minute.
     words.push(format!("--time={}", job.wall_max.as_secs().div_ceil(60).max(1)));
     if job.gpus > 0 {
         words.push(format!("--gpus-per-node={}", job.gpus));

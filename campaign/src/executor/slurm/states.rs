@@ -109,6 +109,7 @@ pub fn state_of(report: Report, turned_away: Option<String>) -> Result<JobState,
 fn failure(ended: Ended, reason: Option<&str>) -> String {
     match (ended, reason) {
         (Ended { code: 0, signal: 0 }, Some(reason)) => reason.to_owned(),
+        // The encoding of a wait status: exit code in the high byte, signal in the low one.
         (Ended { code, signal }, _) => describe(ExitStatus::from_raw(code << 8 | signal)),
     }
 }
