@@ -180,6 +180,7 @@ impl Catalog {
 
 /// Returns the folder of a kind below `suite/`: its plural.
 fn folder(kind: &str) -> String {
+    // `policy` has the plural `policies`, `engine` the plural `engines`.
     match kind.strip_suffix('y') {
         Some(stem) => format!("{stem}ies"),
         None => format!("{kind}s"),

@@ -14,6 +14,7 @@ impl Places {
     /// Makes the paths of the clone `root`; `cargo_target` overrides cargo's target directory.
     #[must_use]
     pub fn new(root: &Path, cargo_target: Option<&Path>) -> Self {
+        // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
         Self { root: root.to_owned(), cargo_target }
     }

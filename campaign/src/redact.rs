@@ -22,6 +22,7 @@ impl Identity {
         let mut out = String::with_capacity(text.len());
         let mut word = String::new();
         for character in text.chars() {
+            // Separators that surround names and paths in log lines and flags such as `--model=/x`.
             if character.is_whitespace() || "\"'`()[]{}<>,;=|".contains(character) {
                 out.push_str(&self.redact_word(&word));
                 word.clear();

@@ -32,7 +32,7 @@ use crate::publish::finish::finish;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// Expected duration of a campaign above which the user is asked to confirm the start.
+/// Expected duration of a campaign above which the user has to confirm the start.
 pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 
 /// Runs `release-bench`, either from the beginning or, with `--resume`, from an unfinished

@@ -26,7 +26,7 @@ const WORDS_LOG2: (f64, f64) = (1.0, 9.5);
 const SEED: u64 = 1;
 const SCENARIO: &str = "sharegpt";
 const TOKENIZER: &str = "qwen3-tokenizer";
-/// Syllables of which words are made.
+/// Syllables that are joined to words.
 const SYLLABLES: [&str; 24] = [
     "the", "re", "in", "con", "ti", "a", "ver", "on", "ment", "per", "ly", "sta", "or", "pro",
     "ex", "al", "de", "sion", "mu", "li", "to", "ous", "gra", "ph",

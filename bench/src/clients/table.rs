@@ -68,8 +68,7 @@ pub fn grouped(value: f64, digits: usize) -> String {
     format!("{sign}{grouped}{rest}")
 }
 
-/// Lines that state when, where and of which commit the rows were measured, and which clients have
-/// no results.
+/// Lines that state date, machine and commit of the rows, and the clients without results.
 fn provenance(kept: &Kept) -> String {
     let mut places = BTreeSet::new();
     let mut lines = BTreeSet::new();

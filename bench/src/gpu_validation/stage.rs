@@ -45,6 +45,8 @@ impl Prover<'_> {
     pub fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
         match &stage.work {
             StageWork::Command { argv, needs, model } => match needs {
+                // For example `compute-sanitizer`, which a rented machine may lack: no failure of
+                // the release.
                 Some(program) if !is_installed(program) => {
                     Ok((Outcome::Skipped, Some(format!("`{program}` is not on this machine"))))
                 }

@@ -37,7 +37,7 @@ impl Limit {
     }
 }
 
-/// Checks both limits; empty if perplexity was not measured.
+/// Checks Redline's perplexity against both limits; empty if perplexity was not measured.
 #[must_use]
 pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
     let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);

@@ -165,6 +165,7 @@ fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
         engine: side.engine.id.clone(),
         release: facts.release.clone(),
         commit: facts.commit.clone(),
+        // Without a commit, as for a source distribution, "with changes" has no meaning.
         dirty: facts.commit.as_ref().and(facts.dirty),
         binary_sha256: facts.binary_sha256.clone(),
         build,

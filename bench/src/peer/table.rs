@@ -25,6 +25,7 @@ pub fn rows(samples: &[Sample]) -> Vec<Row> {
             here.map(|sample| sample.value).collect()
         };
         let (redline, peer) = (of(0), of(1));
+        // Paired, because the machine's speed may change between repeats.
         let ratios = redline.iter().zip(&peer).map(|(ours, theirs)| ours / theirs).collect();
         Some(Row {
             figure,

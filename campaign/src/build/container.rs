@@ -88,6 +88,8 @@ impl Container<'_> {
             words.extend(["--env".to_owned(), variable.clone()]);
         }
         words.extend(["-p".to_owned(), format!("{port}:{port}")]);
+        // Host network: a virtual one would add latency to every request. Host IPC: ranks exchange
+        // tensors through shared memory.
         words.extend(owned(&["--net", "host", "--ipc=host", "--rm", "--name", self.name]));
         words
     }

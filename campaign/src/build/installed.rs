@@ -85,6 +85,7 @@ pub fn find(
         let (name, wanted) = (found.name, version.to_owned());
         return Err(InstalledError::Other { name, found: found.version, wanted, place }.into());
     }
+    // A tag can be moved to another image, a digest cannot.
     let digest = image.as_ref().and_then(|image| digest(world, image));
     Ok(BuiltSide {
         side: wanted.side.clone(),

@@ -110,6 +110,7 @@ fn key(source: &Source, cpu: &Cpu) -> String {
 fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
     let text = fs::read_to_string(dir.join(FACTS)).ok()?;
     let facts: BuildFacts = serde_json::from_str(&text).ok()?;
+    // The user may have replaced a program in the cache.
     let whole = source.programs.iter().all(|program| {
         let found = sha256_file(&dir.join(program)).ok();
         found.is_some() && found.as_ref() == facts.programs.get(program)
@@ -147,6 +148,7 @@ fn build(
     make.args(&source.programs);
     step(world, source, &mut make)?;
     let facts = keep(source, &tree, &work.path().join("whole"))?;
+    // A folder that `kept` has rejected: a program in it is missing or changed.
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("remove the damaged build", &dir))?;
     }

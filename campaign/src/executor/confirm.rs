@@ -20,6 +20,7 @@ pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slo
     let differs: BTreeSet<(&str, &str)> = compared
         .cells
         .iter()
+        // A cell judged from an older campaign's runs is not this campaign's to confirm.
         .filter(|cell| cell.judged.as_ref() == Some(&plan.campaign) && is_open(cell))
         .map(|cell| (cell.cell.model.as_str(), scenario_id(&cell.cell.scenario)))
         .collect();
@@ -29,6 +30,8 @@ pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slo
         cells: cells.map(|(index, _)| index).collect(),
         sides: SIDES,
         repeats: pairs,
+        // Block numbers continue after the screening stage, since a block is unique in its
+        // campaign.
         block: plan.slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0),
         stage: Some(Stage::Confirm),
     };

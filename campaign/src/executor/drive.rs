@@ -112,6 +112,7 @@ impl<'a> Drive<'a> {
     fn open(&self, stage: Option<Stage>) -> Vec<Entry> {
         let jobs = self.journal.state.jobs.iter();
         let open = jobs.filter(|job| job.stage == stage && job.reached < Reached::Checked);
+        // Two jobs at once on this machine would disturb each other's measurement.
         let most = if self.executor.is_here() { 1 } else { usize::MAX };
         open.take(most).cloned().collect()
     }
@@ -183,6 +184,7 @@ impl<'a> Drive<'a> {
         let budget =
             submit::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
         let told = submit::job(self.ready, planned, self.executor, budget);
+        // Only a user at a terminal reads progress lines; in a log file they would be noise.
         let told = Job { watched: self.world.console.is_live(), ..told };
         places.write_job(&told)?;
         telling.skip(key, &steps::read(&places.steps())?);
@@ -307,6 +309,7 @@ impl<'a> Drive<'a> {
         let PlannedJob { cell, attempt, lost, .. } = job.planned;
         let attempt = attempt + 1;
         let key = job::key(&self.ready.plan.campaign, &left, attempt);
+        // A crash after this line was noted repeats the function: the attempt is planned already.
         if self.journal.state.jobs.iter().any(|other| other.planned.key == key) {
             return Ok(());
         }

@@ -80,7 +80,7 @@ pub enum JobEnd {
     Well,
     /// The program ended with another exit code or by a signal.
     Failed {
-        /// Description by the scheduler.
+        /// Scheduler's description of why the job ended.
         said: String,
     },
     /// The job exceeded its time limit.
@@ -89,7 +89,7 @@ pub enum JobEnd {
     OutOfMemory,
     /// The node failed under the job, or never became ready.
     LostNode {
-        /// Description by the scheduler.
+        /// Scheduler's description of why the job ended.
         said: String,
     },
     /// The scheduler took the node for a job of higher priority.
@@ -98,7 +98,7 @@ pub enum JobEnd {
     Cancelled,
     /// No node of this scheduler can ever run the job.
     Impossible {
-        /// Description by the scheduler.
+        /// Scheduler's description of why the job ended.
         said: String,
     },
 }
@@ -112,7 +112,7 @@ impl JobEnd {
     }
 }
 
-/// Runs jobs, each on an allocation of its own. All calls return at once; none is retried inside.
+/// Runs jobs, each on an allocation of its own. All calls return at once and retry nothing.
 pub trait Executor {
     /// Name of the executor in records and in `--executor`: `local` or `slurm`.
     fn name(&self) -> &'static str;

@@ -40,8 +40,11 @@ pub fn job(
         cell: ready.cells[planned.cell].clone(),
         slots: planned.slots.clone(),
         inputs: ready.inputs[planned.cell].clone(),
+        // A node that measures a server elsewhere must not record its own hardware.
         hardware: ready.url.as_ref().map(|_| ready.hardware.clone()),
         on_gpu: ready.on_gpu,
+        // CPU nodes of a cluster may differ from the machine that submits; their id is recorded as
+        // found.
         hardware_id: (executor.is_here() || ready.on_gpu).then(|| ready.hardware.0.id.clone()),
         url: ready.url.clone(),
         timeout_s: ready.timeout_s,
@@ -58,6 +61,7 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) 
     let mut env: BTreeMap<String, String> = world.server_env.clone();
     // Set explicitly, because a node's own environment may point to another cache.
     env.insert("HF_HOME".to_owned(), text(&world.hub_home));
+    // The node must read the files that the controller has verified.
     env.insert("REDLINE_CACHE".to_owned(), text(world.cache.dir()));
     env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
     JobSpec {

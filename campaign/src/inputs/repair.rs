@@ -46,6 +46,7 @@ pub fn mend(
 fn whole_objects(raw: &Path) -> io::Result<(File, Option<u64>)> {
     let mut input = File::open(raw)?;
     let length = input.metadata()?.len();
+    // The file is large, and only its end is damaged.
     let tail_start = length.saturating_sub(TAIL_BYTES);
     input.seek(SeekFrom::Start(tail_start))?;
     let mut tail = Vec::new();

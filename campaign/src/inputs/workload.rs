@@ -16,6 +16,7 @@ use crate::world::World;
 /// # Errors
 /// The load generator cannot draw the requests.
 pub fn draw(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), Stop> {
+    // Models with the same tokenizer share the file, and a resumed campaign has it already.
     if to.exists() {
         return Ok(());
     }

@@ -64,6 +64,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let started_at = world.clock.rfc3339();
     let started = world.clock.elapsed();
     let home = places.criterion();
+    // First, so that a failure is known before the kernel benchmarks, which take minutes.
     let model_bench = model_bench(world, &wanted, flags)?;
     bench(world, &git, &wanted, &home)?;
     let wall = world.clock.elapsed().saturating_sub(started);

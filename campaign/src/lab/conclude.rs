@@ -45,6 +45,7 @@ pub fn tell(
             return Ok(Exit::Inconclusive);
         }
     };
+    // No configuration runs within the limits: a result, reported by exit code 1.
     let Some(candidate) = recommended else { return Ok(Exit::Worse) };
     let side = lab.side(&candidate, &ready.plan.sides[candidate.engine]);
     world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &side)?));

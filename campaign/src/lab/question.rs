@@ -56,6 +56,7 @@ pub fn next(
 ) -> Result<Answer, Stop> {
     read(registry, |command| {
         command.arg(&lab.path).args(["--campaign", campaign]);
+        // The limit may be lower than in the lab's file, because runs took longer than expected.
         command.args(["--runs-max", &lab.asked.runs_max.to_string()]);
         command.arg("--registry").arg(registry.dir).arg("--overlay").arg(overlay)
     })

@@ -107,6 +107,7 @@ impl Node<'_> {
     fn carry_out(&mut self) -> Result<NodeEnd, Stop> {
         let (world, job) = (self.world, self.job);
         self.lines.append(&Step::Began)?;
+        // An earlier process on this job was interrupted within the block.
         if let Some(block) = self.progress.block_open {
             self.set_aside(block)?;
         }
@@ -117,6 +118,7 @@ impl Node<'_> {
         }
         let hardware =
             job.hardware.clone().unwrap_or_else(|| machine.facts(&machine.id(job.on_gpu)));
+        // One calibration serves as "after" of a block and "before" of the next.
         let mut before = self.probe()?;
         for block in job.blocks() {
             if self.progress.blocks_done.contains(&block) {

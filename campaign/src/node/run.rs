@@ -178,6 +178,8 @@ impl Bench<'_> {
             Some(url) => self.measure_running(url, slot, side, cell)?,
             None => self.launch_and_measure(slot, side, cell, look)?,
         };
+        // The load generator knows in which phase it lost the server; without it the phase is a
+        // guess.
         let phase = outcome.measurement.as_ref().and_then(|m| m.failure.as_ref()).map(|f| f.phase);
         let failure = outcome
             .happening
@@ -221,6 +223,8 @@ impl Bench<'_> {
         outcome.happening = match readiness {
             Readiness::Ready { probe, startup_us } => {
                 outcome.launch.startup_us = Some(startup_us);
+                // Checked before the measurement, whose hours would be recorded under the wrong
+                // release.
                 let other = other_version(side, &probe);
                 outcome.probe = Some(*probe);
                 match other {
@@ -268,6 +272,7 @@ impl Bench<'_> {
         for tries_left in (0..PORT_TRIES).rev() {
             let port = free_port()?;
             let (line, removal) = self.line(slot, side, cell, port)?;
+            // Flags may contain paths, which include user names.
             let redact = |words: &[String]| -> Vec<String> {
                 words.iter().map(|word| world.identity.redact(word)).collect()
             };

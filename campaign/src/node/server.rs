@@ -148,6 +148,7 @@ impl Server {
     /// repeatedly.
     #[must_use]
     pub fn rss_bytes_max(&self) -> Option<u64> {
+        // With a container, the process here is the runtime's client and not the server.
         if self.removal.is_some() || self.group.members() != 1 {
             return None;
         }
@@ -260,6 +261,7 @@ pub fn ask(
     command.args(["--url", url, "--engine"]).arg(engine_file);
     command.stdout(handle(&out)?).stderr(handle(&err)?);
     let mut group = Group::start(&mut command)?;
+    // A server that accepts connections before it has loaded its model may never answer.
     let Some(status) = group.wait(Some(Instant::now() + limit), interrupt)? else {
         return Ok(Asked::NotYet("it takes connections and does not answer".to_owned()));
     };

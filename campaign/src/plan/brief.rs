@@ -86,6 +86,7 @@ impl Brief {
             line(if index == 0 { "measured" } else { "" }, side);
         }
         line("hardware", &format!("{} (target {})", self.hardware, self.target));
+        // Engine names are printed only if there is more than one.
         let several = self.cells.iter().any(|cell| cell.engine != self.cells[0].engine);
         let mut model = "";
         for cell in &self.cells {

@@ -75,6 +75,7 @@ pub fn submission(
     if !excluded.is_empty() {
         words.push(format!("--exclude={}", excluded.join(",")));
     }
+    // Last, because of two options for one setting `sbatch` takes the later.
     words.extend(options.words.iter().cloned());
     words.push(path(script)?);
     Ok(words)
