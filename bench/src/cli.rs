@@ -1,4 +1,4 @@
-//! The command line of `redline-peers`, as `cargo xtask` hands it on.
+//! The command line of `redline-peers`, whose subcommands `cargo xtask` passes on unchanged.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,14 +10,15 @@ use crate::clients::figure::Row;
 use crate::clients::tool::Tool;
 use crate::peer::figure::Work;
 
-/// Measures Redline beside other engines and clients, and its own programs under load and at size.
+/// Compare Redline with other engines and load generators, test its server under long load, time
+/// its tools on a large registry, and validate releases on GPUs.
 #[derive(Debug, Parser)]
 #[command(name = "redline-peers", version, propagate_version = true)]
 pub struct Cli {
-    /// The clone to work in; else the one around the current folder.
+    /// Clone of the repository to work in; default: the clone that contains the current directory.
     #[arg(long, global = true, value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// Where the suite's other binaries lie; else beside this one.
+    /// Directory of the other Redline binaries; default: the directory of this binary.
     #[arg(long, global = true, value_name = "DIR")]
     pub tools_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -25,7 +26,8 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The files that stand for inputs, by the inputs' ids.
+    /// Returns the local files given with `--input`, by the id of the model or dataset that each
+    /// replaces. Empty for subcommands without inputs.
     #[must_use]
     pub fn given(&self) -> BTreeMap<String, PathBuf> {
         match &self.command {
@@ -41,42 +43,42 @@ impl Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Measure the working tree beside another engine, over the same file, and print the table.
+    /// Compare the working tree with another engine on the same model file, and print a table.
     PeerBench(PeerBench),
-    /// Measure the load generator beside others and a raw-socket client, against an emitter that
-    /// keeps its own log, and print the table.
+    /// Compare the load generator with others and with a raw-socket client, against a mock server
+    /// that logs its own times, and print a table.
     ClientBench(ClientBench),
-    /// Time the registry's tools and the site over a registry that is made up at size, and print the
-    /// table.
+    /// Time the registry's tools and the site on a large simulated registry, and print a table.
     ScaleBench(ScaleBench),
-    /// Keep the working tree's server under load, and see whether it holds more and more.
+    /// Keep the working tree's server under load for a long time, and detect memory leaks.
     Soak(Soak),
-    /// Show what a release does on a machine without network and compiler, in stages.
+    /// Validate a release in stages on a GPU machine without network and compiler.
     GpuValidation {
         #[command(subcommand)]
         step: GpuValidation,
     },
 }
 
-/// The peer is fetched and built into the cache; nothing of it enters the clone.
+/// Compare the working tree with another engine on the same model file. The other engine is
+/// downloaded and built in the cache; nothing of it enters the clone.
 #[derive(Debug, Args)]
 pub struct PeerBench {
-    /// A file of `suite/engines/` that has a `[source]`.
+    /// Engine to compare with: a file of `suite/engines/` that has a `[source]`.
     #[arg(value_name = "ENGINE")]
     pub engine: String,
-    /// A file of `suite/models/`; else the first model of the target `cpu`.
+    /// Model to measure, a file of `suite/models/`; default: the first model of the target `cpu`.
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// Threads of each engine; else as many as the machine has cores.
+    /// Number of threads of each engine; default: the number of cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
-    /// How often each figure is measured on each side.
+    /// Number of measurements of each figure on each engine.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Only this; may be repeated.
+    /// Measure only this figure; may be repeated.
     #[arg(long = "figure", value_enum, value_name = "NAME")]
     pub figures: Vec<Work>,
-    /// All but this, such as `perplexity`, which takes minutes; may be repeated.
+    /// Leave out this figure, such as `perplexity`, which takes minutes; may be repeated.
     #[arg(long = "skip", value_enum, value_name = "NAME")]
     pub skipped: Vec<Work>,
     /// Print one JSON document instead of the table.
@@ -86,43 +88,45 @@ pub struct PeerBench {
     pub inputs: Inputs,
 }
 
-/// One load follows the other, each answered in full. Between two of them the server's memory,
-/// descriptors and threads are read; those of the last quarter are held against the second's.
+/// Keep the working tree's server under load for a long time, and detect memory leaks. Loads follow
+/// each other, each answered in full. Between them the server's memory, descriptors and threads are
+/// counted; the last quarter is compared with the second.
 #[derive(Debug, Args)]
 pub struct Soak {
-    /// For how long.
+    /// Duration in minutes.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub minutes: u32,
-    /// A file of `suite/models/`; else the first model of the target `cpu`.
+    /// Model to serve, a file of `suite/models/`; default: the first model of the target `cpu`.
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
     #[command(flatten)]
     pub inputs: Inputs,
 }
 
-/// Client and emitter have a core each. Everything that is measured is kept under
-/// `target/client-bench`, so that rows can be measured one at a time.
+/// Compare the load generator with others and with a raw-socket client. Client and mock server run
+/// on a core each. Results are kept under `target/client-bench`, so that rows can be measured one
+/// at a time.
 #[derive(Debug, Args)]
 pub struct ClientBench {
-    /// Only this row; may be repeated.
+    /// Measure only this row of the table; may be repeated.
     #[arg(long = "row", value_enum, value_name = "NAME")]
     pub rows: Vec<Row>,
-    /// All but this client, such as `aiperf`, whose installation has 1.2 GB; may be repeated.
+    /// Leave out this client, such as `aiperf`, whose installation takes 1.2 GB; may be repeated.
     #[arg(long = "skip", value_enum, value_name = "CLIENT")]
     pub skipped: Vec<Tool>,
-    /// How often each client is measured in each row, in turns.
+    /// Number of measurements of each client in each row; the clients alternate.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// The core of the emitter, on which it waits awake.
+    /// Core of the mock server, which keeps it busy while it waits.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub emitter_core: usize,
-    /// The core of the client.
+    /// Core of the client.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub client_core: usize,
-    /// Measure nothing, and tell what is kept.
+    /// Print the table of earlier results without measuring.
     #[arg(long, conflicts_with = "rows")]
     pub kept: bool,
-    /// Write the table into `docs/METHOD.md` too.
+    /// Also write the table into `docs/METHOD.md`.
     #[arg(long)]
     pub document: bool,
     /// Print one JSON document instead of the table.
@@ -130,46 +134,47 @@ pub struct ClientBench {
     pub json: bool,
 }
 
-/// The registry is a repository under `target/` that is gone afterwards; the site is made of a tenth
-/// of its records.
+/// Time the registry's tools and the site on a large simulated registry. The registry is a
+/// repository under `target/` that is removed afterwards; the site is built from a tenth as many
+/// records.
 #[derive(Debug, Args)]
 pub struct ScaleBench {
-    /// Records of the registry. What is wanted is wanted of as many as there are by default.
+    /// Number of records in the registry. The required times apply only to the default number.
     #[arg(long, value_name = "N", default_value_t = crate::scale::WANTED_OF, value_parser = clap::value_parser!(u64).range(20..=1_000_000))]
     pub records: u64,
-    /// How often each command is timed.
+    /// Number of times that each command is timed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Make the registry in this folder, which must not be there yet, and leave it.
+    /// Make the registry in this folder, which must not exist yet, and keep it.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Write the table into `docs/METHOD.md` too.
+    /// Also write the table into `docs/METHOD.md`.
     #[arg(long)]
     pub document: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum GpuValidation {
-    /// Build a release and put it into a folder, with all that the stages need.
+    /// Build a release and pack it into a bundle with everything that the stages need.
     Pack(PackFlags),
-    /// Carry out the stages that have not been carried out yet.
+    /// Run the stages of the bundle that have not run yet.
     Run(RunFlags),
-    /// Record the results.
+    /// Record the results of a bundle.
     Collect(CollectFlags),
 }
 
 #[derive(Debug, Args)]
 pub struct PackFlags {
-    /// Such as `v0.10.0`; not needed with `--worktree`.
+    /// Release to pack, such as `v0.10.0`; not needed with `--worktree`.
     #[arg(value_name = "VERSION")]
     pub release: Option<String>,
-    /// Pack the working tree as it is; its records are never committed.
+    /// Pack the working tree; its records are never committed.
     #[arg(long)]
     pub worktree: bool,
-    /// A file of `suite/proofs/`.
+    /// GPU validation to pack: a file of `suite/proofs/`.
     #[arg(long, value_name = "ID", default_value = "h200-141g")]
     pub proof: String,
-    /// The folder; else one under `target/proofs/`.
+    /// Folder of the bundle; default: a folder under `target/proofs/`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
@@ -178,21 +183,21 @@ pub struct PackFlags {
 
 #[derive(Debug, Args)]
 pub struct RunFlags {
-    /// Where results go, and where those of an earlier call are; else `validation-results`. An archive
-    /// of the folder is kept beside it.
+    /// Folder for results, which may contain those of an earlier call; default: `proof-results`. An
+    /// archive of the folder is written next to it.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Only this stage; may be repeated.
+    /// Run only this stage; may be repeated.
     #[arg(long, value_name = "STAGE")]
     pub only: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct CollectFlags {
-    /// What `run --out` wrote: the folder, or its archive.
+    /// Results that `run --out` wrote: the folder or its archive.
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
-    /// The repository that holds `results/`; else this clone.
+    /// Repository whose `results/` receives the records; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
 }

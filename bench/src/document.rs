@@ -1,4 +1,5 @@
-//! The document about the method, into which what was measured is written. It knows no table.
+//! Tables inside `docs/METHOD.md`: replaces the table that a command has written before. Knows no
+//! table's content.
 
 use campaign::files::{read_text, write_whole};
 use campaign::stop::Stop;
@@ -6,10 +7,10 @@ use campaign::world::World;
 
 const DOCUMENT: &str = "docs/METHOD.md";
 
-/// Puts `table` into the document of this clone, at the place that `command` writes.
+/// Writes `table` into the document of this clone, at the place marked for `command`.
 ///
 /// # Errors
-/// The document has no such place, or is not to be read or written.
+/// The document has no such place, or cannot be read or written.
 pub fn write(world: &World, command: &str, table: &str) -> Result<(), Stop> {
     let path = world.places.root().join(DOCUMENT);
     let written = schema::document::insert(&read_text(&path)?, command, table)

@@ -1,8 +1,8 @@
-//! Redline beside others: rival engines and clients, the validation of a release on a GPU, a soak,
-//! and the registry's tools at size.
+//! Redline beside others: comparison with rival engines and load generators, GPU validation of a
+//! release, a memory-leak test, and the registry's tools on a large registry.
 //!
-//! Nothing here is part of a campaign. The commands share with campaigns how a server is built and
-//! launched, how inputs are fetched, and how processes end; they are no campaign's to call.
+//! Nothing here is part of a campaign. The commands share with `campaign` how servers are built and
+//! started, how inputs are fetched, and how processes end; `campaign` never calls them.
 
 #![warn(missing_docs)]
 
@@ -20,10 +20,10 @@ use campaign::{Stop, World};
 use cli::Verb;
 use schema::exit::Exit;
 
-/// Carries out what `cli` asks for.
+/// Runs the subcommand that `cli` names and returns the exit code of its result.
 ///
 /// # Errors
-/// What cannot be done, to what, and what helps; it says with which code the program ends.
+/// The command cannot be carried out. The [`Stop`] states the cause, a hint and the exit code.
 pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
     match &cli.command {
         Verb::PeerBench(flags) => peer::run(world, flags),

@@ -1,4 +1,4 @@
-//! `redline-peers`: reads the command line, gathers the world around it, runs the verb.
+//! `redline-peers`: parses the command line, gathers the environment, runs the subcommand.
 
 use std::process::ExitCode;
 

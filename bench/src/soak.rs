@@ -1,5 +1,5 @@
-//! `soak`: the working tree's server under one load after another, and what it holds of the system
-//! between two of them.
+//! The command `soak`: keeps the working tree's server under repeated load and detects memory
+//! leaks, by its memory, descriptors and threads between loads.
 
 use std::fs;
 use std::time::Duration;
@@ -23,26 +23,27 @@ use campaign::plan::launch::{Filling, command_line};
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
-/// Loads of which the first quarter may still fill caches and pools.
+/// Smallest number of loads: the first quarter of them may still fill caches and pools.
 const LOADS_MIN: usize = 8;
-/// Growth of memory that is none: an allocator gives back what it likes.
+/// Growth of memory in percent that is tolerated, since allocators return memory at their
+/// discretion.
 const GROWTH_PCT_MAX: f64 = 2.0;
 
-/// What the server holds while nobody asks.
+/// Resources that an idle server holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
-    /// Anonymous memory that is resident.
+    /// Resident anonymous memory in bytes.
     bytes: u64,
-    /// Open descriptors.
+    /// Number of open file descriptors.
     files: u64,
     threads: u64,
 }
 
-/// Runs `soak`. Exit code 1 where the server holds more at the end than after the first quarter.
+/// Runs `soak`. The exit code is 1 if the server holds more at the end than after the first
+/// quarter.
 ///
 /// # Errors
-/// The server does not build or start, a load is not answered in full, or the time is too short to
-/// tell.
+/// The server does not build or start, or a request is not answered.
 pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     world.tools.check()?;
     let wanted = default_cell(world, flags.model.as_deref())?;
@@ -75,6 +76,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     };
     let end = world.clock.elapsed() + Duration::from_secs(60 * u64::from(flags.minutes));
     let mut held = Vec::new();
+    // A quarter of fewer loads would be too few for a median.
     while world.clock.elapsed() < end || held.len() < LOADS_MIN {
         world.interrupt.check()?;
         let run = ids.next_id();
@@ -83,7 +85,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
         if record.status != Status::Ok {
             return Err(failed(&side.engine.id, &record).into());
         }
-        // An hour has hundreds of them.
+        // Measurements are removed at once, since an hour produces hundreds.
         let measured = places.measurement(&slot.run);
         fs::remove_file(&measured).map_err(FileError::at("remove", &measured))?;
         let now = read(&server)?;
@@ -96,15 +98,15 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let grown = grown(&held);
     let count = held.len();
     world.console.answer(&match grown.is_empty() {
-        true => format!("{count} loads, and it holds no more than after a quarter of them"),
+        true => format!("{count} loads: nothing grew after the first quarter of them"),
         false => {
-            format!("{count} loads, and after a quarter of them it grew: {}", grown.join("; "))
+            format!("{count} loads: after the first quarter of them it grew: {}", grown.join("; "))
         }
     });
     Ok(if grown.is_empty() { Exit::Well } else { Exit::Worse })
 }
 
-/// The server, ready.
+/// Starts the server and waits until it is ready.
 fn serve(
     world: &World,
     side: &Contender,
@@ -127,21 +129,22 @@ fn serve(
     }
 }
 
-/// What the server holds now.
+/// Reads the server's current memory, descriptors and threads.
 fn read(server: &Server) -> Result<Held, Stop> {
     let gone = || Stop::environment("the system does not show what the server holds");
     let status = server.status().ok_or_else(gone)?;
     let threads = status.lines().find_map(|line| line.strip_prefix("Threads:"));
     let files = fs::read_dir(format!("/proc/{}/fd", server.id())).map_err(|_| gone())?;
     Ok(Held {
+        // Anonymous memory only: pages of the mapped model file come and go with the page cache.
         bytes: status_bytes(&status, "RssAnon").ok_or_else(gone)?,
         files: files.count() as u64,
         threads: threads.and_then(|count| count.trim().parse().ok()).ok_or_else(gone)?,
     })
 }
 
-/// Of what a server holds more at the end than once a quarter of its loads were over; medians of a
-/// quarter each, since what one load leaves differs a little from the next.
+/// Compares the last quarter of the loads with the second; returns a phrase for each resource that
+/// grew. Medians are compared, because single loads leave slightly different amounts.
 #[expect(clippy::cast_precision_loss, reason = "sizes and counts are far below 2^53")]
 fn grown(held: &[Held]) -> Vec<String> {
     let quarter = held.len() / 4;

@@ -1,4 +1,5 @@
-//! The suite's pieces, one TOML file each: scenarios, models, data sets, targets, engines.
+//! The suite's catalog: reads scenarios, models, datasets, targets, engines, policies and GPU
+//! validations from their TOML files in `suite/`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +47,7 @@ impl Ends for CatalogError {
     }
 }
 
-/// A scenario with the facts of its file.
+/// A scenario, and the id, path and SHA-256 of its file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioEntry {
     pub id: String,
@@ -55,21 +56,23 @@ pub struct ScenarioEntry {
     pub scenario: Scenario,
 }
 
-/// The folder `suite/`.
+/// The folder `suite/` with one TOML file per scenario, model, dataset, target and engine.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     dir: PathBuf,
 }
 
 impl Catalog {
-    /// The suite that lies in the folder `suite`.
+    /// Makes the catalog of the folder `suite`.
     #[must_use]
     pub fn new(suite: &Path) -> Self {
         Self { dir: suite.to_owned() }
     }
 
+    /// Reads the scenario `id` from `suite/scenarios/`.
+    ///
     /// # Errors
-    /// No such scenario, or its file is not sound.
+    /// No such scenario, or its file is invalid.
     pub fn scenario(&self, id: &str) -> Result<ScenarioEntry, CatalogError> {
         let (path, text) = self.text("scenario", id)?;
         let scenario = Scenario::parse(&text).map_err(unreadable("scenario", id))?;
@@ -77,56 +80,64 @@ impl Catalog {
         Ok(ScenarioEntry { id: id.to_owned(), path, file_sha256, scenario })
     }
 
+    /// Reads the model `id` from `suite/models/`.
+    ///
     /// # Errors
-    /// No such model, or its file is not sound.
+    /// No such model, or its file is invalid.
     pub fn model(&self, id: &str) -> Result<ModelFile, CatalogError> {
         let (_, text) = self.text("model", id)?;
         schema::model::parse_model(&text).map_err(unreadable("model", id))
     }
 
+    /// Reads the dataset `id` from `suite/datasets/`.
+    ///
     /// # Errors
-    /// No such data set, or its file is not sound.
+    /// No such dataset, or its file is invalid.
     pub fn dataset(&self, id: &str) -> Result<DatasetFile, CatalogError> {
         let (_, text) = self.text("dataset", id)?;
         schema::model::parse_dataset(&text).map_err(unreadable("dataset", id))
     }
 
+    /// Reads the GPU validation `id` from `suite/proofs/`.
+    ///
     /// # Errors
-    /// No such proof, or its file is not sound.
+    /// No such GPU validation, or its file is invalid.
     pub fn proof(&self, id: &str) -> Result<Proof, CatalogError> {
         let (_, text) = self.text("proof", id)?;
         schema::proof::parse(&text).map_err(unreadable("proof", id))
     }
 
+    /// Reads the comparison policy `id` from `suite/policies/`.
+    ///
     /// # Errors
-    /// No such policy, or its file is not sound.
+    /// No such policy, or its file is invalid.
     pub fn policy(&self, id: &str) -> Result<PolicyFile, CatalogError> {
         let (_, text) = self.text("policy", id)?;
         schema::policy::parse(&text).map_err(unreadable("policy", id))
     }
 
-    /// Where the file of a piece lies.
+    /// Returns the path of the suite's file of `kind` (such as `"engine"`) named `id`.
     ///
     /// # Errors
-    /// No such piece.
+    /// No such file.
     pub fn path(&self, kind: &'static str, id: &str) -> Result<PathBuf, CatalogError> {
         self.text(kind, id).map(|(path, _)| path)
     }
 
-    /// The engine's file, and where it lies.
+    /// Reads the engine `id` from `suite/engines/`; returns the file's path and content.
     ///
     /// # Errors
-    /// No such engine, or its file is not sound.
+    /// No such engine, or its file is invalid.
     pub fn engine(&self, id: &str) -> Result<(PathBuf, EngineFile), CatalogError> {
         let (path, text) = self.text("engine", id)?;
         let engine = schema::engine::parse(&text).map_err(unreadable("engine", id))?;
         Ok((path, engine))
     }
 
-    /// Every target by its id.
+    /// Reads every target of `suite/targets/`, by id.
     ///
     /// # Errors
-    /// A target's file is not sound.
+    /// A target's file is invalid.
     pub fn targets(&self) -> Result<BTreeMap<String, Target>, CatalogError> {
         let mut targets = BTreeMap::new();
         for id in self.ids("target")? {
@@ -137,7 +148,7 @@ impl Catalog {
         Ok(targets)
     }
 
-    /// Ids of a kind, sorted.
+    /// Lists the ids of all files of `kind` in the suite, sorted.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -155,7 +166,8 @@ impl Catalog {
     }
 
     fn text(&self, kind: &'static str, id: &str) -> Result<(PathBuf, String), CatalogError> {
-        // Ids come from the command line and from files: only a listed one becomes a path.
+        // An id from the command line becomes a path only if its file is listed, so `../x` cannot
+        // escape.
         let known = self.ids(kind)?;
         if !known.iter().any(|other| other == id) {
             return Err(CatalogError::Unknown { kind, id: id.to_owned(), known });
@@ -166,8 +178,9 @@ impl Catalog {
     }
 }
 
-/// Where the pieces of a kind lie, below `suite/`.
+/// Returns the folder of a kind below `suite/`: its plural.
 fn folder(kind: &str) -> String {
+    // `policy` has the plural `policies`, `engine` the plural `engines`.
     match kind.strip_suffix('y') {
         Some(stem) => format!("{stem}ies"),
         None => format!("{kind}s"),

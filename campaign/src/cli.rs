@@ -1,4 +1,4 @@
-//! The command line, as `cargo xtask` hands it on.
+//! The command line of `redline-campaign`, whose subcommands `cargo xtask` passes on unchanged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use clap::{Args, Parser, Subcommand};
 use crate::build::container::Runtime;
 use crate::executor::LOCAL;
 
-/// Builds a release, measures it, and records the result.
+/// Build releases of an engine, measure them, and record the results.
 #[derive(Debug, Parser)]
 #[command(name = "redline-campaign", version, propagate_version = true)]
 pub struct Cli {
-    /// The clone to work in; else the one around the current folder.
+    /// Clone of the repository to work in; default: the clone that contains the current directory.
     #[arg(long, global = true, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// Where the suite's other binaries lie; else beside this one.
+    /// Directory of the other Redline binaries; default: the directory of this binary.
     #[arg(long, global = true, value_name = "DIR")]
     pub tools_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -23,8 +23,8 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The clone to work in, where the command line names one. A job names everything that it
-    /// needs, so that its own folder will do.
+    /// Returns the clone to work in, where the command line names one. For `node` this is the job's
+    /// folder: a job names every file that it needs, so it runs on machines that have no clone.
     #[must_use]
     pub fn root(&self) -> Option<&Path> {
         match (&self.root, &self.command) {
@@ -34,7 +34,8 @@ impl Cli {
         }
     }
 
-    /// The files that stand for inputs, by the inputs' ids.
+    /// Returns the local files given with `--input`, by the id of the model or dataset that each
+    /// replaces. Empty for subcommands without inputs.
     #[must_use]
     pub fn given(&self) -> BTreeMap<String, PathBuf> {
         match &self.command {
@@ -53,110 +54,120 @@ pub enum Verb {
     ReleaseBench(Box<ReleaseBench>),
     /// Finish a campaign from the folders of its jobs alone: verify, record, commit, render.
     Ingest(Ingest),
-    /// Find out which options of a server are worth it, for which load: what is launched next follows
-    /// from what was found.
+    /// Find out which server options are worth using, and for which load. Each round of runs is
+    /// chosen from the results of the rounds before.
     Lab(Lab),
-    /// Fetch models and data sets into the cache.
+    /// Download models and datasets into the cache.
     Fetch(Fetch),
     /// Build a release and serve a model with it in the foreground.
     Serve(Serve),
-    /// Run the engine's op benches, and a model beside the machine's limits, and record them.
+    /// Run the engine's kernel benchmarks, compare a model's speed with the machine's limits, and
+    /// record both.
     Kernels(Kernels),
-    /// Carry out a job of a campaign: what its controller has put into a folder.
+    /// Run one job of a campaign from the folder that the controller has prepared (internal).
     #[command(hide = true)]
     Node(NodeFlags),
 }
 
-/// Files that stand for inputs.
+/// Local files that are used in place of downloads.
 #[derive(Debug, Args, Default)]
 pub struct Inputs {
-    /// Use this file for an input instead of fetching it; its hash must be the pinned one.
+    /// Use this local file for a model or dataset instead of downloading it; its SHA-256 must be the
+    /// pinned one.
     #[arg(long = "input", value_name = "ID=PATH", value_parser = parse_input)]
     given: Vec<(String, PathBuf)>,
 }
 
 impl Inputs {
-    /// The files, by the inputs' ids.
+    /// Returns the local files by the id of the model or dataset that each replaces.
     #[must_use]
     pub fn by_id(&self) -> BTreeMap<String, PathBuf> {
         self.given.iter().cloned().collect()
     }
 }
 
-/// Where launches are made, and where their records go.
+/// Flags that say where a campaign's jobs run and where its records go.
 #[derive(Debug, Clone, Args, Default)]
 pub struct Execution {
-    /// Call a run hung when its server sends nothing for this long; else after two minutes.
+    /// Fail a run when its server sends nothing for this many seconds; default: two minutes.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub timeout_s: Option<u32>,
-    /// The repository that holds `results/`; else this clone.
+    /// Repository whose `results/` receives the records; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
-    /// Where jobs run: `local`, or `slurm`, for nodes of the cluster that this machine submits to.
+    /// Executor of the jobs: `local` (this machine), or `slurm` (nodes of the cluster that this
+    /// machine submits to).
     #[arg(long, value_name = "ID", default_value = LOCAL)]
     pub executor: String,
-    /// One more long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be repeated.
+    /// Additional long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be
+    /// repeated.
     #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub slurm_options: Vec<String>,
 }
 
 #[derive(Debug, Args, Default)]
 pub struct ReleaseBench {
-    /// Such as `v0.9.2`; not needed with `--worktree` or `--url`.
+    /// Release to measure, such as `v0.9.2`; not needed with `--worktree` or `--url`.
     #[arg(value_name = "VERSION")]
     pub release: Option<String>,
     /// Engine to measure: a file of `suite/engines/`.
     #[arg(long, value_name = "ID", default_value = "redline")]
     pub engine: String,
-    /// Hardware class: a file of `suite/targets/`; else the one that fits, else `cpu`.
+    /// Hardware target: a file of `suite/targets/`; default: the target that matches this machine's
+    /// GPU, else `cpu`.
     #[arg(long, value_name = "ID")]
     pub target: Option<String>,
-    /// Only this model of the target; may be repeated.
+    /// Measure only this model of the target; may be repeated.
     #[arg(long = "model", value_name = "ID")]
     pub models: Vec<String>,
-    /// This scenario instead of the target's; may be repeated.
+    /// Measure this scenario instead of the target's scenarios; may be repeated.
     #[arg(long = "scenario", value_name = "ID")]
     pub scenarios: Vec<String>,
-    /// Fresh launches per scenario; else as the target says, or the policy with `--baseline`.
+    /// Number of runs per variant and scenario, each on a fresh server; default: the target's
+    /// number, or with `--baseline` the release policy's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
-    /// Measure this release too, interleaved, and judge: a screen over the target's scenarios and
-    /// its ladder, then fresh launches of the cells that differ.
+    /// Compare with this release: runs of both are interleaved. A screening stage runs the target's
+    /// scenarios and its concurrency sweep; a confirmation stage then repeats, on fresh servers,
+    /// the scenarios whose results differ.
     #[arg(long, value_name = "VERSION")]
     pub baseline: Option<String>,
-    /// Stop at what the screen suspects: no confirmation on fresh launches.
+    /// Stop after the screening stage: differences stay suspected, without confirmation runs.
     #[arg(long, requires = "baseline")]
     pub no_confirm: bool,
-    /// Measure this release of another engine too, interleaved on the same inputs, and show both
-    /// side by side; may be repeated.
+    /// Also measure this release of another engine, interleaved on the same inputs, and show the
+    /// engines side by side; may be repeated.
     #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_beside)]
     #[arg(conflicts_with_all = ["baseline", "url", "worktree"])]
     pub beside: Vec<(String, String)>,
-    /// Run engines that are packages in their container images.
+    /// Run engines that are Python packages in their container images.
     #[arg(long, value_enum, value_name = "RUNTIME", conflicts_with = "url")]
     pub container: Option<Runtime>,
-    /// Measure one more configuration: NAME='FLAGS'; may be repeated.
+    /// Also measure a variant of the release with these server flags: NAME='FLAGS'; may be
+    /// repeated.
     #[arg(long = "variant", value_name = "NAME=FLAGS", value_parser = crate::plan::parse_variant)]
     pub variants: Vec<(String, Vec<String>)>,
-    /// Measure the working tree as it is; its records stay under `target/`.
+    /// Measure the working tree as it is; its records stay under `target/` and are never committed.
     #[arg(long, conflicts_with = "url")]
     pub worktree: bool,
-    /// Measure a server that is already running; its records stay under `target/`.
+    /// Measure a server that is already running; its records stay under `target/` and are never
+    /// committed.
     #[arg(long, value_name = "URL", conflicts_with_all = ["baseline", "variants"])]
     pub url: Option<String>,
     #[command(flatten)]
     pub execution: Execution,
-    /// Go on with the latest campaign of this release that did not come to its end: what is done is
-    /// not done again.
+    /// Resume the latest unfinished campaign of this release; finished runs are not repeated.
     #[arg(long, conflicts_with = "dry_run")]
     pub resume: bool,
-    /// Start nothing that is expected to take more GPU-hours, and no launch that would exceed them.
+    /// Refuse a plan that is expected to take more GPU-hours than this, and stop before a run that
+    /// would exceed them.
     #[arg(long, value_name = "H", value_parser = parse_hours)]
     pub max_gpu_hours: Option<f64>,
-    /// Print the plan and stop; of any target, whatever this machine is.
+    /// Print the plan and stop; works for any target, whatever machine this is.
     #[arg(long)]
     pub dry_run: bool,
-    /// Start without asking a plan of more than two hours, or one whose hours on GPUs are unknown.
+    /// Start without asking for confirmation, even if the plan takes more than two hours or an
+    /// unknown number of GPU-hours.
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
@@ -165,26 +176,25 @@ pub struct ReleaseBench {
 
 #[derive(Debug, Args)]
 pub struct Lab {
-    /// A file of `suite/labs/`, or the path of one.
+    /// Lab to run: the name of a file in `suite/labs/`, or the path of a lab file.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Make no more launches, in place of what the file's budget says.
+    /// Largest number of runs; overrides the budget in the lab's file.
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub max_runs: Option<u32>,
-    /// Take no more hours of launches, in place of what the file's budget says.
+    /// Largest total time of all runs, in hours; overrides the budget in the lab's file.
     #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = parse_hours)]
     pub max_hours: Option<f64>,
     #[command(flatten)]
     pub execution: Execution,
-    /// Go on with the latest lab of this name that did not come to its end: what is done is not done
-    /// again.
+    /// Resume the latest unfinished campaign of this lab; finished runs are not repeated.
     #[arg(long, conflicts_with = "dry_run")]
     pub resume: bool,
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,
-    /// Start without asking a lab that may take more than two hours.
+    /// Start without asking for confirmation, even if the lab may take more than two hours.
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
@@ -193,27 +203,28 @@ pub struct Lab {
 
 #[derive(Debug, Args)]
 pub struct NodeFlags {
-    /// The job's folder.
+    /// Folder of the job, with `job.json`.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Begin when `go` is read on standard input, and end where that never comes.
+    /// Start when the line `go` is read on standard input; exit if standard input closes first.
     #[arg(long)]
     pub when_told: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Ingest {
-    /// A campaign's folder, or one with the folders of its jobs.
+    /// Folder of a campaign, or a folder that contains the folders of its jobs.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// The repository that holds `results/`; else this clone.
+    /// Repository whose `results/` receives the records; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub struct Fetch {
-    /// Models and data sets of the suite; none for all that the fitting target needs.
+    /// Ids of models and datasets of the suite; default: everything that the target matching this
+    /// machine needs.
     pub ids: Vec<String>,
     #[command(flatten)]
     pub inputs: Inputs,
@@ -225,7 +236,7 @@ pub struct Serve {
     pub release: String,
     #[arg(long, value_name = "ID")]
     pub model: String,
-    /// More flags of `redline serve`, after `--`.
+    /// Additional flags for `redline serve`, after `--`.
     #[arg(last = true)]
     pub flags: Vec<String>,
     #[command(flatten)]
@@ -234,17 +245,17 @@ pub struct Serve {
 
 #[derive(Debug, Args)]
 pub struct Kernels {
-    /// A release; else the working tree, whose record stays under `target/`.
+    /// Release to benchmark; default: the working tree, whose record stays under `target/`.
     #[arg(value_name = "VERSION", conflicts_with = "worktree")]
     pub release: Option<String>,
-    /// The working tree, as without VERSION.
+    /// Benchmark the working tree; this is the default without VERSION.
     #[arg(long)]
     pub worktree: bool,
-    /// A file of `suite/models/`, which is measured beside the machine's limits; else the first
+    /// Model to compare with the machine's limits, a file of `suite/models/`; default: the first
     /// model of the target `cpu`.
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// The repository that holds `results/`; else this clone.
+    /// Repository whose `results/` receives the records; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
 }

@@ -1,15 +1,15 @@
-//! What the user sees: step headings with the time since the start, on standard error.
-//! The answer of a command (plan, table, paths) goes to standard output.
+//! Console output: step headings with the time since the start, and notes, on standard error. The
+//! result of a command (plan, table, paths) goes to standard output.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
-/// Goes to the beginning of the terminal's line and empties it.
+/// Terminal sequence that returns to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
-/// As much of a passing line as fits into any terminal.
+/// Number of characters of a progress line that fit into any terminal.
 const PASSING_CHARS: usize = 69;
 
-/// Writes headings and notes.
+/// Writer of headings, notes and results.
 #[derive(Debug, Clone, Copy)]
 pub struct Console {
     quiet: bool,
@@ -17,31 +17,31 @@ pub struct Console {
 }
 
 impl Console {
-    /// Writes everything.
+    /// Makes a console that writes everything.
     #[must_use]
     pub fn new() -> Self {
         Self { quiet: false, followed: false }
     }
 
-    /// Writes nothing; for tests.
+    /// Makes a console that writes no headings and notes, for tests.
     #[must_use]
     pub fn silent() -> Self {
         Self { quiet: true, followed: false }
     }
 
-    /// True when somebody watches standard error.
+    /// True when standard error is a terminal.
     #[must_use]
     pub fn is_live(&self) -> bool {
         !self.quiet && stderr().is_terminal()
     }
 
-    /// The same where somebody else shows the last of what is written to whoever watches.
+    /// Returns a console for a job's node, whose last log line the controller shows to the user.
     #[must_use]
     pub fn followed(self) -> Self {
         Self { followed: true, ..self }
     }
 
-    /// How the load generator is to show how far it is.
+    /// Progress style for the load generator's `--progress`.
     #[must_use]
     pub fn progress(&self) -> &'static str {
         match (self.is_live(), self.followed) {
@@ -51,9 +51,10 @@ impl Console {
         }
     }
 
-    /// A line that the next one takes the place of; only for whoever watches.
+    /// Shows a progress line that the next line replaces; only on a terminal.
     pub fn passing(&self, text: &str) {
         if self.is_live() {
+            // A line that wraps could not be cleared by the next one.
             let text: String = text.trim().chars().take(PASSING_CHARS).collect();
             eprint!("{CLEAR}         {text}");
         }
@@ -65,7 +66,7 @@ impl Console {
         }
     }
 
-    /// `[ 1:05] Build v0.9.2`.
+    /// Prints a heading with the elapsed time, such as `[  1:05] Build v0.9.2`.
     pub fn step(&self, elapsed: Duration, heading: &str) {
         self.clear();
         if !self.quiet {
@@ -73,13 +74,13 @@ impl Console {
         }
     }
 
-    /// The command's answer, on standard output. A reader that has gone away is no error.
+    /// Prints a result on standard output. A closed pipe is no error.
     pub fn answer(&self, text: &str) {
         let mut out = stdout().lock();
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
-    /// A line below the last heading.
+    /// Prints a note below the last heading.
     pub fn note(&self, text: &str) {
         self.clear();
         if !self.quiet {
@@ -94,7 +95,7 @@ impl Default for Console {
     }
 }
 
-/// `0:05`, `12:40`, `1:02:03`.
+/// Formats a duration: `0:05`, `12:40`, `1:02:03`.
 #[must_use]
 pub fn clock_text(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
@@ -105,7 +106,8 @@ pub fn clock_text(elapsed: Duration) -> String {
     }
 }
 
-/// `about 40 s`, `about 8 min`, `about 2.5 h`: as exact as an expectation can be.
+/// Formats an expected duration in microseconds with few digits: `about 40 s`, `about 8 min`,
+/// `about 2.5 h`.
 #[must_use]
 pub fn about(us: u64) -> String {
     let seconds = us / 1_000_000;

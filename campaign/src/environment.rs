@@ -1,5 +1,5 @@
-//! The environment of a program: the one place that reads variables, the clock, signals and random
-//! bits. Only `main` calls it.
+//! Environment of a program: the one module that reads environment variables, the clock, signals
+//! and random bits. Only `main` calls it.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,7 +25,7 @@ use crate::stop::Stop;
 use crate::tools::Tools;
 use crate::world::{Clock, Programs, World};
 
-/// Variables that change how a server runs. They enter its record; no other does.
+/// Environment variables that change how a server runs; only these enter a run's record.
 const SERVER_VARIABLES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "MALLOC_ARENA_MAX",
@@ -35,7 +35,7 @@ const SERVER_VARIABLES: &[&str] = &[
     "TOKIO_WORKER_THREADS",
 ];
 
-/// Exit code of a program whose command ended with `ended`; prints why it stopped.
+/// Converts a command's result to the program's exit code, and prints the error if there is one.
 #[must_use]
 pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
     let exit = ended.unwrap_or_else(|stop| {
@@ -45,12 +45,14 @@ pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// Gathers everything from outside that a command works with: signals, variables, clock, random bits.
-/// `root` is the clone, else the one around the current folder; `tools_dir` holds the suite's other
-/// programs, else they lie beside this one; `given` are the files that stand for inputs.
+/// Gathers everything from outside that a command needs: signals, variables, clock, random bits.
+/// `root` is the clone, by default the one that contains the current directory; `tools_dir` holds
+/// Redline's other programs, by default this program's directory; `given` are local files in place
+/// of downloads.
 ///
 /// # Errors
-/// There is no clone around the current folder, or the system denies signals, random bits or a cache.
+/// The current directory is in no clone, or the system denies signals, random bits or a cache
+/// folder.
 pub fn gather(
     root: Option<&Path>,
     tools_dir: Option<&Path>,
@@ -65,6 +67,7 @@ pub fn gather(
         Some(dir) => dir.to_owned(),
         None => find_root(&env::current_dir().unwrap_or_default())?,
     };
+    // Absolute, because programs are started in other folders.
     let root = root.canonicalize().unwrap_or(root);
     let program = env::current_exe().unwrap_or_default();
     let tools_dir = tools_dir.or(program.parent()).unwrap_or(Path::new(""));
@@ -92,7 +95,7 @@ pub fn gather(
     })
 }
 
-/// The nearest folder above that holds the suite and the engine.
+/// Finds the nearest ancestor folder with `suite/targets` and `engine`.
 fn find_root(from: &Path) -> Result<PathBuf, Stop> {
     let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
     from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {
@@ -107,12 +110,12 @@ fn cache_dir() -> Result<PathBuf, Stop> {
     }
     let strategy = etcetera::choose_base_strategy().map_err(|error| {
         Stop::environment(format!("no cache folder: {error}"))
-            .with_hint("set REDLINE_CACHE to a folder for models and data sets")
+            .with_hint("set REDLINE_CACHE to a folder for models and datasets")
     })?;
     Ok(strategy.cache_dir().join("redline"))
 }
 
-/// Where programs that fetch models from the hub keep them.
+/// Hugging Face home directory: `HF_HOME`, else the default in the user's cache folder.
 fn hub_home() -> PathBuf {
     if let Some(dir) = env::var_os("HF_HOME").filter(|dir| !dir.is_empty()) {
         return PathBuf::from(dir);
@@ -121,7 +124,7 @@ fn hub_home() -> PathBuf {
     strategy.map_or_else(|_| PathBuf::new(), |base| base.cache_dir().join("huggingface"))
 }
 
-/// Names that must not enter a record.
+/// Host and user name, which are removed from records.
 fn identity() -> Identity {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = |text: Option<String>| text.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty());
@@ -136,7 +139,7 @@ fn server_env() -> BTreeMap<String, String> {
     SERVER_VARIABLES.iter().filter_map(set).collect()
 }
 
-/// Values that are not text are none of those that are looked for.
+/// Reads Slurm's variables; those that are not UTF-8 are skipped, since none of the needed ones is.
 fn slurm_env() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -144,7 +147,7 @@ fn slurm_env() -> BTreeMap<String, String> {
     slurm::client_environment(env::vars_os().filter_map(text))
 }
 
-/// Bits for the identifiers of one campaign.
+/// Random bits of the system, for the ids of one campaign.
 fn random() -> Result<u128, Stop> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)

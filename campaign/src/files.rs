@@ -1,4 +1,5 @@
-//! Files that are written whole or not at all, and errors that name the path.
+//! File operations with errors that name the path, and atomic writes: a file is written completely
+//! or not at all.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use crate::stop::Ends;
 
-/// A file operation that failed, and where.
+/// A failed file operation and its path.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
@@ -19,7 +20,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// For `map_err`: `fs::read(p).map_err(FileError::at("read", p))`.
+    /// Makes the error conversion for `map_err`: `fs::read(p).map_err(FileError::at("read", p))`.
     pub fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self { action, path, source }
@@ -45,7 +46,7 @@ impl Ends for FileError {
     }
 }
 
-/// Makes a folder and those above it.
+/// Makes a folder and its parents.
 ///
 /// # Errors
 /// The folder cannot be made.
@@ -53,23 +54,25 @@ pub fn make_dir(path: &Path) -> Result<(), FileError> {
     fs::create_dir_all(path).map_err(FileError::at("make the folder", path))
 }
 
+/// Reads a UTF-8 file.
+///
 /// # Errors
 /// The file cannot be read, or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(FileError::at("read", path))
 }
 
-/// Writes `bytes` to a temporary file beside `path`, then renames it.
+/// Writes `bytes` to `path` atomically: to a temporary file beside it, which is then renamed.
 ///
 /// # Errors
-/// The folder is not writable, or full; nothing is left behind.
+/// The folder is not writable or the disk is full; no partial file remains.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = temp_beside(path)?;
     file.write_all(bytes).map_err(FileError::at("write", path))?;
     put(file, path)
 }
 
-/// A temporary file in the folder that `path` is to lie in, so that a rename can put it there.
+/// Makes a temporary file in the folder of `path`, so that it can be renamed to `path`.
 ///
 /// # Errors
 /// The folder cannot be made or is not writable.
@@ -79,13 +82,14 @@ pub fn temp_beside(path: &Path) -> Result<NamedTempFile, FileError> {
     NamedTempFile::new_in(dir).map_err(FileError::at("write in", dir))
 }
 
-/// Renames a finished temporary file to `path`.
+/// Flushes a finished temporary file to disk and renames it to `path`.
 ///
 /// # Errors
-/// The data cannot be brought to the disk, or the rename fails.
+/// The flush or the rename fails.
 pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
+    // Without the flush, a crash after the rename could leave an empty file under the final name.
     file.as_file().sync_all().map_err(FileError::at("write", path))?;
-    // Temporary files are private; what others may read is decided by the folder.
+    // Temporary files are readable by their owner only, but results must be readable by others.
     set_mode(file.path(), 0o644).map_err(FileError::at("write", path))?;
     match file.persist(path) {
         Ok(_) => Ok(()),
@@ -98,7 +102,7 @@ pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
 /// Sets the permission bits of a file.
 ///
 /// # Errors
-/// The file is not ours.
+/// The file belongs to another user.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))

@@ -1,4 +1,4 @@
-//! The `git` command, for releases and their worktrees. Commits are the registry's business.
+//! The `git` command, for reading releases and making worktrees. The registry makes the commits.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Ends for GitError {
     }
 }
 
-/// A clone, as the `git` command sees it.
+/// A git clone or worktree, used through the `git` command.
 #[derive(Debug, Clone)]
 pub struct Git {
     program: PathBuf,
@@ -45,6 +45,8 @@ pub struct Git {
 }
 
 impl Git {
+    /// Opens the clone whose top folder is `dir`.
+    ///
     /// # Errors
     /// `dir` is not the top folder of a clone, or `git` cannot be run.
     pub fn open(program: &Path, dir: &Path, interrupt: &Interrupt) -> Result<Self, GitError> {
@@ -61,28 +63,31 @@ impl Git {
         }
     }
 
-    /// The same command in another folder, such as a worktree.
+    /// Returns the same command for another folder, such as a worktree.
     #[must_use]
     pub fn at(&self, dir: &Path) -> Self {
         Self { dir: dir.into(), ..self.clone() }
     }
 
-    /// Standard output of `git ARGS`.
+    /// Runs `git ARGS` and returns its standard output.
     ///
     /// # Errors
-    /// git ends with anything but 0.
+    /// git cannot be run or ends with a non-zero exit code.
     pub fn text(&self, args: &[&str]) -> Result<String, GitError> {
         let mut command = Command::new(&self.program);
+        // Hooks of the user's repository could run long, fail, or change the checkout.
         command.arg("-C").arg(&self.dir).args(["-c", "core.hooksPath=/dev/null"]).args(args);
-        // A caller that is itself run by a git hook must not redirect these commands.
+        // Git sets these variables for its hooks; inherited, they would redirect these commands to
+        // another repository.
         for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             command.env_remove(name);
         }
+        // English messages, because `open` recognizes one, and no prompt that nobody answers.
         command.env("LC_ALL", "C").env("GIT_TERMINAL_PROMPT", "0");
         Ok(process::text(&mut command, &self.interrupt)?)
     }
 
-    /// Like [`Git::text`]; `None` where git ends with anything but 0.
+    /// Runs `git ARGS` like [`Git::text`]; `None` if git ends with a non-zero exit code.
     ///
     /// # Errors
     /// git cannot be run, or was interrupted.
@@ -105,7 +110,7 @@ impl Git {
     }
 }
 
-/// True when both paths lead to one folder.
+/// True when both paths lead to the same folder.
 #[must_use]
 pub fn same_folder(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {

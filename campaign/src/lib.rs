@@ -1,12 +1,13 @@
-//! Campaigns: resolve and build a release, fetch its inputs, launch its server for every planned
-//! run, have it measured, and hand the records to the registry.
+//! Campaigns: resolve and build a release, fetch its models and datasets, start a fresh server for
+//! every planned run, have it measured, and hand the records to the registry.
 //!
 //! This package knows neither HTTP nor git objects nor templates: it runs `git`, `cargo`,
-//! `redline-bench`, `redline-results` and `redline-site`. Each stage of a campaign is a folder, and
-//! they stand in the order of a campaign: `release_bench` and `lab` go through them.
+//! `redline-bench`, `redline-results` and `redline-site`. Each stage of a campaign has a folder;
+//! the modules `release_bench` and `lab` call the stages in the order in which they are declared
+//! below.
 //!
-//! A program needs two things of it: a [`World`], which [`environment::gather`] makes, and [`run`].
-//! What `bench` shares with campaigns is public.
+//! A program needs two things of this package: a [`World`], which [`environment::gather`] makes,
+//! and [`run`]. Items that the package `bench` shares with campaigns are public.
 
 // The stages of a campaign.
 pub mod build;
@@ -16,14 +17,14 @@ pub mod node;
 pub mod plan;
 pub mod publish;
 
-// The commands that go through them.
+// The commands that run the stages.
 mod cli;
 pub mod kernels;
 mod lab;
 mod release_bench;
 mod serve;
 
-// What every command works with.
+// Parts that every command uses.
 mod catalog;
 mod console;
 pub mod environment;
@@ -46,10 +47,10 @@ pub use world::World;
 use cli::Verb;
 use schema::exit::Exit;
 
-/// Carries out what `cli` asks for.
+/// Runs the subcommand that `cli` names and returns the exit code of its result.
 ///
 /// # Errors
-/// What cannot be done, to what, and what helps; it says with which code the program ends.
+/// The command cannot be carried out. The [`Stop`] states the cause, a hint and the exit code.
 pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
     match &cli.command {
         Verb::ReleaseBench(flags) => release_bench::run(world, flags),

@@ -1,5 +1,5 @@
-//! Files of JSON lines that a crash cannot spoil: what is appended is on the disk before anything
-//! is done about it, and a last line that was cut short is dropped. Knows nothing of what they say.
+//! Append-only files of JSON lines that survive a crash: an appended line is on disk before the
+//! caller continues, and an incomplete last line is dropped. Knows nothing of the lines' content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -36,20 +36,20 @@ impl Ends for LinesError {
     }
 }
 
-/// What a file holds.
+/// Content of a file of JSON lines.
 #[derive(Debug)]
 pub struct Read<T> {
     pub lines: Vec<T>,
-    /// Bytes of the lines; what follows them was cut short.
+    /// Length of the complete lines in bytes; an incomplete line may follow.
     pub whole_bytes: usize,
-    /// True when something followed.
+    /// True when an incomplete line follows.
     pub torn: bool,
 }
 
-/// Reads the whole lines of a file; none where there is no file.
+/// Reads the complete lines of a file; none if the file does not exist.
 ///
 /// # Errors
-/// The file cannot be read, or a line before the last is not one of these.
+/// The file cannot be read, or a line before the last is not of type `T`.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Read<T>, LinesError> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -60,7 +60,8 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Read<T>, LinesError> {
     while let Some(chunk) = chunks.next() {
         match serde_json::from_slice(chunk) {
             Ok(line) if chunk.ends_with(b"\n") => lines.push(line),
-            // A crash may leave less than was appended, or blocks that were never written.
+            // A crash may leave part of a line, or disk blocks that were allocated and never
+            // written.
             _ if chunks.peek().is_none() => break,
             Ok(_) => {}
             Err(error) => {
@@ -73,7 +74,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Read<T>, LinesError> {
     Ok(Read { torn: whole_bytes < bytes.len(), lines, whole_bytes })
 }
 
-/// Appends lines to a file, whose one writer it is.
+/// A file of JSON lines open for appending, with this process as its only writer.
 #[derive(Debug)]
 pub struct Lines {
     file: File,
@@ -81,29 +82,29 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens a file, which is made where it is not there, and returns what it holds. A torn end is
-    /// cut off.
+    /// Opens or creates a file and returns its content. An incomplete last line is cut off.
     ///
     /// # Errors
-    /// The file cannot be read or written, or a line before the last is not one of these.
+    /// The file cannot be read or written, or a line before the last is not of type `T`.
     pub fn open<T: DeserializeOwned>(path: &Path) -> Result<(Self, Read<T>), LinesError> {
         let dir = path.parent().unwrap_or(Path::new("."));
         make_dir(dir)?;
         let held = read(path)?;
         let file = OpenOptions::new().create(true).append(true).open(path);
         let file = file.map_err(FileError::at("write", path))?;
+        // Appending after an incomplete line would join the two into one unreadable line.
         let brought = file.set_len(held.whole_bytes as u64).and_then(|()| file.sync_all());
         brought.map_err(FileError::at("write", path))?;
-        // The name of a new file is on the disk only when its folder is.
+        // A new file's name is on disk only once its folder is flushed.
         let folder = File::open(dir).and_then(|folder| folder.sync_all());
         folder.map_err(FileError::at("write in", dir))?;
         Ok((Self { file, path: path.to_owned() }, held))
     }
 
-    /// Appends one line and brings it to the disk.
+    /// Appends one line and flushes it to disk.
     ///
     /// # Errors
-    /// The disk is full, or gone.
+    /// The line cannot be written.
     pub fn append<T: Serialize>(&mut self, line: &T) -> Result<(), FileError> {
         let text = serde_json::to_string(line).map_err(io::Error::from);
         let written = text.and_then(|text| {

@@ -1,4 +1,5 @@
-//! One campaign at a time in a clone: two would share the cores and spoil each other's numbers.
+//! Lock file that allows one campaign at a time in a clone: two would share the cores and disturb
+//! each other's measurement.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -12,7 +13,7 @@ use schema::exit::Exit;
 use crate::files::{FileError, make_dir};
 use crate::stop::Ends;
 
-/// How long the lock of a process that is gone may stay held.
+/// Time for which the lock of a process that has ended may still be held.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +37,8 @@ impl Ends for LockError {
     }
 }
 
-/// A lock that the kernel gives back when the process ends, however it ends, so that a file left
-/// behind by a killed campaign is never in the way.
+/// A held lock. The kernel releases it when the process ends, however it ends, so that a file left
+/// behind by a killed campaign blocks nobody.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -45,6 +46,9 @@ pub struct Lock {
 }
 
 impl Lock {
+    /// Takes the lock, or fails at once if another process holds it. `pid` is written to the file
+    /// for that process's error message.
+    ///
     /// # Errors
     /// Another process holds the lock, or the file cannot be written.
     pub fn take(path: &Path, pid: u32) -> Result<Self, LockError> {
@@ -62,11 +66,11 @@ impl Lock {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut text = String::new();
-                    // The number only helps the message: without it the lock is held all the same.
+                    // The process id only improves the message; the lock is held without it.
                     let _ = file.read_to_string(&mut text);
                     let pid: Option<u32> = text.trim().parse().ok();
-                    // A holder that was killed as it started a program leaves its lock with that
-                    // one, until it has begun.
+                    // A process killed while it started a program leaves its lock to that program
+                    // until that has called `exec`.
                     let gone = pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
                     if gone && began.elapsed() < LEFT_BEHIND {
                         thread::sleep(Duration::from_millis(10));
@@ -78,8 +82,8 @@ impl Lock {
                     return Err(FileError::at("lock", path)(source).into());
                 }
             }
-            // The holder removes the file as it goes: a lock on a file that is no longer there
-            // would exclude nobody.
+            // The previous holder removes the file when it is done: a lock on a removed file would
+            // exclude nobody, so try again.
             if is_at(&file, path) {
                 let wrote = file
                     .set_len(0)
@@ -95,7 +99,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed while still locked, so nobody's newer lock is taken away.
+        // Removed while still locked, so that no newer lock's file is removed.
         let _ = fs::remove_file(&self.path);
     }
 }

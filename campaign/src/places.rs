@@ -1,9 +1,9 @@
-//! Where a campaign keeps what: a pure map from names to paths.
+//! Paths of the folders and files that commands read and write: a pure map from names to paths.
 
 use std::path::{Path, PathBuf};
 
-/// The places of one clone. Everything that a campaign writes, apart from the registry and the
-/// cache of inputs, lies below `target/`.
+/// Paths in one clone. Everything that a campaign writes, apart from the registry and the input
+/// cache, lies below `target/`.
 #[derive(Debug, Clone)]
 pub struct Places {
     root: PathBuf,
@@ -11,113 +11,115 @@ pub struct Places {
 }
 
 impl Places {
-    /// `root` is the clone; `cargo_target` overrides where cargo builds.
+    /// Makes the paths of the clone `root`; `cargo_target` overrides cargo's target directory.
     #[must_use]
     pub fn new(root: &Path, cargo_target: Option<&Path>) -> Self {
+        // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
         Self { root: root.to_owned(), cargo_target }
     }
 
-    /// The clone.
+    /// Root folder of the clone.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where the user's own builds lie, these tools among them.
+    /// Cargo's target directory for the user's own builds, which include these tools.
     #[must_use]
     pub fn cargo_target(&self) -> &Path {
         &self.cargo_target
     }
 
-    /// Where the programs of releases are built, since the user's own have the same names.
+    /// Cargo's target directory for builds of releases. It is separate, because a release's
+    /// binaries have the same names as the user's own.
     #[must_use]
     pub fn release_target(&self) -> PathBuf {
         self.root.join("target/releases/built")
     }
 
-    /// What keeps a second campaign in the same clone waiting.
+    /// Lock file that allows one campaign at a time in the clone.
     #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.root.join("target/release-bench.lock")
     }
 
-    /// The git worktree of a release.
+    /// Git worktree in which a release is built.
     #[must_use]
     pub fn release_tree(&self, release: &str) -> PathBuf {
         self.root.join("target/releases").join(release)
     }
 
-    /// A kept binary, by its content.
+    /// Path of a kept release binary, addressed by its SHA-256.
     #[must_use]
     pub fn binary(&self, sha256: &str, name: &str) -> PathBuf {
         self.root.join("target/releases/bin").join(sha256).join(name)
     }
 
-    /// The HTML site.
+    /// Folder of the rendered HTML site.
     #[must_use]
     pub fn site(&self) -> PathBuf {
         self.root.join("target/site")
     }
 
-    /// A folder for each campaign.
+    /// Folder that contains a folder for each campaign.
     #[must_use]
     pub fn campaigns(&self) -> PathBuf {
         self.root.join("target/campaigns")
     }
 
-    /// The folder of one of them, by its id.
+    /// Paths inside the folder of the campaign `id`.
     #[must_use]
     pub fn campaign(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
-    /// Logs and measurements of one `peer-bench`.
+    /// Paths of the logs and measurements of one `peer-bench`.
     #[must_use]
     pub fn peer_bench(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
     }
 
-    /// What one `soak` works with.
+    /// Paths of the working files of one `soak`.
     #[must_use]
     pub fn soak(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.root.join("target/soak").join(id) }
     }
 
-    /// What `client-bench` works with and keeps.
+    /// Folder of `client-bench`: its working files and the results that it keeps.
     #[must_use]
     pub fn client_bench(&self) -> PathBuf {
         self.root.join("target/client-bench")
     }
 
-    /// What `scale-bench` works with.
+    /// Working folder of `scale-bench`.
     #[must_use]
     pub fn scale_bench(&self) -> PathBuf {
         self.root.join("target/scale-bench")
     }
 
-    /// What `gpu-validation` packs and collects.
+    /// Folder of the GPU validation `name`: its bundle and its collected results.
     #[must_use]
     pub fn proof(&self, name: &str) -> PathBuf {
         self.root.join("target/proofs").join(name)
     }
 
-    /// `path` as it is best shown: below the root without the root.
+    /// Returns `path` for display: relative to the clone's root where it lies below it.
     #[must_use]
     pub fn shown(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
 }
 
-/// The places of one campaign. Its folder is laid out like a registry, so that records that are
-/// never committed can be read by the same tools.
+/// Paths inside one campaign's folder. Its `results/` is laid out like the registry, so that the
+/// same tools read records that are never committed.
 #[derive(Debug, Clone)]
 pub struct CampaignPlaces {
     dir: PathBuf,
 }
 
 impl CampaignPlaces {
-    /// In any folder.
+    /// Makes the paths of a campaign whose folder is `dir`.
     #[must_use]
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -128,31 +130,31 @@ impl CampaignPlaces {
         &self.dir
     }
 
-    /// A folder for each job.
+    /// Folder that contains a folder for each job.
     #[must_use]
     pub fn jobs(&self) -> PathBuf {
         self.dir.join("jobs")
     }
 
-    /// The new records, laid out like `results/`.
+    /// Staged results: the campaign's new records, laid out like `results/`.
     #[must_use]
     pub fn overlay(&self) -> PathBuf {
         self.dir.join("results")
     }
 
-    /// Standard error of a run's server.
+    /// Log file with the standard error of a run's server.
     #[must_use]
     pub fn log(&self, run: &str) -> PathBuf {
         self.dir.join("logs").join(format!("{run}.log"))
     }
 
-    /// What the load generator writes.
+    /// File that the load generator writes for a run.
     #[must_use]
     pub fn measurement(&self, run: &str) -> PathBuf {
         self.dir.join("measurements").join(format!("{run}.json"))
     }
 
-    /// The requests that a scenario draws, for all launches.
+    /// Workload manifest of a scenario: its requests, drawn once and sent in all of its runs.
     #[must_use]
     pub fn plan(&self, scenario: &str) -> PathBuf {
         self.dir.join("plans").join(format!("{scenario}.json"))

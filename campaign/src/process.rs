@@ -1,5 +1,5 @@
-//! Child processes: each in a process group of its own, watched together with the interrupt flag,
-//! and ended with everything that it started.
+//! Child processes: each in a process group of its own, polled together with the interrupt flag,
+//! and ended with every process that it started.
 
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -17,9 +17,9 @@ use schema::exit::Exit;
 
 use crate::stop::Ends;
 
-/// How long a tool may take to end after SIGTERM before it is killed.
+/// Time that a tool may take to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often a child and the interrupt flag are looked at.
+/// Interval at which a child and the interrupt flag are polled.
 const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -28,11 +28,11 @@ pub enum ProcessError {
     Interrupted,
     #[error("cannot start `{program}`")]
     Start { program: String, source: io::Error },
-    #[error("lost sight of `{program}`")]
+    #[error("lost track of `{program}`")]
     Wait { program: String, source: io::Error },
     #[error("`{program}` ended with {}{}", describe(*.status), after_colon(.stderr))]
     Failed { program: String, status: ExitStatus, stderr: String },
-    #[error("the system does not tell what children cost")]
+    #[error("the system does not report the processor time of children")]
     Untold,
 }
 
@@ -51,33 +51,33 @@ impl Ends for ProcessError {
     }
 }
 
-/// Set by SIGINT, SIGTERM and SIGHUP; everything that waits looks at it.
+/// Interrupt flag, set by SIGINT, SIGTERM and SIGHUP and polled by everything that waits.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// The flag that a signal handler sets.
+    /// Returns the flag for the signal handlers.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 
-    /// Whether a signal has set it.
+    /// True when a signal has arrived.
     #[must_use]
     pub fn raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The same for `?`.
+    /// Returns an error when a signal has arrived, for use with `?`.
     ///
     /// # Errors
-    /// The flag is set.
+    /// A signal has arrived.
     pub fn check(&self) -> Result<(), ProcessError> {
         if self.raised() { Err(ProcessError::Interrupted) } else { Ok(()) }
     }
 }
 
-/// A child that leads its own process group. Dropped, it is ended with all that it started.
+/// A child process that leads its own process group. Dropping it ends the whole group.
 #[derive(Debug)]
 pub struct Group {
     child: Child,
@@ -86,7 +86,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts `command` as leader of a new group, without standard input.
+    /// Starts `command` as the leader of a new process group, without standard input.
     ///
     /// # Errors
     /// The program cannot be started.
@@ -94,6 +94,7 @@ impl Group {
         let program = command.get_program().to_string_lossy().into_owned();
         let child = command
             .stdin(Stdio::null())
+            // Its own group: Ctrl-C then reaches only this program, which ends the child in order.
             .process_group(0)
             .spawn()
             .map_err(|source| ProcessError::Start { program: program.clone(), source })?;
@@ -105,7 +106,7 @@ impl Group {
         self.child.id()
     }
 
-    /// The exit status, if the leader has ended.
+    /// Returns the exit status if the leader has ended.
     ///
     /// # Errors
     /// The system no longer knows the child.
@@ -119,7 +120,7 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Waits for the leader to end, until `deadline` if there is one.
+    /// Waits for the leader to end; returns `None` if `deadline` passes first.
     ///
     /// # Errors
     /// Interrupted, in which case the group has been ended; or the child is lost.
@@ -143,13 +144,13 @@ impl Group {
         }
     }
 
-    /// Sends SIGTERM to the group, waits up to `grace` for the leader, then kills what is left.
-    /// Returns the leader's status, and whether it had to be killed.
+    /// Sends SIGTERM to the group, waits up to `grace` for the leader, then kills the rest. Returns
+    /// the leader's status, and true if it had to be killed.
     pub fn end(&mut self, grace: Duration) -> (Option<ExitStatus>, bool) {
         let was_alive = self.poll().is_ok_and(|status| status.is_none());
         if was_alive {
             self.signal(Signal::SIGTERM);
-            // One that is stopped would not hear it.
+            // A stopped process acts on SIGTERM only after SIGCONT.
             self.signal(Signal::SIGCONT);
             let deadline = Instant::now() + grace;
             while self.poll().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
@@ -157,8 +158,8 @@ impl Group {
             }
         }
         let killed = self.poll().is_ok_and(|status| status.is_none());
-        // The leader may be gone and its own children not: the group's number stays taken as long
-        // as one of them lives.
+        // Children of the leader may have outlived it; the group id is not reused while one of them
+        // lives.
         self.signal(Signal::SIGKILL);
         if killed {
             self.ended = self.child.wait().ok();
@@ -168,19 +169,20 @@ impl Group {
 
     fn signal(&self, signal: Signal) {
         if let Ok(id) = i32::try_from(self.child.id()) {
-            // ESRCH, nobody left, is what is hoped for.
+            // ESRCH means that nobody is left, which is the goal.
             let _ = killpg(Pid::from_raw(id), signal);
         }
     }
 }
 
 impl Group {
-    /// How many processes it has now, those that wait to be forgotten aside.
+    /// Number of processes in the group now, without zombies.
     #[must_use]
     pub fn members(&self) -> usize {
         let of_group = |entry: std::fs::DirEntry| {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name, in brackets, may hold anything; state, parent and group follow it.
+            // The second field, the program's name in parentheses, may contain anything; state,
+            // parent and group follow it.
             let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
             let (state, group) = (fields.next()?, fields.nth(1)?);
             (state != "Z" && group.parse() == Ok(self.id())).then_some(())
@@ -198,7 +200,7 @@ impl Drop for Group {
     }
 }
 
-/// What a finished child wrote.
+/// Output and exit status of a finished child.
 #[derive(Debug)]
 pub struct Written {
     pub status: ExitStatus,
@@ -207,14 +209,14 @@ pub struct Written {
 }
 
 impl Written {
-    /// The last line on standard error that says something.
+    /// Last non-empty line of standard error.
     #[must_use]
     pub fn last_said(&self) -> Option<&str> {
         self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty())
     }
 }
 
-/// Runs `command` to its end and returns what it wrote, whatever its exit status.
+/// Runs `command` to its end and returns its output, whatever its exit status.
 ///
 /// # Errors
 /// It cannot be started, or the wait was interrupted.
@@ -223,7 +225,7 @@ pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, 
     Ok(written.expect("without a deadline the wait is for the end"))
 }
 
-/// The same, at most until `deadline`; none if it had to be ended then.
+/// Runs `command` to its end or until `deadline`; returns `None` if it was ended at the deadline.
 ///
 /// # Errors
 /// It cannot be started, or the wait was interrupted.
@@ -234,7 +236,7 @@ pub fn capture_until(
 ) -> Result<Option<Written>, ProcessError> {
     interrupt.check()?;
     let mut group = Group::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
-    // Both pipes are drained while the child runs: a full pipe would stop it.
+    // Both pipes are read while the child runs, because a full pipe would block it.
     let stdout = group.child.stdout.take().map(drain);
     let stderr = group.child.stderr.take().map(drain);
     let Some(status) = group.wait(deadline, interrupt)? else {
@@ -247,11 +249,11 @@ pub fn capture_until(
     Ok(Some(Written { status, stdout: text(stdout), stderr: text(stderr) }))
 }
 
-/// Processor time of all children that have ended, in microseconds: user and system, with what their
-/// own children took.
+/// Processor time of all ended children in microseconds: user and system time, including their own
+/// children's.
 ///
 /// # Errors
-/// The system does not tell.
+/// The system does not report it.
 #[expect(clippy::cast_precision_loss, reason = "processor time is far below 2^53 us")]
 pub fn children_us() -> Result<f64, ProcessError> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|_| ProcessError::Untold)?;
@@ -262,7 +264,7 @@ pub fn children_us() -> Result<f64, ProcessError> {
 /// Runs `command` and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, was interrupted, or ended with anything but 0.
+/// It cannot be started, was interrupted, or ended with a non-zero exit code.
 pub fn text(command: &mut Command, interrupt: &Interrupt) -> Result<String, ProcessError> {
     let written = capture(command, interrupt)?;
     if written.status.success() {
@@ -283,7 +285,7 @@ pub fn show(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus, 
     Ok(status.unwrap_or_else(|| ExitStatus::from_raw(0)))
 }
 
-/// `exit code 1` or `signal 9 (SIGKILL)`.
+/// Describes an exit status: `exit code 1` or `signal 9 (SIGKILL)`.
 #[must_use]
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
@@ -299,7 +301,7 @@ pub fn describe(status: ExitStatus) -> String {
 fn drain(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // A pipe that breaks has given all that there was.
+        // A broken pipe has delivered everything that was written.
         let _ = pipe.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })

@@ -1,26 +1,28 @@
-//! No host name, user name, address or path enters a record: they are taken out of what programs
-//! wrote before it becomes a message.
+//! Redaction: removes host names, user names, addresses and paths from text of other programs
+//! before it enters a record.
 
-/// Longest message that a record keeps.
+/// Largest size in bytes of a log excerpt in a record.
 const MESSAGE_BYTES: usize = 1500;
 const MESSAGE_LINES: usize = 12;
 
-/// The names that must not be told.
+/// Names that must not appear in a record.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
-    /// What the machine is called.
+    /// Host name of the machine.
     pub host: Option<String>,
-    /// Who runs the program.
+    /// Name of the user who runs the program.
     pub user: Option<String>,
 }
 
 impl Identity {
-    /// `text` with paths cut to their last part and names and addresses replaced.
+    /// Returns `text` with paths cut to their last part, and names and addresses replaced by
+    /// placeholders.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut word = String::new();
         for character in text.chars() {
+            // Separators that surround names and paths in log lines and flags such as `--model=/x`.
             if character.is_whitespace() || "\"'`()[]{}<>,;=|".contains(character) {
                 out.push_str(&self.redact_word(&word));
                 word.clear();
@@ -33,7 +35,7 @@ impl Identity {
         out
     }
 
-    /// The last lines of `text`, redacted, without control characters, of bounded size.
+    /// Returns the last lines of `text`, redacted, without control characters, of bounded size.
     #[must_use]
     pub fn tail(&self, text: &str) -> String {
         let clean: String =
@@ -49,6 +51,7 @@ impl Identity {
     }
 
     fn redact_word(&self, word: &str) -> String {
+        // Punctuation at the end of a sentence is no part of a name or path.
         let bare = word.trim_end_matches([':', '.']);
         let rest = &word[bare.len()..];
         let is = |name: &Option<String>| name.as_deref().is_some_and(|name| name == bare);
@@ -62,7 +65,7 @@ impl Identity {
             format!("{{address}}{rest}")
         } else if is_path(bare) {
             let name = bare.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-            // A user's home or a host's folder may end in the very name.
+            // A home directory or a host's folder ends in the very name that must not appear.
             let name = if is_name(self, name) { "{name}" } else { name };
             format!("{{path}}/{name}{rest}")
         } else {
@@ -80,7 +83,7 @@ fn is_path(word: &str) -> bool {
     absolute && word.len() > 2
 }
 
-/// An IPv4 or IPv6 address, with or without a port.
+/// True for an IPv4 or IPv6 address, with or without a port.
 fn is_address(word: &str) -> bool {
     let host = match word.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !host.is_empty() => host,

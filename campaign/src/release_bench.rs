@@ -1,4 +1,6 @@
-//! One campaign from the command line to the commit: decide, build, fetch, run, publish.
+//! The command `release-bench`: one campaign from the command line to the commit. It plans, builds
+//! the releases, fetches inputs, runs both stages and publishes; the stages themselves live in the
+//! folders of the same names.
 
 use std::io::{BufRead, IsTerminal, stdin};
 use std::os::fd::AsFd;
@@ -30,13 +32,15 @@ use crate::publish::finish::finish;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// Beyond this much expected time the user is asked first.
+/// Expected duration of a campaign above which the user has to confirm the start.
 pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 
-/// Runs `release-bench`.
+/// Runs `release-bench`, either from the beginning or, with `--resume`, from an unfinished
+/// campaign.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, or an interruption; an engine's failure is no error.
+/// Wrong use, an unfit machine, or an interruption. A failing engine is no error: its failure
+/// becomes a record.
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     check_executor(flags)?;
     world.tools.check()?;
@@ -44,6 +48,7 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         true => None,
         false => Some(Lock::take(&world.places.lock(), world.pid)?),
     };
+    // The campaign's flags are in its journal; of this command's only `--max-gpu-hours` counts.
     if flags.resume {
         return go_on(world, flags);
     }
@@ -66,7 +71,7 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
-/// Goes on with a campaign that did not come to its end.
+/// Resumes the campaign that the journal on disk describes.
 fn go_on(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     let campaign = resume::find(world, flags)?;
     let mut journal = resume::reopen(world, &campaign, &format!("campaign {campaign}"))?;
@@ -79,7 +84,7 @@ fn go_on(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
-/// Asks before hours of measuring, where somebody can answer.
+/// Asks the user to confirm a plan that takes hours, and refuses one above `--max-gpu-hours`.
 fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result<(), Stop> {
     if let Some(most) = flags.max_gpu_hours
         && brief.gpu_hours() > most
@@ -99,19 +104,20 @@ fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result
         expected.push_str(&format!(", {:.1} GPU-hours", brief.gpu_hours()));
     }
     if unknown > 0 {
-        expected.push_str(&format!(", and what {unknown} launches take, which is unknown"));
+        expected.push_str(&format!(", and {unknown} runs of unknown duration"));
     }
     consent(&expected, "fewer `--scenario` and `--repeats`", interrupt)
 }
 
-/// Asks whoever sits at the terminal; `fewer` is what would take less.
+/// Asks the user at the terminal to confirm a plan of duration `expected`; `fewer` names flags that
+/// make the plan smaller, for the hint.
 ///
 /// # Errors
-/// Nobody is there, or does not want it.
+/// Standard input is no terminal, or the answer is not yes.
 pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(), Stop> {
     if !stdin().is_terminal() {
         return Err(Stop::wrong_use(format!("this would take {expected}"))
-            .with_hint(format!("say `--yes` to start it, or {fewer}")));
+            .with_hint(format!("use `--yes` to start it, or {fewer}")));
     }
     eprint!("This will take {expected}. Start? [y/N] ");
     match read_answer(interrupt)?.trim() {
@@ -120,7 +126,8 @@ pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(),
     }
 }
 
-/// A line from the terminal. Ctrl-C only sets a flag, so the wait looks at that too.
+/// Reads a line from the terminal. Ctrl-C only sets a flag here, so the wait polls in steps of 100
+/// ms and checks that flag in between.
 fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
     let stdin = stdin();
     let mut waiting = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
@@ -133,7 +140,8 @@ fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
     Ok(answer)
 }
 
-/// Builds and fetches what was decided, and writes down what a campaign needs from there on.
+/// Builds the planned releases, fetches their inputs, and writes the [`Ready`] campaign to the
+/// journal, so that it can be resumed from there.
 fn prepare(
     world: &World,
     flags: &ReleaseBench,
@@ -141,10 +149,12 @@ fn prepare(
     journal: &mut Journal,
 ) -> Result<Ready, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
+    // Found out now, because hours of measuring are wasted when the commit fails afterwards.
     if decided.commits {
         step("Check that the registry can take records");
         registry(world, &decided.registry).preflight()?;
     }
+    // Builds come before downloads: a release that does not compile is the more likely failure.
     let built = sides::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
     let cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
@@ -154,7 +164,8 @@ fn prepare(
     Ok(ready)
 }
 
-/// Both stages, from wherever the journal says that they are, and what is done with their records.
+/// Runs the screening and confirmation stages from wherever the journal says they are, then
+/// publishes the records.
 fn carry_out(
     world: &World,
     executor: &dyn Executor,
@@ -162,6 +173,7 @@ fn carry_out(
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     let overlay = journal.places().overlay();
+    // A resumed campaign has its jobs in the journal already.
     if !journal.state.stages.contains(&None) {
         let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
         journal.note(Line::Planned { stage: None, jobs })?;
@@ -178,7 +190,7 @@ fn carry_out(
     {
         let stage = Some(Stage::Confirm);
         if !journal.state.stages.contains(&stage) {
-            world.console.step(world.clock.elapsed(), "Look for what differs");
+            world.console.step(world.clock.elapsed(), "Select cells to confirm");
             let compared = registry.compare(baseline, candidate, &overlay)?;
             let slots = confirm::slots(&ready.plan, &compared, pairs, &mut ids);
             let jobs = jobs_of(&ready.plan.campaign, &slots);
@@ -191,16 +203,16 @@ fn carry_out(
     Ok(exit)
 }
 
-/// The registry that a campaign writes to.
+/// Returns the registry in `dir`, a repository with a `results/` folder.
 #[must_use]
 pub fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
     Registry { tools: &world.tools, dir, interrupt: &world.interrupt }
 }
 
-/// What runs a campaign's jobs: an executor and the user's options for it.
+/// Returns the executor named `id` for a campaign's jobs, with the user's `--slurm-option` values.
 ///
 /// # Errors
-/// It is unknown, or an option is not for it.
+/// The executor is unknown, or an option does not fit it.
 pub fn executor(
     world: &World,
     (id, options): (&str, &[String]),
@@ -219,10 +231,10 @@ pub fn executor(
     }
 }
 
-/// What does not go together.
+/// Checks that `--executor`, `--slurm-option` and `--url` can be combined.
 ///
 /// # Errors
-/// It does not.
+/// Two of the flags contradict each other.
 pub fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
     let message = match flags.execution.executor.as_str() {
         SLURM if flags.url.is_some() => {
@@ -250,7 +262,7 @@ mod tests {
         *flags
     }
 
-    /// Three launches of an hour each on eight GPUs, or of unknown length.
+    /// A plan of one cell with three runs on eight GPUs each.
     fn brief(each: Estimate) -> Brief {
         let cell = CellBrief {
             engine: "vllm".into(),
@@ -284,7 +296,8 @@ mod tests {
         assert!(most.starts_with("error: this would take 24.0 GPU-hours, and 20 are allowed"));
         assert!(asked(HOUR, &["--yes", "--max-gpu-hours", "24"]).is_ok());
         assert!(asked(Estimate::Unknown, &["--yes"]).is_ok());
-        // Minutes on a processor are not asked for, though nobody knows how many.
+        // A CPU plan of unknown length starts without a question: only unknown GPU-hours need
+        // consent.
         let on_cpu = Brief { on_gpu: false, ..brief(Estimate::Unknown) };
         assert!(confirm(&on_cpu, &flags(&[]), &interrupt).is_ok());
     }

@@ -1,4 +1,5 @@
-//! `serve`: a release with a model of the suite, in the foreground.
+//! The command `serve`: builds a release, fetches a model of the suite, and serves it in the
+//! foreground.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -19,14 +20,15 @@ use crate::process::ProcessError;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// The port that `redline serve` takes by itself.
+/// Default port of `redline serve`.
 const PORT: u16 = 23333;
 
-/// Builds, fetches, and becomes the server.
+/// Builds the release, fetches the model, and replaces this process with the server.
 ///
 /// # Errors
-/// The release or the model cannot be had, or the server cannot be started.
+/// The release or the model cannot be obtained, or the server cannot be started.
 pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
+    // A build beside a running campaign would take the cores that it measures on.
     let lock = Lock::take(&world.places.lock(), world.pid)?;
     let model_file = world.catalog.model(&flags.model)?;
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
@@ -39,7 +41,7 @@ pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let built = build_one(world, &wanted)?;
     world.console.step(world.clock.elapsed(), &format!("Fetch {}", flags.model));
     let model = world.fetcher().obtain(&Input::model(&flags.model, &model_file))?;
-    // Serving disturbs nobody's build; a campaign may start beside it, at its own risk.
+    // The lock protects builds only: a campaign may start while this server runs.
     drop(lock);
     let (extra, port) = split_port(&flags.flags);
     let (binary, name) = (built.binary.as_deref(), model.served());
@@ -52,14 +54,15 @@ pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let line = command_line(&wanted.engine.file, filling)?;
     world.console.step(world.clock.elapsed(), &format!("Serve {}", flags.model));
     let Some((program, args)) = line.argv.split_first() else {
-        return Err(Stop::wrong_use("the engine's file names no program to launch"));
+        return Err(Stop::wrong_use("the engine's file names no program to start"));
     };
-    // The server takes this process over, so that signals and exit codes are its own.
+    // `exec` makes the server this process, so that signals and the exit code are its own.
     let source = Command::new(program).args(args).exec();
     Err(ProcessError::Start { program: program.clone(), source }.into())
 }
 
-/// Takes `--port N` out of the server's flags: the engine's command line names a port already.
+/// Takes `--port N` out of the user's server flags and returns it separately, since the engine's
+/// command line sets the port itself.
 fn split_port(flags: &[String]) -> (Vec<String>, u16) {
     let mut rest = Vec::new();
     let mut port = PORT;

@@ -1,21 +1,21 @@
-//! Why a command ends before its work is done: the cause, the exit code, and what to do next.
+//! The error type of commands: cause, exit code, and a hint about what to do next.
 
 use std::error::Error;
 use std::fmt;
 
 use schema::exit::Exit;
 
-/// An error that knows which exit code it deserves.
+/// An error that determines the program's exit code.
 pub trait Ends: Error + Send + Sync + 'static {
     fn exit(&self) -> Exit;
 
-    /// What the user can do about it.
+    /// Advice to the user about how to fix the error.
     fn hint(&self) -> Option<String> {
         None
     }
 }
 
-/// The end of a command, as `main` reports it.
+/// The failure of a command, as `main` prints it.
 #[derive(Debug)]
 pub struct Stop {
     exit: Exit,
@@ -24,16 +24,17 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// With which code the program ends.
+    /// Exit code of the program.
     #[must_use]
     pub fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// Its cause in one sentence, and the hint.
+    /// Returns the error message with its chain of causes joined by colons, and the hint.
     #[must_use]
     pub fn told(&self) -> (String, Option<String>) {
         let mut said = self.cause.to_string();
+        // Errors print only their own sentence, so the causes are appended here.
         let mut cause = self.cause.source();
         while let Some(error) = cause {
             said.push_str(&format!(": {error}"));
@@ -49,7 +50,7 @@ impl Stop {
         self
     }
 
-    /// Adds a fact to the hint.
+    /// Appends `note: FACT` to the hint.
     #[must_use]
     pub fn also(mut self, fact: &str) -> Self {
         self.hint = Some(match self.hint {
@@ -59,20 +60,20 @@ impl Stop {
         self
     }
 
-    /// Wrong use of the command line, in one sentence.
+    /// Makes a failure for wrong use of the command line (exit code 2).
     #[must_use]
     pub fn wrong_use(message: impl Into<String>) -> Self {
         Self { exit: Exit::Unsound, hint: None, cause: message.into().into() }
     }
 
-    /// The machine or the clone is not fit for the command, in one sentence.
+    /// Makes a failure for a machine or clone that cannot run the command (exit code 4).
     #[must_use]
     pub fn environment(message: impl Into<String>) -> Self {
         Self { exit: Exit::Environment, hint: None, cause: message.into().into() }
     }
 }
 
-/// `error: cause: its cause`, then the hint on a line of its own.
+/// Prints `error: MESSAGE: CAUSE`, then the hint on a line of its own.
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error: {}", self.told().0)?;
@@ -83,7 +84,8 @@ impl fmt::Display for Stop {
     }
 }
 
-// `Stop` itself is no `Error`, so that every error can become one with `?`.
+// `Stop` does not implement `Error`: otherwise this blanket conversion, which lets `?` turn every
+// error into a `Stop`, would overlap with `From<T> for T`.
 impl<E: Ends> From<E> for Stop {
     fn from(error: E) -> Self {
         Self { exit: error.exit(), hint: error.hint(), cause: Box::new(error) }

@@ -1,4 +1,4 @@
-//! The other binaries of the suite, and the arguments by which they are called.
+//! Redline's other programs, such as `redline-bench`: their names, and how they are started.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,22 +8,22 @@ use schema::exit::Exit;
 use crate::process::describe;
 use crate::stop::Ends;
 
-/// A tool that is missing, or that ended with an answer which ends the campaign too.
+/// A Redline program that is missing, failed, or printed something unexpected.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     #[error("`{name}` is not in `{}`", .dir.display())]
     Missing { name: &'static str, dir: PathBuf },
-    /// The tool has said why on standard error.
+    /// The program failed and has printed the cause on standard error.
     #[error("`{name} {verb}` ended with {}", describe(*.status))]
     Ended { name: &'static str, verb: &'static str, status: std::process::ExitStatus },
-    #[error("`{name} {verb}` answered something that cannot be read: {detail}")]
+    #[error("`{name} {verb}` printed something that cannot be parsed: {detail}")]
     Answer { name: &'static str, verb: &'static str, detail: String },
 }
 
 impl Ends for ToolError {
     fn exit(&self) -> Exit {
         match self {
-            // The tools of the suite share their exit codes; 2 stays 2.
+            // Redline's programs share their exit codes, so that 2 (wrong use) stays 2.
             Self::Ended { status, .. } if status.code() == Some(2) => Exit::Unsound,
             _ => Exit::Environment,
         }
@@ -45,31 +45,32 @@ pub const SITE: &str = "redline-site";
 pub const EMITTER: &str = "redline-emitter";
 pub const FLOOR: &str = "redline-floor";
 
-/// Where the tools lie: beside this program.
+/// Redline's other programs, in the folder of this one.
 #[derive(Debug, Clone)]
 pub struct Tools {
     dir: PathBuf,
 }
 
 impl Tools {
-    /// The tools that lie in the folder `dir`.
+    /// Makes the tools in the folder `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// Checked before anything is measured, since a missing tool would waste the whole campaign.
+    /// Checks that the programs of a campaign exist, since a missing one would waste the whole
+    /// campaign.
     ///
     /// # Errors
-    /// A tool is missing.
+    /// A program is missing.
     pub fn check(&self) -> Result<(), ToolError> {
         self.check_for(&[BENCH, RESULTS, SITE])
     }
 
-    /// The same for other tools.
+    /// Checks that the programs `names` exist.
     ///
     /// # Errors
-    /// A tool is missing.
+    /// A program is missing.
     pub fn check_for(&self, names: &[&'static str]) -> Result<(), ToolError> {
         for &name in names {
             if !self.dir.join(name).is_file() {
@@ -79,31 +80,31 @@ impl Tools {
         Ok(())
     }
 
-    /// The folder.
+    /// Folder of the programs.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where a program lies.
+    /// Path of the program `name`.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// `redline-bench VERB`.
+    /// Makes the command `redline-bench VERB`.
     #[must_use]
     pub fn bench(&self, verb: &str) -> Command {
         self.command(BENCH, verb)
     }
 
-    /// `redline-results VERB`.
+    /// Makes the command `redline-results VERB`.
     #[must_use]
     pub fn results(&self, verb: &str) -> Command {
         self.command(RESULTS, verb)
     }
 
-    /// `redline-site VERB`.
+    /// Makes the command `redline-site VERB`.
     #[must_use]
     pub fn site(&self, verb: &str) -> Command {
         self.command(SITE, verb)

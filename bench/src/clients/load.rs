@@ -1,31 +1,32 @@
-//! What a client is asked to do, and what the emitter's log says that truly happened. Pure.
+//! The load that a client sends, and the true times in the mock server's log. Pure.
 
 use judge::quantile::percentile;
 use schema::emitted::Emitted;
 use serde::Serialize;
 
-/// Requests that the emitter answers with a steady stream each.
+/// A load: requests that the mock server answers with one steady stream each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Load {
     pub requests: u64,
-    /// Of each answer. No tool asks for as many before or after the load itself.
+    /// Tokens of each answer. No client sends requests with this number before or after the load
+    /// itself, so that it identifies the load's requests in the log.
     pub tokens: u64,
-    /// From the request to its first token.
+    /// Time from a request to its first token in microseconds.
     pub first_us: u64,
-    /// From token to token; 0 saturates the client.
+    /// Time between tokens in microseconds; 0 saturates the client.
     pub gap_us: u64,
-    /// Sent at this rate, else all at once.
+    /// Rate at which requests are sent; `None` sends all at once.
     pub requests_per_s: Option<u32>,
 }
 
 impl Load {
-    /// All at once.
+    /// Makes a load of requests that are sent all at once.
     #[must_use]
     pub const fn burst(requests: u64, tokens: u64, first_us: u64, gap_us: u64) -> Self {
         Self { requests, tokens, first_us, gap_us, requests_per_s: None }
     }
 
-    /// The same with longer answers.
+    /// Returns the same load with another number of tokens per answer.
     #[must_use]
     pub const fn of_tokens(self, tokens: u64) -> Self {
         Self { tokens, ..self }
@@ -37,7 +38,8 @@ impl Load {
     }
 }
 
-/// Times in microseconds. A tool that does not tell one leaves it out.
+/// Mean, standard deviation and p99 of times in microseconds; `None` where a client does not report
+/// one.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spread {
     pub mean_us: Option<f64>,
@@ -46,8 +48,9 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of samples in nanoseconds, by the convention of the tools: linear between order statistics,
-    /// the deviation of the population. Nothing is known of none.
+    /// Computes the statistics of samples in nanoseconds as the compared clients do: percentiles
+    /// are linear between order statistics, and the deviation is that of the population. All are
+    /// `None` without samples.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 ns")]
     pub fn of(mut samples_ns: Vec<u64>) -> Self {
@@ -66,19 +69,21 @@ impl Spread {
     }
 }
 
-/// What truly happened.
+/// True times of a load, from the mock server's log.
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
     pub answers: Vec<Emitted>,
-    /// From the arrival of the whole request at the server to its first token's being written.
+    /// Time from the arrival of the complete request at the server until its first token is
+    /// written.
     pub ttft: Spread,
     pub gaps: Spread,
 }
 
 impl Truth {
-    /// The answers in `log` that belong to `load`.
+    /// Selects the answers of `load` from the log and computes their times.
     #[must_use]
     pub fn of(log: Vec<Emitted>, load: &Load) -> Self {
+        // Warm-up requests have another number of tokens.
         let ours = |answer: &Emitted| answer.max_tokens == load.tokens && answer.is_whole();
         let answers: Vec<Emitted> = log.into_iter().filter(ours).collect();
         let first = |answer: &Emitted| Some(answer.first_ns?.saturating_sub(answer.received_ns));

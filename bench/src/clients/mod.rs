@@ -1,6 +1,6 @@
-//! `client-bench`: Redline's load generator beside others, and beside the least that a client can
-//! do, against an emitter whose log is the truth. It prints what was measured and judges nothing
-//! but what is wanted of Redline's own.
+//! The command `client-bench`: compares Redline's load generator with others and with a raw-socket
+//! client, which does the least possible work, against a mock server whose log is the truth. Only
+//! Redline's own figures are checked against required values.
 
 pub mod conversations;
 pub mod desk;
@@ -35,14 +35,14 @@ use campaign::world::World;
 pub use obtain::Peers;
 
 const KEPT: &str = "figures.json";
-/// What the document says of who wrote the table.
+/// Command named in the document as the source of the table.
 const COMMAND: &str = "cargo xtask client-bench --document";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientsError {
     #[error("{tool}: {what}: {said}")]
     Tool { tool: &'static str, what: String, said: String },
-    #[error("{tool} is not there")]
+    #[error("{tool} is not installed")]
     NotHad { tool: &'static str },
     #[error("`sglang-bench` is built for Python {wanted}, and this is {found}")]
     Python { found: String, wanted: &'static str },
@@ -71,10 +71,10 @@ impl Ends for ClientsError {
     }
 }
 
-/// Runs `client-bench`. Exit code 1 where a figure that is wanted of Redline was missed.
+/// Runs `client-bench`. The exit code is 1 if Redline misses a required value.
 ///
 /// # Errors
-/// A tool cannot be had or fails, or the system gives out.
+/// A client cannot be obtained or fails, or a system call fails.
 pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let dir = world.places.client_bench();
     let path = dir.join(KEPT);
@@ -92,7 +92,7 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     Ok(if wanted_are_kept(&kept) { Exit::Well } else { Exit::Worse })
 }
 
-/// Measures row by row, and keeps each row once it is whole.
+/// Measures row by row, and writes each row to the results file when it is complete.
 fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result<(), Stop> {
     let rows = if flags.rows.is_empty() { &Row::ALL[..] } else { &flags.rows };
     let tools: Vec<Tool> =
@@ -132,6 +132,7 @@ fn measure_row(
         }
     }
     let asked: Vec<Tool> = tools.iter().copied().filter(|tool| rows::applies(row, *tool)).collect();
+    // Clients alternate within a repeat, so that drift of the machine affects all alike.
     for repeat in 1..=flags.repeats {
         for &tool in &asked {
             world.interrupt.check()?;
@@ -144,7 +145,7 @@ fn measure_row(
                     }
                     result.add(tool.id(), values);
                 }
-                // A peer that fails is an answer; our own is not to.
+                // The failure of another client is a result; that of Redline's is an error.
                 Err(stop) if tool != Tool::Redline && stop.exit() == Exit::Worse => {
                     world.console.note(&stop.to_string());
                     let reason = stop.to_string().lines().next().unwrap_or_default().to_owned();
@@ -157,10 +158,10 @@ fn measure_row(
     Ok(result)
 }
 
-/// Where and when: a row without values.
+/// Makes a row without values, with the date, commit and machine of the measurement.
 ///
 /// # Errors
-/// Git or the system does not tell.
+/// Git or the system does not report a fact.
 pub fn place(world: &World) -> Result<RowResult, Stop> {
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
@@ -177,7 +178,7 @@ pub fn place(world: &World) -> Result<RowResult, Stop> {
     })
 }
 
-/// True where no figure that is wanted of Redline was missed.
+/// True when Redline keeps every required value.
 fn wanted_are_kept(kept: &Kept) -> bool {
     kept.rows.iter().all(|(row, result)| {
         row.figures().iter().all(|figure| {

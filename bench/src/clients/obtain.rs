@@ -1,4 +1,5 @@
-//! The other tools: SGLang's client out of its wheel by hash, AIPerf installed into the cache.
+//! Installation of the other clients: SGLang's from its wheel, verified by hash, and AIPerf into
+//! the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,27 +17,28 @@ use campaign::stop::Stop;
 use campaign::world::World;
 
 const SGLANG: &str = "sglang==0.5.23";
-/// The extension module inside the wheel, and its SHA-256.
+/// Path of the extension module inside SGLang's wheel; its SHA-256 follows.
 const SGLANG_MODULE: &str = "sglang/srt/rust_extensions/_bench.cpython-311-x86_64-linux-gnu.so";
 const SGLANG_SHA256: &str = "c97549be1e6daa8a1442474aafefb32a9f9c016bedaaf20d697522877063e86b";
-/// The interpreter that the module is built for.
+/// Version of the Python interpreter that the module is built for.
 const SGLANG_PYTHON: &str = "3.11";
 const AIPERF: &str = "aiperf==0.13.0";
-/// Is there once the installation is whole.
+/// Name of the file that marks a complete installation.
 const WHOLE: &str = "installed";
 
-/// Where the other tools are, as far as they are wanted.
+/// Paths of the other clients, as far as they are needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// Interpreter and module.
+    /// Paths of the Python interpreter and the extension module.
     pub sglang: Option<(PathBuf, PathBuf)>,
     pub aiperf: Option<PathBuf>,
 }
 
-/// Fetches what `tools` needs.
+/// Downloads or installs the clients that `tools` contains.
 ///
 /// # Errors
-/// A package cannot be had, or this machine's Python is another than it was built for.
+/// A package cannot be obtained, or this machine's Python has another version than the module
+/// needs.
 pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
     let sglang = tools.contains(&Tool::Sglang).then(|| sglang(world)).transpose()?;
     let aiperf = tools.contains(&Tool::Aiperf).then(|| aiperf(world)).transpose()?;
@@ -67,7 +69,7 @@ fn sglang(world: &World) -> Result<(PathBuf, PathBuf), Stop> {
     Ok((python, world.fetcher().obtain(&input)?.path))
 }
 
-/// Its program in the cache, installed first where it is not there yet.
+/// Returns AIPerf's program in the cache, which is installed first if necessary.
 fn aiperf(world: &World) -> Result<PathBuf, Stop> {
     let dir = world.cache.tools(AIPERF);
     let program = dir.join("bin/aiperf");
@@ -78,7 +80,8 @@ fn aiperf(world: &World) -> Result<PathBuf, Stop> {
     Ok(program)
 }
 
-/// Makes a virtual environment. It knows its own place, so it is made where it is to lie.
+/// Installs AIPerf into a virtual environment. It is made at its final path, because its scripts
+/// contain that path.
 fn install(world: &World, dir: &Path) -> Result<(), Stop> {
     let _ = fs::remove_dir_all(dir);
     let near = dir.parent().unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! What making a sample from an event costs, by the bench of the suite.
+//! Cost of parsing an event into a sample, measured by the load generator's criterion benchmark.
 
 use std::fs;
 use std::process::Command;
@@ -10,17 +10,18 @@ use campaign::files::read_text;
 use campaign::process::{describe, show};
 use campaign::stop::Stop;
 
-/// The shape of a chunk that the emitter sends too.
+/// Result file of the benchmark whose chunks have the mock server's form.
 const ESTIMATES: &str = "parse/completions/new/estimates.json";
-/// Events of an iteration of the bench.
+/// Events per iteration of the benchmark.
 const EVENTS: f64 = 1000.0;
 
-/// The median over the bench's samples, in microseconds an event.
+/// Median cost of parsing an event, in microseconds.
 ///
 /// # Errors
-/// The bench does not build or leaves nothing.
+/// The benchmark does not build or leaves no result.
 pub fn median_us(desk: &Desk<'_>) -> Result<f64, Stop> {
     let home = desk.path("criterion");
+    // An earlier result must not be read if the benchmark writes none.
     let _ = fs::remove_dir_all(&home);
     let mut cargo = Command::new(&desk.world.programs.cargo);
     cargo

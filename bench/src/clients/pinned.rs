@@ -1,4 +1,4 @@
-//! Programs on a core of their own, and what they cost it.
+//! Programs pinned to a core, and the processor time and memory that they take.
 
 use std::fs;
 use std::process::{Command, ExitStatus};
@@ -12,25 +12,26 @@ use campaign::node::server::status_bytes;
 use campaign::process::{Group, Interrupt, ProcessError, children_us};
 use campaign::stop::Stop;
 
-/// How often a running client is looked at.
+/// Interval at which a running client is polled.
 const LOOK: Duration = Duration::from_millis(20);
-/// A client that takes longer has lost its way.
+/// Time after which a client counts as hung.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What a program that has ended cost.
+/// Resources that a finished program has used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// User and system time, its own children's included.
+    /// User and system time in microseconds, including the program's children.
     pub cpu_us: f64,
     pub wall_s: f64,
-    /// Most memory of its first process.
+    /// Peak memory of the program's first process, in bytes.
     pub peak_bytes: Option<u64>,
 }
 
-/// Starts `command` on `core`: a child begins where its parent runs.
+/// Starts `command` pinned to `core`. This process moves to the core for the moment of the start,
+/// because a child inherits its parent's cores.
 ///
 /// # Errors
-/// There is no such core, or the program cannot be started.
+/// The machine has no such core, or the program cannot be started.
 pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     let this = Pid::from_raw(0);
     let refused = |what: &str| {
@@ -45,7 +46,7 @@ pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     Ok(started?)
 }
 
-/// Runs `command` on `core` to its end.
+/// Runs `command` on `core` to its end; returns its status and cost.
 ///
 /// # Errors
 /// It cannot be started, takes too long, or the wait was interrupted.
@@ -64,6 +65,7 @@ pub fn run_on(
             break status;
         }
         let seen = fs::read_to_string(&status_file).ok();
+        // `VmHWM` is a maximum, so the last poll before the end is accurate enough.
         peak_bytes = seen.and_then(|text| status_bytes(&text, "VmHWM")).or(peak_bytes);
         interrupt.check()?;
         if started.elapsed() > LIMIT {
@@ -75,10 +77,10 @@ pub fn run_on(
     Ok((status, Cost { cpu_us: children_us()? - before_us, wall_s, peak_bytes }))
 }
 
-/// Waits until `found` finds something.
+/// Polls `found` until it returns a value.
 ///
 /// # Errors
-/// It does not within five seconds, or the wait was interrupted.
+/// It returns none within five seconds, or the wait was interrupted.
 pub fn wait_for<T>(
     what: &str,
     interrupt: &Interrupt,

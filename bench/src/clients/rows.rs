@@ -1,5 +1,5 @@
-//! How each row is measured. What a row takes is a difference of two exchanges wherever the cost of
-//! starting a client would count otherwise.
+//! Measurement of each row of the client comparison. Where a client's startup would count, the
+//! difference of two measurements with different loads removes it.
 
 use std::collections::BTreeMap;
 
@@ -24,31 +24,33 @@ const OPEN_LOOP: Load = Load {
     gap_us: 5_000,
     requests_per_s: Some(1_000),
 };
-/// Streams that wait for their tokens, few and many, and many with their samples.
+/// Loads of the row "memory": many idle streams, few idle streams, and many with their samples.
 const IDLE: Load = Load::burst(10_000, 2, 2_000_000, 10_000);
 const IDLE_FEW: u64 = 1_000;
 const FULL: Load = Load::burst(10_000, 64, 500_000, 125_000);
 const CLEAN: Load = Load::burst(20, 33, 20_000, 10_000);
 const CLEAN_RUNS: u32 = 50;
 
-/// Loads of the search for the highest, in events a second; 100 events a second and stream.
+/// Loads in events per second among which the highest is searched; each stream has 100 events per
+/// second.
 const LADDER: [u64; 12] = [
     1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000, 160_000,
 ];
-/// What is still right: of the mean gap, a share; of its p99, a time.
+/// Largest error of a reported gap between tokens that counts as right: a share of the mean, and a
+/// time for the p99.
 const MEAN_GAP_SHARE: f64 = 0.01;
 const GAP_P99_US: f64 = 2_000.0;
 
-/// Figures of one tool in one repeat.
+/// Values of one client in one repeat, by figure.
 pub type Values = BTreeMap<&'static str, f64>;
 
-/// True where `tool` can say something to `row`.
+/// True when `tool` can be measured in `row`.
 #[must_use]
 pub fn applies(row: Row, tool: Tool) -> bool {
     match row {
         Row::Saturated | Row::Paced | Row::Starts => true,
-        // A search would take AIPerf, which starts for seconds, half an hour, and its memory is
-        // that of many processes.
+        // AIPerf is left out: a search would take half an hour because each of its starts takes
+        // seconds, and its memory is spread over many processes.
         Row::Limit | Row::Spread | Row::OpenLoop => tool != Tool::Aiperf,
         Row::Memory => matches!(tool, Tool::Redline | Tool::Sglang),
         Row::Stamps | Row::Parse | Row::Prepare | Row::Clean => tool == Tool::Redline,
@@ -58,7 +60,7 @@ pub fn applies(row: Row, tool: Tool) -> bool {
 /// Measures `row` with `tool` once.
 ///
 /// # Errors
-/// The tool fails, or does not say what the row needs.
+/// The client fails, or does not report a value that the row needs.
 pub fn measure(desk: &Desk<'_>, row: Row, tool: Tool) -> Result<Values, Stop> {
     match row {
         Row::Saturated => saturated(desk, tool),
@@ -79,7 +81,7 @@ fn value(figure: Figure, value: f64) -> (&'static str, f64) {
     (figure.id, value)
 }
 
-/// What is known of both, in milliseconds.
+/// Difference of a reported and a true time in milliseconds; `None` if one of them is unknown.
 fn error_ms(
     figure: Figure,
     said: Option<f64>,
@@ -88,13 +90,15 @@ fn error_ms(
     Some(value(figure, (said? - true_us?) / 1e3))
 }
 
-/// Processor time of `more` beyond that of `less`, for each event beyond.
+/// Processor time per event in microseconds, from the difference between a measurement with more
+/// and one with fewer events.
 #[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^53")]
 fn cpu_us_per_event(less: &Taken, more: &Taken, loads: (&Load, &Load)) -> f64 {
     (more.cost.cpu_us - less.cost.cpu_us) / (loads.1.events() - loads.0.events()) as f64
 }
 
 fn saturated(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+    // The difference of two loads cancels the client's startup.
     let (less, more) = (SATURATED, SATURATED.of_tokens(5 * SATURATED.tokens));
     let costs =
         cpu_us_per_event(&desk.take(tool, &less)?, &desk.take(tool, &more)?, (&less, &more));
@@ -126,7 +130,8 @@ fn starts(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     Ok(known.into_iter().flatten().collect())
 }
 
-/// The highest load of the ladder that is right, where all lower ones are taken to be.
+/// Finds the highest load at which the reported gaps are right by binary search; all lower loads
+/// are assumed to be right too.
 #[expect(clippy::cast_precision_loss, reason = "loads are small numbers")]
 fn limit(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     let (mut right, mut wrong) = (None, LADDER.len());
@@ -134,7 +139,8 @@ fn limit(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
         let first = right.map_or(0, |at| at + 1);
         let at = usize::midpoint(first, wrong);
         let load = Load::burst(LADDER[at] / 100, 200, 50_000, 10_000);
-        // Once more before it is called wrong: neighbours of the machine are not the client.
+        // A wrong load is measured once more, since other programs on the machine may have
+        // disturbed it.
         let is_right =
             gaps_are_right(&desk.take(tool, &load)?) || gaps_are_right(&desk.take(tool, &load)?);
         match is_right {
@@ -187,8 +193,9 @@ fn open_loop(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     Ok(known.into_iter().flatten().collect())
 }
 
-/// How far the rate at which requests arrived lies from the one that was asked for. Only of clients
-/// that send at even times: of random ones, the mean of a few thousand is off by itself.
+/// Difference in percent between the rate at which requests arrived and the requested one. Only for
+/// clients that send at even intervals: with random intervals, the mean of a few thousand deviates
+/// by chance.
 #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 ns")]
 fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
     let arrived = || truth.answers.iter().map(|answer| answer.received_ns);
@@ -204,6 +211,7 @@ fn memory(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     let peak = |load: &Load| -> Result<f64, Stop> {
         Ok(desk.take(tool, load)?.cost.peak_bytes.ok_or_else(unknown)? as f64)
     };
+    // The client's fixed memory is in both peaks and cancels in the difference.
     let few = peak(&Load { requests: IDLE_FEW, ..IDLE })?;
     let streams = (IDLE.requests - IDLE_FEW) as f64;
     let idle = (peak(&IDLE)? - few) / streams / 1e3;

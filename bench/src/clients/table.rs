@@ -1,4 +1,5 @@
-//! The table that a person reads: on the console, and in the document about the method. Pure.
+//! Markdown table of the client comparison, for the console and the document about the method.
+//! Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use crate::clients::kept::{Kept, RowResult};
 use crate::clients::tool::Tool;
 use campaign::publish::beside::Repeats;
 
-/// The rows that were measured, as Markdown, with where they come from.
+/// Renders the measured rows as Markdown, with date, commit and machine.
 #[must_use]
 pub fn render(kept: &Kept) -> String {
     let tools = Tool::ALL.map(Tool::id);
@@ -38,7 +39,7 @@ fn line(figure: &Figure, result: &RowResult) -> String {
     format!("| {} | {} | {} |\n", figure.title, wanted.unwrap_or_default(), cells.join(" | "))
 }
 
-/// Median and range of repeats, and whether what is wanted was `kept`.
+/// Formats median and range of repeats; marks a missed required value.
 #[must_use]
 pub fn spread(repeats: &Repeats, digits: usize, kept: bool) -> String {
     let [median, least, most] =
@@ -50,7 +51,7 @@ pub fn spread(repeats: &Repeats, digits: usize, kept: bool) -> String {
     }
 }
 
-/// `1,234.5`; an exact zero has no sign.
+/// Formats a number with thousands separators, such as `1,234.5`; zero has no sign.
 #[must_use]
 pub fn grouped(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
@@ -67,7 +68,7 @@ pub fn grouped(value: f64, digits: usize) -> String {
     format!("{sign}{grouped}{rest}")
 }
 
-/// When, where and of which commit the rows are, and what could not be had.
+/// Lines that state date, machine and commit of the rows, and the clients without results.
 fn provenance(kept: &Kept) -> String {
     let mut places = BTreeSet::new();
     let mut lines = BTreeSet::new();

@@ -1,4 +1,5 @@
-//! `gpu-validation collect`: from the results of a box to records, pages and a commit.
+//! The command `gpu-validation collect`: turns the results of a bundle into records, pages and a
+//! commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,10 +23,10 @@ use campaign::publish::{Named, Registry, write_campaign};
 use campaign::stop::Stop;
 use campaign::world::World;
 
-/// Reads results and records them.
+/// Reads the results of a bundle and records them.
 ///
 /// # Errors
-/// They are not the results of a box, or the registry refuses them.
+/// The folder contains no results of a bundle, or the registry refuses them.
 pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
@@ -53,13 +54,14 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     Ok(exit(&described, &reports))
 }
 
-/// Well only if every stage was run, and none failed.
+/// Exit code: success only if every stage has run and none failed.
 fn exit(described: &ProofBox, reports: &[StageReport]) -> Exit {
     let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
+    // A skipped stage has a report and does not count as missing.
     if failed || reports.len() < described.stages.len() { Exit::Worse } else { Exit::Well }
 }
 
-/// The folder of results: given, or what an archive holds.
+/// Returns the folder of results; unpacks it first if an archive is given.
 fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
     if given.is_dir() {
         return Ok(given.to_owned());
@@ -81,7 +83,7 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
         .with_hint("give the archive or the folder that `prove --out` wrote"))
 }
 
-/// The reports of the stages that were run, in their order.
+/// Reads the reports of the stages that have run, in the stages' order.
 fn reports(described: &ProofBox, results: &ResultPlaces) -> Result<Vec<StageReport>, Stop> {
     let paths = described.stages.iter().map(|stage| results.report(&stage.id));
     let run = paths.filter(|path| path.exists());
@@ -131,7 +133,7 @@ fn campaign_record(
     }
 }
 
-/// Commits the records of a release; those of a tree are only shown.
+/// Commits the records of a release; those of a working tree are only printed.
 fn publish(
     world: &World,
     flags: &CollectFlags,

@@ -1,5 +1,5 @@
-//! What a proof's commands measured of single kernels, as one record: a command that prints a JSON
-//! document with `kernels`, as `redline bench --kernels --json` does, has measured them.
+//! Kernel benchmarks of a GPU validation as one record, read from commands that print a JSON
+//! document with `kernels`, such as `redline bench --kernels --json`.
 
 use std::fs;
 use std::path::Path;
@@ -16,17 +16,18 @@ use campaign::node::record::RecordError;
 use campaign::publish::write;
 use campaign::stop::Stop;
 
-/// The part of a command's document that is read.
+/// The field of a command's JSON output that is read.
 #[derive(Debug, Deserialize)]
 struct Printed {
     kernels: Vec<KernelBench>,
 }
 
-/// Writes the record of all kernels that `reports` tell of below `overlay`; returns how many there are.
-/// It has the proof's own id, so that collecting again makes the same record.
+/// Writes the record of all kernel benchmarks in the stages' outputs to the staged results
+/// `overlay`; returns their number. The record has the bundle's own id, so that collecting again
+/// makes the same record.
 ///
 /// # Errors
-/// The record has no place, or the folder is not writable.
+/// The record has no path under `results/`, or the folder is not writable.
 pub fn record(
     described: &ProofBox,
     machine: &MachineFile,
@@ -40,6 +41,7 @@ pub fn record(
         let report = report.filter(|report| report.outcome == Outcome::Done);
         let (StageWork::Command { .. }, Some(report)) = (&stage.work, report) else { continue };
         let printed = fs::read(results.output(&stage.id, "stdout")).unwrap_or_default();
+        // Other commands print no such document, which is no error.
         let Ok(Printed { kernels }) = serde_json::from_slice(&printed) else { continue };
         benches.extend(kernels);
         wall_us += report.wall_us;

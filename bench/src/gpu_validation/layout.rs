@@ -1,8 +1,8 @@
-//! Where things lie in a box and in its results: a pure map from names to paths.
+//! Paths inside a bundle and its results: a pure map from names to paths.
 
 use std::path::{Path, PathBuf};
 
-/// A folder that can be carried to a machine without network and compiler.
+/// Paths in a bundle, a folder that can be copied to a machine without network and compiler.
 #[derive(Debug, Clone)]
 pub struct BoxPlaces {
     dir: PathBuf,
@@ -14,13 +14,13 @@ impl BoxPlaces {
         Self { dir: dir.to_owned() }
     }
 
-    /// What is to be done.
+    /// Description of the bundle: its release and stages.
     #[must_use]
     pub fn description(&self) -> PathBuf {
         self.dir.join("box.json")
     }
 
-    /// The one command of a user: runs the box.
+    /// Script that runs the bundle, the only command that a user needs.
     #[must_use]
     pub fn script(&self) -> PathBuf {
         self.dir.join("prove")
@@ -31,32 +31,32 @@ impl BoxPlaces {
         self.dir.join("bin").join(name)
     }
 
-    /// The suite's own files, laid out as in a clone.
+    /// Files of the suite, laid out as in a clone.
     #[must_use]
     pub fn suite(&self) -> PathBuf {
         self.dir.join("suite")
     }
 
-    /// The folder of a model: its file, or its configuration and tokenizer.
+    /// Folder of a model: its file, or its configuration and tokenizer.
     #[must_use]
     pub fn model(&self, id: &str) -> PathBuf {
         self.dir.join("models").join(id)
     }
 
-    /// The requests of a scenario, as that tokenizer has them.
+    /// Workload manifest of a scenario, drawn with a tokenizer.
     #[must_use]
     pub fn plan(&self, scenario: &str, tokenizer: &str) -> PathBuf {
         self.dir.join("plans").join(format!("{scenario}-{tokenizer}.json"))
     }
 
-    /// Reference checkpoints and outputs for the engine's own tests.
+    /// Folder of reference checkpoints and outputs for the engine's own tests.
     #[must_use]
     pub fn fixtures(&self) -> PathBuf {
         self.dir.join("fixtures")
     }
 }
 
-/// What a box has brought about so far.
+/// Paths in the folder of a bundle's results.
 #[derive(Debug, Clone)]
 pub struct ResultPlaces {
     dir: PathBuf,
@@ -73,13 +73,13 @@ impl ResultPlaces {
         &self.dir
     }
 
-    /// A copy of the box's description, so that the results can be read without the box.
+    /// Copy of the bundle's description, so that results can be read without the bundle.
     #[must_use]
     pub fn description(&self) -> PathBuf {
         self.dir.join("box.json")
     }
 
-    /// The machine that they are from.
+    /// Facts about the machine on which the results were measured.
     #[must_use]
     pub fn machine(&self) -> PathBuf {
         self.dir.join("machine.json")
@@ -90,13 +90,13 @@ impl ResultPlaces {
         self.dir.join("stages").join(format!("{stage}.json"))
     }
 
-    /// What the command of a stage wrote to `stdout` or `stderr`.
+    /// File with the standard output or error (`stdout` or `stderr`) of a stage's command.
     #[must_use]
     pub fn output(&self, stage: &str, stream: &str) -> PathBuf {
         self.dir.join("stages").join(format!("{stage}.{stream}"))
     }
 
-    /// All of it in one file, beside the folder.
+    /// Archive of all results, next to their folder.
     #[must_use]
     pub fn archive(&self) -> PathBuf {
         self.dir.with_extension("tar.gz")

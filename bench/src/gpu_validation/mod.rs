@@ -1,5 +1,5 @@
-//! A proof: what a release shows on a machine that has no network and no compiler, such as one that
-//! is lent for an hour. A box is packed here, run there stage by stage, and its results are
+//! GPU validation of a release on a machine without network and compiler, such as one that is
+//! rented for an hour. A bundle is packed here, run there stage by stage, and its results are
 //! collected here.
 
 pub mod collect;
@@ -20,7 +20,7 @@ use campaign::files::{self, FileError};
 use campaign::stop::{Ends, Stop};
 use campaign::world::World;
 
-/// The folder of a proof's box or results that is not what it must be.
+/// Error about a bundle or its results.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError {
     #[error("`{path}` cannot be read: {detail}")]
@@ -47,10 +47,10 @@ impl Ends for ProofError {
     }
 }
 
-/// Runs a step of `gpu-validation`.
+/// Runs a subcommand of `gpu-validation`.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, or an interruption; a stage that fails is no error.
+/// Wrong use, an unfit machine, or an interruption. A failing stage is no error.
 pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     match step {
         GpuValidation::Pack(flags) => pack::run(world, flags),

@@ -1,4 +1,5 @@
-//! `gpu-validation pack`: everything that the stages need, in one folder.
+//! The command `gpu-validation pack`: builds a release and copies everything that the stages need
+//! into a bundle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,12 +28,12 @@ use campaign::tools::BENCH;
 use campaign::world::{Ids, World};
 
 const ENGINE: &str = "redline";
-/// The engine's own tests as a program.
+/// Name, in the bundle, of the program that contains the engine's own tests.
 pub const TESTS: &str = "engine-tests";
 const SELF: &str = "redline-peers";
-/// Set by whoever has reference checkpoints.
+/// Environment variable with the folder of reference checkpoints.
 const FIXTURES: &str = "REDLINE_FIXTURES";
-/// What of them the engine's tests read.
+/// Subfolder of the references that the engine's tests read.
 const CONFORMANCE: &str = "conformance";
 
 const SCRIPT: &str = "#!/bin/sh\n\
@@ -40,10 +41,10 @@ const SCRIPT: &str = "#!/bin/sh\n\
     here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
     exec \"$here/bin/redline-peers\" --root \"$here\" gpu-validation run \"$@\"\n";
 
-/// Builds the release, draws the requests and puts both into a folder.
+/// Builds the release, draws the requests, and packs the bundle.
 ///
 /// # Errors
-/// The proof is unknown, the release does not build, or an input cannot be had.
+/// The GPU validation is unknown, the release does not build, or an input cannot be obtained.
 pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let proof = world.catalog.proof(&flags.proof)?;
@@ -51,7 +52,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     let wanted = wanted(world, flags)?;
     let built = sides::build_one(world, &wanted)?;
     let dir = flags.out.clone().unwrap_or_else(|| world.places.proof(&flags.proof).join("box"));
-    // What an earlier release left there would be carried along.
+    // Files of an earlier release in the same folder would otherwise be packed too.
     if dir.join("box.json").exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
     }
@@ -64,7 +65,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     files::write_whole(&places.description(), text.as_bytes())?;
     put_script(&places)?;
     world.console.answer(&format!(
-        "box      {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
+        "bundle   {}, {} stages\nrun      {} --out DIR, on the machine to validate\n\
          collect  cargo xtask gpu-validation collect DIR",
         world.places.shown(&dir),
         described.stages.len(),
@@ -73,7 +74,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     Ok(Exit::Well)
 }
 
-/// The one side: a release, or the tree.
+/// Resolves the release, or the working tree, that is packed.
 fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
     let (path, file) = world.catalog.engine(ENGINE)?;
     let engine = Engine { id: ENGINE.to_owned(), path, file };
@@ -107,7 +108,8 @@ fn describe_box(
     })
 }
 
-/// The server, the load generator, this program, and the engine's tests where a stage runs them.
+/// Copies the server, the load generator, this program, and, if a stage needs them, the engine's
+/// tests.
 fn put_programs(
     world: &World,
     places: &BoxPlaces,
@@ -127,8 +129,8 @@ fn put_programs(
     Ok(())
 }
 
-/// The engine's tests, built where the engine was built, with the features that the whole workspace
-/// asks for: what was built before is then not built again.
+/// Builds the engine's tests in the tree in which the engine was built, with the features of the
+/// whole workspace, so that cargo reuses what is built.
 fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
     let tree = match &wanted.origin {
         Origin::Release(of) => world.places.release_tree(&of.name),
@@ -151,23 +153,27 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
     })
 }
 
-/// The program of one of cargo's messages, if it is that of the engine's tests.
+/// Returns the executable of a cargo message if it is that of the engine's tests.
 fn tests_of_engine(message: &Value) -> Option<PathBuf> {
     let of_engine = message["target"]["name"] == "engine" && message["profile"]["test"] == true;
     of_engine.then(|| message["executable"].as_str().map(PathBuf::from))?
 }
 
-/// Reference outputs, where there are any: without them the tests say so.
+/// Copies the reference outputs, if the user has them; without them the tests report that they are
+/// missing.
 fn put_fixtures(world: &World, places: &BoxPlaces) -> Result<(), Stop> {
     let Some(fixtures) = std::env::var_os(FIXTURES).map(PathBuf::from) else {
-        world.console.note(&format!("{FIXTURES} is not set: the tests will have no references"));
+        world
+            .console
+            .note(&format!("{FIXTURES} is not set: the engine's tests run without references"));
         return Ok(());
     };
     copy_tree(&fixtures.join(CONFORMANCE), &places.fixtures().join(CONFORMANCE))?;
     Ok(())
 }
 
-/// Models, tokenizers and the requests that each scenario draws with them.
+/// Copies models and tokenizers, and draws the workload manifest of each scenario with each of
+/// them.
 fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
     world.console.step(world.clock.elapsed(), "Draw the requests");
     let (cells, scenarios) = cells(world, proof)?;
@@ -183,7 +189,7 @@ fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), St
     Ok(())
 }
 
-/// Every scenario with every model, as the stages have them.
+/// Combines every model with every scenario, as the stages do.
 fn cells(world: &World, proof: &Proof) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
     let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
     for model in &proof.models {
@@ -196,13 +202,14 @@ fn cells(world: &World, proof: &Proof) -> Result<(Vec<Cell>, Vec<ScenarioEntry>)
     Ok((cells, scenarios))
 }
 
-/// The name of a model's tokenizer: of its file in the suite, or its own where it has one embedded.
+/// Returns the id of a model's tokenizer: the dataset named in the model's file, or the model's own
+/// id if it embeds one.
 pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
     let named = world.catalog.model(model)?.tokenizer;
     Ok(if named == "embedded" { model.to_owned() } else { named })
 }
 
-/// The files of the suite that the stages name.
+/// Copies the suite's files that the stages name.
 fn put_suite(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
     let (engine, _) = world.catalog.engine(ENGINE)?;
     let to = places.suite();

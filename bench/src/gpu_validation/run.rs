@@ -1,4 +1,4 @@
-//! `gpu-validation run`: carries out the stages of a box that have not been carried out yet. Needs
+//! The command `gpu-validation run`: runs the stages of a bundle that have not run yet. It needs
 //! neither network nor compiler nor git.
 
 use std::fs;
@@ -23,17 +23,17 @@ use campaign::process::{self, describe};
 use campaign::stop::Stop;
 use campaign::world::World;
 
-/// `machine.json`: the machine that results are from.
+/// Content of `machine.json`: facts about the machine on which the results were measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineFile {
     pub hardware: HardwareFacts,
     pub absent: Absent,
 }
 
-/// Runs the box around this program.
+/// Runs the bundle that contains this program.
 ///
 /// # Errors
-/// The machine is not the one that the proof is for, or a stage cannot be carried out at all.
+/// The machine does not match the GPU validation, or a stage cannot be attempted.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let places = BoxPlaces::new(world.places.root());
     let described = read_box(&places.description())?;
@@ -62,6 +62,8 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
             .step(world.clock.elapsed(), &format!("Stage {} of {total}: {}", index + 1, stage.id));
         let path = results.report(&stage.id);
         let report = match path.exists() {
+            // Stages with a report are not repeated: an interrupted validation continues where it
+            // was.
             true => read_json::<StageReport>(&path)?,
             false => {
                 let report = carry_out(&prover, stage)?;
@@ -94,7 +96,7 @@ fn carry_out(prover: &Prover<'_>, stage: &schema::proof::Stage) -> Result<StageR
     })
 }
 
-/// `done`, or what became of it.
+/// Describes a report in a line: `done`, or the outcome and its reason.
 pub fn line(report: &StageReport) -> String {
     let outcome = match report.outcome {
         Outcome::Done => "done",
@@ -116,7 +118,8 @@ fn refuse_unknown(described: &ProofBox, only: &[String]) -> Result<(), Stop> {
     }
 }
 
-/// The machine's facts: those of the results so far, where there are any.
+/// Detects the machine, and checks that it matches the bundle and earlier results in the same
+/// folder.
 fn machine(
     world: &World,
     described: &ProofBox,
@@ -127,7 +130,7 @@ fn machine(
     if on_gpu && !target::fits(&described.matches, &seen.gpus) {
         let wanted = described.matches.device_name.join(" or ");
         return Err(Stop::environment(format!(
-            "proof `{}` needs a GPU named like {wanted}, and this machine has {}",
+            "GPU validation `{}` needs a GPU named like {wanted}, and this machine has {}",
             described.proof,
             seen.gpus.first().map_or("none".to_owned(), |gpu| format!("`{}`", gpu.name)),
         ))
@@ -137,6 +140,7 @@ fn machine(
     let path = results.machine();
     if path.exists() {
         let before: MachineFile = read_json(&path)?;
+        // Results of two machines in one folder could not be told apart later.
         if before.hardware.id != hardware.id {
             let (id, before) = (&hardware.id, &before.hardware.id);
             return Err(Stop::wrong_use(format!(
@@ -152,7 +156,8 @@ fn machine(
     Ok((file.hardware, file.absent))
 }
 
-/// Everything so far in one file, renewed after every stage: the machine may be taken away.
+/// Writes all results into the archive. It is renewed after every stage, because the machine may be
+/// taken away at any time.
 fn archive(world: &World, results: &ResultPlaces) -> Result<(), Stop> {
     let mut tar = Command::new(&world.programs.tar);
     tar.arg("-czf").arg(results.archive()).arg("-C").arg(results.dir()).arg(".");

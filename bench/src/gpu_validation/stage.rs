@@ -1,4 +1,4 @@
-//! One stage: a command, or a run of a scenario, with what it left behind.
+//! One stage of a GPU validation: runs a command, or serves a model and measures a scenario.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use campaign::publish::write_run;
 use campaign::stop::Stop;
 use campaign::world::World;
 
-/// What the stages of a box share.
+/// Everything that the stages of a bundle share.
 #[derive(Debug)]
 pub struct Prover<'a> {
     pub world: &'a World,
@@ -33,17 +33,20 @@ pub struct Prover<'a> {
     pub hardware: &'a (HardwareFacts, Absent),
 }
 
-/// How a stage went, and why, or what it measured.
+/// Outcome of a stage, with the reason or the measured figures.
 pub type Ended = (Outcome, Option<String>);
 
 impl Prover<'_> {
-    /// Carries out a stage as a whole.
+    /// Runs one stage.
     ///
     /// # Errors
-    /// Interrupted, or the machine or a tool of the suite fails; nothing of it counts then.
+    /// Interrupted, or the machine or a Redline tool fails; the stage then has no result and runs
+    /// again next time.
     pub fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
         match &stage.work {
             StageWork::Command { argv, needs, model } => match needs {
+                // For example `compute-sanitizer`, which a rented machine may lack: no failure of
+                // the release.
                 Some(program) if !is_installed(program) => {
                     Ok((Outcome::Skipped, Some(format!("`{program}` is not on this machine"))))
                 }
@@ -78,7 +81,7 @@ impl Prover<'_> {
         argv.iter().map(fill).collect()
     }
 
-    /// Runs a program with what it writes in files of the stage.
+    /// Runs a program; its output goes to files of the stage.
     fn command(&self, stage: &str, argv: &[String]) -> Result<Ended, Stop> {
         let Some((program, args)) = argv.split_first() else {
             return Ok((Outcome::Failed, Some("the stage names no program".to_owned())));
@@ -110,7 +113,7 @@ impl Prover<'_> {
         })
     }
 
-    /// Serves a model and sends the requests that the box holds for the scenario.
+    /// Serves a model and sends the workload manifest that the bundle contains for the scenario.
     fn scenario(&self, slot: &Slot, cell: Cell) -> Result<Ended, Stop> {
         let world = self.world;
         let (path, file) = world.catalog.engine(&self.described.engine.name)?;
@@ -164,7 +167,8 @@ impl Prover<'_> {
         Ok(ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan })
     }
 
-    /// What the server is given: the folder of a model, or the one file in it.
+    /// Returns the path that the server is given: the folder of a model, or the one GGUF file in
+    /// it.
     fn served(&self, model: &str) -> PathBuf {
         let folder = self.places.model(model);
         let mut files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -177,7 +181,7 @@ impl Prover<'_> {
     }
 }
 
-/// `8123.45 output tokens/s, valid`, or what went wrong.
+/// Summarizes a run: `8123.45 output tokens/s` with findings, or the failure.
 fn detail(record: &RunRecord) -> String {
     if let Some(failure) = &record.failure {
         return failure.message.clone();
@@ -188,7 +192,7 @@ fn detail(record: &RunRecord) -> String {
     if reasons.is_empty() { rate } else { format!("{rate}; {reasons}") }
 }
 
-/// Whether a program is found on the path.
+/// True when a program is on the `PATH`.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())

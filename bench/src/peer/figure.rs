@@ -1,22 +1,22 @@
-//! What is compared: the figures, and the work that each comes from.
+//! Figures of the comparison with another engine, and the measurements that yield them.
 
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 
-/// Something that is done once for each side in every repeat.
+/// A measurement that is done once per engine in every repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
-    /// A prompt of 512 tokens, by the engine's own tool.
+    /// Prefill of a prompt of 512 tokens, by the engine's own tool.
     Prefill,
-    /// One stream of 128 tokens after 128, by the engine's own tool.
+    /// Decoding one stream of 128 tokens after 128, by the engine's own tool.
     Decode,
-    /// Thirty-two such streams at once, by the engine's own tool.
+    /// Decoding thirty-two streams of 128 tokens at once, by the engine's own tool.
     DecodeBatch,
-    /// `sharegpt-lite` over HTTP, and the server's memory after it.
+    /// Scenario `sharegpt-lite` over HTTP, and the server's memory after it.
     Served,
-    /// From process start to the first answer.
+    /// Time from process start to the first answer.
     FirstAnswer,
-    /// How well a text is predicted, by the engine's own tool; once, as it is always the same.
+    /// Perplexity of a text, by the engine's own tool; measured once, since it does not vary.
     Perplexity,
 }
 
@@ -30,13 +30,13 @@ impl Work {
         Self::Perplexity,
     ];
 
-    /// Whether it is worth doing in repeat `repeat`, counted from 1.
+    /// True when the measurement is done in repeat `repeat`, counted from 1.
     #[must_use]
     pub fn is_done_in(self, repeat: u32) -> bool {
         self != Self::Perplexity || repeat == 1
     }
 
-    /// As the command line and engine files name it.
+    /// Name of the measurement on the command line and in engine files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Work {
     }
 }
 
-/// A row of the table.
+/// A figure: one row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
     Prefill,
@@ -60,7 +60,7 @@ pub enum Figure {
     FirstAnswer,
     Memory,
     Perplexity,
-    /// Redline's on its reference path, beside the peer's as it is.
+    /// Perplexity of Redline's f32 reference path, next to the other engine's usual one.
     PerplexityF32,
 }
 
@@ -76,7 +76,7 @@ impl Figure {
         Self::PerplexityF32,
     ];
 
-    /// With the unit last.
+    /// Id of the figure, with the unit last.
     #[must_use]
     pub fn id(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Figure {
         }
     }
 
-    /// For a person, with the unit.
+    /// Title for people, with the unit.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -118,11 +118,12 @@ impl Serialize for Figure {
     }
 }
 
-/// One value of one side. Those of one figure come in pairs, in the order of the repeats.
+/// One value of a figure of one engine. Values of a figure are stored in the order of the repeats,
+/// so that those of the two engines form pairs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub figure: Figure,
-    /// 0 Redline, 1 the peer.
+    /// Index of the engine: 0 is Redline, 1 the other.
     pub side: usize,
     pub value: f64,
 }

@@ -1,4 +1,4 @@
-//! From the start of a server's process to its first answer.
+//! Time from the start of a server's process to its first answer.
 
 use std::fs;
 use std::path::Path;
@@ -17,12 +17,13 @@ use campaign::stop::Stop;
 use campaign::tools::{BENCH, ToolError};
 use campaign::world::World;
 
-/// How often server and client are looked at; no time is taken from it.
+/// Interval at which server and client are polled; the measured time does not depend on it.
 const LOOK: Duration = Duration::from_millis(20);
 const VERB: &str = "first-answer";
 
-/// Seconds from just before the server is started, ready for no more than it is by itself, to the
-/// first byte of its first answer. The client is there first, so that its own start is no part of them.
+/// Measures the seconds from just before the server's start, without flags for load, to the first
+/// byte of its first answer. The client is started before the server, so that its own start does
+/// not count.
 ///
 /// # Errors
 /// The server dies or does not answer in time, or the client cannot be run.
@@ -36,7 +37,7 @@ pub fn measure(
     let name = model.to_string_lossy();
     let filling = Filling::measured(&side.engine.id, side.binary(), &name, port);
     let line = command_line(&side.engine.file, Filling { flags: &side.plain_flags, ..filling })?;
-    // Whatever ran before, the file is in the page cache.
+    // Reading the file puts it into the page cache, so that every measurement starts alike.
     let read = fs::File::open(model).and_then(|mut f| std::io::copy(&mut f, &mut std::io::sink()));
     read.map_err(FileError::at("read", model))?;
     make_dir(answer.parent().unwrap_or(Path::new(".")))?;
@@ -68,7 +69,7 @@ pub fn measure(
     Ok(Duration::from_nanos(first.first_byte_ns.saturating_sub(started_ns)).as_secs_f64())
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, as the client takes them.
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock that the client uses too.
 fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! A server's resident memory beyond its KV cache, read once it has been measured.
+//! Resident memory of a server beyond its KV cache, read after the server has been measured.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use campaign::world::World;
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Bytes of one server after its run.
+/// Memory of one server after its run, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Resident {
     pub engine: String,
-    /// `VmRSS`: anonymous memory and mapped files.
+    /// Resident memory `VmRSS`: anonymous memory and mapped files.
     pub rss_bytes: u64,
     pub rss_anon_bytes: Option<u64>,
     pub rss_file_bytes: Option<u64>,
-    /// Of the KV cache, as much as is resident.
+    /// Resident part of the KV cache.
     pub kv_bytes: u64,
-    /// How that is known.
+    /// Source of the KV cache's size, for the report.
     pub kv_from: &'static str,
 }
 
 impl Resident {
-    /// Bytes beyond the KV cache, as a multiple of the model's file.
+    /// Resident memory beyond the KV cache, as a multiple of the model file's size.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
     pub fn files(&self, file_bytes: u64) -> f64 {
@@ -37,10 +37,10 @@ impl Resident {
     }
 }
 
-/// Reads the memory of a server that still runs.
+/// Reads the memory of a running server.
 ///
 /// # Errors
-/// The system or the server does not tell.
+/// The system or the server does not report it.
 pub fn read(world: &World, side: &Contender, server: &Server) -> Result<Resident, Stop> {
     let engine = &side.engine;
     let untold =
@@ -52,6 +52,7 @@ pub fn read(world: &World, side: &Contender, server: &Server) -> Result<Resident
         return Err(untold("it no longer answers").into());
     };
     let marker = engine.file.cache.kv_log.as_deref();
+    // Engines without such a metric allocate the whole KV cache at the start and log its size.
     let logged = || marker.and_then(|marker| logged_mib(&server.log(), marker));
     let (kv_bytes, kv_from) = match (touched(&probe), logged()) {
         (Some(bytes), _) => (bytes, "the pages that were touched, of its metrics"),
@@ -68,7 +69,7 @@ pub fn read(world: &World, side: &Contender, server: &Server) -> Result<Resident
     })
 }
 
-/// Bytes of the pages that were held at least once.
+/// Bytes of the KV pages that were used at least once: untouched pages are not resident.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -81,7 +82,7 @@ fn touched(probe: &Probe) -> Option<u64> {
     (pages > 0.0).then_some((probe.server.kv_bytes? as f64 * touched / pages) as u64)
 }
 
-/// The sum of the sizes in MiB that follow `marker` in a log.
+/// Sums the sizes in MiB that follow `marker` in a log, in bytes.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

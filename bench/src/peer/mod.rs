@@ -1,7 +1,7 @@
-//! `peer-bench`: Redline beside another engine, in turn on one machine, over the same file with as
-//! many threads. It prints what was measured, and judges nothing but perplexity.
+//! The command `peer-bench`: compares Redline with another engine, interleaved on one machine, with
+//! the same model file and number of threads. It prints the figures, and judges only perplexity.
 //!
-//! Which engine, how it is built and how it is asked is data: `suite/engines/<id>.toml`.
+//! The engine, its build and its tools are described by data: `suite/engines/<id>.toml`.
 
 pub mod figure;
 pub mod first_answer;
@@ -36,7 +36,7 @@ use campaign::plan::{Round, Slot, interleave};
 use campaign::stop::{Ends, Stop};
 use campaign::world::{Ids, World};
 
-/// The figure of an engine whose reference path is another than what it serves with.
+/// Name of the figure for an engine whose reference path differs from the one that it serves with.
 const PERPLEXITY_F32: &str = "perplexity-f32";
 
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +72,7 @@ impl Ends for PeerError {
 /// Runs `peer-bench`.
 ///
 /// # Errors
-/// An unknown peer, one that cannot be built, or a side that fails.
+/// The engine is unknown or cannot be built, or one of the two fails.
 pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let (engine, distribution) = peer(world, &flags.engine)?;
     world.tools.check()?;
@@ -111,19 +111,19 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     Ok(Exit::Well)
 }
 
-/// What is to be done: what was named, else all, without what is to be left out.
+/// Selects the measurements: the named ones, by default all, without the skipped ones.
 fn works(flags: &PeerBench) -> Vec<Work> {
     let named = if flags.figures.is_empty() { &Work::ALL[..] } else { &flags.figures };
     named.iter().copied().filter(|work| !flags.skipped.contains(work)).collect()
 }
 
-/// The text that perplexity is measured on.
+/// Fetches the text on which perplexity is measured.
 fn text(world: &World) -> Result<PathBuf, Stop> {
     let file = world.catalog.dataset(perplexity::TEXT)?;
     Ok(world.fetcher().obtain(&Input::dataset(perplexity::TEXT, &file))?.path)
 }
 
-/// The peer's file, and the source that makes it one.
+/// Reads the other engine's file and its source distribution.
 fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
     match world.catalog.engine(id) {
         Ok((path, file)) => match file.source.clone() {
@@ -143,7 +143,7 @@ fn peers(world: &World) -> Result<Vec<String>, Stop> {
     Ok(known)
 }
 
-/// Two sides over one model.
+/// A comparison of two engines on one model.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     pub world: &'a World,
@@ -153,16 +153,16 @@ pub struct Comparison<'a> {
     pub sides: &'a [Contender; 2],
     pub cell: &'a ReadyCell,
     pub threads: u32,
-    /// What perplexity is measured on, where it is.
+    /// Text on which perplexity is measured; `None` if it is not measured.
     pub text: Option<PathBuf>,
 }
 
-/// All that was measured.
+/// Results of the comparison.
 #[derive(Debug, Default)]
 pub struct Measured {
     pub samples: Vec<Sample>,
     pub memory: Vec<Resident>,
-    /// What a reader of the figures should know of single runs.
+    /// Remarks about single runs, such as that one is degraded.
     pub remarks: Vec<String>,
 }
 
@@ -224,7 +224,7 @@ impl Comparison<'_> {
         tool::measure(tool, with, &self.world.interrupt)
     }
 
-    /// One served run, and the server's memory at its end.
+    /// Measures one served run, and the server's memory at its end.
     fn serve(&self, slot: &Slot, side: &Contender, into: &mut Measured) -> Result<(), Stop> {
         let bench = Bench {
             world: self.world,
@@ -268,7 +268,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Why a run gave no figures.
+/// Makes the error of a run that gave no figures.
 #[must_use]
 pub fn failed(engine: &str, record: &RunRecord) -> PeerError {
     let said = record.failure.as_ref().map(|failure| failure.message.as_str());

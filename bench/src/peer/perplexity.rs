@@ -1,21 +1,22 @@
-//! How well both sides predict a text: by which text, and how much worse Redline may be. Pure.
+//! Perplexity check of the comparison: the text, and how much worse Redline's perplexity may be.
+//! Pure.
 
 use serde::Serialize;
 
 use crate::peer::figure::Figure;
 use crate::peer::table::Row;
 
-/// The text: a file of `suite/datasets/`.
+/// Dataset with the text, a file of `suite/datasets/`.
 pub const TEXT: &str = "alice29";
-/// Most that Redline may have of the peer's perplexity.
+/// Largest allowed ratio of Redline's perplexity to the other engine's.
 const OF_PEER: f64 = 1.005;
-/// Most that it may have of its own in f32.
+/// Largest allowed ratio of Redline's perplexity to its own in f32.
 const OF_F32: f64 = 1.01;
 
-/// Redline's perplexity over another, and how large that may be.
+/// Ratio of Redline's perplexity to another one, and its limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// Whose the other is.
+    /// Owner of the other perplexity, for the message.
     pub of: String,
     pub ratio: f64,
     pub at_most: f64,
@@ -27,16 +28,16 @@ impl Limit {
         Self { of, ratio, at_most, holds: ratio <= at_most }
     }
 
-    /// As a line for a person.
+    /// Formats the limit as a line for people.
     #[must_use]
     pub fn line(&self) -> String {
         let Self { of, ratio, at_most, holds } = self;
-        let verdict = if *holds { "holds" } else { "DOES NOT HOLD" };
-        format!("perplexity is {ratio:.4} of {of}, at most {at_most}: {verdict}")
+        let verdict = if *holds { "passes" } else { "FAILS" };
+        format!("perplexity is {ratio:.4} times {of}, at most {at_most}: {verdict}")
     }
 }
 
-/// Both limits, where perplexity was measured.
+/// Checks Redline's perplexity against both limits; empty if perplexity was not measured.
 #[must_use]
 pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
     let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);
@@ -68,11 +69,11 @@ mod tests {
 
     #[test]
     fn each_limit_is_judged_by_itself() {
-        let of_peer = "perplexity is 1.0060 of that of llama.cpp, at most 1.005: DOES NOT HOLD";
-        let of_f32 = "perplexity is 1.0080 of redline's in f32, at most 1.01: holds";
+        let of_peer = "perplexity is 1.0060 times that of llama.cpp, at most 1.005: FAILS";
+        let of_f32 = "perplexity is 1.0080 times redline's in f32, at most 1.01: passes";
         assert_eq!(lines(10.08, 10.0, 10.02), [of_peer, of_f32]);
-        let of_peer = "perplexity is 1.0000 of that of llama.cpp, at most 1.005: holds";
-        let of_f32 = "perplexity is 1.0200 of redline's in f32, at most 1.01: DOES NOT HOLD";
+        let of_peer = "perplexity is 1.0000 times that of llama.cpp, at most 1.005: passes";
+        let of_f32 = "perplexity is 1.0200 times redline's in f32, at most 1.01: FAILS";
         assert_eq!(lines(10.2, 10.0, 10.2), [of_peer, of_f32]);
     }
 

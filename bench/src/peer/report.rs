@@ -1,5 +1,5 @@
-//! What `peer-bench` answers with: the table, and all that one must know to believe it; as text or
-//! as one JSON document.
+//! Report of `peer-bench`: the table with hardware, builds and command lines, as text or as one
+//! JSON document.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,7 +18,7 @@ use campaign::inputs::cache::sha256_file;
 use campaign::plan::launch::{Filling, command_line};
 use campaign::stop::Stop;
 
-/// Everything that is answered.
+/// The report's content; its fields are those of the JSON document.
 #[derive(Debug, Serialize)]
 pub struct Report {
     schema: &'static str,
@@ -29,9 +29,9 @@ pub struct Report {
     redline: EngineSide,
     peer: EngineSide,
     figures: Vec<Row>,
-    /// How much of the other perplexities Redline's may have, where it was measured.
+    /// Ratios of Redline's perplexity to others, with their limits; empty if it was not measured.
     perplexity_limits: Vec<Limit>,
-    /// After each served run.
+    /// Memory of the servers, after each served run.
     memory: Vec<Resident>,
     remarks: Vec<String>,
 }
@@ -50,17 +50,17 @@ struct EngineSide {
     commit: Option<String>,
     dirty: Option<bool>,
     binary_sha256: Option<String>,
-    /// Of the peer, how it was built.
+    /// Build facts of the other engine; `None` for Redline.
     #[serde(skip_serializing_if = "Option::is_none")]
     build: Option<BuildFacts>,
-    /// How it was served, without paths.
+    /// Command line of the server under load, without paths.
     serve: Vec<String>,
-    /// How it was started for its first answer.
+    /// Command line of the server in the first-answer measurement.
     start: Vec<String>,
 }
 
 impl Report {
-    /// Joins what was measured with what it was measured on.
+    /// Joins the measured figures with the facts of model, engines and hardware.
     ///
     /// # Errors
     /// The model's file cannot be read.
@@ -93,13 +93,13 @@ impl Report {
         })
     }
 
-    /// The report as one JSON document.
+    /// Returns the report as one JSON document.
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// The report as a person reads it.
+    /// Returns the report as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -142,7 +142,7 @@ impl Report {
 }
 
 impl EngineSide {
-    /// `redline v0.9.2-dev (commit 1a2b3c4d5e, with changes)`.
+    /// Title of an engine: `redline v0.9.2-dev (commit 1a2b3c4d5e, with changes)`.
     fn title(&self) -> String {
         let mut title = format!("{} {}", self.engine, self.release);
         if let Some(commit) = &self.commit {
@@ -157,7 +157,7 @@ fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
     let recorded = |flags: &[String]| {
         let filling = Filling::measured(&side.engine.id, side.binary(), "", 0);
         let line = command_line(&side.engine.file, Filling { flags, ..filling });
-        // Nothing is asked for that an engine's file could lack a flag for.
+        // No optional setting is requested, so the engine's file cannot lack a flag.
         line.map(|line| line.recorded).unwrap_or_default()
     };
     let facts = &side.built.facts;
@@ -165,6 +165,7 @@ fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
         engine: side.engine.id.clone(),
         release: facts.release.clone(),
         commit: facts.commit.clone(),
+        // Without a commit, as for a source distribution, "with changes" has no meaning.
         dirty: facts.commit.as_ref().and(facts.dirty),
         binary_sha256: facts.binary_sha256.clone(),
         build,

@@ -1,22 +1,22 @@
-//! The arithmetic of the comparison, and the table that a person reads. Pure.
+//! Table of the comparison with another engine: medians, ranges and ratios per figure. Pure.
 
 use campaign::publish::beside::Repeats;
 use serde::Serialize;
 
 use crate::peer::figure::{Figure, Sample};
 
-/// A figure of both sides.
+/// A figure of both engines, with the ratio over the pairs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     pub figure: Figure,
     pub more_is_better: bool,
     pub redline: Repeats,
     pub peer: Repeats,
-    /// Redline's value over the peer's, for each pair.
+    /// Ratio of Redline's value to the other engine's, for each pair.
     pub ratio: Repeats,
 }
 
-/// A row for every figure that both sides have.
+/// Makes a row for every figure that both engines have.
 #[must_use]
 pub fn rows(samples: &[Sample]) -> Vec<Row> {
     let row = |figure: Figure| {
@@ -25,6 +25,7 @@ pub fn rows(samples: &[Sample]) -> Vec<Row> {
             here.map(|sample| sample.value).collect()
         };
         let (redline, peer) = (of(0), of(1));
+        // Paired, because the machine's speed may change between repeats.
         let ratios = redline.iter().zip(&peer).map(|(ours, theirs)| ours / theirs).collect();
         Some(Row {
             figure,
@@ -37,7 +38,7 @@ pub fn rows(samples: &[Sample]) -> Vec<Row> {
     Figure::ALL.into_iter().filter_map(row).collect()
 }
 
-/// The rows as text, under a heading.
+/// Renders the rows as text, under a heading.
 #[must_use]
 pub fn render(rows: &[Row], peer: &str) -> String {
     let mut text = format!(
@@ -59,7 +60,7 @@ pub fn render(rows: &[Row], peer: &str) -> String {
     text
 }
 
-/// Four digits or so, whatever the size.
+/// Formats a value with about four significant digits.
 fn shown(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_pair_by_pair() {
-        // The machine was twice as fast in the second repeat: no pair differs.
+        // The machine was twice as fast in the second repeat; the ratio is the same in each pair.
         let drift = rows(&samples(Figure::Decode, &[100.0, 200.0, 100.0], &[50.0, 100.0, 50.0]));
         assert_eq!(drift[0].ratio.values, [2.0, 2.0, 2.0]);
         assert_eq!((drift[0].ratio.min, drift[0].ratio.max), (2.0, 2.0));

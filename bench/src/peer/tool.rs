@@ -1,4 +1,5 @@
-//! A figure that an engine's own program measures and prints.
+//! A figure that an engine's own program measures and prints: runs the program and extracts the
+//! number.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,21 +12,21 @@ use campaign::process::{Interrupt, capture, describe};
 use campaign::publish::beside::Repeats;
 use campaign::stop::Stop;
 
-/// What fills the placeholders of a tool's command line.
+/// Values for the placeholders of a tool's command line.
 #[derive(Debug, Clone, Copy)]
 pub struct ToolFilling<'a> {
     pub engine: &'a str,
     pub binary: &'a Path,
     pub model: &'a Path,
     pub threads: u32,
-    /// What perplexity is measured on.
+    /// Text on which perplexity is measured.
     pub text: Option<&'a Path>,
 }
 
-/// Runs the tool and reads its figure: the median of all repeats that it prints.
+/// Runs the tool and returns its figure: the median of all values that it prints.
 ///
 /// # Errors
-/// It cannot be run, fails, or prints no such figure.
+/// The tool cannot be run, fails, or prints no such figure.
 pub fn measure(
     tool: &FigureTool,
     with: ToolFilling<'_>,
@@ -60,6 +61,7 @@ pub fn measure(
         }
     };
     match Repeats::of(values) {
+        // A zero would mean a failed measurement, and its ratio would be meaningless.
         Some(repeats) if repeats.min > 0.0 => Ok(repeats.median),
         _ => Err(failed(format!("printed no figure {place}")).into()),
     }
@@ -77,7 +79,8 @@ fn argv(tool: &FigureTool, with: ToolFilling<'_>) -> Vec<String> {
     tool.argv.iter().map(fill).collect()
 }
 
-/// The numbers at `pointer`: in the one document that `printed` is, else in each line that is one.
+/// Reads the numbers at JSON pointer `pointer`: from the output if it is one JSON document, else
+/// from each line that is one.
 fn figures(printed: &str, pointer: &str) -> Vec<f64> {
     let documents: Vec<Value> = match serde_json::from_str(printed) {
         Ok(document) => vec![document],
@@ -92,7 +95,7 @@ fn figures(printed: &str, pointer: &str) -> Vec<f64> {
         .collect()
 }
 
-/// The number that follows the last `mark`.
+/// Returns the number that follows the last `mark`.
 fn number_after(said: &str, mark: &str) -> Option<f64> {
     let (_, rest) = said.rsplit_once(mark)?;
     rest.split_whitespace().next()?.parse().ok()

@@ -1,6 +1,6 @@
-//! A registry of made-up records, as many as asked for: a repository with one commit for each release,
-//! whose records are sound and say `simulated`. The same count gives the same files. It knows nothing
-//! of what is measured with them.
+//! Simulated registry of a given number of records: a repository with one commit per release, whose
+//! records are valid and marked `simulated`. The same number gives the same files. Knows nothing of
+//! the measurements made with it.
 
 use std::fs;
 use std::path::Path;
@@ -31,17 +31,17 @@ const SCENARIOS: [&str; 8] = [
     "ladder-lite-c64",
 ];
 const REPEATS: u64 = 5;
-/// Records of one release, where there are enough for two.
+/// Number of records per release, if there are enough for two releases.
 const OF_RELEASE: u64 = (HARDWARE.len() * MODELS.len() * SCENARIOS.len()) as u64 * REPEATS;
 
-/// Two releases that ran in the same blocks.
+/// Two releases whose runs share blocks, so that they can be compared.
 pub const PAIR: [&str; 2] = ["v0.0.0", "v0.1.0"];
 
-/// Writes a repository with `records` runs, of two releases at least, into `folder`, which must be
-/// empty or not there.
+/// Writes a repository with `records` runs of at least two releases into `folder`, which must be
+/// empty or not exist.
 ///
 /// # Errors
-/// There is something in the folder, or git or the system gives out.
+/// The folder is not empty, or git or a file operation fails.
 pub fn repository(world: &World, folder: &Path, records: u64) -> Result<(), Stop> {
     make_dir(folder)?;
     let mut entries = fs::read_dir(folder).map_err(FileError::at("read", folder))?;
@@ -62,7 +62,8 @@ pub fn repository(world: &World, folder: &Path, records: u64) -> Result<(), Stop
     Ok(())
 }
 
-/// Runs of two consecutive releases share a campaign, in blocks of two.
+/// Writes the runs of one release. Two consecutive releases share a campaign, in blocks of two
+/// runs.
 fn write_release(results: &Path, release: u64, before: u64, count: u64) -> Result<(), Stop> {
     let mut plan: Vec<PlannedRun> = Vec::new();
     let campaign = campaign_id(1_000_000 + release / 2);
@@ -84,7 +85,7 @@ fn write_release(results: &Path, release: u64, before: u64, count: u64) -> Resul
     write(&results.join(place), &to_file_text(&record).map_err(RecordError::from)?)
 }
 
-/// The run with the number `serial` of all, which is the one at `index` of its release.
+/// Makes the run with number `serial` in the registry, which has number `index` in its release.
 fn sample(campaign: &str, release: u64, serial: u64, index: u64) -> Sample {
     let (repeat, cell) = (index % REPEATS, index / REPEATS);
     let pick = |among: &[&str], n: u64| {
@@ -117,6 +118,7 @@ fn write(path: &Path, text: &str) -> Result<(), Stop> {
 
 fn git(world: &World, folder: &Path, arguments: &[&str]) -> Result<(), Stop> {
     let mut git = Command::new(&world.programs.git);
+    // The user's git settings, such as signing, must not influence or stop the commits.
     git.args(["-c", "user.name=Redline", "-c", "user.email=redline@localhost"])
         .args(["-c", "gc.auto=0", "-c", "commit.gpgsign=false"])
         .args(arguments)

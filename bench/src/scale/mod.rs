@@ -1,5 +1,5 @@
-//! `scale-bench`: how long the registry's tools and the site take over a registry that is made up at
-//! size. It prints what was measured, and judges nothing but what is wanted of them.
+//! The command `scale-bench`: measures how long the registry's tools and the site take on a large
+//! simulated registry. It compares only with their required times.
 
 pub mod fabricate;
 pub mod table;
@@ -23,17 +23,17 @@ use campaign::world::World;
 use table::Scaled;
 use work::{Desk, Took, Work};
 
-/// Records that what is wanted is wanted of.
+/// Number of records to which the required times apply.
 pub const WANTED_OF: u64 = 50_000;
-/// The site is made of one record in so many.
+/// The site is built from one record in this many.
 const SITE_SHARE: u64 = 10;
-/// What the document says of who wrote the table.
+/// Command named in the document as the source of the table.
 const COMMAND: &str = "cargo xtask scale-bench --document";
 
-/// Runs `scale-bench`. Exit code 1 where something took longer than is wanted of it.
+/// Runs `scale-bench`. The exit code is 1 if a command takes longer than required.
 ///
 /// # Errors
-/// There is no room for the registry, or a tool fails over it.
+/// The disk has no room for the registry, or a tool fails on it.
 pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     world.tools.check_for(&[RESULTS, SITE])?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -49,8 +49,9 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
         site: scratch.path().join("site"),
     };
     let step = |text: &str| world.console.step(world.clock.elapsed(), text);
-    step(&format!("Make up {records} and {site_records} records"));
+    step(&format!("Generate {records} and {site_records} records"));
     fabricate::repository(world, &desk.registry, records)?;
+    // The site gets a registry of its own, a tenth of the size.
     fabricate::repository(world, &desk.site_registry, site_records)?;
     let mut times: BTreeMap<Work, Vec<Took>> = BTreeMap::new();
     for repeat in 1..=flags.repeats {
@@ -77,7 +78,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     Ok(if scaled.is_as_wanted() { Exit::Well } else { Exit::Worse })
 }
 
-/// What `files` hold.
+/// Total size of `files` in bytes.
 fn bytes(files: &[PathBuf]) -> Result<u64, FileError> {
     let of = |file: &PathBuf| {
         fs::metadata(file).map(|facts| facts.len()).map_err(FileError::at("look at", file))
@@ -85,7 +86,7 @@ fn bytes(files: &[PathBuf]) -> Result<u64, FileError> {
     files.iter().map(of).sum()
 }
 
-/// Removes a folder that may not be there.
+/// Removes a folder, which need not exist.
 fn remove(folder: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

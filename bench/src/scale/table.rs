@@ -1,4 +1,4 @@
-//! The table that a person reads: on the console, and in the document about the method. Pure.
+//! Markdown table of `scale-bench`, for the console and the document about the method. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,25 @@ use super::work::{Took, Work};
 use crate::clients::table::{grouped, spread};
 use campaign::publish::beside::Repeats;
 
-/// Digits of a time in seconds: it is looked at every 10 ms.
+/// Decimal places of a time in seconds: processes are polled every 10 ms.
 const DIGITS: usize = 2;
 
-/// All that was measured.
+/// Results of `scale-bench`.
 #[derive(Debug)]
 pub struct Scaled {
     pub records: u64,
-    /// Of the registry that the site is made of.
+    /// Records of the registry from which the site is built.
     pub site_records: u64,
     pub registry_bytes: u64,
     pub site_bytes: u64,
-    /// One value a repeat.
+    /// Times of each command, one for each repeat.
     pub times: BTreeMap<Work, Vec<Took>>,
-    /// Where and when, as a sentence.
+    /// Sentence that states date, commit and machine.
     pub provenance: String,
 }
 
 impl Scaled {
-    /// As Markdown.
+    /// Renders the results as Markdown.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text =
@@ -49,7 +49,7 @@ impl Scaled {
         format!("{text}\n{}\n{}\n", self.sizes(), self.provenance)
     }
 
-    /// True where nothing took longer than is wanted of it.
+    /// True when no command took longer than required.
     #[must_use]
     pub fn is_as_wanted(&self) -> bool {
         self.times.iter().all(|(work, times)| {
@@ -58,7 +58,7 @@ impl Scaled {
         })
     }
 
-    /// What is wanted of a registry of one size says nothing of another.
+    /// Required time of a command; `None` for a registry of another size than the requirement's.
     fn wanted_s(&self, work: Work) -> Option<f64> {
         (self.records == WANTED_OF).then_some(work.wanted_s())
     }

@@ -1,4 +1,5 @@
-//! What is timed: commands of the registry's tools and of the site, as a user would type them.
+//! The commands that `scale-bench` times: those of the registry's tools and the site, as a user
+//! would type them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,12 +11,12 @@ use campaign::process::{capture, children_us, describe};
 use campaign::stop::Stop;
 use campaign::world::World;
 
-/// One command.
+/// A command to be timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// Nothing is known of the records.
+    /// `check` without an index of the records.
     CheckFirst,
-    /// The index knows them all.
+    /// `check` with an index of all records.
     CheckAgain,
     List,
     Diff,
@@ -23,7 +24,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// In an order in which each finds what it needs.
+    /// All commands, in an order in which each finds the files that it needs.
     pub const ALL: [Self; 5] =
         [Self::CheckFirst, Self::CheckAgain, Self::List, Self::Diff, Self::Site];
 
@@ -38,7 +39,7 @@ impl Work {
         }
     }
 
-    /// How many seconds it may take.
+    /// Required time in seconds.
     #[must_use]
     pub const fn wanted_s(self) -> f64 {
         match self {
@@ -49,38 +50,39 @@ impl Work {
         }
     }
 
-    /// The exit codes that are no failure: a comparison of made-up releases may say anything.
+    /// Exit codes that are no failure: a comparison of simulated releases may have any verdict.
     const fn codes(self) -> &'static [i32] {
         if matches!(self, Self::Diff) { &[0, 1, 3] } else { &[0] }
     }
 }
 
-/// How long a command took.
+/// Time that a command took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Took {
-    /// To 10 ms, which is how often it is looked at.
+    /// Wall time in seconds, to 10 ms, the interval of polling.
     pub wall_s: f64,
-    /// User and system time of all cores.
+    /// User and system time in seconds, over all cores.
     pub cpu_s: f64,
 }
 
-/// What the commands work on.
+/// Folders on which the commands work.
 #[derive(Debug)]
 pub struct Desk<'a> {
     pub world: &'a World,
     pub registry: PathBuf,
     pub site_registry: PathBuf,
-    /// Where the site is made.
+    /// Folder in which the site is built.
     pub site: PathBuf,
 }
 
 impl Desk<'_> {
-    /// Runs the command of `work` to its end.
+    /// Runs the command of `work` to its end and measures its time.
     ///
     /// # Errors
     /// It cannot be started, or fails.
     pub fn time(&self, work: Work) -> Result<Took, Stop> {
         let mut command = self.command(work)?;
+        // Processor time is known only in sum over all ended children, hence the difference.
         let (before_us, started) = (children_us()?, Instant::now());
         let written = capture(&mut command, &self.world.interrupt)?;
         let took = Took {
@@ -95,7 +97,7 @@ impl Desk<'_> {
         Err(Stop::environment(format!("`{title}` ended with {how}: {said}")))
     }
 
-    /// The command, with what it must not find out of its way.
+    /// Makes the command, and removes what an earlier command left that would speed it up.
     fn command(&self, work: Work) -> Result<Command, Stop> {
         let tools = &self.world.tools;
         if work == Work::Site {
@@ -105,7 +107,7 @@ impl Desk<'_> {
             return Ok(build);
         }
         if work == Work::CheckFirst {
-            // The index lies there, and nothing else does.
+            // The folder contains only the index.
             remove(&self.registry.join("target"))?;
         }
         let mut results = match work {

@@ -1,4 +1,5 @@
-//! A release is packed into a box, the box shows it stage by stage, and its results are recorded.
+//! GPU validation: a release is packed into a bundle, the bundle runs its stages, and its results
+//! are recorded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ argv = ["no-such-program"]
 
 const SHAPE: &str = "licence = \"none\"\ntokenizer = \"talk\"\n[config]\nhidden_size = 64\narchitectures = [\"A\"]\n";
 
-/// A scratch clone with a proof, and its box.
+/// A scratch clone with a GPU validation and its bundle.
 struct Lab {
     scratch: Scratch,
 }
@@ -62,7 +63,7 @@ impl Lab {
         (root.join("target/proofs/all/box"), root.join("out"))
     }
 
-    /// The box's own script, in a folder that is no clone.
+    /// Makes the command of the bundle's own script, run outside of a clone.
     fn prove(&self, args: &[&str]) -> Command {
         let (place, out) = self.places();
         let mut command = Command::new(place.join("prove"));
@@ -153,7 +154,7 @@ fn kernels_that_a_box_measured_become_one_record() {
         .run(&["gpu-validation", "pack", "v0.9.2", "--proof", "all"])
         .expect(0, &["5 stages"]);
     lab.proven(&[]).expect(0, &["Stage 5 of 5"]);
-    // Collected twice, it is still one record.
+    // Collecting twice makes one record.
     let collect = ["gpu-validation", "collect", "out"];
     lab.scratch.run(&collect).expect(0, &["kernels  2", "commit   c0ffee"]);
     lab.scratch.run(&collect).expect(0, &["kernels  2"]);

@@ -1,5 +1,5 @@
-//! Black box: the real `redline-peers` over the campaign's scratch clone with a tiny engine, and
-//! stand-ins for the other tools. No network, no fixed port.
+//! Black-box tests of `redline-peers`: the real program in the campaign's scratch clone with a tiny
+//! engine, and stand-ins for the other tools. No network, no fixed port.
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
@@ -9,5 +9,5 @@ mod peer;
 #[path = "../../../campaign/tests/it/scratch.rs"]
 mod scratch;
 
-/// The program that is tested.
+/// Path of the tested program.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_redline-peers");

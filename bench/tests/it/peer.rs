@@ -1,4 +1,4 @@
-//! Redline beside another engine; both are stood in for, and so are CMake and pip.
+//! Comparison of Redline with another engine; both engines, CMake and pip are stand-ins.
 
 use std::fs;
 use std::process::Command;
@@ -25,7 +25,8 @@ const FIGURES: [&str; 8] = [
     "perplexity_f32",
 ];
 
-/// A clone whose suite knows a peer, `tiny`, and servers that can be measured.
+/// Makes a scratch clone whose suite contains the rival engine `tiny`, and servers that can be
+/// measured.
 fn with_peer() -> Scratch {
     let scratch = Scratch::new();
     let sources = scratch.fixtures().join("tiny-peer");
@@ -60,7 +61,7 @@ fn pack(scratch: &Scratch, archive: &str, folder: &str) {
     assert!(tar.status().unwrap().success());
 }
 
-/// The text of perplexity, in a source distribution.
+/// Writes a source distribution that contains the text for perplexity.
 fn write_text(scratch: &Scratch) {
     let path = scratch.fixtures().join(TEXT);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -204,8 +205,8 @@ fn perplexity_is_judged_and_can_be_left_out() {
         &[
             "Run 2 of 2: tiny, perplexity",
             "perplexity                                  20.08      20.00",
-            "perplexity is 1.0040 of that of tiny, at most 1.005: holds",
-            "perplexity is 1.0568 of redline's in f32, at most 1.01: DOES NOT HOLD",
+            "perplexity is 1.0040 times that of tiny, at most 1.005: passes",
+            "perplexity is 1.0568 times redline's in f32, at most 1.01: FAILS",
         ],
     );
     let more = ["--figure", "prefill", "--skip", "perplexity"];

@@ -1,4 +1,5 @@
-//! CMake and Ninja: those on the PATH, else the pinned ones of pip, kept in the cache.
+//! Build tools CMake and Ninja for rival engines: those on the `PATH`, else pinned versions that
+//! pip installs into the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::process::{ProcessError, capture};
 use crate::stop::Ends;
 use crate::world::World;
 
-/// What pip fetches where the machine has none.
+/// Packages that pip installs if the machine lacks CMake or Ninja.
 const PACKAGES: [&str; 2] = ["cmake==4.4.4", "ninja==1.13.2"];
 
 #[derive(Debug, thiserror::Error)]
@@ -43,16 +44,17 @@ impl Ends for BuildToolsError {
     }
 }
 
-/// Where the tools are.
+/// Paths of CMake and Ninja.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildTools {
     cmake: PathBuf,
-    /// The folder that pip has installed into, if neither is on the PATH.
+    /// Folder that pip has installed the tools into; `None` if both are on the `PATH`.
     fetched: Option<PathBuf>,
 }
 
 impl BuildTools {
-    /// `cmake`. What pip has fetched is a script that looks for its modules beside it.
+    /// Makes a command for `cmake`. The version installed by pip is a script that needs its folder
+    /// in `PYTHONPATH`.
     #[must_use]
     pub fn cmake(&self) -> Command {
         let mut command = Command::new(&self.cmake);
@@ -62,19 +64,20 @@ impl BuildTools {
         command
     }
 
-    /// Where `ninja` is, if not on the PATH.
+    /// Path of `ninja` if pip has installed it; `None` if it is on the `PATH`.
     #[must_use]
     pub fn ninja(&self) -> Option<PathBuf> {
         self.fetched.as_ref().map(|dir| dir.join("bin/ninja"))
     }
 }
 
-/// Finds or fetches the tools.
+/// Finds the tools on the `PATH` or in the cache, or installs them into the cache.
 ///
 /// # Errors
-/// They are neither installed nor can they be fetched.
+/// They are not installed and cannot be downloaded.
 pub fn find(world: &World) -> Result<BuildTools, BuildToolsError> {
     let programs = &world.programs;
+    // Both or neither: pip installs them as a pair of tested versions.
     if runs(world, &programs.cmake)? && runs(world, &programs.ninja)? {
         return Ok(BuildTools { cmake: programs.cmake.clone(), fetched: None });
     }
@@ -94,7 +97,7 @@ fn runs(world: &World, program: &Path) -> Result<bool, BuildToolsError> {
     }
 }
 
-/// Installs into a folder beside `dir`, and renames what is whole.
+/// Installs the packages into a temporary folder and renames it, so that `dir` is always complete.
 fn fetch(world: &World, dir: &Path) -> Result<(), BuildToolsError> {
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;

@@ -1,24 +1,24 @@
-//! How a container runtime is asked to run a server: the words before those of the server itself.
-//! Pure: it starts nothing.
+//! Command line of a container runtime that runs a server: the words before the server's own. Pure:
+//! it starts nothing.
 
 use clap::ValueEnum;
 use schema::engine::Image;
 use serde::{Deserialize, Serialize};
 
-/// Which runtime.
+/// Container runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
-    /// A service of the machine, which root runs.
+    /// Docker, a daemon that root runs.
     Docker,
-    /// Without a service.
+    /// Podman, which needs no daemon.
     Podman,
-    /// A process of the user, as on clusters.
+    /// Apptainer, which runs the container as a process of the user, common on clusters.
     Apptainer,
 }
 
 impl Runtime {
-    /// Its program.
+    /// Name of the runtime's program.
     #[must_use]
     pub fn program(self) -> &'static str {
         match self {
@@ -28,34 +28,37 @@ impl Runtime {
         }
     }
 
-    /// What removes a container, where there may be one without a process that waits for it.
+    /// Returns the command that removes the container `name`; `None` for Apptainer, whose
+    /// containers end with their process.
     #[must_use]
     pub fn removal(self, name: &str) -> Option<Vec<String>> {
         (self != Self::Apptainer).then(|| owned(&[self.program(), "rm", "--force", name]))
     }
 }
 
-/// One container.
+/// A container to be run.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
-    /// What runs it.
+    /// Runtime that runs the container.
     pub runtime: Runtime,
-    /// The image of the release.
+    /// Image of the engine's release.
     pub image: &'a str,
-    /// Its own name, by which it can be removed; Apptainer runs a process and names none.
+    /// Name by which the container can be removed; Apptainer's processes have none.
     pub name: &'a str,
-    /// The machine's folder of models from the hub.
+    /// The machine's Hugging Face home directory, mounted into the container.
     pub hub: &'a str,
-    /// A model that is a path of the machine: the same path inside, and nothing there is written.
+    /// Path of a local model, mounted read-only at the same path in the container; `None` for a
+    /// model of the hub.
     pub model: Option<&'a str>,
-    /// More of the environment, each as `NAME=VALUE`.
+    /// Additional environment variables, each as `NAME=VALUE`.
     pub env: &'a [String],
-    /// It sees the machine's GPUs.
+    /// True when the container gets the machine's GPUs.
     pub gpus: bool,
 }
 
 impl Container<'_> {
-    /// Everything up to the image's name. The network is the machine's own.
+    /// Returns all words up to and including the image's name. The container uses the machine's
+    /// network.
     #[must_use]
     pub fn words(&self, image: &Image, port: &str) -> Vec<String> {
         let mut words = match self.runtime {
@@ -69,7 +72,7 @@ impl Container<'_> {
         words
     }
 
-    /// Docker, and Podman, which takes its words but for the GPUs.
+    /// Words for Docker, and for Podman, which differs only in how it names GPUs.
     fn docker(&self, image: &Image, port: &str) -> Vec<String> {
         let mut words = owned(&[self.runtime.program(), "run"]);
         words.extend(owned(match (self.gpus, self.runtime) {
@@ -85,11 +88,13 @@ impl Container<'_> {
             words.extend(["--env".to_owned(), variable.clone()]);
         }
         words.extend(["-p".to_owned(), format!("{port}:{port}")]);
+        // Host network: a virtual one would add latency to every request. Host IPC: ranks exchange
+        // tensors through shared memory.
         words.extend(owned(&["--net", "host", "--ipc=host", "--rm", "--name", self.name]));
         words
     }
 
-    /// Apptainer shares network and memory with the machine by itself.
+    /// Words for Apptainer, which shares network and memory with the machine by default.
     fn apptainer(&self, image: &Image) -> Vec<String> {
         let mut words = owned(&["apptainer", "run"]);
         words.extend(self.gpus.then(|| "--nv".to_owned()));
@@ -103,14 +108,14 @@ impl Container<'_> {
         words
     }
 
-    /// What removes it, should it outlive the program that started it.
+    /// Returns the command that removes the container if it outlives the program that started it.
     #[must_use]
     pub fn removal(&self) -> Option<Vec<String>> {
         self.runtime.removal(self.name)
     }
 }
 
-/// What the container of a run is called.
+/// Name of the container of a run.
 #[must_use]
 pub fn name(run: &str) -> String {
     format!("redline-{}", run.to_lowercase())

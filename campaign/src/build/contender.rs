@@ -1,4 +1,5 @@
-//! The two sides of a comparison: Redline as the clone has it, and the peer as it was built.
+//! The two engines of a comparison beside campaigns: Redline as built from the clone, and a rival
+//! engine as built from its source.
 
 use std::path::Path;
 
@@ -13,25 +14,25 @@ use crate::plan::Side;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// One side, ready to run.
+/// An engine of a comparison, built and with its flags.
 #[derive(Debug, Clone)]
 pub struct Contender {
     pub engine: Engine,
-    /// Its flags are those of a launch that is loaded.
+    /// Built variant, whose flags are those of a server under load.
     pub built: BuiltSide,
-    /// Those of a launch as it is by itself: only the threads are told.
+    /// Server flags of a server that is not loaded: only the number of threads is set.
     pub plain_flags: Vec<String>,
 }
 
 impl Contender {
-    /// The server's program.
+    /// Path of the server's program.
     #[must_use]
     pub fn binary(&self) -> &Path {
         self.built.binary.as_deref().unwrap_or(Path::new(&self.engine.id))
     }
 }
 
-/// Redline's side: the working tree, built now.
+/// Builds Redline from the working tree.
 ///
 /// # Errors
 /// It does not build.
@@ -46,7 +47,7 @@ pub fn redline(world: &World, threads: u32) -> Result<Contender, Stop> {
     Ok(Contender { engine, built, plain_flags })
 }
 
-/// The peer's side: the first of its programs is the server.
+/// Describes the built rival engine; the first program of its source is the server.
 #[must_use]
 pub fn peer(engine: Engine, source: &Source, build: &PeerBuild, threads: u32) -> Contender {
     let server = source.programs.first().map_or("", String::as_str);
@@ -68,12 +69,12 @@ pub fn peer(engine: Engine, source: &Source, build: &PeerBuild, threads: u32) ->
     let plain_flags = thread_flags(&engine.file, threads);
     let flags = loaded_flags(&engine.file, threads);
     let side = Side { flags, ..Side::plain(&engine.id, &facts.release) };
-    // What it says of its version is not the package's.
+    // No version check: what a rival's server reports need not be its package's version.
     let built = BuiltSide::program(side, facts, build.dir.join(server), None);
     Contender { engine, built, plain_flags }
 }
 
-/// Flags of a launch that is loaded.
+/// Server flags of a server under load, with `{threads}` filled in.
 #[must_use]
 pub fn loaded_flags(file: &EngineFile, threads: u32) -> Vec<String> {
     [thread_flags(file, threads), file.launch.load.clone()].concat()

@@ -1,5 +1,5 @@
-# Tells of the first of some Python packages that is installed: its name, its version, and one hash
-# over the hashes of its files. Prints nothing where none is.
+# Prints name, version and one hash over the hashes of all files of the first named Python package
+# that is installed. Prints nothing if none is installed.
 import hashlib, importlib.metadata, json, sys
 
 for name in sys.argv[1:]:

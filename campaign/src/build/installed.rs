@@ -1,5 +1,5 @@
-//! Engines that are Python packages: whether the release that was asked for is the one that is
-//! installed, on this machine or in a container image.
+//! Engines that are Python packages: checks that the requested release is the installed one, on
+//! this machine or in a container image.
 
 use std::process::Command;
 
@@ -20,7 +20,7 @@ const SCRIPT: &str = include_str!("installed.py");
 
 #[derive(Debug, thiserror::Error)]
 pub enum InstalledError {
-    #[error("{} cannot be looked for: {said}", .names.join(" or "))]
+    #[error("cannot tell if {} is installed: {said}", .names.join(" or "))]
     Unasked { names: Vec<String>, said: String },
     #[error("{} is not installed {place}", .names.join(" or "))]
     Missing { names: Vec<String>, place: String },
@@ -52,7 +52,7 @@ impl Ends for InstalledError {
     }
 }
 
-/// What the script prints.
+/// Output of the script that looks for a package.
 #[derive(Debug, Deserialize)]
 struct Found {
     name: String,
@@ -60,10 +60,10 @@ struct Found {
     files_sha256: Option<String>,
 }
 
-/// The side of an installed package.
+/// Returns the built variant of an installed package.
 ///
 /// # Errors
-/// It is not installed, or another release of it is.
+/// The package is not installed, or another release of it is.
 pub fn find(
     world: &World,
     wanted: &Wanted,
@@ -85,6 +85,7 @@ pub fn find(
         let (name, wanted) = (found.name, version.to_owned());
         return Err(InstalledError::Other { name, found: found.version, wanted, place }.into());
     }
+    // A tag can be moved to another image, a digest cannot.
     let digest = image.as_ref().and_then(|image| digest(world, image));
     Ok(BuiltSide {
         side: wanted.side.clone(),
@@ -95,7 +96,7 @@ pub fn find(
     })
 }
 
-/// Versions are the same where nothing but what follows a `+`, the mark of a build, differs.
+/// Compares two versions without the local build tag that follows a `+`.
 #[must_use]
 pub fn is_same(found: &str, wanted: &str) -> bool {
     let public = |version: &str| version.split('+').next().map(str::to_owned);
@@ -112,7 +113,7 @@ fn contained(wanted: &Wanted, runtime: Option<Runtime>) -> Result<Option<Contain
     }
 }
 
-/// Python, where the server would run.
+/// Makes the command that runs Python where the server would run.
 fn question(world: &World, image: Option<&Contained>) -> Command {
     let Some(Contained { runtime, image }) = image else {
         return Command::new(&world.programs.python3);
@@ -134,7 +135,7 @@ fn read(written: &Written, package: &Package, place: String) -> Result<Found, In
     serde_json::from_str(&written.stdout).map_err(|_| InstalledError::Missing { names, place })
 }
 
-/// The digest of an image, where its runtime tells one.
+/// Digest of a container image, if its runtime reports one.
 fn digest(world: &World, image: &Contained) -> Option<String> {
     if image.runtime == Runtime::Apptainer {
         return None;

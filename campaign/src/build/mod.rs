@@ -1,5 +1,5 @@
-//! Building the engine of a checkout with its locked dependencies, and keeping the binary by its
-//! content.
+//! Build of a release: compiles the engine of a checkout with its locked dependencies, and keeps
+//! the binary under its hash. Rival engines are built or found by the modules below.
 
 mod build_tools;
 pub mod container;
@@ -23,13 +23,14 @@ use crate::process::{self, Interrupt, ProcessError, describe};
 use crate::stop::Ends;
 use crate::world::Programs;
 
-/// Compiler flags that a user's environment may hold.
+/// Environment variables with compiler flags; they are removed, so that all releases are built
+/// alike.
 const FLAG_VARIABLES: &[&str] =
     &["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    #[error("`cargo build` of {release} ended with {status}; what it said stands above")]
+    #[error("`cargo build` of {release} ended with {status}; its output is above")]
     Cargo { release: String, status: String },
     #[error(transparent)]
     Process(#[from] ProcessError),
@@ -56,11 +57,11 @@ impl Ends for BuildError {
 pub struct Built {
     pub binary: PathBuf,
     pub sha256: String,
-    /// `rustc -V` where it was built.
+    /// Output of `rustc -V` in the checkout.
     pub toolchain: Option<String>,
 }
 
-/// Builds `redline` in `tree`.
+/// Builds the program `redline` of the checkout `tree`.
 ///
 /// # Errors
 /// cargo fails, or the binary cannot be kept.
@@ -74,6 +75,7 @@ pub fn build(
     let mut cargo = Command::new(&programs.cargo);
     cargo
         .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
+        // The engine embeds the commit at build time and reports it with its version.
         .env("REDLINE_COMMIT", commit);
     let target = call_in(&mut cargo, places, tree);
     let status = process::show(&mut cargo, interrupt)?;
@@ -87,10 +89,9 @@ pub fn build(
     Ok(Built { binary, sha256, toolchain: toolchain.map(|text| text.trim().to_owned()) })
 }
 
-/// Has `cargo` work in `tree`, a release's or the user's own, and gives the folder that it leaves
-/// programs in. Those of a release stay out of the user's build folder, where a `redline` of another
-/// version would lie in place of the user's; what they are made of is shared with it, so that
-/// dependencies compile once.
+/// Sets up `cargo` for a build in `tree`, and returns its target directory. Programs of a release
+/// get a target directory of their own, because a `redline` of another version would replace the
+/// user's; intermediate files share the user's build directory, so that dependencies compile once.
 pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
     for name in FLAG_VARIABLES {
         cargo.env_remove(name);
@@ -106,10 +107,11 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
     target
 }
 
-/// Copies a built binary to where it stays, so that the next build cannot replace it.
+/// Copies a built binary to a path named by its SHA-256, so that the next build cannot replace it.
 fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     let sha256 = sha256_file(built)?;
     let kept = places.binary(&sha256, "redline");
+    // The name is the content's hash, so an existing file is the same binary.
     if !kept.is_file() {
         let mut temp = files::temp_beside(&kept)?;
         let mut source = File::open(built).map_err(FileError::at("read", built))?;

@@ -1,5 +1,5 @@
-//! The sides of a campaign: which releases of which engines (or which tree, or which running
-//! server) are measured, and how each becomes a program.
+//! The variants of a campaign: resolves the command line to releases of engines, a working tree or
+//! a running server, and builds each.
 
 use schema::engine::Source;
 use schema::probe::Probe;
@@ -19,14 +19,14 @@ use crate::plan::release::{self, Release, is_development, literal_version};
 use crate::stop::Stop;
 use crate::world::World;
 
-/// The engine whose releases are commits of this clone.
+/// Id of the engine whose releases are commits of this clone.
 pub const REDLINE: &str = "redline";
 
-/// Where a side's program comes from.
+/// Origin of a variant's program.
 #[derive(Debug, Clone)]
 pub enum Origin {
     Release(Release),
-    /// The clone's own files as they are now.
+    /// The working tree of the clone.
     Tree {
         version: String,
         commit: Option<String>,
@@ -34,24 +34,25 @@ pub enum Origin {
     },
     /// A source distribution that is built here.
     Source(Box<Source>),
-    /// A Python package of this machine, or a container image with one.
+    /// A Python package installed on this machine, or a container image with one.
     Installed {
         version: String,
         container: Option<Runtime>,
     },
-    /// A server that is already running, and what it said.
+    /// A server that is already running, and its answer to the probe.
     Running(Box<Probe>),
 }
 
 impl Origin {
-    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    /// True when records of this origin are committed. Those of a working tree or of a server
+    /// started by somebody else are not.
     #[must_use]
     pub fn commits(&self) -> bool {
         !matches!(self, Self::Tree { .. } | Self::Running(_))
     }
 }
 
-/// A side before it is built.
+/// A variant before it is built.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     pub side: Side,
@@ -60,7 +61,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// `redline v0.9.2, commit 1a2b3c4d5e`.
+    /// Title for the printed plan, such as `redline v0.9.2, commit 1a2b3c4d5e`.
     #[must_use]
     pub fn title(&self) -> String {
         let title = format!("{} {}", self.side.engine, self.side.title());
@@ -81,8 +82,8 @@ impl Wanted {
     }
 }
 
-/// Resolves what the command line asks for: the baseline first, then the candidate and its
-/// variants, then the engines beside it.
+/// Resolves the command line to variants: the baseline first, then the candidate and its variants,
+/// then the engines of `--beside`.
 ///
 /// # Errors
 /// A release cannot be resolved, or the flags contradict each other.
@@ -108,6 +109,7 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
         }
         sides.push(variant);
     }
+    // After the baseline and before its variants, which were cloned from it.
     sides.insert(usize::from(flags.baseline.is_some()), candidate);
     for (id, release) in &flags.beside {
         if *id == engine.id {
@@ -123,10 +125,10 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     Ok(sides)
 }
 
-/// The working tree as a side, whose version must be `release` where that is given.
+/// Makes a variant of the working tree, whose version must equal `release` if that is given.
 ///
 /// # Errors
-/// The engine is not built from this clone, or the tree is another version.
+/// The engine is not built from this clone, or the tree has another version.
 pub fn tree(world: &World, engine: &Engine, release: Option<&str>) -> Result<Wanted, Stop> {
     if engine.id != REDLINE {
         return Err(Stop::wrong_use(format!(
@@ -138,7 +140,7 @@ pub fn tree(world: &World, engine: &Engine, release: Option<&str>) -> Result<Wan
     working_tree(world, &git, engine, release)
 }
 
-/// A release of an engine by its name.
+/// Resolves a release of an engine by its name.
 ///
 /// # Errors
 /// No release has that name, or the engine is neither built nor installed here.
@@ -175,7 +177,7 @@ pub fn named(
     }
 }
 
-/// The one release that the engine's file pins, ready for as much load as its file says.
+/// Resolves the one release that an engine's file pins, with the flags for a server under load.
 fn from_source(
     world: &World,
     engine: &Engine,
@@ -195,10 +197,10 @@ fn from_source(
     Ok(wanted)
 }
 
-/// The one side of `--url`.
+/// Makes the variant of `--url`.
 ///
 /// # Errors
-/// The server says that it is another release than the one named.
+/// The server reports another release than the named one.
 pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wanted, Stop> {
     let bare = |version: &str| version.trim_start_matches('v').to_owned();
     let (stated, named) = (probe.version.as_deref().map(bare), named.map(bare));
@@ -212,10 +214,11 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
     Ok(of(engine, release, Origin::Running(Box::new(probe))))
 }
 
-/// The files of the clone as a side of their own; its name never looks like a release.
+/// Makes a variant of the clone's files. Its name ends in `-dev`, so that it cannot be mistaken for
+/// a release.
 ///
 /// # Errors
-/// The manifest has no literal version, or another one than was asked for.
+/// The manifest has no literal version, or another one than the requested one.
 pub fn working_tree(
     world: &World,
     git: &Git,
@@ -236,13 +239,14 @@ pub fn working_tree(
     }
     let commit = git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?;
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
+    // A tree between releases may carry the version of a release without being it.
     let suffix = if is_development(&version) { "" } else { "-dev" };
     let release = format!("v{version}{suffix}");
     let commit = commit.map(|commit| commit.trim().to_owned());
     Ok(of(engine, release, Origin::Tree { version, commit, dirty }))
 }
 
-/// Builds every side; sides of one origin are built once.
+/// Builds every variant; variants of one release share a build.
 ///
 /// # Errors
 /// A checkout or a build fails.
@@ -261,7 +265,7 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<BuiltSide>, Sto
     Ok(built)
 }
 
-/// Builds one side.
+/// Builds one variant.
 ///
 /// # Errors
 /// The checkout or the build fails.
@@ -270,7 +274,7 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<BuiltSide, Stop> {
     let (tree, version, commit, dirty) = match &wanted.origin {
         Origin::Running(probe) => return Ok(already_running(wanted, probe)),
         Origin::Installed { version, container } => {
-            let title = format!("Look for {} {release}", wanted.side.engine);
+            let title = format!("Find {} {release}", wanted.side.engine);
             world.console.step(world.clock.elapsed(), &title);
             return installed::find(world, wanted, version, *container);
         }
@@ -312,7 +316,7 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<BuiltSide, Stop> {
     Ok(BuiltSide::program(wanted.side.clone(), facts, binary, Some(version)))
 }
 
-/// An engine that is built from its source distribution, with the flags of the side.
+/// Builds an engine from its source distribution, for a variant with its own flags.
 fn build_source(world: &World, wanted: &Wanted, distribution: &Source) -> Result<BuiltSide, Stop> {
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let build = source::obtain(world, &wanted.side.engine, distribution, &machine.cpu)?;

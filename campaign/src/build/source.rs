@@ -1,5 +1,5 @@
-//! Building a peer from its source distribution: fetched by hash, configured by CMake, kept in the
-//! cache and never in the clone.
+//! Build of a rival engine from its source distribution: downloaded by hash, configured with CMake,
+//! and kept in the cache, never in the clone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,14 +22,14 @@ use crate::process::{ProcessError, describe, show};
 use crate::stop::{Ends, Stop};
 use crate::world::World;
 
-/// How a kept build tells of itself.
+/// File name of a kept build's facts.
 const FACTS: &str = "build.json";
-/// Where CMake leaves programs below a build folder, as the sources set it.
+/// Folder of the programs below CMake's build folder, as the sources configure it.
 const PROGRAMS: &str = "bin";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PeerBuildError {
-    #[error("`{program}` ended with {status} while it built {sdist}; what it said stands above")]
+    #[error("`{program}` ended with {status} while it built {sdist}; its output is above")]
     Ended { program: String, status: String, sdist: String },
     #[error("the build of {sdist} left no `{program}`")]
     NoProgram { program: String, sdist: String },
@@ -58,30 +58,31 @@ impl Ends for PeerBuildError {
     }
 }
 
-/// What is told of a build beside its figures.
+/// Facts of a build, reported next to its figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildFacts {
     pub sdist: String,
     pub sdist_sha256: String,
-    /// CMake's settings.
+    /// CMake settings of the build.
     pub settings: Vec<String>,
-    /// Such as `GNU 12.2.0`.
+    /// Name and version of the compiler, such as `GNU 12.2.0`.
     pub compiler: Option<String>,
-    /// SHA-256 of each program.
+    /// SHA-256 of each program, by name.
     pub programs: BTreeMap<String, String>,
 }
 
-/// A peer's programs, ready to run.
+/// Programs of a rival engine, ready to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerBuild {
     pub dir: PathBuf,
     pub facts: BuildFacts,
 }
 
-/// The programs of `source`: those that are kept, else built now.
+/// Returns the programs of `source`, from the cache if they are kept there, else built now.
 ///
 /// # Errors
-/// The source cannot be had or is not the pinned one, a build tool is missing, or the build fails.
+/// The source cannot be downloaded or has another hash, a build tool is missing, or the build
+/// fails.
 pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<PeerBuild, Stop> {
     let dir = world.cache.build(id, &key(source, cpu));
     if let Some(facts) = kept(&dir, source) {
@@ -94,21 +95,22 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
     Ok(build(world, source, &archive, &tools, dir)?)
 }
 
-/// A build is for one source, one way to build it, and one processor.
+/// Cache key of a build: a hash of the source, the build settings and the processor.
 fn key(source: &Source, cpu: &Cpu) -> String {
     let Cpu { vendor, brand, family, model, stepping, features, sockets: _ } = cpu;
     let of = (
         (&source.sha256, &source.cmake, &source.programs),
         (vendor, brand, family, model, stepping, features),
     );
-    // Plain strings are always JSON.
+    // Strings always have a JSON form.
     sha256_of(&of).unwrap_or_default().chars().take(16).collect()
 }
 
-/// The facts of a build that is there, whole, and as it was built.
+/// Returns the facts of a kept build if all of its programs are present and unchanged.
 fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
     let text = fs::read_to_string(dir.join(FACTS)).ok()?;
     let facts: BuildFacts = serde_json::from_str(&text).ok()?;
+    // The user may have replaced a program in the cache.
     let whole = source.programs.iter().all(|program| {
         let found = sha256_file(&dir.join(program)).ok();
         found.is_some() && found.as_ref() == facts.programs.get(program)
@@ -116,7 +118,7 @@ fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
     whole.then_some(facts)
 }
 
-/// Builds beside `dir`, and renames what is whole.
+/// Builds in a temporary folder and renames it, so that `dir` is always complete.
 fn build(
     world: &World,
     source: &Source,
@@ -138,7 +140,7 @@ fn build(
     if let Some(ninja) = tools.ninja() {
         configure.arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
     }
-    // A clone around the cache is not the peer's own history.
+    // Keeps the build from taking the git history of a clone around the cache for its own.
     configure.env("GIT_CEILING_DIRECTORIES", near);
     step(world, source, &mut configure)?;
     let mut make = tools.cmake();
@@ -146,6 +148,7 @@ fn build(
     make.args(&source.programs);
     step(world, source, &mut make)?;
     let facts = keep(source, &tree, &work.path().join("whole"))?;
+    // A folder that `kept` has rejected: a program in it is missing or changed.
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("remove the damaged build", &dir))?;
     }
@@ -153,8 +156,8 @@ fn build(
     Ok(PeerBuild { dir, facts })
 }
 
-/// Runs one program of the build. What it says is no answer of the command, so it goes to standard
-/// error.
+/// Runs one program of the build. Its output goes to standard error, since standard output is for
+/// the command's own result.
 fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), PeerBuildError> {
     let status = show(command.stdout(Stdio::from(io::stderr())), &world.interrupt)?;
     if status.success() {
@@ -167,7 +170,7 @@ fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Pee
     })
 }
 
-/// Copies the programs out of the build tree and writes down what they are.
+/// Copies the programs out of the build folder and writes the build's facts.
 fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, PeerBuildError> {
     make_dir(whole)?;
     let mut programs = BTreeMap::new();
@@ -192,7 +195,7 @@ fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, PeerBu
     Ok(facts)
 }
 
-/// The C++ compiler as CMake found it: `CMakeFiles/<version>/CMakeCXXCompiler.cmake`.
+/// Name and version of the C++ compiler, from `CMakeFiles/<version>/CMakeCXXCompiler.cmake`.
 fn compiler(tree: &Path) -> Option<String> {
     let folders = fs::read_dir(tree.join("CMakeFiles")).ok()?.flatten();
     let found = folders.map(|entry| entry.path().join("CMakeCXXCompiler.cmake"));
@@ -200,7 +203,7 @@ fn compiler(tree: &Path) -> Option<String> {
     Some(format!("{} {}", set_in(&text, "_ID")?, set_in(&text, "_VERSION")?))
 }
 
-/// The value of `set(CMAKE_CXX_COMPILER<what> "value")`.
+/// Returns the value of `set(CMAKE_CXX_COMPILER<what> "value")`.
 fn set_in<'a>(text: &'a str, what: &str) -> Option<&'a str> {
     let start = format!("set(CMAKE_CXX_COMPILER{what} \"");
     let line = text.lines().find_map(|line| line.strip_prefix(&start))?;

@@ -1,4 +1,4 @@
-//! A release checked out beside the user's own files, as a git worktree below `target/`.
+//! Checkout of a release as a git worktree below `target/`, separate from the user's own files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,10 +37,10 @@ impl Ends for WorktreeError {
     }
 }
 
-/// Makes `path` a clean checkout of `release`; one that is there already is used again.
+/// Makes `path` a clean checkout of `release`; an existing checkout is reused.
 ///
 /// # Errors
-/// The checkout holds changes, or git fails.
+/// The checkout has changes, or git fails.
 pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), WorktreeError> {
     let tree = git.at(path);
     let is_worktree = path.is_dir()
@@ -53,21 +53,23 @@ pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), Worktree
             return Err(WorktreeError::Changed { release, path });
         }
         if tree.text(&["rev-parse", "HEAD"])?.trim() != release.commit {
+            // The same folder served another commit of that name, for example before a tag was
+            // moved.
             tree.text(&["checkout", "--quiet", "--detach", &release.commit])?;
         }
         return Ok(());
     }
     if path.exists() {
-        // The rest of a checkout that was killed half-way: it has no history of its own.
+        // The remains of an interrupted checkout, which git does not know.
         fs::remove_dir_all(path).map_err(FileError::at("remove the broken checkout", path))?;
     }
     if let Some(parent) = path.parent() {
         make_dir(parent)?;
     }
     let shown = path.to_string_lossy();
-    // Twice `-f`: a folder that was deleted by hand is still registered, and one whose making was
-    // killed is locked besides. `worktree prune` would also forget the user's own checkouts on a
-    // disk that is not mounted now.
+    // `-f` twice: a folder deleted by hand is still registered, and one whose creation was killed
+    // is also locked. `worktree prune` would forget the user's own checkouts on disks that are not
+    // mounted.
     git.text(&["worktree", "add", "-f", "-f", "--quiet", "--detach", &shown, &release.commit])?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! From a job's folder to records in the campaign's: what a node says that it wrote is verified,
-//! byte for byte, before it is taken.
+//! Collection of a job's records: verifies each file that the node wrote, byte for byte, and copies
+//! its records into the campaign's staged results.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,17 +34,19 @@ impl Ends for CollectError {
     }
 }
 
-/// Takes the records of the blocks that a job has finished into `overlay`, and says what it did.
+/// Copies the records of a job's finished blocks into the staged results `overlay`; returns the
+/// job's progress and the ids of the copied runs.
 ///
 /// # Errors
-/// A file is not there, or not what the node wrote.
+/// A file is missing, or differs from what the node wrote.
 pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<String>), Stop> {
     let progress = Progress::of(&steps::read(&places.steps())?);
+    // The two files are written separately; a record that only one of them lists means damage.
     if let Some(done) = places.read_done()? {
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
         if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
             let path = places.dir().join(&lost.path);
-            let what = "the job's steps know nothing of it".to_owned();
+            let what = "the job's step log does not list it".to_owned();
             return Err(CollectError::Other { path, what }.into());
         }
     }
@@ -57,13 +59,15 @@ pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<Stri
     Ok((progress, runs))
 }
 
-/// The record that a file holds, where it is the one that was written.
+/// Reads a record after checking its file's size and SHA-256 against `fact`.
 fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
     let path = dir.join(&fact.path);
     let other = |what: String| CollectError::Other { path: path.clone(), what };
     if fact.path.split('/').any(|part| part == "..") || Path::new(&fact.path).is_absolute() {
         return Err(other("its path leads out of the job's folder".to_owned()).into());
     }
+    // Files may have crossed a network file system or been copied by hand since the node wrote
+    // them.
     let found = FileFact::of(dir, &fact.path)?;
     if found != *fact {
         let what = format!(
@@ -76,11 +80,11 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
     Ok(serde_json::from_str(&text).map_err(|error| other(error.to_string()))?)
 }
 
-/// Checks that the records of some runs are sound: signed over what they hold, with the findings
-/// that their figures give, at their place.
+/// Checks the staged records of `runs`: each must lie at its own path, carry the hash of its
+/// content, and contain the findings that the rules give for its figures.
 ///
 /// # Errors
-/// One is missing, or is not.
+/// A record is missing or fails a check.
 pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
     let files = files_below(&overlay.join("runs"));
     for run in runs {
@@ -89,30 +93,30 @@ pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
             Stop::from(CollectError::Unsound { dir, run, what })
         };
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
-        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is not there".to_owned()))?;
+        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing".to_owned()))?;
         let record = read_record(path)?;
         let place = schema::path::of_run(&record).map_err(RecordError::from)?;
         if overlay.join(&place) != **path {
-            return Err(unsound(format!("its place is `{place}`")));
+            return Err(unsound(format!("its path must be `{place}`")));
         }
         if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
-            return Err(unsound("its hash is of another content".to_owned()));
+            return Err(unsound("its hash does not match its content".to_owned()));
         }
         if judge::findings_at(&record, record.checks_rev) != record.checks {
-            return Err(unsound("its findings are not those of its figures".to_owned()));
+            return Err(unsound("its findings differ from those of the rules".to_owned()));
         }
     }
     Ok(())
 }
 
-/// Every run's record below `overlay`, in the order of the plan.
+/// Reads every run record of the staged results, in the order of the plan.
 ///
 /// # Errors
-/// A file there is no record.
+/// A file is not a run record.
 pub fn records(overlay: &Path) -> Result<Vec<RunRecord>, Stop> {
     let files = files_below(&overlay.join("runs"));
     let mut records = files.iter().map(|path| read_record(path)).collect::<Result<Vec<_>, _>>()?;
-    // Ids count up in the order of planning.
+    // Run ids are ULIDs that count up in the order of planning.
     records.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(records)
 }
@@ -120,10 +124,10 @@ pub fn records(overlay: &Path) -> Result<Vec<RunRecord>, Stop> {
 fn read_record(path: &Path) -> Result<RunRecord, Stop> {
     let text = fs::read_to_string(path).map_err(FileError::at("read", path))?;
     serde_json::from_str(&text)
-        .map_err(|error| Stop::wrong_use(format!("`{}` is no record: {error}", path.display())))
+        .map_err(|error| Stop::wrong_use(format!("`{}` is not a record: {error}", path.display())))
 }
 
-/// Every file below a folder, sorted; none where there is no folder.
+/// Lists every file below a folder, sorted by path; empty if the folder does not exist.
 #[must_use]
 pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -1,5 +1,6 @@
-//! The second stage of a comparison: which cells are launched again to confirm or refute what the
-//! first launches found. It knows no statistics: the registry has said which figures differ.
+//! Confirmation stage of a comparison: plans more runs of the cells in which the screening stage
+//! found a difference. It computes no statistics: the registry's comparison says which figures
+//! differ.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +10,17 @@ use schema::verdict::Stage;
 use crate::plan::{Plan, Round, Slot, interleave};
 use crate::world::Ids;
 
-/// Baseline and candidate; variants are confirmed by nobody.
+/// Baseline and candidate; variants are never confirmed.
 const SIDES: usize = 2;
 
-/// `pairs` launches of both releases in every cell of the plan where something that gates differs.
+/// Plans `pairs` pairs of runs in every cell of the plan that has a suspected change of a
+/// release-blocking metric.
 #[must_use]
 pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slot> {
     let differs: BTreeSet<(&str, &str)> = compared
         .cells
         .iter()
+        // A cell judged from an older campaign's runs is not this campaign's to confirm.
         .filter(|cell| cell.judged.as_ref() == Some(&plan.campaign) && is_open(cell))
         .map(|cell| (cell.cell.model.as_str(), scenario_id(&cell.cell.scenario)))
         .collect();
@@ -27,19 +30,22 @@ pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slo
         cells: cells.map(|(index, _)| index).collect(),
         sides: SIDES,
         repeats: pairs,
+        // Block numbers continue after the screening stage, since a block is unique in its
+        // campaign.
         block: plan.slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0),
         stage: Some(Stage::Confirm),
     };
     interleave(&round, || ids.next_id())
 }
 
-/// True where the screen found a change that nothing has confirmed or refuted yet.
+/// True when the screening stage suspects a change of a release-blocking metric that is neither
+/// confirmed nor refuted yet.
 fn is_open(cell: &CellDiff) -> bool {
     let mut verdicts = cell.rows.iter().filter(|row| row.gates).map(|row| &row.verdict);
     verdicts.any(|verdict| verdict.suspected && verdict.stage == Stage::Screen)
 }
 
-/// The id in `id@rev`.
+/// Returns the scenario's id from `id@rev`.
 fn scenario_id(named: &str) -> &str {
     named.split('@').next().unwrap_or_default()
 }

@@ -1,5 +1,6 @@
-//! Carries the jobs of a stage from the plan to checked records, through whichever executor: what
-//! is submitted already is found again, what was lost is tried again, what is done is not repeated.
+//! Job loop of a campaign: submits the jobs of a stage, polls them, collects and checks their
+//! records, through any executor. After a restart, running jobs are found again, lost ones are
+//! retried, and finished ones are not repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -22,32 +23,32 @@ use crate::plan::Slot;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// How long a file may take to be seen from here once its job has ended.
+/// Longest delay until files of an ended job become visible here on a network file system.
 const SEEN_LATE: Duration = Duration::from_secs(60);
-/// How long a job of this machine may take to end once it was asked to.
+/// Longest wait for a local job to end after it was cancelled.
 const GOING: Duration = Duration::from_secs(30);
-/// How often an interrupt is looked for.
+/// Interval at which a waiting loop checks for an interrupt.
 const WAKE: Duration = Duration::from_millis(50);
-/// How often in succession a scheduler may fail to answer.
+/// Number of consecutive failed queries after which a silent scheduler is an error.
 const SILENCES: u32 = 10;
-/// Lines of a node's log that are shown where it failed.
+/// Number of lines shown from the end of a failed node's log.
 const LOG_LINES: usize = 12;
 
-/// A campaign whose jobs are carried out.
+/// The job loop of one campaign: its inputs, and the state that this process keeps of its jobs.
 pub struct Drive<'a> {
     pub world: &'a World,
     pub executor: &'a dyn Executor,
     pub ready: &'a Ready,
     pub journal: &'a mut Journal,
-    /// Jobs that were submitted or found by this process.
+    /// Keys of jobs that this process has submitted or adopted.
     known: BTreeSet<String>,
-    /// When a job was first seen to have ended, without a word of its own.
+    /// Time at which a job was first seen to have ended without its final file, by the job's key.
     ended: BTreeMap<String, Instant>,
-    /// Questions in succession that the scheduler has not answered.
+    /// Number of consecutive queries that the scheduler has not answered.
     silences: u32,
 }
 
-/// One job a cell, in the order of the slots.
+/// Groups planned runs into jobs: one job for each cell, in the order of the runs.
 #[must_use]
 pub fn jobs_of(campaign: &str, slots: &[Slot]) -> Vec<PlannedJob> {
     let by_cell = slots.chunk_by(|a, b| a.cell == b.cell);
@@ -74,10 +75,10 @@ impl<'a> Drive<'a> {
         Self { world, executor, ready, journal, known, ended, silences: 0 }
     }
 
-    /// Carries out every job of a stage that is not over.
+    /// Runs every unfinished job of a stage until all are collected and checked.
     ///
     /// # Errors
-    /// Interrupted, the scheduler does not answer, or a job cannot be carried out anywhere.
+    /// Interrupted, the scheduler does not answer, or a job cannot run on any node.
     pub fn carry_out(&mut self, stage: Option<Stage>) -> Result<(), Stop> {
         let of_stage = self.journal.state.jobs.iter().filter(|job| job.stage == stage);
         let jobs: Vec<&Entry> = of_stage.collect();
@@ -92,11 +93,13 @@ impl<'a> Drive<'a> {
                 self.leave();
                 return Err(stop);
             }
+            // Exponential backoff: a controller in trouble serves the whole site and should not be
+            // pressed.
             self.wait(self.executor.pause() * 2_u32.pow(self.silences.min(5)));
         }
     }
 
-    /// Waits, but not for whoever is interrupted.
+    /// Sleeps for `pause`, but returns early when an interrupt is raised.
     fn wait(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while Instant::now() < until && !self.world.interrupt.raised() {
@@ -104,15 +107,17 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// The jobs to look at: all that are not over, or the first of them.
+    /// Returns the jobs to poll: all unfinished ones on a scheduler, only the first on this
+    /// machine, where two jobs at once would disturb each other's measurement.
     fn open(&self, stage: Option<Stage>) -> Vec<Entry> {
         let jobs = self.journal.state.jobs.iter();
         let open = jobs.filter(|job| job.stage == stage && job.reached < Reached::Checked);
+        // Two jobs at once on this machine would disturb each other's measurement.
         let most = if self.executor.is_here() { 1 } else { usize::MAX };
         open.take(most).cloned().collect()
     }
 
-    /// Brings one job further, as far as that goes at once.
+    /// Advances one job by one step: submit it, poll it, or collect or check its records.
     fn look(&mut self, job: &Entry, telling: &mut Telling<'_>) -> Result<(), Stop> {
         self.world.interrupt.check()?;
         let key = &job.planned.key;
@@ -141,8 +146,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// A job that this process has not touched yet: one that runs is adopted, one that has ended is
-    /// settled, and any other is submitted.
+    /// Handles a job that this process has not touched yet: adopts it if it is running or has
+    /// ended, and submits it otherwise.
     fn find_or_submit(
         &mut self,
         job: &Entry,
@@ -161,6 +166,7 @@ impl<'a> Drive<'a> {
         };
         if let Some(handle) = handle {
             let Some(state) = self.poll(&handle)? else { return Ok(()) };
+            // An ended job counts as alive if it finished, since its records can be collected.
             let lives = match state {
                 JobState::Queued { .. } | JobState::Running { .. } => true,
                 JobState::Ended { .. } | JobState::Unknown => places.read_done()?.is_some(),
@@ -178,26 +184,30 @@ impl<'a> Drive<'a> {
         let budget =
             submit::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
         let told = submit::job(self.ready, planned, self.executor, budget);
+        // Only a user at a terminal reads progress lines; in a log file they would be noise.
         let told = Job { watched: self.world.console.is_live(), ..told };
         places.write_job(&told)?;
         telling.skip(key, &steps::read(&places.steps())?);
         let submitted = self.executor.submit(&submit::spec(self.world, &told, planned, places));
-        // Where the answer was lost and not the job, it is found at the next look.
+        // If the answer was lost but the job was submitted, the next poll finds it by its key.
         let Some(handle) = self.patiently(submitted)? else { return Ok(()) };
         self.journal.note(Line::Submitted { job: key.clone(), handle })?;
         self.known.insert(key.clone());
         Ok(())
     }
 
-    /// How far a job is; none where the scheduler may yet answer.
+    /// Asks the executor for a job's state; `None` if the scheduler did not answer and is asked
+    /// again later.
     fn poll(&mut self, handle: &Handle) -> Result<Option<JobState>, Stop> {
         let polled = self.executor.poll(handle);
         self.patiently(polled)
     }
 
-    /// An answer; none where the scheduler may yet give one. A refusal is an answer.
+    /// Tolerates a scheduler that temporarily does not answer: `None` means "ask again later". A
+    /// refusal is an answer and is returned as an error.
     fn patiently<T>(&mut self, asked: Result<T, Stop>) -> Result<Option<T>, Stop> {
         let may_yet_answer = |stop: &Stop| {
+            // Slurm's controller restarts for maintenance; a campaign of days should survive that.
             let silent = stop.exit() == Exit::Environment && !self.world.interrupt.raised();
             silent && !self.executor.is_here() && self.silences < SILENCES
         };
@@ -223,8 +233,9 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Takes what a job that has ended has made, and plans what follows for the rest. That comes
-    /// first: a crash in between finds the job not collected, and the same follows again.
+    /// Settles a job that has ended: collects its finished blocks, and retries, fails or stops for
+    /// the rest. The retry is planned before the collection is noted, so that a crash in between
+    /// repeats this function and loses nothing.
     fn settle(
         &mut self,
         job: &Entry,
@@ -233,7 +244,7 @@ impl<'a> Drive<'a> {
         telling: &mut Telling<'_>,
     ) -> Result<(), Stop> {
         let key = &job.planned.key;
-        // A folder that is shared over a network may be seen late from here.
+        // A shared network file system may show the node's files with a delay.
         let since = *self.ended.entry(key.clone()).or_insert_with(Instant::now);
         let may_come = !self.executor.is_here() && since.elapsed() < SEEN_LATE;
         let done = places.read_done()?;
@@ -253,9 +264,7 @@ impl<'a> Drive<'a> {
             let told = done.as_ref().map(|done| &done.end);
             match ending::next(end, told, job.planned.lost, self.executor.is_here()) {
                 Next::Again { said } => {
-                    self.world
-                        .console
-                        .note(&format!("{said}; what is left of the job is tried again"));
+                    self.world.console.note(&format!("{said}; the rest of the job is retried"));
                     self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
                 }
                 Next::Failed { class, said } => {
@@ -289,8 +298,8 @@ impl<'a> Drive<'a> {
         Ok(self.journal.note(Line::Checked { job })?)
     }
 
-    /// Plans the next attempt at what is left of a job; `lost_on` says that its node, where it is
-    /// known, was to blame.
+    /// Plans the next attempt for the runs in `left`. `lost_on` is present when the node is to
+    /// blame; it holds the node's name, if known, which the next attempt excludes.
     fn plan_again(
         &mut self,
         job: &Entry,
@@ -300,6 +309,7 @@ impl<'a> Drive<'a> {
         let PlannedJob { cell, attempt, lost, .. } = job.planned;
         let attempt = attempt + 1;
         let key = job::key(&self.ready.plan.campaign, &left, attempt);
+        // A crash after this line was noted repeats the function: the attempt is planned already.
         if self.journal.state.jobs.iter().any(|other| other.planned.key == key) {
             return Ok(());
         }
@@ -310,7 +320,7 @@ impl<'a> Drive<'a> {
         Ok(self.journal.note(Line::Planned { stage: job.stage, jobs: vec![again] })?)
     }
 
-    /// Shows what the node's tools said when they failed.
+    /// Prints the last lines of the node's log after a failure.
     fn console_log(&self, places: &JobPlaces) {
         let log = std::fs::read(places.log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -320,7 +330,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Ends the jobs of this machine, whose records so far are taken; those elsewhere go on.
+    /// Leaves the jobs after an error: local ones are cancelled and their finished records
+    /// collected; those on a scheduler continue.
     fn leave(&mut self) {
         let known = |job: &&Entry| self.known.contains(&job.planned.key);
         let jobs = self.journal.state.jobs.iter();
@@ -329,13 +340,13 @@ impl<'a> Drive<'a> {
         if !self.executor.is_here() {
             if !left.is_empty() {
                 let (count, name) = (left.len(), self.executor.name());
-                self.world.console.note(&format!("{count} jobs go on at {name}"));
+                self.world.console.note(&format!("{count} jobs continue at {name}"));
             }
             return;
         }
         for job in left {
             let Some(handle) = &job.handle else { continue };
-            // What cannot be ended or taken is found again by whoever goes on.
+            // Errors are ignored here: `--resume` finds what could not be cancelled or collected.
             let _ = self.executor.cancel(handle);
             let until = Instant::now() + GOING;
             while Instant::now() < until

@@ -1,5 +1,5 @@
-//! What follows from how a job ended: whether what is left of it is launched again, is recorded as
-//! failed, or ends the campaign. Pure; an engine's own failure is a record and never comes here.
+//! Decision about unfinished runs of a job that has ended: retry them, record them as failed, or
+//! stop the campaign. Pure. An engine's own failure is a record and never comes here.
 
 use schema::run::FailureClass;
 
@@ -7,24 +7,27 @@ use crate::executor::JobEnd;
 use crate::executor::job::NodeEnd;
 use crate::stop::Stop;
 
-/// How often what neither the job nor the engine is to blame for is tried again.
+/// Number of retries after failures that neither the job nor the engine caused, such as a lost
+/// node.
 pub const RETRIES: u32 = 2;
 
-/// What becomes of the blocks that a job has not finished.
+/// Decision about the blocks that a job has not finished.
 #[derive(Debug)]
 pub enum Next {
-    /// They are launched again, elsewhere where there is an elsewhere.
+    /// Retry the blocks, on another node if the executor has one.
     Again { said: String },
-    /// Their runs are recorded as failed.
+    /// Record the runs of the blocks as failed.
     Failed { class: FailureClass, said: String },
-    /// The campaign stops; what is left is launched when it goes on.
+    /// Stop the campaign; `--resume` runs the remaining blocks.
     Stop(Stop),
 }
 
-/// Judges the end of a job with blocks that are not finished, of which `lost` attempts were lost
-/// before. `is_here` says that there is no other node than this machine.
+/// Decides about the unfinished blocks of an ended job. `told` is the node's own report, if it
+/// wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when this machine is
+/// the only node.
 #[must_use]
 pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
+    // Three losses in a row point to the job itself, so that the runs are recorded as failed.
     let again = |class: FailureClass, said: String| match lost < RETRIES {
         true => Next::Again { said },
         false => Next::Failed { class, said: format!("{said}, on each of {} attempts", lost + 1) },
@@ -32,7 +35,7 @@ pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> N
     let infrastructure = |said: String| again(FailureClass::Infrastructure, said);
     if let Some(told) = told {
         let stop = told.stop().unwrap_or_else(|| {
-            Stop::wrong_use("the node says that all is done, and some records are not there")
+            Stop::wrong_use("the node reports success, but some records are missing")
         });
         return match told {
             NodeEnd::Unfit { said } | NodeEnd::Broke { said, .. } if !is_here => {
@@ -42,7 +45,7 @@ pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> N
         };
     }
     match end {
-        JobEnd::Well => infrastructure("the job ended and left nothing that says how".to_owned()),
+        JobEnd::Well => infrastructure("the job ended without a final report".to_owned()),
         JobEnd::Failed { said } => infrastructure(format!("the job ended: {said}")),
         JobEnd::LostNode { said } => infrastructure(format!("the node was lost: {said}")),
         JobEnd::Preempted => {
@@ -51,11 +54,11 @@ pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> N
         }
         JobEnd::TimedOut => Next::Failed {
             class: FailureClass::Timeout,
-            said: "the job did not end within the time that it was given".to_owned(),
+            said: "the job exceeded its time limit".to_owned(),
         },
         JobEnd::OutOfMemory => Next::Failed {
             class: FailureClass::Oom,
-            said: "the job took more memory than it was given".to_owned(),
+            said: "the job exceeded its memory limit".to_owned(),
         },
         JobEnd::Cancelled => Next::Stop(Stop::environment("a job was cancelled")),
         JobEnd::Impossible { said } => {

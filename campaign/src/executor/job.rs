@@ -1,5 +1,5 @@
-//! A job: one list of interleaved blocks of one cell on one allocation, as plain data in a folder
-//! that controller and node share. Says where everything lies there; runs nothing.
+//! A job: interleaved runs of one cell for one node, as plain data in a folder that controller and
+//! node share. Defines the folder's layout and the files that cross it; runs nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -15,53 +15,55 @@ use crate::places::CampaignPlaces;
 use crate::plan::Slot;
 use crate::stop::Stop;
 
-/// Hex digits of a key.
+/// Number of hex digits in a job's key.
 const KEY_DIGITS: usize = 12;
 
-/// An engine's release as it is launched.
+/// A variant with its engine's file and its built program, ready to be started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSide {
     pub engine: Engine,
     pub built: BuiltSide,
 }
 
-/// Everything that a node needs to launch, measure and record.
+/// A job's description, `job.json`: everything that a node needs to start servers, measure and
+/// record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     pub key: String,
     pub campaign: String,
-    /// As records say it.
+    /// Executor's name for the records, such as `slurm`.
     pub executor: String,
-    /// All of the campaign; slots count them.
+    /// All variants of the campaign; planned runs refer to them by index.
     pub sides: Vec<JobSide>,
     pub cell: ReadyCell,
     pub slots: Vec<Slot>,
-    /// The files that launches read, and their sizes; a folder's is 0.
+    /// Files that the runs read, each with its size in bytes; a folder has size 0.
     pub inputs: Vec<(PathBuf, u64)>,
-    /// The hardware where the node is not to look at its own: that of a server elsewhere.
+    /// Hardware facts of a server elsewhere; `None` when the node detects its own hardware.
     pub hardware: Option<(HardwareFacts, Absent)>,
-    /// A rank takes a GPU.
+    /// True when each tensor-parallel rank takes a GPU.
     pub on_gpu: bool,
-    /// The only hardware whose figures belong to this campaign; none where any does.
+    /// Hardware id that the node must have for its figures to belong to this campaign; `None`
+    /// accepts any hardware.
     pub hardware_id: Option<String>,
     pub url: Option<String>,
     pub timeout_s: Option<u32>,
-    /// Somebody watches: the node's log is to say how far it is.
+    /// True when the user watches a terminal, so that the node writes its progress to its log.
     pub watched: bool,
-    /// GPU-hours that it may take; none for any.
+    /// Largest number of GPU-hours that the job may use; `None` for no limit.
     pub gpu_hours_max: Option<f64>,
-    /// Expected time of a launch, side by side; zero where nobody knows.
+    /// Expected time of one run in microseconds, by variant; 0 if unknown.
     pub expected_us: Vec<u64>,
 }
 
 impl Job {
-    /// GPUs that a launch takes.
+    /// GPUs that a server of this job takes.
     #[must_use]
     pub fn gpus(&self) -> u32 {
         if self.on_gpu { self.cell.cell.tp } else { 0 }
     }
 
-    /// The numbers of its blocks, in order.
+    /// Numbers of the job's blocks, in order.
     #[must_use]
     pub fn blocks(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.slots.iter().map(|slot| slot.block).collect();
@@ -70,28 +72,30 @@ impl Job {
     }
 }
 
-/// `redline-<12 hex>-<attempt>`: the same for the same job and attempt, and for no other.
+/// Returns the key of a job, `redline-<12 hex>-<attempt>`. It is a hash of campaign, first run and
+/// attempt, so that it finds the same job again after a crash and never another.
 #[must_use]
 pub fn key(campaign: &str, runs: &[Slot], attempt: u32) -> String {
     let first = runs.first().map_or("", |slot| &slot.run);
+    // The first run's id tells jobs of one campaign apart, since a run belongs to one job.
     let digest = sha256_hex(format!("{campaign} {first} {attempt}").as_bytes());
     format!("redline-{}-{attempt}", &digest[..KEY_DIGITS])
 }
 
-/// A file of a job and its content.
+/// Path, SHA-256 and size of a file in a job's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFact {
-    /// Below the job's folder.
+    /// Path relative to the job's folder.
     pub path: String,
     pub sha256: String,
     pub bytes: u64,
 }
 
 impl FileFact {
-    /// Of the file at `path` below `dir`.
+    /// Hashes the file at `path` below `dir`.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn of(dir: &Path, path: &str) -> Result<Self, FileError> {
         let file = dir.join(path);
         let bytes = std::fs::metadata(&file).map_err(FileError::at("read", &file))?.len();
@@ -99,30 +103,30 @@ impl FileFact {
     }
 }
 
-/// The last file that a node writes.
+/// A job's final report, `DONE`: the last file that its node writes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     pub end: NodeEnd,
-    /// Every record.
+    /// Record files that the job has written, with their hashes.
     pub files: Vec<FileFact>,
 }
 
-/// How a job ended, as its node saw it.
+/// Outcome of a job, as its node reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "kebab-case")]
 pub enum NodeEnd {
     /// Every run has its record.
     Well,
-    /// The node is not fit to measure: another may be.
+    /// The node is not fit to measure; another node may be.
     Unfit { said: String },
-    /// A tool of the suite failed, or the machine did.
+    /// A Redline tool or the machine failed.
     Broke { said: String, hint: Option<String> },
-    /// What was asked cannot be done anywhere.
+    /// The job's request cannot be met on any node.
     Refused { said: String, hint: Option<String> },
 }
 
 impl NodeEnd {
-    /// What ended it, as a command would end of it.
+    /// Converts the error that ended a job on its node into the outcome that the controller reads.
     #[must_use]
     pub fn stopped(stop: &Stop) -> Self {
         let (said, hint) = stop.told();
@@ -132,7 +136,7 @@ impl NodeEnd {
         }
     }
 
-    /// The same on the other side; none where it ended well.
+    /// Converts the outcome back into an error on the controller; `None` if the job succeeded.
     #[must_use]
     pub fn stop(&self) -> Option<Stop> {
         let (stop, hint) = match self {
@@ -148,14 +152,14 @@ impl NodeEnd {
     }
 }
 
-/// The folder of a job.
+/// Paths inside a job's folder.
 #[derive(Debug, Clone)]
 pub struct JobPlaces {
     dir: PathBuf,
 }
 
 impl JobPlaces {
-    /// The name of [`Self::log`] in its folder.
+    /// File name of the node's log, [`Self::log`].
     pub const LOG: &'static str = "node.log";
 
     #[must_use]
@@ -168,7 +172,7 @@ impl JobPlaces {
         &self.dir
     }
 
-    /// Logs and measurements of its runs.
+    /// Paths of the logs and measurements of the job's runs.
     #[must_use]
     pub fn runs(&self) -> CampaignPlaces {
         CampaignPlaces::at(&self.dir)
@@ -179,7 +183,7 @@ impl JobPlaces {
         self.dir.join("steps.jsonl")
     }
 
-    /// What the node's program writes to a terminal elsewhere.
+    /// Log file with the standard output and error of the node's program.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.join(Self::LOG)
@@ -195,32 +199,35 @@ impl JobPlaces {
         self.dir.join("DONE")
     }
 
-    /// Where files of a block that was interrupted are put.
+    /// Folder for files of an interrupted block, which is measured again.
     #[must_use]
     pub fn aside(&self) -> PathBuf {
         self.dir.join("aside")
     }
 
-    /// The job as it was planned.
+    /// Reads the job's description.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// `job.json` cannot be read.
     pub fn job(&self) -> Result<Job, Stop> {
         let path = self.dir.join("job.json");
         serde_json::from_str(&read_text(&path)?)
             .map_err(|error| Stop::wrong_use(format!("`{}` is no job: {error}", path.display())))
     }
 
+    /// Writes the job's description.
+    ///
     /// # Errors
     /// The folder is not writable.
     pub fn write_job(&self, job: &Job) -> Result<(), Stop> {
         write_json(&self.dir.join("job.json"), job)
     }
 
-    /// How it ended; none while it has not, or where nobody can see it yet.
+    /// Reads the job's final report; `None` while the job runs, or while a network file system does
+    /// not show the file yet.
     ///
     /// # Errors
-    /// The file is there and says something else.
+    /// The file exists but is invalid.
     pub fn read_done(&self) -> Result<Option<Done>, Stop> {
         let path = self.done();
         if !path.is_file() {
@@ -232,6 +239,8 @@ impl JobPlaces {
         Ok(Some(done.map_err(unreadable)?))
     }
 
+    /// Writes the job's final report.
+    ///
     /// # Errors
     /// The folder is not writable.
     pub fn write_done(&self, done: &Done) -> Result<(), Stop> {
@@ -239,7 +248,7 @@ impl JobPlaces {
     }
 }
 
-/// Where a run's record lies, below the job's folder.
+/// Path of a run's record relative to the job's folder.
 #[must_use]
 pub fn record_path(run: &str) -> String {
     format!("runs/{run}.json")

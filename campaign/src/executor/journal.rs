@@ -1,5 +1,6 @@
-//! How far a campaign has come, on disk before anything is done about it: whoever reads the
-//! journal can go on. Knows states; submits, collects and commits nothing.
+//! Journal of a campaign: each change of a job's state is on disk before it is acted upon, so that
+//! `--resume` of a campaign can continue after any crash. It stores states; it submits, collects
+//! and commits nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,36 +16,36 @@ use crate::plan::{Side, Slot};
 use crate::process::Interrupt;
 use crate::stop::Stop;
 
-/// A job as it is planned.
+/// A job as planned: one attempt at the runs of one cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedJob {
     pub key: String,
     pub cell: usize,
     pub slots: Vec<Slot>,
-    /// From 1.
+    /// Number of the attempt, counted from 1.
     pub attempt: u32,
-    /// Earlier attempts for whose end neither the job nor the engine was to blame.
+    /// Number of earlier attempts that were lost through no fault of the job or the engine.
     pub lost: u32,
-    /// Nodes on which earlier attempts failed.
+    /// Names of nodes on which earlier attempts failed.
     pub excluded_nodes: Vec<String>,
 }
 
-/// One line of the journal.
+/// One line of the journal: a change of the campaign's or a job's state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Line {
-    /// The first line, and the only one of its kind.
+    /// First line of a journal: the complete campaign. It occurs once.
     Campaign(Box<Ready>),
-    /// One more side, launched as the one at `of` is but for its name and flags.
+    /// A lab adds a variant, which is started like variant `of` except for its name and flags.
     Side {
         of: usize,
         side: Side,
     },
-    /// A lab may make no more launches than this.
+    /// The budget of a lab is reduced to `runs_max` runs.
     Allowed {
         runs_max: u32,
     },
-    /// The jobs of a stage, or the next attempt at one.
+    /// Jobs are planned: those of a stage, or the next attempt at one.
     Planned {
         stage: Option<Stage>,
         jobs: Vec<PlannedJob>,
@@ -57,29 +58,29 @@ pub enum Line {
         job: String,
         node: String,
     },
-    /// It was taken back before it was done: nobody waits for it any more.
+    /// A job was cancelled before it was done; it counts as planned again.
     Withdrawn {
         job: String,
     },
-    /// It is over; the records of its finished blocks lie in the campaign's folder.
+    /// A job has ended; the records of its finished blocks are in the staged results.
     Collected {
         job: String,
         runs: Vec<String>,
         wall_us: u64,
     },
-    /// They are sound.
+    /// The collected records of a job passed their checks.
     Checked {
         job: String,
     },
-    /// All records are in the registry.
+    /// All records are committed to the registry.
     Committed {
         commit: Option<String>,
     },
-    /// Everything is rendered and told.
+    /// The campaign is finished: pages are rendered and the summary is printed.
     Finished,
 }
 
-/// The last that was noted of a job.
+/// How far a job has come, in the order of its states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
     Planned,
@@ -89,7 +90,7 @@ pub enum Reached {
     Checked,
 }
 
-/// A job and how far it is.
+/// A job and its current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub stage: Option<Stage>,
@@ -97,20 +98,20 @@ pub struct Entry {
     pub reached: Reached,
     pub handle: Option<Handle>,
     pub node: Option<String>,
-    /// Runs whose records were collected.
+    /// Ids of the runs whose records were collected.
     pub runs: Vec<String>,
-    /// Time of its launches.
+    /// Time of the job's runs in microseconds.
     pub wall_us: u64,
 }
 
-/// What a journal says in all.
+/// State of a campaign, from all lines of its journal.
 #[derive(Debug, Default)]
 pub struct State {
     pub ready: Option<Ready>,
-    /// In the order of planning.
+    /// Jobs in the order of planning.
     pub jobs: Vec<Entry>,
     pub stages: Vec<Option<Stage>>,
-    /// The commit, where its tool told it.
+    /// Set once the records are committed: the commit's hash, if the registry reported one.
     pub committed: Option<Option<String>>,
     pub finished: bool,
 }
@@ -162,7 +163,7 @@ impl State {
         }
     }
 
-    /// Every run that some job was to launch, each once.
+    /// Ids of all planned runs, without repetition.
     #[must_use]
     pub fn runs_planned(&self) -> BTreeSet<&String> {
         self.jobs.iter().flat_map(|job| &job.planned.slots).map(|slot| &slot.run).collect()
@@ -175,7 +176,8 @@ impl State {
     }
 }
 
-/// The journal of one campaign, whose one writer this is: it holds the clone's lock.
+/// The journal of one campaign, open for writing. The clone's lock guarantees that it has a single
+/// writer.
 #[derive(Debug)]
 pub struct Journal {
     places: CampaignPlaces,
@@ -184,18 +186,19 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Of a campaign of which nothing is written yet.
+    /// Makes the journal of a new campaign; no file is written yet.
     #[must_use]
     pub fn new(places: CampaignPlaces) -> Self {
         Self { places, lines: None, state: State::default() }
     }
 
-    /// Reads the journal of a campaign that was begun, and goes on with it. True where its last
-    /// line was cut short.
+    /// Opens the journal of an existing campaign to continue it. Returns true if its last line was
+    /// cut short by a crash and is dropped.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// The file cannot be read, or is not a journal.
     pub fn open(places: CampaignPlaces) -> Result<(Self, bool), LinesError> {
+        // A crash before the first line leaves a folder without a journal, which is a new campaign.
         if !path(&places).is_file() {
             return Ok((Self::new(places), false));
         }
@@ -205,20 +208,20 @@ impl Journal {
         Ok((journal, held.torn))
     }
 
-    /// What the journal of a campaign says, without going on with it.
+    /// Reads the state of a campaign without opening its journal for writing.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn look(places: &CampaignPlaces) -> Result<State, LinesError> {
         let mut state = State::default();
         crate::lines::read(&path(places))?.lines.into_iter().for_each(|line| state.apply(line));
         Ok(state)
     }
 
-    /// Notes a line: it is on the disk when this returns.
+    /// Appends a line; it is on disk when this function returns.
     ///
     /// # Errors
-    /// The disk is full.
+    /// The line cannot be written.
     pub fn note(&mut self, line: Line) -> Result<(), LinesError> {
         let lines = match &mut self.lines {
             Some(lines) => lines,
@@ -234,14 +237,17 @@ impl Journal {
         &self.places
     }
 
-    /// Adds to a premature end what became of the records.
+    /// Adds to the error of a campaign that ends early where its records are and that `--resume`
+    /// continues it.
     #[must_use]
     pub fn ended_early(&self, stop: Stop, places: &Places, interrupt: &Interrupt) -> Stop {
         let overlay = places.shown(&self.places.overlay());
         let written =
             crate::executor::collect::files_below(&self.places.overlay().join("runs")).len();
         let mut left = match (&self.state.committed, written) {
-            (Some(_), _) => "the records are committed; what came after is not done".to_owned(),
+            (Some(_), _) => {
+                "the records are committed; the steps after that are not done".to_owned()
+            }
             (None, 0) => "nothing was recorded".to_owned(),
             (None, count) => {
                 let records = if count == 1 { "record lies" } else { "records lie" };
@@ -249,7 +255,7 @@ impl Journal {
             }
         };
         if self.state.ready.is_some() {
-            left.push_str("; `--resume` goes on with it");
+            left.push_str("; `--resume` continues it");
         }
         if interrupt.raised() {
             Stop::environment("interrupted").with_hint(left)

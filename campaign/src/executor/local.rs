@@ -1,5 +1,5 @@
-//! Jobs on this machine: each a process group of its own, which whoever started it may leave, and
-//! find again by the job's key. Knows processes; nothing of what a job does.
+//! Local executor: runs each job on this machine as a process group of its own, which survives its
+//! controller and is found again by the job's key. Knows processes; nothing of what a job does.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,30 +19,33 @@ use crate::files::{FileError, make_dir, read_text, write_whole};
 use crate::process::ProcessError;
 use crate::stop::Stop;
 
-/// What a node is told on its standard input once it can be found again.
+/// Line that a job reads on standard input before it begins. It is sent once the job's process id
+/// is on disk.
 pub const GO: &str = "go";
-/// The variable that everything a job starts has in its environment.
+/// Environment variable that marks every process a job starts.
 pub const MARK: &str = "REDLINE_JOB";
 
-/// How long a job may take to end after SIGTERM.
+/// Time that a job has to end after SIGTERM before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A process that no later one of the same number is taken for.
+/// A process, identified such that a later process with the same id is not mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Process {
     pid: u32,
-    /// Clock ticks from the start of the machine to its own.
+    /// Start time of the process in clock ticks since boot; with the process id it is unique.
     start_ticks: u64,
 }
 
 impl Process {
-    /// The process of this number now; `None` where there is none, or it waits to be forgotten.
+    /// Returns the running process with id `pid`; `None` if there is none or it is a zombie.
     fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may hold anything; the state follows it, as the third field.
+        // The second field, the program's name in parentheses, may contain spaces and parentheses.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?;
+        // Field 22 of `stat`; field 3 is consumed above, so 18 more are skipped.
         let start_ticks = fields.nth(18)?.parse().ok()?;
+        // A zombie has ended; it only waits for its parent to read the exit status.
         (state != "Z").then_some(Self { pid, start_ticks })
     }
 
@@ -51,7 +54,7 @@ impl Process {
     }
 }
 
-/// The folder in which each job has one of its key's name.
+/// Local executor: folder that contains a folder for each job, named by its key.
 #[derive(Debug)]
 pub struct Local {
     jobs: PathBuf,
@@ -81,9 +84,11 @@ impl Executor for Local {
         Duration::from_millis(20)
     }
 
-    /// A job of another campaign, whose controller is gone, would share the cores.
+    /// Refuses to start while a job of another campaign still runs, because both would share the
+    /// cores.
     fn preflight(&self) -> Result<(), Stop> {
         let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+        // The folder of jobs is `campaigns/ID/jobs`.
         let campaigns = self.jobs.ancestors().nth(2).unwrap_or(Path::new("."));
         let others = below(campaigns).map(|entry| entry.path().join("jobs"));
         for jobs in others.filter(|jobs| *jobs != self.jobs) {
@@ -95,15 +100,15 @@ impl Executor for Local {
                 let (key, pid) = (job.file_name(), process.pid);
                 let message = format!("job `{}` still runs (process {pid})", key.display());
                 return Err(Stop::environment(message).with_hint(format!(
-                    "`--resume` goes on with its campaign; `kill {pid}` ends it"
+                    "`--resume` continues its campaign; `kill {pid}` ends it"
                 )));
             }
         }
         Ok(())
     }
 
-    /// The process waits until its number is written down, and ends by itself where it never is: a
-    /// job that nobody can find again is none.
+    /// The new process waits for [`GO`] until its id is on disk, and exits if the line never comes:
+    /// otherwise a crash here could leave a job that nobody finds again.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop> {
         make_dir(&job.dir)?;
         let log = JobPlaces::at(&job.dir).log();
@@ -123,10 +128,10 @@ impl Executor for Local {
         let text = to_text(process);
         write_whole(&process_file(&job.dir), text.as_bytes())?;
         if let Some(mut stdin) = child.stdin.take() {
-            // One that has ended meanwhile is found to have ended.
+            // A process that has ended meanwhile is noticed by the next poll.
             let _ = writeln!(stdin, "{GO}");
         }
-        // A child that nobody waits for is never forgotten.
+        // Waits for the child in a thread, since a child that is never waited for stays a zombie.
         thread::spawn(move || child.wait());
         Ok(Handle(format!("{} {text}", job.key)))
     }
@@ -144,7 +149,7 @@ impl Executor for Local {
         if process.is_alive() {
             return Ok(JobState::Running { node: "this machine".to_owned() });
         }
-        // Written before the process ended, whatever it is that ended it.
+        // The node writes `DONE` before its process ends, so its presence proves success.
         let end = match JobPlaces::at(&self.dir(key)).done().is_file() {
             true => JobEnd::Well,
             false => {
@@ -159,7 +164,7 @@ impl Executor for Local {
         let (_, process) = parse(handle)?;
         if process.is_alive() {
             signal(process.pid, Signal::SIGTERM);
-            // It ends what it has started first, which may take as long as its servers drain.
+            // The job first ends the servers it started, which may take as long as they drain.
             thread::spawn(move || {
                 thread::sleep(GRACE);
                 if process.is_alive() {
@@ -171,14 +176,15 @@ impl Executor for Local {
     }
 }
 
-/// Ends what a job that is gone has left running: what it started has its mark, in a group of its
-/// own.
+/// Kills the processes that a vanished job left running. They are found by the job's mark in their
+/// environment, because they have process groups of their own.
 pub fn sweep(key: &str) {
     let mark = format!("{MARK}={key}");
     let marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
     };
+    // This process may itself have been started by a job, whose mark it then inherits.
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -189,7 +195,7 @@ pub fn sweep(key: &str) {
 
 fn kill(pid: u32) {
     if let Ok(id) = i32::try_from(pid) {
-        // Whoever is gone already is what is hoped for.
+        // A process that is gone already needs no signal.
         let _ = nix::sys::signal::kill(Pid::from_raw(id), Signal::SIGKILL);
     }
 }
@@ -208,7 +214,7 @@ fn to_text(process: Process) -> String {
     format!("{} {}", process.pid, process.start_ticks)
 }
 
-/// Reads `KEY PID TICKS`.
+/// Parses a handle `KEY PID TICKS`.
 fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
     let split = handle.0.split_once(' ');
     match split.and_then(|(key, text)| Some((key, read_process(text)?))) {
@@ -217,7 +223,7 @@ fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
     }
 }
 
-/// Reads `PID TICKS`.
+/// Parses `PID TICKS` from a job's process file.
 fn read_process(text: &str) -> Option<Process> {
     let (pid, start_ticks) = text.trim().split_once(' ')?;
     Some(Process { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })

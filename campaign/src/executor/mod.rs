@@ -1,5 +1,5 @@
-//! Where jobs run: on this machine, or where the user's own scheduler puts them. Knows what a
-//! scheduler must be told and what it may answer; nothing of what a job does.
+//! Executors of jobs: this machine, or the user's Slurm. The trait [`Executor`] says what a
+//! scheduler is given and what it answers; nothing here knows what a job does.
 
 pub mod collect;
 pub(crate) mod confirm;
@@ -20,138 +20,140 @@ use std::time::Duration;
 
 use crate::stop::Stop;
 
-/// The executor that is this machine itself.
+/// Name of the executor that runs jobs on this machine.
 pub const LOCAL: &str = "local";
-/// The executor that is the user's own Slurm.
+/// Name of the executor that submits jobs to the user's Slurm.
 pub const SLURM: &str = "slurm";
 
-/// What a scheduler must know of a job: one list of blocks on one allocation.
+/// A job as a scheduler sees it: a command for one node, with its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSpec {
-    /// Names this attempt among all jobs of the user, for ever: who asks the scheduler for it finds
-    /// what was submitted, even when the answer to the submission was lost. `[a-z0-9-]` alone.
+    /// Name of this attempt, unique among all jobs of the user for ever. A submitted job is found
+    /// by it even if the scheduler's answer to the submission was lost. Contains only `[a-z0-9-]`.
     pub key: String,
-    /// The job's folder, which controller and node share.
+    /// Folder of the job, which controller and node share.
     pub dir: PathBuf,
-    /// What is to be run there.
+    /// Program and arguments to run on the node.
     pub argv: Vec<String>,
-    /// Variables that it needs, and no others of the controller's.
+    /// Environment variables of the job; it gets no others from the controller.
     pub env: BTreeMap<String, String>,
-    /// The job may be ended after this.
+    /// Time limit after which the scheduler may end the job.
     pub wall_max: Duration,
-    /// Of one node; zero where it needs none.
+    /// GPUs on one node that the job takes; 0 if it needs none.
     pub gpus: u32,
-    /// Nodes on which an attempt failed.
+    /// Names of nodes on which an attempt failed and which this attempt avoids.
     pub excluded_nodes: Vec<String>,
 }
 
-/// The scheduler's own name of a job, as its tools take it.
+/// The scheduler's own id of a job, as its tools accept it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Handle(pub String);
 
-/// How far a job is, in the words of no scheduler.
+/// State of a job, independent of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
-    /// Waits; the reason is the scheduler's.
+    /// The job waits for a node.
     Queued {
-        /// In the scheduler's own words.
+        /// Reason for waiting, in the scheduler's own words.
         reason: String,
     },
-    /// Runs, or has been given its node and is about to.
+    /// The job runs, or has been assigned a node and is about to start.
     Running {
-        /// The node's name, as the scheduler has it.
+        /// Name of the node in the scheduler.
         node: String,
     },
-    /// Is over.
+    /// The job has ended.
     Ended {
-        /// Why.
+        /// Why the job ended.
         end: JobEnd,
-        /// The node that it ran on, where it ran and the scheduler still knows.
+        /// Name of the node that the job ran on, if it ran and the scheduler still knows.
         node: Option<String>,
     },
-    /// The scheduler does not know it, and can no longer have it.
+    /// The scheduler does not know the job and cannot have it any more.
     Unknown,
 }
 
-/// Why a job is over. What a job made of its work is told by its folder, not by this.
+/// Why a job ended, as the scheduler sees it. The job's own result is in its folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
-    /// By itself, with exit code 0.
+    /// The program ended with exit code 0.
     Well,
-    /// By itself, with another exit code or a signal.
+    /// The program ended with another exit code or by a signal.
     Failed {
-        /// What the scheduler says of it.
+        /// Scheduler's description of why the job ended.
         said: String,
     },
-    /// Of the time that it was given.
+    /// The job exceeded its time limit.
     TimedOut,
-    /// Of the memory that it was given.
+    /// The job exceeded its memory limit.
     OutOfMemory,
-    /// The node went away under it, or never became ready.
+    /// The node failed under the job, or never became ready.
     LostNode {
-        /// What the scheduler says of it.
+        /// Scheduler's description of why the job ended.
         said: String,
     },
-    /// The scheduler wanted the node for another.
+    /// The scheduler took the node for a job of higher priority.
     Preempted,
-    /// Somebody cancelled it.
+    /// Somebody cancelled the job.
     Cancelled,
-    /// No node of this scheduler could ever run it.
+    /// No node of this scheduler can ever run the job.
     Impossible {
-        /// What the scheduler says of it.
+        /// Scheduler's description of why the job ended.
         said: String,
     },
 }
 
 impl JobEnd {
-    /// Whether another node may do better: neither the job nor the engine is to blame.
+    /// True when the infrastructure is to blame and neither the job nor the engine, so that another
+    /// node may succeed.
     #[must_use]
     pub fn is_of_the_infrastructure(&self) -> bool {
         matches!(self, Self::LostNode { .. } | Self::Preempted)
     }
 }
 
-/// Runs jobs, one allocation each. All calls return at once; none is repeated by itself.
+/// Runs jobs, each on an allocation of its own. All calls return at once and retry nothing.
 pub trait Executor {
-    /// `local`, `slurm`: as records and `--executor` say it.
+    /// Name of the executor in records and in `--executor`: `local` or `slurm`.
     fn name(&self) -> &'static str;
 
-    /// True where jobs run on the controller's own machine: one after the other, since two would
-    /// spoil each other's numbers, and no longer than somebody waits for them.
+    /// True when jobs run on the controller's own machine. They then run one after the other, since
+    /// two would disturb each other's measurement, and are cancelled when the controller stops.
     fn is_here(&self) -> bool {
         false
     }
 
-    /// How long to wait between two looks.
+    /// Interval between two polls of a job.
     fn pause(&self) -> Duration {
         Duration::from_secs(2)
     }
 
-    /// Whether jobs can be submitted here: tools are found and the scheduler answers.
+    /// Checks that jobs can be submitted: the scheduler's tools are installed and it answers.
     ///
     /// # Errors
-    /// They are not, or it does not; says what to install or start.
+    /// A tool is missing or the scheduler does not answer; the hint says what to install or start.
     fn preflight(&self) -> Result<(), Stop>;
 
-    /// Hands a job to the scheduler. Who does not know whether that worked asks [`Self::find`].
+    /// Submits a job. A caller that does not know the outcome, such as after a crash, uses
+    /// [`Self::find`].
     ///
     /// # Errors
-    /// The scheduler refuses it (exit code 2), or does not answer (4).
+    /// The scheduler refuses the job (exit code 2), or does not answer (4).
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop>;
 
-    /// The latest job of this key, where the scheduler has one, running or ended.
+    /// Finds the latest job with this key, running or ended.
     ///
     /// # Errors
     /// The scheduler does not answer.
     fn find(&self, key: &str) -> Result<Option<Handle>, Stop>;
 
-    /// How far a job is.
+    /// Queries the state of a job.
     ///
     /// # Errors
     /// The scheduler does not answer.
     fn poll(&self, handle: &Handle) -> Result<JobState, Stop>;
 
-    /// Ends a job; one that has ended is left as it is.
+    /// Cancels a job; a job that has ended is left unchanged.
     ///
     /// # Errors
     /// The scheduler does not answer.

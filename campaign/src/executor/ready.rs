@@ -1,5 +1,5 @@
-//! A campaign that is decided, built and fetched: everything that its launches, its records and
-//! their publication need, as plain data. What the journal begins with.
+//! A ready campaign: planned, built and fetched. Plain data with everything that its runs, records
+//! and publication need; the first line of the journal contains it.
 
 use std::path::{Path, PathBuf};
 
@@ -20,50 +20,52 @@ use crate::publish::Named;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Where the suite's files lie as they were when the campaign began, below its folder: whoever
-/// edits them meanwhile changes nothing of it.
+/// Folder, in the campaign's folder, for copies of the suite's files: edits made during the
+/// campaign do not affect its runs.
 const SUITE: &str = "suite";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
-    /// The command as it was typed, without the program.
+    /// Arguments of the command as they were typed, without the program's name.
     pub command: Vec<String>,
     pub executor: String,
-    /// More options for `sbatch`.
+    /// Additional options for `sbatch`.
     #[serde(default)]
     pub slurm_options: Vec<String>,
-    /// Every launch that is known from the start.
+    /// Runs that are known from the start; confirmation runs and a lab's rounds follow in the
+    /// journal.
     pub plan: Plan,
-    /// One for each side of the plan.
+    /// Built variants, in the order of the plan's.
     pub sides: Vec<JobSide>,
-    /// One for each cell of the plan.
+    /// Cells with their fetched inputs, in the order of the plan's.
     pub cells: Vec<ReadyCell>,
-    /// The files that launches of each cell read, and their sizes; a folder's is 0.
+    /// Files that the runs of each cell read, each with its size in bytes; a folder has size 0.
     pub inputs: Vec<Vec<(PathBuf, u64)>>,
-    /// As it was seen, or is expected, when the campaign began.
+    /// Hardware facts, as detected or expected when the campaign began.
     pub hardware: (HardwareFacts, Absent),
-    /// A rank takes a GPU.
+    /// True when each tensor-parallel rank takes a GPU.
     pub on_gpu: bool,
-    /// Pairs that confirm what the screen finds; none where nothing is to be confirmed.
+    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
     pub confirm_pairs: Option<u32>,
-    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    /// True when the records are committed. Records of releases are; records of a working tree or
+    /// of a server started by somebody else are not.
     pub commits: bool,
-    /// The repository that holds `results/`.
+    /// Repository whose `results/` receives the records.
     pub registry: PathBuf,
-    /// Expected time of the launches of the plan.
+    /// Expected time of all runs of the plan in microseconds.
     pub expected_us: u64,
-    /// Of one launch, cell by cell and there side by side; zero where nobody knows.
+    /// Expected time of one run in microseconds, by cell and variant; 0 if unknown.
     pub each_us: Vec<Vec<u64>>,
     pub url: Option<String>,
     pub timeout_s: Option<u32>,
     pub max_gpu_hours: Option<f64>,
-    /// What is launched round by round; none where the plan says it all.
+    /// The lab that plans runs round by round; `None` for a campaign whose plan is complete.
     #[serde(default)]
     pub lab: Option<Box<ReadyLab>>,
 }
 
 impl Ready {
-    /// Puts together what was decided, built and fetched.
+    /// Combines the decided plan with the built variants and fetched inputs.
     #[must_use]
     pub fn new(
         world: &World,
@@ -108,8 +110,8 @@ impl Ready {
         }
     }
 
-    /// Copies the suite's files that launches read into the campaign's folder, names them there,
-    /// and measures every file.
+    /// Copies the suite's files that the runs read into the campaign's folder, points the plan at
+    /// the copies, and notes the size of every input file.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -128,24 +130,25 @@ impl Ready {
         Ok(())
     }
 
-    /// Adds a side that is launched as the one at `of` is, but for its name and flags.
+    /// Adds a variant that is started like variant `of` except for its name and flags.
     pub fn add_side(&mut self, of: usize, side: Side) {
         let mut added = self.sides[of].clone();
         added.built.side = side.clone();
         self.sides.push(added);
         self.plan.sides.push(side);
+        // The new variant is expected to take as long as the one that it is derived from.
         for each_us in &mut self.each_us {
             each_us.push(each_us[of]);
         }
     }
 
-    /// A release of an engine on this campaign's hardware.
+    /// Names a release of an engine on this campaign's hardware, for the registry.
     #[must_use]
     pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
         Named { engine, release, hardware: &self.hardware.0.id }
     }
 
-    /// Baseline and candidate, where two releases of an engine are compared.
+    /// Returns baseline and candidate if two releases of an engine are compared.
     #[must_use]
     pub fn compared(&self) -> Option<(&str, Named<'_>)> {
         let (baseline, candidate) = self.plan.compared()?;

@@ -1,5 +1,5 @@
-//! Which campaign a `--resume` goes on with: the latest of the release that is asked for, or of the
-//! very command that is given again, of those that did not come to their end.
+//! Resume of a campaign: finds the unfinished campaign that `--resume` means, which is the latest
+//! of the named release, or the latest that the same command began.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::executor::ready::Ready;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// The campaign's id.
+/// Returns the id of the campaign that `--resume` continues.
 ///
 /// # Errors
 /// There is none, or a journal cannot be read.
@@ -18,7 +18,7 @@ pub fn find(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     latest(world, is_meant)?.ok_or_else(|| nothing(flags))
 }
 
-/// The latest campaign that fits and did not come to its end.
+/// Returns the id of the latest unfinished campaign that satisfies `fits`.
 ///
 /// # Errors
 /// A journal cannot be read.
@@ -26,10 +26,11 @@ pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<Str
     let entries = fs::read_dir(world.places.campaigns()).into_iter().flatten().flatten();
     let mut ids: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    // Ids sort by time.
+    // Campaign ids are ULIDs, which sort by time.
     ids.sort_by(|a, b| b.cmp(a));
     for id in ids {
         let state = Journal::look(&world.places.campaign(&id))?;
+        // A campaign without a first line never began: there is nothing to resume.
         if !state.finished && state.ready.as_ref().is_some_and(&fits) {
             return Ok(Some(id));
         }
@@ -37,29 +38,29 @@ pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<Str
     Ok(None)
 }
 
-/// Opens the journal of a campaign to go on with it, and says so; `title` is what is gone on with.
+/// Opens the journal of a campaign to resume it, and prints so; `title` names the campaign or lab.
 ///
 /// # Errors
-/// It cannot be read, or somebody else writes it.
+/// The journal cannot be read, or another process writes it.
 pub fn reopen(world: &World, campaign: &str, title: &str) -> Result<Journal, Stop> {
     let (journal, torn) = Journal::open(world.places.campaign(campaign))?;
-    world.console.step(world.clock.elapsed(), &format!("Go on with {title}"));
+    world.console.step(world.clock.elapsed(), &format!("Resume {title}"));
     if torn {
-        world.console.note("the last line of its journal was cut short, and is dropped");
+        world.console.note("the last line of its journal was incomplete and is dropped");
     }
     Ok(journal)
 }
 
-/// There is nothing to go on with.
+/// Makes the error for `--resume` without an unfinished campaign.
 #[must_use]
 pub fn nothing(flags: &ReleaseBench) -> Stop {
     let of = flags.release.as_ref().map(|release| format!(" of `{release}`")).unwrap_or_default();
-    Stop::wrong_use(format!("no campaign{of} was begun by this command and is not finished"))
-        .with_hint("leave `--resume` out to begin one")
+    Stop::wrong_use(format!("no unfinished campaign{of} was started by this command"))
+        .with_hint("leave `--resume` out to start one")
 }
 
-/// Whether a command with `--resume` means this campaign: it names its release alone, or says again
-/// all that the campaign's own command said.
+/// True when a command with `--resume` means this campaign: it names only the campaign's release,
+/// or repeats all arguments that the campaign was begun with.
 fn is_asked(ready: &Ready, flags: &ReleaseBench, command: &[String]) -> bool {
     let words = essential(command);
     let bare = |word: &str| {
@@ -75,7 +76,8 @@ fn is_asked(ready: &Ready, flags: &ReleaseBench, command: &[String]) -> bool {
     })
 }
 
-/// The words of a command that say what is measured.
+/// Returns the arguments of a command that determine what is measured, without flags such as
+/// `--yes` that may differ on resume.
 fn essential(command: &[String]) -> Vec<&str> {
     const ALONE: &[&str] = &["--resume", "--yes"];
     const WITH_VALUE: &[&str] = &["--root", "--tools-dir", "--max-gpu-hours"];

@@ -1,4 +1,5 @@
-//! From a planned job to what its node and its scheduler are told.
+//! Submission of a job: makes the node's `job.json`, the scheduler's [`JobSpec`] and the job's
+//! share of the GPU-hours from a planned job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,18 +13,18 @@ use crate::plan::brief::gpu_hours;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// What a job may take beside its runs: the node is looked at, files are written.
+/// Time allowed to a job beside its runs: checks of the node, and writing files.
 const AROUND: Duration = Duration::from_secs(10 * 60);
-/// How much longer than expected a job may take before its scheduler ends it.
+/// Factor by which a run may exceed its expected time before the scheduler ends the job.
 const PATIENCE: u32 = 4;
 
-/// Where a campaign's jobs have their folders.
+/// Paths inside the folder of the campaign's job `key`.
 #[must_use]
 pub fn places(world: &World, ready: &Ready, key: &str) -> JobPlaces {
     JobPlaces::at(&world.places.campaign(&ready.plan.campaign).jobs().join(key))
 }
 
-/// What the node of a job is told.
+/// Makes the description of a job for its node.
 #[must_use]
 pub fn job(
     ready: &Ready,
@@ -39,8 +40,11 @@ pub fn job(
         cell: ready.cells[planned.cell].clone(),
         slots: planned.slots.clone(),
         inputs: ready.inputs[planned.cell].clone(),
+        // A node that measures a server elsewhere must not record its own hardware.
         hardware: ready.url.as_ref().map(|_| ready.hardware.clone()),
         on_gpu: ready.on_gpu,
+        // CPU nodes of a cluster may differ from the machine that submits; their id is recorded as
+        // found.
         hardware_id: (executor.is_here() || ready.on_gpu).then(|| ready.hardware.0.id.clone()),
         url: ready.url.clone(),
         timeout_s: ready.timeout_s,
@@ -50,12 +54,14 @@ pub fn job(
     }
 }
 
-/// What the scheduler of a job is told.
+/// Makes the description of a job for its scheduler.
 #[must_use]
 pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) -> JobSpec {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut env: BTreeMap<String, String> = world.server_env.clone();
+    // Set explicitly, because a node's own environment may point to another cache.
     env.insert("HF_HOME".to_owned(), text(&world.hub_home));
+    // The node must read the files that the controller has verified.
     env.insert("REDLINE_CACHE".to_owned(), text(world.cache.dir()));
     env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
     JobSpec {
@@ -75,7 +81,8 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) 
     }
 }
 
-/// As long as every run may take, or some times as long as they are expected to.
+/// Time limit of a job: for each run the limit of its scenario's tier, or a multiple of its
+/// expected time if that is shorter.
 fn wall_max(job: &Job) -> Duration {
     let runs = job.slots.iter().map(|slot| {
         let launch = Duration::from_secs(job.sides[slot.side].engine.file.launch.timeout_s);
@@ -88,8 +95,9 @@ fn wall_max(job: &Job) -> Duration {
     AROUND + runs.sum::<Duration>()
 }
 
-/// The GPU-hours that a job may take: all that is left where jobs come one after the other, else
-/// the part of it that the job is expected to have in all that is still to be submitted.
+/// Returns the GPU-hours that a job may use. Where jobs run one after the other, that is all that
+/// remains; on a scheduler it is the job's share, by expected time, among the jobs not yet
+/// submitted.
 ///
 /// # Errors
 /// A job's folder cannot be read.
@@ -106,6 +114,8 @@ pub fn budget(
     for entry in &state.jobs {
         match entry.reached {
             Reached::Planned => waiting.push(entry),
+            // The limit is reserved in full while the job runs, since its consumption is not known
+            // yet.
             Reached::Submitted | Reached::Running => {
                 let given = places(world, ready, &entry.planned.key).job()?.gpu_hours_max;
                 left -= given.unwrap_or(0.0);
@@ -118,6 +128,7 @@ pub fn budget(
     let weight = |job: &PlannedJob| -> f64 {
         let expected = |side: usize| ready.each_us[job.cell][side];
         let us: u64 = job.slots.iter().map(|slot| expected(slot.side)).sum();
+        // At least 1, so that jobs of unknown duration get a share too.
         gpu_hours(us.max(1), gpus(job).max(1))
     };
     let all: f64 = waiting.iter().map(|entry| weight(&entry.planned)).sum();

@@ -1,4 +1,5 @@
-//! What whoever waits is told of the runs of a stage, as the nodes' steps tell it.
+//! Progress output of a stage: prints the state of its runs from the step logs that the nodes
+//! write.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +12,29 @@ use crate::node::steps::Step;
 use crate::plan::Slot;
 use crate::world::World;
 
-/// The headings of a stage, and what was told of each job.
+/// Progress printer of a stage: the heading of each run, and how much of each job is printed
+/// already.
 #[derive(Debug)]
 pub struct Telling<'a> {
     world: &'a World,
-    /// By run.
+    /// Headings by run id, such as `Run 3 of 20: v0.9.2, balanced, repeat 1`.
     headings: BTreeMap<String, String>,
-    /// Steps that were told, by the job's key.
+    /// Number of steps already printed, by job key.
     told: BTreeMap<String, usize>,
-    /// The run under whose heading notes are written.
+    /// Id of the run whose heading was printed last; notes belong under it.
     last: String,
-    /// Why a job waits, by its key.
+    /// Reason, already printed, why a job waits, by job key.
     waits: BTreeMap<String, String>,
-    /// The last passing line.
+    /// Progress line printed last, so that it is not repeated.
     passed: String,
 }
 
 impl<'a> Telling<'a> {
-    /// Of all jobs of a stage, further attempts included.
+    /// Makes the printer for all jobs of a stage, including later attempts.
     #[must_use]
     pub fn of(world: &'a World, ready: &Ready, stage: Option<Stage>, jobs: &[&Entry]) -> Self {
         let verb = if stage == Some(Stage::Confirm) { "Confirm" } else { "Run" };
+        // Later attempts repeat runs of the first, whose headings are numbered already.
         let first = jobs.iter().filter(|job| job.planned.attempt == 1);
         let slots: Vec<&Slot> = first.flat_map(|job| &job.planned.slots).collect();
         let heading = |(index, slot): (usize, &&Slot)| {
@@ -55,19 +58,22 @@ impl<'a> Telling<'a> {
         }
     }
 
-    /// Passes over what was told before this process was there: all but the run that is under way.
+    /// Skips the steps that were printed before this process started, except for a run that is in
+    /// progress.
     pub fn skip(&mut self, key: &str, steps: &[Step]) {
         let under_way = matches!(steps.last(), Some(Step::RunBegun { .. }));
         self.told.insert(key.to_owned(), steps.len() - usize::from(under_way));
     }
 
-    /// Tells the steps of a job that were not told yet.
+    /// Prints the steps of a job that are not printed yet.
     pub fn follow(&mut self, key: &str, steps: &[Step]) {
         let told = self.told.insert(key.to_owned(), steps.len()).unwrap_or(0);
         for step in steps.iter().skip(told) {
             match step {
                 Step::RunBegun { run } => self.head(run, ""),
                 Step::RunEnded { run, said, .. } => {
+                    // On a cluster, runs of several jobs interleave, so the note needs its heading
+                    // again.
                     if self.last != *run {
                         self.head(run, " (ended)");
                     }
@@ -82,14 +88,14 @@ impl<'a> Telling<'a> {
         }
     }
 
-    /// Tells why a job does not run yet, once for each reason.
+    /// Prints why a job does not run yet, once for each reason.
     pub fn waits(&mut self, key: &str, reason: &str) {
         if self.waits.insert(key.to_owned(), reason.to_owned()).as_deref() != Some(reason) {
             self.world.console.note(&format!("job `{key}` waits: {reason}"));
         }
     }
 
-    /// Shows the last that a node has written, where somebody watches.
+    /// Shows the last line of a node's log as a progress line, if standard error is a terminal.
     pub fn passing(&mut self, places: &JobPlaces) {
         if !self.world.console.is_live() {
             return;
@@ -109,7 +115,7 @@ impl<'a> Telling<'a> {
     }
 }
 
-/// The side's release, and its engine where there are several.
+/// Title of a variant: its release, preceded by the engine if the campaign has several engines.
 fn title(ready: &Ready, side: usize) -> String {
     let sides = &ready.plan.sides;
     match sides.iter().all(|other| other.engine == sides[side].engine) {

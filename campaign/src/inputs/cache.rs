@@ -1,5 +1,5 @@
-//! A folder of verified files by their SHA-256. Several processes may use it at once: a file
-//! appears by a rename, whole and verified, or not at all.
+//! Cache of downloaded inputs, addressed by SHA-256. Several processes may use it at once: a file
+//! appears by a rename, complete and verified, or not at all.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -42,26 +42,27 @@ impl Ends for CacheError {
     }
 }
 
-/// The cache folder.
+/// The cache folder of models, datasets and build results.
 #[derive(Debug, Clone)]
 pub struct Cache {
     dir: PathBuf,
 }
 
 impl Cache {
-    /// The cache in the folder `dir`, which need not be there yet.
+    /// Makes the cache in the folder `dir`, which need not exist yet.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// The folder.
+    /// Path of the cache folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where a file of that hash and name lies or would lie.
+    /// Path of the cached file with this SHA-256 and name, whether or not it exists.
+    /// Folder of a rival engine's cached build with this key, whether or not it exists.
     #[must_use]
     pub fn place(&self, sha256: &str, name: &str) -> PathBuf {
         self.dir.join("sha256").join(sha256).join(name)
@@ -73,26 +74,27 @@ impl Cache {
         self.dir.join("builds").join(engine).join(key)
     }
 
-    /// Where the folder of a model with random weights lies or would lie.
+    /// Folder of a cached model with random weights, whether or not it exists.
     #[must_use]
     pub fn shape(&self, key: &str) -> PathBuf {
         self.dir.join("shapes").join(key)
     }
 
-    /// Where tools of that name and version lie or would lie.
+    /// Folder of cached build tools with this name and version, whether or not it exists.
     #[must_use]
     pub fn tools(&self, name: &str) -> PathBuf {
         self.dir.join("tools").join(name)
     }
 
-    /// The verified file, if it is there. One that is not what its place says, such as a model
-    /// that was cut short, is removed and counts as missing.
+    /// Returns the path of a cached file if its hash is right. A file with another hash, such as a
+    /// truncated model, is removed and counts as missing.
     ///
     /// # Errors
     /// The file cannot be read or removed.
     pub fn look_up(&self, sha256: &str, name: &str) -> Result<Option<PathBuf>, CacheError> {
         let path = self.place(sha256, name);
         let Ok(stamp) = stamp(&path) else { return Ok(None) };
+        // Hashing a model of many gigabytes takes minutes, so unchanged files are trusted.
         if fs::read_to_string(mark_of(&path)).is_ok_and(|mark| mark == stamp) {
             return Ok(Some(path));
         }
@@ -100,15 +102,15 @@ impl Cache {
             fs::remove_file(&path).map_err(FileError::at("remove the damaged file", &path))?;
             return Ok(None);
         }
-        // A cache that is only readable still serves: then the file is hashed every time.
+        // A read-only cache still serves: its files are then hashed every time.
         let _ = fs::write(mark_of(&path), stamp);
         Ok(Some(path))
     }
 
-    /// Takes a finished temporary file in, if it has the hash that it must have.
+    /// Moves a finished temporary file into the cache if it has the expected hash.
     ///
     /// # Errors
-    /// It has another hash, in which case it is gone; or the folder is not writable.
+    /// The file has another hash, and is removed; or the folder is not writable.
     pub fn store(
         &self,
         temp: NamedTempFile,
@@ -128,7 +130,7 @@ impl Cache {
     }
 }
 
-/// Lower-case hex SHA-256 of a file.
+/// SHA-256 of a file, lower-case hex.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -145,7 +147,7 @@ pub fn sha256_file(path: &Path) -> Result<String, FileError> {
     }
 }
 
-/// Size and times of a file: while they stay the same, its verified hash does.
+/// Size and times of a file as text. While they are unchanged, the file need not be hashed again.
 fn stamp(path: &Path) -> std::io::Result<String> {
     let meta = fs::metadata(path)?;
     let (mtime, ctime) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));

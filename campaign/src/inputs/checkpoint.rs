@@ -1,5 +1,5 @@
-//! What a checkpoint's folder says of its model beside the weights. Asks no server, and knows
-//! nothing of files that hold a whole model.
+//! Facts about a checkpoint folder from the files beside its weights: quantization method and chat
+//! template.
 
 use std::fs;
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::path::Path;
 use schema::canonical::sha256_hex;
 use serde_json::Value;
 
-/// What files beside the weights tell; none is what they do not.
+/// Facts from a checkpoint's configuration files; `None` where the files do not state one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Told {
-    /// Scheme of the weights, as `config.json` calls it: `fp8`, `mxfp4`.
+    /// Quantization method in `config.json`, such as `fp8` or `mxfp4`.
     pub quantization: Option<String>,
-    /// Of the text of the chat template.
+    /// SHA-256 of the chat template's text.
     pub chat_template_sha256: Option<String>,
 }
 
-/// Reads the files of the folder `dir`.
+/// Reads the facts from the checkpoint folder `dir`.
 #[must_use]
 pub fn read(dir: &Path) -> Told {
     let json = |name: &str| -> Option<Value> {
@@ -26,7 +26,7 @@ pub fn read(dir: &Path) -> Told {
     let config = json("config.json");
     let method =
         config.as_ref().and_then(|config| config.pointer("/quantization_config/quant_method"));
-    // Newer checkpoints keep the template in a file of its own; where both are, that one counts.
+    // Newer checkpoints keep the chat template in its own file, which takes precedence.
     let template = fs::read_to_string(dir.join("chat_template.jinja")).ok();
     let template = template.or_else(|| text(json("tokenizer_config.json")?.get("chat_template")));
     Told {

@@ -1,4 +1,4 @@
-//! `fetch`: brings models and data sets into the cache.
+//! The command `fetch`: downloads models and datasets into the cache.
 
 use schema::exit::Exit;
 
@@ -12,10 +12,11 @@ use crate::plan::target;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Fetches what is named, or all that the fitting target needs, and prints where it lies.
+/// Downloads the named inputs, or all that the target matching this machine needs, and prints their
+/// paths.
 ///
 /// # Errors
-/// An id is unknown, or an input cannot be had.
+/// An id is unknown, or an input cannot be obtained.
 pub fn run(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
     let inputs = match flags.ids.is_empty() {
         true => of_target(world)?,
@@ -33,13 +34,14 @@ fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
     let (_, target) = target::choose(&targets, None, &machine.gpus)?;
+    // Includes the concurrency sweep, so that a later comparison needs no download.
     let cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
     let scenario = |cell: &plan::Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     inputs_of(world, &cells, &scenarios)
 }
 
-/// A model, else a data set, of that id.
+/// Returns the model named `id`, else the dataset.
 fn named(world: &World, id: &str) -> Result<Input, Stop> {
     match world.catalog.model(id) {
         Ok(file) => return Ok(Input::model(id, &file)),

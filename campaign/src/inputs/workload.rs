@@ -1,5 +1,5 @@
-//! The requests of a scenario, which the load generator draws once and saves, so that every run sends
-//! the same ones.
+//! Workload manifest of a scenario: the load generator draws the requests once and saves them, so
+//! that every run of a lab sends the same ones.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,11 +11,12 @@ use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError};
 use crate::world::World;
 
-/// Has the load generator save a plan; models that share a tokenizer share it.
+/// Has the load generator draw and save the workload manifest of a cell, unless the file exists.
 ///
 /// # Errors
-/// It cannot draw the requests.
+/// The load generator cannot draw the requests.
 pub fn draw(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), Stop> {
+    // Models with the same tokenizer share the file, and a resumed campaign has it already.
     if to.exists() {
         return Ok(());
     }

@@ -1,5 +1,6 @@
-//! The one place that knows the files of criterion 0.8: `<home>/**/new/benchmark.json`,
-//! `estimates.json` and `sample.json`. Their form is not documented and may change with criterion.
+//! Reader of the result files of criterion 0.8: `<home>/**/new/benchmark.json`, `estimates.json`
+//! and `sample.json`. Their form is undocumented and may change with criterion; no other module
+//! knows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ struct Benchmark {
     throughput: Option<Throughput>,
 }
 
-/// What one call moves or computes, if the bench states it.
+/// Work of one call, if the benchmark states it.
 #[derive(Deserialize)]
 enum Throughput {
     Bits(u64),
@@ -57,7 +58,8 @@ impl Throughput {
         }
     }
 
-    /// Redline's benches state floating-point operations as criterion's elements.
+    /// Floating-point operations of one call; Redline's benchmarks state them as criterion's
+    /// "elements".
     fn flops(&self) -> Option<u64> {
         match self {
             Self::Elements(elements) | Self::ElementsAndBytes { elements, .. } => Some(*elements),
@@ -74,7 +76,7 @@ struct Estimates {
 
 #[derive(Deserialize)]
 struct Estimate {
-    /// Nanoseconds.
+    /// Time of one call in nanoseconds.
     point_estimate: f64,
 }
 
@@ -83,10 +85,10 @@ struct Sample {
     iters: Vec<f64>,
 }
 
-/// Reads every bench below `home`, sorted by its name.
+/// Reads every benchmark below `home`, sorted by name.
 ///
 /// # Errors
-/// A file is missing, or not of the form that is known here.
+/// A file is missing, or has another form.
 pub fn read(home: &Path) -> Result<Vec<KernelBench>, CriterionError> {
     let folders = new_folders(home);
     let mut benches =
@@ -103,6 +105,7 @@ fn read_one(dir: &Path) -> Result<KernelBench, CriterionError> {
     let Name { op, shape, dtype, isa } =
         name(&benchmark.full_id).ok_or(CriterionError::Name(benchmark.full_id))?;
     let throughput = benchmark.throughput.as_ref();
+    // Kernels of a GPU name its architecture, such as `sm_90a`, in place of an instruction set.
     let device = if isa.starts_with("sm_") { "cuda" } else { "cpu" };
     Ok(KernelBench {
         op,
@@ -127,8 +130,8 @@ struct Name {
     isa: String,
 }
 
-/// Splits `matmul/T512_K576_N1536_q4_1/avx512`. The shape is the run of letter-and-number parts in
-/// front, the type is the rest.
+/// Splits a benchmark's name such as `matmul/T512_K576_N1536_q4_1/avx512`. The shape is the leading
+/// parts that are a letter and a number; the rest is the data type.
 fn name(full_id: &str) -> Option<Name> {
     let [op, middle, isa] = full_id.split('/').collect::<Vec<_>>().try_into().ok()?;
     let parts: Vec<&str> = middle.split('_').collect();
@@ -140,7 +143,7 @@ fn name(full_id: &str) -> Option<Name> {
     Some(Name { op: op.to_owned(), shape, dtype, isa: isa.to_owned() })
 }
 
-/// An upper-case letter and a number, such as `T512`.
+/// True for an upper-case letter followed by a number, such as `T512`.
 fn is_size(part: &str) -> bool {
     let mut bytes = part.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_uppercase())
@@ -154,7 +157,7 @@ fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, CriterionError> {
         .map_err(|error| CriterionError::Form { path: path.to_owned(), detail: error.to_string() })
 }
 
-/// Every folder `new` that holds a finished bench.
+/// Finds every folder `new` that contains a finished benchmark.
 fn new_folders(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! `kernels`: runs the engine's criterion benches, and its bench of a model beside the machine's
-//! limits, and turns what they left into one record.
+//! The command `kernels`: runs the engine's criterion kernel benchmarks, and its benchmark of a
+//! model against the machine's limits, and makes one record of both.
 
 mod criterion;
 mod model_bench;
@@ -29,15 +29,15 @@ use crate::world::{Ids, World};
 
 const ENGINE: &str = "redline";
 
-/// Seconds to warm up and to measure, and samples, for each of about a thousand benches: with
-/// criterion's own eight seconds they would take hours.
+/// Criterion's times in seconds and number of samples for each of about a thousand benchmarks; with
+/// criterion's default of eight seconds each they would take hours.
 const CRITERION: [&str; 6] =
     ["--warm-up-time", "0.1", "--measurement-time", "0.3", "--sample-size", "20"];
 
-/// Runs the benches of a release, or of the working tree.
+/// Runs the benchmarks of a release, or of the working tree.
 ///
 /// # Errors
-/// The benches fail, or the record is refused.
+/// The benchmarks fail, or the record is refused.
 pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -64,6 +64,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let started_at = world.clock.rfc3339();
     let started = world.clock.elapsed();
     let home = places.criterion();
+    // First, so that a failure is known before the kernel benchmarks, which take minutes.
     let model_bench = model_bench(world, &wanted, flags)?;
     bench(world, &git, &wanted, &home)?;
     let wall = world.clock.elapsed().saturating_sub(started);
@@ -106,8 +107,8 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     Ok(Exit::Well)
 }
 
-/// What the release measures of a model. One that cannot is no reason to go without its op benches:
-/// that is noted, unless the model was asked for by name.
+/// Runs the release's model benchmark. If it fails, the kernel benchmarks are still recorded and
+/// the failure is only noted, unless the model was named with `--model`.
 fn model_bench(
     world: &World,
     wanted: &Wanted,
@@ -118,14 +119,14 @@ fn model_bench(
         Err(stop) if flags.model.is_some() => Err(stop),
         Err(stop) => {
             world.interrupt.check()?;
-            world.console.note(&format!("no model beside the machine's limits: {stop}"));
+            world.console.note(&format!("no model benchmark: {stop}"));
             Ok(None)
         }
     }
 }
 
-/// Runs `cargo bench` with criterion's files in a folder of this run alone, so that no earlier
-/// figure is taken for a new one.
+/// Runs `cargo bench` with criterion's files in a new folder, so that no earlier figure is mistaken
+/// for a new one.
 fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
     let tree = match &wanted.origin {
         Origin::Release(found) => {
@@ -135,7 +136,10 @@ fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), S
         }
         _ => world.places.root().to_owned(),
     };
-    world.console.step(world.clock.elapsed(), &format!("Bench the ops of {}", wanted.side.release));
+    world.console.step(
+        world.clock.elapsed(),
+        &format!("Run the kernel benchmarks of {}", wanted.side.release),
+    );
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
         .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])
@@ -168,10 +172,10 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
     }
 }
 
-/// Puts the benches in, gives every null a reason, and signs the record.
+/// Adds the benchmarks to the record, gives every null a reason, and adds the hash.
 ///
 /// # Errors
-/// There are no benches, or the record has no canonical form.
+/// There are no benchmarks, or the record has no canonical form.
 pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), Stop> {
     if benches.is_empty() {
         return Err(Stop::environment("the benches left no figures")
@@ -192,8 +196,8 @@ pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), 
     Ok(())
 }
 
-/// Share of the arithmetic limit of an op that mostly multiplies; none of others, which only move
-/// what may lie in caches.
+/// Share of the machine's arithmetic limit that a matrix multiplication or attention reaches;
+/// `None` for other kernels, which mostly move data that may lie in caches.
 #[expect(clippy::cast_precision_loss, reason = "operations of one call are far below 2^53")]
 fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     let per_s = match bench.op.as_str() {
@@ -221,7 +225,7 @@ fn reason(path: &str, record: &KernelRecord) -> String {
     reason.to_owned()
 }
 
-/// A line for each bench, for a person.
+/// Renders a line for each benchmark.
 fn table(record: &KernelRecord) -> String {
     let line = |bench: &KernelBench| {
         let name = format!("{}/{}_{}/{}", bench.op, bench.shape, bench.dtype, bench.isa);

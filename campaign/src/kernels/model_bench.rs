@@ -1,5 +1,5 @@
-//! A release's own `redline bench` of a model: the part of a kernels record that stands beside limits
-//! of the machine. It knows no criterion.
+//! Model benchmark of a kernels record: runs a release's own `redline bench`, which compares a
+//! model's speed with the machine's limits.
 
 use std::process::Command;
 
@@ -12,21 +12,23 @@ use crate::process::{capture, describe};
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Prompts and batches that are measured: those of a short prompt and of a long one, of one user and
-/// of many.
+/// Prompt lengths, batch sizes and context that are measured: a short and a long prompt, one user
+/// and many.
 const ASKED: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--context", "128"];
 
-/// Builds the release and has it measure `model`, else the first model of the target `cpu`.
+/// Builds the release and has it benchmark `model`, by default the first model of the target `cpu`.
 ///
 /// # Errors
-/// There is no such model, it cannot be had, or the release does not measure it.
+/// The model does not exist or cannot be obtained, or the release cannot benchmark it.
 pub fn measure(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<ModelBench, Stop> {
     let id = default_cell(world, model)?.model;
     let file = world.catalog.model(&id)?;
     let built = sides::build_one(world, wanted)?;
     let binary = built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;
     let weights = world.fetcher().obtain(&Input::model(&id, &file))?;
-    world.console.step(world.clock.elapsed(), &format!("Bench {id} beside the machine's limits"));
+    world
+        .console
+        .step(world.clock.elapsed(), &format!("Benchmark {id} against the machine's limits"));
     let mut bench = Command::new(binary);
     bench.arg("bench").arg(weights.served()).args(ASKED).arg("--json");
     let written = capture(&mut bench, &world.interrupt)?;
@@ -37,6 +39,6 @@ pub fn measure(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<Mo
     let printed: ModelBench = serde_json::from_str(&written.stdout).map_err(|error| {
         Stop::environment(format!("`redline bench` printed no bench of a model: {error}"))
     })?;
-    // It names the file that it was given; records name the model.
+    // `redline bench` prints the path of the file; the record names the model.
     Ok(ModelBench { model: id, ..printed })
 }

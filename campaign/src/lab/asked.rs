@@ -1,4 +1,5 @@
-//! What a lab asks: its file, and what of it a campaign keeps from its plan to its end.
+//! The lab's file, and the part of it that a campaign keeps: budget, engines, and the variants that
+//! its candidates become.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use crate::plan::decide::Decided;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// A lab's file as it was read.
+/// A lab's file with its id, path and SHA-256.
 #[derive(Debug)]
 pub struct AskedLab {
     pub id: String,
@@ -25,26 +26,27 @@ pub struct AskedLab {
     pub lab: LabFile,
 }
 
-/// What a campaign knows of its lab.
+/// Facts about a lab that its campaign keeps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReadyLab {
-    /// As its record will have it; the launches that it is allowed may yet become fewer.
+    /// The lab as the campaign's record will state it; its number of runs may be reduced during the
+    /// campaign.
     pub asked: CampaignLab,
     pub outline: LabOutline,
-    /// Hours of launches that it may take.
+    /// Largest total time of the runs, in hours; `None` without a time budget.
     pub hours_max: Option<f64>,
-    /// Expected time of a launch.
+    /// Expected time of a run in microseconds.
     pub each_us: u64,
-    /// The file as it was when the lab began.
+    /// Copy of the lab's file as it was when the campaign began.
     pub path: PathBuf,
-    /// Flags that an engine's own file gives to each of its launches, engine by engine.
+    /// Server flags that each engine's own file adds for a loaded server, by engine.
     pub loaded: Vec<Vec<String>>,
 }
 
-/// Reads a file of `suite/labs/`, or the one at a path.
+/// Reads a lab's file: one of `suite/labs/` by its id, or any file by its path.
 ///
 /// # Errors
-/// There is none, or it is not sound.
+/// The file does not exist or is invalid.
 pub fn read(world: &World, name: &str) -> Result<AskedLab, Stop> {
     let path = match is_path(name) {
         true => PathBuf::from(name),
@@ -56,7 +58,8 @@ pub fn read(world: &World, name: &str) -> Result<AskedLab, Stop> {
     Ok(AskedLab { id: id(name), sha256: sha256_hex(text.as_bytes()), path, lab })
 }
 
-/// The id of a lab that is named, or whose path is.
+/// Returns the id of a lab that is given by id or by path: for a path, the file name without its
+/// extension.
 #[must_use]
 pub fn id(name: &str) -> String {
     let stem = Path::new(name).file_stem().filter(|_| is_path(name));
@@ -68,8 +71,8 @@ fn is_path(name: &str) -> bool {
 }
 
 impl AskedLab {
-    /// The campaign that a lab is, but that its launches are not known yet: its engines beside each
-    /// other.
+    /// Converts the lab to the flags of a `release-bench` that measures its engines side by side;
+    /// the runs themselves are planned round by round.
     #[must_use]
     pub fn campaign(&self, flags: &Lab) -> ReleaseBench {
         let lab = &self.lab;
@@ -88,18 +91,18 @@ impl AskedLab {
         }
     }
 
-    /// The file's budget, or what the command line says in place of it.
+    /// Budget of the lab: the file's, overridden by the command line.
     #[must_use]
     pub fn budget(&self, flags: &Lab) -> LabBudget {
         let LabBudget { runs, hours } = self.lab.budget;
         LabBudget { runs: flags.max_runs.or(runs), hours: flags.max_hours.or(hours) }
     }
 
-    /// The lab as its campaign keeps it. The engines by their own flags become the campaign's sides;
-    /// none is launched before a round asks for it.
+    /// Makes the lab's part of the campaign. The lab's engines with their own flags become the
+    /// first variants; none runs before a round requests it.
     ///
     /// # Errors
-    /// The budget is too small to conclude anything.
+    /// The budget is too small for a conclusion.
     pub fn ready(
         &self,
         flags: &Lab,
@@ -128,19 +131,20 @@ impl AskedLab {
             wanted.side = lab.side(&LabFile::plain(index), &wanted.side);
         }
         decided.plan.sides = decided.wanted.iter().map(|wanted| wanted.side.clone()).collect();
+        // The runs of a lab are planned round by round, from the registry's answers.
         decided.plan.slots.clear();
         Ok(lab)
     }
 }
 
 impl ReadyLab {
-    /// The most launches that are made.
+    /// Largest number of runs of the lab.
     #[must_use]
     pub fn runs_most(&self) -> u32 {
         self.asked.runs_max.min(self.outline.runs_most)
     }
 
-    /// A candidate as a side of the campaign, of the release of `engine`'s.
+    /// Converts a candidate to a variant of `engine`'s release.
     #[must_use]
     pub fn side(&self, candidate: &Candidate, engine: &Side) -> Side {
         let loaded = self.loaded.get(candidate.engine).map_or(&[][..], Vec::as_slice);
@@ -149,8 +153,8 @@ impl ReadyLab {
     }
 }
 
-/// A lab's flags behind those of an engine's file, of which they take the place where they say the
-/// same or the opposite.
+/// Appends a lab's flags to those of an engine's file, and removes from the latter each flag that
+/// the lab repeats or negates.
 fn joined(loaded: &[String], own: Vec<String>) -> Vec<String> {
     let said: Vec<&str> = own.iter().filter_map(|word| flag_name(word)).collect();
     let denied: Vec<String> = said.iter().map(|name| opposite(name)).collect();

@@ -1,4 +1,5 @@
-//! The plan of a lab as it is printed before anything is built or fetched.
+//! The plan of a lab as printed text: engines, profiles, axes, budget. It is printed before
+//! anything is built or downloaded.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::plan::brief::basis;
 use crate::plan::decide::Decided;
 use crate::plan::estimate::{Estimate, tokens_per_s_assumed};
 
-/// The plan as text.
+/// Renders the plan as text for the terminal.
 #[must_use]
 pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
     let (file, brief) = (&lab.asked.file, &decided.brief);
@@ -40,7 +41,7 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
             known => basis(known),
         };
         let (scenario, engine) = (&cell.scenario, &cell.engine);
-        line(key, &format!("{scenario:<28} {engine}: {each} a launch ({basis})"));
+        line(key, &format!("{scenario:<28} {engine}: {each} per run ({basis})"));
     }
     line("objective", &objective(lab));
     for (index, axis) in file.axes.iter().enumerate() {
@@ -51,7 +52,7 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
     }
     line("combined", combined(file.combine));
     for (index, (id, had)) in brief.inputs.iter().enumerate() {
-        let state = if *had { "at hand" } else { "to be fetched" };
+        let state = if *had { "available" } else { "to be downloaded" };
         line(if index == 0 { "inputs" } else { "" }, &format!("{id}, {state}"));
     }
     for (index, quirk) in brief.quirks.iter().enumerate() {
@@ -62,7 +63,7 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
     text
 }
 
-/// Rounds, launches and time.
+/// Adds the lines about rounds, runs and time.
 fn spending(lab: &ReadyLab, budget: LabBudget, mut line: impl FnMut(&str, &str)) {
     let outline = &lab.outline;
     let (least, most) = (outline.rounds_least, outline.rounds_most);
@@ -74,16 +75,16 @@ fn spending(lab: &ReadyLab, budget: LabBudget, mut line: impl FnMut(&str, &str))
         time(runs_least),
         time(runs_most)
     );
-    line("launches", &format!("{launches}, beside builds and downloads"));
-    let hours = budget.hours.map(|hours| format!("{hours} h of launches"));
-    let runs = budget.runs.map(|runs| format!("{runs} launches"));
+    line("runs", &format!("{launches}, beside builds and downloads"));
+    let hours = budget.hours.map(|hours| format!("{hours} h of runs"));
+    let runs = budget.runs.map(|runs| format!("{runs} runs"));
     let limits: Vec<String> = hours.into_iter().chain(runs).collect();
     let each = Duration::from_micros(lab.each_us).as_secs_f64();
     let of = match runs_most < outline.runs_most {
         true => format!("of {} that it might want, at {each:.0} s", outline.runs_most),
         false => format!("more than it can want, at {each:.0} s"),
     };
-    line("budget", &format!("{}: {} launches, {of}", limits.join(", "), lab.asked.runs_max));
+    line("budget", &format!("{}: {} runs, {of}", limits.join(", "), lab.asked.runs_max));
 }
 
 fn objective(lab: &ReadyLab) -> String {

@@ -1,5 +1,5 @@
-//! What a lab may spend, in launches: its hours by how long a launch is expected to take, and again
-//! by how long they took.
+//! Budget of a lab in runs. Hours are converted to runs by the expected duration of a run, and
+//! again during the lab by the measured one.
 
 use schema::lab::{LabBudget, LabOutline, Round};
 
@@ -10,10 +10,10 @@ use crate::plan::decide::Decided;
 use crate::plan::estimate::assumed_us;
 use crate::stop::Stop;
 
-/// Microseconds of an hour.
+/// Microseconds per hour.
 const HOUR_US: f64 = 3.6e9;
 
-/// Expected time of a launch, over all engines and profiles alike.
+/// Expected time of a run in microseconds: the mean over all engines and profiles.
 #[must_use]
 pub fn each_us(decided: &Decided) -> u64 {
     let cells = &decided.brief.cells;
@@ -21,7 +21,8 @@ pub fn each_us(decided: &Decided) -> u64 {
     all / (cells.len() as u64).max(1)
 }
 
-/// Of one engine under one profile: as earlier runs took, else what its scenario lets assume.
+/// Expected time of a run of one engine under one profile, in microseconds: from earlier runs, else
+/// assumed from the scenario.
 #[must_use]
 pub fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     cell.each.us_when_drawn().unwrap_or_else(|| {
@@ -31,7 +32,7 @@ pub fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     })
 }
 
-/// Launches that a budget allows.
+/// Number of runs that a budget allows.
 #[must_use]
 pub fn runs_max(limits: LabBudget, each_us: u64) -> u32 {
     let of_hours = limits.hours.map_or(u32::MAX, |hours| launches_in(hours * HOUR_US, each_us));
@@ -48,10 +49,11 @@ fn launches_in(us: f64, each_us: u64) -> u32 {
     (us / each_us.max(1) as f64) as u32
 }
 
-/// Says before the first launch that a budget concludes nothing, and which would.
+/// Refuses a budget that is too small for a conclusion, before the first run; the hint names one
+/// that suffices.
 ///
 /// # Errors
-/// It is that small.
+/// The budget is too small.
 pub fn refuse_small(
     limits: LabBudget,
     runs_max: u32,
@@ -64,9 +66,9 @@ pub fn refuse_small(
     let each = std::time::Duration::from_micros(each_us).as_secs_f64();
     let given = match limits.hours {
         Some(hours) if limits.runs.is_none_or(|runs| runs > runs_max) => {
-            format!("{hours} hours are {runs_max} launches of {each:.0} s, which conclude nothing")
+            format!("{hours} hours are {runs_max} runs of {each:.0} s, too few for a conclusion")
         }
-        _ => format!("a budget of {runs_max} launches concludes nothing"),
+        _ => format!("a budget of {runs_max} runs is too small for a conclusion"),
     };
     let hours = f64::from(enough) * each / 3600.0;
     let hint = format!(
@@ -77,10 +79,10 @@ pub fn refuse_small(
     Err(Stop::wrong_use(why).with_hint(hint))
 }
 
-/// Launches that a lab may make in all, where those so far took longer than was expected: what its
-/// hours leave, and in any case the last round and what it takes to conclude something, since what
-/// was spent so far would be lost. None where it may make as many as before. Never more than before:
-/// a round that was left out for lack of launches would be wanted again.
+/// Returns a reduced limit on the lab's runs if runs take longer than expected; `None` if the limit
+/// stays. The limit always allows the last round and as many runs as a conclusion needs, since
+/// otherwise everything measured so far would be wasted. It never rises again: a round skipped for
+/// lack of runs would be requested again.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a lab are far below 2^53")]
 pub fn lowered(lab: &ReadyLab, state: &State, round: &Round) -> Option<u32> {
@@ -90,17 +92,17 @@ pub fn lowered(lab: &ReadyLab, state: &State, round: &Round) -> Option<u32> {
     (allowed < lab.asked.runs_max).then_some(allowed)
 }
 
-/// Launches in all, where so many were made and so many more can be afforded.
+/// Limit on all runs if `made` were made and the budget allows `affordable` more.
 fn still_allowed(outline: &LabOutline, made: u32, affordable: u32) -> u32 {
     made.saturating_add(affordable.max(outline.runs_last)).max(outline.runs_enough)
 }
 
-/// Time of all launches so far.
+/// Total time of all runs so far, in microseconds.
 fn spent_us(state: &State) -> u64 {
     state.jobs.iter().map(|job| job.wall_us).sum()
 }
 
-/// Mean time of a launch so far; none before there is any.
+/// Mean time of a run so far in microseconds; `None` before the first.
 #[must_use]
 pub fn measured_us(state: &State) -> Option<u64> {
     let over = state.jobs.iter().filter(|job| job.reached >= Reached::Collected);
@@ -149,10 +151,13 @@ mod tests {
             refused.map_err(|stop| stop.to_string()).err().unwrap_or_default()
         };
         let hours = refused(None, Some(0.5));
-        assert!(hours.contains("0.5 hours are 90 launches of 20 s, which conclude nothing: 100"));
+        assert!(hours.contains("0.5 hours are 90 runs of 20 s, too few for a conclusion: 100"));
         assert!(hours.contains("hint: allow `--max-runs 100` and `--max-hours 0.6`"), "{hours}");
         let runs = refused(Some(99), Some(4.0));
-        assert!(runs.contains("a budget of 99 launches concludes nothing: 100 judge"), "{runs}");
+        assert!(
+            runs.contains("a budget of 99 runs is too small for a conclusion: 100 judge"),
+            "{runs}"
+        );
         assert_eq!(refused(Some(100), Some(0.6)), "");
     }
 }

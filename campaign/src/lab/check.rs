@@ -1,5 +1,5 @@
-//! What no lab could be launched with, said before anything is built: flags that an engine's launch
-//! would not take, and profiles that are longer than the model.
+//! Checks of a lab before anything is built: refuses flags that the engine's own command line sets
+//! already or that contradict each other, and profiles longer than the model's context.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::plan::launch::Asked;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Refuses a lab that cannot be launched as it is.
+/// Refuses a lab whose servers cannot be started.
 ///
 /// # Errors
-/// Which flag or profile, and why.
+/// A flag or a profile is refused; the message says which and why.
 pub fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
     for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
         let asked = decided.plan.cells.first().map(|cell| &cell.asked);
@@ -36,7 +36,7 @@ pub fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Sto
     Ok(())
 }
 
-/// Who says some flags, and which.
+/// A set of flags, and who states them, for messages.
 type Said<'a> = (String, &'a [String]);
 
 fn check_flags(
@@ -50,7 +50,7 @@ fn check_flags(
         .filter(|engine| !engine.flags.is_empty())
         .map(|engine| vec![(format!("engine `{}`", engine.id), engine.flags.as_slice())])
         .collect();
-    // An option takes the place of an engine's flag of the same name, and not of its opposite.
+    // An option replaces an engine flag of the same name, but does not remove its opposite.
     for axis in lab.axes.iter().filter(|axis| axis.engine == engine) {
         let said = axis.options.iter().map(|option| {
             let who = format!("option `{}` of axis `{}`", option.name, axis.name);
@@ -62,7 +62,8 @@ fn check_flags(
         check_words(who, flags)?;
         let mut names = flags.iter().filter_map(|word| flag_name(word));
         if let Some(name) = names.find(|name| own.contains(name)) {
-            let message = format!("{who} says `{name}`, which each launch of `{engine}` says");
+            let message =
+                format!("{who} sets `{name}`, which the command line of `{engine}` sets already");
             return Err(Stop::wrong_use(message).with_hint("leave it out"));
         }
     }
@@ -82,24 +83,25 @@ fn check_flags(
     Ok(())
 }
 
-/// Flags alone: they begin with one, say none twice, and none beside its opposite.
+/// Checks a list of flags: it begins with a flag, repeats none, and contains none beside its
+/// opposite.
 fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
     if let Some(word) = flags.first().filter(|word| flag_name(word).is_none()) {
         return Err(Stop::wrong_use(format!("{who} begins with `{word}`, which is no flag")));
     }
     let mut seen = BTreeSet::new();
     if let Some(name) = flags.iter().filter_map(|word| flag_name(word)).find(|n| !seen.insert(*n)) {
-        return Err(Stop::wrong_use(format!("{who} says `{name}` twice")));
+        return Err(Stop::wrong_use(format!("{who} sets `{name}` twice")));
     }
     match contradiction(flags, flags) {
         Some((name, denied)) => {
-            Err(Stop::wrong_use(format!("{who} says both `{name}` and `{denied}`")))
+            Err(Stop::wrong_use(format!("{who} sets both `{name}` and `{denied}`")))
         }
         None => Ok(()),
     }
 }
 
-/// A flag of the one whose opposite the other says.
+/// Finds a flag of `first` whose opposite `second` contains.
 fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str, String)> {
     let said: BTreeSet<&str> = second.iter().filter_map(|word| flag_name(word)).collect();
     let mut names = first.iter().filter_map(|word| flag_name(word));
@@ -109,7 +111,7 @@ fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str,
     })
 }
 
-/// `--no-x` of `--x`, and the other way round.
+/// Returns the opposite of a flag: `--no-x` for `--x`, and vice versa.
 #[must_use]
 pub fn opposite(name: &str) -> String {
     match name.strip_prefix("--no-") {
@@ -118,7 +120,7 @@ pub fn opposite(name: &str) -> String {
     }
 }
 
-/// Names of the flags that a launch says whatever its lab does.
+/// Names of the flags that the engine's own command line sets in every run, so that a lab may not.
 fn set_by_launch<'a>(file: &'a EngineFile, asked: Option<&Asked>) -> BTreeSet<&'a str> {
     let launch = &file.launch;
     let settings = &launch.settings;
@@ -133,6 +135,7 @@ fn set_by_launch<'a>(file: &'a EngineFile, asked: Option<&Asked>) -> BTreeSet<&'
     ];
     let said =
         said.into_iter().filter(|(_, said)| *said).filter_map(|(setting, _)| setting.as_ref());
+    // A lab that set one of these would change how runs are started or measured.
     let words = launch.argv.iter().chain(&launch.observe).chain(&launch.random_weights);
     let words = words.chain(said.flat_map(|setting| &setting.flags));
     words.filter_map(|word| flag_name(word)).collect()
@@ -172,13 +175,13 @@ mod tests {
     #[test]
     fn flags_that_a_launch_would_not_take_are_refused() {
         for (axes, said) in [
-            (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` says `--port`, which each"),
-            (axis("a", "\"-m=x\""), "says `-m`, which each launch of `e` says"),
-            (axis("a", "\"--metrics\""), "says `--metrics`, which each"),
-            (axis("a", "\"--ctx\", \"9\""), "says `--ctx`, which each"),
+            (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` sets `--port`, which the"),
+            (axis("a", "\"-m=x\""), "sets `-m`, which the command line of `e` sets already"),
+            (axis("a", "\"--metrics\""), "sets `--metrics`, which the"),
+            (axis("a", "\"--ctx\", \"9\""), "sets `--ctx`, which the"),
             (axis("a", "\"x\", \"--y\""), "begins with `x`, which is no flag"),
-            (axis("a", "\"--x=1\", \"--x=2\""), "says `--x` twice"),
-            (axis("a", "\"--x\", \"--no-x\""), "says both `--x` and `--no-x`"),
+            (axis("a", "\"--x=1\", \"--x=2\""), "sets `--x` twice"),
+            (axis("a", "\"--x\", \"--no-x\""), "sets both `--x` and `--no-x`"),
             (
                 axis("a", "\"--x\"") + &axis("b", "\"--no-x\""),
                 "option `o` of axis `a` and option `o` of axis `b` contradict each other: `--x`",

@@ -1,5 +1,4 @@
-//! The end of a lab for whoever waits for it: what was found, and how the recommended server is
-//! started.
+//! Conclusion of a lab: prints what was found, and the command that starts the recommended server.
 
 use std::path::PathBuf;
 
@@ -19,11 +18,11 @@ use crate::publish::Registry;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Name of the file of recommended flags, in the folder of the campaign.
+/// File name of the recommended flags, in the campaign's folder.
 const PROFILE: &str = "recommended.toml";
 
-/// Tells a lab's conclusion and the command that it recommends. The exit code is the answer: something
-/// can be recommended, or nothing runs within the bounds.
+/// Prints the lab's conclusion and the recommended command. The exit code tells if a configuration
+/// is recommended or none meets the limits.
 ///
 /// # Errors
 /// The registry's tool fails, or the campaign's folder is not writable.
@@ -42,10 +41,11 @@ pub fn tell(
     let recommended = match answer.next {
         Next::Conclusion(found) => found.recommended,
         Next::Round(_) => {
-            world.console.note("the lab did not come to its end: nothing is recommended yet");
+            world.console.note("the lab is not finished: nothing is recommended yet");
             return Ok(Exit::Inconclusive);
         }
     };
+    // No configuration runs within the limits: a result, reported by exit code 1.
     let Some(candidate) = recommended else { return Ok(Exit::Worse) };
     let side = lab.side(&candidate, &ready.plan.sides[candidate.engine]);
     world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &side)?));
@@ -58,7 +58,7 @@ pub fn tell(
     Ok(Exit::Well)
 }
 
-/// The command that starts the recommended server.
+/// Returns the command that starts the recommended server.
 fn serve(
     ready: &Ready,
     lab: &ReadyLab,
@@ -84,7 +84,7 @@ fn serve(
     Ok(quoted(&command_line(file, filling)?.recorded))
 }
 
-/// Words as a shell takes them.
+/// Joins words into a command line for the shell, quoted where needed.
 fn quoted(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+{}".contains(c);
     let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
@@ -94,7 +94,7 @@ fn quoted(words: &[String]) -> String {
     words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// Flags as a file that `redline serve --profile` reads; none where there are no flags.
+/// Returns the flags as the text of a file for `redline serve --profile`; `None` without flags.
 fn profile(flags: &[String]) -> Option<String> {
     let mut table = Table::new();
     let mut name = None;
@@ -115,7 +115,7 @@ fn profile(flags: &[String]) -> Option<String> {
     (!table.is_empty()).then(|| table.to_string())
 }
 
-/// A number where it is one.
+/// Converts a flag's value to a TOML number if it is one, else to a string.
 fn typed(value: &str) -> Value {
     let whole = value.parse().map(Value::Integer);
     let real = value.parse().map(Value::Float);

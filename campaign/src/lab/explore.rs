@@ -1,5 +1,6 @@
-//! The rounds of a lab, one after the other, until the registry asks for none: blocks are launched
-//! in turns, and a candidate whose server fails is not launched again in its round.
+//! Rounds of a lab: runs one round after the other until the registry requests none. The order of
+//! candidates rotates from block to block, and a candidate whose server fails is not started again
+//! in that round.
 
 use std::collections::BTreeSet;
 
@@ -21,19 +22,19 @@ use crate::release_bench::registry;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// A lab that is carried out.
+/// A lab in progress.
 pub struct Explore<'a> {
     world: &'a World,
     executor: &'a dyn Executor,
     journal: &'a mut Journal,
-    /// For runs that are yet to be planned.
+    /// Generator of ids for runs that are yet to be planned.
     ids: Ids,
 }
 
-/// What the journal of a campaign begins with.
+/// Returns the campaign from the first line of its journal.
 ///
 /// # Panics
-/// Nothing of the campaign was written down yet.
+/// The campaign is not in the journal yet.
 #[must_use]
 pub fn ready(journal: &Journal) -> &Ready {
     journal.state.ready.as_ref().expect("a campaign is written down before it is carried out")
@@ -54,16 +55,16 @@ impl<'a> Explore<'a> {
         Self { world, executor, journal, ids }
     }
 
-    /// Launches round after round until something can be concluded.
+    /// Runs round after round until the registry can conclude.
     ///
     /// # Errors
-    /// Interrupted, or a job cannot be carried out, or the registry's tool fails.
+    /// Interrupted, a job cannot be carried out, or the registry's tool fails.
     pub fn carry_out(&mut self) -> Result<(), Stop> {
-        // What a process before this one has planned.
+        // First the jobs that an earlier process has planned, after a resume.
         self.drive()?;
         while let Some(round) = self.next()? {
             if let Some(runs_max) = lowered(lab(ready(self.journal)), &self.journal.state, &round) {
-                let note = format!("launches take longer than expected: {runs_max} may be made");
+                let note = format!("runs take longer than expected: at most {runs_max} are made");
                 self.world.console.note(&note);
                 self.journal.note(Line::Allowed { runs_max })?;
                 continue;
@@ -73,12 +74,12 @@ impl<'a> Explore<'a> {
             while self.plan(&round)? {
                 self.drive()?;
             }
+            // Without this check, a round that plans no job would be requested for ever.
             if self.journal.state.jobs.len() == before {
                 let block = round.block;
-                let message =
-                    format!("the registry asks again for the launches from block {block}");
+                let message = format!("the registry requests the runs from block {block} again");
                 return Err(Stop::wrong_use(message)
-                    .with_hint("were records of this lab retracted? begin it anew"));
+                    .with_hint("if records of this lab were retracted, start it again"));
             }
         }
         Ok(())
@@ -89,7 +90,7 @@ impl<'a> Explore<'a> {
         Drive::new(self.world, self.executor, &ready, self.journal).carry_out(None)
     }
 
-    /// The round that is launched next; none where something can be concluded.
+    /// Asks the registry for the next round; `None` when it can conclude.
     fn next(&self) -> Result<Option<Round>, Stop> {
         let ready = ready(self.journal);
         let registry = registry(self.world, &ready.registry);
@@ -109,10 +110,10 @@ impl<'a> Explore<'a> {
             LabStage::Engines => "Which engine",
             LabStage::Options => "Which options",
             LabStage::Combinations => "Which combinations",
-            LabStage::Confirm => "Confirm on fresh launches",
+            LabStage::Confirm => "Confirm on fresh servers",
         };
         let heading = format!(
-            "{title}: {} candidates, {launches} launches, {}; {} of at most {} are done",
+            "{title}: {} candidates, {launches} runs, {}; {} of at most {} are done",
             round.candidates.len(),
             about(each.saturating_mul(launches as u64)),
             round.runs,
@@ -121,8 +122,8 @@ impl<'a> Explore<'a> {
         self.world.console.step(self.world.clock.elapsed(), &heading);
     }
 
-    /// Plans the next block of a round, or all of them where blocks need not wait for each other.
-    /// False where none is left.
+    /// Plans the next block of a round, or all of them on an executor that runs jobs in parallel.
+    /// Returns false if no block is left.
     fn plan(&mut self, round: &Round) -> Result<bool, Stop> {
         let profiles = self.profiles();
         let planned: BTreeSet<u32> = self.slots_planned().map(|slot| slot.block).collect();
@@ -133,6 +134,8 @@ impl<'a> Explore<'a> {
                 continue;
             }
             slots.extend(self.block(round, (index / profiles, index % profiles), &failed)?);
+            // One block at a time on this machine, so that a server's failure is known before the
+            // next.
             if self.executor.is_here() && !slots.is_empty() {
                 break;
             }
@@ -145,7 +148,7 @@ impl<'a> Explore<'a> {
         Ok(true)
     }
 
-    /// One launch of each candidate that has not failed, each time in another order.
+    /// Plans one run of each candidate that has not failed; the order rotates from block to block.
     fn block(
         &mut self,
         round: &Round,
@@ -157,6 +160,7 @@ impl<'a> Explore<'a> {
         for candidate in &round.candidates {
             order.push(self.side(candidate)?);
         }
+        // Rotation gives each candidate each position equally often, against drift of the machine.
         let first = (repeat + profile) as usize % order.len().max(1);
         order.rotate_left(first);
         order.retain(|side| !failed.contains(side));
@@ -178,7 +182,7 @@ impl<'a> Explore<'a> {
         Ok(slots)
     }
 
-    /// The side that a candidate is; one that was not launched yet is written down.
+    /// Returns the index of a candidate's variant; a new variant is added through the journal.
     fn side(&mut self, candidate: &Candidate) -> Result<usize, Stop> {
         let known = ready(self.journal);
         let of = candidate.engine;
@@ -196,7 +200,7 @@ impl<'a> Explore<'a> {
         u32::try_from(profiles).unwrap_or(u32::MAX)
     }
 
-    /// Launches of a side in a cell that were planned, each once.
+    /// Number of planned runs of a variant in a cell; a retried run counts once.
     fn launches(&self, side: usize, cell: usize) -> u32 {
         let slots = self.slots_planned().filter(|slot| (slot.side, slot.cell) == (side, cell));
         let blocks: BTreeSet<u32> = slots.map(|slot| slot.block).collect();
@@ -207,7 +211,8 @@ impl<'a> Explore<'a> {
         self.journal.state.jobs.iter().flat_map(|job| &job.planned.slots)
     }
 
-    /// Sides of which a server has failed in this round: nothing that it would do after that counts.
+    /// Indices of variants whose server has failed in this round; further runs of them would not
+    /// count.
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
         let sides = &ready(self.journal).plan.sides;

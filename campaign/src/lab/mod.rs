@@ -1,6 +1,6 @@
-//! A lab: one campaign whose launches are decided round by round, until the registry can recommend a
-//! configuration. Decides nothing about figures: which round comes next, and what a lab found, is the
-//! registry's to say.
+//! A lab: one campaign whose runs are planned round by round until the registry can recommend a
+//! server configuration. It judges no figures: the registry decides the next round and the
+//! conclusion.
 
 mod asked;
 mod brief;
@@ -36,7 +36,8 @@ use explore::Explore;
 /// Runs `lab`.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, or an interruption; an engine's failure is no error.
+/// Wrong use, an unfit machine, or an interruption. A failing engine is no error: its failure
+/// becomes a record.
 pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = match flags.dry_run {
@@ -64,6 +65,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let executor = executor(&decided.plan.campaign)?;
     executor.preflight()?;
     let most = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
+    // The largest possible duration counts, since the lab may need all of its rounds.
     if !flags.yes && Duration::from_micros(most) > ASK_BEYOND {
         consent(&about(most), "fewer `--max-runs` or `--max-hours`", &world.interrupt)?;
     }
@@ -73,13 +75,13 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
-/// Goes on with a lab that did not come to its end.
+/// Resumes the latest unfinished campaign of the lab.
 fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let id = asked::id(&flags.name);
     let is_asked = |ready: &Ready| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
     let campaign = resume::latest(world, is_asked)?.ok_or_else(|| {
-        Stop::wrong_use(format!("no lab `{id}` was begun that is not finished"))
-            .with_hint("leave `--resume` out to begin one")
+        Stop::wrong_use(format!("lab `{id}` has no unfinished campaign"))
+            .with_hint("leave `--resume` out to start one")
     })?;
     let title = format!("lab {id}, campaign {campaign}");
     let mut journal = resume::reopen(world, &campaign, &title)?;
@@ -91,8 +93,8 @@ fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
         .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
 }
 
-/// Builds and fetches what was decided, draws the requests once for all launches, and writes down
-/// what the lab needs from there on.
+/// Builds the engines, fetches inputs, draws the requests once for all runs, and writes the ready
+/// campaign to the journal.
 fn prepare(
     world: &World,
     bench: &crate::cli::ReleaseBench,
@@ -118,8 +120,8 @@ fn prepare(
     Ok(journal.note(Line::Campaign(Box::new(ready)))?)
 }
 
-/// Rounds until a conclusion, from wherever the journal says that they are; then what is done with
-/// their records.
+/// Runs rounds until there is a conclusion, from wherever the journal says the lab is, then
+/// publishes the records.
 fn carry_out(
     world: &World,
     executor: &dyn Executor,
@@ -130,7 +132,8 @@ fn carry_out(
     let mut ready = explore::ready(journal).clone();
     let records = crate::executor::collect::records(&journal.places().overlay())?;
     if let Some(record) = records.first() {
-        // A node elsewhere knows better what it is.
+        // The node's own id is preferred: a node elsewhere knows its hardware better than the plan
+        // does.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
     }
     let directory = ready.registry.clone();

@@ -1,4 +1,4 @@
-//! What the registry says of a lab: what it may come to, what is launched next, what was found.
+//! Queries to the registry about a lab: its outline, its next round, its conclusion.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::tools::{RESULTS, ToolError};
 
 const VERB: &str = "lab";
 
-/// What a lab does next, or has found.
+/// The registry's answer about a lab: the next round or the conclusion.
 #[derive(Debug, Deserialize)]
 pub struct Answer {
-    /// The same for people.
+    /// The answer as text for people.
     pub text: String,
     #[serde(flatten)]
     pub next: Next,
@@ -30,14 +30,14 @@ pub enum Next {
     Conclusion(Concluded),
 }
 
-/// What of a conclusion a campaign acts on.
+/// The part of a conclusion that the campaign acts on.
 #[derive(Debug, Deserialize)]
 pub struct Concluded {
-    /// None where no candidate runs within the bounds.
+    /// Recommended candidate; `None` if none runs within the limits.
     pub recommended: Option<Candidate>,
 }
 
-/// What the lab of a file may come to.
+/// Queries how many rounds and runs a lab file may lead to.
 ///
 /// # Errors
 /// The registry's tool fails.
@@ -45,7 +45,7 @@ pub fn outline(registry: &Registry<'_>, file: &Path) -> Result<LabOutline, Stop>
     read(registry, |command| command.arg(file).arg("--outline"))
 }
 
-/// What a lab does next, by the records of its campaign.
+/// Queries the next round or the conclusion, given the records of the lab's campaign.
 ///
 /// # Errors
 /// The registry's tool fails.
@@ -56,6 +56,7 @@ pub fn next(
 ) -> Result<Answer, Stop> {
     read(registry, |command| {
         command.arg(&lab.path).args(["--campaign", campaign]);
+        // The limit may be lower than in the lab's file, because runs took longer than expected.
         command.args(["--runs-max", &lab.asked.runs_max.to_string()]);
         command.arg("--registry").arg(registry.dir).arg("--overlay").arg(overlay)
     })

@@ -1,6 +1,7 @@
-//! A fixed probe of a machine's processor: how fast all cores read memory, and how fast they
-//! multiply and add. Run around each block, it shows whether the machine was the same at its end,
-//! and kept from one job to the next, whether it is the same as it was. It measures no engine.
+//! Machine calibration: a short fixed measurement of the processor's memory bandwidth and
+//! multiply-add rate on all cores. Run before and after each block, it shows whether the machine
+//! stayed the same; compared with earlier calibrations, whether it is the machine it was. It
+//! measures no engine.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -16,32 +17,33 @@ use serde_json::Value;
 use crate::files::{read_text, write_whole};
 use crate::stop::Stop;
 
-/// How long each of the two is measured.
+/// Duration of each of the two measurements.
 const LOOK: Duration = Duration::from_millis(200);
-/// What each core reads again and again: beyond any cache's share of one core.
+/// Memory that each core reads repeatedly, in bytes: larger than any cache's share of one core.
 const BYTES_PER_CORE: usize = 32 << 20;
-/// Independent sums, so that no addition waits for the one before.
+/// Number of independent sums, so that no addition waits for the previous one.
 const LANES: usize = 64;
-/// Multiply-adds of each lane between two looks at the clock.
+/// Multiply-adds per lane between two readings of the clock.
 const ROUNDS: usize = 20_000;
-/// How far from its median a machine may be.
+/// Largest relative difference from the median of earlier calibrations that is not reported.
 const TOLERANCE: f64 = 0.02;
-/// How many earlier values make a median worth comparing with.
+/// Fewest earlier calibrations whose median is compared with.
 const HISTORY_MIN: usize = 3;
-/// How many are kept.
+/// Largest number of calibrations that are kept.
 const HISTORY_MAX: usize = 64;
 
-/// What the probe found.
+/// Result of a machine calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Probed {
-    /// 10^9 single-precision multiplications and additions a second, of portable code.
+    /// Rate of single-precision multiplications and additions in portable code, in 10^9 per second,
+    /// over all cores.
     pub gflops: f64,
-    /// 10^9 bytes read a second.
+    /// Memory read bandwidth in 10^9 bytes per second, over all cores.
     pub memory_gbps: f64,
 }
 
-/// Runs the probe on `cores` threads: for each figure the best of its rounds, since whatever else
-/// the machine does only slows it down.
+/// Runs the machine calibration on `cores` threads. Each figure is the best of its rounds, since
+/// other activity on the machine can only slow a round down.
 #[must_use]
 pub fn probe(cores: u32) -> Probed {
     let sum_of = |one: fn() -> f64| {
@@ -51,10 +53,11 @@ pub fn probe(cores: u32) -> Probed {
     Probed { gflops: sum_of(multiply_add), memory_gbps: sum_of(read_memory) }
 }
 
-/// Operations a second of one thread.
+/// Multiply-adds of one thread, in operations per second.
 #[expect(clippy::cast_precision_loss, reason = "operations of a round are far below 2^53")]
 fn multiply_add() -> f64 {
     let mut lanes = [1.0_f32; LANES];
+    // Hidden from the optimizer, which would otherwise compute the loop's result at build time.
     let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
     best_rate((2 * LANES * ROUNDS) as f64, || {
         for _ in 0..ROUNDS {
@@ -62,11 +65,12 @@ fn multiply_add() -> f64 {
                 *lane = *lane * factor + term;
             }
         }
+        // Keeps the loop, whose result nobody uses.
         black_box(&lanes);
     })
 }
 
-/// Bytes a second of one thread.
+/// Memory read bandwidth of one thread, in bytes per second.
 #[expect(clippy::cast_precision_loss, reason = "bytes of a round are far below 2^53")]
 fn read_memory() -> f64 {
     let words = vec![1_u64; BYTES_PER_CORE / size_of::<u64>()];
@@ -75,7 +79,8 @@ fn read_memory() -> f64 {
     })
 }
 
-/// The highest rate of a round that does so much, over as many as fit into [`LOOK`].
+/// Repeats `round`, which does `work` units, for the time [`LOOK`]; returns the highest rate in
+/// units per second.
 fn best_rate(work: f64, mut round: impl FnMut()) -> f64 {
     let began = Instant::now();
     let mut best = 0.0_f64;
@@ -87,7 +92,7 @@ fn best_rate(work: f64, mut round: impl FnMut()) -> f64 {
     best
 }
 
-/// The group of a record, from the probes on both sides of its block.
+/// Makes the `calibration` group of a record from the calibrations before and after its block.
 #[must_use]
 pub fn facts(before: Probed, after: Probed) -> BTreeMap<String, Value> {
     [
@@ -100,32 +105,33 @@ pub fn facts(before: Probed, after: Probed) -> BTreeMap<String, Value> {
     .into()
 }
 
-/// What a machine does at a rate, the rate's unit, and the rate.
+/// A calibrated figure: a phrase for messages, its unit, and how to read it.
 type Figure = (&'static str, &'static str, fn(&Probed) -> f64);
 
-/// A figure that is not as it was.
+/// A calibrated figure that differs from earlier calibrations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlike {
     pub figure: &'static str,
     pub text: String,
 }
 
-/// What earlier probes of this machine found, kept by a hash of its name.
+/// Earlier calibrations of this machine, kept in the cache under a hash of its host name.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     pub probes: Vec<Probed>,
 }
 
 impl History {
-    /// Reads what is kept in `dir` of the machine called `host`; nothing where nothing readable is.
+    /// Reads the calibrations kept in `dir` for the machine named `host`; empty if there is no
+    /// readable file.
     #[must_use]
     pub fn read(dir: &Path, host: &str) -> Self {
         let text = read_text(&place(dir, host)).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// What is unlike before: each figure that is further from its median than a machine at rest
-    /// ever is.
+    /// Returns each figure of `now` that differs from the median of earlier calibrations by more
+    /// than a machine at rest varies.
     #[must_use]
     pub fn unlike(&self, now: Probed) -> Vec<Unlike> {
         if self.probes.len() < HISTORY_MIN {
@@ -143,7 +149,7 @@ impl History {
                 let (rate, percent, count) = (of(&now), share * 100.0, self.probes.len());
                 let text = format!(
                     "this machine {figure} {rate:.1} {unit}, {percent:+.1} % from the median of \
-                     {count} earlier probes"
+                     {count} earlier calibrations"
                 );
                 said.push(Unlike { figure, text });
             }
@@ -151,7 +157,7 @@ impl History {
         said
     }
 
-    /// Adds a probe and keeps the latest.
+    /// Adds a calibration, keeps the latest, and writes the file.
     ///
     /// # Errors
     /// The folder is not writable.
@@ -198,7 +204,7 @@ mod tests {
         let unlike = history.unlike(probed(97.0, 10.0));
         let said: Vec<&str> = unlike.iter().map(|unlike| unlike.text.as_str()).collect();
         let expected = "this machine multiplies and adds at 97.0 GFLOP/s, -3.0 % from the median of \
-                        3 earlier probes";
+                        3 earlier calibrations";
         assert_eq!(said, [expected]);
         assert_eq!(history.unlike(probed(97.0, 11.0)).len(), 2);
     }

@@ -1,4 +1,5 @@
-//! What a failed run is called. An engine's failure is a result: it is recorded, never retried.
+//! Classification of a failed run. An engine's failure is a result: it is recorded and never
+//! retried.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -8,36 +9,37 @@ use schema::run::{Failure, FailureClass, Phase};
 use crate::process::describe;
 use crate::redact::Identity;
 
-/// What went wrong, as the campaign saw it.
+/// Failure of a run, as the campaign observed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
     ExitedBeforeReady(ExitStatus),
-    /// Seconds that it was given, and the last answer.
+    /// The server was not ready within `limit_s` seconds; `said` is the last answer.
     NotReady {
         limit_s: u64,
         said: String,
     },
-    /// What it says of itself cannot be read.
+    /// The server's answer about its own configuration cannot be parsed.
     Unreadable(String),
-    /// It runs, but is not what was launched.
+    /// The server runs, but states another version than the one that was started.
     OtherVersion {
         expected: String,
         found: String,
     },
     Died(ExitStatus),
-    /// It runs and no longer answers.
+    /// The server process runs and no longer answers.
     Silent(String),
-    /// The measurement did not end by itself.
+    /// The load generator did not end within `limit_s` seconds.
     Stuck {
         limit_s: u64,
     },
 }
 
 const SIGKILL: i32 = 9;
-/// A flag or a value that this release does not support is refused with this code.
+/// Exit code of `redline` for a flag or value that the release does not support.
 const REFUSED: i32 = 2;
 
-/// Names the failure. `phase` is how far the load generator had come, where it could tell.
+/// Classifies a failure and writes its message. `phase` is how far the load generator had come, if
+/// known.
 #[must_use]
 pub fn classify(
     happening: &Happening,
@@ -49,6 +51,7 @@ pub fn classify(
     let (class, phase, what) = match happening {
         Happening::ExitedBeforeReady(status) => {
             let class = match status.code() {
+                // Argument parsers, Rust's and Python's, exit with 2 for an unknown flag or value.
                 Some(REFUSED) => FailureClass::Unsupported,
                 _ => death(*status, log_tail),
             };
@@ -60,11 +63,11 @@ pub fn classify(
             (FailureClass::Hang, Phase::Load, what)
         }
         Happening::Unreadable(said) => {
-            let what = format!("what the server says of itself cannot be read: {said}");
+            let what = format!("the server's description of itself cannot be read: {said}");
             (FailureClass::BadOutput, Phase::Load, what)
         }
         Happening::OtherVersion { expected, found } => {
-            let what = format!("the server states version {found}, launched was {expected}");
+            let what = format!("the server reports version {found}, expected {expected}");
             (FailureClass::Infrastructure, Phase::Load, what)
         }
         Happening::Died(status) => {
@@ -89,8 +92,8 @@ pub fn classify(
     Failure { class, phase, message }
 }
 
-/// Nobody here sends SIGKILL to a server that has not been asked to end, so it was the kernel, for
-/// want of memory; other deaths say so themselves or are crashes.
+/// Classifies the death of a server. SIGKILL without a request to end can only come from the
+/// kernel's out-of-memory killer; other deaths name memory in the log or are crashes.
 fn death(status: ExitStatus, log_tail: &str) -> FailureClass {
     let log = log_tail.to_lowercase();
     let says_memory = ["out of memory", "cannot allocate memory", "memory allocation of"]

@@ -1,5 +1,5 @@
-//! Whether a node is fit to measure a job: a look at it before the first launch costs a second, and
-//! saves hours whose figures nobody could use.
+//! Check of a node before its first run: inputs, disk space, tools, hardware and idle GPUs. It
+//! takes a second and saves hours of unusable measurements.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,11 @@ use crate::process::{self, ProcessError};
 use crate::tools::BENCH;
 use crate::world::World;
 
-/// What logs, measurements and records of a job may take.
+/// Free disk space that the logs, measurements and records of a job need, in bytes.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
-/// The files that a cell's launches read, as they are now: path and size. A folder has the size 0.
+/// Lists the files that a cell's runs read, each with its current size in bytes; a folder has size
+/// 0.
 #[must_use]
 pub fn inputs(cell: &ReadyCell, sides: &[JobSide]) -> Vec<(PathBuf, u64)> {
     let mut paths = vec![&cell.scenario.path, &cell.model.path, &cell.tokenizer];
@@ -39,7 +40,7 @@ fn size(path: &Path) -> Option<u64> {
     Some(if meta.is_file() { meta.len() } else { 0 })
 }
 
-/// What keeps this node from measuring the job; none where nothing does.
+/// Returns the reason why this node cannot measure the job; `None` if it can.
 ///
 /// # Errors
 /// Interrupted.
@@ -52,6 +53,7 @@ pub fn unfit(
     for (path, bytes) in &job.inputs {
         let shown = path.display();
         match size(path) {
+            // Typically a path that is not on the cluster's shared file system.
             None => return Ok(Some(format!("`{shown}` is not on this node"))),
             Some(found) if found != *bytes => {
                 let said = format!("`{shown}` has {found} bytes on this node, expected {bytes}");
@@ -64,7 +66,7 @@ pub fn unfit(
         let free = disk.blocks_available() * disk.fragment_size();
         if free < FREE_BYTES_MIN {
             let (free, wanted) = (free >> 20, FREE_BYTES_MIN >> 20);
-            let said = format!("{free} MiB are free where the job's folder lies, of {wanted} MiB");
+            let said = format!("{free} MiB of disk are free for the job, which needs {wanted} MiB");
             return Ok(Some(said));
         }
     }
@@ -80,7 +82,7 @@ pub fn unfit(
     {
         let found = machine.id(job.on_gpu);
         if found != *expected {
-            return Ok(Some(format!("this node is `{found}`, the campaign is of `{expected}`")));
+            return Ok(Some(format!("this node is `{found}`, the campaign measures `{expected}`")));
         }
     }
     if !job.on_gpu {
@@ -89,13 +91,14 @@ pub fn unfit(
     let errors = match hardware::ask_driver(&world.programs, gpu::ECC_ERRORS, &world.interrupt) {
         Ok(text) => gpu::count_errors(&text),
         Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-        // An older driver that does not tell.
+        // An older driver may not support the query.
         Err(_) => None,
     };
     Ok(unfit_gpus(job.gpus(), machine, errors))
 }
 
-/// The same of the GPUs: enough of them, nobody else's, whole, and without lost bits.
+/// Returns the reason why the node's GPUs cannot be measured: too few, in use by others, divided by
+/// MIG, or with uncorrected memory errors.
 fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<String> {
     let found = machine.gpus.len();
     if found < wanted as usize {

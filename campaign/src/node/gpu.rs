@@ -1,13 +1,13 @@
-//! The GPUs at hand, as the driver's own program tells of them. Pure: text in, facts out; who runs
-//! `nvidia-smi` is `hardware`.
+//! Facts about the machine's GPUs, parsed from the output of `nvidia-smi`. Pure: text in, facts
+//! out; `hardware` runs the program.
 
 use schema::canonical::sha256_hex;
 use schema::run::{Gpu, GpuState};
 
 use crate::node::hardware::slug;
 
-/// The questions for what each GPU is and how it is set up, the fullest first: a driver refuses a
-/// question with a word that it does not know. [`parse`] takes the answers in this order.
+/// Queries of `nvidia-smi` for each GPU's identity and settings, the most complete first: a driver
+/// refuses a query with a field that it does not know. [`parse`] expects the fields in this order.
 pub const QUESTIONS: [&str; 2] = [
     "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
      clocks.applications.graphics,clocks.max.graphics,uuid,power.default_limit,\
@@ -16,10 +16,10 @@ pub const QUESTIONS: [&str; 2] = [
      clocks.applications.graphics,clocks.max.graphics",
 ];
 
-/// The question for the processes that compute on any GPU, one a line.
+/// Query of `nvidia-smi` for the processes that compute on any GPU, one per line.
 pub const PROCESSES: &str = "--query-compute-apps=pid";
 
-/// The question for memory errors since the driver was loaded that no code could correct, one GPU a
+/// Query of `nvidia-smi` for uncorrected memory errors since the driver was loaded, one GPU per
 /// line.
 pub const ECC_ERRORS: &str = "--query-gpu=ecc.errors.uncorrected.volatile.total";
 
@@ -42,7 +42,7 @@ impl GpuSeen {
         self.memory_mib.unwrap_or(0) as f64 / 1024.0
     }
 
-    /// The GPU as a record keeps it.
+    /// Returns the GPU's facts for a record.
     #[must_use]
     pub fn facts(&self) -> Gpu {
         Gpu {
@@ -56,7 +56,7 @@ impl GpuSeen {
         }
     }
 
-    /// The fields of [`GpuSeen::facts`] that are not known, with the reason.
+    /// Returns the fields of [`GpuSeen::facts`] that are unknown, each with the reason.
     #[must_use]
     pub fn gaps(&self) -> Vec<(&'static str, &'static str)> {
         let untold = "the driver does not tell";
@@ -83,7 +83,7 @@ impl GpuSeen {
             ("state.compute_mode", state.compute_mode.is_some()),
         ];
         gaps.extend(fields.into_iter().filter_map(gap));
-        // The driver takes these settings and has no question for them.
+        // The driver accepts locked clocks but has no query for them.
         gaps.push(("state.locked_sm_mhz", "the driver cannot be asked for locked clocks"));
         gaps.push(("state.locked_memory_mhz", "the driver cannot be asked for locked clocks"));
         gaps.push(("state.nvlink_links_active", "not asked of the driver"));
@@ -91,7 +91,8 @@ impl GpuSeen {
     }
 }
 
-/// Reads the answer to [`QUESTIONS`], one GPU a line. An older driver answers less.
+/// Parses the output of a query of [`QUESTIONS`], one GPU per line; older drivers answer fewer
+/// fields.
 #[must_use]
 pub fn parse(csv: &str) -> Vec<GpuSeen> {
     let known = |text: Option<&str>| {
@@ -101,11 +102,13 @@ pub fn parse(csv: &str) -> Vec<GpuSeen> {
     for line in csv.lines() {
         let mut fields = line.split(',');
         let Some(name) = known(fields.next()) else { continue };
+        // `nvidia-smi` prints `[N/A]` or `[Not Supported]` for unknown fields, which `known` drops.
         let memory_mib = known(fields.next()).and_then(|text| text.parse().ok());
         let driver = known(fields.next());
         let vbios = known(fields.next());
         let power_limit_mw = known(fields.next()).as_deref().and_then(milliwatts);
-        // Application clocks below the maximum are how clocks are held where locks cannot be read.
+        // Where clock locks cannot be queried, application clocks below the maximum show that
+        // clocks are held.
         let clocks = (known(fields.next()), known(fields.next()));
         let clocks_locked = match clocks {
             (Some(set), Some(max)) => Some(set != max),
@@ -118,7 +121,7 @@ pub fn parse(csv: &str) -> Vec<GpuSeen> {
     gpus
 }
 
-/// Reads what follows in the answer to [`QUESTIONS`]; `None` where nothing of it is told.
+/// Parses the remaining fields of a query of [`QUESTIONS`]; `None` if none of them is known.
 fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuState> {
     let mut next = || fields.next().flatten();
     let switch = |text: String| match text.as_str() {
@@ -139,21 +142,22 @@ fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuSt
     (state != GpuState::default()).then_some(state)
 }
 
-/// Counts the answers to [`PROCESSES`]; `None` where the driver does not tell.
+/// Counts the processes in the output of [`PROCESSES`]; `None` if a line is not a process id, as
+/// where the driver withholds it.
 #[must_use]
 pub fn count_processes(csv: &str) -> Option<u32> {
     let lines = csv.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
 }
 
-/// Adds the answers to [`ECC_ERRORS`]; `None` where no GPU has such a counter.
+/// Adds the errors in the output of [`ECC_ERRORS`]; `None` if no GPU has such a counter.
 #[must_use]
 pub fn count_errors(csv: &str) -> Option<u64> {
     csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
 }
 
-/// `h200-141g`: the name without maker and form factor, and the memory in GiB, rounded up as it
-/// is sold.
+/// Returns the GPU's hardware id, such as `h200-141g`: its name without maker and form factor, and
+/// its memory in GiB, rounded up.
 #[must_use]
 pub fn gpu_id(gpu: &GpuSeen) -> String {
     let slugged = slug(&gpu.name);
@@ -226,7 +230,7 @@ mod tests {
         );
         let gaps: Vec<&str> = gpus[1].gaps().into_iter().map(|(field, _)| field).collect();
         assert!(gaps.contains(&"state.mig") && !gaps.contains(&"state.persistence"), "{gaps:?}");
-        // An older driver, which answers the second question alone.
+        // An older driver answers the second query only.
         let older = parse("NVIDIA A100, 81920, 450.80, 92.00, 400.00, 1410, 1410\n");
         assert_eq!(older[0].state, None);
         assert!(older[0].gaps().contains(&("state", "the driver does not tell")));

@@ -1,7 +1,8 @@
-//! The machine at hand: its id in paths, and the facts that a record keeps of it.
+//! Detection of the machine's hardware: CPU, memory, operating system and GPUs, and the hardware id
+//! under which runs are stored.
 //!
-//! Parsing is pure over the text of `/proc/cpuinfo`, and in `gpu` over that of `nvidia-smi`;
-//! [`detect`] reads them.
+//! Parsing is pure: this module parses `/proc/cpuinfo` and similar files, `gpu` parses
+//! `nvidia-smi`; [`detect`] reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +15,7 @@ pub use crate::node::gpu::{GpuSeen, gpu_id};
 use crate::process::{self, Interrupt, ProcessError};
 use crate::world::Programs;
 
-/// Instruction sets that a kernel of any engine may choose by.
+/// Instruction sets by which some engine may choose a kernel.
 const FEATURES: &[&str] = &[
     "sse4_2",
     "avx",
@@ -40,7 +41,7 @@ const FEATURES: &[&str] = &[
     "sve2",
 ];
 
-/// A processor as the kernel describes it.
+/// A processor as the operating system's kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cpu {
     pub vendor: String,
@@ -48,13 +49,13 @@ pub struct Cpu {
     pub family: String,
     pub model: String,
     pub stepping: String,
-    /// Known instruction sets that it has, sorted.
+    /// Instruction sets of `FEATURES` that the processor has, sorted.
     pub features: Vec<String>,
-    /// Packages, where the kernel tells them apart.
+    /// Number of sockets, if the kernel reports it.
     pub sockets: Option<u32>,
 }
 
-/// Everything that was seen of the machine.
+/// Detected hardware and operating system of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
     pub cpu: Cpu,
@@ -62,15 +63,15 @@ pub struct Machine {
     pub cores: u32,
     pub ram_bytes: Option<u64>,
     pub kernel: Option<String>,
-    /// As the system names itself.
+    /// Name of the operating system from `/etc/os-release`.
     pub os: Option<String>,
     pub numa_nodes: Option<u32>,
     pub gpus: Vec<GpuSeen>,
-    /// Processes on the GPUs, before anything was started.
+    /// Number of processes on the GPUs before anything was started.
     pub gpu_processes: Option<u32>,
 }
 
-/// Looks at the machine.
+/// Detects the machine's hardware.
 ///
 /// # Errors
 /// Interrupted.
@@ -87,7 +88,7 @@ pub fn detect(
         match ask(question) {
             Ok(text) => gpus = gpu::parse(&text),
             Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-            // No driver, no GPU; or an older driver.
+            // No driver means no GPU; an older driver may still answer the next query.
             Err(_) => continue,
         }
         break;
@@ -112,10 +113,10 @@ pub fn detect(
     })
 }
 
-/// What the driver's program answers to one of `gpu`'s questions.
+/// Runs `nvidia-smi` with one of the queries of `gpu` and returns its output.
 ///
 /// # Errors
-/// There is no driver, it does not know the question, or the wait was interrupted.
+/// There is no driver, it does not know a field of the query, or the wait was interrupted.
 pub fn ask_driver(
     programs: &Programs,
     question: &str,
@@ -127,10 +128,12 @@ pub fn ask_driver(
 }
 
 impl Machine {
+    /// Returns the hardware id of the CPU:
     /// `cpu-<vendor>-<brand>-f<family>m<model>s<stepping>-<n>c`.
     #[must_use]
     pub fn cpu_id(&self) -> String {
         let Cpu { vendor, brand, family, model, stepping, .. } = &self.cpu;
+        // The full brand string is in the record; the id only has to be short and distinct.
         let brand = brand_slug(brand, vendor);
         let or_x = |text: &str| if text.is_empty() { "x".to_owned() } else { slug(text) };
         let named = [or_x(vendor), brand];
@@ -145,7 +148,8 @@ impl Machine {
         )
     }
 
-    /// The hardware id of a run: of the GPU where the target is a class of GPUs, else of the CPU.
+    /// Returns the hardware id of a run: the GPU's if the target is a class of GPUs, else the
+    /// CPU's.
     #[must_use]
     pub fn id(&self, on_gpu: bool) -> String {
         match self.gpus.first() {
@@ -154,7 +158,7 @@ impl Machine {
         }
     }
 
-    /// The record's group, with a reason for each thing that could not be seen.
+    /// Makes the `hardware` group of a record, with a reason for each fact that could not be read.
     #[must_use]
     pub fn facts(&self, id: &str) -> (HardwareFacts, Absent) {
         let mut absent = Absent::new();
@@ -201,7 +205,7 @@ impl Machine {
     }
 }
 
-/// Reads the first processor of `/proc/cpuinfo`, of x86 or Arm.
+/// Parses the first processor of `/proc/cpuinfo`, of x86 or Arm.
 #[must_use]
 pub fn parse_cpu(cpuinfo: &str) -> Cpu {
     let fields = first_processor(cpuinfo);
@@ -251,14 +255,14 @@ fn count_sockets(cpuinfo: &str) -> Option<u32> {
     u32::try_from(packages.len()).ok().filter(|count| *count > 0)
 }
 
-/// Reads `PRETTY_NAME` of `/etc/os-release`.
+/// Parses `PRETTY_NAME` of `/etc/os-release`.
 #[must_use]
 pub fn parse_os(release: &str) -> Option<String> {
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(name.trim().trim_matches('"').to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Counts the nodes of a list such as `0-1,3`.
+/// Counts the NUMA nodes of a list such as `0-1,3`.
 #[must_use]
 pub fn count_nodes(list: &str) -> Option<u32> {
     let parts = list.trim().split(',').map(|part| {
@@ -269,14 +273,15 @@ pub fn count_nodes(list: &str) -> Option<u32> {
     parts.sum()
 }
 
-/// Reads `MemTotal` of `/proc/meminfo`.
+/// Parses `MemTotal` of `/proc/meminfo`, in bytes.
 #[must_use]
 pub fn parse_ram_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Brand strings repeat maker, clock and core count, which the id says elsewhere or not at all.
+/// Shortens a CPU's brand string to a slug. Maker, clock and core count are dropped, because the id
+/// states them elsewhere or not at all.
 fn brand_slug(brand: &str, vendor: &str) -> String {
     let bare = brand.split('@').next().unwrap_or_default().replace("(R)", " ").replace("(TM)", " ");
     let is_noise = |word: &str| {
@@ -287,7 +292,8 @@ fn brand_slug(brand: &str, vendor: &str) -> String {
     slug(&words.join(" "))
 }
 
-/// Lower case, everything but letters and digits as single hyphens.
+/// Converts text to lower case, with every run of other characters than letters and digits as one
+/// hyphen.
 pub(crate) fn slug(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -376,7 +382,7 @@ mod tests {
         );
     }
 
-    /// A machine whose driver answers as `answers` do: cases of a shell, by the question.
+    /// A machine whose driver answers as `answers` says: cases of a shell script, by the query.
     fn machine_with(answers: &str) -> Machine {
         let folder = tempfile::tempdir().unwrap();
         let nvidia_smi = folder.path().join("nvidia-smi");

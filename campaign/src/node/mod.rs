@@ -1,5 +1,6 @@
-//! A job on its node: what is left of its blocks is launched, measured and recorded. It needs the
-//! job's folder and what that names; neither a clone nor a registry nor git.
+//! A job on its node: runs each remaining block of a job (start a server, measure it, record the
+//! result), with a machine calibration around it. It needs the job's folder and the files named
+//! there, but no clone, registry or git.
 
 mod calibration;
 mod failure;
@@ -38,17 +39,18 @@ use crate::plan::brief::gpu_hours;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Beyond this the wall clock was set, and not adjusted.
+/// Smallest difference between wall clock and steady clock, in milliseconds, that means the wall
+/// clock was set and not just adjusted.
 const CLOCK_STEP_MS_MIN: u64 = 1000;
 
-/// Carries out a job, or what an earlier attempt has left of it.
+/// Runs a job, or what an earlier attempt has left of it.
 ///
 /// # Errors
-/// The job cannot be read, another process is at it, or this one was interrupted. Whatever else
-/// goes wrong is told to the controller by the job's last file.
+/// The job cannot be read, another process runs it, or this one was interrupted. Other failures are
+/// reported to the controller in the job's final report.
 pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     if flags.when_told && !told() {
-        return Err(Stop::environment("whoever started this job went away"));
+        return Err(Stop::environment("the controller ended before it started this job"));
     }
     let places = JobPlaces::at(&flags.dir);
     let _lock = Lock::take(&places.lock(), world.pid).map_err(|error| match error {
@@ -58,6 +60,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
         )),
         other => other.into(),
     })?;
+    // The job may be started again after it has finished, by its scheduler or by hand.
     if places.read_done()?.is_some() {
         return Ok(Exit::Well);
     }
@@ -70,7 +73,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
         Node { world, places: &places, job: &job, lines, progress, noted: BTreeSet::new() };
     let end = match node.carry_out() {
         Ok(end) => end,
-        // Nothing is over: whoever interrupted it may want it to go on later.
+        // No final report after an interrupt: the job can be resumed.
         Err(stop) if world.interrupt.raised() => return Err(stop),
         Err(stop) => {
             eprintln!("{stop}");
@@ -83,20 +86,20 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     Ok(exit)
 }
 
-/// Whether the word to begin came, and not the end of whoever was to say it.
+/// Waits for [`GO`] on standard input; false if the controller ends before it sends the line.
 fn told() -> bool {
     let mut line = String::new();
     stdin().lock().read_line(&mut line).is_ok() && line.trim() == GO
 }
 
-/// A job and how far it is.
+/// A job in progress on this node.
 struct Node<'a> {
     world: &'a World,
     places: &'a JobPlaces,
     job: &'a Job,
     lines: Lines,
     progress: Progress,
-    /// What was said of the machine, each once.
+    /// Figures whose deviation was noted already, so that each is noted once.
     noted: BTreeSet<&'static str>,
 }
 
@@ -104,6 +107,7 @@ impl Node<'_> {
     fn carry_out(&mut self) -> Result<NodeEnd, Stop> {
         let (world, job) = (self.world, self.job);
         self.lines.append(&Step::Began)?;
+        // An earlier process on this job was interrupted within the block.
         if let Some(block) = self.progress.block_open {
             self.set_aside(block)?;
         }
@@ -114,6 +118,7 @@ impl Node<'_> {
         }
         let hardware =
             job.hardware.clone().unwrap_or_else(|| machine.facts(&machine.id(job.on_gpu)));
+        // One calibration serves as "after" of a block and "before" of the next.
         let mut before = self.probe()?;
         for block in job.blocks() {
             if self.progress.blocks_done.contains(&block) {
@@ -127,7 +132,8 @@ impl Node<'_> {
         Ok(NodeEnd::Well)
     }
 
-    /// Probes the processor, where it is what measures, and says what is unlike before.
+    /// Calibrates the machine if a CPU is measured, and notes figures that differ from earlier
+    /// calibrations.
     fn probe(&mut self) -> Result<Option<Probed>, Stop> {
         if self.why_not_probed().is_some() {
             return Ok(None);
@@ -136,7 +142,7 @@ impl Node<'_> {
         let history = History::read(cache, host.unwrap_or_default());
         let probed = calibration::probe(self.world.cores);
         for said in history.unlike(probed) {
-            // Once is enough: every later probe is likely to find the same.
+            // Later calibrations are likely to find the same deviation.
             if self.noted.insert(said.figure) {
                 self.lines.append(&Step::Noted { said: said.text })?;
             }
@@ -153,7 +159,7 @@ impl Node<'_> {
         }
     }
 
-    /// Launches every side of a block.
+    /// Runs every planned run of a block.
     fn block(
         &mut self,
         block: u32,
@@ -164,7 +170,8 @@ impl Node<'_> {
         slots.map(|slot| self.launch(slot, hardware)).collect()
     }
 
-    /// Writes the records of a block, all of them or none that counts: half of a pair is no pair.
+    /// Writes the records of a block, then marks the block as done in one line: without its other
+    /// half a run is no pair, so a partly written block must not count.
     fn write(
         &mut self,
         block: u32,
@@ -224,7 +231,7 @@ impl Node<'_> {
         Ok(record)
     }
 
-    /// Refuses a launch that would exceed what is allowed, as far as is known how long it takes.
+    /// Refuses a run that would exceed the job's GPU-hours, as far as its duration is known.
     fn budget_allows(&self, slot: &Slot) -> Result<(), Stop> {
         let job = self.job;
         let Some(most) = job.gpu_hours_max else { return Ok(()) };
@@ -233,12 +240,12 @@ impl Node<'_> {
         if used + next <= most {
             return Ok(());
         }
-        let message =
-            format!("{used:.1} GPU-hours are used, and the next launch may take {next:.1}");
+        let message = format!("{used:.1} GPU-hours are used, and the next run may take {next:.1}");
         Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
     }
 
-    /// Puts what an interrupted block has left where it is in nobody's way.
+    /// Moves the files of an interrupted block into a folder of their own, so that the block can be
+    /// measured again.
     fn set_aside(&mut self, block: u32) -> Result<(), Stop> {
         let folder = format!("{}", self.progress.aside + 1);
         let aside = self.places.aside().join(&folder);
@@ -257,18 +264,19 @@ impl Node<'_> {
 }
 
 impl Node<'_> {
-    /// Removes the container of a run that was interrupted, which may have outlived its node.
+    /// Removes the container of an interrupted run, which may have outlived the node's process.
     fn remove_container(&self, slot: &Slot) {
         let image = self.job.sides[slot.side].built.image.as_ref();
         let words = image.and_then(|image| image.runtime.removal(&container::name(&slot.run)));
         if let Some((program, args)) = words.as_deref().and_then(<[_]>::split_first) {
-            // One that is not there is what is hoped for.
+            // A container that does not exist needs no removal.
             let _ = Command::new(program).args(args).output();
         }
     }
 }
 
-/// `1.52 requests/s, 301.4 output tokens/s`, or what went wrong; then what is to be said against it.
+/// Summarizes a run in lines for the terminal: `1.52 requests/s, 301.4 output tokens/s` or the
+/// failure, then the findings about its validity.
 fn outcome(record: &RunRecord) -> Vec<String> {
     let mut line = match (&record.metrics, record.status) {
         (Some(metrics), Status::Ok | Status::Partial) => {
@@ -292,15 +300,16 @@ fn outcome(record: &RunRecord) -> Vec<String> {
     said
 }
 
-/// By how much the wall clock moved beyond what a steady clock measured; none for what adjusting it
-/// gently may do.
+/// Returns by how many milliseconds the wall clock was set during a run, compared with a steady
+/// clock; `None` below [`CLOCK_STEP_MS_MIN`].
 fn clock_step_ms(before_ms: u64, after_ms: u64, took: Duration) -> Option<i64> {
     let wall = i64::try_from(after_ms).ok()? - i64::try_from(before_ms).ok()?;
     let step = wall - i64::try_from(took.as_millis()).ok()?;
     (step.unsigned_abs() > CLOCK_STEP_MS_MIN).then_some(step)
 }
 
-/// A record whose times of day are wrong, though its durations are not.
+/// Marks a record as degraded because the wall clock was set during the run: its times of day are
+/// wrong, its durations are not.
 fn degrade(record: &mut RunRecord, step_ms: i64) {
     let reason = format!(
         "clock-step: the wall clock was set by {step_ms:+} ms during the run; durations are of \

@@ -1,4 +1,5 @@
-//! From what was seen of a run to its record. Pure: no clock, no files.
+//! Run record: combines the facts of a finished or failed run into a `run.v1` record. Pure: no
+//! clock, no files.
 
 use schema::absent::unexplained_facts;
 use schema::canonical::CanonicalError;
@@ -21,13 +22,13 @@ const NEVER_READY: &str = "the server never became ready";
 const NOT_TOLD: &str = "the server does not tell";
 const NOT_REACHED: &str = "the run ended before this could be measured";
 const NOT_MEASURED: &str = "the load generator did not measure it";
-/// Flags that say where one launch lay, not how it was configured: the hash of the configuration
-/// does not cover them either.
+/// Server flags that differ between runs without changing the configuration, such as the port. They
+/// are left out of the record, as out of the configuration's hash.
 const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
-/// Why a record knows little of a server that this program did not launch.
+/// Reason, in the record of a server that Redline did not start, for missing facts.
 pub const STARTED_BY_OTHERS: &str = "the server was started by someone else";
 
-/// A record that cannot be written as it is.
+/// Error about a record that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("the record has no place under `results/`")]
@@ -42,7 +43,7 @@ impl Ends for RecordError {
     }
 }
 
-/// Everything that is known of a run.
+/// All facts of a run from which its record is made.
 #[derive(Debug, Clone)]
 pub struct Parts<'a> {
     pub id: &'a str,
@@ -59,23 +60,25 @@ pub struct Parts<'a> {
     pub rss_bytes_max: Option<u64>,
     pub started_at: String,
     pub finished_at: String,
-    /// Names that must not enter the record.
+    /// Names that are removed from the record.
     pub identity: &'a Identity,
 }
 
-/// What the campaign itself knows of the server.
+/// Facts about the server that the campaign itself knows.
 #[derive(Debug, Clone, Default)]
 pub struct LaunchFacts {
-    /// `None` for a server that was already running.
+    /// Recorded command line; `None` for a server that was already running.
     pub argv: Option<Vec<String>>,
     pub env: Option<std::collections::BTreeMap<String, String>>,
     pub variant: Option<String>,
     pub tp: Option<u32>,
-    /// As seen from outside; the server's own figure is finer.
+    /// Time from start to ready in microseconds, measured from outside; the server's own figure is
+    /// preferred because it is finer.
     pub startup_us: Option<u64>,
 }
 
-/// Puts a record together. Every null of it has a reason; hash and checks come with [`seal`].
+/// Makes a record of the parts. Every null has a reason under `absent`; [`seal`] adds findings and
+/// hash.
 #[must_use]
 pub fn assemble(parts: Parts<'_>) -> RunRecord {
     let had_probe = parts.probe.is_some();
@@ -127,7 +130,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     record
 }
 
-/// Judges the record and signs it with its hash.
+/// Judges the record by the rules and adds its hash.
 ///
 /// # Errors
 /// The record has no JSON form.
@@ -144,13 +147,14 @@ pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
     Ok(judge::seal(record)?)
 }
 
-/// True when a release that has this record is not in order: it failed, or it cannot be believed.
+/// True when the record counts against the release: the run failed, or its measurement is invalid.
 #[must_use]
 pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }
 
 fn server_facts(told: ServerFacts, launch: LaunchFacts, identity: &Identity) -> ServerFacts {
+    // A configuration may contain paths, which include user names.
     let clean = |(flag, value): (String, Value)| match value {
         Value::String(text) => (flag, Value::String(identity.redact(&text))),
         other => (flag, other),
@@ -170,7 +174,8 @@ fn server_facts(told: ServerFacts, launch: LaunchFacts, identity: &Identity) -> 
     }
 }
 
-/// What the server says of its model comes first: it is what ran.
+/// Combines the model facts that the server reports with those that the campaign knows; the
+/// server's are preferred because they describe what ran.
 fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
     ModelFacts {
         id: known.id,
@@ -186,7 +191,8 @@ fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
     }
 }
 
-/// GPUs of this machine that worked while the clock ran; none where nobody looked at them.
+/// Number of this machine's GPUs that worked during the measurement; `None` if they were not
+/// sampled.
 fn gpus_used(record: &RunRecord) -> Option<u32> {
     if record.hardware.gpu.as_ref()?.is_empty() {
         return Some(0);
@@ -208,7 +214,8 @@ fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha25
     facts.warmup.get_or_insert_with(|| scenario.warmup.clone());
 }
 
-/// The campaign saw more than the load generator did: its view of the failure stands.
+/// Marks the record as failed. The campaign's description of the failure replaces the load
+/// generator's, because the campaign observed the server as well.
 fn fail(record: &mut RunRecord, failure: Failure) {
     let answered = record.counts.as_ref().and_then(|counts| counts.requests_ok).unwrap_or(0);
     record.status = if answered > 0 { Status::Partial } else { Status::Failed };
@@ -219,7 +226,7 @@ fn fail(record: &mut RunRecord, failure: Failure) {
     record.failure = Some(failure);
 }
 
-/// Gives every null a reason, and drops the reasons of what is there after all.
+/// Adds a reason for every null, and removes the reasons of facts that are present.
 fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
     let on_gpu = record.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty());
     let gpu_memory = if on_gpu { "not read from the driver" } else { "no GPU" };
@@ -248,6 +255,7 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
         let reason = "the weights are random numbers of a fixed seed".to_owned();
         record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
     }
+    // Hub models are folders of many files, which are not hashed.
     if record.model.revision.is_some() {
         let reason = "the revision on the hub names the files".to_owned();
         record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
@@ -282,11 +290,11 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
 }
 
 fn to_value(record: &RunRecord) -> Value {
-    // A record holds string keys and finite numbers only, so this cannot fail.
+    // A record contains only string keys and finite numbers, so serialization cannot fail.
     serde_json::to_value(record).unwrap_or_default()
 }
 
-/// True when `path` leads to a null, or to nothing.
+/// True when `path` leads to a null or to no value.
 fn is_null_at(value: &Value, path: &str) -> bool {
     let mut at = value;
     for key in path.split('.') {

@@ -1,4 +1,5 @@
-//! One run: launch a fresh server, have one scenario measured, stop the server, make the record.
+//! One run: starts a fresh server, measures one scenario with the load generator, stops the server,
+//! and makes the record.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,14 +32,15 @@ use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError};
 use crate::world::World;
 
-/// How long the load generator may go on after its server is gone.
+/// Time that the load generator may continue after its server has ended.
 const AFTERLIFE: Duration = Duration::from_secs(20);
-/// How often server and load generator are looked at during a measurement.
+/// Interval at which server and load generator are polled during a measurement.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often a launch is tried when somebody took the port between finding and binding it.
+/// Number of attempts to start a server when another process takes the port between finding and
+/// binding it.
 const PORT_TRIES: u32 = 3;
 
-/// The engine under test.
+/// The engine under test and its file in `suite/engines/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
     pub id: String,
@@ -46,21 +48,22 @@ pub struct Engine {
     pub file: EngineFile,
 }
 
-/// One side, built.
+/// A variant with its built program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BuiltSide {
     pub side: Side,
     pub facts: EngineFacts,
-    /// `None` for a server that is already running, or that the PATH has.
+    /// Path of the server's program; `None` for a server that is already running, or a program
+    /// found on the `PATH`.
     pub binary: Option<PathBuf>,
-    /// What the server must say that it is; `None` where nothing was launched.
+    /// Version that the server must report; `None` if no server is started.
     pub version: Option<String>,
-    /// What it runs in.
+    /// Container that the server runs in; `None` for a process.
     pub image: Option<Contained>,
 }
 
 impl BuiltSide {
-    /// A program of this machine.
+    /// Makes the built variant of a program on this machine.
     #[must_use]
     pub fn program(
         side: Side,
@@ -72,46 +75,46 @@ impl BuiltSide {
     }
 }
 
-/// A container image and what runs it.
+/// A container image and the runtime that runs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contained {
     pub runtime: Runtime,
     pub image: String,
 }
 
-/// One cell with its inputs at hand.
+/// A cell with its fetched inputs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReadyCell {
     pub cell: Cell,
     pub scenario: ScenarioEntry,
     pub model: Obtained,
-    /// None where the scenario makes its own prompts.
+    /// Conversations for the prompts; `None` for a scenario that generates its prompts.
     pub dataset: Option<Obtained>,
-    /// File with the tokenizer: the model itself where it is embedded.
+    /// File with the tokenizer; the model file itself if it embeds one.
     pub tokenizer: PathBuf,
-    /// The scenario's requests, where they were drawn before.
+    /// Workload manifest that was drawn before the run; `None` if the load generator draws it.
     pub plan: Option<PathBuf>,
 }
 
-/// What the runs of a campaign share.
+/// Settings and facts that all runs of a job share.
 #[derive(Debug, Clone, Copy)]
 pub struct Bench<'a> {
     pub world: &'a World,
     pub engine: &'a Engine,
     pub campaign: &'a str,
-    /// Where the run is executed, as its record says it.
+    /// Name of the executor for the record.
     pub executor: &'a str,
     pub places: &'a CampaignPlaces,
     pub hardware: &'a (HardwareFacts, Absent),
-    /// Measure this server instead of launching one.
+    /// URL of a server that is already running, measured instead of starting one.
     pub url: Option<&'a str>,
-    /// How long a server may be silent; none for the load generator's own limit.
+    /// Time in seconds that a server may be silent; `None` for the load generator's default.
     pub timeout_s: Option<u32>,
-    /// How long a measurement may take; none for what its scenario's tier may.
+    /// Time limit of a measurement; `None` for the limit of the scenario's tier.
     pub limit: Option<Duration>,
 }
 
-/// What came out of a run before it becomes a record.
+/// Result of a run before it becomes a record.
 #[derive(Debug, Default)]
 struct Outcome {
     launch: LaunchFacts,
@@ -123,17 +126,17 @@ struct Outcome {
 }
 
 impl Bench<'_> {
-    /// Runs one slot of the plan. An engine's failure is a record; an error here is none of the
-    /// engine's business and ends the campaign.
+    /// Executes one planned run and returns its sealed record. An engine's failure becomes a
+    /// record; an error is a failure of the machine or of a tool, and ends the job.
     ///
     /// # Errors
-    /// Interrupted, or the machine or a tool of the suite fails.
+    /// Interrupted, or the machine or a Redline tool fails.
     pub fn run(&self, slot: &Slot, side: &BuiltSide, cell: &ReadyCell) -> Result<RunRecord, Stop> {
         self.run_and_look(slot, side, cell, &mut |_| Ok(()))
     }
 
-    /// As [`Self::run`]; `look` sees the launched server once it has been measured, while it is
-    /// still there.
+    /// Executes one planned run like [`Self::run`], and calls `look` with the server after the
+    /// measurement, before the server is stopped.
     ///
     /// # Errors
     /// As [`Self::run`], or `look` fails.
@@ -149,7 +152,8 @@ impl Bench<'_> {
         Ok(record)
     }
 
-    /// As [`Self::run`], but that the record is neither judged nor signed: more is to enter it.
+    /// Executes one planned run and returns its record without findings and hash, because the
+    /// caller adds the machine calibration first.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -174,6 +178,8 @@ impl Bench<'_> {
             Some(url) => self.measure_running(url, slot, side, cell)?,
             None => self.launch_and_measure(slot, side, cell, look)?,
         };
+        // The load generator knows in which phase it lost the server; without it the phase is a
+        // guess.
         let phase = outcome.measurement.as_ref().and_then(|m| m.failure.as_ref()).map(|f| f.phase);
         let failure = outcome
             .happening
@@ -217,6 +223,8 @@ impl Bench<'_> {
         outcome.happening = match readiness {
             Readiness::Ready { probe, startup_us } => {
                 outcome.launch.startup_us = Some(startup_us);
+                // Checked before the measurement, whose hours would be recorded under the wrong
+                // release.
                 let other = other_version(side, &probe);
                 outcome.probe = Some(*probe);
                 match other {
@@ -239,13 +247,14 @@ impl Bench<'_> {
             }
             Readiness::Unreadable(said) => Some(Happening::Unreadable(said)),
         };
+        // Read before the stop: the process's `/proc` entry disappears with it.
         outcome.rss_bytes_max = server.rss_bytes_max();
         server.stop();
         outcome.log_tail = server.log_tail();
         Ok(outcome)
     }
 
-    /// Starts a server and waits for it; once more where its port was taken under its feet.
+    /// Starts a server and waits until it is ready; tries again if another process took its port.
     fn launch(
         &self,
         slot: &Slot,
@@ -255,6 +264,7 @@ impl Bench<'_> {
     ) -> Result<(Server, Readiness), Stop> {
         let world = self.world;
         let limit = Duration::from_secs(self.engine.file.launch.timeout_s);
+        // A container gets its environment as arguments of the runtime.
         let mut env = match side.image {
             Some(_) => BTreeMap::new(),
             None => self.engine.file.launch.env.clone(),
@@ -262,6 +272,7 @@ impl Bench<'_> {
         for tries_left in (0..PORT_TRIES).rev() {
             let port = free_port()?;
             let (line, removal) = self.line(slot, side, cell, port)?;
+            // Flags may contain paths, which include user names.
             let redact = |words: &[String]| -> Vec<String> {
                 words.iter().map(|word| world.identity.redact(word)).collect()
             };
@@ -284,7 +295,8 @@ impl Bench<'_> {
         Err(Stop::environment("no free port stayed free long enough to start a server on it"))
     }
 
-    /// What starts the server, and what removes it where ending its process does not.
+    /// Returns the server's command line, and the command that removes its container, which
+    /// outlives the process.
     fn line(
         &self,
         slot: &Slot,
@@ -346,7 +358,7 @@ impl Bench<'_> {
         Ok(Outcome { launch, probe: Some(probe), measurement, happening, ..Outcome::default() })
     }
 
-    /// Runs the load generator, with an eye on the server.
+    /// Runs the load generator and watches the server meanwhile.
     fn measure(
         &self,
         url: &str,
@@ -378,7 +390,8 @@ impl Bench<'_> {
         if let Some(seconds) = self.timeout_s {
             command.args(["--timeout-s", &seconds.to_string()]);
         }
-        // Its summary is in the file too, and standard output is for the campaign's own answer.
+        // The load generator's summary is also in its file; standard output belongs to the
+        // campaign's own result.
         command.stdout(Stdio::null());
         let mut bench = Group::start(&mut command)?;
         let limit = self.limit.unwrap_or_else(|| time_limit(cell.scenario.scenario.tier));
@@ -394,6 +407,8 @@ impl Bench<'_> {
                 && let Some(status) = server.poll()?
             {
                 died = Some(status);
+                // The load generator notices the closed connections and writes what it has
+                // measured.
                 deadline = deadline.min(Instant::now() + AFTERLIFE);
             }
             if Instant::now() >= deadline {
@@ -418,7 +433,7 @@ impl Bench<'_> {
         Ok((measurement, happening))
     }
 
-    /// Whether the server still answers, after the load generator gave up on its environment.
+    /// Checks if the server still answers after the load generator ended with an environment error.
     fn silence(&self, url: &str) -> Result<Option<Happening>, Stop> {
         let (tools, interrupt) = (&self.world.tools, &self.world.interrupt);
         let asked = ask(tools, url, &self.engine.path, Duration::from_secs(10), interrupt)?;
@@ -429,13 +444,14 @@ impl Bench<'_> {
     }
 }
 
-/// The load generator's code for "the environment": no server, or no disk.
+/// True when the load generator ended with the exit code for an environment error: no server, or no
+/// disk.
 fn gave_up(status: ExitStatus) -> bool {
     status.code() == Some(i32::from(Exit::Environment.code()))
 }
 
-/// The load generator's file. Without one it has said why on standard error, and where the server
-/// is not to blame that ends the campaign.
+/// Reads the load generator's measurement. Without one, the load generator has printed the cause on
+/// standard error; unless the server is to blame (`excused`), that ends the job.
 fn read_measurement(
     path: &std::path::Path,
     ended: Option<ExitStatus>,
@@ -456,7 +472,8 @@ fn read_measurement(
     }
 }
 
-/// A backstop only: the load generator has limits of its own for requests that hang.
+/// Time limit of a measurement by the scenario's tier. A backstop only: the load generator has its
+/// own limits for requests that hang.
 #[must_use]
 pub fn time_limit(tier: Tier) -> Duration {
     Duration::from_secs(match tier {
@@ -466,7 +483,8 @@ pub fn time_limit(tier: Tier) -> Duration {
     })
 }
 
-/// A server of another version would put its numbers under the wrong name.
+/// Compares the server's version with the expected one: another version would record its figures
+/// under the wrong name.
 fn other_version(side: &BuiltSide, probe: &Probe) -> Option<Happening> {
     let expected = side.version.as_deref()?;
     let found = probe.version.as_deref()?;
@@ -474,7 +492,7 @@ fn other_version(side: &BuiltSide, probe: &Probe) -> Option<Happening> {
         .then(|| Happening::OtherVersion { expected: expected.to_owned(), found: found.to_owned() })
 }
 
-/// What is known of the model without asking the server.
+/// Facts about a cell's model that are known without querying the server.
 #[must_use]
 pub fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
     let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };

@@ -1,5 +1,5 @@
-//! The server of one run: launched on a free port in its own process group, watched until it is
-//! ready, ended with everything that it started.
+//! The server of one run: started on a free port in its own process group, polled until it is
+//! ready, and stopped with every process that it started.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,17 +15,17 @@ use crate::files::{self, FileError};
 use crate::process::{Group, Interrupt, ProcessError};
 use crate::tools::{BENCH, ToolError, Tools};
 
-/// How long a server may drain before it is killed.
+/// Time that a server may drain before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
-/// How often a starting server is looked at; the start-up time is not read from here where the
-/// server states it itself.
+/// Interval at which a starting server is polled. It limits the precision of the startup time only
+/// where the server does not report its own.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long one question to a starting server may take.
+/// Time limit of one probe of a starting server.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
-/// How much of a log's end is read for a message.
+/// Number of bytes read from the end of a log for a message.
 const TAIL_BYTES: usize = 16 * 1024;
 
-/// How waiting for a server ended.
+/// Result of waiting for a server to become ready.
 #[derive(Debug)]
 pub enum Readiness {
     Ready {
@@ -33,24 +33,24 @@ pub enum Readiness {
         startup_us: u64,
     },
     Exited(ExitStatus),
-    /// With what the last question got for an answer.
+    /// The server was not ready in time; holds the answer to the last probe.
     NotInTime(String),
-    /// It serves, but what it says of itself cannot be read.
+    /// The server answers, but its configuration cannot be parsed.
     Unreadable(String),
 }
 
-/// A running server.
+/// A running server process.
 #[derive(Debug)]
 pub struct Server {
     group: Group,
-    /// What removes what its process leaves behind.
+    /// Command that removes the server's container, which outlives its process.
     removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,
     started: Instant,
 }
 
-/// A port that nobody listens on now.
+/// Returns a port on which nobody listens now.
 ///
 /// # Errors
 /// The machine has no free port.
@@ -61,7 +61,7 @@ pub fn free_port() -> Result<u16, FileError> {
 }
 
 impl Server {
-    /// Starts `argv` with its standard error, and output, in `log`.
+    /// Starts `argv` with its standard output and error in the file `log`.
     ///
     /// # Errors
     /// The program cannot be started, or the log cannot be written.
@@ -82,7 +82,7 @@ impl Server {
         Ok(Self { group, removal: None, port, log: log.to_owned(), started })
     }
 
-    /// The same, with what removes its container at its end.
+    /// Sets the command that removes the server's container when the server is stopped.
     #[must_use]
     pub fn removed_by(mut self, removal: Option<Vec<String>>) -> Self {
         self.removal = removal;
@@ -99,7 +99,7 @@ impl Server {
         self.group.id()
     }
 
-    /// The exit status, if the server has ended by itself.
+    /// Returns the exit status if the server has ended by itself.
     ///
     /// # Errors
     /// The system no longer knows the process.
@@ -107,10 +107,10 @@ impl Server {
         self.group.poll()
     }
 
-    /// Asks until the server answers for itself, ends, or `limit` has passed.
+    /// Probes the server until it is ready, it ends, or `limit` has passed.
     ///
     /// # Errors
-    /// Interrupted; or the asking tool cannot be run or read.
+    /// Interrupted, or the probing tool cannot be run or its output cannot be parsed.
     pub fn wait_ready(
         &mut self,
         tools: &Tools,
@@ -128,7 +128,7 @@ impl Server {
             if left.is_zero() {
                 return Ok(Readiness::NotInTime(said));
             }
-            // A connection is cheaper than a process that finds the port closed.
+            // A connection is cheaper than starting the probe to find the port closed.
             if self.listens() {
                 match ask(tools, &self.url(), engine_file, left.min(PROBE_LIMIT), interrupt)? {
                     Asked::Ready(probe) => {
@@ -143,32 +143,34 @@ impl Server {
         }
     }
 
-    /// Peak resident memory so far; `None` where the system does not tell, and for a server of
-    /// several processes, which share pages.
+    /// Peak resident memory of the server so far, in bytes; `None` if the system does not report
+    /// it, and for a server of several processes, because their shared pages would be counted
+    /// repeatedly.
     #[must_use]
     pub fn rss_bytes_max(&self) -> Option<u64> {
+        // With a container, the process here is the runtime's client and not the server.
         if self.removal.is_some() || self.group.members() != 1 {
             return None;
         }
         status_bytes(&self.status()?, "VmHWM")
     }
 
-    /// What `/proc/<pid>/status` says of it now.
+    /// Current content of the server's `/proc/<pid>/status`.
     #[must_use]
     pub fn status(&self) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/status", self.id())).ok()
     }
 
-    /// Drains and ends the server.
+    /// Stops the server: it may drain, then its process group is killed and its container removed.
     pub fn stop(&mut self) {
         self.group.end(GRACE);
         if let Some((program, args)) = self.removal.take().as_deref().and_then(<[_]>::split_first) {
-            // One that has ended by itself is gone already.
+            // A container that has ended by itself is removed already.
             let _ = Command::new(program).args(args).output();
         }
     }
 
-    /// The end of what it wrote.
+    /// Last part of the server's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let log = self.log();
@@ -179,7 +181,7 @@ impl Server {
         log[start..].to_owned()
     }
 
-    /// All that it wrote.
+    /// The server's whole log.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
@@ -199,7 +201,7 @@ impl Drop for Server {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    #[error("the engine's file names no program to launch")]
+    #[error("the engine's file names no program to start")]
     NoProgram,
     #[error(transparent)]
     Process(#[from] ProcessError),
@@ -229,7 +231,7 @@ impl crate::stop::Ends for StartError {
     }
 }
 
-/// What a server answered about itself.
+/// Result of a probe of a server.
 #[derive(Debug)]
 pub enum Asked {
     Ready(Box<Probe>),
@@ -237,10 +239,10 @@ pub enum Asked {
     Unreadable(String),
 }
 
-/// Asks a server once, through `redline-bench probe`.
+/// Probes a server once with `redline-bench probe`.
 ///
 /// # Errors
-/// Interrupted; or the tool cannot be run, or its answer cannot be read.
+/// Interrupted, or the tool cannot be run or its output cannot be parsed.
 pub fn ask(
     tools: &Tools,
     url: &str,
@@ -259,6 +261,7 @@ pub fn ask(
     command.args(["--url", url, "--engine"]).arg(engine_file);
     command.stdout(handle(&out)?).stderr(handle(&err)?);
     let mut group = Group::start(&mut command)?;
+    // A server that accepts connections before it has loaded its model may never answer.
     let Some(status) = group.wait(Some(Instant::now() + limit), interrupt)? else {
         return Ok(Asked::NotYet("it takes connections and does not answer".to_owned()));
     };
@@ -278,7 +281,7 @@ pub fn ask(
     }
 }
 
-/// A field of `/proc/<pid>/status` that is given in kB, in bytes.
+/// Value in bytes of a field of `/proc/<pid>/status` that is given in kB.
 #[must_use]
 pub fn status_bytes(status: &str, field: &str) -> Option<u64> {
     let mut fields = status.lines().filter_map(|line| line.split_once(':'));

@@ -1,4 +1,5 @@
-//! What a node does, step by step: its own journal, from which it goes on and its controller tells.
+//! Step log of a job: what its node has begun and finished. The node resumes from it, and the
+//! controller prints progress from it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::executor::job::FileFact;
 use crate::lines::{self, LinesError};
 
-/// One step.
+/// One line of a job's step log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
-    /// The machine is looked at.
+    /// The node has begun to check the machine.
     Began,
-    /// Something that whoever watches should know, such as a machine that is slower than before.
+    /// A note for the user, such as that the machine is slower than before.
     Noted {
         said: String,
     },
@@ -26,34 +27,34 @@ pub enum Step {
     },
     RunEnded {
         run: String,
-        /// Its outcome, and what is to be said against it.
+        /// Summary lines of the run: its figures or failure, and findings about its validity.
         said: Vec<String>,
-        /// Launch to end.
+        /// Time from the server's start to its end in microseconds.
         wall_us: u64,
     },
-    /// Every run of the block has its record.
+    /// All runs of the block have their records.
     BlockDone {
         block: u32,
         files: Vec<FileFact>,
     },
-    /// A block that was interrupted is begun again; its files lie in this folder.
+    /// The files of an interrupted block were moved to `folder`; the block begins again.
     SetAside {
         block: u32,
         folder: String,
     },
 }
 
-/// What was done so far.
+/// Progress of a job, from all lines of its step log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     pub blocks_done: BTreeSet<u32>,
-    /// Begun and not done.
+    /// Number of the block that is begun and not done.
     pub block_open: Option<u32>,
-    /// Records of the blocks that are done.
+    /// Record files of the finished blocks.
     pub files: Vec<FileFact>,
-    /// Blocks that were set aside before.
+    /// Number of interrupted blocks that were set aside.
     pub aside: usize,
-    /// Time of all launches, those of discarded blocks too.
+    /// Time of all runs in microseconds, including those of discarded blocks.
     pub wall_us: u64,
 }
 
@@ -78,7 +79,7 @@ impl Progress {
     }
 }
 
-/// The steps of a job so far.
+/// Reads the step log of a job.
 ///
 /// # Errors
 /// The file cannot be read.

@@ -1,4 +1,4 @@
-//! The record of a run that no node could be made to measure.
+//! The record of a planned run that no node could measure.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ use crate::publish::write_run;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Writes the record of a failure below `overlay`.
+/// Writes the record of a failed run, with the failure's class and message, to the staged results
+/// `overlay`.
 ///
 /// # Errors
 /// The folder is not writable.

@@ -1,79 +1,80 @@
-//! The plan as it is printed before anything is built or fetched.
+//! The plan of a campaign as printed text: variants, cells, expected durations and GPU-hours. It is
+//! printed before anything is built or downloaded.
 
 use std::fmt::Write;
 
 use crate::console::about;
 use crate::plan::estimate::Estimate;
 
-/// What the plan says of one cell of one engine.
+/// The part of the printed plan about one cell (model and scenario) of one engine.
 #[derive(Debug, Clone)]
 pub struct CellBrief {
     pub engine: String,
     pub model: String,
     pub tp: u32,
-    /// `id@rev`.
+    /// Scenario as `id@rev`.
     pub scenario: String,
-    /// Launches of this engine's sides.
+    /// Number of runs of this engine's variants in the cell.
     pub launches: u64,
     pub each: Estimate,
 }
 
 impl CellBrief {
-    /// Expected time of its launches; none where nothing is known.
+    /// Expected time of all runs of the cell in microseconds; `None` if no earlier run is known.
     fn expected_us(&self) -> Option<u64> {
         self.each.us().map(|us| us.saturating_mul(self.launches))
     }
 }
 
-/// What the plan says in all.
+/// A campaign's plan, as it is printed.
 #[derive(Debug, Clone)]
 pub struct Brief {
     pub campaign: String,
-    /// Baseline first.
+    /// Titles of the variants, baseline first.
     pub sides: Vec<String>,
     pub hardware: String,
     pub target: String,
-    /// Each rank takes a GPU.
+    /// True when a server takes one GPU per tensor-parallel rank; false on a CPU.
     pub on_gpu: bool,
     pub cells: Vec<CellBrief>,
-    /// Pairs that confirm what the first ones find; none where nothing is to be confirmed.
+    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
     pub confirm_pairs: Option<u32>,
-    /// Id of an input, and whether it is at hand.
+    /// Ids of models and datasets, each with true if it is in the cache already.
     pub inputs: Vec<(String, bool)>,
-    /// What a reader of the figures should know of the engines.
+    /// Known peculiarities of the measured engines that a reader of the figures should know.
     pub quirks: Vec<String>,
-    /// Where the records will lie, and whether they are committed.
+    /// Path of the future records, and the note that they are or are not committed.
     pub records: String,
 }
 
 impl Brief {
-    /// Expected time of all runs whose time is known.
+    /// Expected time of all runs in microseconds, as far as it is known.
     #[must_use]
     pub fn expected_us(&self) -> u64 {
         self.cells.iter().filter_map(CellBrief::expected_us).sum()
     }
 
-    /// GPU-hours of all runs whose time is known.
+    /// Expected GPU-hours of all runs, as far as their time is known.
     #[must_use]
     pub fn gpu_hours(&self) -> f64 {
         let of = |cell: &CellBrief| Some(gpu_hours(cell.expected_us()?, self.gpus(cell.tp)));
         self.cells.iter().filter_map(of).sum()
     }
 
-    /// GPUs that a launch takes.
+    /// GPUs that a server of `tp` ranks takes; 0 on a CPU.
     #[must_use]
     pub fn gpus(&self, tp: u32) -> u32 {
         if self.on_gpu { tp } else { 0 }
     }
 
-    /// Launches of which nobody knows how long they take.
+    /// Number of runs whose duration is unknown.
     #[must_use]
     pub fn unknown(&self) -> u64 {
         let unknown = self.cells.iter().filter(|cell| cell.each == Estimate::Unknown);
         unknown.map(|cell| cell.launches).sum()
     }
 
-    /// The plan as text.
+    /// Renders the plan as text for the terminal.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = format!("Plan of campaign {}\n", self.campaign);
@@ -85,6 +86,7 @@ impl Brief {
             line(if index == 0 { "measured" } else { "" }, side);
         }
         line("hardware", &format!("{} (target {})", self.hardware, self.target));
+        // Engine names are printed only if there is more than one.
         let several = self.cells.iter().any(|cell| cell.engine != self.cells[0].engine);
         let mut model = "";
         for cell in &self.cells {
@@ -95,7 +97,7 @@ impl Brief {
             line("", &self.cell_line(cell, several));
         }
         for (index, (id, had)) in self.inputs.iter().enumerate() {
-            let state = if *had { "at hand" } else { "to be fetched" };
+            let state = if *had { "available" } else { "to be downloaded" };
             line(if index == 0 { "inputs" } else { "" }, &format!("{id}, {state}"));
         }
         for (index, quirk) in self.quirks.iter().enumerate() {
@@ -111,7 +113,7 @@ impl Brief {
         text
     }
 
-    /// `20, about 12 min and 0.4 GPU-hours beside builds and downloads, ...`.
+    /// Summarizes all runs: `20, about 12 min and 0.4 GPU-hours beside builds and downloads, ...`.
     fn total(&self) -> String {
         let runs: u64 = self.cells.iter().map(|cell| cell.launches).sum();
         let unknown = self.unknown();
@@ -131,8 +133,8 @@ impl Brief {
 
     fn cell_line(&self, cell: &CellBrief, several: bool) -> String {
         let launches = match cell.launches {
-            1 => "1 launch".to_owned(),
-            count => format!("{count} launches"),
+            1 => "1 run".to_owned(),
+            count => format!("{count} runs"),
         };
         let hours = match (self.on_gpu, cell.expected_us()) {
             (true, Some(us)) => format!(", {:.1} GPU-hours", gpu_hours(us, cell.tp)),
@@ -145,23 +147,23 @@ impl Brief {
     }
 }
 
-/// What an estimate rests on.
+/// Says what an estimate is based on, such as `median of 3 earlier runs`.
 #[must_use]
 pub fn basis(each: Estimate) -> String {
     match each {
         Estimate::Measured { runs: 1, .. } => "as an earlier run took".to_owned(),
         Estimate::Measured { runs, .. } => format!("median of {runs} earlier runs"),
         Estimate::Imported { runs: 1, .. } => {
-            "as published by others, launch not counted".to_owned()
+            "as published by others, server start not counted".to_owned()
         }
         Estimate::Imported { runs, .. } => {
-            format!("median of {runs} published by others, launch not counted")
+            format!("median of {runs} published by others, server start not counted")
         }
         Estimate::Unknown => "no earlier record".to_owned(),
     }
 }
 
-/// Hours that so many GPUs are taken for.
+/// Converts a time in microseconds on `gpus` GPUs to GPU-hours.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a campaign are far below 2^53")]
 pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
@@ -215,10 +217,10 @@ mod tests {
                          redline v0.9.2
               hardware   cpu-intel-xeon-f6m85s7-2c (target cpu)
               model      smollm2-135m-instruct-q4_1, 1 rank
-                         sharegpt-lite@1        10 launches, about 41 s each (median of 6 earlier runs)
-                         balanced-lite@1        10 launches, unknown each (no earlier record)
-              inputs     smollm2, at hand
-                         sharegpt-head, to be fetched
+                         sharegpt-lite@1        10 runs, about 41 s each (median of 6 earlier runs)
+                         balanced-lite@1        10 runs, unknown each (no earlier record)
+              inputs     smollm2, available
+                         sharegpt-head, to be downloaded
               runs       20, about 7 min beside builds and downloads, and 10 of them of unknown length
                          then 8 pairs of each cell that differs, at most about 11 min
               records    results/, committed on the branch that is checked out
@@ -236,7 +238,7 @@ mod tests {
         let on_gpu = Brief { on_gpu: true, confirm_pairs: None, ..brief(cells) };
         assert_eq!((on_gpu.gpu_hours(), on_gpu.unknown()), (24.0, 10));
         let text = on_gpu.render();
-        let line = "vllm: 3 launches, about 60 min each, 24.0 GPU-hours (as published by others";
+        let line = "vllm: 3 runs, about 60 min each, 24.0 GPU-hours (as published by others";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("13, about 3.0 h and 24.0 GPU-hours beside"), "{text}");
         assert_eq!(Brief { on_gpu: false, ..on_gpu }.gpu_hours(), 0.0);

@@ -1,5 +1,5 @@
-//! Everything that is decided before the first build: which sides, on what hardware, which runs,
-//! and what the plan says of them.
+//! Planning of a campaign: turns the command line into variants, hardware, cells, planned runs and
+//! the printed plan, before anything is built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,48 +22,51 @@ use crate::plan::{self, Cell, Plan, Round};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// The policy that says how many pairs a comparison takes.
+/// Comparison policy that sets the number of pairs.
 const POLICY: &str = "release";
 /// Hardware id of a server that does not run on this machine.
 const ELSEWHERE: &str = "remote";
 
-/// A campaign before its first build.
+/// A campaign's decided plan, before the first build.
 #[derive(Debug)]
 pub struct Decided {
     pub wanted: Vec<Wanted>,
     pub plan: Plan,
-    /// One for each cell of the plan.
+    /// Scenarios of the plan, one for each cell, in the cells' order.
     pub scenarios: Vec<ScenarioEntry>,
     pub hardware: (HardwareFacts, Absent),
     pub brief: Brief,
-    /// Pairs that confirm what the screen finds; none where nothing is to be confirmed.
+    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
     pub confirm_pairs: Option<u32>,
-    /// Ids for runs that are planned later.
+    /// Generator of ids for runs that are planned later, such as confirmation runs.
     pub ids: Ids,
-    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    /// True when the records are committed. Records of releases are; records of a working tree or
+    /// of a server started by somebody else are not.
     pub commits: bool,
-    /// The repository that holds `results/`.
+    /// Repository whose `results/` receives the records.
     pub registry: PathBuf,
 }
 
-/// Decides what `flags` ask for.
+/// Plans the campaign that `flags` request.
 ///
 /// # Errors
-/// A piece is unknown, a release cannot be resolved, or the machine does not fit.
+/// A named file of the suite does not exist, a release cannot be resolved, or the machine does not
+/// match the target.
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
-    world.console.step(world.clock.elapsed(), "Resolve what is asked for");
+    world.console.step(world.clock.elapsed(), "Plan the campaign");
     let (path, file) = world.catalog.engine(&flags.engine)?;
     let engine = Engine { id: flags.engine.clone(), path, file };
     let wanted = wanted(world, flags, &engine)?;
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
     let asked = flags.target.as_deref();
-    // A plan is of any machine, and nodes elsewhere are not this one.
+    // A dry run may plan for any machine, and a scheduler's nodes are not this machine.
     let (target_id, target) = match flags.dry_run || flags.execution.executor != LOCAL {
         true => target::plan_for(&targets, asked, &machine.gpus)?,
         false => target::choose(&targets, asked, &machine.gpus)?,
     };
     let on_gpu = target::needs_device(target);
+    // Facts of this machine would be wrong for a node elsewhere, which reports its own.
     let hardware = match target::is_here(target, &machine.gpus) {
         true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
         false => {
@@ -79,12 +82,14 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let cells = plan::cells(target, &flags.models, &scenario_ids)?;
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    // A server that is already running has its weights; only one that is started needs the check.
     if flags.url.is_none() {
         for side in &wanted {
             refuse_random(world, &side.engine, &cells)?;
         }
     }
 
+    // The number of pairs is part of the statistics of a comparison, so the policy sets it.
     let usual = if compares { policy.screen_pairs } else { target.repeats };
     let repeats = flags.repeats.unwrap_or(usual);
     let confirm_pairs = (compares && !flags.no_confirm).then_some(policy.confirm_pairs);
@@ -114,7 +119,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     Ok(Decided { wanted, plan, scenarios, hardware, brief, confirm_pairs, ids, commits, registry })
 }
 
-/// What the plan says of each cell, engine by engine.
+/// Summarizes each cell for the printed plan, once per engine, with an estimate from the registry's
+/// earlier runs.
 fn cell_briefs(
     plan: &Plan,
     scenarios: &[ScenarioEntry],
@@ -143,7 +149,7 @@ fn cell_briefs(
     briefs
 }
 
-/// What is known of the releases that are measured, each once.
+/// Collects the known peculiarities of the measured releases, without repetition.
 fn quirks(wanted: &[Wanted]) -> Vec<String> {
     let mut quirks: Vec<String> = Vec::new();
     for Wanted { side, engine, .. } in wanted {
@@ -157,14 +163,14 @@ fn quirks(wanted: &[Wanted]) -> Vec<String> {
     quirks
 }
 
-/// Not every engine can make weights up.
+/// Refuses models with random weights for engines that cannot generate weights.
 fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), Stop> {
     for cell in cells {
         let is_random = world.catalog.model(&cell.model)?.config.is_some();
         if is_random && engine.file.launch.random_weights.is_empty() {
             let (engine, model) = (&engine.id, &cell.model);
             return Err(Stop::wrong_use(format!(
-                "`{model}` has random weights, and engine `{engine}` cannot make any up"
+                "`{model}` has random weights, which engine `{engine}` cannot generate"
             ))
             .with_hint(format!("`random_weights` in `suite/engines/{engine}.toml` says how")));
         }
@@ -184,10 +190,10 @@ fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wa
     }
 }
 
-/// Obtains the inputs of every cell, each once.
+/// Fetches the models, datasets and tokenizers of every cell, each once.
 ///
 /// # Errors
-/// An input cannot be had.
+/// An input cannot be obtained.
 pub fn ready_cells(
     world: &World,
     cells: &[Cell],
@@ -210,6 +216,7 @@ pub fn ready_cells(
             Some(id) => Some(obtain(Input::dataset(id, &world.catalog.dataset(id)?))?),
             None => None,
         };
+        // The load generator needs a tokenizer file even if the server's model embeds one.
         let (model, tokenizer) = match tokenizer_of(&model_file.tokenizer) {
             None => (model.clone(), model.path),
             Some(id) => {
@@ -227,10 +234,10 @@ pub fn ready_cells(
     Ok(ready)
 }
 
-/// Every input that the cells need, each once, models first.
+/// Lists every model and dataset that the cells need, each once, models first.
 ///
 /// # Errors
-/// A piece is unknown.
+/// A named file of the suite does not exist.
 pub fn inputs_of(
     world: &World,
     cells: &[Cell],
@@ -251,7 +258,8 @@ pub fn inputs_of(
     Ok(inputs)
 }
 
-/// Data set that holds a model's tokenizer; `None` where the model embeds it.
+/// Returns the id of the dataset that holds a model's tokenizer; `None` when the model file embeds
+/// its tokenizer.
 fn tokenizer_of(named: &str) -> Option<&str> {
     (named != "embedded").then_some(named)
 }
@@ -269,7 +277,8 @@ fn input_states(
     Ok(states)
 }
 
-/// The facts of this machine; a server elsewhere tells nothing of its own.
+/// Returns the hardware facts of this machine, or only the id `remote` when `url` leads to another
+/// machine.
 fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> (HardwareFacts, Absent) {
     if url.is_none_or(is_here) {
         return machine.facts(&machine.id(on_gpu));
@@ -281,7 +290,7 @@ fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> (Hardwa
     (facts, absent.collect())
 }
 
-/// True for a URL of this machine's own loopback.
+/// True for a URL whose host is this machine's loopback address.
 fn is_here(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     ["127.", "localhost", "[::1]"].iter().any(|host| rest.starts_with(host))
@@ -298,7 +307,7 @@ fn records_line(world: &World, plan: &Plan, commits: bool, registry: &Path) -> S
 }
 
 impl World {
-    /// Obtains inputs with this world's cache and programs.
+    /// Makes a fetcher of inputs that uses this world's cache and programs.
     #[must_use]
     pub fn fetcher(&self) -> Fetcher<'_> {
         Fetcher {
@@ -312,15 +321,16 @@ impl World {
     }
 }
 
-/// Scenario of commands that measure one model without a target's scenarios.
+/// Scenario of commands that measure one model without a target, such as `peer-bench`.
 const DEFAULT_SCENARIO: &str = "sharegpt-lite";
-/// Target whose first model is measured where no other is named.
+/// Target whose first model is the default of those commands.
 const DEFAULT_TARGET: &str = "cpu";
 
-/// One model under the scenario that is served.
+/// Returns the cell of a command that measures a single model: `model`, or by default the first
+/// model of the target `cpu`, under the scenario `sharegpt-lite`.
 ///
 /// # Errors
-/// There is no such model, or it has random weights.
+/// The model does not exist, or it has random weights, which another engine could not load.
 pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
     let targets = world.catalog.targets()?;
     let first = targets.get(DEFAULT_TARGET).and_then(|target| target.models.first());
@@ -329,8 +339,7 @@ pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
             .with_hint("give `--model ID`")
     })?;
     if world.catalog.model(model)?.config.is_some() {
-        let message =
-            format!("`{model}` has random weights: there is no file that both could read");
+        let message = format!("`{model}` has random weights, and this command needs a model file");
         return Err(Stop::wrong_use(message));
     }
     let (model, scenario) = (model.to_owned(), DEFAULT_SCENARIO.to_owned());

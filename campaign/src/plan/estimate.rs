@@ -1,5 +1,5 @@
-//! How long a run will take: as long as such runs took before, else as imported results say; what
-//! was never measured is unknown.
+//! Estimate of a run's duration: the median of earlier runs in the registry, else of imported
+//! results. Without either, the duration is unknown.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,27 +8,30 @@ use judge::quantile::percentile;
 use schema::run::{RunRecord, Status};
 use schema::scenario::{Scenario, Workload};
 
-/// Launch, sampling of the requests, warm-up, output check and drain of one run.
+/// Assumed time of a run around its measurement: server start, sampling of the requests, warm-up,
+/// output check and drain, in microseconds.
 const OVERHEAD_US: u64 = 12_000_000;
-/// The same but for the sampling, where all launches share what was drawn.
+/// Assumed time around the measurement without sampling, in microseconds: all runs share requests
+/// that were sampled once.
 const LAUNCH_US: u64 = 5_000_000;
-/// How many earlier runs are read.
+/// Largest number of earlier runs whose times are read.
 const PAST_RUNS: usize = 9;
-/// Tokens a second that are assumed where nothing is known, of prompts and answers together.
+/// Assumed throughput on a CPU, prompt and output tokens together, for cells without earlier
+/// results.
 const TOKENS_PER_S: u64 = 1_000;
 const TOKENS_PER_S_ON_GPU: u64 = 10_000;
-/// Prompt and answer of a conversation, as those of the standard data set have on average.
+/// Mean tokens of prompt and answer of a conversation in the standard dataset.
 const CONVERSATION_TOKENS: u64 = 500;
 
-/// An expectation and what it rests on.
+/// Expected time of one run, and what the estimate is based on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
-    /// The median of that many earlier runs.
+    /// Median of `runs` earlier runs, in microseconds.
     Measured {
         us: u64,
         runs: usize,
     },
-    /// The median of that many results that others published.
+    /// Median of `runs` results that others published, in microseconds.
     Imported {
         us: u64,
         runs: usize,
@@ -37,7 +40,7 @@ pub enum Estimate {
 }
 
 impl Estimate {
-    /// None where nothing is known.
+    /// Expected time in microseconds; `None` if unknown.
     #[must_use]
     pub fn us(self) -> Option<u64> {
         match self {
@@ -46,7 +49,8 @@ impl Estimate {
         }
     }
 
-    /// The same where all launches share the requests that were drawn once.
+    /// Expected time in microseconds when all runs share requests that were sampled once, so that
+    /// no run samples them itself; `None` if unknown.
     #[must_use]
     pub fn us_when_drawn(self) -> Option<u64> {
         match self {
@@ -57,14 +61,14 @@ impl Estimate {
     }
 }
 
-/// Wall times of a cell in earlier runs and in imported results.
+/// Wall times of a cell in earlier runs and in imported results, in microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Past {
     pub measured_us: Vec<u64>,
     pub imported_us: Vec<u64>,
 }
 
-/// What a cell is, as far as it takes its time.
+/// Cell for which a duration is estimated: everything that determines how long its runs take.
 #[derive(Debug, Clone, Copy)]
 pub struct Of<'a> {
     pub engine: &'a str,
@@ -74,8 +78,8 @@ pub struct Of<'a> {
     pub rev: u32,
 }
 
-/// Expected time of one run: as earlier ones took, launch included, else as imported ones did, of
-/// whose launches nothing is known.
+/// Estimates one run's time, including the server's start. Earlier runs are preferred to imported
+/// results, which do not say how long their servers took to start.
 #[must_use]
 pub fn of_run(past: &Past) -> Estimate {
     match (median(&past.measured_us), median(&past.imported_us)) {
@@ -85,8 +89,8 @@ pub fn of_run(past: &Past) -> Estimate {
     }
 }
 
-/// What one run is assumed to take where nothing is known of its like: launch and warm-up, the time
-/// until its last request is sent, and its tokens at [`tokens_per_s_assumed`].
+/// Assumed time of one run without earlier results, in microseconds: server start and warm-up, the
+/// time until the last request is sent, and all tokens at [`tokens_per_s_assumed`].
 #[must_use]
 pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     let Workload { requests, input_tokens, output_tokens, prefix_tokens, .. } = scenario.workload;
@@ -99,7 +103,8 @@ pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     LAUNCH_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
 }
 
-/// Tokens a second that an engine is assumed to read and write where nothing is known of it.
+/// Assumed throughput in tokens per second, prompt and output together, of an engine without
+/// earlier results.
 #[must_use]
 pub fn tokens_per_s_assumed(on_gpu: bool) -> u64 {
     if on_gpu { TOKENS_PER_S_ON_GPU } else { TOKENS_PER_S }
@@ -116,13 +121,15 @@ fn median(past_us: &[u64]) -> Option<u64> {
     percentile(&sorted, 0.5).map(|us| us.round() as u64)
 }
 
-/// What the registry tells of a cell's time, of whichever release and configuration.
+/// Reads the wall times of a cell from the registry in `results`, whatever the release and
+/// configuration.
 #[must_use]
 pub fn past(results: &Path, of: Of<'_>) -> Past {
     Past { measured_us: past_wall_us(results, of), imported_us: imported_wall_us(results, of) }
 }
 
-/// Wall times that others published. Their scenarios carry no revision of ours.
+/// Wall times of a cell in imported results, in microseconds. The scenario's revision is not
+/// compared, because imported results carry none.
 fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     let sources = folders(&results.join("imports"));
     let files = sources.iter().flat_map(|source| folders(source)).flat_map(|dir| entries(&dir));
@@ -136,9 +143,10 @@ fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     walls.collect()
 }
 
-/// Wall times of the newest earlier runs of a cell, of whichever release and configuration.
+/// Wall times of the newest earlier runs of a cell in microseconds, whatever the release and
+/// configuration.
 ///
-/// What cannot be read is passed over: an estimate is no check.
+/// Unreadable files are skipped: an estimate is no check of the registry.
 fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     let scenario_rev = format!("{}@{}", of.scenario, of.rev);
     let mut files: Vec<PathBuf> = Vec::new();
@@ -147,10 +155,11 @@ fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
             files.extend(entries(&config.join(&scenario_rev)));
         }
     }
-    // Names are ULIDs, which sort by time.
+    // File names are ULIDs, which sort by time.
     files.sort_by(|a, b| b.file_name().cmp(&a.file_name()));
     let walls = files.iter().filter_map(|file| {
         let record: RunRecord = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+        // A failed run ended early, or waited for its time limit: its duration says nothing.
         if record.status == Status::Failed { None } else { record.time?.wall_us }
     });
     walls.take(PAST_RUNS).collect()
@@ -191,7 +200,7 @@ mod tests {
             crate::catalog::Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"));
         let assumed =
             |id, on_gpu| assumed_us(&catalog.scenario(id).unwrap().scenario, on_gpu) - LAUNCH_US;
-        // Sixteen requests within 15/16 of a second, of 256 + 32 tokens each.
+        // Sixteen requests are sent within 15/16 of a second and have 256 + 32 tokens each.
         assert_eq!(assumed("lab-throughput-lite", false), 937_500 + 4_608_000);
         assert_eq!(assumed("lab-sharegpt", true), 999_000 + 50_000_000);
         let known = Estimate::Measured { us: 20_000_000, runs: 1 };

@@ -1,5 +1,5 @@
-//! The command line of a server, as an engine's file says it: a process, or the same in a
-//! container. Pure: it starts nothing, and knows no engine by name.
+//! Command line of a server: fills the template of an engine's file in `suite/engines/`, as a
+//! process or in a container image. Pure: it starts nothing, and no engine's name appears in it.
 
 use std::path::Path;
 
@@ -8,53 +8,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::build::container::Container;
 
-/// The command line of a server, and the form of it that enters a record.
+/// Command line of a server, in the form that is executed and in the form that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
-    /// Program and arguments.
+    /// Program and arguments to execute.
     pub argv: Vec<String>,
-    /// With `{model}` and `{port}` in place of what they were.
+    /// Command line for the record: the placeholders `{model}` and `{port}` stand for the values,
+    /// which differ from run to run.
     pub recorded: Vec<String>,
 }
 
-/// What a launch asks for beyond its model; what is not asked for is left to the engine.
+/// Server settings beyond the model that a target may fix; the engine's own default applies to each
+/// that is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Asked {
-    /// Of the made-up weights and of whatever else the engine draws.
+    /// Seed of random weights and of everything else that the engine samples.
     pub seed: Option<u64>,
-    /// Tokens of the longest sequence.
+    /// Longest sequence in tokens, prompt and output together.
     pub context_tokens: Option<u64>,
-    /// Share of the memory.
+    /// Share of the device's memory that the server may use, in percent.
     pub memory_percent: Option<u32>,
 }
 
-/// What fills the placeholders of an engine's command line.
+/// Values for the placeholders of an engine's command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling<'a> {
-    /// Its id, a file of `suite/engines/`.
+    /// Id of the engine, a file of `suite/engines/`.
     pub engine: &'a str,
-    /// The program.
+    /// Path of the server's program.
     pub binary: &'a Path,
-    /// A path, or the name of a model of the hub.
+    /// Model to serve: a path, or the name of a model on the Hugging Face hub.
     pub model: &'a str,
-    /// The engine makes up weights for the model's configuration.
+    /// True when the engine generates random weights for the model's configuration.
     pub random_weights: bool,
-    /// Tensor-parallel ranks.
+    /// Number of tensor-parallel ranks.
     pub tp: u32,
-    /// None for the engine's own.
+    /// Address that the server listens on; `None` for the engine's default.
     pub host: Option<&'a str>,
-    /// None for the engine's own.
+    /// Port that the server listens on; `None` for the engine's default.
     pub port: Option<u16>,
-    /// What else is asked for.
+    /// Settings that the target fixes, such as a seed.
     pub asked: &'a Asked,
-    /// It is to be asked for its counters and its configuration.
+    /// True when the server must expose its metrics and configuration for the load generator.
     pub observed: bool,
-    /// More flags, as they are.
+    /// Additional flags, appended unchanged.
     pub flags: &'a [String],
 }
 
 impl<'a> Filling<'a> {
-    /// A server to be measured on `port` of this machine.
+    /// Describes a server to be measured on `port` of this machine, with one rank and default
+    /// settings.
     #[must_use]
     pub fn measured(engine: &'a str, binary: &'a Path, model: &'a str, port: u16) -> Self {
         Self {
@@ -74,21 +77,21 @@ impl<'a> Filling<'a> {
 
 const NOTHING: Asked = Asked { seed: None, context_tokens: None, memory_percent: None };
 
-/// What an engine's file has no word for.
+/// A value or image that the engine's file cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
-    /// For what is asked for.
-    #[error("`suite/engines/{engine}.toml` says no flag for {what}")]
+    /// The engine has no flag for a requested setting.
+    #[error("`suite/engines/{engine}.toml` has no flag for {what}")]
     NoFlag {
-        /// Its id.
+        /// Id of the engine.
         engine: String,
-        /// What was asked for, in words.
+        /// The requested setting, in words.
         what: &'static str,
     },
-    /// No image to run in a container.
+    /// The engine's file names no container image.
     #[error("`suite/engines/{engine}.toml` names no container image")]
     NoImage {
-        /// Its id.
+        /// Id of the engine.
         engine: String,
     },
 }
@@ -108,10 +111,10 @@ impl crate::stop::Ends for LaunchError {
     }
 }
 
-/// Fills an engine's command line and appends the side's own flags.
+/// Fills an engine's command line and appends the variant's own flags.
 ///
 /// # Errors
-/// Something is asked for that the engine's file has no flag for.
+/// A setting is requested for which the engine's file has no flag.
 pub fn command_line(file: &EngineFile, with: Filling<'_>) -> Result<CommandLine, LaunchError> {
     let binary = with.binary.to_string_lossy();
     let (argv, port) = (&file.launch.argv, with.port.map(|port| port.to_string()));
@@ -124,10 +127,10 @@ pub fn command_line(file: &EngineFile, with: Filling<'_>) -> Result<CommandLine,
     })
 }
 
-/// The same inside the engine's container image.
+/// Fills the command line that runs the engine in its container image.
 ///
 /// # Errors
-/// There is no image, or something is asked for that the engine's file has no flag for.
+/// There is no image, or a setting is requested for which the engine's file has no flag.
 pub fn container_line(
     file: &EngineFile,
     with: Filling<'_>,
@@ -144,17 +147,18 @@ pub fn container_line(
     };
     let given = Words { binary: with.engine, model: with.model, port: port.as_deref() };
     let recorded = Words { model: "{model}", port: with.port.and(Some("{port}")), ..given };
+    // The record gets placeholders: names and paths differ from run to run and machine to machine.
     let anonymous = Container { name: with.engine, hub: "{hub}", model: None, ..*container };
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
 }
 
-/// Name of the image of a release.
+/// Returns the name of a release's container image, with `{release}` and `{version}` filled in.
 #[must_use]
 pub fn image_name(image: &Image, release: &str) -> String {
     image.name.replace("{release}", release).replace("{version}", release.trim_start_matches('v'))
 }
 
-/// What differs between a command line and its record.
+/// Placeholder values that differ between the executed and the recorded command line.
 #[derive(Debug, Clone, Copy)]
 struct Words<'a> {
     binary: &'a str,
@@ -177,6 +181,7 @@ fn words(
             .replace("{port}", given.port.unwrap_or_default())
     };
     let mut line: Vec<String> = argv.iter().map(fill).collect();
+    // An engine whose template places `{tp}` itself must not get the flag a second time.
     let said = |what: &str| argv.iter().any(|word| word.contains(what));
     let settings = &launch.settings;
     if let Some(tp_flag) = &settings.tp
@@ -202,6 +207,7 @@ fn words(
             line.extend(flag(setting.as_ref(), with.engine, what)?.words(&value));
         }
     }
+    // The variant's flags come last, because most engines let a later flag override an earlier one.
     let random = if with.random_weights { &launch.random_weights[..] } else { &[] };
     let observe = if with.observed { &launch.observe[..] } else { &[] };
     for flags in [random, observe, with.flags] {
@@ -218,7 +224,7 @@ fn flag<'a>(
     setting.ok_or_else(|| LaunchError::NoFlag { engine: engine.to_owned(), what })
 }
 
-/// The port that the engine takes by itself.
+/// Default port of the engine, as its file states it; empty if the file states none.
 fn default_port(file: &EngineFile) -> &str {
     let port = file.launch.settings.port.as_ref();
     port.and_then(|port| port.default.as_deref()).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! What a campaign runs, in which order. Pure: the same request gives the same plan.
+//! Plan of a campaign: variants, cells, and planned runs in their interleaved order. Pure: the same
+//! request gives the same plan.
 
 pub(crate) mod brief;
 pub mod decide;
@@ -14,26 +15,26 @@ use serde::{Deserialize, Serialize};
 use crate::plan::launch::Asked;
 use crate::stop::Stop;
 
-/// One release in one configuration: what is compared with the others.
+/// A variant: one release of an engine with one set of server flags. Campaigns compare variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Side {
     pub engine: String,
     pub release: String,
-    /// Name of the variant; none for the engine's defaults.
+    /// Name of the variant from `--variant`; `None` for the engine's default flags.
     pub variant: Option<String>,
-    /// Extra flags of the server.
+    /// Server flags of the variant, beyond those of every server of the engine.
     pub flags: Vec<String>,
 }
 
 impl Side {
-    /// A release of an engine by its defaults.
+    /// Makes the variant of a release without flags of its own.
     #[must_use]
     pub fn plain(engine: &str, release: &str) -> Self {
         let (engine, release) = (engine.to_owned(), release.to_owned());
         Self { engine, release, variant: None, flags: Vec::new() }
     }
 
-    /// `v0.9.2` or `v0.9.2 (big-batch)`.
+    /// Title of the variant: `v0.9.2` or `v0.9.2 (big-batch)`.
     #[must_use]
     pub fn title(&self) -> String {
         match &self.variant {
@@ -43,33 +44,35 @@ impl Side {
     }
 }
 
-/// A model under a scenario.
+/// A cell: one model under one scenario.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cell {
     pub model: String,
     pub tp: u32,
     pub scenario: String,
-    /// What its launches ask for beside it.
+    /// Server settings that the target fixes for the model, such as a seed.
     pub asked: Asked,
 }
 
-/// One launch: which side of which cell, and its place in the order.
+/// A planned run: a cell, a variant, and the run's place in the order. Each run starts a fresh
+/// server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// ULID of the run.
+    /// ULID of the run, assigned when it is planned.
     pub run: String,
     pub side: usize,
     pub cell: usize,
-    /// One launch of every side makes a block; runs of one block are a pair.
+    /// Number of the block. A block contains one run of every variant of a cell; the runs of
+    /// baseline and candidate in a block are a pair.
     pub block: u32,
     pub position: u32,
-    /// From 1.
+    /// Number of the repeat in its cell, counted from 1.
     pub repeat: u32,
-    /// `confirm` for a launch that confirms what the screen found.
+    /// `confirm` for a run that confirms a difference found by the screening stage.
     pub stage: Option<Stage>,
 }
 
-/// Everything that will run.
+/// A campaign's plan: variants, cells, and every planned run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub campaign: String,
@@ -78,10 +81,11 @@ pub struct Plan {
     pub slots: Vec<Slot>,
 }
 
-/// The cells of a target under these scenarios; all of its models where none is named.
+/// Combines the target's models with the scenarios into cells; `models` restricts them, empty means
+/// all.
 ///
 /// # Errors
-/// A model that the target does not list: its tensor-parallel size is unknown.
+/// A model is not in the target, so that its tensor-parallel size is unknown.
 pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result<Vec<Cell>, Stop> {
     let listed: Vec<&str> = target.models.iter().map(|model| model.id.as_str()).collect();
     if let Some(id) = models.iter().find(|id| !listed.contains(&id.as_str())) {
@@ -99,6 +103,7 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
                 memory_percent: model.memory_percent,
             };
             let cell = Cell { model: model_id, tp: model.tp, scenario, asked };
+            // A scenario may be in the target's list and in its concurrency sweep.
             if !cells.contains(&cell) {
                 cells.push(cell);
             }
@@ -107,23 +112,23 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     Ok(cells)
 }
 
-/// What is launched, and how often.
+/// Request for planned runs: which cells, which variants, how many repeats.
 #[derive(Debug, Clone)]
 pub struct Round {
-    /// Indices of cells.
+    /// Indices of the cells in the plan.
     pub cells: Vec<usize>,
-    /// How many of the sides run, the first ones.
+    /// Number of variants that run: the first ones of the plan.
     pub sides: usize,
-    /// Launches of each side in each cell.
+    /// Runs of each variant in each cell.
     pub repeats: u32,
     /// Number of the first block.
     pub block: u32,
-    /// None for a screen.
+    /// Stage of the runs; `None` for the screening stage.
     pub stage: Option<Stage>,
 }
 
 impl Round {
-    /// The first launches of all sides in the first `cells` cells.
+    /// Requests the first runs of `sides` variants in the first `cells` cells.
     #[must_use]
     pub fn first(cells: usize, sides: usize, repeats: u32) -> Self {
         Self { cells: (0..cells).collect(), sides, repeats, block: 0, stage: None }
@@ -131,7 +136,8 @@ impl Round {
 }
 
 impl Plan {
-    /// Baseline and candidate, where the campaign compares two releases of an engine.
+    /// Returns the releases of baseline and candidate if the campaign compares two releases of one
+    /// engine.
     #[must_use]
     pub fn compared(&self) -> Option<(&str, &str)> {
         let (first, second) = (self.sides.first()?, self.sides.get(1)?);
@@ -139,7 +145,7 @@ impl Plan {
             .then_some((first.release.as_str(), second.release.as_str()))
     }
 
-    /// Engine and release of every side, each once.
+    /// Returns engine and release of every variant, without repetition.
     #[must_use]
     pub fn releases(&self) -> Vec<(&str, &str)> {
         let mut releases = Vec::new();
@@ -153,16 +159,17 @@ impl Plan {
     }
 }
 
-/// The scenarios of a target; where releases are compared the rungs too, whose latencies gate.
+/// Scenarios of a target. A comparison of releases adds the scenarios of the concurrency sweep,
+/// because their latencies are release-blocking metrics.
 #[must_use]
 pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
     let rungs = if compares { target.gate_scenarios.as_slice() } else { &[] };
     target.scenarios.iter().chain(rungs).cloned().collect()
 }
 
-/// Orders the launches: a cell's repeats one after the other, and in every block each side once,
-/// forwards and backwards in turn (A B, B A, A B, ...), so that drift of the machine falls on all
-/// sides alike.
+/// Orders the runs. The repeats of a cell follow each other, and each block runs every variant
+/// once, in alternating direction (A B, B A, A B, ...), so that drift of the machine affects all
+/// variants alike.
 #[must_use]
 pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slot> {
     let Round { cells, sides, repeats, block, stage } = round;
@@ -171,6 +178,7 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slo
     for &cell in cells {
         for repeat in 1..=*repeats {
             let mut order: Vec<usize> = (0..*sides).collect();
+            // Alternating directions cancel a drift that is linear in time.
             if repeat % 2 == 0 {
                 order.reverse();
             }
@@ -183,10 +191,10 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slo
     slots
 }
 
-/// Reads `ENGINE@VERSION`.
+/// Parses `ENGINE@VERSION`.
 ///
 /// # Errors
-/// It is not of that form.
+/// The text does not have that form.
 pub fn parse_beside(text: &str) -> Result<(String, String), String> {
     match text.split_once('@') {
         Some((engine, release)) if !engine.is_empty() && !release.is_empty() => {
@@ -196,10 +204,10 @@ pub fn parse_beside(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Reads `NAME='FLAGS'`. Flags are split at spaces; quotes keep a value together.
+/// Parses `NAME='FLAGS'`. Flags are split at spaces; quotes keep a value with spaces together.
 ///
 /// # Errors
-/// The name cannot be a part of a path, or a quote stays open.
+/// The name cannot be part of a path, or a quote is not closed.
 pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
     let (name, flags) = text.split_once('=').ok_or("expected NAME='FLAGS'")?;
     let fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -213,7 +221,7 @@ pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
     Ok((name.to_owned(), flags))
 }
 
-/// Splits at spaces outside quotes; `None` where a quote stays open.
+/// Splits text at spaces outside quotes; `None` if a quote is not closed.
 #[must_use]
 pub fn split_flags(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();

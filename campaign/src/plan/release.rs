@@ -1,7 +1,7 @@
-//! Which commit is a release: the first on the first-parent history whose `engine/Cargo.toml`
-//! carries that literal version.
+//! Resolves a release name to a commit: the tag, else the first commit of the first-parent history
+//! whose `engine/Cargo.toml` carries that literal version.
 //!
-//! [`resolve`] is pure over a [`History`]; [`read_history`] asks git for it.
+//! [`resolve`] is pure over a [`History`]; [`read_history`] reads one with git.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,16 @@ use crate::stop::Ends;
 
 const MANIFEST: &str = "engine/Cargo.toml";
 
-/// A commit that changed the engine's manifest, and the literal version that it carries.
+/// A commit that changed `engine/Cargo.toml`, and the literal version in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
     pub commit: String,
-    /// `None` where the version is inherited from the workspace or the manifest is not TOML.
+    /// Literal version in the manifest; `None` where it is inherited from the workspace or the
+    /// manifest is not TOML.
     pub version: Option<String>,
 }
 
-/// Where a tag points, and what the manifest says there and one commit before.
+/// Commit of a tag, and the engine's version in that commit and in its parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag {
     pub commit: String,
@@ -28,27 +29,27 @@ pub struct Tag {
     pub version_before: Option<String>,
 }
 
-/// What git knows of the engine's versions.
+/// The engine's versions in git's history, from which releases are resolved.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// First-parent history of the checked-out commit, newest first.
+    /// Commits of the first-parent history that changed the engine's manifest, newest first.
     pub edits: Vec<Edit>,
-    /// By name, such as `v0.9.2`.
+    /// Tags by name, such as `v0.9.2`.
     pub tags: BTreeMap<String, Tag>,
-    /// Commits whose parents a shallow clone lacks; empty in a whole clone.
+    /// Commits whose parents a shallow clone lacks; empty in a complete clone.
     pub boundary: BTreeSet<String>,
 }
 
-/// A release and its commit.
+/// A release of Redline and its commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
-    /// As people write it, with `v`.
+    /// Name of the release with `v`, such as `v0.9.2`.
     pub name: String,
     pub commit: String,
 }
 
 impl Release {
-    /// Without `v`, as the engine itself states it.
+    /// Version without `v`, as the engine's own `--version` prints it.
     #[must_use]
     pub fn version(&self) -> &str {
         self.name.trim_start_matches('v')
@@ -98,14 +99,16 @@ impl Ends for ReleaseError {
     }
 }
 
-/// Finds the commit of a release by its name, with or without `v`.
+/// Finds the commit of the release named `wanted`, with or without `v`.
 ///
 /// # Errors
-/// The name is no version, no such release is known, or its tag points elsewhere.
+/// The name is not a version, no such release is known, or its tag points at another commit than
+/// the first with that version.
 pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError> {
     let version = parse_name(wanted)?;
     let name = format!("v{version}");
     let carries = |found: &Option<String>| found.as_deref() == Some(version);
+    // Edits are newest first; later commits may touch the manifest without changing the version.
     let first = history.edits.iter().rev().find(|edit| carries(&edit.version));
     match (first, history.tags.get(&name)) {
         (Some(first), Some(tag)) if first.commit == tag.commit => {
@@ -116,7 +119,8 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError>
             at: tag.commit.clone(),
             first: first.commit.clone(),
         }),
-        // At the edge of a shallow clone the version may be older than it seems.
+        // At the edge of a shallow clone an older commit, not present here, may be the first with
+        // that version.
         (Some(first), None) if history.boundary.contains(&first.commit) => {
             Err(ReleaseError::Shallow(name))
         }
@@ -126,6 +130,8 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError>
             at: tag.commit.clone(),
             found: tag.version.clone(),
         }),
+        // A tag on a later commit of the same version would name code that the release did not
+        // have.
         (None, Some(tag)) if carries(&tag.version_before) => {
             Err(ReleaseError::TagNotFirst { tag: name, at: tag.commit.clone() })
         }
@@ -154,14 +160,15 @@ pub fn is_development(version: &str) -> bool {
     version.ends_with("-dev")
 }
 
-/// The literal `package.version` of a manifest; inherited versions do not count.
+/// Returns the literal `package.version` of a Cargo manifest; `None` if it is inherited.
 #[must_use]
 pub fn literal_version(manifest: &str) -> Option<String> {
     let table: toml::Table = manifest.parse().ok()?;
     table.get("package")?.get("version")?.as_str().map(str::to_owned)
 }
 
-/// Asks git for the history of the checked-out commit.
+/// Reads the engine's versions along the first-parent history of `HEAD`, and the tags of the
+/// `wanted` names, with git.
 ///
 /// # Errors
 /// git fails.
@@ -238,7 +245,8 @@ mod tests {
         History { edits, ..History::default() }
     }
 
-    /// Newest first: 0.9.2 was touched twice, and an ancient manifest inherited its version.
+    /// A history, newest first: two commits carry 0.9.2, and the oldest manifest inherits its
+    /// version.
     fn usual() -> History {
         history(&[
             ("f", Some("0.9.3-dev")),
@@ -320,7 +328,7 @@ mod tests {
         assert_eq!(edge.exit(), Exit::Environment);
         assert!(edge.hint().is_some_and(|hint| hint.contains("git fetch --unshallow")));
         assert_eq!(resolve(&shallow, "v0.5.0"), Err(ReleaseError::Shallow("v0.5.0".into())));
-        // A tag settles it.
+        // With a tag, the release resolves although its commit lies at the clone's edge.
         shallow.tags.insert("v0.9.2".into(), tag("d", Some("0.9.2"), None));
         assert_eq!(resolve(&shallow, "v0.9.2").unwrap().commit, "d");
     }

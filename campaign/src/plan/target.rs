@@ -1,4 +1,4 @@
-//! Which target the machine at hand belongs to.
+//! Choice of the target: the hardware class of `suite/targets/` that matches the machine's GPU.
 
 use std::collections::BTreeMap;
 
@@ -35,11 +35,11 @@ impl Ends for TargetError {
     }
 }
 
-/// Picks the target: the one asked for, else the one whose device name matches longest (`h200` is
-/// not `h20`), else the one that asks for no device.
+/// Chooses the target: `asked` if given, else the one whose device name has the longest match (an
+/// `h200` is no `h20`), else the one without a device name.
 ///
 /// # Errors
-/// The one asked for is unknown or of another machine, or none fits.
+/// The named target is unknown or does not match this machine, or no target matches.
 pub fn choose<'a>(
     targets: &'a BTreeMap<String, Target>,
     asked: Option<&str>,
@@ -61,6 +61,7 @@ pub fn choose<'a>(
         .iter()
         .filter_map(|(id, target)| Some((match_length(&target.matches, gpus)?, id, target)))
         .max_by_key(|(length, ..)| *length);
+    // A machine with an unknown GPU still has a CPU to measure.
     let fallback = || targets.iter().find(|(_, target)| !needs_device(target));
     matching
         .map(|(_, id, target)| (id, target))
@@ -69,10 +70,11 @@ pub fn choose<'a>(
         .ok_or(TargetError::NoneFits)
 }
 
-/// The same for a plan that is only looked at: the target asked for need not be this machine's.
+/// Chooses the target of a plan that is not executed here: unlike in [`choose`], a named target
+/// need not match this machine.
 ///
 /// # Errors
-/// The one asked for is unknown, or none fits.
+/// The named target is unknown, or no target matches.
 pub fn plan_for<'a>(
     targets: &'a BTreeMap<String, Target>,
     asked: Option<&str>,
@@ -84,25 +86,26 @@ pub fn plan_for<'a>(
     }
 }
 
-/// True when the machine at hand is one of the target's.
+/// True when this machine matches the target.
 #[must_use]
 pub fn is_here(target: &Target, gpus: &[GpuSeen]) -> bool {
     !needs_device(target) || fits(&target.matches, gpus)
 }
 
-/// True when the target is a class of GPUs.
+/// True when the target is a class of GPUs, so that measuring it needs a GPU.
 #[must_use]
 pub fn needs_device(target: &Target) -> bool {
     !target.matches.device_name.is_empty()
 }
 
-/// True for a machine whose first GPU is of that class.
+/// True when the machine's first GPU matches the target's device name and memory.
 #[must_use]
 pub fn fits(matches: &TargetMatch, gpus: &[GpuSeen]) -> bool {
     match_length(matches, gpus).is_some()
 }
 
-/// Length of the longest of the class's names that is part of the first GPU's name.
+/// Length of the target's longest device name that is part of the first GPU's name; `None` without
+/// a match.
 fn match_length(matches: &TargetMatch, gpus: &[GpuSeen]) -> Option<usize> {
     let gpu = gpus.first()?;
     let name = gpu.name.to_lowercase();

@@ -1,5 +1,5 @@
-//! Engines side by side: the table of a campaign that measured several, interleaved. It shows what
-//! each did in the same block, and judges nothing.
+//! Table of engines side by side: figures and ratios of a campaign that measured several engines,
+//! interleaved. Ratios are formed within a block; nothing is judged.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::plan::Plan;
 
-/// Values over the repeats, in their order.
+/// Values of a figure over the repeats, with median and range.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Repeats {
     pub median: f64,
@@ -27,7 +27,7 @@ impl Repeats {
     }
 }
 
-/// A figure of a run, as people say it.
+/// Name of a run's figure, and how to read it from the metrics.
 type Figure = (&'static str, fn(&Metrics) -> Option<f64>);
 
 const FIGURES: [Figure; 4] = [
@@ -42,7 +42,8 @@ fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-/// The first engine's runs beside those of each other one; none where there is one engine.
+/// Renders the first engine's figures next to those of each other engine; `None` if there is only
+/// one engine.
 #[must_use]
 pub fn table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
     let first = plan.sides.first()?;
@@ -56,7 +57,7 @@ pub fn table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// One cell: every figure that both sides have in some block.
+/// Renders one cell: every figure that both variants have in some block.
 fn of_cell(plan: &Plan, records: &[RunRecord], cell: usize, other: usize) -> String {
     let (ours, theirs) = (&plan.sides[0], &plan.sides[other]);
     let (scenario, model) = (&plan.cells[cell].scenario, &plan.cells[cell].model);
@@ -89,13 +90,14 @@ fn of_cell(plan: &Plan, records: &[RunRecord], cell: usize, other: usize) -> Str
     text
 }
 
-/// The figure of the first side and of `other`, block by block.
+/// Values of a figure of the first variant and of `other`, paired by block.
 fn pairs(
     plan: &Plan,
     records: &[RunRecord],
     (cell, other): (usize, usize),
     figure: fn(&Metrics) -> Option<f64>,
 ) -> Vec<(f64, f64)> {
+    // Only runs of the same block are compared: the machine may drift between blocks.
     let measured = |block: u32, side: usize| {
         let mut slots = plan.slots.iter();
         let slot = slots.find(|s| (s.cell, s.block, s.side) == (cell, block, side))?;
@@ -129,7 +131,8 @@ mod tests {
         let sides = engines.map(|engine| Side::plain(engine, "v1.0.0")).to_vec();
         let plan = Plan { campaign: String::new(), sides, cells: vec![cell], slots };
         let record = |slot: &crate::plan::Slot| {
-            // The machine is twice as fast in the second block; the first side is 3 times as fast.
+            // The machine is twice as fast in the second block; the first variant is 3 times as
+            // fast.
             let speed = f64::from(slot.repeat) * if slot.side == 0 { 300.0 } else { 100.0 };
             let metrics = Metrics { output_tokens_per_s: Some(speed), ..Metrics::default() };
             RunRecord { id: slot.run.clone(), metrics: Some(metrics), ..RunRecord::default() }

@@ -1,4 +1,5 @@
-//! The end of a campaign whose runs are done: its own record, the pages, the commit, the table.
+//! End of a campaign: writes the campaign's record, renders pages, commits the results, and prints
+//! tables, comparison and paths.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +21,8 @@ use crate::publish::{Registry, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Records, publishes and shows what was measured. The exit code is the campaign's answer.
+/// Records, publishes and prints the results of a campaign. The exit code tells if a run failed or
+/// a release-blocking metric regressed.
 ///
 /// # Errors
 /// A record is refused, or a tool fails.
@@ -43,6 +45,7 @@ pub fn finish(
         true => Some(commit(world, ready, registry, records, journal)?),
         false => None,
     };
+    // A lab ends with its conclusion instead of a release's table.
     if let Some(lab) = &ready.lab {
         let exit = lab::tell(world, (ready, lab), registry, journal)?;
         print_paths(world, ready, committed.flatten().as_deref());
@@ -84,7 +87,7 @@ pub fn finish(
     Ok(compared)
 }
 
-/// Renders the pages, commits everything and builds the site. Returns the commit.
+/// Renders the pages, commits the staged results and builds the site; returns the commit's hash.
 fn commit(
     world: &World,
     ready: &Ready,
@@ -97,7 +100,7 @@ fn commit(
     step("Render pages");
     registry.render_pages(&overlay)?;
     step("Commit the records");
-    // What is in the registry already is not added again, should the word of it be lost.
+    // The journal is asked first: after a crash the records may be in the registry already.
     let commit = match journal.state.committed.clone() {
         Some(commit) => commit,
         None => registry.record(&overlay, &message(ready, records))?,
@@ -110,7 +113,7 @@ fn commit(
     Ok(commit)
 }
 
-/// The campaign's record, not yet signed.
+/// Makes the campaign's record, without its hash.
 fn campaign_record(
     world: &World,
     ready: &Ready,
@@ -118,7 +121,7 @@ fn campaign_record(
     (state, compared): (&State, Option<&Diff>),
 ) -> CampaignRecord {
     let plan = &ready.plan;
-    // A run that was tried again is planned once.
+    // A retried run occurs in several jobs and is listed once.
     let slots = state.jobs.iter().flat_map(|job| &job.planned.slots);
     let slots: BTreeMap<&str, &Slot> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
     let planned = slots.into_values().map(|slot| PlannedRun {
@@ -137,7 +140,7 @@ fn campaign_record(
             releases.push(side.release.clone());
         }
     }
-    // Of all launches: machines that worked at once took their times.
+    // Sum over all runs; jobs on several machines may have run at the same time.
     let wall_us: u64 = state.jobs.iter().map(|job| job.wall_us).sum();
     let budget = [("wall_us_expected", ready.expected_us), ("wall_us", wall_us)];
     let noise_floor = compared.and_then(|diff| diff.noise_pct.get(&plan.campaign)).cloned();
@@ -173,19 +176,19 @@ fn campaign_record(
     }
 }
 
-/// What this campaign says of everything that gates.
+/// Selects the verdicts of this campaign on release-blocking metrics.
 fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
     let cells = compared.cells.iter().filter(|cell| cell.judged.as_deref() == Some(campaign));
     let rows = cells.flat_map(|cell| &cell.rows).filter(|row| row.gates);
     rows.map(|row| row.verdict.clone()).collect()
 }
 
-/// The commit's message: what was measured, on what, how it went.
+/// Commit message: what was measured, on which hardware, and how many runs failed.
 fn message(ready: &Ready, records: &[RunRecord]) -> String {
     let mut engine = "";
     let mut sides: Vec<String> = Vec::new();
     for side in &ready.plan.sides {
-        // The engine is named where it changes.
+        // The engine is named only where it changes from one variant to the next.
         let named = (side.engine != engine).then(|| format!("{} ", side.engine));
         sides.push(format!("{}{}", named.unwrap_or_default(), side.title()));
         engine = &side.engine;

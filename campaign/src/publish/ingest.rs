@@ -1,5 +1,6 @@
-//! Finishes a campaign from the folders of its jobs alone: what they hold is verified, recorded,
-//! committed and rendered. Nothing is built, fetched or measured.
+//! The command `ingest`: finishes a campaign from the folders of its jobs alone, for example after
+//! they were copied from a cluster. It verifies, records, commits and renders; it builds, downloads
+//! and measures nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,13 +25,13 @@ use crate::world::World;
 /// Runs `ingest`.
 ///
 /// # Errors
-/// The folder holds no jobs, or jobs of several campaigns; a file is not what its node wrote; the
-/// registry cannot take records.
+/// The folder contains no jobs, or jobs of several campaigns; a file differs from what its node
+/// wrote; or the registry cannot accept records.
 pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    step("Look at what was collected");
+    step("Read the jobs");
     let found = jobs_below(&flags.dir)?;
     let campaign = campaign_of(&found, &flags.dir)?;
     let places = world.places.campaign(&campaign);
@@ -54,15 +55,16 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     if ready.commits {
         registry.preflight()?;
     }
-    step("Verify and take the records");
+    step("Verify and copy the records");
     for (dir, job) in &found {
         take(&mut journal, dir, job)?;
     }
     let records = collect::records(&places.overlay())?;
     let Some(first) = records.first() else {
         return Err(Stop::wrong_use(format!("no block of campaign {campaign} was finished"))
-            .with_hint("`release-bench --resume` goes on with it where it was begun"));
+            .with_hint("`release-bench --resume` continues it where it was started"));
     };
+    // Only the records know the hardware of the nodes; this machine measured nothing.
     first.hardware.id.clone_into(&mut ready.hardware.0.id);
     let planned: BTreeSet<&String> = journal.state.runs_planned();
     let missing = planned.len().saturating_sub(records.len());
@@ -74,7 +76,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
 }
 
-/// Every job below a folder, in the order of their runs.
+/// Finds every job below a folder, in the order of their runs.
 fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
     if !dir.is_dir() {
         return Err(Stop::wrong_use(format!("`{}` is no folder", dir.display())));
@@ -107,8 +109,8 @@ fn campaign_of(found: &[(PathBuf, Job)], dir: &Path) -> Result<String, Stop> {
     }
 }
 
-/// What the jobs tell of their campaign. What only its controller knew is left out: confirmations
-/// that were never planned, and how long it was expected to take.
+/// Reconstructs a campaign from its jobs. What only the controller knew is missing: confirmation
+/// runs that were not planned yet, and expected durations.
 fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &Path) -> Ready {
     let job = &found[0].1;
     let mut cells = BTreeMap::new();
@@ -122,7 +124,8 @@ fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &
         }
     }
     slots.sort_by(|a, b| a.run.cmp(&b.run));
-    // The plan may have had cells that no job tells of.
+    // The plan may contain cells without a job; they are filled with the next known cell, so that
+    // indices stay valid.
     let last = cells.keys().next_back().copied().unwrap_or(0);
     let (ready_cells, each_us): (Vec<_>, Vec<_>) = (0..=last)
         .map(|at| {
@@ -147,7 +150,7 @@ fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &
             slots,
         },
         sides: job.sides.clone(),
-        // Nothing of it is launched any more.
+        // Input files are needed only to start runs, which does not happen any more.
         inputs: vec![Vec::new(); ready_cells.len()],
         cells: ready_cells,
         hardware: job.hardware.clone().unwrap_or_default(),
@@ -164,12 +167,13 @@ fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &
     }
 }
 
-/// Takes what a job has made, unless that was done before.
+/// Collects and checks a job's records, unless the journal says that this was done.
 fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
     let known = journal.state.jobs.iter().find(|entry| entry.planned.key == job.key);
     if known.is_some_and(|entry| entry.reached == Reached::Checked) {
         return Ok(());
     }
+    // On the machine where the campaign began, its own journal has planned the job.
     if known.is_none() {
         let attempt = job.key.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(1);
         let planned = PlannedJob {
@@ -192,7 +196,7 @@ fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
     Ok(journal.note(Line::Checked { job: key.clone() })?)
 }
 
-/// Copies a job's folder to where jobs of this clone lie.
+/// Copies a job's folder to the clone's campaign folder.
 fn keep(from: &Path, to: &Path) -> Result<(), Stop> {
     let same = |path: &Path| path.canonicalize().ok();
     if to.is_dir() && same(from) == same(to) {

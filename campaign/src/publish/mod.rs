@@ -1,5 +1,5 @@
-//! From finished records to a commit, pages and a table, through the registry's and the site's
-//! own tools.
+//! Publication of finished runs: writes records to the staged results, and calls `redline-results`
+//! and `redline-site` to commit them, render pages and print tables.
 
 pub mod beside;
 pub(crate) mod finish;
@@ -22,33 +22,36 @@ use crate::process::{self, Interrupt};
 use crate::stop::Stop;
 use crate::tools::{RESULTS, SITE, ToolError, Tools};
 
-/// The registry that a campaign writes to.
+/// The registry of a campaign, used through `redline-results` and `redline-site`.
 #[derive(Debug)]
 pub struct Registry<'a> {
     pub tools: &'a Tools,
-    /// The repository that holds `results/`.
+    /// Repository with the folder `results/`.
     pub dir: &'a Path,
     pub interrupt: &'a Interrupt,
 }
 
-/// Writes a run's record below `overlay`, laid out like `results/`.
+/// Writes a run's record to the staged results `overlay`, a folder laid out like `results/`;
+/// returns the file's path.
 ///
 /// # Errors
-/// The record has no place, or the folder is not writable.
+/// The record has no path under `results/`, or the folder is not writable.
 pub fn write_run(overlay: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
     write(overlay, &schema::path::of_run(record).map_err(RecordError::from)?, record)
 }
 
-/// Signs a campaign's record and writes it below `overlay`.
+/// Adds the hash to a campaign's record and writes it to the staged results `overlay`; returns the
+/// file's path.
 ///
 /// # Errors
-/// The record has no place, or the folder is not writable.
+/// The record has no path under `results/`, or the folder is not writable.
 pub fn write_campaign(overlay: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
     record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
     write(overlay, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
 }
 
-/// Writes any record at its place below `overlay`.
+/// Writes any record to `place`, a path relative to the staged results `overlay`; returns the
+/// file's path.
 ///
 /// # Errors
 /// The record has no JSON form, or the folder is not writable.
@@ -60,31 +63,33 @@ pub fn write<T: Serialize>(overlay: &Path, place: &str, record: &T) -> Result<Pa
 }
 
 impl Registry<'_> {
-    /// Asks whether a commit could be made: before hours of measuring, not after.
+    /// Checks that a commit can be made, before hours of measuring and not after.
     ///
     /// # Errors
-    /// It could not; the registry has said why.
+    /// It cannot; the registry's tool has printed the cause.
     pub fn preflight(&self) -> Result<(), Stop> {
         let mut command = self.tools.results("preflight");
         command.arg("--registry").arg(self.dir);
         self.must(command, RESULTS, "preflight")
     }
 
-    /// Renders the Markdown pages of the overlay's releases into the overlay.
+    /// Renders the Markdown pages of the releases in the staged results, into the staged results.
     ///
     /// # Errors
     /// The site's tool fails.
     pub fn render_pages(&self, overlay: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("pages");
         command.arg("--registry").arg(self.dir).arg("--overlay").arg(overlay);
+        // Pages go into the staged results, so that one commit contains records and pages.
         command.arg("--only-overlay").arg("--out").arg(overlay);
         self.must(command, SITE, "pages")
     }
 
-    /// Commits the overlay; returns the commit where the tool states it.
+    /// Commits the staged results to the registry; returns the commit's hash if the tool reports
+    /// it.
     ///
     /// # Errors
-    /// The records are not sound, or the commit cannot be made.
+    /// A record fails a check, or the commit cannot be made.
     pub fn record(&self, overlay: &Path, message: &str) -> Result<Option<String>, Stop> {
         let mut command = self.tools.results("record");
         command.arg(overlay).arg("--registry").arg(self.dir);
@@ -98,7 +103,7 @@ impl Registry<'_> {
         Ok(answer.get("commit").and_then(Value::as_str).map(str::to_owned))
     }
 
-    /// Builds the HTML site.
+    /// Builds the HTML site in the folder `out`.
     ///
     /// # Errors
     /// The site's tool fails.
@@ -122,10 +127,10 @@ impl Registry<'_> {
         ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
     }
 
-    /// How `of` compares with `baseline`, as the registry judges it.
+    /// Returns the registry's comparison of release `of` with `baseline`.
     ///
     /// # Errors
-    /// The registry's tool could not compare.
+    /// The registry's tool cannot compare them.
     pub fn compare(&self, baseline: &str, of: Named<'_>, overlay: &Path) -> Result<Diff, Stop> {
         let mut command = self.comparison(baseline, of, Some(overlay));
         command.args(["--format", "json"]);
@@ -144,10 +149,10 @@ impl Registry<'_> {
         }
     }
 
-    /// Prints how `of` compares with `baseline`; the exit code of that is the answer.
+    /// Prints the registry's comparison of release `of` with `baseline`, and returns its exit code.
     ///
     /// # Errors
-    /// The registry's tool could not compare.
+    /// The registry's tool cannot compare them.
     pub fn diff(
         &self,
         baseline: &str,
@@ -174,7 +179,8 @@ impl Registry<'_> {
         command
     }
 
-    /// Runs a tool for its effect: what it says on standard output is not the campaign's answer.
+    /// Runs a tool for its effect. Its standard output is dropped, because that of the campaign is
+    /// for the campaign's own result.
     fn must(
         &self,
         mut command: Command,
@@ -197,7 +203,7 @@ fn ended_well(name: &'static str, verb: &'static str, status: ExitStatus) -> Res
     if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
 }
 
-/// A tool that has said why it failed.
+/// Makes the error of a tool that failed and has printed the cause.
 #[must_use]
 pub fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
     ToolError::Ended { name, verb, status }.into()

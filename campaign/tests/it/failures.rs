@@ -5,7 +5,7 @@ use schema::run::{FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 
 use crate::scratch::{Scratch, is_alive};
 
-/// Runs one launch of v0.9.2 that fails, and returns its record as it was committed.
+/// Runs one planned run of v0.9.2, which fails, and returns its committed record.
 #[track_caller]
 fn failed_run(scratch: &Scratch, env: &[(&str, &str)]) -> RunRecord {
     let args = ["release-bench", "v0.9.2", "--repeats", "1"];
@@ -82,7 +82,7 @@ fn a_server_of_another_version_is_not_measured_under_this_name() {
     scratch.write_probe(&Probe { version: Some("0.9.1".into()), ..Probe::default() });
     let failure = failed_run(&scratch, &[]).failure.unwrap();
     assert_eq!(failure.class, FailureClass::Infrastructure);
-    assert!(failure.message.contains("states version 0.9.1, launched was 0.9.2"));
+    assert!(failure.message.contains("reports version 0.9.1, expected 0.9.2"));
     assert!(scratch.pids("bench.pids").is_empty(), "nothing was measured");
 }
 

@@ -1,12 +1,12 @@
-//! A campaign is finished from the folders of its jobs alone, and only from what its nodes wrote.
+//! Ingest: a campaign is finished from the folders of its jobs alone, and only with files that its
+//! nodes wrote.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::scratch::{Scratch, files_below};
 
-/// The folders of the jobs of a campaign whose records were never committed, in a folder of their
-/// own.
+/// Copies the job folders of a campaign whose records were never committed into a new folder.
 fn collected(scratch: &Scratch) -> PathBuf {
     scratch
         .run_with(&["release-bench", "v0.9.2"], &[("RESULTS_FAKE", "unsound")])

@@ -18,7 +18,7 @@ fn a_release_is_built_measured_and_recorded() {
         &[
             "Plan of campaign",
             "v0.9.2, commit",
-            "tiny, to be fetched",
+            "tiny, to be downloaded",
             "Run 2 of 2: v0.9.2, talk-lite, repeat 2",
             "the table of",
             "commit   c0ffee",
@@ -84,11 +84,12 @@ fn a_second_campaign_fetches_nothing_again() {
     assert_eq!(fetched, 2);
     scratch
         .run(&["release-bench", "v0.9.2", "--repeats", "1"])
-        .expect(0, &["tiny, at hand", "talk, at hand", "Run 1 of 1"]);
+        .expect(0, &["tiny, available", "talk, available", "Run 1 of 1"]);
     assert_eq!(scratch.calls().matches("pip -m").count(), fetched);
 }
 
-/// The release and scenario of each launch that these headings tell, such as `Run 1 of 6: ...`.
+/// Returns release and scenario of each run in the headings on standard error, such as `Run 1 of 6:
+/// ...`.
 fn launches(stderr: &str, verb: &str) -> Vec<String> {
     let heading = format!("] {verb} ");
     let of = |line: &str| {
@@ -132,7 +133,7 @@ fn a_comparison_runs_five_pairs_and_the_rungs_beside_the_rest() {
     let scratch = Scratch::new();
     let ended = scratch
         .run(&["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--no-confirm", "--dry-run"])
-        .expect(0, &["talk-lite@1            10 launches", "rung-lite@1            10 launches"]);
+        .expect(0, &["talk-lite@1            10 runs", "rung-lite@1            10 runs"]);
     assert!(!ended.stdout.contains("then 8 pairs"), "{}", ended.stdout);
     scratch
         .run(&["release-bench", "v0.9.2", "--dry-run"])
@@ -144,7 +145,7 @@ fn what_differs_is_launched_again_and_recorded_as_a_confirmation() {
     let scratch = Scratch::new();
     scratch.write_comparison("inconclusive", true);
     let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "1"];
-    let ended = scratch.run(&flags).expect(3, &["Look for what differs", "Confirm 16 of 16"]);
+    let ended = scratch.run(&flags).expect(3, &["Select cells to confirm", "Confirm 16 of 16"]);
     assert_eq!(launches(&ended.stderr, "Run").len(), 4);
     let confirmed = launches(&ended.stderr, "Confirm");
     assert!(confirmed.iter().all(|launch| launch.ends_with("talk-lite")), "{confirmed:?}");

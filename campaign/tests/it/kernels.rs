@@ -1,4 +1,4 @@
-//! The op benches become one record; criterion itself is stood in for.
+//! The kernel benchmarks become one record; the files of criterion are prepared.
 
 use std::fs;
 

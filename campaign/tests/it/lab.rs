@@ -14,7 +14,7 @@ use tests::program::built;
 use crate::scratch::{Ended, Scratch, files_below, is_alive, wait_for};
 
 const NAME: &str = "suite/labs/tiny.toml";
-/// Three pairs of three options and their baseline, and eight pairs of two finalists and it.
+/// Number of runs: three pairs of three options with the baseline, and eight of two finalists.
 const ENOUGH: u32 = 3 * 4 + 8 * 3;
 
 fn axis(name: &str, option: &str, flag: &str) -> String {
@@ -24,7 +24,7 @@ fn axis(name: &str, option: &str, flag: &str) -> String {
     )
 }
 
-/// A lab of some axes, of which each launch is one of `talk-lite`.
+/// Text of a lab file with some axes, whose only profile is `talk-lite`.
 fn lab(axes: &[String]) -> String {
     format!(
         "question = \"Which?\"\nrev = 1\ntarget = \"cpu\"\nmodel = \"tiny\"\n\
@@ -58,7 +58,7 @@ impl Lab {
         ])
     }
 
-    /// A lab of four launches: three of the baseline, and one that fails.
+    /// A lab of four runs: three of the baseline, and one that fails.
     fn of_trouble() -> Self {
         Self::new(&[axis("trouble", "broken", "--broken")])
     }
@@ -79,7 +79,7 @@ impl Lab {
         path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
     }
 
-    /// Starts the lab, and ends its controller as soon as its journal has so many lines of a state.
+    /// Starts the lab, and kills its controller once its journal has `lines` lines of `state`.
     fn kill_at(&self, state: &str, lines: usize) {
         let mut command = self.command(&[]);
         command.env("BENCH_FAKE", "patient").stdout(Stdio::null()).stderr(Stdio::null());
@@ -118,12 +118,12 @@ fn what_helps_is_recommended_and_what_fails_is_a_row() {
             "Plan of lab tiny",
             "axes       speed of redline: --fast",
             "rounds     1 at least",
-            "launches   12 at least",
-            "Which options: 4 candidates, 12 launches",
-            "redline: about 6 s a launch (no earlier record: assumed at 1000 tokens/s)",
+            "runs       12 at least",
+            "Which options: 4 candidates, 12 runs",
+            "redline: about 6 s per run (no earlier record: assumed at 1000 tokens/s)",
             "Run 1 of at most 60: v0.9.2, talk-lite, repeat 1",
             "`--broken` is not supported",
-            "Confirm on fresh launches: 2 candidates, 16 launches",
+            "Confirm on fresh servers: 2 candidates, 16 runs",
             "recommended: redline v0.9.2, speed fast",
             "flags: --fast",
             "serve    cargo xtask serve v0.9.2 --model tiny -- --fast",
@@ -176,7 +176,7 @@ fn where_nothing_helps_the_baseline_is_recommended() {
     );
     assert!(!lab.scratch.campaign().join("recommended.toml").exists(), "no flags are a profile");
     assert_eq!(lab.committed().len(), 4);
-    lab.run(&["--resume"]).expect(2, &["no lab `tiny` was begun that is not finished"]);
+    lab.run(&["--resume"]).expect(2, &["lab `tiny` has no unfinished campaign"]);
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn where_not_even_the_baseline_runs_nothing_is_recommended() {
     lab.run(&[]).expect(1, &["recommended: nothing: no candidate runs within the bounds"]);
 }
 
-/// Kills the controller, goes on, and looks whether every launch was made once.
+/// Kills the controller at a journal state, resumes, and checks that no run was repeated.
 fn goes_on_after(state: &str, lines: usize) {
     let lab = Lab::of_trouble();
     lab.kill_at(state, lines);
-    lab.run(&["--resume"]).expect(0, &["Go on with lab tiny", "recommended: the baseline"]);
+    lab.run(&["--resume"]).expect(0, &["Resume lab tiny", "recommended: the baseline"]);
     let (servers, clients) = (lab.scratch.pids("server.pids"), lab.scratch.pids("bench.pids"));
     assert_eq!((servers.len(), clients.len()), (4, 3), "killed at `{state}`");
     assert!(servers.iter().chain(&clients).all(|pid| !is_alive(*pid)));
@@ -233,7 +233,7 @@ fn a_lab_goes_on_by_the_file_with_which_it_began() {
     lab.scratch.write(NAME, "no lab at all");
     lab.scratch
         .run(&["release-bench", "v0.9.2", "--resume"])
-        .expect(2, &["no campaign of `v0.9.2`"]);
+        .expect(2, &["no unfinished campaign of `v0.9.2`"]);
     lab.run(&["--resume"]).expect(0, &["recommended: the baseline"]);
 }
 
@@ -244,8 +244,8 @@ fn a_dry_run_prints_the_plan_of_a_lab_and_writes_nothing() {
         0,
         &[
             "baseline   redline v0.9.2, commit",
-            "launches   12 at least, about 72 s; 60 at most, about 6 min",
-            "budget     0.5 h of launches, 60 launches: 60 launches, of 75 that it might want",
+            "runs       12 at least, about 72 s; 60 at most, about 6 min",
+            "budget     0.5 h of runs, 60 runs: 60 runs, of 75 that it might want",
         ],
     );
     assert!(plan.stdout.contains("records    results, committed"), "{}", plan.stdout);
@@ -289,12 +289,20 @@ fn a_lab_that_cannot_be_launched_is_refused_before_anything_is_built() {
         ("v0.9.2", "v9.9.9", "release `v9.9.9` is unknown; known are v0.9.2, v0.9.1"),
         ("total_tokens_per_s", "beauty", "no metric `beauty`; known are requests_per_s"),
         ("engine = \"redline\"", "engine = \"vllm\"", "axis `speed` is for `vllm`, no engine"),
-        ("--fast", "--port", "option `fast` of axis `speed` says `--port`, which each launch of"),
+        (
+            "--fast",
+            "--port",
+            "option `fast` of axis `speed` sets `--port`, which the command line of",
+        ),
         ("--fast", "--no-same", "option `fast` of axis `speed` and option `same` of axis `noise`"),
-        ("[\"--fast\"]", "[\"--x\", \"--no-x\"]", "says both `--x` and `--no-x`"),
+        ("[\"--fast\"]", "[\"--x\", \"--no-x\"]", "sets both `--x` and `--no-x`"),
         ("[\"--fast\"]", "[\"fast\"]", "begins with `fast`, which is no flag"),
-        ("runs = 60", "runs = 35", "a budget of 35 launches concludes nothing: 36 judge every"),
-        ("runs = 60", "hours = 0.01", "0.01 hours are 6 launches of 6 s, which conclude nothing"),
+        (
+            "runs = 60",
+            "runs = 35",
+            "a budget of 35 runs is too small for a conclusion: 36 judge every",
+        ),
+        ("runs = 60", "hours = 0.01", "0.01 hours are 6 runs of 6 s, too few for a conclusion"),
         ("combine", "combines", "suite/labs/tiny.toml` is no lab"),
     ] {
         assert!(sound.contains(from), "{from}");

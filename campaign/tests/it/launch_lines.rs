@@ -1,5 +1,5 @@
-//! The launch lines of the pages that this suite replaces come out of the engine files, word by
-//! word. The pages themselves are compared where they are at hand.
+//! Command lines of servers: the engine files yield, word by word, those on the published pages
+//! that this suite replaces. The pages themselves are compared where they are available.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ const LMDEPLOY: &str = "000_b2ae4b46d7319053.txt";
 const README: &str = "001_3cde0a572bd247c1.txt";
 const LAB: &str = "003_b58ebedf0df33e6b.txt";
 
-/// A launch of a page: its first line, counted from 1.
+/// A published command line: its page, and its first line, counted from 1.
 struct Published {
     page: &'static str,
     line: usize,
     engine: &'static str,
-    /// Of the image; none for a process.
+    /// Release of the container image; `None` for a process.
     release: Option<&'static str>,
     model: &'static str,
     tp: u32,
-    /// Variables that the engine file sets and this launch does not.
+    /// Environment variables that the engine file sets and the published command line does not.
     without: &'static [&'static str],
     flags: &'static [&'static str],
 }
@@ -86,7 +86,8 @@ fn engine(id: &str) -> EngineFile {
     parse(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The line as a page shows it: nothing is asked for that nobody asked for there.
+/// Builds the command line as the page shows it, without settings that the page leaves to the
+/// engine.
 fn line(published: &Published, runtime: Runtime) -> Vec<String> {
     let mut file = engine(published.engine);
     let flags: Vec<String> = published.flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -119,10 +120,11 @@ fn line(published: &Published, runtime: Runtime) -> Vec<String> {
     container_line(&file, filling, &container).unwrap().argv
 }
 
-/// The words of the command that begins in `line` of a page; lines that end in `\` go on.
+/// Words of the command that begins in `line` of a page; a line that ends in `\` continues on the
+/// next.
 fn words_at(page: &str, line: usize) -> Vec<String> {
     let first = page.lines().nth(line - 1).unwrap();
-    // One page has lost its line ends: the command stands between other words.
+    // One page has lost its line breaks: the command stands between other words.
     if let Some((_, rest)) = first.split_once("```bash vllm serve ") {
         let (command, _) = rest.split_once(" ```").unwrap();
         return split_flags(&format!("vllm serve {command}").replace('\\', "")).unwrap();
@@ -162,7 +164,7 @@ fn every_published_launch_comes_out_of_its_engine_file() {
     }
 }
 
-/// A line of a page with shell variables in it is a form, and no launch.
+/// A line with shell variables is a template, not a command line of a server.
 #[test]
 fn no_launch_of_a_page_is_forgotten() {
     let Some(folder) = pages() else { return };
@@ -199,7 +201,7 @@ fn launches_read_as_on_the_pages() {
         .assert_eq(&shown(17, Runtime::Docker));
 }
 
-/// Everything that a launch can be asked for, as each engine says it.
+/// Command line of an engine with every setting that a campaign may request.
 fn asked(id: &str) -> CommandLine {
     let asked = Asked { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
     let flags = ["--extra".to_owned()];
@@ -300,5 +302,5 @@ fn what_an_engine_has_no_flag_for_is_refused_by_name() {
     let filling = Filling::measured("lmdeploy", Path::new("lmdeploy"), "m", 1);
     let error =
         command_line(&engine("lmdeploy"), Filling { asked: &asked, ..filling }).unwrap_err();
-    assert_eq!(error.to_string(), "`suite/engines/lmdeploy.toml` says no flag for a seed");
+    assert_eq!(error.to_string(), "`suite/engines/lmdeploy.toml` has no flag for a seed");
 }

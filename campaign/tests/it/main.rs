@@ -1,5 +1,5 @@
-//! Black box: the real `redline-campaign` over a scratch clone with a tiny engine, and stand-ins
-//! for the other tools. No network, no fixed port.
+//! Black-box tests of `redline-campaign`: the real program in a scratch clone with a tiny engine,
+//! and stand-ins for the other tools. No network, no fixed port.
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
@@ -15,5 +15,5 @@ mod resume;
 mod scratch;
 mod slurm;
 
-/// The program that is tested.
+/// Path of the tested program.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_redline-campaign");

@@ -1,4 +1,5 @@
-//! What cannot be measured is refused before anything is built, with what to do instead.
+//! Refusals: a request that cannot be measured is refused before anything is built, with a hint
+//! about what to do instead.
 
 use std::fs;
 use std::process::Command;
@@ -143,6 +144,6 @@ fn an_engine_that_makes_no_weights_up_is_not_asked_to() {
     );
     scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(
         2,
-        &["`shape` has random weights, and engine `redline` cannot make any up", "suite/engines"],
+        &["`shape` has random weights, which engine `redline` cannot generate", "suite/engines"],
     );
 }

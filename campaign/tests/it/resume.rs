@@ -1,4 +1,5 @@
-//! A campaign that was killed goes on: from every state, without a launch that was done already.
+//! Resume of a campaign that was killed: it continues from every state without repeating a finished
+//! run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ impl Scratch {
         child
     }
 
-    /// The process that carries out the one job.
+    /// Process id of the node that runs the one job.
     fn node(&self) -> u32 {
         let files = files_below(&self.campaign().join("jobs"));
         let path = files.iter().find(|path| path.ends_with("process")).unwrap();
@@ -80,16 +81,15 @@ fn a_controller_that_is_killed_at_any_state_goes_on_and_launches_nothing_twice()
     {
         let scratch = Scratch::new();
         kill_9(scratch.start_until_state(state));
-        scratch
-            .run_with(RESUME, &[PATIENT])
-            .expect(0, &["Go on with campaign", "the table of v0.9.2"]);
+        scratch.run_with(RESUME, &[PATIENT]).expect(0, &["Resume campaign", "the table of v0.9.2"]);
         scratch.is_complete();
         assert_eq!(scratch.launches(), 2, "killed at `{state}`");
-        scratch.run(RESUME).expect(2, &["no campaign of `v0.9.2` was begun"]);
+        scratch.run(RESUME).expect(2, &["no unfinished campaign of `v0.9.2`"]);
     }
 }
 
-/// What was done and not yet written down when the crash came is found, not done again.
+/// A crash between an action and its line in the journal: the resumed campaign finds the result
+/// and does not repeat the action.
 #[test]
 fn a_journal_that_lacks_its_last_lines_loses_nothing() {
     let scratch = Scratch::new();
@@ -101,7 +101,7 @@ fn a_journal_that_lacks_its_last_lines_loses_nothing() {
     for kept in 1..lines.len() {
         let torn = &lines[kept][..lines[kept].len() / 2];
         fs::write(scratch.journal(), format!("{}{torn}", lines[..kept].concat())).unwrap();
-        scratch.run(RESUME).expect(0, &["its journal was cut short, and is dropped"]);
+        scratch.run(RESUME).expect(0, &["its journal was incomplete and is dropped"]);
         assert_eq!(scratch.launches(), 2, "{kept} lines were kept");
         assert_eq!(files_below(&scratch.root().join("results")), results);
     }
@@ -116,10 +116,7 @@ fn a_node_that_is_killed_is_replaced_and_its_block_begins_again() {
         std::process::Command::new("kill").args(["-9", &scratch.node().to_string()]).status();
     assert!(killed.unwrap().success());
     let ended = crate::scratch::Ended::of(child.wait_with_output().unwrap());
-    ended.expect(
-        0,
-        &["the node was lost: its process is gone; what is left of the job is tried again"],
-    );
+    ended.expect(0, &["the node was lost: its process is gone; the rest of the job is retried"]);
     scratch.is_complete();
     assert_eq!(scratch.launches(), 3, "the first block was not launched again");
 }
@@ -176,7 +173,7 @@ fn an_interrupted_campaign_goes_on_where_it_was() {
     let scratch = Scratch::new();
     let child = scratch.start_until(TWO, &[PATIENT], "bench.pids");
     wait_for("the second run", || scratch.launches() == 2);
-    crate::scratch::signal(child, "INT").expect(4, &["`--resume` goes on with it"]);
+    crate::scratch::signal(child, "INT").expect(4, &["`--resume` continues it"]);
     scratch.run(RESUME).expect(0, &["a block that was interrupted begins again", "Run 2 of 2"]);
     scratch.is_complete();
     assert_eq!(scratch.launches(), 3);
@@ -194,12 +191,12 @@ fn a_second_writer_is_refused() {
     scratch.is_complete();
 }
 
-/// Two would share the cores, though nobody holds the lock any more.
+/// A job left running would share the cores with a new campaign, although nobody holds the lock.
 #[test]
 fn no_campaign_begins_beside_a_job_that_was_left_running() {
     let scratch = Scratch::new();
     kill_9(scratch.start_until_state("running"));
-    scratch.run(TWO).expect(4, &["still runs (process ", "`--resume` goes on with its campaign"]);
+    scratch.run(TWO).expect(4, &["still runs (process ", "`--resume` continues its campaign"]);
     scratch.run(RESUME).expect(0, &[]);
     scratch.is_complete();
 }
@@ -207,11 +204,13 @@ fn no_campaign_begins_beside_a_job_that_was_left_running() {
 #[test]
 fn only_the_campaign_that_is_asked_for_goes_on() {
     let scratch = Scratch::new();
-    scratch.run(RESUME).expect(2, &["no campaign of `v0.9.2` was begun", "leave `--resume` out"]);
+    scratch.run(RESUME).expect(2, &["no unfinished campaign of `v0.9.2`", "leave `--resume` out"]);
     kill_9(scratch.start_until_state("submitted"));
-    scratch.run(&["release-bench", "v0.9.1", "--resume"]).expect(2, &["no campaign of `v0.9.1`"]);
+    scratch
+        .run(&["release-bench", "v0.9.1", "--resume"])
+        .expect(2, &["no unfinished campaign of `v0.9.1`"]);
     let other = ["release-bench", "v0.9.2", "--repeats", "5", "--resume"];
-    scratch.run(&other).expect(2, &["no campaign of `v0.9.2`"]);
+    scratch.run(&other).expect(2, &["no unfinished campaign of `v0.9.2`"]);
     scratch.run(&["release-bench", "--resume"]).expect(0, &[]);
     scratch.is_complete();
 }
@@ -220,7 +219,7 @@ fn only_the_campaign_that_is_asked_for_goes_on() {
 fn a_node_on_which_something_is_missing_measures_nothing() {
     let scratch = Scratch::new();
     let ended = scratch.run_with(TWO, &[("BENCH_FAKE", "absent")]);
-    ended.expect(4, &["`redline-bench` does not run on this node", "`--resume` goes on with it"]);
+    ended.expect(4, &["`redline-bench` does not run on this node", "`--resume` continues it"]);
     assert!(scratch.pids("server.pids").is_empty());
     let model = files_below(&scratch.cache()).into_iter().find(|path| path.ends_with("model.gguf"));
     let model = model.unwrap();

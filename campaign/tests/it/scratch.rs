@@ -1,5 +1,5 @@
-//! A clone with two releases of a tiny engine, a suite with one tiny scenario, and stand-ins for
-//! the tools.
+//! Scratch clone for tests: two releases of a tiny engine, a suite with one tiny scenario, and
+//! stand-ins for the other programs.
 
 use std::fs;
 use std::io::Write;
@@ -126,7 +126,7 @@ impl Scratch {
         Ended::of(self.command(args).envs(env.iter().copied()).output().unwrap())
     }
 
-    /// Starts the command and waits until a process has written its number to a fixture file.
+    /// Starts the command and waits until a process has written its id to a fixture file.
     pub fn start_until(&self, args: &[&str], env: &[(&str, &str)], pids: &str) -> Child {
         let mut command = self.command(args);
         command.envs(env.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -135,13 +135,13 @@ impl Scratch {
         child
     }
 
-    /// Process numbers that stand-ins have left.
+    /// Process ids that the stand-ins have written.
     pub fn pids(&self, name: &str) -> Vec<u32> {
         let text = fs::read_to_string(self.fixtures().join(name)).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// How the stand-ins were called, in order.
+    /// Arguments with which the stand-ins were called, in order.
     pub fn calls(&self) -> String {
         fs::read_to_string(self.fixtures().join("calls")).unwrap_or_default()
     }
@@ -203,7 +203,7 @@ impl Scratch {
         );
     }
 
-    /// A scenario that runs beside the others where releases are compared.
+    /// Writes a scenario of the concurrency sweep, which runs only where releases are compared.
     fn write_rung(&self) {
         self.write(
             "suite/scenarios/rung-lite.toml",
@@ -225,7 +225,8 @@ impl Scratch {
         self.write_comparison("inconclusive", false);
     }
 
-    /// What the stand-in of the registry says of the one cell, whose screen is this campaign's.
+    /// Writes the comparison that the registry's stand-in prints: one cell, screened in this
+    /// campaign.
     pub fn write_comparison(&self, verdict: &str, suspected: bool) {
         let cell = serde_json::json!({
             "engine": "redline", "hardware": "cpu", "model": "tiny", "config": "cpu",
@@ -263,7 +264,7 @@ impl Scratch {
         fs::write(self.fixtures().join("probe.json"), text).unwrap();
     }
 
-    /// What the load generator finds of a server of this speed.
+    /// Writes the metrics that the load generator's stand-in reports for a server of this speed.
     pub fn write_speed(&self, speed: &str, total_tokens_per_s: f64) {
         let metrics =
             Metrics { total_tokens_per_s: Some(total_tokens_per_s), ..Metrics::default() };
@@ -285,7 +286,7 @@ impl Scratch {
     }
 }
 
-/// How a command ended.
+/// Exit code and output of a finished command.
 pub struct Ended {
     pub code: Option<i32>,
     pub stdout: String,

@@ -1,5 +1,5 @@
-//! Jobs on a real Slurm: what becomes of them is told as it was, and none is lost or run beside
-//! itself. Where Slurm is not installed these say so, and pass.
+//! Slurm executor on a real Slurm: each way in which a job ends is reported correctly, and no job
+//! is lost or submitted twice. Without Slurm these tests report that and pass.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +49,7 @@ impl<'a> Jobs<'a> {
         self.slurm.poll(handle).unwrap_or_else(|stop| panic!("{stop}"))
     }
 
-    /// How a job ends, and on which node.
+    /// Waits for a job's end; returns how it ended and on which node.
     #[track_caller]
     fn end(&self, handle: &Handle) -> (JobEnd, Option<String>) {
         until("a job's end", || match self.state(handle) {
@@ -112,7 +112,7 @@ fn a_machine_without_slurm_is_told_what_is_missing() {
 fn extra_a_job_sees_its_own_variables_its_gpus_and_nothing_of_the_submitters() {
     let Some(cluster) = Cluster::without_accounting() else { return };
     let mut env = environment(&cluster);
-    // As if the user had it set, and a wrapper had let it through.
+    // As if the user had set the variable and a wrapper had passed it on.
     env.insert("SBATCH_PARTITION".to_owned(), "batch".to_owned());
     let jobs = Jobs { cluster: &cluster, slurm: executor(env, &["--comment=a b|c"]) };
     jobs.slurm.preflight().unwrap_or_else(|stop| panic!("{stop}"));
@@ -152,7 +152,7 @@ fn extra_how_a_job_ended_is_told_as_it_was() {
     let said = |said: &str| JobEnd::Failed { said: said.to_owned() };
     assert_eq!(jobs.end(&failed).0, said("exit code 7"));
     assert_eq!(jobs.end(&killed).0, said("signal 9 (SIGKILL)"));
-    // What is over stays as it is.
+    // Cancelling a finished job changes nothing.
     jobs.slurm.cancel(&failed).unwrap();
     assert_eq!(jobs.end(&failed).0, said("exit code 7"));
     assert_eq!(jobs.state(&Handle("999999".to_owned())), JobState::Unknown);
@@ -229,8 +229,8 @@ fn extra_a_controller_that_is_away_is_no_answer_and_a_job_outlives_its_crash() {
     let handle = Jobs::on(&cluster).submit(&job);
     Jobs::on(&cluster).wrote(&job, "up");
     Jobs::on(&cluster).node(&handle);
-    // A start that it has not saved yet it does not remember: it would end the job as one that it
-    // knows nothing of.
+    // A controller that has not saved the job's start forgets it when killed, and would end the job
+    // as unknown. An update of the job makes it save its state.
     let running = std::time::SystemTime::now();
     let changed = format!("JobId={}", handle.0);
     cluster.asked("scontrol", &["update", &changed, "Comment=to be saved"]);

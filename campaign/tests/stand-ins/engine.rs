@@ -1,5 +1,5 @@
-//! A stand-in for the engine: it listens where it is told, and misbehaves as REDLINE_FAKE says. Built
-//! with STAND_IN=peer it stands in for another engine, which is half as fast and heeds PEER_FAKE.
+//! Stand-in for the engine: listens on the given port, and misbehaves as `REDLINE_FAKE` says.
+//! Compiled with `STAND_IN=peer` it is another engine, half as fast, and obeys `PEER_FAKE`.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -76,7 +76,7 @@ fn main() {
     }
 }
 
-/// The engine's own tool.
+/// Prints results like the engine's own benchmark tool.
 fn bench(mode: &str) {
     if mode == "mute" {
         return println!("nothing to tell");
@@ -96,7 +96,7 @@ fn bench(mode: &str) {
     );
 }
 
-/// The same, for how well it predicts a text, which has to be there.
+/// Prints a perplexity like the engine's own tool; the text file must exist.
 fn perplexity(args: &[String]) {
     std::fs::read_to_string(&args[3]).expect("text");
     if IS_PEER {

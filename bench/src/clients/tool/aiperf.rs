@@ -1,4 +1,5 @@
-//! AIPerf, in a virtual environment of the cache.
+//! The client AIPerf, installed in a virtual environment of the cache: its command line and result
+//! file.
 
 use std::fmt::Write;
 use std::process::Command;
@@ -21,6 +22,7 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Com
         let _ = writeln!(rows, r#"{{"text":"t t t t t t t t"}}"#);
     }
     write_whole(&desk.path("aiperf.jsonl"), rows.as_bytes())?;
+    // Results of an earlier measurement must not be read as this one's.
     let _ = std::fs::remove_dir_all(desk.path("aiperf"));
     let mut command = Command::new(program);
     command.args(["profile", "--model", "emitter", "--url", &format!("http://{address}")]);
@@ -44,7 +46,8 @@ pub(super) fn read(desk: &Desk<'_>) -> Result<Reported, String> {
         let pointers = ["avg", "std", "p99"].map(|figure| format!("/{name}/{figure}"));
         spread(&document, pointers.each_ref().map(String::as_str), 1000.0)
     };
-    // Its `inter_token_latency` is one mean a request; this has every gap.
+    // AIPerf's `inter_token_latency` is one mean per request; `inter_chunk_latency` contains every
+    // gap.
     let (ttft, gaps) = (ms("time_to_first_token"), ms("inter_chunk_latency"));
     Ok(Reported { ttft, gaps, ..Reported::default() })
 }

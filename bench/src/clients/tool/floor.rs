@@ -1,4 +1,5 @@
-//! `redline-floor`: the raw sockets beside which every other client is seen.
+//! The raw-socket client `redline-floor`: its command line and results. It does the least that a
+//! client can do.
 
 use std::process::Command;
 
@@ -7,7 +8,8 @@ use crate::clients::load::Load;
 use crate::clients::tool::{Reported, document, spread};
 use campaign::tools::FLOOR;
 
-/// Connections that take turns where only sends are looked at: by its next turn, one is idle again.
+/// Number of connections used in turn where only sends are measured: enough that a connection is
+/// idle again before its next request.
 const TURNS: u64 = 256;
 
 pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Command {

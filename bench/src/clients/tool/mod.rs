@@ -1,5 +1,5 @@
-//! The clients that are measured, each behind the same three questions: how it is called, how it
-//! may end, and what it says came of it.
+//! The compared clients, behind one interface: command line, accepted exit codes, and reported
+//! times.
 
 mod aiperf;
 mod floor;
@@ -18,29 +18,29 @@ use campaign::stop::Stop;
 
 pub use redline::stamp_errors_ns;
 
-/// A client.
+/// A load generator in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Tool {
-    /// `redline-bench`.
+    /// Redline's load generator `redline-bench`.
     Redline,
     /// The Rust client in SGLang's wheel.
     #[value(name = "sglang-bench")]
     Sglang,
     Aiperf,
-    /// `redline-floor`: raw sockets, the least that a client can do.
+    /// The raw-socket client `redline-floor`, which does the least possible work.
     Floor,
 }
 
-/// What a client says, as far as it does.
+/// Times and verdict that a client reports.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reported {
     pub ttft: Spread,
     pub gaps: Spread,
-    /// How late requests were sent, by its own account.
+    /// Lag of the sent requests behind their schedule, as the client reports it.
     pub lag: Spread,
-    /// `valid`, `degraded` or `invalid`, of a client that judges itself.
+    /// Verdict of a client that judges itself: `valid`, `degraded` or `invalid`.
     pub verdict: Option<String>,
-    /// Why, in its words.
+    /// Reasons for the verdict, in the client's words.
     pub reasons: Vec<String>,
 }
 
@@ -57,10 +57,10 @@ impl Tool {
         }
     }
 
-    /// The command line that sends `load` to `address`.
+    /// Returns the command line that sends `load` to `address`.
     ///
     /// # Errors
-    /// The tool is not there, or what it is given cannot be written.
+    /// The client is not installed, or an input file cannot be written.
     pub fn command(self, desk: &Desk<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
         match self {
             Self::Redline => redline::command(desk, load, address),
@@ -70,23 +70,23 @@ impl Tool {
         }
     }
 
-    /// True for an exit code that still leaves figures: `redline-bench` answers 1 where it does not
-    /// believe its run.
+    /// True for an exit code with which the client still leaves results: `redline-bench` ends with
+    /// 1 when it judges its run invalid.
     #[must_use]
     pub fn may_end_with(self, code: Option<i32>) -> bool {
         code == Some(0) || (self == Self::Redline && code == Some(1))
     }
 
-    /// True where it reads no answers.
+    /// True when the client reads no answers under this load.
     #[must_use]
     pub fn only_sends(self, load: &Load) -> bool {
         self == Self::Floor && load.requests_per_s.is_some()
     }
 
-    /// Reads what it wrote.
+    /// Reads the client's result file.
     ///
     /// # Errors
-    /// What it wrote cannot be read, in a sentence.
+    /// The file is missing or has another form; the error is a phrase for a message.
     pub fn read(self, desk: &Desk<'_>, load: &Load) -> Result<Reported, String> {
         match self {
             Self::Redline => redline::read(desk, load),
@@ -97,14 +97,14 @@ impl Tool {
     }
 }
 
-/// A JSON document that a tool left.
+/// Reads a JSON document that a client has written.
 fn document(desk: &Desk<'_>, name: &str) -> Result<Value, String> {
     let text = read_text(&desk.path(name)).map_err(|_| format!("left no `{name}`"))?;
     serde_json::from_str(&text).map_err(|error| format!("left a `{name}` of another form: {error}"))
 }
 
-/// Figures at `pointers` (mean, deviation, p99) of a document that has them in units of
-/// `1 / per_us` microseconds.
+/// Reads mean, deviation and p99 at `pointers` of a document; multiplied by `per_us` they are in
+/// microseconds.
 fn spread(document: &Value, pointers: [&str; 3], per_us: f64) -> Spread {
     let [mean_us, std_us, p99_us] =
         pointers.map(|pointer| Some(document.pointer(pointer)?.as_f64()? * per_us));

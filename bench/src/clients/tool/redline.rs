@@ -1,5 +1,6 @@
-//! `redline-bench`, with everything that it is given: an engine file that describes the emitter,
-//! a tokenizer of few words, and a line a request, whose prompt begins with the request's number.
+//! Redline's load generator `redline-bench` in the comparison, and the input files that it is
+//! given: an engine file for the mock server, a small tokenizer, and one line per request, whose
+//! prompt begins with the request's number.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -18,7 +19,7 @@ use campaign::files::{read_text, write_whole};
 use campaign::stop::Stop;
 
 const ENGINE: &str = include_str!("emitter.toml");
-/// Words of the tokenizer beside the emitter's.
+/// Number of words in the tokenizer beside the mock server's.
 const WORDS: usize = 64;
 
 pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
@@ -31,7 +32,7 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Com
     Ok(command)
 }
 
-/// Writes the files that the command line names.
+/// Writes the input files that the command line names.
 ///
 /// # Errors
 /// The folder is not writable.
@@ -49,7 +50,7 @@ fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
         load.requests
     );
     let mut rows = String::new();
-    // One row is for the warm-up.
+    // One additional row is for the warm-up.
     for number in 1..=load.requests + 1 {
         let tokens = load.tokens;
         let _ = writeln!(rows, r#"{{"prompt":[{number},2,3,4],"output_tokens":{tokens}}}"#);
@@ -66,7 +67,7 @@ fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A tokenizer that knows the emitter's one word and a few more.
+/// Returns a tokenizer with the mock server's one word and a few more.
 pub(super) fn tokenizer() -> String {
     schema::emitted::tokenizer(WORDS).to_string()
 }
@@ -97,7 +98,7 @@ fn of_summary(summary: Option<&Summary>) -> Spread {
     Spread { mean_us: of(|s| s.mean), std_us: of(|s| s.std), p99_us: of(|s| s.p99) }
 }
 
-/// The zero of its times, and its samples.
+/// Reads the samples file: the time in nanoseconds at which its times begin, and the samples.
 fn samples(desk: &Desk<'_>) -> Result<(u64, Vec<Sample>), Stop> {
     let path = desk.path("redline.samples.jsonl");
     let (mut origin_ns, mut samples) = (None, Vec::new());
@@ -113,23 +114,26 @@ fn samples(desk: &Desk<'_>) -> Result<(u64, Vec<Sample>), Stop> {
     Ok((origin_ns, samples))
 }
 
-/// How far each token's time lies from the moment at which the emitter handed it to the system:
-/// by the time that a record goes by, and by the moment at which the client had it.
+/// Computes the error of each token's time in nanoseconds, relative to the moment at which the mock
+/// server handed the token to the system: first of the recorded times, then of the times at which
+/// the client's code had the token.
 ///
 /// # Errors
-/// The samples of the last exchange cannot be read.
+/// The samples of the last measurement cannot be read.
 pub fn stamp_errors_ns(desk: &Desk<'_>, answers: &[Emitted]) -> Result<(Vec<u64>, Vec<u64>), Stop> {
     let (origin_ns, samples) = samples(desk)?;
     let by_tag: std::collections::BTreeMap<_, _> =
         answers.iter().filter_map(|answer| Some((answer.tag?, answer))).collect();
     let (mut recorded, mut had) = (Vec::new(), Vec::new());
     for sample in &samples {
+        // Requests count from 0, and the numbers in their prompts from 1.
         let Some(answer) = by_tag.get(&(sample.request + 1)) else { continue };
         let mut at_ns = origin_ns + sample.first_chunk_at_ns.unwrap_or(0);
         let gaps = std::iter::once(0).chain(sample.gaps_ns.iter().copied());
         for ((written_ns, gap_ns), lag_ns) in answer.written_ns().zip(gaps).zip(&sample.lags_ns) {
             at_ns += gap_ns;
             recorded.push(at_ns.abs_diff(written_ns));
+            // The lag is the time between the recorded moment and the client's own code.
             had.push((at_ns + u64::from(*lag_ns)).abs_diff(written_ns));
         }
     }

@@ -1,4 +1,5 @@
-//! The Rust client inside SGLang's wheel: one extension module, which a bare CPython 3.11 loads.
+//! The Rust client inside SGLang's wheel: an extension module that CPython 3.11 loads without
+//! SGLang's other packages.
 
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use crate::clients::load::Load;
 use crate::clients::tool::{Reported, document, spread};
 use campaign::stop::Stop;
 
-/// Loads the module and calls it as its own package would.
+/// Python script that loads the module and calls it as SGLang's own package does.
 const LOADER: &str = "\
 import importlib.machinery as m, importlib.util as u, sys
 loader = m.ExtensionFileLoader('_bench', sys.argv[1])
@@ -20,7 +21,7 @@ module.run_argv(['sglang-bench'] + sys.argv[2:])
 pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
     let missing = || ClientsError::NotHad { tool: "sglang-bench" };
     let (python, module) = desk.peers.sglang.as_ref().ok_or_else(missing)?;
-    // It appends to what is there.
+    // The client appends to an existing result file.
     let _ = std::fs::remove_file(desk.path("sglang.json"));
     let mut command = Command::new(python);
     command.args(["-c", LOADER]).arg(module);
@@ -28,7 +29,7 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Com
     command.args(["--dataset-name", "random-ids", "--random-range-ratio", "1"]);
     command.args(["--random-input-len", "8", "--random-output-len", &load.tokens.to_string()]);
     command.args(["--num-prompts", &load.requests.to_string(), "--warmup-requests", "0"]);
-    // No tokenizer: answers are not tokenized again.
+    // Without a tokenizer the client does not tokenize the answers again.
     command.args(["--model", "emitter", "--tokenizer", "none", "--vocab-size", "1000"]);
     command.args(["--tokenize-prompt", "--disable-tqdm", "--output-file", "sglang.json"]);
     if let Some(rate) = load.requests_per_s {

@@ -1,5 +1,5 @@
-//! Jobs through an executor that ends them as a table says: what is tried again, where, how often,
-//! and what is recorded in the end.
+//! Tests of the job loop with an executor that ends jobs as a table says: which are retried, where
+//! and how often, and what is recorded in the end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -104,11 +104,11 @@ fn ready() -> Ready {
     }
 }
 
-/// One attempt: how many of the job's blocks its node finishes, what its last file says, and what
-/// the scheduler says.
+/// One attempt at a job: number of blocks that its node finishes, the node's final report, and the
+/// scheduler's answer.
 type Attempt = (usize, Option<NodeEnd>, JobEnd);
 
-/// A scheduler that runs a job at once, as it was told.
+/// An executor that runs a job at once, with a scripted outcome.
 struct Scripted<'a> {
     world: &'a World,
     ready: &'a Ready,
@@ -178,13 +178,13 @@ impl Executor for Scripted<'_> {
     }
 }
 
-/// What came of a campaign.
+/// Outcome of a campaign.
 struct Came {
     stop: Option<Stop>,
     records: Vec<RunRecord>,
-    /// Nodes that were excluded, attempt by attempt.
+    /// Excluded nodes of each attempt.
     excluded: Vec<Vec<String>>,
-    /// Runs of each attempt.
+    /// Number of runs in each attempt.
     runs: Vec<usize>,
 }
 

@@ -1,52 +1,54 @@
-//! What Slurm's tools print, read. Pure: text in, facts out; it runs nothing.
+//! Parsers for the output of Slurm's tools. Pure: text in, facts out; they run nothing.
 
 use super::ask::SlurmError;
 
-/// How `squeue` is asked for ids: also of jobs that are over and not yet forgotten.
+/// Arguments of `squeue` that list job ids, including jobs that have ended and are not yet
+/// forgotten.
 pub const LIST: [&str; 3] = ["--noheader", "--states=all", "--format=%i"];
 
-/// How `sacct` is asked: one row for each job and none for its steps. Its JSON has called a job
-/// that ended with 7 a success; this has not.
+/// Arguments of `sacct` that print one row per job and none for its steps. The row format is used
+/// because the JSON of some versions reported a job that ended with exit code 7 as a success.
 pub const ACCOUNT: [&str; 4] =
     ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ExitCode,NodeList"];
 
-/// How a job's own process ended: its exit code, and the signal that ended it, or zero.
+/// Exit code of a job's process, and the signal that ended it, or 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     pub code: i32,
     pub signal: i32,
 }
 
-/// A job as one of the tools describes it.
+/// Description of a job, as `scontrol` or `sacct` prints it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Slurm's own word, such as `NODE_FAIL`.
+    /// Slurm's name of the job's state, such as `NODE_FAIL`.
     pub state: String,
-    /// Why it waits or failed, where one is told.
+    /// Reason why the job waits or failed, if Slurm states one.
     pub reason: Option<String>,
     pub ended: Ended,
     pub node: Option<String>,
 }
 
-/// The id in what `sbatch --parsable` printed: `17`, or `17;cluster` in a federation.
+/// Parses the job id from the output of `sbatch --parsable`: `17`, or `17;cluster` in a federation.
 ///
 /// # Errors
-/// There is none.
+/// The output contains no job id.
 pub fn submitted(stdout: &str) -> Result<String, SlurmError> {
     let id = stdout.trim().split(';').next().unwrap_or_default();
     job_id("sbatch", id).map(str::to_owned)
 }
 
-/// A job id, as the tools take it.
+/// Checks that `text` is a job id: decimal digits only.
 ///
 /// # Errors
-/// `text` is none.
+/// `text` is not a job id.
 pub fn job_id<'a>(tool: &'static str, text: &'a str) -> Result<&'a str, SlurmError> {
     let is_id = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_id { Ok(text) } else { Err(unreadable(tool, text, "a job id")) }
 }
 
-/// The last of the jobs whose ids begin the lines: ids are given in order.
+/// Returns the highest of the job ids at the beginning of the lines: ids count up, so it is the
+/// latest job.
 ///
 /// # Errors
 /// A line begins with something else.
@@ -57,14 +59,15 @@ pub fn latest(tool: &'static str, stdout: &str) -> Result<Option<String>, SlurmE
         id.parse::<u64>().map_err(|_| unreadable(tool, line, "a job id"))
     });
     let ids: Vec<u64> = ids.collect::<Result<_, _>>()?;
+    // Compared as numbers: as text, `9` would sort after `10`.
     Ok(ids.into_iter().max().map(|id| id.to_string()))
 }
 
-/// The line of `scontrol --oneliner show job`: words `Key=Value`. A job of ours has no space in its
-/// name, so that the first word with a key is Slurm's own.
+/// Parses the line of `scontrol --oneliner show job`, words `Key=Value`. The names of Redline's
+/// jobs contain no spaces, so the first word with a key is Slurm's own.
 ///
 /// # Errors
-/// A word that every Slurm prints is missing.
+/// A word that every Slurm version prints is missing.
 pub fn shown(stdout: &str) -> Result<Report, SlurmError> {
     let line = stdout.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let value = |key: &str| {
@@ -82,41 +85,41 @@ pub fn shown(stdout: &str) -> Result<Report, SlurmError> {
     })
 }
 
-/// The row of `sacct`, if there is one.
+/// Parses the row of `sacct`; `None` if there is none.
 ///
 /// # Errors
-/// It has other columns than those that were asked for.
+/// The row has other columns than the requested ones.
 pub fn accounted(stdout: &str) -> Result<Option<Report>, SlurmError> {
-    // The latest is the last; earlier attempts are not shown unless asked for.
+    // The latest attempt is the last row; `sacct` shows earlier ones only on request.
     let Some(line) = stdout.lines().rfind(|line| !line.trim().is_empty()) else { return Ok(None) };
     let columns: Vec<&str> = line.split('|').collect();
     let [_, state, code, nodes] = columns[..] else {
         return Err(unreadable("sacct", line, "four columns"));
     };
-    // `CANCELLED by 1000` says who did it.
+    // The state of a cancelled job is followed by the user: `CANCELLED by 1000`.
     let state = state.split(' ').next().unwrap_or_default().to_owned();
     let node = told(nodes);
     Ok(Some(Report { state, reason: None, ended: ended("sacct", code)?, node }))
 }
 
-/// What `sinfo --format=%T|%E` says of a node that is out of service since the check before a job
-/// failed there.
+/// Finds, in the output of `sinfo --format=%T|%E`, that a node is out of service because its
+/// prolog, a check before a job, failed.
 pub fn failed_prolog(stdout: &str) -> Option<String> {
     let reasons = stdout.lines().filter_map(|line| line.trim().split_once('|'));
     reasons.map(|(_, reason)| reason).find(|r| r.to_lowercase().contains("prolog")).map(Into::into)
 }
 
-/// Whether a tool failed since the controller knows no such job.
+/// True when a tool failed because the controller knows no such job.
 pub fn is_unknown_id(stderr: &str) -> bool {
     stderr.contains("Invalid job id specified")
 }
 
-/// Whether `sacct` failed since this cluster keeps no accounts.
+/// True when `sacct` failed because the cluster keeps no accounting.
 pub fn is_without_accounting(stderr: &str) -> bool {
     stderr.contains("accounting storage is disabled")
 }
 
-/// `7:0`: exit code and signal.
+/// Parses an exit code and a signal, such as `7:0`.
 fn ended(tool: &'static str, text: &str) -> Result<Ended, SlurmError> {
     let parsed = text.split_once(':').and_then(|(code, signal)| {
         Some(Ended { code: code.parse().ok()?, signal: signal.parse().ok()? })
@@ -124,7 +127,7 @@ fn ended(tool: &'static str, text: &str) -> Result<Ended, SlurmError> {
     parsed.ok_or_else(|| unreadable(tool, text, "an exit code such as `7:0`"))
 }
 
-/// A value that says something.
+/// Returns a value of Slurm's output unless it is one of Slurm's words for "nothing".
 fn told(value: &str) -> Option<String> {
     let says_nothing = matches!(value, "" | "None" | "(null)" | "None assigned" | "Unknown");
     (!says_nothing).then(|| value.to_owned())
@@ -140,7 +143,8 @@ fn unreadable(tool: &'static str, answer: &str, expected: &'static str) -> Slurm
 pub(super) mod tests {
     use super::*;
 
-    /// As Slurm 22.05 prints a job that was told to end with 7, cut behind what is read.
+    /// Output of Slurm 22.05 for a job that ended with exit code 7, truncated after the fields that
+    /// are read.
     const FAILED: &str = "JobId=2 JobName=odd|name UserId=root(0) GroupId=root(0) MCS_label=N/A \
         Priority=4294901758 Nice=0 Account=(null) QOS=(null) JobState=FAILED \
         Reason=NonZeroExitCode Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 \
@@ -148,12 +152,12 @@ pub(super) mod tests {
         ReqNodeList=(null) ExcNodeList=node1 NodeList=node2 BatchHost=node2 NumNodes=1 \
         WorkDir=/jobs/JobState=X StdOut=/jobs/slurm-2.log Power= \n";
 
-    /// The same of one that has only just been submitted.
+    /// Output of the same command for a job that has just been submitted.
     const WAITING: &str = "JobId=12 JobName=redline-0123456789ab-1 UserId=root(0) JobState=PENDING \
         Reason=Resources Dependency=(null) Requeue=0 Restarts=0 ExitCode=0:0 ReqNodeList=(null) \
         ExcNodeList=(null) NodeList= NumNodes=1-1 \n";
 
-    /// What Slurm says of a job, in short.
+    /// Makes a report from its fields.
     pub(in super::super) fn report(
         state: &str,
         reason: Option<&str>,

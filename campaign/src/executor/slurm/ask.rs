@@ -1,5 +1,5 @@
-//! One question to one of Slurm's tools: in which environment, for how long, and what it is when
-//! there is no answer. Knows no tool's words.
+//! Calls of Slurm's command-line tools: their environment, time limit and errors. Knows nothing of
+//! a particular tool's output.
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitStatus};
@@ -11,13 +11,13 @@ use crate::files::FileError;
 use crate::process::{Interrupt, ProcessError, capture_until, describe};
 use crate::stop::Ends;
 
-/// A tool tries for some seconds by itself to reach a controller that is down; one that is silent
-/// for longer waits for something that will not come.
+/// Time limit of one call. The tools retry for some seconds to reach a controller that is down; a
+/// longer silence will not end by itself.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the tools may see of the environment: how they find the cluster, and the user's own
-/// settings of where jobs go. `SQUEUE_FORMAT` and its like would change the answers that are read
-/// here, and everything that `sbatch` sees goes on to the job.
+/// Environment variables that Slurm's tools receive: those that locate the cluster, and the user's
+/// own job settings. Others are withheld because variables such as `SQUEUE_FORMAT` would change the
+/// output that is parsed, and because `sbatch` passes everything on to the job.
 const SEEN: &[&str] = &[
     "HOME",
     "LOGNAME",
@@ -74,13 +74,13 @@ impl Ends for SlurmError {
     }
 }
 
-/// Of all variables, those that Slurm's tools are started with.
+/// Selects the variables that Slurm's tools are started with.
 #[must_use]
 pub fn client_environment(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     all.filter(|(name, _)| SEEN.contains(&name.as_str())).collect()
 }
 
-/// The tools, as found on the path of their environment.
+/// Slurm's tools, found on the `PATH` of their environment.
 #[derive(Debug)]
 pub struct Tools {
     env: BTreeMap<String, String>,
@@ -93,12 +93,13 @@ impl Tools {
         Self { env, interrupt }
     }
 
-    /// Runs a tool to its end.
+    /// Runs a tool to its end and captures its output.
     ///
     /// # Errors
-    /// It cannot be started, says nothing for two minutes, or the wait was interrupted.
+    /// It cannot be started, does not end within two minutes, or the wait was interrupted.
     pub fn ask(&self, tool: &'static str, words: &[&str]) -> Result<Said, SlurmError> {
         let mut command = Command::new(tool);
+        // An inherited `SQUEUE_FORMAT` or `SLURM_TIME_FORMAT` would change the output.
         command.args(words).env_clear().envs(&self.env);
         let deadline = Instant::now() + PATIENCE;
         match capture_until(&mut command, Some(deadline), &self.interrupt)? {
@@ -116,7 +117,7 @@ impl Tools {
     }
 }
 
-/// What a tool said.
+/// Output and exit status of a tool.
 #[derive(Debug)]
 pub struct Said {
     tool: &'static str,
@@ -126,26 +127,26 @@ pub struct Said {
 }
 
 impl Said {
-    /// Why it did not do what it was asked, if it did not.
+    /// Standard error of a tool that failed; `None` if it succeeded.
     #[must_use]
     pub fn refused(&self) -> Option<&str> {
         (!self.status.success()).then_some(&self.stderr)
     }
 
-    /// The same as an error: who was asked is not there.
+    /// Converts a failed call into the error that the scheduler cannot be reached.
     #[must_use]
     pub fn no_answer(self) -> SlurmError {
         let said = self.why();
         SlurmError::NoAnswer { tool: self.tool, said }
     }
 
-    /// The same as an error: who was asked said no.
+    /// Converts a failed call into the error that the scheduler refuses the job.
     #[must_use]
     pub fn refusal(self) -> SlurmError {
         SlurmError::Refused { said: self.why() }
     }
 
-    /// In one line; each line of these tools begins with the tool's name.
+    /// Returns standard error in one line, without the tool's name that begins each line.
     fn why(&self) -> String {
         if self.stderr.is_empty() {
             return describe(self.status);

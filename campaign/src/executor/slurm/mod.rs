@@ -1,5 +1,6 @@
-//! Jobs on the user's own Slurm, through its command-line tools. Knows what they are told and what
-//! their answers mean; nothing of what a job does, and it starts no daemon.
+//! Slurm executor: submits jobs with `sbatch`, polls them with `scontrol` and `sacct`, and cancels
+//! them with `scancel`. Knows the tools and their output; nothing of what a job does, and it starts
+//! no daemon.
 
 mod answers;
 mod ask;
@@ -19,10 +20,10 @@ use super::{Executor, Handle, JobSpec, JobState, SLURM};
 use crate::process::Interrupt;
 use crate::stop::Stop;
 
-/// How far back accounting is asked for a job by name: a campaign is resumed within days.
+/// Period in which accounting is searched for a job by name; campaigns are resumed within days.
 const REMEMBERED: &str = "--starttime=now-30days";
 
-/// A cluster's scheduler, as one user sees it.
+/// Slurm executor of one user on one cluster.
 #[derive(Debug)]
 pub struct Slurm {
     tools: Tools,
@@ -30,11 +31,11 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// `options` are more words for `sbatch`, such as `--partition=h200`; `env` is all that its
-    /// tools see of the environment ([`client_environment`]).
+    /// Makes the executor. `options` are additional `sbatch` options such as `--partition=h200`;
+    /// `env` is the complete environment of Slurm's tools ([`client_environment`]).
     ///
     /// # Errors
-    /// An option is none, or one of those by which jobs are found and kept apart.
+    /// An option is malformed, or is reserved because Redline finds or isolates its jobs by it.
     pub fn new(
         options: &[String],
         env: BTreeMap<String, String>,
@@ -43,7 +44,8 @@ impl Slurm {
         Ok(Self { tools: Tools::new(env, interrupt), options: Options::parse(options)? })
     }
 
-    /// What the controller knows of a job: it forgets one some minutes after its end.
+    /// Queries the controller for a job with `scontrol`; `None` if the controller has forgotten it,
+    /// which happens some minutes after the job's end.
     fn known_to_controller(&self, id: &str) -> Result<Option<Report>, SlurmError> {
         let said = self.tools.ask("scontrol", &["--oneliner", "show", "job", id])?;
         match said.refused() {
@@ -53,7 +55,8 @@ impl Slurm {
         }
     }
 
-    /// How a job that the controller has forgotten ended, where accounting is kept.
+    /// Queries accounting for a job with `sacct`; `None` if it is unknown there or the cluster
+    /// keeps no accounting.
     fn known_to_accounting(&self, id: &str) -> Result<Option<Report>, SlurmError> {
         let job = format!("--jobs={id}");
         let said = self.tools.ask("sacct", &[&answers::ACCOUNT[..], &[&job]].concat())?;
@@ -64,8 +67,9 @@ impl Slurm {
         }
     }
 
-    /// A failed check before a job has no state of its own: Slurm takes the node out of service and
-    /// calls the job cancelled, as if somebody had wanted that.
+    /// Returns the reason if a job was not started because a node's prolog failed. Slurm has no
+    /// state for that: it takes the node out of service and reports the job as cancelled, as if a
+    /// user had done it.
     fn was_turned_away(&self, node: &str) -> Result<Option<String>, SlurmError> {
         let node = format!("--nodes={node}");
         let said = self.tools.ask("sinfo", &["--noheader", "--Node", &node, "--format=%T|%E"])?;
@@ -97,13 +101,14 @@ impl Slurm {
         let id = answers::job_id("a journal", &handle.0)?;
         let report = match self.known_to_controller(id)? {
             Some(report) => report,
-            // What is not over for accounting, and unknown to the controller, will never run: it
-            // was lost between the two.
+            // A job that accounting lists as unfinished and the controller does not know was lost
+            // between the two and will never run.
             None => match self.known_to_accounting(id)?.filter(states::is_over) {
                 Some(report) => report,
                 None => return Ok(JobState::Unknown),
             },
         };
+        // One more query, only for cancelled jobs: a failed prolog looks like a cancellation.
         let turned_away = match (states::is_cancelled(&report), &report.node) {
             (true, Some(node)) => self.was_turned_away(node)?,
             _ => None,
@@ -117,12 +122,14 @@ impl Executor for Slurm {
         SLURM
     }
 
-    /// Every look is a question to a controller that serves the whole site.
+    /// Interval between polls; long, because each is a query to a controller that serves the whole
+    /// site.
     fn pause(&self) -> Duration {
         Duration::from_secs(5)
     }
 
     fn preflight(&self) -> Result<(), Stop> {
+        // A missing tool is found now, not when a job has to be cancelled.
         for tool in ["sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo"] {
             self.tools.ask(tool, &["-V"])?;
         }
@@ -133,8 +140,8 @@ impl Executor for Slurm {
         }
     }
 
-    /// A refusal has exit code 2, and a scheduler that does not answer 4: then the job may be there
-    /// all the same.
+    /// Returns an error with exit code 2 for a refusal and 4 for no answer; after the latter the
+    /// job may exist all the same.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop> {
         let file = script::write(job)?;
         let words = script::submission(job, &self.options, &file)?;
@@ -143,8 +150,8 @@ impl Executor for Slurm {
         if said.refused().is_none() {
             return Ok(Handle(answers::submitted(&said.stdout)?));
         }
-        // The answer may have been lost and not the job; and a job that no node could ever run is
-        // refused, and kept as one that has failed.
+        // The answer may have been lost after the job was accepted; and Slurm refuses a job that no
+        // node can run but keeps it as failed.
         match self.find_job(&job.key)? {
             Some(handle) => Ok(handle),
             None => Err(said.refusal().into()),

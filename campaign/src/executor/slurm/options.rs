@@ -1,9 +1,10 @@
-//! The user's own words for `sbatch`: which are taken, and which would break what jobs are found
-//! and measured by. Pure.
+//! The user's `--slurm-option` values: which are passed to `sbatch`, and which are refused because
+//! Redline relies on its own value of them. Pure.
 
 use super::ask::SlurmError;
 
-/// Options that are ours, and why. `sbatch` takes beginnings of names too.
+/// Names of reserved `sbatch` options, each with the reason for the error message. Prefixes are
+/// reserved too, since `sbatch` accepts abbreviated names.
 const OURS: &[(&str, &str)] = &[
     ("array", "a job is one list of blocks"),
     ("batch", "a job has one node"),
@@ -30,29 +31,34 @@ const OURS: &[(&str, &str)] = &[
     ("wrap", "a job runs one program"),
 ];
 
-/// Checked words of the user's.
+/// Checked `sbatch` options of the user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
-    /// To be given behind ours: of two for one thing `sbatch` takes the last.
+    /// Options that follow Redline's own on the command line: of two for the same setting `sbatch`
+    /// takes the last.
     pub words: Vec<String>,
-    /// Nodes that the user does not want, as Slurm writes them.
+    /// Node list of the user's `--exclude`, in Slurm's notation.
     pub excluded: Option<String>,
 }
 
 impl Options {
+    /// Checks the words of `--slurm-option`.
+    ///
     /// # Errors
-    /// A word is not `--name` or `--name=value`, or is one of ours.
+    /// A word is not `--name` or `--name=value`, or names a reserved option.
     pub fn parse(words: &[String]) -> Result<Self, SlurmError> {
         let mut options = Self::default();
         for word in words {
             let name = name_of(word)?;
+            // `starts_with` in this direction, because `--nod=2` means `--nodes=2` to `sbatch`.
             let ours = OURS.iter().find(|(ours, _)| ours.starts_with(name));
             if let Some((_, why)) = ours {
                 let message = format!("`--{name}` cannot be given to sbatch: {why}");
                 return Err(SlurmError::WrongUse(message));
             }
             match word.strip_prefix("--exclude=") {
-                // Nodes on which an attempt failed are excluded too.
+                // Merged with the nodes on which attempts failed: of two `--exclude` only the last
+                // would count.
                 Some(nodes) => options.excluded = Some(nodes.to_owned()),
                 None => options.words.push(word.clone()),
             }

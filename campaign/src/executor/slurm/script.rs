@@ -1,5 +1,5 @@
-//! What is submitted: a script that becomes the job's program, and the words that `sbatch` is
-//! given beside it.
+//! Slurm submission of a job: the batch script that starts the job's program, and the arguments of
+//! `sbatch`.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,19 @@ use crate::executor::JobSpec;
 use crate::executor::job::JobPlaces;
 use crate::files::write_whole;
 
-/// Writes the script into the job's folder, where a person finds it beside its log.
+/// Writes the batch script into the job's folder, where a person finds it next to the log.
 ///
 /// # Errors
-/// The folder cannot be written, or a variable's name is none.
+/// The folder cannot be written, or an environment variable has an invalid name.
 pub fn write(job: &JobSpec) -> Result<PathBuf, SlurmError> {
     let path = job.dir.join("slurm.sh");
     write_whole(&path, text(job)?.as_bytes())?;
     Ok(path)
 }
 
-/// Variables stand here and not in `--export`, which takes the login environment as soon as it is
-/// given a name, and breaks at commas. `exec`, so that the program itself is told to end.
+/// Returns the text of the batch script. It exports the job's variables itself, because `--export`
+/// with a name adds the login environment and splits values at commas. It `exec`s the program, so
+/// that Slurm's signals reach it.
 fn text(job: &JobSpec) -> Result<String, SlurmError> {
     let mut text = format!("#!/bin/sh\n# {}: what sbatch was given.\n", job.key);
     for (name, value) in &job.env {
@@ -37,10 +38,10 @@ fn text(job: &JobSpec) -> Result<String, SlurmError> {
     Ok(text)
 }
 
-/// The arguments of `sbatch`: a whole node with all of its memory, for one program.
+/// Returns the arguments of `sbatch`: one whole node with all of its memory, for one program.
 ///
 /// # Errors
-/// A path is not text.
+/// A path is not UTF-8.
 pub fn submission(
     job: &JobSpec,
     options: &Options,
@@ -50,20 +51,21 @@ pub fn submission(
         let message = || SlurmError::WrongUse(format!("`{}` is not UTF-8", path.display()));
         path.to_str().map(str::to_owned).ok_or_else(message)
     };
-    // Not requeued: the campaign starts a lost job again under another key, in another folder and
-    // on another node, and a copy that the scheduler starts would run beside it.
+    // Not requeued: the campaign retries a lost job itself, under another key, in another folder
+    // and on another node; a copy restarted by Slurm would run next to it.
     let mut words: Vec<String> =
         ["--parsable", "--no-requeue", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0"]
             .map(str::to_owned)
             .into();
-    // All that sbatch itself sees, which is little.
+    // Exports the environment of `sbatch`, which holds only the variables of `client_environment`.
     words.push("--export=ALL".to_owned());
     words.push(format!("--job-name={}", job.key));
     words.push(format!("--chdir={}", path(&job.dir)?));
-    // Below `--chdir`, since a path may hold characters that are patterns here; a second copy of the
-    // job says what it says behind the first.
+    // Relative to `--chdir`, since a path may contain `%` patterns of `--output`; appended, so that
+    // a second start of the job keeps the log of the first.
     words.push(format!("--output={}", JobPlaces::LOG));
     words.push("--open-mode=append".to_owned());
+    // Slurm's limit has a resolution of one minute.
     words.push(format!("--time={}", job.wall_max.as_secs().div_ceil(60).max(1)));
     if job.gpus > 0 {
         words.push(format!("--gpus-per-node={}", job.gpus));
@@ -73,12 +75,13 @@ pub fn submission(
     if !excluded.is_empty() {
         words.push(format!("--exclude={}", excluded.join(",")));
     }
+    // Last, because of two options for one setting `sbatch` takes the later.
     words.extend(options.words.iter().cloned());
     words.push(path(script)?);
     Ok(words)
 }
 
-/// One word to the shell, whatever it holds.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

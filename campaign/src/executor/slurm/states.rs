@@ -1,4 +1,4 @@
-//! Every state that Slurm has a word for, mapped once. Pure: it knows no tool.
+//! Slurm's job states, each mapped to its meaning for a campaign. Pure: it knows no tool.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -8,12 +8,12 @@ use super::ask::SlurmError;
 use crate::executor::{JobEnd, JobState};
 use crate::process::describe;
 
-/// What a state means to us.
+/// Meaning of a Slurm job state for a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meaning {
-    /// Has no node yet.
+    /// The job has no node yet.
     Waits,
-    /// Has one, and is not over.
+    /// The job has a node and is not over.
     Runs,
     Well,
     Failed,
@@ -24,8 +24,9 @@ enum Meaning {
     Cancelled,
 }
 
-/// "Job state codes" of squeue's manual, the flags among them too: some versions print those in a
-/// state's place. One that only another cluster of a federation runs, `REVOKED`, is not over.
+/// All job states of the section "Job state codes" in the manual of `squeue`, and its flags,
+/// because some versions print a flag instead of a state. `REVOKED`, a job that only another
+/// cluster of a federation runs, counts as waiting.
 const STATES: &[(&str, Meaning)] = &[
     ("BOOT_FAIL", Meaning::LostNode),
     ("CANCELLED", Meaning::Cancelled),
@@ -62,20 +63,21 @@ fn meaning(state: &str) -> Option<Meaning> {
     STATES.iter().find(|(name, _)| *name == state).map(|(_, meaning)| *meaning)
 }
 
-/// Whether a job is over.
+/// True when the job is over.
 pub fn is_over(report: &Report) -> bool {
     !matches!(meaning(&report.state), Some(Meaning::Waits | Meaning::Runs) | None)
 }
 
-/// Whether somebody, or Slurm itself, cancelled it.
+/// True when a user or Slurm itself cancelled the job.
 pub fn is_cancelled(report: &Report) -> bool {
     meaning(&report.state) == Some(Meaning::Cancelled)
 }
 
-/// A report in our words; `turned_away` is why its node never began it, where that is known.
+/// Converts a report into a job state. `turned_away` is the reason why the job's node refused to
+/// begin it, if that is known.
 ///
 /// # Errors
-/// Slurm has a state that is not in its manual.
+/// Slurm reports a state that its manual does not list.
 pub fn state_of(report: Report, turned_away: Option<String>) -> Result<JobState, SlurmError> {
     let Some(meaning) = meaning(&report.state) else {
         let answer = format!("`{}`", report.state);
@@ -87,7 +89,7 @@ pub fn state_of(report: Report, turned_away: Option<String>) -> Result<JobState,
         Meaning::Waits => return Ok(JobState::Queued { reason: said() }),
         Meaning::Runs => return Ok(JobState::Running { node: node.unwrap_or_default() }),
         Meaning::Well => JobEnd::Well,
-        // It has failed without ever having had a node.
+        // The job failed without ever having had a node.
         Meaning::Failed if node.is_none() => JobEnd::Impossible { said: said() },
         Meaning::Failed => JobEnd::Failed { said: failure(ended, reason.as_deref()) },
         Meaning::OverTime => JobEnd::TimedOut,
@@ -102,11 +104,12 @@ pub fn state_of(report: Report, turned_away: Option<String>) -> Result<JobState,
     Ok(JobState::Ended { end, node })
 }
 
-/// `exit code 7`, `signal 9 (SIGKILL)`, or Slurm's reason where the process itself ended well or was
-/// never started.
+/// Describes a failed job: `exit code 7`, `signal 9 (SIGKILL)`, or Slurm's reason if the process
+/// itself succeeded or was never started.
 fn failure(ended: Ended, reason: Option<&str>) -> String {
     match (ended, reason) {
         (Ended { code: 0, signal: 0 }, Some(reason)) => reason.to_owned(),
+        // The encoding of a wait status: exit code in the high byte, signal in the low one.
         (Ended { code, signal }, _) => describe(ExitStatus::from_raw(code << 8 | signal)),
     }
 }

@@ -1,4 +1,4 @@
-//! Records from made-up parts: whatever is missing, every null says why.
+//! Tests of records made from sample parts: whatever part is missing, every null has a reason.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn scenario() -> ScenarioEntry {
     Catalog::new(&suite).scenario("balanced-lite").unwrap()
 }
 
-/// What the load generator and the server would have said of a good run.
+/// Measurement and probe of a successful run.
 fn told() -> (Measurement, Probe, RunRecord) {
     let sample = Sample::default().record();
     let measured = |path: &str| !path.starts_with("server") && !path.starts_with("model");
