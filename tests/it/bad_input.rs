@@ -87,7 +87,7 @@ fn no_network_and_no_cache_says_what_to_do() {
     let mut program = clone.program("redline-campaign", &["fetch"]);
     program.env("REDLINE_CACHE", cache.path().join("cache")).env("PATH", offline);
     run(&mut program).expect_code(4).expect_said("--input");
-    let left = tests::inputs::files_under(&cache.path().join("cache"));
+    let left = fixtures::files_under(&cache.path().join("cache"));
     assert!(left.is_empty(), "half-fetched files: {left:?}");
 }
 
@@ -106,7 +106,7 @@ fn a_given_input_with_another_hash_is_refused() {
 
 #[test]
 fn a_disk_that_takes_no_more_is_named() {
-    let Some(conversations) = tests::inputs::cached(tests::inputs::CONVERSATIONS_AS_PACKED) else {
+    let Some(conversations) = fixtures::cached(fixtures::CONVERSATIONS_AS_PACKED) else {
         return;
     };
     let clone = Clone::of_this_repository(&[]);
@@ -123,6 +123,6 @@ fn a_disk_that_takes_no_more_is_named() {
     shell.env("REDLINE_CACHE", &cache);
     let ended = run(&mut shell).expect_code(4);
     assert!(ended.stderr.contains("cache"), "the path is not named:\n{}", ended.stderr);
-    let left = tests::inputs::files_under(&cache);
+    let left = fixtures::files_under(&cache);
     assert!(left.iter().all(|path| path.extension().is_none_or(|e| e != "json")), "{left:?}");
 }

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use fixtures::cache;
 use tests::clone::repository;
-use tests::inputs::cache;
 use tests::program::{built, command, run};
 
 /// Program names of the kind of browser that the driver supports.
@@ -91,13 +91,7 @@ fn driver(folder: &Path, packages: &Path) -> PathBuf {
 fn extra_the_site_holds_its_promises_in_a_real_browser() {
     let found = match needs() {
         Ok(found) => found,
-        Err(missing) if std::env::var_os("REDLINE_BROWSER").is_some_and(|v| v == "required") => {
-            panic!("{missing}\nhint: .ci/run installs it")
-        }
-        Err(missing) => {
-            println!("skipped: {missing}\nhint: .ci/run installs it");
-            return;
-        }
+        Err(missing) => return fixtures::skip(&missing, ".ci/run installs it"),
     };
     let folder = tempfile::tempdir().expect("a folder");
     let site = Served::new(&folder.path().join("site"));

@@ -10,7 +10,7 @@ const ALONE: [&str; 6] =
 #[test]
 fn clients_are_measured_kept_and_written_into_the_method() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        return eprintln!("skipped: the mock server and the client need a core each");
+        return fixtures::skip("two cores", "the mock server and the client need one each");
     }
     let clone = Clone::of_this_repository(&[]);
     let words = [&ALONE[..], &["2", "--row", "spread", "--json"]].concat();

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, cached, files_under};
 use serde_json::Value;
 use tests::clone::{Clone, path_with};
-use tests::inputs::{CONVERSATIONS, cached, files_under};
 use tests::program::{Ended, built, run, system, until, wait, while_running};
 use tests::slurm::Cluster;
 

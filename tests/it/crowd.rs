@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use fixtures::cached;
 use nix::sys::resource::{Resource, getrlimit};
 use schema::measurement::Measurement;
 use tests::clone::repository;
-use tests::inputs::cached;
 use tests::program::{built, command, run};
 use tests::server::Server;
 
@@ -39,7 +39,7 @@ fn extra_ten_thousand_streams_are_all_answered_in_full() {
     let (_, files) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     // A process also needs descriptors for other things than its streams.
     if files < STREAMS + 500 {
-        println!("skipped: a process may have {files} files here, for {STREAMS} streams");
+        fixtures::skip("so many open files", "raise the limit of open files (ulimit -n)");
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -5,10 +5,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use fixtures::{CONVERSATIONS, MODEL, cached};
 use schema::run::{CacheState, IdsSource, RunRecord, Status, TokenSource};
 use serde_json::Value;
 use tests::clone::Clone;
-use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::{Ended, built, run};
 
 /// Mock of an engine: its package, its version, and the script of its answers.

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, MODEL, cached};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 use serde_json::{Value, json};
 use tests::clone::{Clone, already_built_path};
-use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::{Ended, wait, while_running};
 use tests::scripted::Scripted;
 

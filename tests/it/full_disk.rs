@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, MODEL, cached, files_under};
 use serde_json::{Value, json};
 use tests::clone::Clone;
 use tests::disk::Disk;
-use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::{Ended, wait, while_running};
 use tests::scripted::Scripted;
 

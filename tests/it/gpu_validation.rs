@@ -4,11 +4,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, cached, files_under};
 use schema::proof::{Outcome, ProofBox, StageReport};
 use schema::run::RunRecord;
 use serde::de::DeserializeOwned;
 use tests::clone::Clone;
-use tests::inputs::{CONVERSATIONS, cached, files_under};
 use tests::program::{command, run, wait};
 
 /// The bundle is packed from a clone, run in a folder outside any clone, and its results collected.

@@ -1,7 +1,7 @@
 //! Records that were edited, moved or deleted by hand are found by `check`.
 
+use fixtures::files_under;
 use tests::clone::Clone;
-use tests::inputs::files_under;
 
 /// Clone with committed records, and the path of one of them.
 fn clone_with_a_record() -> (Clone, std::path::PathBuf) {

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, MODEL, cached};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::clone::{Clone, already_built_path};
-use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::wait;
 
 /// Starts a campaign, waits until a line of its progress contains `moment`, and sends it the

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use fixtures::files_under;
 use tests::clone::Clone;
-use tests::inputs::files_under;
 
 /// Two clones of this repository, on a branch of their own, and the remote that they share.
 struct Shared {

@@ -3,8 +3,8 @@
 use std::net::TcpListener;
 use std::path::Path;
 
+use fixtures::{MODEL, cached, fixture};
 use nix::sys::signal::Signal;
-use tests::inputs::{MODEL, cached, fixture};
 use tests::program::{built, command, run};
 use tests::server::Server;
 

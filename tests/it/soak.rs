@@ -3,8 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, MODEL, cached};
 use tests::clone::{Clone, path_with};
-use tests::inputs::{CONVERSATIONS, MODEL, cached};
 use tests::program::{built, wait};
 
 #[test]

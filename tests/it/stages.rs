@@ -7,12 +7,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, MODEL, cached, files_under};
 use schema::campaign::CampaignRecord;
 use schema::run::RunRecord;
 use schema::verdict::{Stage, VerdictKind};
 use serde_json::json;
 use tests::clone::Clone;
-use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::{Ended, command, run, wait};
 use tests::scripted;
 

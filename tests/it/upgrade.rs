@@ -4,9 +4,9 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, MODEL, cached, files_under};
 use serde_json::json;
 use tests::clone::Clone;
-use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::{run, wait};
 use tests::scripted;
 

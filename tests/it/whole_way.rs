@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use fixtures::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::clone::{Clone, already_built_path};
-use tests::inputs::{CONVERSATIONS, MODEL, cached, files_under};
 use tests::program::wait;
 
 /// One scenario with one run: everything that `release-bench` does, once.

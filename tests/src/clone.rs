@@ -7,8 +7,8 @@ use std::process::Command;
 use schema::run::RunRecord;
 use tempfile::TempDir;
 
-use crate::inputs::files_under;
 use crate::program::{Ended, command, run};
+use fixtures::files_under;
 
 /// Clone of a repository in a temporary folder; removed when dropped.
 #[derive(Debug)]

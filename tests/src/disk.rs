@@ -31,7 +31,7 @@ impl Disk {
     #[track_caller]
     pub fn mounted_at(at: &Path, bytes: u64) -> Option<Self> {
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNS) {
-            println!("skipped: no mounts of its own ({error}); hint: run the test as root");
+            fixtures::skip("mounts of its own", &format!("run the test as root ({error})"));
             return None;
         }
         let image = tempfile::tempdir().expect("a temporary folder");
@@ -48,7 +48,10 @@ impl Disk {
             ("mount", &["-o", "loop", &file, &place]),
         ] {
             if let Err(why) = well(program, words) {
-                println!("skipped: `{program}` {why}; hint: apt-get install e2fsprogs mount");
+                fixtures::skip(
+                    "mounts of its own",
+                    &format!("`{program}` {why}: install e2fsprogs and mount"),
+                );
                 return None;
             }
         }

@@ -6,9 +6,7 @@
 
 pub mod clone;
 pub mod disk;
-pub mod inputs;
 pub mod program;
 pub mod scripted;
 pub mod server;
-pub mod skip;
 pub mod slurm;

@@ -68,7 +68,7 @@ fn several_writers_of_one_file_do_not_disturb_each_other() {
 #[test]
 fn the_conversations_are_mended_to_their_pinned_hash() {
     let Some(dir) = env::var_os("REDLINE_CACHE") else {
-        return eprintln!("skipped: REDLINE_CACHE is not set");
+        return fixtures::skip("the cache of inputs", "cargo xtask fetch");
     };
     let file = Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"))
         .dataset("sharegpt-head")
@@ -76,7 +76,7 @@ fn the_conversations_are_mended_to_their_pinned_hash() {
     let input = Input::dataset("sharegpt-head", &file);
     let raw = Cache::new(Path::new(&dir)).look_up(&input.sha256, input.file_name()).unwrap();
     let Some(raw) = raw else {
-        return eprintln!("skipped: the cache does not hold the conversations");
+        return fixtures::skip("the conversations", "cargo xtask fetch");
     };
     let mut out = tempfile::NamedTempFile::new().unwrap();
     let repair = input.repair.unwrap();

@@ -2,7 +2,9 @@
 //! that this suite replaces. The pages themselves are compared where they are available.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use fixtures::published_page;
 
 use campaign::build::container::{Container, Runtime};
 use campaign::plan::launch::{
@@ -139,20 +141,11 @@ fn words_at(page: &str, line: usize) -> Vec<String> {
     split_flags(&text).unwrap()
 }
 
-fn pages() -> Option<PathBuf> {
-    let folder = std::env::var_os("REDLINE_FIXTURES").map(|dir| PathBuf::from(dir).join("seeds"));
-    let folder = folder.filter(|dir| dir.is_dir());
-    if folder.is_none() {
-        println!("skipped: the pages are not there; hint: set REDLINE_FIXTURES");
-    }
-    folder
-}
-
 #[test]
 fn every_published_launch_comes_out_of_its_engine_file() {
-    let Some(folder) = pages() else { return };
     for published in &PUBLISHED {
-        let page = fs::read_to_string(folder.join(published.page)).unwrap();
+        let Some(page) = published_page(published.page) else { return };
+        let page = fs::read_to_string(page).unwrap();
         let expected = words_at(&page, published.line);
         assert_eq!(
             line(published, Runtime::Docker),
@@ -167,9 +160,9 @@ fn every_published_launch_comes_out_of_its_engine_file() {
 /// A line with shell variables is a template, not a command line of a server.
 #[test]
 fn no_launch_of_a_page_is_forgotten() {
-    let Some(folder) = pages() else { return };
     for name in [VLLM, SGLANG, LMDEPLOY, README] {
-        let page = fs::read_to_string(folder.join(name)).unwrap();
+        let Some(page) = published_page(name) else { return };
+        let page = fs::read_to_string(page).unwrap();
         let begins =
             |text: &str| text.starts_with("docker run") || text.starts_with("lmdeploy serve");
         let lines = page.lines().enumerate().filter(|(_, text)| begins(text));

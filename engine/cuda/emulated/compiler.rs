@@ -46,7 +46,7 @@ pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
         .output();
     let done = match done {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("skipped: there is no `g++` to compile kernels for this processor with");
+            fixtures::skip("`g++`", "apt-get install g++");
             return None;
         }
         done => done.unwrap(),

@@ -21,22 +21,7 @@ use engine_weights::ModelSource;
 use engine_weights::fixture::tiny_llama_gguf;
 use loader::{LoadOptions, Loaded, load};
 
-const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
-                       SmolLM2-135M-Instruct.Q4_1.gguf";
 const PAGE_TOKENS: usize = 16;
-
-/// Returns the path under the folder that `variable` names; prints that the test is skipped if
-/// there is none.
-fn input(variable: &str, path: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).map(|folder| Path::new(&folder).join(path));
-    match found {
-        Some(path) if path.exists() => Some(path),
-        _ => {
-            eprintln!("skipped: `{path}` is not under ${variable}");
-            None
-        }
-    }
-}
 
 fn load_path(path: &Path, options: &LoadOptions) -> Loaded {
     let source = ModelSource::find(path.to_str().unwrap(), None).unwrap();
@@ -76,9 +61,9 @@ const INT8_TIE: f32 = 0.9;
 const INT8_TIES_MAX: usize = 37;
 
 fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {
-    let Some(path) = input("REDLINE_CACHE", SMOLLM2) else { return };
-    let Some(golden) = input("REDLINE_FIXTURES", "golden/smollm2-llama-cpp.json") else { return };
-    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let Some(path) = fixtures::cached(fixtures::MODEL) else { return };
+    let golden = std::fs::read(fixtures::fixture("golden/smollm2-llama-cpp.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
     let mut loaded = load_path(&path, options);
     loaded.model.allocate_kv(32, PAGE_TOKENS).unwrap();
     let vocab = loaded.info().vocab_size;

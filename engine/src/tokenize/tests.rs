@@ -221,29 +221,15 @@ proptest! {
     }
 }
 
-const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
-                       SmolLM2-135M-Instruct.Q4_1.gguf";
-
-/// Returns the path under the folder that `variable` names; prints that the test is skipped if
-/// there is none.
-fn input(variable: &str, path: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).map(|folder| Path::new(&folder).join(path));
-    let found = found.filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: `{path}` is not under ${variable}");
-    }
-    found
-}
-
 fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
 #[test]
 fn smollm2_prompts_have_the_ids_of_llama_cpp() {
-    let Some(path) = input("REDLINE_CACHE", SMOLLM2) else { return };
-    let Some(golden) = input("REDLINE_FIXTURES", "golden/smollm2-llama-cpp.json") else { return };
-    let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
+    let Some(path) = fixtures::cached(fixtures::MODEL) else { return };
+    let golden = std::fs::read(fixtures::fixture("golden/smollm2-llama-cpp.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
     let source = ModelSource::find(path.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
     let tokenizer = Tokenizer::load(checkpoint.config()).unwrap().unwrap();

@@ -4,7 +4,7 @@
 mod ahead;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -27,19 +27,6 @@ struct Case {
     prompt: Vec<u32>,
     greedy: Vec<u32>,
     logits: Vec<f32>,
-}
-
-/// Folders of the checkpoints that have reference outputs, in order of their names.
-fn checkpoints() -> Vec<PathBuf> {
-    let Some(root) = std::env::var_os("REDLINE_FIXTURES") else {
-        eprintln!("skipped: REDLINE_FIXTURES names no folder");
-        return Vec::new();
-    };
-    let folders = std::fs::read_dir(Path::new(&root).join("conformance")).unwrap();
-    let mut folders: Vec<_> = folders.map(|entry| entry.unwrap().path()).collect();
-    folders.retain(|folder| folder.join("expected.json").is_file());
-    folders.sort();
-    folders
 }
 
 fn cases(folder: &Path) -> Vec<Case> {
@@ -132,7 +119,7 @@ fn check_crowd(run_ahead: usize) {
         states: Some(StateLimits { places: 8, interval: 32 }),
         run_ahead,
     };
-    for folder in checkpoints() {
+    for folder in fixtures::checkpoints() {
         let cases = cases(&folder);
         let metrics = Arc::new(Metrics::default());
         // Each prompt three times, the third time with a part of its continuation.

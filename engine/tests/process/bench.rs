@@ -83,7 +83,7 @@ fn a_bench_beyond_the_models_length_is_wrong_use() {
 #[test]
 fn a_bench_of_a_gpu_that_is_not_there_says_so() {
     if !engine_cuda::usable().is_empty() {
-        eprintln!("skipped: this machine has a GPU");
+        fixtures::skip("a machine without a GPU", "run it elsewhere");
         return;
     }
     for args in [

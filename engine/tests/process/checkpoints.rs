@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::launched::{Launched, cached, fixture, post};
+use fixtures::{MODEL, cached, fixture};
 
-pub const SMOLLM2: &str = "sha256/b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53/\
-                       SmolLM2-135M-Instruct.Q4_1.gguf";
+use crate::launched::{Launched, post};
+
 /// Smallest margin between the two largest logits at which the reference's own rounding cannot
 /// change the greedy token.
 const SAFE_MARGIN: f64 = 0.35;
@@ -24,7 +24,7 @@ fn greedy(prompt: &Value, max_tokens: usize) -> Value {
 
 #[tokio::test]
 async fn server_info_says_what_is_served() {
-    let Some(model) = fixture("conformance/llama-tied") else { return };
+    let model = fixture("conformance/llama-tied");
     let flags = ["--max-batch-size", "4", "--max-seq-len", "64", "--cache-max-entry-count", "32"];
     let server = Launched::serve(model.to_str().unwrap(), &flags);
     let info = server.get("/server_info").await;
@@ -44,7 +44,7 @@ async fn server_info_says_what_is_served() {
 
 #[tokio::test]
 async fn random_weights_are_the_same_at_each_launch() {
-    let Some(model) = fixture("conformance/llama-tied") else { return };
+    let model = fixture("conformance/llama-tied");
     let ask = async |flags: &[&str]| {
         let server = Launched::serve(model.to_str().unwrap(), flags);
         let weights = server.get("/server_info").await["model"]["weights"].clone();
@@ -58,8 +58,8 @@ async fn random_weights_are_the_same_at_each_launch() {
 
 #[tokio::test]
 async fn golden_prompts_continue_as_the_reference_did() {
-    let Some(model) = cached(SMOLLM2) else { return };
-    let Some(golden) = fixture("golden/smollm2-llama-cpp.json") else { return };
+    let Some(model) = cached(MODEL) else { return };
+    let golden = fixture("golden/smollm2-llama-cpp.json");
     let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let server = Launched::serve(model.to_str().unwrap(), &["--max-batch-size", "8"]);
     let mut compared = 0;
@@ -84,7 +84,7 @@ async fn golden_prompts_continue_as_the_reference_did() {
 
 #[tokio::test]
 async fn an_answer_is_the_same_alone_in_company_and_from_the_cache() {
-    let Some(model) = cached(SMOLLM2) else { return };
+    let Some(model) = cached(MODEL) else { return };
     let server = Launched::serve(model.to_str().unwrap(), &["--max-batch-size", "16"]);
     let body = |i: usize| {
         let text = "It was a dark and stormy night, and the rain fell in torrents. ".repeat(1 + i);
@@ -108,7 +108,7 @@ async fn an_answer_is_the_same_alone_in_company_and_from_the_cache() {
 
 #[tokio::test]
 async fn a_chat_is_answered_in_words() {
-    let Some(model) = cached(SMOLLM2) else { return };
+    let Some(model) = cached(MODEL) else { return };
     let server = Launched::serve(model.to_str().unwrap(), &["--model-name", "smol"]);
     let body = json!({
         "model": "smol", "temperature": 0, "max_completion_tokens": 60,

@@ -37,7 +37,7 @@ fn python_with(package: &str) -> Option<PathBuf> {
             run(Command::new(&python).args(pip))
         });
         if made.is_none() {
-            eprintln!("skipped: `{package}` cannot be installed here");
+            fixtures::skip("the package registries", &format!("`{package}` cannot be installed"));
             return None;
         }
         std::fs::write(&done, "").unwrap();
@@ -156,7 +156,7 @@ fn sglang() -> Option<PathBuf> {
             run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder))
         });
         if opened.is_none() {
-            eprintln!("skipped: `{SGLANG}` cannot be had here");
+            fixtures::skip("the package registries", &format!("`{SGLANG}` cannot be downloaded"));
             return None;
         }
         std::fs::write(&done, "").unwrap();

@@ -26,7 +26,7 @@ fn possible(clients: usize) -> bool {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let queue = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
     if hard < files || queue.trim().parse().unwrap_or(0) < CLIENTS {
-        eprintln!("skipped: the system's limits are below {clients} connections");
+        fixtures::skip("so many open files", "raise the limits of files and of the listen queue");
         return false;
     }
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(files), hard).unwrap();

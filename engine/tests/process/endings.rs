@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use engine_cpu::Isa;
 use expect_test::{Expect, expect};
 
-use crate::launched::{Launched, command, end_of, fixture, tiny_model};
+use fixtures::fixture;
+
+use crate::launched::{Launched, command, end_of, tiny_model};
 
 fn check_end(args: &[&str], code: i32, message: &Expect) {
     let (found, said) = end_of(args);
@@ -68,7 +70,7 @@ fn a_missing_model_ends_with_4() {
 #[test]
 fn a_gpu_that_is_not_there_ends_with_4() {
     if !engine_cuda::usable().is_empty() {
-        eprintln!("skipped: there is a GPU");
+        fixtures::skip("a machine without a GPU", "run it elsewhere");
         return;
     }
     for more in [&[][..], &["--tp", "2"]] {
@@ -116,7 +118,7 @@ fn the_version_names_a_commit() {
 
 #[test]
 fn sigterm_ends_with_0() {
-    let Some(model) = fixture("conformance/llama-tied") else { return };
+    let model = fixture("conformance/llama-tied");
     let (code, said) = Launched::serve(model.to_str().unwrap(), &[]).terminate();
     assert_eq!(code, Some(0), "{said}");
     expect![[r#"

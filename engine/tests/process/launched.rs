@@ -1,7 +1,6 @@
 //! A `redline` process for a test, ended when the test ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use engine_weights::fixture::tiny_llama_gguf;
@@ -129,23 +128,4 @@ pub fn tiny_model() -> NamedTempFile {
     let mut file = tempfile::Builder::new().prefix("tiny").suffix(".gguf").tempfile().unwrap();
     file.write_all(&tiny_llama_gguf(1)).unwrap();
     file
-}
-
-/// Path of a fixture file, or none with a message that the test is skipped.
-pub fn fixture(path: &str) -> Option<PathBuf> {
-    in_folder("REDLINE_FIXTURES", path)
-}
-
-/// Path of a file in the download cache, or none with a message that the test is skipped.
-pub fn cached(path: &str) -> Option<PathBuf> {
-    in_folder("REDLINE_CACHE", path)
-}
-
-fn in_folder(variable: &str, path: &str) -> Option<PathBuf> {
-    let found = std::env::var_os(variable).map(|folder| PathBuf::from(folder).join(path));
-    let found = found.filter(|path| path.exists());
-    if found.is_none() {
-        eprintln!("skipped: `{path}` is not under ${variable}");
-    }
-    found
 }

@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::checkpoints::SMOLLM2;
-use crate::launched::{Launched, cached};
+use fixtures::{MODEL, cached};
+
+use crate::launched::Launched;
 
 /// Configuration with the keys of `changes`, small except for its weights.
 fn config(architecture: &str, changes: &Value) -> Value {
@@ -65,7 +66,7 @@ async fn logprobs(server: &Launched) -> Vec<f64> {
 
 #[tokio::test]
 async fn nine_heads_on_two_to_eight_ranks_say_what_they_say_on_one() {
-    let Some(model) = cached(SMOLLM2) else { return };
+    let Some(model) = cached(MODEL) else { return };
     // f32, because in 8-bit formats each rank has its own scales for its part of a row, which
     // changes rounding.
     let serve = |tp: &str| {

@@ -9,14 +9,13 @@ use engine_weights::gguf::{self, Value as Meta, Writer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::launched::{Launched, cached};
+use fixtures::cached;
 
-const QWEN3: &str = "sha256/aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4/\
-                     tokenizer.json";
-const QWEN3_CONFIG: &str = "sha256/5a7303fcb1a27ede63134a2cbd61d5282c247ca6d769ce4746d4ffa124aedd63/\
-                            tokenizer_config.json";
-const GPT_OSS: &str = "sha256/0614fe83cadab421296e664e1f48f4261fa8fef6e03e63bb75c20f38e37d07d3/\
-                       tokenizer.json";
+use crate::launched::Launched;
+
+const QWEN3: &str = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
+const QWEN3_CONFIG: &str = "5a7303fcb1a27ede63134a2cbd61d5282c247ca6d769ce4746d4ffa124aedd63";
+const GPT_OSS: &str = "0614fe83cadab421296e664e1f48f4261fa8fef6e03e63bb75c20f38e37d07d3";
 
 /// Folder with a small model's configuration and links to `files`.
 fn folder(vocab_size: usize, eos: u32, files: &[PathBuf]) -> TempDir {

@@ -17,7 +17,7 @@ fn with_mounts(scratch: &Scratch, script: &str, more: &[&Path]) -> Option<Output
     };
     let probe = unshare("mount -t tmpfs none /mnt").output();
     if !probe.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: mounts are not permitted here");
+        fixtures::skip("mounts of its own", "run it as root");
         return None;
     }
     let mut command = unshare(script);

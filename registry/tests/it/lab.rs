@@ -294,11 +294,7 @@ fn the_lab_of_a_published_page_has_every_configuration_of_it_word_by_word() {
         published.insert(flags);
     }
     assert_eq!(published.len(), 15, "24 blocks of 15 configurations");
-    let Some(fixtures) = std::env::var_os("REDLINE_FIXTURES") else {
-        eprintln!("REDLINE_FIXTURES is unset: the page itself was not compared");
-        return;
-    };
-    let page = std::path::Path::new(&fixtures).join("seeds").join(PAGE);
+    let Some(page) = fixtures::published_page(PAGE) else { return };
     assert_eq!(backend_parameters(&std::fs::read_to_string(page).unwrap()), published);
 }
 

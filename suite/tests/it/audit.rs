@@ -1,9 +1,7 @@
-//! `redline-bench audit` on the published pages and on files made here. The pages are found through
-//! `REDLINE_FIXTURES`; without it the test prints that and passes.
+//! `redline-bench audit` on the published pages and on files made here.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -23,20 +21,9 @@ fn audit(arguments: &[&str]) -> Output {
     Command::new(binary).arg("audit").args(arguments).output().expect("it runs")
 }
 
-/// Path of the page whose name begins with `number`.
-fn page(number: &str) -> Option<PathBuf> {
-    let Some(fixtures) = std::env::var_os("REDLINE_FIXTURES") else {
-        eprintln!("skipped: REDLINE_FIXTURES is not set");
-        return None;
-    };
-    let folder = fs::read_dir(Path::new(&fixtures).join("seeds")).expect("a folder of pages");
-    let mut files = folder.map(|entry| entry.expect("readable").path());
-    files.find(|file| file.file_name().is_some_and(|n| n.to_string_lossy().starts_with(number)))
-}
-
 /// Exit code and results of an audit of one page.
 fn audited(number: &str) -> Option<(Option<i32>, Vec<Value>)> {
-    let output = audit(&["--json", page(number)?.to_str().expect("UTF-8")]);
+    let output = audit(&["--json", fixtures::published_page(number)?.to_str().expect("UTF-8")]);
     let mut files: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(files[0]["unread"], Value::Array(Vec::new()));
     let results = files[0]["results"].take();

@@ -233,7 +233,7 @@ fn over_a_socket_stamps_agree_with_the_emitters_log() {
             let ttft = sample.chunks[0].at_ns - sent;
             assert!(ttft >= 20 * MS, "{dialect:?}: nothing before it was a token: {ttft} ns");
             if driven.load.kernel_timestamps() != Some(true) {
-                return eprintln!("skipped: this kernel does not stamp what it receives");
+                return fixtures::skip("the kernel's receive stamps", "run it on Linux");
             }
             let log = exchange.log();
             let opening = events(&steady(shape, 1)).iter().filter(|(at, _)| *at == 0).count();

@@ -1,8 +1,8 @@
-//! Workloads from the pinned inputs (tokenizers and conversations of real models), found through
-//! `REDLINE_CACHE` and `REDLINE_FIXTURES`; without these the tests print that and pass.
+//! Workloads from the pinned inputs: tokenizers and conversations of real models, from the cache.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use fixtures::{MODEL, fixture};
 use schema::run::PromptForm;
 use schema::scenario::{Arrival, Scenario, Tier};
 use serde::Deserialize;
@@ -10,23 +10,7 @@ use suite::workload::dataset::Dataset;
 use suite::workload::pack::plan;
 use suite::workload::tokenizer::Tokenizer;
 
-const MODEL: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
-pub const CONVERSATIONS: &str = "67ef1f76b4e6d51be9765fd2df485115ff2d2cdeada529d1eddb3c389d2884a4";
-pub const QWEN3_TOKENIZER: &str =
-    "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4";
-
-/// Path of the downloaded file with this SHA-256, whatever its name.
-pub fn cached(sha256: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("REDLINE_CACHE")
-        .map(|cache| Path::new(&cache).join("sha256").join(sha256));
-    let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
-    let mut paths = entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let found = paths.find(|path| path.extension().is_some_and(|e| e == "gguf" || e == "json"));
-    if found.is_none() {
-        eprintln!("skipped: REDLINE_CACHE does not hold `{sha256}`");
-    }
-    found
-}
+pub use fixtures::{CONVERSATIONS, QWEN3_TOKENIZER, cached};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -43,10 +27,7 @@ struct Case {
 #[test]
 fn prompt_ids_equal_those_of_llama_cpp() {
     let Some(model) = cached(MODEL) else { return };
-    let Some(fixtures) = std::env::var_os("REDLINE_FIXTURES") else {
-        return eprintln!("skipped: REDLINE_FIXTURES is not set");
-    };
-    let golden = Path::new(&fixtures).join("golden/smollm2-llama-cpp.json");
+    let golden = fixture("golden/smollm2-llama-cpp.json");
     let golden: Golden = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
     let tokenizer = Tokenizer::open(&model).unwrap();
     let texts = golden.cases.iter().filter_map(|case| Some((case.text.as_ref()?, &case.prompt)));

@@ -254,7 +254,7 @@ fn a_chunk_has_the_stamp_of_the_segment_that_completed_it() {
     let exchange = through(vec![steady(|_| ())], PLAIN);
     let driven = exchange.run(1);
     if driven.load.kernel_timestamps() != Some(true) {
-        return eprintln!("skipped: this kernel does not stamp what it receives");
+        return fixtures::skip("the kernel's receive stamps", "run it on Linux");
     }
     let log = exchange.log();
     for (index, chunk) in driven.samples[0].chunks.iter().enumerate() {
@@ -333,7 +333,7 @@ fn a_certificate_that_nobody_vouches_for_ends_the_run_before_it_begins() {
         let output = desk.run_flags(&address).args(flags).output().expect("runs");
         let message = stderr(&output);
         if message.contains("has no list of certificate authorities") {
-            eprintln!("skipped: this machine trusts nobody");
+            fixtures::skip("certificate authorities", "apt-get install ca-certificates");
             continue;
         }
         assert_eq!(output.status.code(), Some(4), "{message}");

@@ -262,7 +262,7 @@ fn a_client_that_is_held_up_says_so_and_moves_no_token() {
     let text = fs::read(desk.path("out.json")).expect("a file");
     let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
     if found.client.as_ref().and_then(|client| client.kernel_timestamps) != Some(true) {
-        return eprintln!("skipped: this kernel does not stamp what it receives");
+        return fixtures::skip("the kernel's receive stamps", "run it on Linux");
     }
     assert_eq!(found.validity.verdict, ValidityVerdict::Degraded);
     let says = |id: &str| found.validity.reasons.iter().any(|reason| reason.starts_with(id));

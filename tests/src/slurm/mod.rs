@@ -175,7 +175,7 @@ fn present(programs: &[&str], packages: &str) -> bool {
     let missing = missing(programs);
     if !missing.is_empty() {
         let names = missing.join("`, `");
-        println!("skipped: `{names}` not found; hint: apt-get install {packages}");
+        fixtures::skip(&format!("`{names}`"), &format!("apt-get install {packages}"));
     }
     missing.is_empty()
 }

@@ -38,7 +38,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("campaign", &["judge", "reports", "schema", "store"]),
     ("bench", &["campaign", "judge", "reports", "samples", "schema"]),
     ("xtask", &[]),
-    ("tests", &["schema"]),
+    ("fixtures", &[]),
+    ("tests", &["fixtures", "schema"]),
     ("samples", &["judge", "schema"]),
 ];
 

@@ -361,14 +361,14 @@ mod tests {
         #[test]
         fn every_algorithm_computes_what_our_kernels_do() {
             if gpus().is_empty() {
-                eprintln!("skipped: this machine has no GPU");
+                fixtures::skip("a GPU", "run it by `cargo xtask gpu-validation`");
                 return;
             }
             let gpu = Gpu::open(0, &Cubins::of_environment(|name| std::env::var(name).ok()));
             let driver: Arc<dyn Driver> = gpu.unwrap_or_else(|error| panic!("{error}"));
             match driver.blas() {
                 Some(_) => check_library(&driver),
-                None => eprintln!("skipped: cuBLASLt is not installed"),
+                None => fixtures::skip("cuBLASLt", "install the CUDA libraries"),
             }
         }
     }

@@ -36,12 +36,7 @@ pub struct Case {
 
 /// Returns all checkpoints with reference outputs, by name.
 pub fn references() -> Vec<Reference> {
-    let Some(root) = input("REDLINE_FIXTURES", "conformance") else { return Vec::new() };
-    let mut folders: Vec<PathBuf> =
-        std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).collect();
-    folders.sort();
-    folders.retain(|folder| folder.join("expected.json").is_file());
-    folders.into_iter().map(Reference::read).collect()
+    fixtures::checkpoints().into_iter().map(Reference::read).collect()
 }
 
 impl Reference {

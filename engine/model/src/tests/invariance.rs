@@ -77,7 +77,7 @@ fn logits_have_the_same_bits_whatever_shares_the_step() {
             check(loaded.model.as_mut(), &format!("{} {arithmetic:?}", reference.name));
         }
     }
-    if let Some(path) = input("REDLINE_CACHE", SMOLLM2) {
+    if let Some(path) = fixtures::cached(fixtures::MODEL) {
         for kv in [KvType::F32, KvType::F16] {
             let mut loaded = load_path(&path, &LoadOptions { kv, ..LoadOptions::default() });
             check(loaded.model.as_mut(), &format!("SmolLM2 {kv:?}"));

@@ -14,7 +14,7 @@ const VARIANTS: f64 = 0.01;
 /// used is a failure.
 fn open(portable: bool) -> Option<Arc<dyn Driver>> {
     if gpus().is_empty() {
-        eprintln!("skipped: this machine has no GPU");
+        fixtures::skip("a GPU", "run it by `cargo xtask gpu-validation`");
         return None;
     }
     let cubins = Cubins { portable, ..Cubins::of_environment(|name| std::env::var(name).ok()) };
@@ -58,7 +58,7 @@ fn qwen3_5_conforms() {
 fn check_shared(name: &str, ranks: usize) {
     let Some(reference) = reference(name) else { return };
     if gpus().len() < ranks || !has_nccl() {
-        eprintln!("skipped: {ranks} GPUs and NCCL are not there");
+        fixtures::skip("a GPU", "run it on a machine with several GPUs and NCCL");
         return;
     }
     let members = Gpu::open_group(ranks, &Cubins::of_environment(|name| std::env::var(name).ok()));
