@@ -55,6 +55,29 @@ pub struct ScenarioEntry {
     pub scenario: Scenario,
 }
 
+/// The engine under test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Engine {
+    pub id: String,
+    pub path: PathBuf,
+    pub file: EngineFile,
+}
+
+impl Engine {
+    /// Server flags that set the number of threads.
+    #[must_use]
+    pub fn thread_flags(&self, threads: u32) -> Vec<String> {
+        let fill = |word: &String| word.replace("{threads}", &threads.to_string());
+        self.file.launch.threads.iter().map(fill).collect()
+    }
+
+    /// Server flags for a measurement under load: threads, and what the engine's file adds.
+    #[must_use]
+    pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
+        [self.thread_flags(threads), self.file.launch.load.clone()].concat()
+    }
+}
+
 /// The folder `suite/`.
 #[derive(Debug, Clone)]
 pub struct Catalog {
@@ -117,10 +140,10 @@ impl Catalog {
     ///
     /// # Errors
     /// No such engine, or its file is not sound.
-    pub fn engine(&self, id: &str) -> Result<(PathBuf, EngineFile), CatalogError> {
+    pub fn engine(&self, id: &str) -> Result<Engine, CatalogError> {
         let (path, text) = self.text("engine", id)?;
-        let engine = schema::engine::parse(&text).map_err(unreadable("engine", id))?;
-        Ok((path, engine))
+        let file = schema::engine::parse(&text).map_err(unreadable("engine", id))?;
+        Ok(Engine { id: id.to_owned(), path, file })
     }
 
     /// Every target by its id.

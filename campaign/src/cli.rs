@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::build::container::Runtime;
 use crate::executor::LOCAL;
+use crate::launch::container::Runtime;
 
 /// Builds a release, measures it, and records the result.
 #[derive(Debug, Parser)]
@@ -129,7 +129,7 @@ pub struct ReleaseBench {
     pub no_confirm: bool,
     /// Measure this release of another engine too, interleaved on the same inputs, and show both
     /// side by side; may be repeated.
-    #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_beside)]
+    #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_other_engine)]
     #[arg(conflicts_with_all = ["baseline", "url", "worktree"])]
     pub beside: Vec<(String, String)>,
     /// Run engines that are packages in their container images.

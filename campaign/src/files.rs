@@ -64,7 +64,7 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
 /// # Errors
 /// The folder is not writable, or full; nothing is left behind.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let mut file = temp_beside(path)?;
+    let mut file = temp_near(path)?;
     file.write_all(bytes).map_err(FileError::at("write", path))?;
     put(file, path)
 }
@@ -73,7 +73,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 ///
 /// # Errors
 /// The folder cannot be made or is not writable.
-pub fn temp_beside(path: &Path) -> Result<NamedTempFile, FileError> {
+pub fn temp_near(path: &Path) -> Result<NamedTempFile, FileError> {
     let dir = path.parent().unwrap_or(Path::new("."));
     make_dir(dir)?;
     NamedTempFile::new_in(dir).map_err(FileError::at("write in", dir))

@@ -12,6 +12,7 @@
 pub mod build;
 pub mod executor;
 pub mod inputs;
+pub mod launch;
 pub mod node;
 pub mod plan;
 pub mod publish;
@@ -38,7 +39,7 @@ pub mod stop;
 pub mod tools;
 pub mod world;
 
-pub use catalog::{Catalog, CatalogError, ScenarioEntry};
+pub use catalog::{Catalog, CatalogError, Engine, ScenarioEntry};
 pub use cli::{Cli, Inputs};
 pub use stop::Stop;
 pub use world::World;

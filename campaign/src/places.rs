@@ -136,7 +136,7 @@ impl CampaignPlaces {
 
     /// The new records, laid out like `results/`.
     #[must_use]
-    pub fn overlay(&self) -> PathBuf {
+    pub fn staged(&self) -> PathBuf {
         self.dir.join("results")
     }
 

@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use schema::exit::Exit;
 use schema::verdict::Stage;
 
-use crate::build::sides;
+use crate::build::variants;
 use crate::cli::ReleaseBench;
 use crate::console::about;
 use crate::executor::collect;
@@ -17,7 +17,7 @@ use crate::executor::confirm;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line};
 use crate::executor::local::Local;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::executor::resume;
 use crate::executor::slurm::Slurm;
 use crate::executor::{Executor, LOCAL, SLURM};
@@ -139,16 +139,16 @@ fn prepare(
     flags: &ReleaseBench,
     decided: &Decided,
     journal: &mut Journal,
-) -> Result<Ready, Stop> {
+) -> Result<PreparedCampaign, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     if decided.commits {
         step("Check that the registry can take records");
         registry(world, &decided.registry).preflight()?;
     }
-    let built = sides::build_all(world, &decided.wanted)?;
+    let built = variants::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
     let cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
-    let mut ready = Ready::new(world, flags, decided, built, cells);
+    let mut ready = PreparedCampaign::new(world, flags, decided, built, cells);
     ready.freeze(journal.places())?;
     journal.note(Line::Campaign(Box::new(ready.clone())))?;
     Ok(ready)
@@ -158,16 +158,16 @@ fn prepare(
 fn carry_out(
     world: &World,
     executor: &dyn Executor,
-    (mut ready, mut ids): (Ready, Ids),
+    (mut ready, mut ids): (PreparedCampaign, Ids),
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let overlay = journal.places().overlay();
+    let staged = journal.places().staged();
     if !journal.state.stages.contains(&None) {
         let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
         journal.note(Line::Planned { stage: None, jobs })?;
     }
     Drive::new(world, executor, &ready, journal).carry_out(None)?;
-    if let Some(record) = collect::records(&overlay)?.first() {
+    if let Some(record) = collect::records(&staged)?.first() {
         // A node elsewhere knows better what it is.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
     }
@@ -179,14 +179,14 @@ fn carry_out(
         let stage = Some(Stage::Confirm);
         if !journal.state.stages.contains(&stage) {
             world.console.step(world.clock.elapsed(), "Look for what differs");
-            let compared = registry.compare(baseline, candidate, &overlay)?;
+            let compared = registry.compare(baseline, candidate, &staged)?;
             let slots = confirm::slots(&ready.plan, &compared, pairs, &mut ids);
             let jobs = jobs_of(&ready.plan.campaign, &slots);
             journal.note(Line::Planned { stage, jobs })?;
         }
         Drive::new(world, executor, &ready, journal).carry_out(stage)?;
     }
-    let exit = finish(world, &ready, &registry, &collect::records(&overlay)?, journal)?;
+    let exit = finish(world, &ready, &registry, &collect::records(&staged)?, journal)?;
     journal.note(Line::Finished)?;
     Ok(exit)
 }
@@ -262,7 +262,7 @@ mod tests {
         };
         Brief {
             campaign: String::new(),
-            sides: Vec::new(),
+            variants: Vec::new(),
             hardware: String::new(),
             target: String::new(),
             on_gpu: true,

@@ -38,8 +38,8 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
         let said = report.map_or("not run".to_owned(), line);
         world.console.answer(&format!("{:<40} {said}", stage.id));
     }
-    let overlay = CampaignPlaces::at(&dir).overlay();
-    let kernels = kernels::record(&described, &machine, &reports, &results, &overlay)?;
+    let staged = CampaignPlaces::at(&dir).staged();
+    let kernels = kernels::record(&described, &machine, &reports, &results, &staged)?;
     if kernels > 0 {
         world.console.answer(&format!("kernels  {kernels}"));
     }
@@ -48,8 +48,8 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
         world.console.answer("records  none: no scenario was run");
         return Ok(exit(&described, &reports));
     }
-    write_campaign(&overlay, &mut campaign)?;
-    publish(world, flags, &described, &machine, &overlay, campaign.plan.len())?;
+    write_campaign(&staged, &mut campaign)?;
+    publish(world, flags, &described, &machine, &staged, campaign.plan.len())?;
     Ok(exit(&described, &reports))
 }
 
@@ -137,7 +137,7 @@ fn publish(
     flags: &CollectFlags,
     described: &ProofBox,
     machine: &MachineFile,
-    overlay: &Path,
+    staged: &Path,
     runs: usize,
 ) -> Result<(), Stop> {
     let dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
@@ -147,18 +147,18 @@ fn publish(
     let named = Named { engine, release, hardware };
     let version = release.trim_start_matches('v');
     if described.engine.dirty != Some(false) || is_development(version) {
-        registry.print_table(named, Some(overlay))?;
-        let shown = world.places.shown(overlay);
+        registry.print_table(named, Some(staged))?;
+        let shown = world.places.shown(staged);
         world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
         return Ok(());
     }
     registry.preflight()?;
-    registry.render_pages(overlay)?;
+    registry.render_pages(staged)?;
     let message = format!(
         "results: {engine} {release} on {hardware}\n\nruns: {runs}; proof {}, campaign {}\n",
         described.proof, described.campaign
     );
-    let commit = registry.record(overlay, &message)?;
+    let commit = registry.record(staged, &message)?;
     registry.build_site(&world.places.site())?;
     registry.print_table(named, None)?;
     world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")));

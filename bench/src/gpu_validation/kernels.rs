@@ -32,7 +32,7 @@ pub fn record(
     machine: &MachineFile,
     reports: &[StageReport],
     results: &ResultPlaces,
-    overlay: &Path,
+    staged: &Path,
 ) -> Result<usize, Stop> {
     let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
     for stage in &described.stages {
@@ -62,6 +62,6 @@ pub fn record(
     record.absent.insert("time.finished_at".to_owned(), when.to_owned());
     fill(&mut record, benches)?;
     let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
-    write(overlay, &place, &record)?;
+    write(staged, &place, &record)?;
     Ok(count)
 }

@@ -13,12 +13,12 @@ use crate::cli::PackFlags;
 use crate::gpu_validation::layout::BoxPlaces;
 use campaign::ScenarioEntry;
 use campaign::build;
-use campaign::build::sides::{self, Origin, Wanted};
+use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
 use campaign::inputs::workload::draw;
+use campaign::launch::LaunchSpec;
 use campaign::lock::Lock;
 use campaign::node::record::RecordError;
-use campaign::node::run::{BuiltSide, Engine};
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
 use campaign::process::{self, describe};
@@ -49,17 +49,17 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     let proof = world.catalog.proof(&flags.proof)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
-    let built = sides::build_one(world, &wanted)?;
+    let spec = variants::build_one(world, &wanted)?;
     let dir = flags.out.clone().unwrap_or_else(|| world.places.proof(&flags.proof).join("box"));
     // What an earlier release left there would be carried along.
     if dir.join("box.json").exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
     }
     let places = BoxPlaces::new(&dir);
-    put_programs(world, &places, &proof, &wanted, &built)?;
+    put_programs(world, &places, &proof, &wanted, &spec)?;
     put_inputs(world, &places, &proof)?;
     put_suite(world, &places, &proof)?;
-    let described = describe_box(world, flags, &proof, built)?;
+    let described = describe_box(world, flags, &proof, spec)?;
     let text = to_file_text(&described).map_err(RecordError::from)?;
     files::write_whole(&places.description(), text.as_bytes())?;
     put_script(&places)?;
@@ -75,11 +75,10 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
 
 /// The one side: a release, or the tree.
 fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
-    let (path, file) = world.catalog.engine(ENGINE)?;
-    let engine = Engine { id: ENGINE.to_owned(), path, file };
+    let engine = world.catalog.engine(ENGINE)?;
     match flags.worktree {
-        true => sides::tree(world, &engine, flags.release.as_deref()),
-        false => sides::named(world, &engine, flags.release.as_deref(), None),
+        true => variants::tree(world, &engine, flags.release.as_deref()),
+        false => variants::named(world, &engine, flags.release.as_deref(), None),
     }
 }
 
@@ -87,11 +86,11 @@ fn describe_box(
     world: &World,
     flags: &PackFlags,
     proof: &Proof,
-    built: BuiltSide,
+    spec: LaunchSpec,
 ) -> Result<ProofBox, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
-    let Some(version) = built.version else {
+    let Some(version) = spec.built.version else {
         return Err(Stop::wrong_use("a server that is already running cannot be packed"));
     };
     Ok(ProofBox {
@@ -99,7 +98,7 @@ fn describe_box(
         proof: flags.proof.clone(),
         campaign,
         matches: proof.matches.clone(),
-        engine: built.facts,
+        engine: spec.built.facts,
         version,
         flags: proof.flags.clone(),
         stage_limit_s: proof.stage_limit_s,
@@ -113,10 +112,9 @@ fn put_programs(
     places: &BoxPlaces,
     proof: &Proof,
     wanted: &Wanted,
-    built: &BuiltSide,
+    spec: &LaunchSpec,
 ) -> Result<(), Stop> {
-    let server = built.binary.as_deref().unwrap_or(Path::new(ENGINE));
-    put_program(server, &places.program(ENGINE))?;
+    put_program(spec.binary(), &places.program(ENGINE))?;
     put_program(&world.tools.path(BENCH), &places.program(BENCH))?;
     put_program(&world.program, &places.program(SELF))?;
     if proof.has_tests() {
@@ -204,7 +202,7 @@ pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
 
 /// The files of the suite that the stages name.
 fn put_suite(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
-    let (engine, _) = world.catalog.engine(ENGINE)?;
+    let engine = world.catalog.engine(ENGINE)?.path;
     let to = places.suite();
     copy(&engine, &to.join("engines").join(file_name(&engine)))?;
     for scenario in &proof.scenarios {

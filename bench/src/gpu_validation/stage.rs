@@ -14,10 +14,11 @@ use campaign::executor;
 use campaign::files::{self, FileError};
 use campaign::inputs::cache::sha256_file;
 use campaign::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
+use campaign::launch::{BuiltVariant, LaunchSpec, ReadyCell};
 use campaign::node::record::is_bad;
-use campaign::node::run::{Bench, BuiltSide, Engine, ReadyCell};
+use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
-use campaign::plan::{Cell, Side, Slot};
+use campaign::plan::{Cell, PlannedRun, Variant};
 use campaign::process::{Group, ProcessError, describe};
 use campaign::publish::write_run;
 use campaign::stop::Stop;
@@ -52,9 +53,9 @@ impl Prover<'_> {
             StageWork::Scenario { model, tp, scenario, run, position } => {
                 let (model, scenario) = (model.clone(), scenario.clone());
                 let cell = Cell { model, tp: *tp, scenario, ..Cell::default() };
-                let slot = Slot {
+                let slot = PlannedRun {
                     run: run.clone(),
-                    side: 0,
+                    variant: 0,
                     cell: 0,
                     block: *position,
                     position: 0,
@@ -111,14 +112,11 @@ impl Prover<'_> {
     }
 
     /// Serves a model and sends the requests that the box holds for the scenario.
-    fn scenario(&self, slot: &Slot, cell: Cell) -> Result<Ended, Stop> {
+    fn scenario(&self, slot: &PlannedRun, cell: Cell) -> Result<Ended, Stop> {
         let world = self.world;
-        let (path, file) = world.catalog.engine(&self.described.engine.name)?;
-        let engine = Engine { id: self.described.engine.name.clone(), path, file };
         let places = CampaignPlaces::at(self.results.dir());
         let bench = Bench {
             world,
-            engine: &engine,
             campaign: &self.described.campaign,
             executor: executor::LOCAL,
             places: &places,
@@ -127,21 +125,22 @@ impl Prover<'_> {
             timeout_s: None,
             limit: Some(self.limit()),
         };
-        let record = bench.run(slot, &self.side(), &self.ready(cell)?)?;
-        write_run(&places.overlay(), &record)?;
+        let record = bench.run(slot, &self.spec()?, &self.ready(cell)?)?;
+        write_run(&places.staged(), &record)?;
         let outcome = if is_bad(&record) { Outcome::Failed } else { Outcome::Done };
         Ok((outcome, Some(detail(&record))))
     }
 
-    fn side(&self) -> BuiltSide {
-        let described = self.described;
-        let release = described.engine.release.clone();
-        let side = Side {
-            flags: described.flags.clone(),
-            ..Side::plain(&described.engine.name, &release)
-        };
-        let (facts, version) = (described.engine.clone(), described.version.clone());
-        BuiltSide::program(side, facts, self.places.program("redline"), Some(version))
+    fn spec(&self) -> Result<LaunchSpec, Stop> {
+        let facts = self.described.engine.clone();
+        let engine = self.world.catalog.engine(&facts.name)?;
+        let mut variant = Variant::plain(&facts.name, &facts.release);
+        variant.flags.clone_from(&self.described.flags);
+        let (binary, version) = (self.places.program("redline"), self.described.version.clone());
+        Ok(LaunchSpec {
+            engine,
+            built: BuiltVariant::program(variant, facts, binary, Some(version)),
+        })
     }
 
     fn ready(&self, cell: Cell) -> Result<ReadyCell, Stop> {

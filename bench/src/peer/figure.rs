@@ -123,6 +123,6 @@ impl Serialize for Figure {
 pub struct Sample {
     pub figure: Figure,
     /// 0 Redline, 1 the peer.
-    pub side: usize,
+    pub variant: usize,
     pub value: f64,
 }

@@ -6,7 +6,7 @@ use schema::probe::Probe;
 use serde::Serialize;
 
 use crate::peer::PeerError;
-use campaign::build::contender::Contender;
+use campaign::launch::LaunchSpec;
 use campaign::node::server::{Asked, Server, ask, status_bytes};
 use campaign::stop::Stop;
 use campaign::world::World;
@@ -41,8 +41,8 @@ impl Resident {
 ///
 /// # Errors
 /// The system or the server does not tell.
-pub fn read(world: &World, side: &Contender, server: &Server) -> Result<Resident, Stop> {
-    let engine = &side.engine;
+pub fn read(world: &World, variant: &LaunchSpec, server: &Server) -> Result<Resident, Stop> {
+    let engine = &variant.engine;
     let untold =
         |what: &str| PeerError::Memory { engine: engine.id.clone(), what: what.to_owned() };
     let status = server.status().ok_or_else(|| untold("the system does not show its memory"))?;

@@ -62,7 +62,7 @@ mod tests {
             (Figure::PerplexityF32, 0, f32),
             (Figure::PerplexityF32, 1, peer),
         ];
-        let samples = samples.map(|(figure, side, value)| Sample { figure, side, value });
+        let samples = samples.map(|(figure, variant, value)| Sample { figure, variant, value });
         limits(&table::rows(&samples), "llama.cpp").iter().map(Limit::line).collect()
     }
 

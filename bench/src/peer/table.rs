@@ -20,8 +20,8 @@ pub struct Row {
 #[must_use]
 pub fn rows(samples: &[Sample]) -> Vec<Row> {
     let row = |figure: Figure| {
-        let of = |side: usize| -> Vec<f64> {
-            let here = samples.iter().filter(|s| s.figure == figure && s.side == side);
+        let of = |variant: usize| -> Vec<f64> {
+            let here = samples.iter().filter(|s| s.figure == figure && s.variant == variant);
             here.map(|sample| sample.value).collect()
         };
         let (redline, peer) = (of(0), of(1));
@@ -74,8 +74,8 @@ mod tests {
     use expect_test::expect;
 
     fn samples(figure: Figure, redline: &[f64], peer: &[f64]) -> Vec<Sample> {
-        let of = |side, values: &[f64]| -> Vec<Sample> {
-            values.iter().map(|value| Sample { figure, side, value: *value }).collect()
+        let of = |variant, values: &[f64]| -> Vec<Sample> {
+            values.iter().map(|value| Sample { figure, variant, value: *value }).collect()
         };
         [of(0, redline), of(1, peer)].concat()
     }

@@ -38,7 +38,7 @@ impl Ends for CollectError {
 ///
 /// # Errors
 /// A file is not there, or not what the node wrote.
-pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<String>), Stop> {
+pub fn collect(places: &JobPlaces, staged: &Path) -> Result<(Progress, Vec<String>), Stop> {
     let progress = Progress::of(&steps::read(&places.steps())?);
     if let Some(done) = places.read_done()? {
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
@@ -51,7 +51,7 @@ pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<Stri
     let mut runs = Vec::new();
     for file in &progress.files {
         let record = verified(places.dir(), file)?;
-        write_run(overlay, &record)?;
+        write_run(staged, &record)?;
         runs.push(record.id);
     }
     Ok((progress, runs))
@@ -81,18 +81,18 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
 ///
 /// # Errors
 /// One is missing, or is not.
-pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
-    let files = files_below(&overlay.join("runs"));
+pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
+    let files = files_below(&staged.join("runs"));
     for run in runs {
         let unsound = |what: String| {
-            let (dir, run) = (overlay.to_owned(), run.clone());
+            let (dir, run) = (staged.to_owned(), run.clone());
             Stop::from(CollectError::Unsound { dir, run, what })
         };
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
         let path = files.iter().find(is_of).ok_or_else(|| unsound("it is not there".to_owned()))?;
         let record = read_record(path)?;
         let place = schema::path::of_run(&record).map_err(RecordError::from)?;
-        if overlay.join(&place) != **path {
+        if staged.join(&place) != **path {
             return Err(unsound(format!("its place is `{place}`")));
         }
         if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
@@ -109,8 +109,8 @@ pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
 ///
 /// # Errors
 /// A file there is no record.
-pub fn records(overlay: &Path) -> Result<Vec<RunRecord>, Stop> {
-    let files = files_below(&overlay.join("runs"));
+pub fn records(staged: &Path) -> Result<Vec<RunRecord>, Stop> {
+    let files = files_below(&staged.join("runs"));
     let mut records = files.iter().map(|path| read_record(path)).collect::<Result<Vec<_>, _>>()?;
     // Ids count up in the order of planning.
     records.sort_by(|a, b| a.id.cmp(&b.id));

@@ -6,15 +6,15 @@ use std::collections::BTreeSet;
 use schema::comparison::{CellDiff, Diff};
 use schema::verdict::Stage;
 
-use crate::plan::{Plan, Round, Slot, interleave};
+use crate::plan::{Plan, PlannedRun, Round, interleave};
 use crate::world::Ids;
 
 /// Baseline and candidate; variants are confirmed by nobody.
-const SIDES: usize = 2;
+const COMPARED: usize = 2;
 
 /// `pairs` launches of both releases in every cell of the plan where something that gates differs.
 #[must_use]
-pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slot> {
+pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<PlannedRun> {
     let differs: BTreeSet<(&str, &str)> = compared
         .cells
         .iter()
@@ -25,7 +25,7 @@ pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slo
     let cells = cells.filter(|(_, cell)| differs.contains(&(&cell.model, &cell.scenario)));
     let round = Round {
         cells: cells.map(|(index, _)| index).collect(),
-        sides: SIDES,
+        variants: COMPARED,
         repeats: pairs,
         block: plan.slots.iter().map(|slot| slot.block + 1).max().unwrap_or(0),
         stage: Some(Stage::Confirm),

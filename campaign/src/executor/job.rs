@@ -10,20 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
-use crate::node::run::{BuiltSide, Engine, ReadyCell};
+use crate::launch::{LaunchSpec, ReadyCell};
 use crate::places::CampaignPlaces;
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::stop::Stop;
 
 /// Hex digits of a key.
 const KEY_DIGITS: usize = 12;
-
-/// An engine's release as it is launched.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct JobSide {
-    pub engine: Engine,
-    pub built: BuiltSide,
-}
 
 /// Everything that a node needs to launch, measure and record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -33,9 +26,10 @@ pub struct Job {
     /// As records say it.
     pub executor: String,
     /// All of the campaign; slots count them.
-    pub sides: Vec<JobSide>,
+    #[serde(rename = "sides")]
+    pub variants: Vec<LaunchSpec>,
     pub cell: ReadyCell,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<PlannedRun>,
     /// The files that launches read, and their sizes; a folder's is 0.
     pub inputs: Vec<(PathBuf, u64)>,
     /// The hardware where the node is not to look at its own: that of a server elsewhere.
@@ -72,7 +66,7 @@ impl Job {
 
 /// `redline-<12 hex>-<attempt>`: the same for the same job and attempt, and for no other.
 #[must_use]
-pub fn key(campaign: &str, runs: &[Slot], attempt: u32) -> String {
+pub fn key(campaign: &str, runs: &[PlannedRun], attempt: u32) -> String {
     let first = runs.first().map_or("", |slot| &slot.run);
     let digest = sha256_hex(format!("{campaign} {first} {attempt}").as_bytes());
     format!("redline-{}-{attempt}", &digest[..KEY_DIGITS])

@@ -8,10 +8,10 @@ use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::Handle;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::lines::{Lines, LinesError};
 use crate::places::{CampaignPlaces, Places};
-use crate::plan::{Side, Slot};
+use crate::plan::{PlannedRun, Variant};
 use crate::process::Interrupt;
 use crate::stop::Stop;
 
@@ -20,7 +20,7 @@ use crate::stop::Stop;
 pub struct PlannedJob {
     pub key: String,
     pub cell: usize,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<PlannedRun>,
     /// From 1.
     pub attempt: u32,
     /// Earlier attempts for whose end neither the job nor the engine was to blame.
@@ -34,11 +34,13 @@ pub struct PlannedJob {
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Line {
     /// The first line, and the only one of its kind.
-    Campaign(Box<Ready>),
+    Campaign(Box<PreparedCampaign>),
     /// One more side, launched as the one at `of` is but for its name and flags.
-    Side {
+    #[serde(rename = "side")]
+    Variant {
         of: usize,
-        side: Side,
+        #[serde(rename = "side")]
+        variant: Variant,
     },
     /// A lab may make no more launches than this.
     Allowed {
@@ -106,7 +108,7 @@ pub struct Entry {
 /// What a journal says in all.
 #[derive(Debug, Default)]
 pub struct State {
-    pub ready: Option<Ready>,
+    pub ready: Option<PreparedCampaign>,
     /// In the order of planning.
     pub jobs: Vec<Entry>,
     pub stages: Vec<Option<Stage>>,
@@ -119,9 +121,9 @@ impl State {
     fn apply(&mut self, line: Line) {
         match line {
             Line::Campaign(ready) => self.ready = Some(*ready),
-            Line::Side { of, side } => {
+            Line::Variant { of, variant } => {
                 if let Some(ready) = &mut self.ready {
-                    ready.add_side(of, side);
+                    ready.add_variant(of, variant);
                 }
             }
             Line::Allowed { runs_max } => {
@@ -237,15 +239,15 @@ impl Journal {
     /// Adds to a premature end what became of the records.
     #[must_use]
     pub fn ended_early(&self, stop: Stop, places: &Places, interrupt: &Interrupt) -> Stop {
-        let overlay = places.shown(&self.places.overlay());
+        let staged = places.shown(&self.places.staged());
         let written =
-            crate::executor::collect::files_below(&self.places.overlay().join("runs")).len();
+            crate::executor::collect::files_below(&self.places.staged().join("runs")).len();
         let mut left = match (&self.state.committed, written) {
             (Some(_), _) => "the records are committed; what came after is not done".to_owned(),
             (None, 0) => "nothing was recorded".to_owned(),
             (None, count) => {
                 let records = if count == 1 { "record lies" } else { "records lie" };
-                format!("nothing was committed; {count} finished {records} in `{overlay}`")
+                format!("nothing was committed; {count} finished {records} in `{staged}`")
             }
         };
         if self.state.ready.is_some() {

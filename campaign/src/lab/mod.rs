@@ -2,27 +2,27 @@
 //! configuration. Decides nothing about figures: which round comes next, and what a lab found, is the
 //! registry's to say.
 
-mod asked;
 mod brief;
 mod budget;
 mod check;
 mod conclude;
 mod explore;
+mod file;
 mod question;
 
 use std::time::Duration;
 
 use schema::exit::Exit;
 
-pub use asked::ReadyLab;
 pub use conclude::tell;
+pub use file::PreparedLab;
 
-use crate::build::sides;
+use crate::build::variants;
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor::Executor;
 use crate::executor::journal::{Journal, Line};
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::executor::resume;
 use crate::inputs::workload::draw;
 use crate::lock::Lock;
@@ -50,7 +50,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
         executor(world, (&flags.execution.executor, &flags.execution.slurm_options), campaign)
     };
     executor("")?;
-    let file = asked::read(world, &flags.name)?;
+    let file = file::read(world, &flags.name)?;
     let bench = file.campaign(flags);
     check_executor(&bench)?;
     let mut decided = decide(world, &bench)?;
@@ -75,9 +75,10 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
 
 /// Goes on with a lab that did not come to its end.
 fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
-    let id = asked::id(&flags.name);
-    let is_asked = |ready: &Ready| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
-    let campaign = resume::latest(world, is_asked)?.ok_or_else(|| {
+    let id = file::id(&flags.name);
+    let is_requested =
+        |ready: &PreparedCampaign| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
+    let campaign = resume::latest(world, is_requested)?.ok_or_else(|| {
         Stop::wrong_use(format!("no lab `{id}` was begun that is not finished"))
             .with_hint("leave `--resume` out to begin one")
     })?;
@@ -96,13 +97,13 @@ fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
 fn prepare(
     world: &World,
     bench: &crate::cli::ReleaseBench,
-    (decided, lab): (&Decided, ReadyLab),
+    (decided, lab): (&Decided, PreparedLab),
     journal: &mut Journal,
 ) -> Result<(), Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     step("Check that the registry can take records");
     registry(world, &decided.registry).preflight()?;
-    let built = sides::build_all(world, &decided.wanted)?;
+    let built = variants::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
     let mut cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
     step("Draw the requests");
@@ -111,7 +112,7 @@ fn prepare(
         draw(world, cell, &plan)?;
         cell.plan = Some(plan);
     }
-    let mut ready = Ready::new(world, bench, decided, built, cells);
+    let mut ready = PreparedCampaign::new(world, bench, decided, built, cells);
     ready.expected_us = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
     ready.lab = Some(Box::new(lab));
     ready.freeze(journal.places())?;
@@ -128,7 +129,7 @@ fn carry_out(
 ) -> Result<Exit, Stop> {
     Explore::new(world, executor, journal, ids).carry_out()?;
     let mut ready = explore::ready(journal).clone();
-    let records = crate::executor::collect::records(&journal.places().overlay())?;
+    let records = crate::executor::collect::records(&journal.places().staged())?;
     if let Some(record) = records.first() {
         // A node elsewhere knows better what it is.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);

@@ -6,7 +6,7 @@ use schema::lab::{Candidate, LabOutline, Round};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::asked::ReadyLab;
+use super::file::PreparedLab;
 use crate::process;
 use crate::publish::{Registry, ended};
 use crate::stop::Stop;
@@ -51,13 +51,13 @@ pub fn outline(registry: &Registry<'_>, file: &Path) -> Result<LabOutline, Stop>
 /// The registry's tool fails.
 pub fn next(
     registry: &Registry<'_>,
-    lab: &ReadyLab,
-    (campaign, overlay): (&str, &Path),
+    lab: &PreparedLab,
+    (campaign, staged): (&str, &Path),
 ) -> Result<Answer, Stop> {
     read(registry, |command| {
         command.arg(&lab.path).args(["--campaign", campaign]);
         command.args(["--runs-max", &lab.asked.runs_max.to_string()]);
-        command.arg("--registry").arg(registry.dir).arg("--overlay").arg(overlay)
+        command.arg("--registry").arg(registry.dir).arg("--overlay").arg(staged)
     })
 }
 

@@ -4,8 +4,6 @@
 use schema::canonical::sha256_hex;
 use schema::run::{Gpu, GpuState};
 
-use crate::node::hardware::slug;
-
 /// The questions for what each GPU is and how it is set up, the fullest first: a driver refuses a
 /// question with a word that it does not know. [`parse`] takes the answers in this order.
 pub const QUESTIONS: [&str; 2] = [
@@ -160,6 +158,19 @@ pub fn gpu_id(gpu: &GpuSeen) -> String {
     let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();
     let gib = gpu.memory_mib.unwrap_or(0).div_ceil(1024);
     format!("{}-{gib}g", parts.join("-"))
+}
+
+/// Lower case, everything but letters and digits as single hyphens.
+pub(crate) fn slug(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii_alphanumeric() {
+            out.push(character.to_ascii_lowercase());
+        } else if !out.ends_with('-') && !out.is_empty() {
+            out.push('-');
+        }
+    }
+    out.trim_end_matches('-').to_owned()
 }
 
 fn is_form_factor(part: &str) -> bool {

@@ -10,6 +10,7 @@ use std::process::Command;
 use schema::run::{Absent, HardwareFacts, Platform};
 
 use crate::node::gpu;
+use crate::node::gpu::slug;
 pub use crate::node::gpu::{GpuSeen, gpu_id};
 use crate::process::{self, Interrupt, ProcessError};
 use crate::world::Programs;
@@ -285,19 +286,6 @@ fn brand_slug(brand: &str, vendor: &str) -> String {
     };
     let words: Vec<&str> = bare.split_whitespace().filter(|word| !is_noise(word)).collect();
     slug(&words.join(" "))
-}
-
-/// Lower case, everything but letters and digits as single hyphens.
-pub(crate) fn slug(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_ascii_alphanumeric() {
-            out.push(character.to_ascii_lowercase());
-        } else if !out.ends_with('-') && !out.is_empty() {
-            out.push('-');
-        }
-    }
-    out.trim_end_matches('-').to_owned()
 }
 
 fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {

@@ -22,18 +22,18 @@ use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::run::{Absent, HardwareFacts, RunRecord, Status, ValidityVerdict};
 
-use crate::build::container;
 use crate::cli::NodeFlags;
 use crate::executor::job::{Done, FileFact, Job, JobPlaces, NodeEnd, record_path};
 use crate::executor::local::GO;
 use crate::files::{self, FileError};
+use crate::launch::container;
 use crate::lines::Lines;
 use crate::lock::{Lock, LockError};
 use crate::node::calibration::{History, Probed};
 use crate::node::record::{RecordError, seal};
 use crate::node::run::Bench;
 use crate::node::steps::{Progress, Step};
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
 use crate::stop::Stop;
 use crate::world::World;
@@ -191,18 +191,17 @@ impl Node<'_> {
 
     fn launch(
         &mut self,
-        slot: &Slot,
+        slot: &PlannedRun,
         hardware: &(HardwareFacts, Absent),
     ) -> Result<RunRecord, Stop> {
         let (world, job) = (self.world, self.job);
         world.interrupt.check()?;
         self.budget_allows(slot)?;
         self.lines.append(&Step::RunBegun { run: slot.run.clone() })?;
-        let side = &job.sides[slot.side];
+        let variant = &job.variants[slot.variant];
         let places = self.places.runs();
         let bench = Bench {
             world,
-            engine: &side.engine,
             campaign: &job.campaign,
             executor: &job.executor,
             places: &places,
@@ -212,7 +211,7 @@ impl Node<'_> {
             limit: None,
         };
         let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
-        let mut record = bench.run_unsealed(slot, &side.built, &job.cell)?;
+        let mut record = bench.run_unsealed(slot, variant, &job.cell)?;
         let took = world.clock.elapsed().saturating_sub(started);
         if let Some(step_ms) = clock_step_ms(started_ms, world.clock.unix_ms(), took) {
             degrade(&mut record, step_ms);
@@ -225,11 +224,11 @@ impl Node<'_> {
     }
 
     /// Refuses a launch that would exceed what is allowed, as far as is known how long it takes.
-    fn budget_allows(&self, slot: &Slot) -> Result<(), Stop> {
+    fn budget_allows(&self, slot: &PlannedRun) -> Result<(), Stop> {
         let job = self.job;
         let Some(most) = job.gpu_hours_max else { return Ok(()) };
         let used = gpu_hours(self.progress.wall_us, job.gpus());
-        let next = gpu_hours(job.expected_us[slot.side], job.gpus());
+        let next = gpu_hours(job.expected_us[slot.variant], job.gpus());
         if used + next <= most {
             return Ok(());
         }
@@ -258,8 +257,8 @@ impl Node<'_> {
 
 impl Node<'_> {
     /// Removes the container of a run that was interrupted, which may have outlived its node.
-    fn remove_container(&self, slot: &Slot) {
-        let image = self.job.sides[slot.side].built.image.as_ref();
+    fn remove_container(&self, slot: &PlannedRun) {
+        let image = self.job.variants[slot.variant].built.image.as_ref();
         let words = image.and_then(|image| image.runtime.removal(&container::name(&slot.run)));
         if let Some((program, args)) = words.as_deref().and_then(<[_]>::split_first) {
             // One that is not there is what is hoped for.

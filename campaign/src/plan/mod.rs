@@ -3,7 +3,6 @@
 pub(crate) mod brief;
 pub mod decide;
 pub(crate) mod estimate;
-pub mod launch;
 pub mod release;
 pub mod target;
 
@@ -11,33 +10,34 @@ use schema::target::Target;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::launch::Asked;
+use crate::launch::LaunchSettings;
 use crate::stop::Stop;
 
 /// One release in one configuration: what is compared with the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Side {
+pub struct Variant {
     pub engine: String,
     pub release: String,
     /// Name of the variant; none for the engine's defaults.
-    pub variant: Option<String>,
+    #[serde(rename = "variant")]
+    pub name: Option<String>,
     /// Extra flags of the server.
     pub flags: Vec<String>,
 }
 
-impl Side {
+impl Variant {
     /// A release of an engine by its defaults.
     #[must_use]
     pub fn plain(engine: &str, release: &str) -> Self {
         let (engine, release) = (engine.to_owned(), release.to_owned());
-        Self { engine, release, variant: None, flags: Vec::new() }
+        Self { engine, release, name: None, flags: Vec::new() }
     }
 
     /// `v0.9.2` or `v0.9.2 (big-batch)`.
     #[must_use]
     pub fn title(&self) -> String {
-        match &self.variant {
-            Some(variant) => format!("{} ({variant})", self.release),
+        match &self.name {
+            Some(name) => format!("{} ({name})", self.release),
             None => self.release.clone(),
         }
     }
@@ -50,15 +50,17 @@ pub struct Cell {
     pub tp: u32,
     pub scenario: String,
     /// What its launches ask for beside it.
-    pub asked: Asked,
+    #[serde(rename = "asked")]
+    pub settings: LaunchSettings,
 }
 
 /// One launch: which side of which cell, and its place in the order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
+pub struct PlannedRun {
     /// ULID of the run.
     pub run: String,
-    pub side: usize,
+    #[serde(rename = "side")]
+    pub variant: usize,
     pub cell: usize,
     /// One launch of every side makes a block; runs of one block are a pair.
     pub block: u32,
@@ -73,9 +75,10 @@ pub struct Slot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub campaign: String,
-    pub sides: Vec<Side>,
+    #[serde(rename = "sides")]
+    pub variants: Vec<Variant>,
     pub cells: Vec<Cell>,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<PlannedRun>,
 }
 
 /// The cells of a target under these scenarios; all of its models where none is named.
@@ -93,12 +96,12 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     for model in target.models.iter().filter(|model| wanted(&model.id)) {
         for scenario in scenarios {
             let (model_id, scenario) = (model.id.clone(), scenario.clone());
-            let asked = Asked {
+            let settings = LaunchSettings {
                 seed: model.seed,
                 context_tokens: model.context_tokens,
                 memory_percent: model.memory_percent,
             };
-            let cell = Cell { model: model_id, tp: model.tp, scenario, asked };
+            let cell = Cell { model: model_id, tp: model.tp, scenario, settings };
             if !cells.contains(&cell) {
                 cells.push(cell);
             }
@@ -113,7 +116,7 @@ pub struct Round {
     /// Indices of cells.
     pub cells: Vec<usize>,
     /// How many of the sides run, the first ones.
-    pub sides: usize,
+    pub variants: usize,
     /// Launches of each side in each cell.
     pub repeats: u32,
     /// Number of the first block.
@@ -125,8 +128,8 @@ pub struct Round {
 impl Round {
     /// The first launches of all sides in the first `cells` cells.
     #[must_use]
-    pub fn first(cells: usize, sides: usize, repeats: u32) -> Self {
-        Self { cells: (0..cells).collect(), sides, repeats, block: 0, stage: None }
+    pub fn first(cells: usize, variants: usize, repeats: u32) -> Self {
+        Self { cells: (0..cells).collect(), variants, repeats, block: 0, stage: None }
     }
 }
 
@@ -134,7 +137,7 @@ impl Plan {
     /// Baseline and candidate, where the campaign compares two releases of an engine.
     #[must_use]
     pub fn compared(&self) -> Option<(&str, &str)> {
-        let (first, second) = (self.sides.first()?, self.sides.get(1)?);
+        let (first, second) = (self.variants.first()?, self.variants.get(1)?);
         (first.engine == second.engine && first.release != second.release)
             .then_some((first.release.as_str(), second.release.as_str()))
     }
@@ -143,8 +146,8 @@ impl Plan {
     #[must_use]
     pub fn releases(&self) -> Vec<(&str, &str)> {
         let mut releases = Vec::new();
-        for side in &self.sides {
-            let of = (side.engine.as_str(), side.release.as_str());
+        for variant in &self.variants {
+            let of = (variant.engine.as_str(), variant.release.as_str());
             if !releases.contains(&of) {
                 releases.push(of);
             }
@@ -164,18 +167,26 @@ pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
 /// forwards and backwards in turn (A B, B A, A B, ...), so that drift of the machine falls on all
 /// sides alike.
 #[must_use]
-pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slot> {
-    let Round { cells, sides, repeats, block, stage } = round;
+pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<PlannedRun> {
+    let Round { cells, variants, repeats, block, stage } = round;
     let (stage, mut block) = (*stage, *block);
     let mut slots = Vec::new();
     for &cell in cells {
         for repeat in 1..=*repeats {
-            let mut order: Vec<usize> = (0..*sides).collect();
+            let mut order: Vec<usize> = (0..*variants).collect();
             if repeat % 2 == 0 {
                 order.reverse();
             }
-            for (position, side) in (0..).zip(order) {
-                slots.push(Slot { run: next_id(), side, cell, block, position, repeat, stage });
+            for (position, variant) in (0..).zip(order) {
+                slots.push(PlannedRun {
+                    run: next_id(),
+                    variant,
+                    cell,
+                    block,
+                    position,
+                    repeat,
+                    stage,
+                });
             }
             block += 1;
         }
@@ -187,7 +198,7 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slo
 ///
 /// # Errors
 /// It is not of that form.
-pub fn parse_beside(text: &str) -> Result<(String, String), String> {
+pub fn parse_other_engine(text: &str) -> Result<(String, String), String> {
     match text.split_once('@') {
         Some((engine, release)) if !engine.is_empty() && !release.is_empty() => {
             Ok((engine.to_owned(), release.to_owned()))
@@ -239,9 +250,9 @@ pub fn split_flags(text: &str) -> Option<Vec<String>> {
 mod tests {
     use super::*;
 
-    fn drawn(cells: usize, sides: usize, repeats: u32) -> String {
+    fn drawn(cells: usize, variants: usize, repeats: u32) -> String {
         let mut count = 0;
-        let slots = interleave(&Round::first(cells, sides, repeats), || {
+        let slots = interleave(&Round::first(cells, variants, repeats), || {
             count += 1;
             count.to_string()
         });
@@ -253,7 +264,7 @@ mod tests {
                 text.push(' ');
             }
             assert_eq!(slot.position == 0, text.is_empty() || text.ends_with(' '));
-            text.push(char::from(b'A' + u8::try_from(slot.side).unwrap()));
+            text.push(char::from(b'A' + u8::try_from(slot.variant).unwrap()));
             text.push_str(&format!("{}", slot.cell));
         }
         text
@@ -273,7 +284,7 @@ mod tests {
         assert_eq!(slots.len(), 30);
         for pair in slots.chunks(2) {
             assert_eq!((pair[0].block, pair[0].cell), (pair[1].block, pair[1].cell));
-            assert_ne!(pair[0].side, pair[1].side);
+            assert_ne!(pair[0].variant, pair[1].variant);
         }
     }
 

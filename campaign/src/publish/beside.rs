@@ -45,8 +45,9 @@ fn ms(us: u64) -> f64 {
 /// The first engine's runs beside those of each other one; none where there is one engine.
 #[must_use]
 pub fn table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
-    let first = plan.sides.first()?;
-    let others = (0..plan.sides.len()).filter(|side| plan.sides[*side].engine != first.engine);
+    let first = plan.variants.first()?;
+    let others =
+        (0..plan.variants.len()).filter(|variant| plan.variants[*variant].engine != first.engine);
     let mut text = String::new();
     for other in others {
         for cell in 0..plan.cells.len() {
@@ -58,7 +59,7 @@ pub fn table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
 
 /// One cell: every figure that both sides have in some block.
 fn of_cell(plan: &Plan, records: &[RunRecord], cell: usize, other: usize) -> String {
-    let (ours, theirs) = (&plan.sides[0], &plan.sides[other]);
+    let (ours, theirs) = (&plan.variants[0], &plan.variants[other]);
     let (scenario, model) = (&plan.cells[cell].scenario, &plan.cells[cell].model);
     let heading = format!("{scenario}, {model}");
     let (left, right) = (
@@ -69,10 +70,10 @@ fn of_cell(plan: &Plan, records: &[RunRecord], cell: usize, other: usize) -> Str
         format!("{heading:<44} {left:>22} {right:>22} {:>8}   over the pairs\n", "ratio");
     for (name, figure) in FIGURES {
         let pairs = pairs(plan, records, (cell, other), figure);
-        let side = |take: fn(&(f64, f64)) -> f64| Repeats::of(pairs.iter().map(take).collect());
-        let ratio = side(|(ours, theirs)| ours / theirs);
+        let variant = |take: fn(&(f64, f64)) -> f64| Repeats::of(pairs.iter().map(take).collect());
+        let ratio = variant(|(ours, theirs)| ours / theirs);
         // Writing to a string cannot fail.
-        let _ = match (side(|pair| pair.0), side(|pair| pair.1), ratio) {
+        let _ = match (variant(|pair| pair.0), variant(|pair| pair.1), ratio) {
             (Some(ours), Some(theirs), Some(ratio)) => writeln!(
                 text,
                 "{name:<44} {:>22.2} {:>22.2} {:>7.2}x   {:.2} to {:.2}, {}",
@@ -96,9 +97,9 @@ fn pairs(
     (cell, other): (usize, usize),
     figure: fn(&Metrics) -> Option<f64>,
 ) -> Vec<(f64, f64)> {
-    let measured = |block: u32, side: usize| {
+    let measured = |block: u32, variant: usize| {
         let mut slots = plan.slots.iter();
-        let slot = slots.find(|s| (s.cell, s.block, s.side) == (cell, block, side))?;
+        let slot = slots.find(|s| (s.cell, s.block, s.variant) == (cell, block, variant))?;
         let record = records.iter().find(|record| record.id == slot.run)?;
         let value = record.metrics.as_ref().and_then(figure)?;
         (record.status == Status::Ok && value > 0.0).then_some(value)
@@ -115,7 +116,7 @@ fn pairs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Cell, Round, Side, interleave};
+    use crate::plan::{Cell, Round, Variant, interleave};
     use expect_test::expect;
 
     fn campaign(engines: [&str; 2], repeats: u32) -> (Plan, Vec<RunRecord>) {
@@ -126,11 +127,11 @@ mod tests {
             count.to_string()
         });
         let cell = Cell { model: "m".into(), tp: 1, scenario: "talk".into(), ..Cell::default() };
-        let sides = engines.map(|engine| Side::plain(engine, "v1.0.0")).to_vec();
-        let plan = Plan { campaign: String::new(), sides, cells: vec![cell], slots };
-        let record = |slot: &crate::plan::Slot| {
+        let variants = engines.map(|engine| Variant::plain(engine, "v1.0.0")).to_vec();
+        let plan = Plan { campaign: String::new(), variants, cells: vec![cell], slots };
+        let record = |slot: &crate::plan::PlannedRun| {
             // The machine is twice as fast in the second block; the first side is 3 times as fast.
-            let speed = f64::from(slot.repeat) * if slot.side == 0 { 300.0 } else { 100.0 };
+            let speed = f64::from(slot.repeat) * if slot.variant == 0 { 300.0 } else { 100.0 };
             let metrics = Metrics { output_tokens_per_s: Some(speed), ..Metrics::default() };
             RunRecord { id: slot.run.clone(), metrics: Some(metrics), ..RunRecord::default() }
         };

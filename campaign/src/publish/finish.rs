@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
+use schema::campaign::{self, CampaignRecord, CampaignStatus, SCHEMA};
 use schema::comparison::Diff;
 use schema::exit::Exit;
 use schema::run::{Absent, RunRecord};
@@ -11,10 +11,10 @@ use schema::verdict::Verdict;
 use serde_json::Value;
 
 use crate::executor::journal::{Journal, Line, State};
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::lab;
 use crate::node::record::is_bad;
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::publish::beside;
 use crate::publish::{Registry, write_campaign};
 use crate::stop::Stop;
@@ -26,19 +26,19 @@ use crate::world::World;
 /// A record is refused, or a tool fails.
 pub fn finish(
     world: &World,
-    ready: &Ready,
+    ready: &PreparedCampaign,
     registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    let overlay = journal.places().overlay();
+    let staged = journal.places().staged();
     let compared = match ready.compared() {
-        Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &overlay)?),
+        Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
     };
     let mut campaign = campaign_record(world, ready, records, (&journal.state, compared.as_ref()));
-    write_campaign(&overlay, &mut campaign)?;
+    write_campaign(&staged, &mut campaign)?;
     let committed = match ready.commits {
         true => Some(commit(world, ready, registry, records, journal)?),
         false => None,
@@ -48,7 +48,7 @@ pub fn finish(
         print_paths(world, ready, committed.flatten().as_deref());
         return Ok(exit);
     }
-    let uncommitted = committed.is_none().then_some(overlay.as_path());
+    let uncommitted = committed.is_none().then_some(staged.as_path());
     for (engine, release) in ready.plan.releases() {
         world.console.answer("");
         registry.print_table(ready.named(engine, release), uncommitted)?;
@@ -61,7 +61,7 @@ pub fn finish(
     match committed {
         Some(commit) => print_paths(world, ready, commit.as_deref()),
         None => {
-            let shown = world.places.shown(&overlay);
+            let shown = world.places.shown(&staged);
             world.console.answer(&format!("records  {shown} (not committed)"));
         }
     }
@@ -87,20 +87,20 @@ pub fn finish(
 /// Renders the pages, commits everything and builds the site. Returns the commit.
 fn commit(
     world: &World,
-    ready: &Ready,
+    ready: &PreparedCampaign,
     registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Option<String>, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    let overlay = journal.places().overlay();
+    let staged = journal.places().staged();
     step("Render pages");
-    registry.render_pages(&overlay)?;
+    registry.render_pages(&staged)?;
     step("Commit the records");
     // What is in the registry already is not added again, should the word of it be lost.
     let commit = match journal.state.committed.clone() {
         Some(commit) => commit,
-        None => registry.record(&overlay, &message(ready, records))?,
+        None => registry.record(&staged, &message(ready, records))?,
     };
     if journal.state.committed.is_none() {
         journal.note(Line::Committed { commit: commit.clone() })?;
@@ -113,18 +113,18 @@ fn commit(
 /// The campaign's record, not yet signed.
 fn campaign_record(
     world: &World,
-    ready: &Ready,
+    ready: &PreparedCampaign,
     records: &[RunRecord],
     (state, compared): (&State, Option<&Diff>),
 ) -> CampaignRecord {
     let plan = &ready.plan;
     // A run that was tried again is planned once.
     let slots = state.jobs.iter().flat_map(|job| &job.planned.slots);
-    let slots: BTreeMap<&str, &Slot> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
-    let planned = slots.into_values().map(|slot| PlannedRun {
+    let slots: BTreeMap<&str, &PlannedRun> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
+    let planned = slots.into_values().map(|slot| campaign::PlannedRun {
         run: slot.run.clone(),
-        engine: plan.sides[slot.side].engine.clone(),
-        release: plan.sides[slot.side].release.clone(),
+        engine: plan.variants[slot.variant].engine.clone(),
+        release: plan.variants[slot.variant].release.clone(),
         model: plan.cells[slot.cell].model.clone(),
         scenario: plan.cells[slot.cell].scenario.clone(),
         block: slot.block,
@@ -132,9 +132,9 @@ fn campaign_record(
         stage: slot.stage,
     });
     let mut releases: Vec<String> = Vec::new();
-    for side in &plan.sides {
-        if !releases.contains(&side.release) {
-            releases.push(side.release.clone());
+    for variant in &plan.variants {
+        if !releases.contains(&variant.release) {
+            releases.push(variant.release.clone());
         }
     }
     // Of all launches: machines that worked at once took their times.
@@ -181,20 +181,20 @@ fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
 }
 
 /// The commit's message: what was measured, on what, how it went.
-fn message(ready: &Ready, records: &[RunRecord]) -> String {
+fn message(ready: &PreparedCampaign, records: &[RunRecord]) -> String {
     let mut engine = "";
-    let mut sides: Vec<String> = Vec::new();
-    for side in &ready.plan.sides {
+    let mut variants: Vec<String> = Vec::new();
+    for variant in &ready.plan.variants {
         // The engine is named where it changes.
-        let named = (side.engine != engine).then(|| format!("{} ", side.engine));
-        sides.push(format!("{}{}", named.unwrap_or_default(), side.title()));
-        engine = &side.engine;
+        let named = (variant.engine != engine).then(|| format!("{} ", variant.engine));
+        variants.push(format!("{}{}", named.unwrap_or_default(), variant.title()));
+        engine = &variant.engine;
     }
     let bad = records.iter().filter(|record| is_bad(record)).count();
     let failed = if bad == 0 { String::new() } else { format!(", {bad} failed or invalid") };
     let measured = match &ready.lab {
         Some(lab) => format!("lab {}", lab.asked.id),
-        None => sides.join(" and "),
+        None => variants.join(" and "),
     };
     format!(
         "results: {measured} on {}\n\nruns: {}{failed}; campaign {}\n",
@@ -204,7 +204,7 @@ fn message(ready: &Ready, records: &[RunRecord]) -> String {
     )
 }
 
-fn print_paths(world: &World, ready: &Ready, commit: Option<&str>) {
+fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>) {
     let results = ready.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
     let answer = |text: String| world.console.answer(&text);

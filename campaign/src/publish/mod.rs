@@ -35,25 +35,25 @@ pub struct Registry<'a> {
 ///
 /// # Errors
 /// The record has no place, or the folder is not writable.
-pub fn write_run(overlay: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
-    write(overlay, &schema::path::of_run(record).map_err(RecordError::from)?, record)
+pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
+    write(staged, &schema::path::of_run(record).map_err(RecordError::from)?, record)
 }
 
 /// Signs a campaign's record and writes it below `overlay`.
 ///
 /// # Errors
 /// The record has no place, or the folder is not writable.
-pub fn write_campaign(overlay: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
+pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
     record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
-    write(overlay, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
+    write(staged, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
 }
 
 /// Writes any record at its place below `overlay`.
 ///
 /// # Errors
 /// The record has no JSON form, or the folder is not writable.
-pub fn write<T: Serialize>(overlay: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
-    let path = overlay.join(place);
+pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
+    let path = staged.join(place);
     let text = to_file_text(record).map_err(RecordError::from)?;
     files::write_whole(&path, text.as_bytes())?;
     Ok(path)
@@ -74,10 +74,10 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The site's tool fails.
-    pub fn render_pages(&self, overlay: &Path) -> Result<(), Stop> {
+    pub fn render_pages(&self, staged: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("pages");
-        command.arg("--registry").arg(self.dir).arg("--overlay").arg(overlay);
-        command.arg("--only-overlay").arg("--out").arg(overlay);
+        command.arg("--registry").arg(self.dir).arg("--overlay").arg(staged);
+        command.arg("--only-overlay").arg("--out").arg(staged);
         self.must(command, SITE, "pages")
     }
 
@@ -85,9 +85,9 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The records are not sound, or the commit cannot be made.
-    pub fn record(&self, overlay: &Path, message: &str) -> Result<Option<String>, Stop> {
+    pub fn record(&self, staged: &Path, message: &str) -> Result<Option<String>, Stop> {
         let mut command = self.tools.results("record");
-        command.arg(overlay).arg("--registry").arg(self.dir);
+        command.arg(staged).arg("--registry").arg(self.dir);
         command.args(["--message", message, "--json"]);
         let written = process::capture(&mut command, self.interrupt)?;
         if !written.status.success() {
@@ -112,12 +112,12 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The site's tool fails.
-    pub fn print_table(&self, of: Named<'_>, overlay: Option<&Path>) -> Result<(), Stop> {
+    pub fn print_table(&self, of: Named<'_>, staged: Option<&Path>) -> Result<(), Stop> {
         let mut command = self.tools.site("table");
         command.arg("--registry").arg(self.dir);
         command.args(["--engine", of.engine, "--release", of.release, "--hardware", of.hardware]);
-        if let Some(overlay) = overlay {
-            command.arg("--overlay").arg(overlay);
+        if let Some(staged) = staged {
+            command.arg("--overlay").arg(staged);
         }
         ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
     }
@@ -126,8 +126,8 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The registry's tool could not compare.
-    pub fn compare(&self, baseline: &str, of: Named<'_>, overlay: &Path) -> Result<Diff, Stop> {
-        let mut command = self.comparison(baseline, of, Some(overlay));
+    pub fn compare(&self, baseline: &str, of: Named<'_>, staged: &Path) -> Result<Diff, Stop> {
+        let mut command = self.comparison(baseline, of, Some(staged));
         command.args(["--format", "json"]);
         let answer = process::capture(&mut command, self.interrupt)?;
         let unreadable = |error: serde_json::Error| ToolError::Answer {
@@ -148,13 +148,8 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The registry's tool could not compare.
-    pub fn diff(
-        &self,
-        baseline: &str,
-        of: Named<'_>,
-        overlay: Option<&Path>,
-    ) -> Result<Exit, Stop> {
-        let mut command = self.comparison(baseline, of, overlay);
+    pub fn diff(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Result<Exit, Stop> {
+        let mut command = self.comparison(baseline, of, staged);
         let status = process::show(&mut command, self.interrupt)?;
         match status.code() {
             Some(0) => Ok(Exit::Well),
@@ -164,12 +159,12 @@ impl Registry<'_> {
         }
     }
 
-    fn comparison(&self, baseline: &str, of: Named<'_>, overlay: Option<&Path>) -> Command {
+    fn comparison(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Command {
         let mut command = self.tools.results("diff");
         command.args([baseline, of.release, "--registry"]).arg(self.dir);
         command.args(["--engine", of.engine, "--hardware", of.hardware]);
-        if let Some(overlay) = overlay {
-            command.arg("--overlay").arg(overlay);
+        if let Some(staged) = staged {
+            command.arg("--overlay").arg(staged);
         }
         command
     }

@@ -26,11 +26,11 @@ fn a_release_is_built_measured_and_recorded() {
     );
     assert!(ended.stdout.contains("site     target/site/index.html"), "{}", ended.stdout);
 
-    let overlay = scratch.campaign().join("results");
-    let records = scratch.records(&overlay);
+    let staged = scratch.campaign().join("results");
+    let records = scratch.records(&staged);
     assert_eq!(records.len(), 2);
     for (path, record) in &records {
-        assert_eq!(path.strip_prefix(&overlay).unwrap().to_str(), of_run(record).ok().as_deref());
+        assert_eq!(path.strip_prefix(&staged).unwrap().to_str(), of_run(record).ok().as_deref());
         assert_eq!(record_sha256(record).unwrap(), record.record_sha256);
         let text = fs::read_to_string(path).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();

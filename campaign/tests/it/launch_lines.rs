@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use campaign::build::container::{Container, Runtime};
-use campaign::plan::launch::{
-    Asked, CommandLine, Filling, command_line, container_line, image_name,
+use campaign::launch::container::{Container, Runtime};
+use campaign::launch::{
+    CommandLine, Filling, LaunchSettings, command_line, container_line, image_name,
 };
 use campaign::plan::split_flags;
 use expect_test::expect;
@@ -200,13 +200,14 @@ fn launches_read_as_on_the_pages() {
 }
 
 /// Everything that a launch can be asked for, as each engine says it.
-fn asked(id: &str) -> CommandLine {
-    let asked = Asked { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
+fn measured_line(id: &str) -> CommandLine {
+    let settings =
+        LaunchSettings { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
     let flags = ["--extra".to_owned()];
     let filling = Filling {
         tp: 2,
         random_weights: true,
-        asked: &asked,
+        settings: &settings,
         flags: &flags,
         ..Filling::measured(id, Path::new("/opt/bin/x"), "/home/a/m", 4711)
     };
@@ -241,7 +242,7 @@ fn a_measured_launch_says_where_it_listens_and_what_was_asked_for() {
             ],
         ),
     ] {
-        let line = asked(id);
+        let line = measured_line(id);
         expected.assert_eq(&line.recorded.join(" "));
         assert_eq!(
             line.argv.join(" ").replace("/home/a/m", "{model}").replace("4711", "{port}"),
@@ -296,9 +297,9 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
 
 #[test]
 fn what_an_engine_has_no_flag_for_is_refused_by_name() {
-    let asked = Asked { seed: Some(1), ..Asked::default() };
+    let settings = LaunchSettings { seed: Some(1), ..LaunchSettings::default() };
     let filling = Filling::measured("lmdeploy", Path::new("lmdeploy"), "m", 1);
     let error =
-        command_line(&engine("lmdeploy"), Filling { asked: &asked, ..filling }).unwrap_err();
+        command_line(&engine("lmdeploy"), Filling { settings: &settings, ..filling }).unwrap_err();
     assert_eq!(error.to_string(), "`suite/engines/lmdeploy.toml` says no flag for a seed");
 }

@@ -6,14 +6,14 @@ use schema::verdict::Stage;
 
 use crate::executor::job::JobPlaces;
 use crate::executor::journal::Entry;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::node::steps::Step;
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::world::World;
 
 /// The headings of a stage, and what was told of each job.
 #[derive(Debug)]
-pub struct Telling<'a> {
+pub struct StageLog<'a> {
     world: &'a World,
     /// By run.
     headings: BTreeMap<String, String>,
@@ -27,16 +27,21 @@ pub struct Telling<'a> {
     passed: String,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> StageLog<'a> {
     /// Of all jobs of a stage, further attempts included.
     #[must_use]
-    pub fn of(world: &'a World, ready: &Ready, stage: Option<Stage>, jobs: &[&Entry]) -> Self {
+    pub fn of(
+        world: &'a World,
+        ready: &PreparedCampaign,
+        stage: Option<Stage>,
+        jobs: &[&Entry],
+    ) -> Self {
         let verb = if stage == Some(Stage::Confirm) { "Confirm" } else { "Run" };
         let first = jobs.iter().filter(|job| job.planned.attempt == 1);
-        let slots: Vec<&Slot> = first.flat_map(|job| &job.planned.slots).collect();
-        let heading = |(index, slot): (usize, &&Slot)| {
+        let slots: Vec<&PlannedRun> = first.flat_map(|job| &job.planned.slots).collect();
+        let heading = |(index, slot): (usize, &&PlannedRun)| {
             let cell = &ready.cells[slot.cell].scenario.id;
-            let (title, repeat) = (title(ready, slot.side), slot.repeat);
+            let (title, repeat) = (title(ready, slot.variant), slot.repeat);
             let total = match &ready.lab {
                 Some(lab) => format!("at most {}", lab.runs_most()),
                 None => slots.len().to_string(),
@@ -110,10 +115,10 @@ impl<'a> Telling<'a> {
 }
 
 /// The side's release, and its engine where there are several.
-fn title(ready: &Ready, side: usize) -> String {
-    let sides = &ready.plan.sides;
-    match sides.iter().all(|other| other.engine == sides[side].engine) {
-        true => sides[side].title(),
-        false => format!("{} {}", sides[side].engine, sides[side].title()),
+fn title(ready: &PreparedCampaign, variant: usize) -> String {
+    let variants = &ready.plan.variants;
+    match variants.iter().all(|other| other.engine == variants[variant].engine) {
+        true => variants[variant].title(),
+        false => format!("{} {}", variants[variant].engine, variants[variant].title()),
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use schema::engine::{EngineFile, Image, Setting};
 use serde::{Deserialize, Serialize};
 
-use crate::build::container::Container;
+use crate::launch::container::Container;
 
 /// The command line of a server, and the form of it that enters a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct CommandLine {
 
 /// What a launch asks for beyond its model; what is not asked for is left to the engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Asked {
+pub struct LaunchSettings {
     /// Of the made-up weights and of whatever else the engine draws.
     pub seed: Option<u64>,
     /// Tokens of the longest sequence.
@@ -46,7 +46,7 @@ pub struct Filling<'a> {
     /// None for the engine's own.
     pub port: Option<u16>,
     /// What else is asked for.
-    pub asked: &'a Asked,
+    pub settings: &'a LaunchSettings,
     /// It is to be asked for its counters and its configuration.
     pub observed: bool,
     /// More flags, as they are.
@@ -65,14 +65,15 @@ impl<'a> Filling<'a> {
             tp: 1,
             host: Some("127.0.0.1"),
             port: Some(port),
-            asked: &NOTHING,
+            settings: &NOTHING,
             observed: true,
             flags: &[],
         }
     }
 }
 
-const NOTHING: Asked = Asked { seed: None, context_tokens: None, memory_percent: None };
+const NOTHING: LaunchSettings =
+    LaunchSettings { seed: None, context_tokens: None, memory_percent: None };
 
 /// What an engine's file has no word for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -178,25 +179,25 @@ fn words(
     };
     let mut line: Vec<String> = argv.iter().map(fill).collect();
     let said = |what: &str| argv.iter().any(|word| word.contains(what));
-    let settings = &launch.settings;
-    if let Some(tp_flag) = &settings.tp
+    let named = &launch.settings;
+    if let Some(tp_flag) = &named.tp
         && !said("{tp}")
     {
         line.extend(tp_flag.words(&tp));
     }
-    let places = [(&settings.host, with.host), (&settings.port, given.port)];
+    let places = [(&named.host, with.host), (&named.port, given.port)];
     for (setting, value) in places {
         if let (Some(setting), Some(value)) = (setting, value) {
             line.extend(setting.words(value));
         }
     }
-    let asked = with.asked;
-    let share = asked.memory_percent.map(|percent| (f64::from(percent) / 100.0).to_string());
+    let settings = with.settings;
+    let share = settings.memory_percent.map(|percent| (f64::from(percent) / 100.0).to_string());
     let number = |value: Option<u64>| value.map(|value| value.to_string());
     for (what, setting, value) in [
-        ("a seed", &settings.seed, number(asked.seed)),
-        ("the longest sequence", &settings.context, number(asked.context_tokens)),
-        ("a share of the memory", &settings.memory, share),
+        ("a seed", &named.seed, number(settings.seed)),
+        ("the longest sequence", &named.context, number(settings.context_tokens)),
+        ("a share of the memory", &named.memory, share),
     ] {
         if let Some(value) = value {
             line.extend(flag(setting.as_ref(), with.engine, what)?.words(&value));

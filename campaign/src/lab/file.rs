@@ -11,14 +11,14 @@ use super::budget;
 use super::check::opposite;
 use crate::cli::{Lab, ReleaseBench};
 use crate::files::read_text;
-use crate::plan::Side;
+use crate::plan::Variant;
 use crate::plan::decide::Decided;
 use crate::stop::Stop;
 use crate::world::World;
 
 /// A lab's file as it was read.
 #[derive(Debug)]
-pub struct AskedLab {
+pub struct LabSource {
     pub id: String,
     pub path: PathBuf,
     pub sha256: String,
@@ -27,7 +27,7 @@ pub struct AskedLab {
 
 /// What a campaign knows of its lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ReadyLab {
+pub struct PreparedLab {
     /// As its record will have it; the launches that it is allowed may yet become fewer.
     pub asked: CampaignLab,
     pub outline: LabOutline,
@@ -45,7 +45,7 @@ pub struct ReadyLab {
 ///
 /// # Errors
 /// There is none, or it is not sound.
-pub fn read(world: &World, name: &str) -> Result<AskedLab, Stop> {
+pub fn read(world: &World, name: &str) -> Result<LabSource, Stop> {
     let path = match is_path(name) {
         true => PathBuf::from(name),
         false => world.catalog.path("lab", name)?,
@@ -53,7 +53,7 @@ pub fn read(world: &World, name: &str) -> Result<AskedLab, Stop> {
     let text = read_text(&path)?;
     let unsound = |error| Stop::wrong_use(format!("`{}` is no lab: {error}", path.display()));
     let lab = schema::lab::parse(&text).map_err(unsound)?;
-    Ok(AskedLab { id: id(name), sha256: sha256_hex(text.as_bytes()), path, lab })
+    Ok(LabSource { id: id(name), sha256: sha256_hex(text.as_bytes()), path, lab })
 }
 
 /// The id of a lab that is named, or whose path is.
@@ -67,7 +67,7 @@ fn is_path(name: &str) -> bool {
     name.contains('/') || name.ends_with(".toml")
 }
 
-impl AskedLab {
+impl LabSource {
     /// The campaign that a lab is, but that its launches are not known yet: its engines beside each
     /// other.
     #[must_use]
@@ -105,13 +105,13 @@ impl AskedLab {
         flags: &Lab,
         outline: LabOutline,
         decided: &mut Decided,
-    ) -> Result<ReadyLab, Stop> {
+    ) -> Result<PreparedLab, Stop> {
         let each_us = budget::each_us(decided);
         let limits = self.budget(flags);
         let runs_max = budget::runs_max(limits, each_us);
         budget::refuse_small(limits, runs_max, (&outline, each_us))?;
-        let loaded = decided.wanted.iter().map(|wanted| wanted.side.flags.clone()).collect();
-        let lab = ReadyLab {
+        let loaded = decided.wanted.iter().map(|wanted| wanted.variant.flags.clone()).collect();
+        let lab = PreparedLab {
             asked: CampaignLab {
                 id: self.id.clone(),
                 sha256: self.sha256.clone(),
@@ -125,15 +125,16 @@ impl AskedLab {
             loaded,
         };
         for (index, wanted) in decided.wanted.iter_mut().enumerate() {
-            wanted.side = lab.side(&LabFile::plain(index), &wanted.side);
+            wanted.variant = lab.variant(&LabFile::plain(index), &wanted.variant);
         }
-        decided.plan.sides = decided.wanted.iter().map(|wanted| wanted.side.clone()).collect();
+        decided.plan.variants =
+            decided.wanted.iter().map(|wanted| wanted.variant.clone()).collect();
         decided.plan.slots.clear();
         Ok(lab)
     }
 }
 
-impl ReadyLab {
+impl PreparedLab {
     /// The most launches that are made.
     #[must_use]
     pub fn runs_most(&self) -> u32 {
@@ -142,10 +143,10 @@ impl ReadyLab {
 
     /// A candidate as a side of the campaign, of the release of `engine`'s.
     #[must_use]
-    pub fn side(&self, candidate: &Candidate, engine: &Side) -> Side {
+    pub fn variant(&self, candidate: &Candidate, engine: &Variant) -> Variant {
         let loaded = self.loaded.get(candidate.engine).map_or(&[][..], Vec::as_slice);
         let flags = joined(loaded, self.asked.file.flags(candidate));
-        Side { variant: candidate.variant(), flags, ..engine.clone() }
+        Variant { name: candidate.variant(), flags, ..engine.clone() }
     }
 }
 
