@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, IsTerminal, stdin};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -143,7 +142,7 @@ fn prepare(
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     if decided.commits {
         step("Check that the registry can take records");
-        registry(world, &decided.registry).preflight()?;
+        Registry::new(world, &decided.registry).preflight()?;
     }
     let built = variants::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
@@ -172,7 +171,7 @@ fn carry_out(
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
     }
     let directory = ready.registry.clone();
-    let registry = registry(world, &directory);
+    let registry = Registry::new(world, &directory);
     if let Some(pairs) = ready.confirm_pairs
         && let Some((baseline, candidate)) = ready.compared()
     {
@@ -189,12 +188,6 @@ fn carry_out(
     let exit = finish(world, &ready, &registry, &collect::records(&staged)?, journal)?;
     journal.note(Line::Finished)?;
     Ok(exit)
-}
-
-/// The registry that a campaign writes to.
-#[must_use]
-pub fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
-    Registry { tools: &world.tools, dir, interrupt: &world.interrupt }
 }
 
 /// What runs a campaign's jobs: an executor and the user's options for it.

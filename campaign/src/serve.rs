@@ -5,7 +5,8 @@ use std::process::Command;
 
 use schema::exit::Exit;
 
-use crate::build::variants::{Origin, Wanted, build_one};
+use crate::build::origin::{Origin, Wanted};
+use crate::build::variants::build_one;
 use crate::cli::Serve;
 use crate::git::Git;
 use crate::inputs::Input;

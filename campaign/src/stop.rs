@@ -89,3 +89,15 @@ impl<E: Ends> From<E> for Stop {
         Self { exit: error.exit(), hint: error.hint(), cause: Box::new(error) }
     }
 }
+
+impl Ends for store::StoreError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+}
+
+impl Ends for judge::diff::DiffError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
+    }
+}

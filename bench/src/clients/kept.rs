@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clients::figure::Row;
 use campaign::files::{read_text, write_whole};
-use campaign::publish::beside::Repeats;
 use campaign::stop::Stop;
+use judge::summary::{self, Summary};
 
 const SCHEMA: &str = "client-bench.v1";
 
@@ -69,8 +69,8 @@ impl Kept {
 impl RowResult {
     /// The repeats of a figure, where the tool has any.
     #[must_use]
-    pub fn repeats(&self, figure: &str, tool: &str) -> Option<Repeats> {
-        Repeats::of(self.values.get(figure)?.get(tool)?.clone())
+    pub fn repeats(&self, figure: &str, tool: &str) -> Option<Summary> {
+        summary::of(self.values.get(figure)?.get(tool)?)
     }
 
     /// When, where and of which commit it is, as a sentence.

@@ -8,6 +8,7 @@ use schema::model::InputSource;
 use tempfile::TempDir;
 
 use crate::clients::ClientsError;
+use crate::clients::testbed::{Peers, SglangClient};
 use crate::clients::tool::Tool;
 use campaign::files::{FileError, make_dir};
 use campaign::inputs::Input;
@@ -25,14 +26,6 @@ const AIPERF: &str = "aiperf==0.13.0";
 /// Is there once the installation is whole.
 const WHOLE: &str = "installed";
 
-/// Where the other tools are, as far as they are wanted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Peers {
-    /// Interpreter and module.
-    pub sglang: Option<(PathBuf, PathBuf)>,
-    pub aiperf: Option<PathBuf>,
-}
-
 /// Fetches what `tools` needs.
 ///
 /// # Errors
@@ -43,7 +36,7 @@ pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
     Ok(Peers { sglang, aiperf })
 }
 
-fn sglang(world: &World) -> Result<(PathBuf, PathBuf), Stop> {
+fn sglang(world: &World) -> Result<SglangClient, Stop> {
     let python = world.programs.python3.clone();
     let mut version = Command::new(&python);
     version.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
@@ -64,7 +57,7 @@ fn sglang(world: &World) -> Result<(PathBuf, PathBuf), Stop> {
         config: None,
         hub: None,
     };
-    Ok((python, world.fetcher().obtain(&input)?.path))
+    Ok(SglangClient { python, module: world.fetcher().obtain(&input)?.path })
 }
 
 /// Its program in the cache, installed first where it is not there yet.

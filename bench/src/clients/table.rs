@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::clients::figure::{Figure, Row};
 use crate::clients::kept::{Kept, RowResult};
 use crate::clients::tool::Tool;
-use campaign::publish::beside::Repeats;
+use judge::summary::Summary;
 
 /// The rows that were measured, as Markdown, with where they come from.
 #[must_use]
@@ -40,7 +40,7 @@ fn line(figure: &Figure, result: &RowResult) -> String {
 
 /// Median and range of repeats, and whether what is wanted was `kept`.
 #[must_use]
-pub fn spread(repeats: &Repeats, digits: usize, kept: bool) -> String {
+pub fn spread(repeats: &Summary, digits: usize, kept: bool) -> String {
     let [median, least, most] =
         [repeats.median, repeats.min, repeats.max].map(|value| grouped(value, digits));
     let mark = if kept { "" } else { " (missed)" };

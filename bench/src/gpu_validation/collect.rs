@@ -141,7 +141,7 @@ fn publish(
     runs: usize,
 ) -> Result<(), Stop> {
     let dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let registry = Registry { tools: &world.tools, dir: &dir, interrupt: &world.interrupt };
+    let registry = Registry::new(world, &dir);
     let (engine, release) = (&described.engine.name, &described.engine.release);
     let hardware = &machine.hardware.id;
     let named = Named { engine, release, hardware };

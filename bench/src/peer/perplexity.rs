@@ -44,8 +44,12 @@ pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
         return Vec::new();
     };
     vec![
-        Limit::new(format!("that of {peer}"), own.ratio.median, OF_PEER),
-        Limit::new("redline's in f32".into(), own.redline.median / f32.redline.median, OF_F32),
+        Limit::new(format!("that of {peer}"), own.ratio.mean, OF_PEER),
+        Limit::new(
+            "redline's in f32".into(),
+            own.redline.summary.median / f32.redline.summary.median,
+            OF_F32,
+        ),
     ]
 }
 

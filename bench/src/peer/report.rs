@@ -75,7 +75,7 @@ impl Report {
         let ([redline, peer], threads) = (comparison.variants, comparison.threads);
         let figures = table::rows(&measured.samples);
         Ok(Self {
-            schema: "peer-bench.v1",
+            schema: "peer-bench.v2",
             hardware: comparison.hardware.0.clone(),
             threads,
             repeats,
@@ -113,7 +113,11 @@ impl Report {
             self.model.id, self.model.bytes, self.repeats
         );
         out += &table::render(&self.figures, &peer.engine);
-        let _ = writeln!(out, "\nratio: redline / {}, median of the pairs", peer.engine);
+        let _ = writeln!(
+            out,
+            "\nratio: redline / {}, geometric mean of the pairs with its 95 % interval",
+            peer.engine
+        );
         for limit in &self.perplexity_limits {
             let _ = writeln!(out, "{}", limit.line());
         }

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::peer::PeerError;
 use campaign::process::{Interrupt, capture, describe};
-use campaign::publish::beside::Repeats;
 use campaign::stop::Stop;
+use judge::summary;
 
 /// What fills the placeholders of a tool's command line.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,7 @@ pub fn measure(
             return Err(Stop::wrong_use(what));
         }
     };
-    match Repeats::of(values) {
+    match summary::of(&values) {
         Some(repeats) if repeats.min > 0.0 => Ok(repeats.median),
         _ => Err(failed(format!("printed no figure {place}")).into()),
     }

@@ -66,7 +66,7 @@ pub struct Took {
 
 /// What the commands work on.
 #[derive(Debug)]
-pub struct Desk<'a> {
+pub struct Registries<'a> {
     pub world: &'a World,
     pub registry: PathBuf,
     pub site_registry: PathBuf,
@@ -74,7 +74,7 @@ pub struct Desk<'a> {
     pub site: PathBuf,
 }
 
-impl Desk<'_> {
+impl Registries<'_> {
     /// Runs the command of `work` to its end.
     ///
     /// # Errors

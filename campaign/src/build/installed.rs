@@ -8,7 +8,7 @@ use schema::exit::Exit;
 use schema::run::{BuildFacts, EngineFacts};
 use serde::Deserialize;
 
-use crate::build::variants::Wanted;
+use crate::build::origin::Wanted;
 use crate::launch::container::Runtime;
 use crate::launch::{BuiltVariant, Contained, LaunchError, image_name, is_same};
 use crate::process::{ProcessError, Written, capture};

@@ -3,6 +3,7 @@
 
 mod build_tools;
 pub(crate) mod installed;
+pub mod origin;
 pub mod source;
 pub mod variants;
 pub(crate) mod worktree;

@@ -12,7 +12,8 @@ use schema::exit::Exit;
 use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench, SCHEMA};
 use schema::run::{EngineFacts, Time, unexplained_nulls};
 
-use crate::build::variants::{self, Origin, REDLINE, Wanted};
+use crate::build::origin::{Origin, REDLINE, Wanted};
+use crate::build::variants;
 use crate::build::worktree;
 use crate::cli::Kernels;
 use crate::git::Git;
@@ -52,7 +53,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     };
     let commits = matches!(wanted.origin, Origin::Release(_));
     let root = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let registry = Registry { tools: &world.tools, dir: &root, interrupt: &world.interrupt };
+    let registry = Registry::new(world, &root);
     if commits {
         registry.preflight()?;
     }

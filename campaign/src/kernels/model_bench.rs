@@ -5,7 +5,8 @@ use std::process::Command;
 
 use schema::kernel::ModelBench;
 
-use crate::build::variants::{self, Wanted};
+use crate::build::origin::Wanted;
+use crate::build::variants;
 use crate::inputs::Input;
 use crate::plan::decide::default_cell;
 use crate::process::{capture, describe};

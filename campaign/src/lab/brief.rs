@@ -6,7 +6,7 @@ use std::time::Duration;
 use schema::lab::{Combine, LabBudget};
 
 use super::budget::cell_us;
-use super::file::PreparedLab;
+use super::spec::PreparedLab;
 use crate::console::about;
 use crate::plan::brief::basis;
 use crate::plan::decide::Decided;

@@ -3,7 +3,7 @@
 
 use schema::lab::{LabBudget, LabOutline, Round};
 
-use super::file::PreparedLab;
+use super::spec::PreparedLab;
 use crate::executor::journal::{Reached, State};
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;

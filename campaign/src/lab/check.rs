@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use schema::engine::EngineFile;
 use schema::lab::{LabFile, flag_name};
 
+use super::spec::opposite;
 use crate::launch::LaunchSettings;
 use crate::plan::decide::Decided;
 use crate::stop::Stop;
@@ -107,15 +108,6 @@ fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str,
         let denied = opposite(name);
         said.contains(denied.as_str()).then_some((name, denied))
     })
-}
-
-/// `--no-x` of `--x`, and the other way round.
-#[must_use]
-pub fn opposite(name: &str) -> String {
-    match name.strip_prefix("--no-") {
-        Some(rest) => format!("--{rest}"),
-        None => format!("--no-{}", name.trim_start_matches('-')),
-    }
 }
 
 /// Names of the flags that a launch says whatever its lab does.

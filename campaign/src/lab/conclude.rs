@@ -3,38 +3,53 @@
 
 use schema::exit::Exit;
 use schema::lab::{Candidate, flag_name};
+use schema::run::RunRecord;
 use toml::{Table, Value};
 
-use super::file::PreparedLab;
 use super::question::{self, Next};
-use crate::build::variants::REDLINE;
+use super::spec::PreparedLab;
+use crate::build::origin::REDLINE;
 use crate::executor::journal::Journal;
 use crate::executor::prepared::PreparedCampaign;
 use crate::files::write_whole;
 use crate::launch::{Filling, command_line};
 use crate::plan::Variant;
 use crate::publish::Registry;
+use crate::publish::finish::{print_paths, publish};
 use crate::stop::Stop;
 use crate::world::World;
 
 /// Name of the file of recommended flags, in the folder of the campaign.
 const PROFILE: &str = "recommended.toml";
 
-/// Tells a lab's conclusion and the command that it recommends. The exit code is the answer: something
-/// can be recommended, or nothing runs within the bounds.
+/// Publishes a finished lab, then prints its conclusion and the command that it recommends. The exit
+/// code is the answer: a configuration can be recommended, or none keeps to the limits.
 ///
 /// # Errors
-/// The registry's tool fails, or the campaign's folder is not writable.
-pub fn tell(
+/// A record is refused, a tool fails, or the campaign's folder is not writable.
+pub fn finish(
     world: &World,
-    (ready, lab): (&PreparedCampaign, &PreparedLab),
+    ready: &PreparedCampaign,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
+    let published = publish(world, ready, registry, records, None, journal)?;
+    let exit = report(world, ready, registry, journal)?;
+    print_paths(world, ready, published.commit.as_deref());
+    Ok(exit)
+}
+
+fn report(
+    world: &World,
+    ready: &PreparedCampaign,
     registry: &Registry<'_>,
     journal: &Journal,
 ) -> Result<Exit, Stop> {
-    let staged = journal.places().staged();
-    let of = (ready.plan.campaign.as_str(), staged.as_path());
+    let Some(lab) = &ready.lab else { return Ok(Exit::Well) };
     world.console.answer("");
-    let answer = question::next(registry, lab, of)?;
+    let staged = journal.places().staged();
+    let answer = question::next(registry, lab, &ready.plan.campaign, &staged)?;
     world.console.answer(&answer.text);
     world.console.answer("");
     let recommended = match answer.next {

@@ -8,8 +8,8 @@ use schema::run::Status;
 use schema::verdict::Stage;
 
 use super::budget::{lowered, measured_us};
-use super::file::PreparedLab;
 use super::question::{self, Next};
+use super::spec::PreparedLab;
 use crate::console::about;
 use crate::executor::Executor;
 use crate::executor::collect;
@@ -17,7 +17,7 @@ use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line};
 use crate::executor::prepared::PreparedCampaign;
 use crate::plan::PlannedRun;
-use crate::release_bench::registry;
+use crate::publish::Registry;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
@@ -92,9 +92,9 @@ impl<'a> Explore<'a> {
     /// The round that is launched next; none where something can be concluded.
     fn next(&self) -> Result<Option<Round>, Stop> {
         let ready = ready(self.journal);
-        let registry = registry(self.world, &ready.registry);
+        let registry = Registry::new(self.world, &ready.registry);
         let staged = self.journal.places().staged();
-        match question::next(&registry, lab(ready), (&ready.plan.campaign, &staged))?.next {
+        match question::next(&registry, lab(ready), &ready.plan.campaign, &staged)?.next {
             Next::Round(round) => Ok(Some(round)),
             Next::Conclusion(_) => Ok(None),
         }

@@ -9,13 +9,14 @@ mod conclude;
 mod explore;
 mod file;
 mod question;
+mod spec;
 
 use std::time::Duration;
 
 use schema::exit::Exit;
 
-pub use conclude::tell;
-pub use file::PreparedLab;
+pub use conclude::finish;
+pub use spec::PreparedLab;
 
 use crate::build::variants;
 use crate::cli::Lab;
@@ -27,8 +28,8 @@ use crate::executor::resume;
 use crate::inputs::workload::draw;
 use crate::lock::Lock;
 use crate::plan::decide::{Decided, decide, ready_cells};
-use crate::publish::finish;
-use crate::release_bench::{ASK_BEYOND, check_executor, consent, executor, registry};
+use crate::publish::Registry;
+use crate::release_bench::{ASK_BEYOND, check_executor, consent, executor};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 use explore::Explore;
@@ -55,7 +56,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     check_executor(&bench)?;
     let mut decided = decide(world, &bench)?;
     check::refuse(world, &file.lab, &decided)?;
-    let outline = question::outline(&registry(world, &decided.registry), &file.path)?;
+    let outline = question::outline(&file.lab);
     let lab = file.ready(flags, outline, &mut decided)?;
     world.console.answer(brief::render(&lab, &decided, file.budget(flags)).trim_end());
     if flags.dry_run {
@@ -102,7 +103,7 @@ fn prepare(
 ) -> Result<(), Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     step("Check that the registry can take records");
-    registry(world, &decided.registry).preflight()?;
+    Registry::new(world, &decided.registry).preflight()?;
     let built = variants::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
     let mut cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
@@ -135,8 +136,8 @@ fn carry_out(
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
     }
     let directory = ready.registry.clone();
-    let registry = registry(world, &directory);
-    let exit = finish::finish(world, &ready, &registry, &records, journal)?;
+    let registry = Registry::new(world, &directory);
+    let exit = finish(world, &ready, &registry, &records, journal)?;
     journal.note(Line::Finished)?;
     Ok(exit)
 }

@@ -1,81 +1,45 @@
-//! What the registry says of a lab: what it may come to, what is launched next, what was found.
+//! What the records of a lab's campaign say so far: the launches that are needed next, or the
+//! conclusion. `judge` decides; this reads the records for it.
 
 use std::path::Path;
 
-use schema::lab::{Candidate, LabOutline, Round};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use judge::diff::policy::{Standard, standard};
+use judge::lab;
+pub use judge::lab::Next;
+use schema::lab::{LabFile, LabOutline};
 
-use super::file::PreparedLab;
-use crate::process;
-use crate::publish::{Registry, ended};
+use super::spec::PreparedLab;
+use crate::publish::Registry;
 use crate::stop::Stop;
-use crate::tools::{RESULTS, ToolError};
 
-const VERB: &str = "lab";
-
-/// What a lab does next, or has found.
-#[derive(Debug, Deserialize)]
+/// The next round of a lab or its conclusion, and the same as text.
 pub struct Answer {
-    /// The same for people.
-    pub text: String,
-    #[serde(flatten)]
     pub next: Next,
+    pub text: String,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Next {
-    Round(Round),
-    Conclusion(Concluded),
+/// Number of rounds and launches that a lab takes at least and at most.
+#[must_use]
+pub fn outline(lab: &LabFile) -> LabOutline {
+    let Standard { file, quoted } = standard();
+    lab::outline(lab, &file, &quoted)
 }
 
-/// What of a conclusion a campaign acts on.
-#[derive(Debug, Deserialize)]
-pub struct Concluded {
-    /// None where no candidate runs within the bounds.
-    pub recommended: Option<Candidate>,
-}
-
-/// What the lab of a file may come to.
+/// Decides from the records of a lab's campaign what it does next.
 ///
 /// # Errors
-/// The registry's tool fails.
-pub fn outline(registry: &Registry<'_>, file: &Path) -> Result<LabOutline, Stop> {
-    read(registry, |command| command.arg(file).arg("--outline"))
-}
-
-/// What a lab does next, by the records of its campaign.
-///
-/// # Errors
-/// The registry's tool fails.
+/// The records cannot be read.
 pub fn next(
     registry: &Registry<'_>,
     lab: &PreparedLab,
-    (campaign, staged): (&str, &Path),
+    campaign: &str,
+    staged: &Path,
 ) -> Result<Answer, Stop> {
-    read(registry, |command| {
-        command.arg(&lab.path).args(["--campaign", campaign]);
-        command.args(["--runs-max", &lab.asked.runs_max.to_string()]);
-        command.arg("--registry").arg(registry.dir).arg("--overlay").arg(staged)
-    })
-}
-
-fn read<T: DeserializeOwned>(
-    registry: &Registry<'_>,
-    tell: impl FnOnce(&mut std::process::Command) -> &mut std::process::Command,
-) -> Result<T, Stop> {
-    let mut command = registry.tools.results(VERB);
-    tell(&mut command).args(["--format", "json"]);
-    let answer = process::capture(&mut command, registry.interrupt)?;
-    if !answer.status.success() {
-        eprint!("{}", answer.stderr);
-        return Err(ended(RESULTS, VERB, answer.status));
-    }
-    let unreadable = |error: serde_json::Error| ToolError::Answer {
-        name: RESULTS,
-        verb: VERB,
-        detail: error.to_string(),
-    };
-    Ok(serde_json::from_str(&answer.stdout).map_err(unreadable)?)
+    let wanted = |path: &str| matches!(path.split('/').next(), Some("runs" | "events"));
+    let loaded = store::load_figures(&[&registry.results(), staged], &wanted)?;
+    let runs = loaded.standing().map(|run| &run.record);
+    let of_lab = runs.filter(|run| run.campaign.as_ref().is_some_and(|slot| slot.id == campaign));
+    let file = &lab.asked.file;
+    let next = lab::next(file, &standard().file, lab.asked.runs_max, of_lab);
+    Ok(Answer { text: lab::text::text(file, &next), next })
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use schema::run::{Absent, HardwareFacts};
 
-use crate::build::variants::{self, Wanted};
+use crate::build::origin::Wanted;
+use crate::build::variants;
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;

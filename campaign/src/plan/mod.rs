@@ -217,33 +217,12 @@ pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
     if name.is_empty() || name.len() > 40 || !name.bytes().all(fit) {
         return Err(format!("`{name}` is not a name of lower-case letters, digits and hyphens"));
     }
-    let flags = split_flags(flags).ok_or_else(|| format!("a quote stays open in `{flags}`"))?;
+    let flags =
+        shell_words::split(flags).map_err(|_| format!("a quote stays open in `{flags}`"))?;
     if flags.is_empty() {
         return Err(format!("variant `{name}` has no flags"));
     }
     Ok((name.to_owned(), flags))
-}
-
-/// Splits at spaces outside quotes; `None` where a quote stays open.
-#[must_use]
-pub fn split_flags(text: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote: Option<char> = None;
-    for character in text.chars() {
-        match quote {
-            Some(open) if character == open => quote = None,
-            Some(_) => word.get_or_insert_default().push(character),
-            None if character == '\'' || character == '"' => {
-                quote = Some(character);
-                word.get_or_insert_default();
-            }
-            None if character.is_whitespace() => words.extend(word.take()),
-            None => word.get_or_insert_default().push(character),
-        }
-    }
-    words.extend(word);
-    quote.is_none().then_some(words)
 }
 
 #[cfg(test)]

@@ -12,13 +12,19 @@ use serde_json::Value;
 
 use crate::executor::journal::{Journal, Line, State};
 use crate::executor::prepared::PreparedCampaign;
-use crate::lab;
 use crate::node::record::is_bad;
 use crate::plan::PlannedRun;
-use crate::publish::beside;
+use crate::publish::engines;
 use crate::publish::{Registry, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
+
+/// Outcome of a publication: none of the records of a tree or a foreign server is committed.
+pub struct Published {
+    pub is_committed: bool,
+    /// The commit, where its tool stated it.
+    pub commit: Option<String>,
+}
 
 /// Records, publishes and shows what was measured. The exit code is the campaign's answer.
 ///
@@ -37,31 +43,21 @@ pub fn finish(
         Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
     };
-    let mut campaign = campaign_record(world, ready, records, (&journal.state, compared.as_ref()));
-    write_campaign(&staged, &mut campaign)?;
-    let committed = match ready.commits {
-        true => Some(commit(world, ready, registry, records, journal)?),
-        false => None,
-    };
-    if let Some(lab) = &ready.lab {
-        let exit = lab::tell(world, (ready, lab), registry, journal)?;
-        print_paths(world, ready, committed.flatten().as_deref());
-        return Ok(exit);
-    }
-    let uncommitted = committed.is_none().then_some(staged.as_path());
+    let published = publish(world, ready, registry, records, compared.as_ref(), journal)?;
+    let uncommitted = (!published.is_committed).then_some(staged.as_path());
     for (engine, release) in ready.plan.releases() {
         world.console.answer("");
         registry.print_table(ready.named(engine, release), uncommitted)?;
     }
-    if let Some(table) = beside::table(&ready.plan, records) {
+    if let Some(table) = engines::table(&ready.plan, records) {
         world.console.answer("");
         world.console.answer(table.trim_end());
     }
     world.console.answer("");
-    match committed {
-        Some(commit) => print_paths(world, ready, commit.as_deref()),
-        None => {
-            let shown = world.places.shown(&staged);
+    match uncommitted {
+        None => print_paths(world, ready, published.commit.as_deref()),
+        Some(staged) => {
+            let shown = world.places.shown(staged);
             world.console.answer(&format!("records  {shown} (not committed)"));
         }
     }
@@ -82,6 +78,27 @@ pub fn finish(
         return Ok(Exit::Worse);
     }
     Ok(compared)
+}
+
+/// Writes the campaign's record, and commits all records where they are those of releases.
+///
+/// # Errors
+/// A record is refused, or a tool fails.
+pub fn publish(
+    world: &World,
+    ready: &PreparedCampaign,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    compared: Option<&Diff>,
+    journal: &mut Journal,
+) -> Result<Published, Stop> {
+    let mut campaign = campaign_record(world, ready, records, &journal.state, compared);
+    write_campaign(&journal.places().staged(), &mut campaign)?;
+    let commit = match ready.commits {
+        true => commit(world, ready, registry, records, journal)?,
+        false => None,
+    };
+    Ok(Published { is_committed: ready.commits, commit })
 }
 
 /// Renders the pages, commits everything and builds the site. Returns the commit.
@@ -115,7 +132,8 @@ fn campaign_record(
     world: &World,
     ready: &PreparedCampaign,
     records: &[RunRecord],
-    (state, compared): (&State, Option<&Diff>),
+    state: &State,
+    compared: Option<&Diff>,
 ) -> CampaignRecord {
     let plan = &ready.plan;
     // A run that was tried again is planned once.
@@ -204,7 +222,8 @@ fn message(ready: &PreparedCampaign, records: &[RunRecord]) -> String {
     )
 }
 
-fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>) {
+/// Prints where pages and site lie, and the commit.
+pub fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>) {
     let results = ready.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
     let answer = |text: String| world.console.answer(&text);

@@ -13,6 +13,7 @@ use crate::executor::job::{Job, JobPlaces};
 use crate::executor::journal::{Journal, Line, PlannedJob, Reached};
 use crate::executor::prepared::PreparedCampaign;
 use crate::files::{self, FileError};
+use crate::lab;
 use crate::lock::Lock;
 use crate::plan::release::is_development;
 use crate::plan::{Plan, PlannedRun};
@@ -40,8 +41,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
             .with_hint("its records are in the registry, or below `target/campaigns`"));
     }
     let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let registry =
-        Registry { tools: &world.tools, dir: &registry_dir, interrupt: &world.interrupt };
+    let registry = Registry::new(world, &registry_dir);
     let mut ready = match journal.state.ready.clone() {
         Some(ready) => ready,
         None => {
@@ -69,7 +69,10 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     if missing > 0 {
         world.console.note(&format!("{missing} of {} runs are not there", planned.len()));
     }
-    let exit = finish(world, &ready, &registry, &records, &mut journal)?;
+    let exit = match ready.lab {
+        Some(_) => lab::finish(world, &ready, &registry, &records, &mut journal)?,
+        None => finish(world, &ready, &registry, &records, &mut journal)?,
+    };
     journal.note(Line::Finished)?;
     Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
 }

@@ -1,13 +1,14 @@
 //! From finished records to a commit, pages and a table, through the registry's and the site's
 //! own tools.
 
-pub mod beside;
+mod engines;
 pub(crate) mod finish;
 pub(crate) mod ingest;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use judge::diff::{Filter, diff};
 use schema::campaign::CampaignRecord;
 use schema::canonical::{record_sha256, to_file_text};
 use schema::comparison::Diff;
@@ -21,6 +22,7 @@ use crate::node::record::RecordError;
 use crate::process::{self, Interrupt};
 use crate::stop::Stop;
 use crate::tools::{RESULTS, SITE, ToolError, Tools};
+use crate::world::World;
 
 /// The registry that a campaign writes to.
 #[derive(Debug)]
@@ -59,7 +61,19 @@ pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<Pat
     Ok(path)
 }
 
-impl Registry<'_> {
+impl<'a> Registry<'a> {
+    /// The registry in the repository `dir`.
+    #[must_use]
+    pub fn new(world: &'a World, dir: &'a Path) -> Self {
+        Self { tools: &world.tools, dir, interrupt: &world.interrupt }
+    }
+
+    /// The folder of the registry's records.
+    #[must_use]
+    pub fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
     /// Asks whether a commit could be made: before hours of measuring, not after.
     ///
     /// # Errors
@@ -122,26 +136,15 @@ impl Registry<'_> {
         ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
     }
 
-    /// How `of` compares with `baseline`, as the registry judges it.
+    /// How `of` compares with `baseline`, over the registry and the staged records.
     ///
     /// # Errors
-    /// The registry's tool could not compare.
+    /// A folder cannot be read, or a release has no runs.
     pub fn compare(&self, baseline: &str, of: Named<'_>, staged: &Path) -> Result<Diff, Stop> {
-        let mut command = self.comparison(baseline, of, Some(staged));
-        command.args(["--format", "json"]);
-        let answer = process::capture(&mut command, self.interrupt)?;
-        let unreadable = |error: serde_json::Error| ToolError::Answer {
-            name: RESULTS,
-            verb: "diff",
-            detail: error.to_string(),
-        };
-        match answer.status.code() {
-            Some(0 | 1 | 3) => Ok(serde_json::from_str(&answer.stdout).map_err(unreadable)?),
-            _ => {
-                eprint!("{}", answer.stderr);
-                Err(ended(RESULTS, "diff", answer.status))
-            }
-        }
+        let releases = [baseline, of.release];
+        let loaded = store::load_releases(&[&self.results(), staged], &releases)?;
+        let (engine, hardware) = (Some(of.engine.to_owned()), Some(of.hardware.to_owned()));
+        Ok(diff(&loaded, baseline, of.release, &Filter { engine, hardware })?)
     }
 
     /// Prints how `of` compares with `baseline`; the exit code of that is the answer.
@@ -149,7 +152,12 @@ impl Registry<'_> {
     /// # Errors
     /// The registry's tool could not compare.
     pub fn diff(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Result<Exit, Stop> {
-        let mut command = self.comparison(baseline, of, staged);
+        let mut command = self.tools.results("diff");
+        command.args([baseline, of.release, "--registry"]).arg(self.dir);
+        command.args(["--engine", of.engine, "--hardware", of.hardware]);
+        if let Some(staged) = staged {
+            command.arg("--overlay").arg(staged);
+        }
         let status = process::show(&mut command, self.interrupt)?;
         match status.code() {
             Some(0) => Ok(Exit::Well),
@@ -157,16 +165,6 @@ impl Registry<'_> {
             Some(3) => Ok(Exit::Inconclusive),
             _ => Err(ended(RESULTS, "diff", status)),
         }
-    }
-
-    fn comparison(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Command {
-        let mut command = self.tools.results("diff");
-        command.args([baseline, of.release, "--registry"]).arg(self.dir);
-        command.args(["--engine", of.engine, "--hardware", of.hardware]);
-        if let Some(staged) = staged {
-            command.arg("--overlay").arg(staged);
-        }
-        command
     }
 
     /// Runs a tool for its effect: what it says on standard output is not the campaign's answer.
@@ -193,7 +191,6 @@ fn ended_well(name: &'static str, verb: &'static str, status: ExitStatus) -> Res
 }
 
 /// A tool that has said why it failed.
-#[must_use]
-pub fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
+fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
     ToolError::Ended { name, verb, status }.into()
 }

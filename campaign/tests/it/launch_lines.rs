@@ -8,9 +8,9 @@ use campaign::launch::container::{Container, Runtime};
 use campaign::launch::{
     CommandLine, Filling, LaunchSettings, command_line, container_line, image_name,
 };
-use campaign::plan::split_flags;
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
+use shell_words::split as split_flags;
 
 const VLLM: &str = "002_91a68daabf788996.txt";
 const SGLANG: &str = "004_6333425655433de6.txt";

@@ -2,16 +2,16 @@
 
 use std::process::Command;
 
-use crate::clients::desk::Desk;
 use crate::clients::load::Load;
+use crate::clients::testbed::Testbed;
 use crate::clients::tool::{Reported, document, spread};
 use campaign::tools::FLOOR;
 
 /// Connections that take turns where only sends are looked at: by its next turn, one is idle again.
 const TURNS: u64 = 256;
 
-pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Command {
-    let mut command = Command::new(desk.world.tools.path(FLOOR));
+pub(super) fn command(testbed: &Testbed<'_>, load: &Load, address: &str) -> Command {
+    let mut command = Command::new(testbed.world.tools.path(FLOOR));
     command.args(["--address", address, "--tokens", &load.tokens.to_string()]);
     match load.requests_per_s {
         None => command.args(["--streams", &load.requests.to_string()]),
@@ -25,8 +25,8 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Command {
     command
 }
 
-pub(super) fn read(desk: &Desk<'_>) -> Result<Reported, String> {
-    let document = document(desk, "client.out")?;
+pub(super) fn read(testbed: &Testbed<'_>) -> Result<Reported, String> {
+    let document = document(testbed, "client.out")?;
     let of = |name: &str| {
         let pointers = ["mean", "std", "p99"].map(|figure| format!("/{name}/{figure}"));
         spread(&document, pointers.each_ref().map(String::as_str), 1.0)
