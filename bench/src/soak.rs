@@ -114,7 +114,7 @@ fn serve(
 ) -> Result<Server, Stop> {
     let (port, launch) = (free_port()?, &variant.engine.file.launch);
     let line = command_line(&variant.engine.file, variant.filling(model, port))?;
-    let mut server = Server::start(&line.argv, &launch.env, port, log)?;
+    let mut server = Server::start(&line.argv, &launch.env, port, log, &world.interrupt)?;
     let limit = Duration::from_secs(launch.timeout_s);
     match server.wait_ready(&world.tools, &variant.engine.path, limit, &world.interrupt)? {
         Readiness::Ready { .. } => Ok(server),

@@ -26,6 +26,7 @@ mod serve;
 
 // What every command works with.
 mod catalog;
+pub mod clock;
 mod console;
 pub mod environment;
 pub mod files;

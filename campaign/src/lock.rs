@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::exit::Exit;
 
@@ -14,6 +14,8 @@ use crate::stop::Ends;
 
 /// How long the lock of a process that is gone may stay held.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
+/// Time between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -49,7 +51,7 @@ impl Lock {
     /// Another process holds the lock, or the file cannot be written.
     pub fn take(path: &Path, pid: u32) -> Result<Self, LockError> {
         make_dir(path.parent().unwrap_or(Path::new(".")))?;
-        let began = Instant::now();
+        let mut waited = Duration::ZERO;
         loop {
             let mut file = OpenOptions::new()
                 .read(true)
@@ -68,8 +70,9 @@ impl Lock {
                     // A holder that was killed as it started a program leaves its lock with that
                     // one, until it has begun.
                     let gone = pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-                    if gone && began.elapsed() < LEFT_BEHIND {
-                        thread::sleep(Duration::from_millis(10));
+                    if gone && waited < LEFT_BEHIND {
+                        thread::sleep(PAUSE);
+                        waited += PAUSE;
                         continue;
                     }
                     return Err(LockError::Held { pid });

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, killpg};
@@ -15,6 +15,7 @@ use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 use schema::exit::Exit;
 
+use crate::clock::Clock;
 use crate::stop::Ends;
 
 /// How long a tool may take to end after SIGTERM before it is killed.
@@ -52,20 +53,41 @@ impl Ends for ProcessError {
 }
 
 /// Set by SIGINT, SIGTERM and SIGHUP; everything that waits looks at it.
-#[derive(Debug, Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+#[derive(Debug, Clone)]
+pub struct Interrupt {
+    flag: Arc<AtomicBool>,
+    /// Times the waits that it ends.
+    clock: Arc<dyn Clock>,
+}
 
 impl Interrupt {
+    /// A flag that is not set, for waits by `clock`.
+    #[must_use]
+    pub fn new(clock: &Arc<dyn Clock>) -> Self {
+        Self { flag: Arc::default(), clock: Arc::clone(clock) }
+    }
+
+    /// Time since the command began.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// Waits, but no longer than until the next look at the flag is due.
+    pub fn sleep(&self, duration: Duration) {
+        self.clock.sleep(duration);
+    }
+
     /// The flag that a signal handler sets.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.flag)
     }
 
     /// Whether a signal has set it.
     #[must_use]
     pub fn raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed)
     }
 
     /// The same for `?`.
@@ -119,15 +141,16 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Waits for the leader to end, until `deadline` if there is one.
+    /// Waits for the leader to end, for at most `limit` if there is one.
     ///
     /// # Errors
     /// Interrupted, in which case the group has been ended; or the child is lost.
     pub fn wait(
         &mut self,
-        deadline: Option<Instant>,
+        limit: Option<Duration>,
         interrupt: &Interrupt,
     ) -> Result<Option<ExitStatus>, ProcessError> {
+        let until = limit.map(|limit| interrupt.elapsed() + limit);
         loop {
             if let Some(status) = self.poll()? {
                 return Ok(Some(status));
@@ -136,10 +159,10 @@ impl Group {
                 self.end(GRACE);
                 return Err(ProcessError::Interrupted);
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if until.is_some_and(|until| interrupt.elapsed() >= until) {
                 return Ok(None);
             }
-            thread::sleep(POLL);
+            interrupt.sleep(POLL);
         }
     }
 
@@ -151,9 +174,10 @@ impl Group {
             self.signal(Signal::SIGTERM);
             // One that is stopped would not hear it.
             self.signal(Signal::SIGCONT);
-            let deadline = Instant::now() + grace;
-            while self.poll().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
+            let mut waited = Duration::ZERO;
+            while self.poll().is_ok_and(|status| status.is_none()) && waited < grace {
                 thread::sleep(POLL);
+                waited += POLL;
             }
         }
         let killed = self.poll().is_ok_and(|status| status.is_none());
@@ -220,16 +244,16 @@ impl Written {
 /// It cannot be started, or the wait was interrupted.
 pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, ProcessError> {
     let written = capture_until(command, None, interrupt)?;
-    Ok(written.expect("without a deadline the wait is for the end"))
+    Ok(written.expect("without a limit the wait is for the end"))
 }
 
-/// The same, at most until `deadline`; none if it had to be ended then.
+/// The same, for at most `limit`; none if it had to be ended then.
 ///
 /// # Errors
 /// It cannot be started, or the wait was interrupted.
 pub fn capture_until(
     command: &mut Command,
-    deadline: Option<Instant>,
+    limit: Option<Duration>,
     interrupt: &Interrupt,
 ) -> Result<Option<Written>, ProcessError> {
     interrupt.check()?;
@@ -237,7 +261,7 @@ pub fn capture_until(
     // Both pipes are drained while the child runs: a full pipe would stop it.
     let stdout = group.child.stdout.take().map(drain);
     let stderr = group.child.stderr.take().map(drain);
-    let Some(status) = group.wait(deadline, interrupt)? else {
+    let Some(status) = group.wait(limit, interrupt)? else {
         group.end(GRACE);
         return Ok(None);
     };

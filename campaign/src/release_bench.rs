@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn hours_are_spent_only_when_they_were_allowed() {
-        let interrupt = Interrupt::default();
+        let interrupt = Interrupt::new(&crate::environment::SystemClock::start());
         let asked = |each, args: &[&str]| confirm(&brief(each), &flags(args), &interrupt);
         let most = asked(HOUR, &["--yes", "--max-gpu-hours", "20"]).unwrap_err().to_string();
         assert!(most.starts_with("error: this would take 24.0 GPU-hours, and 20 are allowed"));

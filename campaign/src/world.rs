@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use std::sync::Arc;
 
 use crate::catalog::Catalog;
+use crate::clock::Clock;
 use crate::console::Console;
 use crate::inputs::cache::Cache;
 use crate::places::Places;
@@ -54,41 +52,6 @@ impl Default for Programs {
     }
 }
 
-/// Wall clock and stopwatch. Only what is printed and recorded reads them.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    started: Instant,
-    wall: fn() -> OffsetDateTime,
-}
-
-impl Clock {
-    /// A stopwatch that runs since `started`, and the wall clock `wall`.
-    #[must_use]
-    pub fn new(started: Instant, wall: fn() -> OffsetDateTime) -> Self {
-        Self { started, wall }
-    }
-
-    /// Since the start.
-    #[must_use]
-    pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// Milliseconds since 1970.
-    #[must_use]
-    pub fn unix_ms(&self) -> u64 {
-        u64::try_from((self.wall)().unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
-    }
-
-    /// RFC 3339, UTC, to the millisecond.
-    #[must_use]
-    pub fn rfc3339(&self) -> String {
-        let now = (self.wall)();
-        let now = now.replace_millisecond(now.millisecond()).unwrap_or(now);
-        now.format(&Rfc3339).unwrap_or_default()
-    }
-}
-
 /// Identifiers of a campaign and its runs: one time, and random bits that count up, so that they
 /// sort in the order in which they were planned.
 #[derive(Debug, Clone)]
@@ -125,7 +88,7 @@ pub struct World {
     /// Verified inputs.
     pub cache: Cache,
     /// Wall clock and stopwatch.
-    pub clock: Clock,
+    pub clock: Arc<dyn Clock>,
     /// What the user sees.
     pub console: Console,
     /// Set where the user wants an end.
@@ -136,6 +99,8 @@ pub struct World {
     pub server_env: BTreeMap<String, String>,
     /// Variables by which Slurm's tools find their cluster.
     pub slurm_env: BTreeMap<String, String>,
+    /// Folders in which programs are looked for.
+    pub search_path: Vec<PathBuf>,
     /// Processor cores that this process may use.
     pub cores: u32,
     /// Of this process.

@@ -31,9 +31,9 @@ const ENGINE: &str = "redline";
 /// The engine's own tests as a program.
 pub const TESTS: &str = "engine-tests";
 const SELF: &str = "redline-peers";
-/// Set by whoever has reference checkpoints.
-const FIXTURES: &str = "REDLINE_FIXTURES";
-/// What of them the engine's tests read.
+/// Folder of the clone with reference checkpoints and outputs.
+const FIXTURES: &str = "tests/fixtures/conformance";
+/// Name under which the engine's tests look for them.
 const CONFORMANCE: &str = "conformance";
 
 const SCRIPT: &str = "#!/bin/sh\n\
@@ -156,13 +156,14 @@ fn tests_of_engine(message: &Value) -> Option<PathBuf> {
     of_engine.then(|| message["executable"].as_str().map(PathBuf::from))?
 }
 
-/// Reference outputs, where there are any: without them the tests say so.
+/// Puts the reference checkpoints and outputs of the clone beside the tests; without these the tests
+/// report that they compare nothing.
 fn put_fixtures(world: &World, places: &BoxPlaces) -> Result<(), Stop> {
-    let Some(fixtures) = std::env::var_os(FIXTURES).map(PathBuf::from) else {
-        world.console.note(&format!("{FIXTURES} is not set: the tests will have no references"));
-        return Ok(());
-    };
-    copy_tree(&fixtures.join(CONFORMANCE), &places.fixtures().join(CONFORMANCE))?;
+    let fixtures = world.places.root().join(FIXTURES);
+    if fixtures.is_dir() {
+        return Ok(copy_tree(&fixtures, &places.fixtures().join(CONFORMANCE))?);
+    }
+    world.console.note(&format!("`{FIXTURES}` is not there: the tests will have no references"));
     Ok(())
 }
 

@@ -80,7 +80,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
 }
 
 fn carry_out(prover: &Prover<'_>, stage: &schema::proof::Stage) -> Result<StageReport, Stop> {
-    let clock = prover.world.clock;
+    let clock = &prover.world.clock;
     let (started, started_at) = (clock.elapsed(), clock.rfc3339());
     let (outcome, detail) = prover.carry_out(stage)?;
     let wall = clock.elapsed().saturating_sub(started);

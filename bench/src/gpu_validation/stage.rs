@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::proof::{Outcome, ProofBox, Stage, StageWork};
 use schema::run::{Absent, HardwareFacts, RunRecord};
@@ -45,7 +45,7 @@ impl Prover<'_> {
     pub fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
         match &stage.work {
             StageWork::Command { argv, needs, model } => match needs {
-                Some(program) if !is_installed(program) => {
+                Some(program) if !self.is_installed(program) => {
                     Ok((Outcome::Skipped, Some(format!("`{program}` is not on this machine"))))
                 }
                 _ => self.command(&stage.id, &self.filled(argv, model.as_deref())),
@@ -99,7 +99,7 @@ impl Prover<'_> {
             }
             Err(error) => return Err(error.into()),
         };
-        let ended = group.wait(Some(Instant::now() + self.limit()), &self.world.interrupt)?;
+        let ended = group.wait(Some(self.limit()), &self.world.interrupt)?;
         Ok(match ended {
             Some(status) if status.success() => (Outcome::Done, None),
             Some(status) => (Outcome::Failed, Some(format!("it ended with {}", describe(status)))),
@@ -171,6 +171,10 @@ impl Prover<'_> {
         gguf.map_or(folder, |entry| entry.path())
     }
 
+    fn is_installed(&self, program: &str) -> bool {
+        self.world.search_path.iter().any(|dir| dir.join(program).is_file())
+    }
+
     fn limit(&self) -> Duration {
         Duration::from_secs(self.described.stage_limit_s)
     }
@@ -185,10 +189,4 @@ fn detail(record: &RunRecord) -> String {
     let rate = rate.map_or("no figures".to_owned(), |rate| format!("{rate:.2} output tokens/s"));
     let reasons = record.validity.reasons.join("; ");
     if reasons.is_empty() { rate } else { format!("{rate}; {reasons}") }
-}
-
-/// Whether a program is found on the path.
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

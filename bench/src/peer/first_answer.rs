@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use schema::probe::FirstAnswer;
 
 use crate::peer::PeerError;
@@ -49,10 +48,11 @@ pub fn measure(
     ask.args(["--url", &format!("http://127.0.0.1:{port}"), "--engine"]).arg(&variant.engine.path);
     ask.args(["--timeout-s", &timeout_s.to_string()]).stdout(written);
     let mut client = Group::start(&mut ask)?;
-    let started_ns = monotonic_ns();
-    let mut server = Server::start(&line.argv, &variant.engine.file.launch.env, port, log)?;
+    let started_ns = world.clock.monotonic_ns();
+    let mut server =
+        Server::start(&line.argv, &variant.engine.file.launch.env, port, log, &world.interrupt)?;
     let status = loop {
-        if let Some(status) = client.wait(Some(Instant::now() + LOOK), &world.interrupt)? {
+        if let Some(status) = client.wait(Some(LOOK), &world.interrupt)? {
             break status;
         }
         if let Some(status) = server.poll()? {
@@ -69,12 +69,4 @@ pub fn measure(
         ToolError::Answer { name: BENCH, verb: VERB, detail: error.to_string() }
     })?;
     Ok(Duration::from_nanos(first.first_byte_ns.saturating_sub(started_ns)).as_secs_f64())
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC, as the client takes them.
-fn monotonic_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
-        seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
-    })
 }

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
 use super::fabricate::PAIR;
 use super::remove;
@@ -81,10 +80,11 @@ impl Registries<'_> {
     /// It cannot be started, or fails.
     pub fn time(&self, work: Work) -> Result<Took, Stop> {
         let mut command = self.command(work)?;
-        let (before_us, started) = (children_us()?, Instant::now());
+        let clock = &self.world.clock;
+        let (before_us, started) = (children_us()?, clock.elapsed());
         let written = capture(&mut command, &self.world.interrupt)?;
         let took = Took {
-            wall_s: started.elapsed().as_secs_f64(),
+            wall_s: (clock.elapsed() - started).as_secs_f64(),
             cpu_s: (children_us()? - before_us) / 1e6,
         };
         if written.status.code().is_some_and(|code| work.codes().contains(&code)) {

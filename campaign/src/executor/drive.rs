@@ -2,8 +2,7 @@
 //! is submitted already is found again, what was lost is tried again, what is done is not repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::exit::Exit;
 use schema::verdict::Stage;
@@ -42,7 +41,7 @@ pub struct Drive<'a> {
     /// Jobs that were submitted or found by this process.
     known: BTreeSet<String>,
     /// When a job was first seen to have ended, without a word of its own.
-    ended: BTreeMap<String, Instant>,
+    ended: BTreeMap<String, Duration>,
     /// Questions in succession that the scheduler has not answered.
     silences: u32,
 }
@@ -98,9 +97,10 @@ impl<'a> Drive<'a> {
 
     /// Waits, but not for whoever is interrupted.
     fn wait(&self, pause: Duration) {
-        let until = Instant::now() + pause;
-        while Instant::now() < until && !self.world.interrupt.raised() {
-            thread::sleep(WAKE.min(until.saturating_duration_since(Instant::now())));
+        let clock = &self.world.clock;
+        let until = clock.elapsed() + pause;
+        while clock.elapsed() < until && !self.world.interrupt.raised() {
+            clock.sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
         }
     }
 
@@ -234,8 +234,8 @@ impl<'a> Drive<'a> {
     ) -> Result<(), Stop> {
         let key = &job.planned.key;
         // A folder that is shared over a network may be seen late from here.
-        let since = *self.ended.entry(key.clone()).or_insert_with(Instant::now);
-        let may_come = !self.executor.is_here() && since.elapsed() < SEEN_LATE;
+        let since = *self.ended.entry(key.clone()).or_insert_with(|| self.world.clock.elapsed());
+        let may_come = !self.executor.is_here() && self.world.clock.elapsed() < since + SEEN_LATE;
         let done = places.read_done()?;
         if done.is_none() && *end == JobEnd::Well && may_come {
             return Ok(());
@@ -337,11 +337,11 @@ impl<'a> Drive<'a> {
             let Some(handle) = &job.handle else { continue };
             // What cannot be ended or taken is found again by whoever goes on.
             let _ = self.executor.cancel(handle);
-            let until = Instant::now() + GOING;
-            while Instant::now() < until
+            let until = self.world.clock.elapsed() + GOING;
+            while self.world.clock.elapsed() < until
                 && matches!(self.executor.poll(handle), Ok(JobState::Running { .. }))
             {
-                thread::sleep(self.executor.pause());
+                self.world.clock.sleep(self.executor.pause());
             }
             let places = submit::places(self.world, self.ready, &job.planned.key);
             let _ = collect(&places, &self.journal.places().staged());

@@ -371,7 +371,7 @@ mod tests {
         fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
         fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
         let programs = Programs { nvidia_smi, ..Programs::default() };
-        detect(&programs, 2, &Interrupt::default()).unwrap()
+        detect(&programs, 2, &Interrupt::new(&crate::environment::SystemClock::start())).unwrap()
     }
 
     #[test]

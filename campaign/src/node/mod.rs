@@ -134,7 +134,7 @@ impl Node<'_> {
         }
         let (cache, host) = (self.world.cache.dir(), self.world.identity.host.as_deref());
         let history = History::read(cache, host.unwrap_or_default());
-        let probed = calibration::probe(self.world.cores);
+        let probed = calibration::probe(self.world.cores, &*self.world.clock);
         for said in history.unlike(probed) {
             // Once is enough: every later probe is likely to find the same.
             if self.noted.insert(said.figure) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::exit::Exit;
 use schema::measurement::Measurement;
@@ -212,7 +212,8 @@ impl Bench<'_> {
             };
             launch.argv = Some(redact(&line.recorded));
             let log = self.places.log(&slot.run);
-            let mut server = Server::start(&line.argv, &env, port, &log)?.removed_by(removal);
+            let mut server =
+                Server::start(&line.argv, &env, port, &log, &world.interrupt)?.removed_by(removal);
             let readiness =
                 server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
             let taken = matches!(readiness, Readiness::Exited(_))
@@ -327,10 +328,10 @@ impl Bench<'_> {
         command.stdout(Stdio::null());
         let mut bench = Group::start(&mut command)?;
         let limit = self.limit.unwrap_or_else(|| time_limit(cell.scenario.scenario.tier));
-        let mut deadline = Instant::now() + limit;
+        let mut deadline = world.clock.elapsed() + limit;
         let mut died: Option<ExitStatus> = None;
         let ended = loop {
-            let look = (Instant::now() + LOOK).min(deadline);
+            let look = LOOK.min(deadline.saturating_sub(world.clock.elapsed()));
             if let Some(status) = bench.wait(Some(look), &world.interrupt)? {
                 break Some(status);
             }
@@ -339,9 +340,9 @@ impl Bench<'_> {
                 && let Some(status) = server.poll()?
             {
                 died = Some(status);
-                deadline = deadline.min(Instant::now() + AFTERLIFE);
+                deadline = deadline.min(world.clock.elapsed() + AFTERLIFE);
             }
-            if Instant::now() >= deadline {
+            if world.clock.elapsed() >= deadline {
                 break None;
             }
         };

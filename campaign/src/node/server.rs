@@ -6,8 +6,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::probe::Probe;
 
@@ -47,7 +46,8 @@ pub struct Server {
     removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,
-    started: Instant,
+    /// Time of the start since the command began.
+    started: Duration,
 }
 
 /// A port that nobody listens on now.
@@ -70,6 +70,7 @@ impl Server {
         env: &BTreeMap<String, String>,
         port: u16,
         log: &Path,
+        interrupt: &Interrupt,
     ) -> Result<Self, StartError> {
         files::make_dir(log.parent().unwrap_or(Path::new(".")))?;
         let out = File::create(log).map_err(FileError::at("write", log))?;
@@ -77,7 +78,7 @@ impl Server {
         let (program, args) = argv.split_first().ok_or(StartError::NoProgram)?;
         let mut command = Command::new(program);
         command.args(args).envs(env).stdout(out).stderr(err);
-        let started = Instant::now();
+        let started = interrupt.elapsed();
         let group = Group::start(&mut command)?;
         Ok(Self { group, removal: None, port, log: log.to_owned(), started })
     }
@@ -124,7 +125,7 @@ impl Server {
             if let Some(status) = self.poll()? {
                 return Ok(Readiness::Exited(status));
             }
-            let left = limit.saturating_sub(self.started.elapsed());
+            let left = limit.saturating_sub(interrupt.elapsed().saturating_sub(self.started));
             if left.is_zero() {
                 return Ok(Readiness::NotInTime(said));
             }
@@ -132,14 +133,14 @@ impl Server {
             if self.listens() {
                 match ask(tools, &self.url(), engine_file, left.min(PROBE_LIMIT), interrupt)? {
                     Asked::Ready(probe) => {
-                        let startup_us = micros(self.started.elapsed());
+                        let startup_us = micros(interrupt.elapsed().saturating_sub(self.started));
                         return Ok(Readiness::Ready { probe, startup_us });
                     }
                     Asked::NotYet(text) => said = text,
                     Asked::Unreadable(text) => return Ok(Readiness::Unreadable(text)),
                 }
             }
-            thread::sleep(LOOK);
+            interrupt.sleep(LOOK);
         }
     }
 
@@ -259,7 +260,7 @@ pub fn ask(
     command.args(["--url", url, "--engine"]).arg(engine_file);
     command.stdout(handle(&out)?).stderr(handle(&err)?);
     let mut group = Group::start(&mut command)?;
-    let Some(status) = group.wait(Some(Instant::now() + limit), interrupt)? else {
+    let Some(status) = group.wait(Some(limit), interrupt)? else {
         return Ok(Asked::NotYet("it takes connections and does not answer".to_owned()));
     };
     let said = || fs::read_to_string(err.path()).unwrap_or_default().trim().to_owned();

@@ -12,6 +12,7 @@ use schema::run::{Absent, EngineFacts, FailureClass, HardwareFacts, RunRecord, S
 use super::*;
 use crate::catalog::Catalog;
 use crate::console::Console;
+use crate::environment::SystemClock;
 use crate::executor::JobSpec;
 use crate::executor::collect;
 use crate::executor::job::{Done, FileFact, NodeEnd, record_path};
@@ -26,21 +27,23 @@ use crate::plan::{Cell, Plan, Round, Variant, interleave};
 use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::tools::Tools;
-use crate::world::{Clock, Ids, Programs};
+use crate::world::{Ids, Programs};
 
 fn world(root: &Path) -> World {
+    let clock = SystemClock::start();
     World {
         places: Places::new(root, None),
         programs: Programs::default(),
         tools: Tools::new(root),
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&root.join("cache")),
-        clock: Clock::new(Instant::now(), time::OffsetDateTime::now_utc),
+        interrupt: Interrupt::new(&clock),
+        clock,
         console: Console::silent(),
-        interrupt: Interrupt::default(),
         identity: Identity::default(),
         server_env: BTreeMap::new(),
         slurm_env: BTreeMap::new(),
+        search_path: Vec::new(),
         cores: 1,
         pid: std::process::id(),
         program: "redline-campaign".into(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::exit::Exit;
 
@@ -100,8 +100,7 @@ impl Tools {
     pub fn ask(&self, tool: &'static str, words: &[&str]) -> Result<Said, SlurmError> {
         let mut command = Command::new(tool);
         command.args(words).env_clear().envs(&self.env);
-        let deadline = Instant::now() + PATIENCE;
-        match capture_until(&mut command, Some(deadline), &self.interrupt)? {
+        match capture_until(&mut command, Some(PATIENCE), &self.interrupt)? {
             Some(said) => Ok(Said {
                 tool,
                 status: said.status,
