@@ -166,10 +166,10 @@ pub struct PackFlags {
     /// Pack the working tree as it is; its records are never committed.
     #[arg(long)]
     pub worktree: bool,
-    /// A file of `suite/proofs/`.
+    /// A file of `suite/validations/`.
     #[arg(long, value_name = "ID", default_value = "h200-141g")]
-    pub proof: String,
-    /// The folder; else one under `target/proofs/`.
+    pub validation: String,
+    /// The folder; else one under `target/validations/`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     #[command(flatten)]

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use schema::canonical::sha256_hex;
 use schema::engine::EngineFile;
 use schema::exit::Exit;
+use schema::gpu_validation::GpuValidation;
 use schema::model::{DatasetFile, ModelFile};
 use schema::policy::PolicyFile;
-use schema::proof::Proof;
 use schema::scenario::Scenario;
 use schema::target::Target;
 use serde::{Deserialize, Serialize};
@@ -115,10 +115,10 @@ impl Catalog {
     }
 
     /// # Errors
-    /// No such proof, or its file is not sound.
-    pub fn proof(&self, id: &str) -> Result<Proof, CatalogError> {
-        let (_, text) = self.text("proof", id)?;
-        schema::proof::parse(&text).map_err(unreadable("proof", id))
+    /// No such GPU validation, or its file is not sound.
+    pub fn validation(&self, id: &str) -> Result<GpuValidation, CatalogError> {
+        let (_, text) = self.text("validation", id)?;
+        schema::gpu_validation::parse(&text).map_err(unreadable("validation", id))
     }
 
     /// # Errors

@@ -98,8 +98,8 @@ impl Places {
 
     /// What `gpu-validation` packs and collects.
     #[must_use]
-    pub fn proof(&self, name: &str) -> PathBuf {
-        self.root.join("target/proofs").join(name)
+    pub fn validation(&self, name: &str) -> PathBuf {
+        self.root.join("target/validations").join(name)
     }
 
     /// `path` as it is best shown: below the root without the root.

@@ -32,7 +32,7 @@ impl Stop {
 
     /// Its cause in one sentence, and the hint.
     #[must_use]
-    pub fn told(&self) -> (String, Option<String>) {
+    pub fn cause(&self) -> (String, Option<String>) {
         let mut said = self.cause.to_string();
         let mut cause = self.cause.source();
         while let Some(error) = cause {
@@ -75,7 +75,7 @@ impl Stop {
 /// `error: cause: its cause`, then the hint on a line of its own.
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.told().0)?;
+        write!(f, "error: {}", self.cause().0)?;
         match &self.hint {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),

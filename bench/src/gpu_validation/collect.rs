@@ -1,4 +1,4 @@
-//! `gpu-validation collect`: from the results of a box to records, pages and a commit.
+//! `gpu-validation collect`: from the results of a bundle to records, pages and a commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
 use schema::exit::Exit;
-use schema::proof::{Outcome, ProofBox, StageReport, StageWork};
+use schema::gpu_validation::{Outcome, StageReport, StageWork, ValidationBundle};
 use serde_json::Value;
 
 use crate::cli::CollectFlags;
 use crate::gpu_validation::kernels;
 use crate::gpu_validation::layout::ResultPlaces;
 use crate::gpu_validation::run::{MachineFile, line};
-use crate::gpu_validation::{read_box, read_json};
+use crate::gpu_validation::{read_bundle, read_json};
 use campaign::files;
 use campaign::places::CampaignPlaces;
 use campaign::plan::release::is_development;
@@ -25,12 +25,12 @@ use campaign::world::World;
 /// Reads results and records them.
 ///
 /// # Errors
-/// They are not the results of a box, or the registry refuses them.
+/// They are not the results of a bundle, or the registry refuses them.
 pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
     let results = ResultPlaces::new(&dir);
-    let described = read_box(&results.description())?;
+    let described = read_bundle(&results.description())?;
     let machine: MachineFile = read_json(&results.machine())?;
     let reports = reports(&described, &results)?;
     for stage in &described.stages {
@@ -54,7 +54,7 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
 }
 
 /// Well only if every stage was run, and none failed.
-fn exit(described: &ProofBox, reports: &[StageReport]) -> Exit {
+fn exit(described: &ValidationBundle, reports: &[StageReport]) -> Exit {
     let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
     if failed || reports.len() < described.stages.len() { Exit::Worse } else { Exit::Well }
 }
@@ -65,7 +65,7 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
         return Ok(given.to_owned());
     }
     let name = given.file_name().unwrap_or_default().to_string_lossy().replace(".tar.gz", "");
-    let dir = world.places.proof("collected").join(name);
+    let dir = world.places.validation("collected").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(files::FileError::at("clear", &dir))?;
     }
@@ -78,11 +78,11 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
     }
     let message = format!("`{}` cannot be unpacked: tar ended with", given.display());
     Err(Stop::wrong_use(format!("{message} {}", describe(status)))
-        .with_hint("give the archive or the folder that `prove --out` wrote"))
+        .with_hint("give the archive or the folder that `validate --out` wrote"))
 }
 
 /// The reports of the stages that were run, in their order.
-fn reports(described: &ProofBox, results: &ResultPlaces) -> Result<Vec<StageReport>, Stop> {
+fn reports(described: &ValidationBundle, results: &ResultPlaces) -> Result<Vec<StageReport>, Stop> {
     let paths = described.stages.iter().map(|stage| results.report(&stage.id));
     let run = paths.filter(|path| path.exists());
     Ok(run.map(|path| read_json(&path)).collect::<Result<_, _>>()?)
@@ -90,7 +90,7 @@ fn reports(described: &ProofBox, results: &ResultPlaces) -> Result<Vec<StageRepo
 
 fn campaign_record(
     world: &World,
-    described: &ProofBox,
+    described: &ValidationBundle,
     machine: &MachineFile,
     reports: &[StageReport],
 ) -> CampaignRecord {
@@ -115,8 +115,10 @@ fn campaign_record(
             stage: None,
         });
     }
-    let absent =
-        [("policy", "a proof compares nothing"), ("noise_floor", "no side ran against itself")];
+    let absent = [
+        ("policy", "a validation compares nothing"),
+        ("noise_floor", "no side ran against itself"),
+    ];
     CampaignRecord {
         schema: SCHEMA.to_owned(),
         id: described.campaign.clone(),
@@ -135,7 +137,7 @@ fn campaign_record(
 fn publish(
     world: &World,
     flags: &CollectFlags,
-    described: &ProofBox,
+    described: &ValidationBundle,
     machine: &MachineFile,
     staged: &Path,
     runs: usize,
@@ -155,8 +157,8 @@ fn publish(
     registry.preflight()?;
     registry.render_pages(staged)?;
     let message = format!(
-        "results: {engine} {release} on {hardware}\n\nruns: {runs}; proof {}, campaign {}\n",
-        described.proof, described.campaign
+        "results: {engine} {release} on {hardware}\n\nruns: {runs}; validation {}, campaign {}\n",
+        described.validation, described.campaign
     );
     let commit = registry.record(staged, &message)?;
     registry.build_site(&world.places.site())?;

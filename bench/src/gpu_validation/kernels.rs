@@ -1,11 +1,11 @@
-//! What a proof's commands measured of single kernels, as one record: a command that prints a JSON
+//! What a GPU validation's commands measured of single kernels, as one record: a command that prints a JSON
 //! document with `kernels`, as `redline bench --kernels --json` does, has measured them.
 
 use std::fs;
 use std::path::Path;
 
+use schema::gpu_validation::{Outcome, StageReport, StageWork, ValidationBundle};
 use schema::kernel::{KernelBench, KernelRecord, SCHEMA};
-use schema::proof::{Outcome, ProofBox, StageReport, StageWork};
 use schema::run::Time;
 use serde::Deserialize;
 
@@ -23,12 +23,12 @@ struct Printed {
 }
 
 /// Writes the record of all kernels that `reports` tell of below `overlay`; returns how many there are.
-/// It has the proof's own id, so that collecting again makes the same record.
+/// It has the validation's own id, so that collecting again makes the same record.
 ///
 /// # Errors
 /// The record has no place, or the folder is not writable.
 pub fn record(
-    described: &ProofBox,
+    described: &ValidationBundle,
     machine: &MachineFile,
     reports: &[StageReport],
     results: &ResultPlaces,

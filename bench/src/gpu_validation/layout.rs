@@ -1,14 +1,14 @@
-//! Where things lie in a box and in its results: a pure map from names to paths.
+//! Where things lie in a bundle and in its results: a pure map from names to paths.
 
 use std::path::{Path, PathBuf};
 
 /// A folder that can be carried to a machine without network and compiler.
 #[derive(Debug, Clone)]
-pub struct BoxPlaces {
+pub struct BundlePlaces {
     dir: PathBuf,
 }
 
-impl BoxPlaces {
+impl BundlePlaces {
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -17,13 +17,13 @@ impl BoxPlaces {
     /// What is to be done.
     #[must_use]
     pub fn description(&self) -> PathBuf {
-        self.dir.join("box.json")
+        self.dir.join("bundle.json")
     }
 
-    /// The one command of a user: runs the box.
+    /// The one command of a user: runs the bundle.
     #[must_use]
     pub fn script(&self) -> PathBuf {
-        self.dir.join("prove")
+        self.dir.join("validate")
     }
 
     #[must_use]
@@ -56,7 +56,7 @@ impl BoxPlaces {
     }
 }
 
-/// What a box has brought about so far.
+/// What a bundle has brought about so far.
 #[derive(Debug, Clone)]
 pub struct ResultPlaces {
     dir: PathBuf,
@@ -73,10 +73,10 @@ impl ResultPlaces {
         &self.dir
     }
 
-    /// A copy of the box's description, so that the results can be read without the box.
+    /// A copy of the bundle's description, so that the results can be read without the bundle.
     #[must_use]
     pub fn description(&self) -> PathBuf {
-        self.dir.join("box.json")
+        self.dir.join("bundle.json")
     }
 
     /// The machine that they are from.

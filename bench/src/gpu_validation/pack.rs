@@ -6,11 +6,11 @@ use std::process::Command;
 
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
-use schema::proof::{BOX_SCHEMA, Proof, ProofBox, stages};
+use schema::gpu_validation::{BUNDLE_SCHEMA, GpuValidation, ValidationBundle, stages};
 use serde_json::Value;
 
 use crate::cli::PackFlags;
-use crate::gpu_validation::layout::BoxPlaces;
+use crate::gpu_validation::layout::BundlePlaces;
 use campaign::ScenarioEntry;
 use campaign::build;
 use campaign::build::origin::{Origin, Wanted};
@@ -37,35 +37,38 @@ const FIXTURES: &str = "tests/fixtures/conformance";
 const CONFORMANCE: &str = "conformance";
 
 const SCRIPT: &str = "#!/bin/sh\n\
-    # Runs the stages that have not been run yet: ./prove [--out DIR] [--only STAGE]\n\
+    # Runs the stages that have not been run yet: ./validate [--out DIR] [--only STAGE]\n\
     here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
     exec \"$here/bin/redline-peers\" --root \"$here\" gpu-validation run \"$@\"\n";
 
 /// Builds the release, draws the requests and puts both into a folder.
 ///
 /// # Errors
-/// The proof is unknown, the release does not build, or an input cannot be had.
+/// The GPU validation is unknown, the release does not build, or an input cannot be had.
 pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
-    let proof = world.catalog.proof(&flags.proof)?;
+    let validation = world.catalog.validation(&flags.validation)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
     let spec = variants::build_one(world, &wanted)?;
-    let dir = flags.out.clone().unwrap_or_else(|| world.places.proof(&flags.proof).join("box"));
+    let dir = flags
+        .out
+        .clone()
+        .unwrap_or_else(|| world.places.validation(&flags.validation).join("bundle"));
     // What an earlier release left there would be carried along.
-    if dir.join("box.json").exists() {
+    if dir.join("bundle.json").exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
     }
-    let places = BoxPlaces::new(&dir);
-    put_programs(world, &places, &proof, &wanted, &spec)?;
-    put_inputs(world, &places, &proof)?;
-    put_suite(world, &places, &proof)?;
-    let described = describe_box(world, flags, &proof, spec)?;
+    let places = BundlePlaces::new(&dir);
+    put_programs(world, &places, &validation, &wanted, &spec)?;
+    put_inputs(world, &places, &validation)?;
+    put_suite(world, &places, &validation)?;
+    let described = describe_bundle(world, flags, &validation, spec)?;
     let text = to_file_text(&described).map_err(RecordError::from)?;
     files::write_whole(&places.description(), text.as_bytes())?;
     put_script(&places)?;
     world.console.answer(&format!(
-        "box      {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
+        "bundle   {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
          collect  cargo xtask gpu-validation collect DIR",
         world.places.shown(&dir),
         described.stages.len(),
@@ -83,42 +86,42 @@ fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
     }
 }
 
-fn describe_box(
+fn describe_bundle(
     world: &World,
     flags: &PackFlags,
-    proof: &Proof,
+    validation: &GpuValidation,
     spec: LaunchSpec,
-) -> Result<ProofBox, Stop> {
+) -> Result<ValidationBundle, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
     let Some(version) = spec.built.version else {
         return Err(Stop::wrong_use("a server that is already running cannot be packed"));
     };
-    Ok(ProofBox {
-        schema: BOX_SCHEMA.to_owned(),
-        proof: flags.proof.clone(),
+    Ok(ValidationBundle {
+        schema: BUNDLE_SCHEMA.to_owned(),
+        validation: flags.validation.clone(),
         campaign,
-        matches: proof.matches.clone(),
+        matches: validation.matches.clone(),
         engine: spec.built.facts,
         version,
-        flags: proof.flags.clone(),
-        stage_limit_s: proof.stage_limit_s,
-        stages: stages(proof, || ids.next_id()),
+        flags: validation.flags.clone(),
+        stage_limit_s: validation.stage_limit_s,
+        stages: stages(validation, || ids.next_id()),
     })
 }
 
 /// The server, the load generator, this program, and the engine's tests where a stage runs them.
 fn put_programs(
     world: &World,
-    places: &BoxPlaces,
-    proof: &Proof,
+    places: &BundlePlaces,
+    validation: &GpuValidation,
     wanted: &Wanted,
     spec: &LaunchSpec,
 ) -> Result<(), Stop> {
     put_program(spec.binary(), &places.program(ENGINE))?;
     put_program(&world.tools.path(BENCH), &places.program(BENCH))?;
     put_program(&world.program, &places.program(SELF))?;
-    if proof.has_tests() {
+    if validation.has_tests() {
         world.console.step(world.clock.elapsed(), "Build the engine's tests");
         put_program(&build_tests(world, wanted)?, &places.program(TESTS))?;
         put_fixtures(world, places)?;
@@ -158,7 +161,7 @@ fn tests_of_engine(message: &Value) -> Option<PathBuf> {
 
 /// Puts the reference checkpoints and outputs of the clone beside the tests; without these the tests
 /// report that they compare nothing.
-fn put_fixtures(world: &World, places: &BoxPlaces) -> Result<(), Stop> {
+fn put_fixtures(world: &World, places: &BundlePlaces) -> Result<(), Stop> {
     let fixtures = world.places.root().join(FIXTURES);
     if fixtures.is_dir() {
         return Ok(copy_tree(&fixtures, &places.fixtures().join(CONFORMANCE))?);
@@ -168,9 +171,13 @@ fn put_fixtures(world: &World, places: &BoxPlaces) -> Result<(), Stop> {
 }
 
 /// Models, tokenizers and the requests that each scenario draws with them.
-fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
+fn put_inputs(
+    world: &World,
+    places: &BundlePlaces,
+    validation: &GpuValidation,
+) -> Result<(), Stop> {
     world.console.step(world.clock.elapsed(), "Draw the requests");
-    let (cells, scenarios) = cells(world, proof)?;
+    let (cells, scenarios) = cells(world, validation)?;
     for cell in ready_cells(world, &cells, &scenarios)? {
         let tokenizer = tokenizer_of(world, &cell.cell.model)?;
         let to = places.model(&cell.cell.model);
@@ -184,10 +191,13 @@ fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), St
 }
 
 /// Every scenario with every model, as the stages have them.
-fn cells(world: &World, proof: &Proof) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
+fn cells(
+    world: &World,
+    validation: &GpuValidation,
+) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
     let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
-    for model in &proof.models {
-        for scenario in &proof.scenarios {
+    for model in &validation.models {
+        for scenario in &validation.scenarios {
             let (model, tp) = (model.id.clone(), model.tp);
             cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
             scenarios.push(world.catalog.scenario(scenario)?);
@@ -203,22 +213,22 @@ pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
 }
 
 /// The files of the suite that the stages name.
-fn put_suite(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
+fn put_suite(world: &World, places: &BundlePlaces, validation: &GpuValidation) -> Result<(), Stop> {
     let engine = world.catalog.engine(ENGINE)?.path;
     let to = places.suite();
     copy(&engine, &to.join("engines").join(file_name(&engine)))?;
-    for scenario in &proof.scenarios {
+    for scenario in &validation.scenarios {
         let path = world.catalog.scenario(scenario)?.path;
         copy(&path, &to.join("scenarios").join(file_name(&path)))?;
     }
-    for model in &proof.models {
+    for model in &validation.models {
         let path = world.catalog.path("model", &model.id)?;
         copy(&path, &to.join("models").join(file_name(&path)))?;
     }
     Ok(())
 }
 
-fn put_script(places: &BoxPlaces) -> Result<(), FileError> {
+fn put_script(places: &BundlePlaces) -> Result<(), FileError> {
     let path = places.script();
     files::write_whole(&path, SCRIPT.as_bytes())?;
     files::set_mode(&path, 0o755).map_err(FileError::at("write", &path))

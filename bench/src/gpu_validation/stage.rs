@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use schema::proof::{Outcome, ProofBox, Stage, StageWork};
+use schema::gpu_validation::{Outcome, Stage, StageWork, ValidationBundle};
 use schema::run::{Absent, HardwareFacts, RunRecord};
 
-use crate::gpu_validation::layout::{BoxPlaces, ResultPlaces};
+use crate::gpu_validation::layout::{BundlePlaces, ResultPlaces};
 use crate::gpu_validation::pack::{TESTS, tokenizer_of};
 use campaign::executor;
 use campaign::files::{self, FileError};
@@ -24,12 +24,12 @@ use campaign::publish::write_run;
 use campaign::stop::Stop;
 use campaign::world::World;
 
-/// What the stages of a box share.
+/// What the stages of a bundle share.
 #[derive(Debug)]
-pub struct Prover<'a> {
+pub struct StageRunner<'a> {
     pub world: &'a World,
-    pub described: &'a ProofBox,
-    pub places: &'a BoxPlaces,
+    pub described: &'a ValidationBundle,
+    pub places: &'a BundlePlaces,
     pub results: &'a ResultPlaces,
     pub hardware: &'a (HardwareFacts, Absent),
 }
@@ -37,7 +37,7 @@ pub struct Prover<'a> {
 /// How a stage went, and why, or what it measured.
 pub type Ended = (Outcome, Option<String>);
 
-impl Prover<'_> {
+impl StageRunner<'_> {
     /// Carries out a stage as a whole.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Prover<'_> {
         })
     }
 
-    /// Serves a model and sends the requests that the box holds for the scenario.
+    /// Serves a model and sends the requests that the bundle holds for the scenario.
     fn scenario(&self, slot: &PlannedRun, cell: Cell) -> Result<Ended, Stop> {
         let world = self.world;
         let places = CampaignPlaces::at(self.results.dir());

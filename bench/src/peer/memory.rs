@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::peer::PeerError;
 use campaign::launch::LaunchSpec;
-use campaign::node::server::{Asked, Server, ask, status_bytes};
+use campaign::node::server::{ProbeAnswer, Server, ask, status_bytes};
 use campaign::stop::Stop;
 use campaign::world::World;
 
@@ -48,7 +48,7 @@ pub fn read(world: &World, variant: &LaunchSpec, server: &Server) -> Result<Resi
     let status = server.status().ok_or_else(|| untold("the system does not show its memory"))?;
     let bytes = |field: &str| status_bytes(&status, field);
     let asked = ask(&world.tools, &server.url(), &engine.path, PROBE_LIMIT, &world.interrupt)?;
-    let Asked::Ready(probe) = asked else {
+    let ProbeAnswer::Ready(probe) = asked else {
         return Err(untold("it no longer answers").into());
     };
     let marker = engine.file.cache.kv_log.as_deref();

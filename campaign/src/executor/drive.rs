@@ -208,7 +208,7 @@ impl<'a> Drive<'a> {
             }
             Err(stop) if may_yet_answer(&stop) => {
                 self.silences += 1;
-                let said = stop.told().0;
+                let said = stop.cause().0;
                 self.world.console.note(&format!("the scheduler does not answer: {said}"));
                 Ok(None)
             }

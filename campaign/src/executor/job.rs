@@ -119,7 +119,7 @@ impl NodeEnd {
     /// What ended it, as a command would end of it.
     #[must_use]
     pub fn stopped(stop: &Stop) -> Self {
-        let (said, hint) = stop.told();
+        let (said, hint) = stop.cause();
         match stop.exit() {
             Exit::Environment => Self::Broke { said, hint },
             _ => Self::Refused { said, hint },

@@ -47,7 +47,7 @@ const CLOCK_STEP_MS_MIN: u64 = 1000;
 /// The job cannot be read, another process is at it, or this one was interrupted. Whatever else
 /// goes wrong is told to the controller by the job's last file.
 pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
-    if flags.when_told && !told() {
+    if flags.when_told && !may_begin() {
         return Err(Stop::environment("whoever started this job went away"));
     }
     let places = JobPlaces::at(&flags.dir);
@@ -84,7 +84,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
 }
 
 /// Whether the word to begin came, and not the end of whoever was to say it.
-fn told() -> bool {
+fn may_begin() -> bool {
     let mut line = String::new();
     stdin().lock().read_line(&mut line).is_ok() && line.trim() == GO
 }

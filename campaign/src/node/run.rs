@@ -19,7 +19,7 @@ use crate::launch::{
 };
 use crate::node::failure::{Happening, classify};
 use crate::node::record::{LaunchFacts, Parts, assemble, seal};
-use crate::node::server::{Asked, Readiness, Server, ask, free_port};
+use crate::node::server::{ProbeAnswer, Readiness, Server, ask, free_port};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::process::Group;
@@ -276,8 +276,8 @@ impl Bench<'_> {
         let world = self.world;
         let limit = Duration::from_secs(30);
         let probe = match ask(&world.tools, url, &spec.engine.path, limit, &world.interrupt)? {
-            Asked::Ready(probe) => *probe,
-            Asked::NotYet(said) | Asked::Unreadable(said) => {
+            ProbeAnswer::Ready(probe) => *probe,
+            ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
                 return Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
                     .with_hint(format!(
                         "is it a server that `suite/engines/{}.toml` describes?",
@@ -369,8 +369,10 @@ impl Bench<'_> {
         let (tools, interrupt) = (&self.world.tools, &self.world.interrupt);
         let asked = ask(tools, url, &spec.engine.path, Duration::from_secs(10), interrupt)?;
         Ok(match asked {
-            Asked::Ready(_) => None,
-            Asked::NotYet(said) | Asked::Unreadable(said) => Some(Happening::Silent(said)),
+            ProbeAnswer::Ready(_) => None,
+            ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
+                Some(Happening::Silent(said))
+            }
         })
     }
 }

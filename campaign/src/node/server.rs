@@ -132,12 +132,12 @@ impl Server {
             // A connection is cheaper than a process that finds the port closed.
             if self.listens() {
                 match ask(tools, &self.url(), engine_file, left.min(PROBE_LIMIT), interrupt)? {
-                    Asked::Ready(probe) => {
+                    ProbeAnswer::Ready(probe) => {
                         let startup_us = micros(interrupt.elapsed().saturating_sub(self.started));
                         return Ok(Readiness::Ready { probe, startup_us });
                     }
-                    Asked::NotYet(text) => said = text,
-                    Asked::Unreadable(text) => return Ok(Readiness::Unreadable(text)),
+                    ProbeAnswer::NotYet(text) => said = text,
+                    ProbeAnswer::Unreadable(text) => return Ok(Readiness::Unreadable(text)),
                 }
             }
             interrupt.sleep(LOOK);
@@ -232,7 +232,7 @@ impl crate::stop::Ends for StartError {
 
 /// What a server answered about itself.
 #[derive(Debug)]
-pub enum Asked {
+pub enum ProbeAnswer {
     Ready(Box<Probe>),
     NotYet(String),
     Unreadable(String),
@@ -248,7 +248,7 @@ pub fn ask(
     engine_file: &Path,
     limit: Duration,
     interrupt: &Interrupt,
-) -> Result<Asked, StartError> {
+) -> Result<ProbeAnswer, StartError> {
     let out =
         tempfile::NamedTempFile::new().map_err(FileError::at("write in", Path::new("/tmp")))?;
     let err =
@@ -261,7 +261,7 @@ pub fn ask(
     command.stdout(handle(&out)?).stderr(handle(&err)?);
     let mut group = Group::start(&mut command)?;
     let Some(status) = group.wait(Some(limit), interrupt)? else {
-        return Ok(Asked::NotYet("it takes connections and does not answer".to_owned()));
+        return Ok(ProbeAnswer::NotYet("it takes connections and does not answer".to_owned()));
     };
     let said = || fs::read_to_string(err.path()).unwrap_or_default().trim().to_owned();
     match status.code() {
@@ -272,10 +272,10 @@ pub fn ask(
                 verb: "probe",
                 detail: error.to_string(),
             })?;
-            Ok(Asked::Ready(probe))
+            Ok(ProbeAnswer::Ready(probe))
         }
-        Some(2) => Ok(Asked::Unreadable(said())),
-        _ => Ok(Asked::NotYet(said())),
+        Some(2) => Ok(ProbeAnswer::Unreadable(said())),
+        _ => Ok(ProbeAnswer::NotYet(said())),
     }
 }
 

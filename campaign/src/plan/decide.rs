@@ -15,7 +15,7 @@ use crate::executor::LOCAL;
 use crate::inputs::{Fetcher, Input, Obtained};
 use crate::launch::ReadyCell;
 use crate::node::hardware::{self, Machine};
-use crate::node::server::{Asked, ask};
+use crate::node::server::{ProbeAnswer, ask};
 use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
 use crate::plan::target;
@@ -176,10 +176,10 @@ fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wa
     let Some(url) = &flags.url else { return variants::wanted(world, flags, engine) };
     let limit = Duration::from_secs(30);
     match ask(&world.tools, url, &engine.path, limit, &world.interrupt)? {
-        Asked::Ready(probe) => {
+        ProbeAnswer::Ready(probe) => {
             Ok(vec![variants::running(engine, *probe, flags.release.as_deref())?])
         }
-        Asked::NotYet(said) | Asked::Unreadable(said) => {
+        ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
             Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
                 .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
         }

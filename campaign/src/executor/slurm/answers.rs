@@ -76,9 +76,9 @@ pub fn shown(stdout: &str) -> Result<Report, SlurmError> {
     };
     Ok(Report {
         state: needed("JobState", "`JobState=`")?.to_owned(),
-        reason: value("Reason").and_then(told),
+        reason: value("Reason").and_then(stated),
         ended: ended("scontrol", needed("ExitCode", "`ExitCode=`")?)?,
-        node: value("NodeList").and_then(told),
+        node: value("NodeList").and_then(stated),
     })
 }
 
@@ -95,7 +95,7 @@ pub fn accounted(stdout: &str) -> Result<Option<Report>, SlurmError> {
     };
     // `CANCELLED by 1000` says who did it.
     let state = state.split(' ').next().unwrap_or_default().to_owned();
-    let node = told(nodes);
+    let node = stated(nodes);
     Ok(Some(Report { state, reason: None, ended: ended("sacct", code)?, node }))
 }
 
@@ -125,7 +125,7 @@ fn ended(tool: &'static str, text: &str) -> Result<Ended, SlurmError> {
 }
 
 /// A value that says something.
-fn told(value: &str) -> Option<String> {
+fn stated(value: &str) -> Option<String> {
     let says_nothing = matches!(value, "" | "None" | "(null)" | "None assigned" | "Unknown");
     (!says_nothing).then(|| value.to_owned())
 }
