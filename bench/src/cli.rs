@@ -173,7 +173,7 @@ pub struct PackFlags {
     pub worktree: bool,
     /// GPU validation to pack: a file of `suite/proofs/`.
     #[arg(long, value_name = "ID", default_value = "h200-141g")]
-    pub proof: String,
+    pub validation: String,
     /// Folder of the bundle; default: a folder under `target/proofs/`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -9,17 +9,18 @@ use schema::run::Status;
 
 use crate::cli::Soak;
 use crate::peer::{PeerError, failed};
-use campaign::build::contender::{self, Contender};
+use campaign::build::variants;
 use campaign::executor;
 use campaign::files::FileError;
 use campaign::inputs::workload::draw;
+use campaign::launch::LaunchSpec;
+use campaign::launch::command_line;
 use campaign::lock::Lock;
 use campaign::node::hardware;
 use campaign::node::run::Bench;
 use campaign::node::server::{Readiness, Server, free_port, status_bytes};
-use campaign::plan::Slot;
+use campaign::plan::PlannedRun;
 use campaign::plan::decide::{default_cell, ready_cells};
-use campaign::plan::launch::{Filling, command_line};
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
@@ -50,7 +51,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let scenario = world.catalog.scenario(&wanted.scenario)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
-    let side = contender::redline(world, world.cores)?;
+    let variant = variants::build_working_tree(world, world.cores)?;
     world.console.step(world.clock.elapsed(), "Fetch inputs");
     let mut cell = ready_cells(world, &[wanted], &[scenario])?.remove(0);
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
@@ -61,11 +62,10 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     cell.plan = Some(plan);
 
     world.console.step(world.clock.elapsed(), &format!("Serve {}", cell.cell.model));
-    let mut server = serve(world, &side, &cell.model.served(), &places.log("server"))?;
+    let mut server = serve(world, &variant, &cell.model.served(), &places.log("server"))?;
     let url = server.url();
     let bench = Bench {
         world,
-        engine: &side.engine,
         campaign: &id,
         executor: executor::LOCAL,
         places: &places,
@@ -80,10 +80,11 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     while world.clock.elapsed() < end || held.len() < LOADS_MIN {
         world.interrupt.check()?;
         let run = ids.next_id();
-        let slot = Slot { run, side: 0, cell: 0, block: 0, position: 0, repeat: 1, stage: None };
-        let record = bench.run(&slot, &side.built, &cell)?;
+        let slot =
+            PlannedRun { run, variant: 0, cell: 0, block: 0, position: 0, repeat: 1, stage: None };
+        let record = bench.run(&slot, &variant, &cell)?;
         if record.status != Status::Ok {
-            return Err(failed(&side.engine.id, &record).into());
+            return Err(failed(&variant.engine.id, &record).into());
         }
         // Measurements are removed at once, since an hour produces hundreds.
         let measured = places.measurement(&slot.run);
@@ -109,22 +110,20 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
 /// Starts the server and waits until it is ready.
 fn serve(
     world: &World,
-    side: &Contender,
+    variant: &LaunchSpec,
     model: &str,
     log: &std::path::Path,
 ) -> Result<Server, Stop> {
-    let (port, launch) = (free_port()?, &side.engine.file.launch);
-    let filling = Filling::measured(&side.engine.id, side.binary(), model, port);
-    let flags = &side.built.side.flags;
-    let line = command_line(&side.engine.file, Filling { flags, ..filling })?;
-    let mut server = Server::start(&line.argv, &launch.env, port, log)?;
+    let (port, launch) = (free_port()?, &variant.engine.file.launch);
+    let line = command_line(&variant.engine.file, variant.filling(model, port))?;
+    let mut server = Server::start(&line.argv, &launch.env, port, log, &world.interrupt)?;
     let limit = Duration::from_secs(launch.timeout_s);
-    match server.wait_ready(&world.tools, &side.engine.path, limit, &world.interrupt)? {
+    match server.wait_ready(&world.tools, &variant.engine.path, limit, &world.interrupt)? {
         Readiness::Ready { .. } => Ok(server),
         not_ready => {
             let what = format!("its server did not become ready: {not_ready:?}");
             let log = world.identity.tail(&server.log_tail());
-            Err(PeerError::Failed { engine: side.engine.id.clone(), what, log }.into())
+            Err(PeerError::Failed { engine: variant.engine.id.clone(), what, log }.into())
         }
     }
 }

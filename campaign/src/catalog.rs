@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use schema::canonical::sha256_hex;
 use schema::engine::EngineFile;
 use schema::exit::Exit;
+use schema::gpu_validation::GpuValidation;
 use schema::model::{DatasetFile, ModelFile};
 use schema::policy::PolicyFile;
-use schema::proof::Proof;
 use schema::scenario::Scenario;
 use schema::target::Target;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,29 @@ pub struct ScenarioEntry {
     pub path: PathBuf,
     pub file_sha256: String,
     pub scenario: Scenario,
+}
+
+/// The engine under test and its file in `suite/engines/`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Engine {
+    pub id: String,
+    pub path: PathBuf,
+    pub file: EngineFile,
+}
+
+impl Engine {
+    /// Server flags that set the number of threads.
+    #[must_use]
+    pub fn thread_flags(&self, threads: u32) -> Vec<String> {
+        let fill = |word: &String| word.replace("{threads}", &threads.to_string());
+        self.file.launch.threads.iter().map(fill).collect()
+    }
+
+    /// Server flags for a measurement under load: threads, and what the engine's file adds.
+    #[must_use]
+    pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
+        [self.thread_flags(threads), self.file.launch.load.clone()].concat()
+    }
 }
 
 /// The folder `suite/` with one TOML file per scenario, model, dataset, target and engine.
@@ -102,9 +125,9 @@ impl Catalog {
     ///
     /// # Errors
     /// No such GPU validation, or its file is invalid.
-    pub fn proof(&self, id: &str) -> Result<Proof, CatalogError> {
-        let (_, text) = self.text("proof", id)?;
-        schema::proof::parse(&text).map_err(unreadable("proof", id))
+    pub fn validation(&self, id: &str) -> Result<GpuValidation, CatalogError> {
+        let (_, text) = self.text("validation", id)?;
+        schema::gpu_validation::parse(&text).map_err(unreadable("validation", id))
     }
 
     /// Reads the comparison policy `id` from `suite/policies/`.
@@ -128,10 +151,10 @@ impl Catalog {
     ///
     /// # Errors
     /// No such engine, or its file is invalid.
-    pub fn engine(&self, id: &str) -> Result<(PathBuf, EngineFile), CatalogError> {
+    pub fn engine(&self, id: &str) -> Result<Engine, CatalogError> {
         let (path, text) = self.text("engine", id)?;
-        let engine = schema::engine::parse(&text).map_err(unreadable("engine", id))?;
-        Ok((path, engine))
+        let file = schema::engine::parse(&text).map_err(unreadable("engine", id))?;
+        Ok(Engine { id: id.to_owned(), path, file })
     }
 
     /// Reads every target of `suite/targets/`, by id.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::build::container::Runtime;
 use crate::executor::LOCAL;
+use crate::launch::container::Runtime;
 
 /// Build releases of an engine, measure them, and record the results.
 #[derive(Debug, Parser)]
@@ -137,7 +137,7 @@ pub struct ReleaseBench {
     pub no_confirm: bool,
     /// Also measure this release of another engine, interleaved on the same inputs, and show the
     /// engines side by side; may be repeated.
-    #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_beside)]
+    #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_other_engine)]
     #[arg(conflicts_with_all = ["baseline", "url", "worktree"])]
     pub beside: Vec<(String, String)>,
     /// Run engines that are Python packages in their container images.

@@ -7,14 +7,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::Duration;
 
 use etcetera::BaseStrategy;
+use nix::time::{ClockId, clock_gettime};
 use schema::exit::Exit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use time::OffsetDateTime;
 
 use crate::catalog::Catalog;
+use crate::clock::Clock;
 use crate::console::Console;
 use crate::executor::slurm;
 use crate::inputs::cache::Cache;
@@ -23,7 +26,7 @@ use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::stop::Stop;
 use crate::tools::Tools;
-use crate::world::{Clock, Programs, World};
+use crate::world::{Programs, World};
 
 /// Environment variables that change how a server runs; only these enter a run's record.
 const SERVER_VARIABLES: &[&str] = &[
@@ -58,7 +61,8 @@ pub fn gather(
     tools_dir: Option<&Path>,
     given: BTreeMap<String, PathBuf>,
 ) -> Result<World, Stop> {
-    let interrupt = Interrupt::default();
+    let clock = SystemClock::start();
+    let interrupt = Interrupt::new(&clock);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, interrupt.flag())
             .map_err(|error| Stop::environment(format!("cannot watch for signals: {error}")))?;
@@ -78,12 +82,13 @@ pub fn gather(
         tools: Tools::new(tools_dir),
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&cache_dir()?),
-        clock: Clock::new(Instant::now(), OffsetDateTime::now_utc),
+        clock,
         console: Console::new(),
         interrupt,
         identity: identity(),
         server_env: server_env(),
         slurm_env: slurm_env(),
+        search_path: env::var_os("PATH").iter().flat_map(env::split_paths).collect(),
         cores: std::thread::available_parallelism()
             .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
         pid: std::process::id(),
@@ -92,6 +97,41 @@ pub fn gather(
         hub_home: hub_home(),
         given,
         command: env::args().skip(1).collect(),
+    })
+}
+
+/// The clocks of the system.
+#[derive(Debug)]
+pub struct SystemClock {
+    started_ns: u64,
+}
+
+impl SystemClock {
+    /// A clock whose command begins now.
+    #[must_use]
+    pub fn start() -> Arc<dyn Clock> {
+        Arc::new(Self { started_ns: system_ns() })
+    }
+}
+
+impl Clock for SystemClock {
+    fn monotonic_ns(&self) -> u64 {
+        system_ns()
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos(system_ns().saturating_sub(self.started_ns))
+    }
+
+    fn wall(&self) -> OffsetDateTime {
+        OffsetDateTime::now_utc()
+    }
+}
+
+fn system_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+        seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
     })
 }
 

@@ -67,7 +67,7 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
 /// # Errors
 /// The folder is not writable or the disk is full; no partial file remains.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let mut file = temp_beside(path)?;
+    let mut file = temp_near(path)?;
     file.write_all(bytes).map_err(FileError::at("write", path))?;
     put(file, path)
 }
@@ -76,7 +76,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 ///
 /// # Errors
 /// The folder cannot be made or is not writable.
-pub fn temp_beside(path: &Path) -> Result<NamedTempFile, FileError> {
+pub fn temp_near(path: &Path) -> Result<NamedTempFile, FileError> {
     let dir = path.parent().unwrap_or(Path::new("."));
     make_dir(dir)?;
     NamedTempFile::new_in(dir).map_err(FileError::at("write in", dir))

@@ -13,6 +13,7 @@
 pub mod build;
 pub mod executor;
 pub mod inputs;
+pub mod launch;
 pub mod node;
 pub mod plan;
 pub mod publish;
@@ -26,6 +27,7 @@ mod serve;
 
 // Parts that every command uses.
 mod catalog;
+pub mod clock;
 mod console;
 pub mod environment;
 pub mod files;
@@ -39,7 +41,7 @@ pub mod stop;
 pub mod tools;
 pub mod world;
 
-pub use catalog::{Catalog, CatalogError, ScenarioEntry};
+pub use catalog::{Catalog, CatalogError, Engine, ScenarioEntry};
 pub use cli::{Cli, Inputs};
 pub use stop::Stop;
 pub use world::World;

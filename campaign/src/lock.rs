@@ -6,7 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::exit::Exit;
 
@@ -15,6 +15,8 @@ use crate::stop::Ends;
 
 /// Time for which the lock of a process that has ended may still be held.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
+/// Time between two tries.
+const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -53,7 +55,7 @@ impl Lock {
     /// Another process holds the lock, or the file cannot be written.
     pub fn take(path: &Path, pid: u32) -> Result<Self, LockError> {
         make_dir(path.parent().unwrap_or(Path::new(".")))?;
-        let began = Instant::now();
+        let mut waited = Duration::ZERO;
         loop {
             let mut file = OpenOptions::new()
                 .read(true)
@@ -72,8 +74,9 @@ impl Lock {
                     // A process killed while it started a program leaves its lock to that program
                     // until that has called `exec`.
                     let gone = pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
-                    if gone && began.elapsed() < LEFT_BEHIND {
-                        thread::sleep(Duration::from_millis(10));
+                    if gone && waited < LEFT_BEHIND {
+                        thread::sleep(PAUSE);
+                        waited += PAUSE;
                         continue;
                     }
                     return Err(LockError::Held { pid });

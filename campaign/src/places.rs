@@ -100,8 +100,8 @@ impl Places {
 
     /// Folder of the GPU validation `name`: its bundle and its collected results.
     #[must_use]
-    pub fn proof(&self, name: &str) -> PathBuf {
-        self.root.join("target/proofs").join(name)
+    pub fn validation(&self, name: &str) -> PathBuf {
+        self.root.join("target/validations").join(name)
     }
 
     /// Returns `path` for display: relative to the clone's root where it lies below it.
@@ -138,7 +138,7 @@ impl CampaignPlaces {
 
     /// Staged results: the campaign's new records, laid out like `results/`.
     #[must_use]
-    pub fn overlay(&self) -> PathBuf {
+    pub fn staged(&self) -> PathBuf {
         self.dir.join("results")
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, killpg};
@@ -15,6 +15,7 @@ use nix::sys::time::TimeValLike;
 use nix::unistd::Pid;
 use schema::exit::Exit;
 
+use crate::clock::Clock;
 use crate::stop::Ends;
 
 /// Time that a tool may take to end after SIGTERM before it is killed.
@@ -52,20 +53,41 @@ impl Ends for ProcessError {
 }
 
 /// Interrupt flag, set by SIGINT, SIGTERM and SIGHUP and polled by everything that waits.
-#[derive(Debug, Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+#[derive(Debug, Clone)]
+pub struct Interrupt {
+    flag: Arc<AtomicBool>,
+    /// Times the waits that it ends.
+    clock: Arc<dyn Clock>,
+}
 
 impl Interrupt {
     /// Returns the flag for the signal handlers.
     #[must_use]
+    pub fn new(clock: &Arc<dyn Clock>) -> Self {
+        Self { flag: Arc::default(), clock: Arc::clone(clock) }
+    }
+
+    /// Time since the command began.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// Waits, but no longer than until the next look at the flag is due.
+    pub fn sleep(&self, duration: Duration) {
+        self.clock.sleep(duration);
+    }
+
+    /// Returns the flag for the signal handlers.
+    #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.flag)
     }
 
     /// True when a signal has arrived.
     #[must_use]
     pub fn raised(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed)
     }
 
     /// Returns an error when a signal has arrived, for use with `?`.
@@ -126,9 +148,10 @@ impl Group {
     /// Interrupted, in which case the group has been ended; or the child is lost.
     pub fn wait(
         &mut self,
-        deadline: Option<Instant>,
+        limit: Option<Duration>,
         interrupt: &Interrupt,
     ) -> Result<Option<ExitStatus>, ProcessError> {
+        let until = limit.map(|limit| interrupt.elapsed() + limit);
         loop {
             if let Some(status) = self.poll()? {
                 return Ok(Some(status));
@@ -137,10 +160,10 @@ impl Group {
                 self.end(GRACE);
                 return Err(ProcessError::Interrupted);
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if until.is_some_and(|until| interrupt.elapsed() >= until) {
                 return Ok(None);
             }
-            thread::sleep(POLL);
+            interrupt.sleep(POLL);
         }
     }
 
@@ -152,9 +175,10 @@ impl Group {
             self.signal(Signal::SIGTERM);
             // A stopped process acts on SIGTERM only after SIGCONT.
             self.signal(Signal::SIGCONT);
-            let deadline = Instant::now() + grace;
-            while self.poll().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
+            let mut waited = Duration::ZERO;
+            while self.poll().is_ok_and(|status| status.is_none()) && waited < grace {
                 thread::sleep(POLL);
+                waited += POLL;
             }
         }
         let killed = self.poll().is_ok_and(|status| status.is_none());
@@ -222,7 +246,7 @@ impl Written {
 /// It cannot be started, or the wait was interrupted.
 pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, ProcessError> {
     let written = capture_until(command, None, interrupt)?;
-    Ok(written.expect("without a deadline the wait is for the end"))
+    Ok(written.expect("without a limit the wait is for the end"))
 }
 
 /// Runs `command` to its end or until `deadline`; returns `None` if it was ended at the deadline.
@@ -231,7 +255,7 @@ pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, 
 /// It cannot be started, or the wait was interrupted.
 pub fn capture_until(
     command: &mut Command,
-    deadline: Option<Instant>,
+    limit: Option<Duration>,
     interrupt: &Interrupt,
 ) -> Result<Option<Written>, ProcessError> {
     interrupt.check()?;
@@ -239,7 +263,7 @@ pub fn capture_until(
     // Both pipes are read while the child runs, because a full pipe would block it.
     let stdout = group.child.stdout.take().map(drain);
     let stderr = group.child.stderr.take().map(drain);
-    let Some(status) = group.wait(deadline, interrupt)? else {
+    let Some(status) = group.wait(limit, interrupt)? else {
         group.end(GRACE);
         return Ok(None);
     };

@@ -4,14 +4,13 @@
 
 use std::io::{BufRead, IsTerminal, stdin};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
 use schema::exit::Exit;
 use schema::verdict::Stage;
 
-use crate::build::sides;
+use crate::build::variants;
 use crate::cli::ReleaseBench;
 use crate::console::about;
 use crate::executor::collect;
@@ -19,7 +18,7 @@ use crate::executor::confirm;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line};
 use crate::executor::local::Local;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::executor::resume;
 use crate::executor::slurm::Slurm;
 use crate::executor::{Executor, LOCAL, SLURM};
@@ -147,18 +146,18 @@ fn prepare(
     flags: &ReleaseBench,
     decided: &Decided,
     journal: &mut Journal,
-) -> Result<Ready, Stop> {
+) -> Result<PreparedCampaign, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     // Found out now, because hours of measuring are wasted when the commit fails afterwards.
     if decided.commits {
         step("Check that the registry can take records");
-        registry(world, &decided.registry).preflight()?;
+        Registry::new(world, &decided.registry).preflight()?;
     }
     // Builds come before downloads: a release that does not compile is the more likely failure.
-    let built = sides::build_all(world, &decided.wanted)?;
+    let built = variants::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
     let cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
-    let mut ready = Ready::new(world, flags, decided, built, cells);
+    let mut ready = PreparedCampaign::new(world, flags, decided, built, cells);
     ready.freeze(journal.places())?;
     journal.note(Line::Campaign(Box::new(ready.clone())))?;
     Ok(ready)
@@ -169,44 +168,39 @@ fn prepare(
 fn carry_out(
     world: &World,
     executor: &dyn Executor,
-    (mut ready, mut ids): (Ready, Ids),
+    (mut ready, mut ids): (PreparedCampaign, Ids),
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let overlay = journal.places().overlay();
+    let staged = journal.places().staged();
     // A resumed campaign has its jobs in the journal already.
     if !journal.state.stages.contains(&None) {
         let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
         journal.note(Line::Planned { stage: None, jobs })?;
     }
     Drive::new(world, executor, &ready, journal).carry_out(None)?;
-    if let Some(record) = collect::records(&overlay)?.first() {
-        // A node elsewhere knows better what it is.
+    if let Some(record) = collect::records(&staged)?.first() {
+        // The node's own id is preferred: a node elsewhere knows its hardware better than the plan
+        // does.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
     }
     let directory = ready.registry.clone();
-    let registry = registry(world, &directory);
+    let registry = Registry::new(world, &directory);
     if let Some(pairs) = ready.confirm_pairs
         && let Some((baseline, candidate)) = ready.compared()
     {
         let stage = Some(Stage::Confirm);
         if !journal.state.stages.contains(&stage) {
             world.console.step(world.clock.elapsed(), "Select cells to confirm");
-            let compared = registry.compare(baseline, candidate, &overlay)?;
+            let compared = registry.compare(baseline, candidate, &staged)?;
             let slots = confirm::slots(&ready.plan, &compared, pairs, &mut ids);
             let jobs = jobs_of(&ready.plan.campaign, &slots);
             journal.note(Line::Planned { stage, jobs })?;
         }
         Drive::new(world, executor, &ready, journal).carry_out(stage)?;
     }
-    let exit = finish(world, &ready, &registry, &collect::records(&overlay)?, journal)?;
+    let exit = finish(world, &ready, &registry, &collect::records(&staged)?, journal)?;
     journal.note(Line::Finished)?;
     Ok(exit)
-}
-
-/// Returns the registry in `dir`, a repository with a `results/` folder.
-#[must_use]
-pub fn registry<'a>(world: &'a World, dir: &'a Path) -> Registry<'a> {
-    Registry { tools: &world.tools, dir, interrupt: &world.interrupt }
 }
 
 /// Returns the executor named `id` for a campaign's jobs, with the user's `--slurm-option` values.
@@ -274,7 +268,7 @@ mod tests {
         };
         Brief {
             campaign: String::new(),
-            sides: Vec::new(),
+            variants: Vec::new(),
             hardware: String::new(),
             target: String::new(),
             on_gpu: true,
@@ -290,7 +284,7 @@ mod tests {
 
     #[test]
     fn hours_are_spent_only_when_they_were_allowed() {
-        let interrupt = Interrupt::default();
+        let interrupt = Interrupt::new(&crate::environment::SystemClock::start());
         let asked = |each, args: &[&str]| confirm(&brief(each), &flags(args), &interrupt);
         let most = asked(HOUR, &["--yes", "--max-gpu-hours", "20"]).unwrap_err().to_string();
         assert!(most.starts_with("error: this would take 24.0 GPU-hours, and 20 are allowed"));

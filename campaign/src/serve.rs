@@ -2,19 +2,18 @@
 //! foreground.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 
 use schema::exit::Exit;
 
-use crate::build::sides::{Origin, Wanted, build_one};
+use crate::build::origin::{Origin, Wanted};
+use crate::build::variants::build_one;
 use crate::cli::Serve;
 use crate::git::Git;
 use crate::inputs::Input;
+use crate::launch::{Filling, command_line};
 use crate::lock::Lock;
-use crate::node::run::Engine;
-use crate::plan::Side;
-use crate::plan::launch::{Filling, command_line};
+use crate::plan::Variant;
 use crate::plan::release;
 use crate::process::ProcessError;
 use crate::stop::Stop;
@@ -34,24 +33,21 @@ pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let history = release::read_history(&git, &[&flags.release])?;
     let found = release::resolve(&history, &flags.release)?;
-    let (path, file) = world.catalog.engine("redline")?;
-    let engine = Engine { id: "redline".to_owned(), path, file };
-    let side = Side::plain(&engine.id, &found.name);
-    let wanted = Wanted { side, engine, origin: Origin::Release(found) };
-    let built = build_one(world, &wanted)?;
+    let engine = world.catalog.engine("redline")?;
+    let variant = Variant::plain(&engine.id, &found.name);
+    let spec = build_one(world, &Wanted { variant, engine, origin: Origin::Release(found) })?;
     world.console.step(world.clock.elapsed(), &format!("Fetch {}", flags.model));
     let model = world.fetcher().obtain(&Input::model(&flags.model, &model_file))?;
     // The lock protects builds only: a campaign may start while this server runs.
     drop(lock);
     let (extra, port) = split_port(&flags.flags);
-    let (binary, name) = (built.binary.as_deref(), model.served());
-    let binary = binary.unwrap_or(Path::new("redline"));
+    let name = model.served();
     let filling = Filling {
         random_weights: model.random_weights,
         flags: &extra,
-        ..Filling::measured("redline", binary, &name, port)
+        ..spec.filling(&name, port)
     };
-    let line = command_line(&wanted.engine.file, filling)?;
+    let line = command_line(&spec.engine.file, filling)?;
     world.console.step(world.clock.elapsed(), &format!("Serve {}", flags.model));
     let Some((program, args)) = line.argv.split_first() else {
         return Err(Stop::wrong_use("the engine's file names no program to start"));

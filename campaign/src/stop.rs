@@ -32,7 +32,7 @@ impl Stop {
 
     /// Returns the error message with its chain of causes joined by colons, and the hint.
     #[must_use]
-    pub fn told(&self) -> (String, Option<String>) {
+    pub fn cause(&self) -> (String, Option<String>) {
         let mut said = self.cause.to_string();
         // Errors print only their own sentence, so the causes are appended here.
         let mut cause = self.cause.source();
@@ -76,7 +76,7 @@ impl Stop {
 /// Prints `error: MESSAGE: CAUSE`, then the hint on a line of its own.
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.told().0)?;
+        write!(f, "error: {}", self.cause().0)?;
         match &self.hint {
             Some(hint) => write!(f, "\nhint: {hint}"),
             None => Ok(()),
@@ -89,5 +89,17 @@ impl fmt::Display for Stop {
 impl<E: Ends> From<E> for Stop {
     fn from(error: E) -> Self {
         Self { exit: error.exit(), hint: error.hint(), cause: Box::new(error) }
+    }
+}
+
+impl Ends for store::StoreError {
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
+}
+
+impl Ends for judge::diff::DiffError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
     }
 }

@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use std::sync::Arc;
 
 use crate::catalog::Catalog;
+use crate::clock::Clock;
 use crate::console::Console;
 use crate::inputs::cache::Cache;
 use crate::places::Places;
@@ -56,42 +54,6 @@ impl Default for Programs {
     }
 }
 
-/// Wall clock and stopwatch. Only printed and recorded times read them; no decision depends on
-/// them.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    started: Instant,
-    wall: fn() -> OffsetDateTime,
-}
-
-impl Clock {
-    /// Makes a clock whose stopwatch started at `started` and whose wall-clock time `wall` returns.
-    #[must_use]
-    pub fn new(started: Instant, wall: fn() -> OffsetDateTime) -> Self {
-        Self { started, wall }
-    }
-
-    /// Time since the program started.
-    #[must_use]
-    pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// Wall-clock time in milliseconds since 1970.
-    #[must_use]
-    pub fn unix_ms(&self) -> u64 {
-        u64::try_from((self.wall)().unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
-    }
-
-    /// Wall-clock time in UTC as RFC 3339, to the millisecond.
-    #[must_use]
-    pub fn rfc3339(&self) -> String {
-        let now = (self.wall)();
-        let now = now.replace_millisecond(now.millisecond()).unwrap_or(now);
-        now.format(&Rfc3339).unwrap_or_default()
-    }
-}
-
 /// Generator of ULIDs for a campaign and its runs. All share one timestamp, and their random part
 /// counts up, so that ids sort in the order in which the runs were planned.
 #[derive(Debug, Clone)]
@@ -129,7 +91,7 @@ pub struct World {
     /// Cache of downloaded models and datasets, verified by hash.
     pub cache: Cache,
     /// Wall clock and stopwatch.
-    pub clock: Clock,
+    pub clock: Arc<dyn Clock>,
     /// Output to the user.
     pub console: Console,
     /// Flag that Ctrl-C sets.
@@ -141,6 +103,8 @@ pub struct World {
     pub server_env: BTreeMap<String, String>,
     /// Environment variables by which Slurm's tools find their cluster.
     pub slurm_env: BTreeMap<String, String>,
+    /// Folders in which programs are looked for.
+    pub search_path: Vec<PathBuf>,
     /// Number of processor cores that this process may use.
     pub cores: u32,
     /// Process id of this program, written to lock files.

@@ -4,6 +4,7 @@
 use schema::metric::Metric;
 use schema::policy::PolicyFile;
 use schema::run::RunRecord;
+use serde::Serialize;
 
 use crate::diff::cells::{Block, CellRuns, Side, blocks, workloads};
 use crate::diff::estimate::{log_ratio, paired};
@@ -18,7 +19,7 @@ pub struct InTurns<'a> {
 }
 
 /// Ratio of one engine's metric to the other's, with its interval.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
     /// Number of blocks in which both engines have the metric.
     pub pairs: u32,
@@ -60,11 +61,25 @@ impl<'a> InTurns<'a> {
         let of_block =
             |block: &Block| log_ratio(&values(&block.baseline), &values(&block.candidate));
         let ratios: Vec<f64> = self.blocks.iter().filter_map(of_block).collect();
-        let found = paired(&ratios, policy)?;
-        let ratio_of = |percent: f64| 1.0 + percent / 100.0;
-        let interval = found.interval_pct.map(|(low, high)| (ratio_of(low), ratio_of(high)));
-        Some(Ratio { pairs: found.pairs, mean: ratio_of(found.effect_pct), interval })
+        of_logs(&ratios, policy)
     }
+}
+
+/// Ratio of figures that were measured in pairs, in the order of the pairs; none where there is no
+/// pair, or a figure that is not positive.
+#[must_use]
+pub fn ratio_of_pairs(ours: &[f64], theirs: &[f64], policy: &PolicyFile) -> Option<Ratio> {
+    let pairs = ours.iter().zip(theirs);
+    let logs = pairs.map(|(ours, theirs)| log_ratio(&[*theirs], &[*ours]));
+    of_logs(&logs.collect::<Option<Vec<f64>>>()?, policy)
+}
+
+/// Ratio from the log ratio of each pair.
+fn of_logs(log_ratios: &[f64], policy: &PolicyFile) -> Option<Ratio> {
+    let found = paired(log_ratios, policy)?;
+    let ratio_of = |percent: f64| 1.0 + percent / 100.0;
+    let interval = found.interval_pct.map(|(low, high)| (ratio_of(low), ratio_of(high)));
+    Some(Ratio { pairs: found.pairs, mean: ratio_of(found.effect_pct), interval })
 }
 
 #[cfg(test)]
@@ -108,6 +123,15 @@ mod tests {
         let in_turns = InTurns::newest(&ours, &theirs).expect("blocks");
         assert_eq!(in_turns.campaign, campaign_id(2));
         assert_eq!(ours.map(|run| in_turns.holds(run)), [false, true, true]);
+    }
+
+    #[test]
+    fn figures_of_pairs_have_the_same_ratio_as_their_records() {
+        let policy = policy::standard().file;
+        let found = ratio_of_pairs(&[3.0, 6.0], &[1.0, 2.0], &policy).expect("a ratio");
+        assert!(found.pairs == 2 && (found.mean - 3.0).abs() < 1e-12, "{found:?}");
+        assert_eq!(ratio_of_pairs(&[3.0, 0.0], &[1.0, 2.0], &policy), None);
+        assert_eq!(ratio_of_pairs(&[], &[], &policy), None);
     }
 
     #[test]

@@ -64,7 +64,7 @@ struct Shown {
     /// Program name: `xtask`, or one of [`PROGRAMS`].
     program: String,
     verb: String,
-    /// The word after the verb, which may be a verb of its own, as in `gpu-proof pack`.
+    /// The word after the verb, which may be a verb of its own, as in `gpu-validation pack`.
     next: Option<String>,
     flags: BTreeSet<String>,
 }
@@ -178,10 +178,11 @@ fn every_command_in_a_document_exists_with_its_flags() {
 #[test]
 fn a_command_is_read_with_its_flags() {
     let read = |code| Shown::read(code).expect("a command");
-    let shown = read("cargo xtask gpu-validation pack --proof=x [--worktree] -- --own # why --not");
+    let shown =
+        read("cargo xtask gpu-validation pack --validation=x [--worktree] -- --own # why --not");
     assert_eq!((shown.program.as_str(), shown.verb.as_str()), ("xtask", "gpu-validation"));
     assert_eq!(shown.next.as_deref(), Some("pack"));
-    assert_eq!(shown.flags.iter().collect::<Vec<_>>(), ["--proof", "--worktree"]);
+    assert_eq!(shown.flags.iter().collect::<Vec<_>>(), ["--validation", "--worktree"]);
     assert_eq!(read("redline bench MODEL -p 512").flags.len(), 1);
     assert_eq!(Shown::read("redline-bench"), None);
     assert_eq!(Shown::read("cargo xtask --help"), None);

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use fixtures::{CONVERSATIONS, cached, files_under};
-use schema::proof::{Outcome, ProofBox, StageReport};
+use schema::gpu_validation::{Outcome, StageReport, ValidationBundle};
 use schema::run::RunRecord;
 use serde::de::DeserializeOwned;
 use tests::clone::Clone;
@@ -13,29 +13,29 @@ use tests::program::{command, run, wait};
 
 /// The bundle is packed from a clone, run in a folder outside any clone, and its results collected.
 #[test]
-fn extra_a_proof_is_rehearsed_without_a_gpu() {
+fn extra_a_validation_is_rehearsed_without_a_gpu() {
     if cached(CONVERSATIONS).is_none() {
         return;
     }
     let clone = Clone::of_this_repository(&[]);
     let before = clone.state();
-    let words = ["gpu-validation", "pack", "--worktree", "--proof", "rehearsal"];
+    let words = ["gpu-validation", "pack", "--worktree", "--validation", "rehearsal"];
     let mut pack = clone.program("redline-peers", &words);
     pack.stdout(Stdio::piped()).stderr(Stdio::piped());
     wait(pack.spawn().expect("it starts"), Duration::from_secs(900)).expect_code(0);
 
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let place = folder.path().join("box");
-    std::fs::rename(clone.root().join("target/proofs/rehearsal/box"), &place)
-        .or_else(|_| copied(&clone.root().join("target/proofs/rehearsal/box"), &place))
-        .expect("the box can be carried");
+    let place = folder.path().join("bundle");
+    std::fs::rename(clone.root().join("target/validations/rehearsal/bundle"), &place)
+        .or_else(|_| copied(&clone.root().join("target/validations/rehearsal/bundle"), &place))
+        .expect("the bundle can be carried");
     // An empty environment, as on a machine that knows nothing of this workspace.
-    let mut prove = command(&place.join("prove"), folder.path(), &["--out", "results"]);
-    prove.env_clear().env("PATH", "/usr/bin:/bin");
-    run(&mut prove).expect_code(0);
+    let mut validate = command(&place.join("validate"), folder.path(), &["--out", "results"]);
+    validate.env_clear().env("PATH", "/usr/bin:/bin");
+    run(&mut validate).expect_code(0);
 
     let results = folder.path().join("results");
-    let described: ProofBox = read(&place.join("box.json"));
+    let described: ValidationBundle = read(&place.join("bundle.json"));
     for stage in &described.stages {
         let report: StageReport = read(&results.join(format!("stages/{}.json", stage.id)));
         let expected = if stage.id == "sanitizer" { Outcome::Skipped } else { Outcome::Done };

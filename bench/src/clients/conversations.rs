@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use schema::random::SplitMix64;
 use serde_json::json;
 
-use crate::clients::desk::Desk;
 use crate::clients::pinned::run_on;
+use crate::clients::testbed::Testbed;
 use campaign::files::{FileError, make_dir};
 use campaign::inputs::Input;
 use campaign::process::describe;
@@ -37,17 +37,17 @@ const SYLLABLES: [&str; 24] = [
 ///
 /// # Errors
 /// The tokenizer cannot be obtained, or the manifest cannot be drawn.
-pub fn prepare_s(desk: &Desk<'_>) -> Result<f64, Stop> {
-    let world = desk.world;
+pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
+    let world = testbed.world;
     let file = world.catalog.dataset(TOKENIZER)?;
     let tokenizer = world.fetcher().obtain(&Input::dataset(TOKENIZER, &file))?.path;
-    let rows = file_of_conversations(&desk.dir)?;
+    let rows = file_of_conversations(&testbed.dir)?;
     let mut command = world.tools.bench("plan");
     command.arg("--scenario").arg(world.catalog.scenario(SCENARIO)?.path);
     command.arg("--dataset").arg(&rows).arg("--tokenizer").arg(&tokenizer);
-    command.arg("--out").arg(desk.path("plan.json"));
+    command.arg("--out").arg(testbed.path("plan.json"));
     command.stdout(std::process::Stdio::null());
-    let (status, cost) = run_on(desk.client_core, &mut command, &world.interrupt)?;
+    let (status, cost) = run_on(testbed.client_core, &mut command, &world.interrupt)?;
     if !status.success() {
         let message = format!("`redline-bench plan` ended with {}", describe(status));
         return Err(Stop::environment(message));

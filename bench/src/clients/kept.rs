@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clients::figure::Row;
 use campaign::files::{read_text, write_whole};
-use campaign::publish::beside::Repeats;
 use campaign::stop::Stop;
+use judge::summary::{self, Summary};
 
 const SCHEMA: &str = "client-bench.v1";
 
@@ -72,8 +72,8 @@ impl Kept {
 impl RowResult {
     /// Returns the values of a figure over the repeats; `None` if the client has none.
     #[must_use]
-    pub fn repeats(&self, figure: &str, tool: &str) -> Option<Repeats> {
-        Repeats::of(self.values.get(figure)?.get(tool)?.clone())
+    pub fn repeats(&self, figure: &str, tool: &str) -> Option<Summary> {
+        summary::of(self.values.get(figure)?.get(tool)?)
     }
 
     /// Sentence that states date, commit, processor and kernel of the measurement.

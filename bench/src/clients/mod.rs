@@ -3,7 +3,7 @@
 //! Redline's own figures are checked against required values.
 
 pub mod conversations;
-pub mod desk;
+pub mod exchange;
 pub mod figure;
 pub mod kept;
 pub mod load;
@@ -12,6 +12,7 @@ pub mod parse;
 pub mod pinned;
 pub mod rows;
 pub mod table;
+pub mod testbed;
 pub mod tool;
 
 use std::path::PathBuf;
@@ -19,9 +20,9 @@ use std::path::PathBuf;
 use schema::exit::Exit;
 
 use crate::cli::ClientBench;
-use crate::clients::desk::Desk;
 use crate::clients::figure::Row;
 use crate::clients::kept::{Kept, RowResult};
+use crate::clients::testbed::Testbed;
 use crate::clients::tool::Tool;
 use crate::document;
 use campaign::files::read_text;
@@ -31,8 +32,6 @@ use campaign::node::hardware;
 use campaign::stop::{Ends, Stop};
 use campaign::tools::{BENCH, EMITTER, FLOOR};
 use campaign::world::World;
-
-pub use obtain::Peers;
 
 const KEPT: &str = "figures.json";
 /// Command named in the document as the source of the table.
@@ -102,7 +101,7 @@ fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result
         .copied()
         .filter(|tool| rows.iter().any(|row| rows::applies(*row, *tool)))
         .collect();
-    let desk = Desk {
+    let testbed = Testbed {
         world,
         dir: world.places.client_bench(),
         emitter_core: flags.emitter_core,
@@ -110,7 +109,7 @@ fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result
         peers: obtain::obtain(world, &needed)?,
     };
     for &row in rows {
-        let result = measure_row(&desk, row, &tools, flags)?;
+        let result = measure_row(&testbed, row, &tools, flags)?;
         let mut kept = Kept::open(path)?;
         kept.rows.insert(row, result);
         kept.save(path)?;
@@ -119,12 +118,12 @@ fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result
 }
 
 fn measure_row(
-    desk: &Desk<'_>,
+    testbed: &Testbed<'_>,
     row: Row,
     tools: &[Tool],
     flags: &ClientBench,
 ) -> Result<RowResult, Stop> {
-    let world = desk.world;
+    let world = testbed.world;
     let mut result = place(world)?;
     for tool in &flags.skipped {
         if rows::applies(row, *tool) {
@@ -138,7 +137,7 @@ fn measure_row(
             world.interrupt.check()?;
             let title = format!("{row:?}, {}, repeat {repeat}", tool.id());
             world.console.step(world.clock.elapsed(), &title);
-            match rows::measure(desk, row, tool) {
+            match rows::measure(testbed, row, tool) {
                 Ok(values) => {
                     for (figure, value) in &values {
                         world.console.note(&format!("{value:.3} {figure}"));

@@ -9,6 +9,7 @@ use schema::model::InputSource;
 use tempfile::TempDir;
 
 use crate::clients::ClientsError;
+use crate::clients::testbed::{Peers, SglangClient};
 use crate::clients::tool::Tool;
 use campaign::files::{FileError, make_dir};
 use campaign::inputs::Input;
@@ -26,14 +27,6 @@ const AIPERF: &str = "aiperf==0.13.0";
 /// Name of the file that marks a complete installation.
 const WHOLE: &str = "installed";
 
-/// Paths of the other clients, as far as they are needed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Peers {
-    /// Paths of the Python interpreter and the extension module.
-    pub sglang: Option<(PathBuf, PathBuf)>,
-    pub aiperf: Option<PathBuf>,
-}
-
 /// Downloads or installs the clients that `tools` contains.
 ///
 /// # Errors
@@ -45,7 +38,7 @@ pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
     Ok(Peers { sglang, aiperf })
 }
 
-fn sglang(world: &World) -> Result<(PathBuf, PathBuf), Stop> {
+fn sglang(world: &World) -> Result<SglangClient, Stop> {
     let python = world.programs.python3.clone();
     let mut version = Command::new(&python);
     version.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
@@ -66,7 +59,7 @@ fn sglang(world: &World) -> Result<(PathBuf, PathBuf), Stop> {
         config: None,
         hub: None,
     };
-    Ok((python, world.fetcher().obtain(&input)?.path))
+    Ok(SglangClient { python, module: world.fetcher().obtain(&input)?.path })
 }
 
 /// Returns AIPerf's program in the cache, which is installed first if necessary.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::clients::desk::Desk;
+use crate::clients::testbed::Testbed;
 use campaign::files::read_text;
 use campaign::process::{describe, show};
 use campaign::stop::Stop;
@@ -19,18 +19,18 @@ const EVENTS: f64 = 1000.0;
 ///
 /// # Errors
 /// The benchmark does not build or leaves no result.
-pub fn median_us(desk: &Desk<'_>) -> Result<f64, Stop> {
-    let home = desk.path("criterion");
+pub fn median_us(testbed: &Testbed<'_>) -> Result<f64, Stop> {
+    let home = testbed.path("criterion");
     // An earlier result must not be read if the benchmark writes none.
     let _ = fs::remove_dir_all(&home);
-    let mut cargo = Command::new(&desk.world.programs.cargo);
+    let mut cargo = Command::new(&testbed.world.programs.cargo);
     cargo
         .args(["bench", "--quiet", "--locked", "-p", "suite", "--bench", "parse", "--"])
         .args(["--noplot", "--warm-up-time", "1", "--measurement-time", "3", "completions"])
         .env("CRITERION_HOME", &home);
-    let places = &desk.world.places;
+    let places = &testbed.world.places;
     campaign::build::call_in(&mut cargo, places, places.root());
-    let status = show(&mut cargo, &desk.world.interrupt)?;
+    let status = show(&mut cargo, &testbed.world.interrupt)?;
     if !status.success() {
         return Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))));
     }

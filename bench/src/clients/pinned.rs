@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::process::{Command, ExitStatus};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -56,7 +55,7 @@ pub fn run_on(
     interrupt: &Interrupt,
 ) -> Result<(ExitStatus, Cost), Stop> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let (before_us, started) = (children_us()?, Instant::now());
+    let (before_us, started) = (children_us()?, interrupt.elapsed());
     let mut group = start_on(core, command)?;
     let status_file = format!("/proc/{}/status", group.id());
     let mut peak_bytes = None;
@@ -68,12 +67,12 @@ pub fn run_on(
         // `VmHWM` is a maximum, so the last poll before the end is accurate enough.
         peak_bytes = seen.and_then(|text| status_bytes(&text, "VmHWM")).or(peak_bytes);
         interrupt.check()?;
-        if started.elapsed() > LIMIT {
+        if interrupt.elapsed() > started + LIMIT {
             return Err(Stop::environment(format!("`{name}` has not ended in {LIMIT:?}")));
         }
-        thread::sleep(LOOK);
+        interrupt.sleep(LOOK);
     };
-    let wall_s = started.elapsed().as_secs_f64();
+    let wall_s = (interrupt.elapsed() - started).as_secs_f64();
     Ok((status, Cost { cpu_us: children_us()? - before_us, wall_s, peak_bytes }))
 }
 
@@ -86,29 +85,30 @@ pub fn wait_for<T>(
     interrupt: &Interrupt,
     mut found: impl FnMut() -> Option<T>,
 ) -> Result<T, Stop> {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = interrupt.elapsed() + Duration::from_secs(5);
     loop {
         if let Some(found) = found() {
             return Ok(found);
         }
         interrupt.check().map_err(|error: ProcessError| Stop::from(error))?;
-        if Instant::now() > deadline {
+        if interrupt.elapsed() > deadline {
             return Err(Stop::environment(format!("{what} within 5 s")));
         }
-        thread::sleep(LOOK);
+        interrupt.sleep(LOOK);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use campaign::environment::SystemClock;
 
     #[test]
     fn a_program_on_its_core_is_charged_for_what_it_did_and_its_parent_is_left_where_it_was() {
         let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
         let mut shell = Command::new("sh");
         shell.args(["-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3"]);
-        let (status, cost) = run_on(0, &mut shell, &Interrupt::default()).unwrap();
+        let (status, cost) = run_on(0, &mut shell, &Interrupt::new(&SystemClock::start())).unwrap();
         assert_eq!(status.code(), Some(3));
         assert!(cost.cpu_us > 0.0 && cost.wall_s > 0.0, "{cost:?}");
         assert_eq!(sched_getaffinity(Pid::from_raw(0)).unwrap(), before);

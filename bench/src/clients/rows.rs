@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use judge::quantile::percentile;
 
-use crate::clients::desk::{Desk, Taken};
+use crate::clients::exchange::{Exchange, exchange};
 use crate::clients::figure::{self, Figure, Row};
 use crate::clients::load::{Load, Truth};
+use crate::clients::testbed::Testbed;
 use crate::clients::tool::{Tool, stamp_errors_ns};
 use crate::clients::{conversations, parse};
 use campaign::stop::Stop;
@@ -33,7 +34,7 @@ const CLEAN_RUNS: u32 = 50;
 
 /// Loads in events per second among which the highest is searched; each stream has 100 events per
 /// second.
-const LADDER: [u64; 12] = [
+const LOADS: [u64; 12] = [
     1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000, 160_000,
 ];
 /// Largest error of a reported gap between tokens that counts as right: a share of the mean, and a
@@ -61,19 +62,19 @@ pub fn applies(row: Row, tool: Tool) -> bool {
 ///
 /// # Errors
 /// The client fails, or does not report a value that the row needs.
-pub fn measure(desk: &Desk<'_>, row: Row, tool: Tool) -> Result<Values, Stop> {
+pub fn measure(testbed: &Testbed<'_>, row: Row, tool: Tool) -> Result<Values, Stop> {
     match row {
-        Row::Saturated => saturated(desk, tool),
-        Row::Paced => paced(desk, tool),
-        Row::Starts => starts(desk, tool),
-        Row::Limit => limit(desk, tool),
-        Row::Spread => spread(desk, tool),
-        Row::Stamps => stamps(desk),
-        Row::OpenLoop => open_loop(desk, tool),
-        Row::Memory => memory(desk, tool),
-        Row::Parse => Ok([value(figure::PARSE_US, parse::median_us(desk)?)].into()),
-        Row::Prepare => Ok([value(figure::PREPARE_S, conversations::prepare_s(desk)?)].into()),
-        Row::Clean => clean(desk),
+        Row::Saturated => saturated(testbed, tool),
+        Row::Paced => paced(testbed, tool),
+        Row::Starts => starts(testbed, tool),
+        Row::Limit => limit(testbed, tool),
+        Row::Spread => spread(testbed, tool),
+        Row::Stamps => stamps(testbed),
+        Row::OpenLoop => open_loop(testbed, tool),
+        Row::Memory => memory(testbed, tool),
+        Row::Parse => Ok([value(figure::PARSE_US, parse::median_us(testbed)?)].into()),
+        Row::Prepare => Ok([value(figure::PREPARE_S, conversations::prepare_s(testbed)?)].into()),
+        Row::Clean => clean(testbed),
     }
 }
 
@@ -93,21 +94,24 @@ fn error_ms(
 /// Processor time per event in microseconds, from the difference between a measurement with more
 /// and one with fewer events.
 #[expect(clippy::cast_precision_loss, reason = "counts of events are far below 2^53")]
-fn cpu_us_per_event(less: &Taken, more: &Taken, loads: (&Load, &Load)) -> f64 {
+fn cpu_us_per_event(less: &Exchange, more: &Exchange, loads: (&Load, &Load)) -> f64 {
     (more.cost.cpu_us - less.cost.cpu_us) / (loads.1.events() - loads.0.events()) as f64
 }
 
-fn saturated(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+fn saturated(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     // The difference of two loads cancels the client's startup.
     let (less, more) = (SATURATED, SATURATED.of_tokens(5 * SATURATED.tokens));
-    let costs =
-        cpu_us_per_event(&desk.take(tool, &less)?, &desk.take(tool, &more)?, (&less, &more));
+    let costs = cpu_us_per_event(
+        &exchange(testbed, tool, &less)?,
+        &exchange(testbed, tool, &more)?,
+        (&less, &more),
+    );
     Ok([value(figure::EVENTS_PER_CPU_S, 1e6 / costs)].into())
 }
 
-fn paced(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+fn paced(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let (less, more) = (PACED, PACED.of_tokens(4 * PACED.tokens));
-    let (short, long) = (desk.take(tool, &less)?, desk.take(tool, &more)?);
+    let (short, long) = (exchange(testbed, tool, &less)?, exchange(testbed, tool, &more)?);
     let costs = cpu_us_per_event(&short, &long, (&less, &more));
     let (said, truth) = (short.reported.ttft, short.truth.ttft);
     let known = [
@@ -118,8 +122,8 @@ fn paced(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     Ok(known.into_iter().flatten().collect())
 }
 
-fn starts(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
-    let taken = desk.take(tool, &STARTS)?;
+fn starts(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
+    let taken = exchange(testbed, tool, &STARTS)?;
     let (said, truth) = (taken.reported.ttft, taken.truth.ttft);
     let known = [
         error_ms(figure::STARTS_ERROR_MEAN, said.mean_us, truth.mean_us),
@@ -133,26 +137,26 @@ fn starts(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
 /// Finds the highest load at which the reported gaps are right by binary search; all lower loads
 /// are assumed to be right too.
 #[expect(clippy::cast_precision_loss, reason = "loads are small numbers")]
-fn limit(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
-    let (mut right, mut wrong) = (None, LADDER.len());
+fn limit(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
+    let (mut right, mut wrong) = (None, LOADS.len());
     while right.map_or(0, |at| at + 1) < wrong {
         let first = right.map_or(0, |at| at + 1);
         let at = usize::midpoint(first, wrong);
-        let load = Load::burst(LADDER[at] / 100, 200, 50_000, 10_000);
+        let load = Load::burst(LOADS[at] / 100, 200, 50_000, 10_000);
         // A wrong load is measured once more, since other programs on the machine may have
         // disturbed it.
-        let is_right =
-            gaps_are_right(&desk.take(tool, &load)?) || gaps_are_right(&desk.take(tool, &load)?);
+        let is_right = gaps_are_right(&exchange(testbed, tool, &load)?)
+            || gaps_are_right(&exchange(testbed, tool, &load)?);
         match is_right {
             true => right = Some(at),
             false => wrong = at,
         }
     }
-    let most = right.map_or(0.0, |at| LADDER[at] as f64);
+    let most = right.map_or(0.0, |at| LOADS[at] as f64);
     Ok([value(figure::EVENTS_PER_S_MAX, most)].into())
 }
 
-fn gaps_are_right(taken: &Taken) -> bool {
+fn gaps_are_right(taken: &Exchange) -> bool {
     let (said, truth) = (taken.reported.gaps, taken.truth.gaps);
     let close = |said: Option<f64>, true_us: Option<f64>, within: fn(f64) -> f64| {
         said.zip(true_us).is_some_and(|(said, true_us)| (said - true_us).abs() <= within(true_us))
@@ -161,15 +165,15 @@ fn gaps_are_right(taken: &Taken) -> bool {
         && close(said.p99_us, truth.p99_us, |_| GAP_P99_US)
 }
 
-fn spread(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
-    let taken = desk.take(tool, &SPREAD)?;
+fn spread(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
+    let taken = exchange(testbed, tool, &SPREAD)?;
     let (said, truth) = (taken.reported.gaps.std_us, taken.truth.gaps.std_us);
     Ok(error_ms(figure::ITL_SPREAD, said, truth).into_iter().collect())
 }
 
-fn stamps(desk: &Desk<'_>) -> Result<Values, Stop> {
-    let taken = desk.take(Tool::Redline, &STAMPS)?;
-    let (mut recorded, mut had) = stamp_errors_ns(desk, &taken.truth.answers)?;
+fn stamps(testbed: &Testbed<'_>) -> Result<Values, Stop> {
+    let taken = exchange(testbed, Tool::Redline, &STAMPS)?;
+    let (mut recorded, mut had) = stamp_errors_ns(testbed, &taken.truth.answers)?;
     recorded.sort_unstable();
     had.sort_unstable();
     let us = |sorted: &[u64], share| {
@@ -184,8 +188,8 @@ fn stamps(desk: &Desk<'_>) -> Result<Values, Stop> {
     .into())
 }
 
-fn open_loop(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
-    let taken = desk.take(tool, &OPEN_LOOP)?;
+fn open_loop(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
+    let taken = exchange(testbed, tool, &OPEN_LOOP)?;
     let known = [
         error_ms(figure::SEND_LAG_P99, taken.reported.lag.p99_us, Some(0.0)),
         rate_error_pct(tool, &taken.truth).map(|error| value(figure::RATE_ERROR, error)),
@@ -206,10 +210,10 @@ fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
-fn memory(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
+fn memory(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let unknown = || Stop::environment("the system does not tell how much memory a client took");
     let peak = |load: &Load| -> Result<f64, Stop> {
-        Ok(desk.take(tool, load)?.cost.peak_bytes.ok_or_else(unknown)? as f64)
+        Ok(exchange(testbed, tool, load)?.cost.peak_bytes.ok_or_else(unknown)? as f64)
     };
     // The client's fixed memory is in both peaks and cancels in the difference.
     let few = peak(&Load { requests: IDLE_FEW, ..IDLE })?;
@@ -218,12 +222,12 @@ fn memory(desk: &Desk<'_>, tool: Tool) -> Result<Values, Stop> {
     Ok([value(figure::STREAM_KB, idle), value(figure::PEAK_MB, peak(&FULL)? / 1e6)].into())
 }
 
-fn clean(desk: &Desk<'_>) -> Result<Values, Stop> {
+fn clean(testbed: &Testbed<'_>) -> Result<Values, Stop> {
     let mut verdicts: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..CLEAN_RUNS {
-        let reported = desk.take(Tool::Redline, &CLEAN)?.reported;
+        let reported = exchange(testbed, Tool::Redline, &CLEAN)?.reported;
         for reason in &reported.reasons {
-            desk.world.console.note(reason);
+            testbed.world.console.note(reason);
         }
         *verdicts.entry(reported.verdict.unwrap_or_default()).or_default() += 1;
     }
@@ -239,9 +243,9 @@ mod tests {
     use crate::clients::pinned::Cost;
     use crate::clients::tool::Reported;
 
-    fn taken(said: (f64, f64), truth: (f64, f64)) -> Taken {
+    fn taken(said: (f64, f64), truth: (f64, f64)) -> Exchange {
         let gaps = |(mean, p99)| Spread { mean_us: Some(mean), std_us: None, p99_us: Some(p99) };
-        Taken {
+        Exchange {
             reported: Reported { gaps: gaps(said), ..Reported::default() },
             truth: Truth { gaps: gaps(truth), ..Truth::default() },
             cost: Cost { cpu_us: 0.0, wall_s: 0.0, peak_bytes: None },
@@ -253,13 +257,13 @@ mod tests {
         assert!(gaps_are_right(&taken((10_100.0, 12_000.0), (10_000.0, 10_000.0))));
         assert!(!gaps_are_right(&taken((10_101.0, 10_000.0), (10_000.0, 10_000.0))));
         assert!(!gaps_are_right(&taken((10_000.0, 12_001.0), (10_000.0, 10_000.0))));
-        let silent = Taken { reported: Reported::default(), ..taken((0.0, 0.0), (0.0, 0.0)) };
+        let silent = Exchange { reported: Reported::default(), ..taken((0.0, 0.0), (0.0, 0.0)) };
         assert!(!gaps_are_right(&silent), "what is not told is not right");
     }
 
     #[test]
     fn what_starting_costs_does_not_count() {
-        let cost = |cpu_us| Taken {
+        let cost = |cpu_us| Exchange {
             cost: Cost { cpu_us, wall_s: 0.0, peak_bytes: None },
             ..taken((0.0, 0.0), (0.0, 0.0))
         };

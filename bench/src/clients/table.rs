@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::clients::figure::{Figure, Row};
 use crate::clients::kept::{Kept, RowResult};
 use crate::clients::tool::Tool;
-use campaign::publish::beside::Repeats;
+use judge::summary::Summary;
 
 /// Renders the measured rows as Markdown, with date, commit and machine.
 #[must_use]
@@ -41,7 +41,7 @@ fn line(figure: &Figure, result: &RowResult) -> String {
 
 /// Formats median and range of repeats; marks a missed required value.
 #[must_use]
-pub fn spread(repeats: &Repeats, digits: usize, kept: bool) -> String {
+pub fn spread(repeats: &Summary, digits: usize, kept: bool) -> String {
     let [median, least, most] =
         [repeats.median, repeats.min, repeats.max].map(|value| grouped(value, digits));
     let mark = if kept { "" } else { " (missed)" };

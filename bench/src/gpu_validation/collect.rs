@@ -7,14 +7,14 @@ use std::process::Command;
 
 use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
 use schema::exit::Exit;
-use schema::proof::{Outcome, ProofBox, StageReport, StageWork};
+use schema::gpu_validation::{Outcome, StageReport, StageWork, ValidationBundle};
 use serde_json::Value;
 
 use crate::cli::CollectFlags;
 use crate::gpu_validation::kernels;
 use crate::gpu_validation::layout::ResultPlaces;
 use crate::gpu_validation::run::{MachineFile, line};
-use crate::gpu_validation::{read_box, read_json};
+use crate::gpu_validation::{read_bundle, read_json};
 use campaign::files;
 use campaign::places::CampaignPlaces;
 use campaign::plan::release::is_development;
@@ -31,7 +31,7 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
     let results = ResultPlaces::new(&dir);
-    let described = read_box(&results.description())?;
+    let described = read_bundle(&results.description())?;
     let machine: MachineFile = read_json(&results.machine())?;
     let reports = reports(&described, &results)?;
     for stage in &described.stages {
@@ -39,8 +39,8 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
         let said = report.map_or("not run".to_owned(), line);
         world.console.answer(&format!("{:<40} {said}", stage.id));
     }
-    let overlay = CampaignPlaces::at(&dir).overlay();
-    let kernels = kernels::record(&described, &machine, &reports, &results, &overlay)?;
+    let staged = CampaignPlaces::at(&dir).staged();
+    let kernels = kernels::record(&described, &machine, &reports, &results, &staged)?;
     if kernels > 0 {
         world.console.answer(&format!("kernels  {kernels}"));
     }
@@ -49,13 +49,13 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
         world.console.answer("records  none: no scenario was run");
         return Ok(exit(&described, &reports));
     }
-    write_campaign(&overlay, &mut campaign)?;
-    publish(world, flags, &described, &machine, &overlay, campaign.plan.len())?;
+    write_campaign(&staged, &mut campaign)?;
+    publish(world, flags, &described, &machine, &staged, campaign.plan.len())?;
     Ok(exit(&described, &reports))
 }
 
 /// Exit code: success only if every stage has run and none failed.
-fn exit(described: &ProofBox, reports: &[StageReport]) -> Exit {
+fn exit(described: &ValidationBundle, reports: &[StageReport]) -> Exit {
     let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
     // A skipped stage has a report and does not count as missing.
     if failed || reports.len() < described.stages.len() { Exit::Worse } else { Exit::Well }
@@ -67,7 +67,7 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
         return Ok(given.to_owned());
     }
     let name = given.file_name().unwrap_or_default().to_string_lossy().replace(".tar.gz", "");
-    let dir = world.places.proof("collected").join(name);
+    let dir = world.places.validation("collected").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(files::FileError::at("clear", &dir))?;
     }
@@ -80,11 +80,11 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
     }
     let message = format!("`{}` cannot be unpacked: tar ended with", given.display());
     Err(Stop::wrong_use(format!("{message} {}", describe(status)))
-        .with_hint("give the archive or the folder that `prove --out` wrote"))
+        .with_hint("give the archive or the folder that `validate --out` wrote"))
 }
 
 /// Reads the reports of the stages that have run, in the stages' order.
-fn reports(described: &ProofBox, results: &ResultPlaces) -> Result<Vec<StageReport>, Stop> {
+fn reports(described: &ValidationBundle, results: &ResultPlaces) -> Result<Vec<StageReport>, Stop> {
     let paths = described.stages.iter().map(|stage| results.report(&stage.id));
     let run = paths.filter(|path| path.exists());
     Ok(run.map(|path| read_json(&path)).collect::<Result<_, _>>()?)
@@ -92,7 +92,7 @@ fn reports(described: &ProofBox, results: &ResultPlaces) -> Result<Vec<StageRepo
 
 fn campaign_record(
     world: &World,
-    described: &ProofBox,
+    described: &ValidationBundle,
     machine: &MachineFile,
     reports: &[StageReport],
 ) -> CampaignRecord {
@@ -117,8 +117,10 @@ fn campaign_record(
             stage: None,
         });
     }
-    let absent =
-        [("policy", "a proof compares nothing"), ("noise_floor", "no side ran against itself")];
+    let absent = [
+        ("policy", "a validation compares nothing"),
+        ("noise_floor", "no side ran against itself"),
+    ];
     CampaignRecord {
         schema: SCHEMA.to_owned(),
         id: described.campaign.clone(),
@@ -137,30 +139,30 @@ fn campaign_record(
 fn publish(
     world: &World,
     flags: &CollectFlags,
-    described: &ProofBox,
+    described: &ValidationBundle,
     machine: &MachineFile,
-    overlay: &Path,
+    staged: &Path,
     runs: usize,
 ) -> Result<(), Stop> {
     let dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let registry = Registry { tools: &world.tools, dir: &dir, interrupt: &world.interrupt };
+    let registry = Registry::new(world, &dir);
     let (engine, release) = (&described.engine.name, &described.engine.release);
     let hardware = &machine.hardware.id;
     let named = Named { engine, release, hardware };
     let version = release.trim_start_matches('v');
     if described.engine.dirty != Some(false) || is_development(version) {
-        registry.print_table(named, Some(overlay))?;
-        let shown = world.places.shown(overlay);
+        registry.print_table(named, Some(staged))?;
+        let shown = world.places.shown(staged);
         world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
         return Ok(());
     }
     registry.preflight()?;
-    registry.render_pages(overlay)?;
+    registry.render_pages(staged)?;
     let message = format!(
-        "results: {engine} {release} on {hardware}\n\nruns: {runs}; proof {}, campaign {}\n",
-        described.proof, described.campaign
+        "results: {engine} {release} on {hardware}\n\nruns: {runs}; validation {}, campaign {}\n",
+        described.validation, described.campaign
     );
-    let commit = registry.record(overlay, &message)?;
+    let commit = registry.record(staged, &message)?;
     registry.build_site(&world.places.site())?;
     registry.print_table(named, None)?;
     world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")));

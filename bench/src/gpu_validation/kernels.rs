@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use schema::gpu_validation::{Outcome, StageReport, StageWork, ValidationBundle};
 use schema::kernel::{KernelBench, KernelRecord, SCHEMA};
-use schema::proof::{Outcome, ProofBox, StageReport, StageWork};
 use schema::run::Time;
 use serde::Deserialize;
 
@@ -29,11 +29,11 @@ struct Printed {
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
 pub fn record(
-    described: &ProofBox,
+    described: &ValidationBundle,
     machine: &MachineFile,
     reports: &[StageReport],
     results: &ResultPlaces,
-    overlay: &Path,
+    staged: &Path,
 ) -> Result<usize, Stop> {
     let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
     for stage in &described.stages {
@@ -64,6 +64,6 @@ pub fn record(
     record.absent.insert("time.finished_at".to_owned(), when.to_owned());
     fill(&mut record, benches)?;
     let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
-    write(overlay, &place, &record)?;
+    write(staged, &place, &record)?;
     Ok(count)
 }

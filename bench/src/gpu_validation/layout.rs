@@ -4,26 +4,32 @@ use std::path::{Path, PathBuf};
 
 /// Paths in a bundle, a folder that can be copied to a machine without network and compiler.
 #[derive(Debug, Clone)]
-pub struct BoxPlaces {
+pub struct BundlePlaces {
     dir: PathBuf,
 }
 
-impl BoxPlaces {
+impl BundlePlaces {
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
+    /// The bundle's own folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Description of the bundle: its release and stages.
     #[must_use]
     pub fn description(&self) -> PathBuf {
-        self.dir.join("box.json")
+        self.dir.join("bundle.json")
     }
 
     /// Script that runs the bundle, the only command that a user needs.
     #[must_use]
     pub fn script(&self) -> PathBuf {
-        self.dir.join("prove")
+        self.dir.join("validate")
     }
 
     #[must_use]
@@ -52,7 +58,7 @@ impl BoxPlaces {
     /// Folder of reference checkpoints and outputs for the engine's own tests.
     #[must_use]
     pub fn fixtures(&self) -> PathBuf {
-        self.dir.join("fixtures")
+        self.dir.join("tests/fixtures")
     }
 }
 
@@ -76,7 +82,7 @@ impl ResultPlaces {
     /// Copy of the bundle's description, so that results can be read without the bundle.
     #[must_use]
     pub fn description(&self) -> PathBuf {
-        self.dir.join("box.json")
+        self.dir.join("bundle.json")
     }
 
     /// Facts about the machine on which the results were measured.

@@ -12,7 +12,7 @@ mod stage;
 use std::path::Path;
 
 use schema::exit::Exit;
-use schema::proof::{BOX_SCHEMA, ProofBox};
+use schema::gpu_validation::{BUNDLE_SCHEMA, ValidationBundle};
 use serde::de::DeserializeOwned;
 
 use crate::cli::GpuValidation;
@@ -22,16 +22,16 @@ use campaign::world::World;
 
 /// Error about a bundle or its results.
 #[derive(Debug, thiserror::Error)]
-pub enum ProofError {
+pub enum ValidationError {
     #[error("`{path}` cannot be read: {detail}")]
     Unreadable { path: String, detail: String },
-    #[error("`{path}` is a `{found}`, and this program reads `{BOX_SCHEMA}`")]
+    #[error("`{path}` is a `{found}`, and this program reads `{BUNDLE_SCHEMA}`")]
     OtherSchema { path: String, found: String },
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-impl Ends for ProofError {
+impl Ends for ValidationError {
     fn exit(&self) -> Exit {
         match self {
             Self::File(error) => error.exit(),
@@ -59,18 +59,18 @@ pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     }
 }
 
-fn read_box(path: &Path) -> Result<ProofBox, ProofError> {
-    let described: ProofBox = read_json(path)?;
-    if described.schema != BOX_SCHEMA {
+fn read_bundle(path: &Path) -> Result<ValidationBundle, ValidationError> {
+    let described: ValidationBundle = read_json(path)?;
+    if described.schema != BUNDLE_SCHEMA {
         let path = path.display().to_string();
-        return Err(ProofError::OtherSchema { path, found: described.schema });
+        return Err(ValidationError::OtherSchema { path, found: described.schema });
     }
     Ok(described)
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ProofError> {
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ValidationError> {
     let text = files::read_text(path)?;
-    serde_json::from_str(&text).map_err(|error| ProofError::Unreadable {
+    serde_json::from_str(&text).map_err(|error| ValidationError::Unreadable {
         path: path.display().to_string(),
         detail: error.to_string(),
     })

@@ -7,19 +7,20 @@ use std::process::Command;
 
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
-use schema::proof::{BOX_SCHEMA, Proof, ProofBox, stages};
+use schema::gpu_validation::{BUNDLE_SCHEMA, GpuValidation, ValidationBundle, stages};
 use serde_json::Value;
 
 use crate::cli::PackFlags;
-use crate::gpu_validation::layout::BoxPlaces;
+use crate::gpu_validation::layout::BundlePlaces;
 use campaign::ScenarioEntry;
 use campaign::build;
-use campaign::build::sides::{self, Origin, Wanted};
+use campaign::build::origin::{Origin, Wanted};
+use campaign::build::variants;
 use campaign::files::{self, FileError};
 use campaign::inputs::workload::draw;
+use campaign::launch::LaunchSpec;
 use campaign::lock::Lock;
 use campaign::node::record::RecordError;
-use campaign::node::run::{BuiltSide, Engine};
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
 use campaign::process::{self, describe};
@@ -31,13 +32,13 @@ const ENGINE: &str = "redline";
 /// Name, in the bundle, of the program that contains the engine's own tests.
 pub const TESTS: &str = "engine-tests";
 const SELF: &str = "redline-peers";
-/// Environment variable with the folder of reference checkpoints.
-const FIXTURES: &str = "REDLINE_FIXTURES";
+/// Folder of the clone with reference checkpoints and outputs.
+const FIXTURES: &str = "tests/fixtures/conformance";
 /// Subfolder of the references that the engine's tests read.
 const CONFORMANCE: &str = "conformance";
 
 const SCRIPT: &str = "#!/bin/sh\n\
-    # Runs the stages that have not been run yet: ./prove [--out DIR] [--only STAGE]\n\
+    # Runs the stages that have not been run yet: ./validate [--out DIR] [--only STAGE]\n\
     here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
     exec \"$here/bin/redline-peers\" --root \"$here\" gpu-validation run \"$@\"\n";
 
@@ -47,25 +48,28 @@ const SCRIPT: &str = "#!/bin/sh\n\
 /// The GPU validation is unknown, the release does not build, or an input cannot be obtained.
 pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
-    let proof = world.catalog.proof(&flags.proof)?;
+    let validation = world.catalog.validation(&flags.validation)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
-    let built = sides::build_one(world, &wanted)?;
-    let dir = flags.out.clone().unwrap_or_else(|| world.places.proof(&flags.proof).join("box"));
+    let spec = variants::build_one(world, &wanted)?;
+    let dir = flags
+        .out
+        .clone()
+        .unwrap_or_else(|| world.places.validation(&flags.validation).join("bundle"));
     // Files of an earlier release in the same folder would otherwise be packed too.
-    if dir.join("box.json").exists() {
+    if dir.join("bundle.json").exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
     }
-    let places = BoxPlaces::new(&dir);
-    put_programs(world, &places, &proof, &wanted, &built)?;
-    put_inputs(world, &places, &proof)?;
-    put_suite(world, &places, &proof)?;
-    let described = describe_box(world, flags, &proof, built)?;
+    let places = BundlePlaces::new(&dir);
+    put_programs(world, &places, &validation, &wanted, &spec)?;
+    put_inputs(world, &places, &validation)?;
+    put_suite(world, &places, &validation)?;
+    let described = describe_bundle(world, flags, &validation, spec)?;
     let text = to_file_text(&described).map_err(RecordError::from)?;
     files::write_whole(&places.description(), text.as_bytes())?;
     put_script(&places)?;
     world.console.answer(&format!(
-        "bundle   {}, {} stages\nrun      {} --out DIR, on the machine to validate\n\
+        "bundle   {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
          collect  cargo xtask gpu-validation collect DIR",
         world.places.shown(&dir),
         described.stages.len(),
@@ -76,35 +80,34 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
 
 /// Resolves the release, or the working tree, that is packed.
 fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
-    let (path, file) = world.catalog.engine(ENGINE)?;
-    let engine = Engine { id: ENGINE.to_owned(), path, file };
+    let engine = world.catalog.engine(ENGINE)?;
     match flags.worktree {
-        true => sides::tree(world, &engine, flags.release.as_deref()),
-        false => sides::named(world, &engine, flags.release.as_deref(), None),
+        true => variants::tree(world, &engine, flags.release.as_deref()),
+        false => variants::named(world, &engine, flags.release.as_deref(), None),
     }
 }
 
-fn describe_box(
+fn describe_bundle(
     world: &World,
     flags: &PackFlags,
-    proof: &Proof,
-    built: BuiltSide,
-) -> Result<ProofBox, Stop> {
+    validation: &GpuValidation,
+    spec: LaunchSpec,
+) -> Result<ValidationBundle, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
-    let Some(version) = built.version else {
+    let Some(version) = spec.built.version else {
         return Err(Stop::wrong_use("a server that is already running cannot be packed"));
     };
-    Ok(ProofBox {
-        schema: BOX_SCHEMA.to_owned(),
-        proof: flags.proof.clone(),
+    Ok(ValidationBundle {
+        schema: BUNDLE_SCHEMA.to_owned(),
+        validation: flags.validation.clone(),
         campaign,
-        matches: proof.matches.clone(),
-        engine: built.facts,
+        matches: validation.matches.clone(),
+        engine: spec.built.facts,
         version,
-        flags: proof.flags.clone(),
-        stage_limit_s: proof.stage_limit_s,
-        stages: stages(proof, || ids.next_id()),
+        flags: validation.flags.clone(),
+        stage_limit_s: validation.stage_limit_s,
+        stages: stages(validation, || ids.next_id()),
     })
 }
 
@@ -112,16 +115,15 @@ fn describe_box(
 /// tests.
 fn put_programs(
     world: &World,
-    places: &BoxPlaces,
-    proof: &Proof,
+    places: &BundlePlaces,
+    validation: &GpuValidation,
     wanted: &Wanted,
-    built: &BuiltSide,
+    spec: &LaunchSpec,
 ) -> Result<(), Stop> {
-    let server = built.binary.as_deref().unwrap_or(Path::new(ENGINE));
-    put_program(server, &places.program(ENGINE))?;
+    put_program(spec.binary(), &places.program(ENGINE))?;
     put_program(&world.tools.path(BENCH), &places.program(BENCH))?;
     put_program(&world.program, &places.program(SELF))?;
-    if proof.has_tests() {
+    if validation.has_tests() {
         world.console.step(world.clock.elapsed(), "Build the engine's tests");
         put_program(&build_tests(world, wanted)?, &places.program(TESTS))?;
         put_fixtures(world, places)?;
@@ -161,22 +163,24 @@ fn tests_of_engine(message: &Value) -> Option<PathBuf> {
 
 /// Copies the reference outputs, if the user has them; without them the tests report that they are
 /// missing.
-fn put_fixtures(world: &World, places: &BoxPlaces) -> Result<(), Stop> {
-    let Some(fixtures) = std::env::var_os(FIXTURES).map(PathBuf::from) else {
-        world
-            .console
-            .note(&format!("{FIXTURES} is not set: the engine's tests run without references"));
-        return Ok(());
-    };
-    copy_tree(&fixtures.join(CONFORMANCE), &places.fixtures().join(CONFORMANCE))?;
+fn put_fixtures(world: &World, places: &BundlePlaces) -> Result<(), Stop> {
+    let fixtures = world.places.root().join(FIXTURES);
+    if fixtures.is_dir() {
+        return Ok(copy_tree(&fixtures, &places.fixtures().join(CONFORMANCE))?);
+    }
+    world.console.note(&format!("`{FIXTURES}` is not there: the tests will have no references"));
     Ok(())
 }
 
 /// Copies models and tokenizers, and draws the workload manifest of each scenario with each of
 /// them.
-fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
+fn put_inputs(
+    world: &World,
+    places: &BundlePlaces,
+    validation: &GpuValidation,
+) -> Result<(), Stop> {
     world.console.step(world.clock.elapsed(), "Draw the requests");
-    let (cells, scenarios) = cells(world, proof)?;
+    let (cells, scenarios) = cells(world, validation)?;
     for cell in ready_cells(world, &cells, &scenarios)? {
         let tokenizer = tokenizer_of(world, &cell.cell.model)?;
         let to = places.model(&cell.cell.model);
@@ -190,10 +194,13 @@ fn put_inputs(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), St
 }
 
 /// Combines every model with every scenario, as the stages do.
-fn cells(world: &World, proof: &Proof) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
+fn cells(
+    world: &World,
+    validation: &GpuValidation,
+) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
     let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
-    for model in &proof.models {
-        for scenario in &proof.scenarios {
+    for model in &validation.models {
+        for scenario in &validation.scenarios {
             let (model, tp) = (model.id.clone(), model.tp);
             cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
             scenarios.push(world.catalog.scenario(scenario)?);
@@ -210,22 +217,22 @@ pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
 }
 
 /// Copies the suite's files that the stages name.
-fn put_suite(world: &World, places: &BoxPlaces, proof: &Proof) -> Result<(), Stop> {
-    let (engine, _) = world.catalog.engine(ENGINE)?;
+fn put_suite(world: &World, places: &BundlePlaces, validation: &GpuValidation) -> Result<(), Stop> {
+    let engine = world.catalog.engine(ENGINE)?.path;
     let to = places.suite();
     copy(&engine, &to.join("engines").join(file_name(&engine)))?;
-    for scenario in &proof.scenarios {
+    for scenario in &validation.scenarios {
         let path = world.catalog.scenario(scenario)?.path;
         copy(&path, &to.join("scenarios").join(file_name(&path)))?;
     }
-    for model in &proof.models {
+    for model in &validation.models {
         let path = world.catalog.path("model", &model.id)?;
         copy(&path, &to.join("models").join(file_name(&path)))?;
     }
     Ok(())
 }
 
-fn put_script(places: &BoxPlaces) -> Result<(), FileError> {
+fn put_script(places: &BundlePlaces) -> Result<(), FileError> {
     let path = places.script();
     files::write_whole(&path, SCRIPT.as_bytes())?;
     files::set_mode(&path, 0o755).map_err(FileError::at("write", &path))

@@ -7,14 +7,14 @@ use std::process::Command;
 
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
-use schema::proof::{Outcome, ProofBox, STAGE_SCHEMA, StageReport};
+use schema::gpu_validation::{Outcome, STAGE_SCHEMA, StageReport, ValidationBundle};
 use schema::run::{Absent, HardwareFacts};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::RunFlags;
-use crate::gpu_validation::layout::{BoxPlaces, ResultPlaces};
-use crate::gpu_validation::stage::Prover;
-use crate::gpu_validation::{read_box, read_json};
+use crate::gpu_validation::layout::{BundlePlaces, ResultPlaces};
+use crate::gpu_validation::stage::StageRunner;
+use crate::gpu_validation::{read_bundle, read_json};
 use campaign::files;
 use campaign::node::hardware;
 use campaign::node::record::RecordError;
@@ -35,15 +35,15 @@ pub struct MachineFile {
 /// # Errors
 /// The machine does not match the GPU validation, or a stage cannot be attempted.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
-    let places = BoxPlaces::new(world.places.root());
-    let described = read_box(&places.description())?;
+    let places = BundlePlaces::new(world.places.root());
+    let described = read_bundle(&places.description())?;
     refuse_unknown(&described, &flags.only)?;
-    let out = flags.out.clone().unwrap_or_else(|| PathBuf::from("proof-results"));
+    let out = flags.out.clone().unwrap_or_else(|| PathBuf::from("validation-results"));
     let results = ResultPlaces::new(&out);
     let hardware = machine(world, &described, &results)?;
     fs::copy(places.description(), results.description())
         .map_err(files::FileError::at("copy", &places.description()))?;
-    let prover = Prover {
+    let runner = StageRunner {
         world,
         described: &described,
         places: &places,
@@ -66,7 +66,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
             // was.
             true => read_json::<StageReport>(&path)?,
             false => {
-                let report = carry_out(&prover, stage)?;
+                let report = carry_out(&runner, stage)?;
                 let text = to_file_text(&report).map_err(RecordError::from)?;
                 files::write_whole(&path, text.as_bytes())?;
                 archive(world, &results)?;
@@ -81,16 +81,19 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }
 
-fn carry_out(prover: &Prover<'_>, stage: &schema::proof::Stage) -> Result<StageReport, Stop> {
-    let clock = prover.world.clock;
+fn carry_out(
+    runner: &StageRunner<'_>,
+    stage: &schema::gpu_validation::Stage,
+) -> Result<StageReport, Stop> {
+    let clock = &runner.world.clock;
     let (started, started_at) = (clock.elapsed(), clock.rfc3339());
-    let (outcome, detail) = prover.carry_out(stage)?;
+    let (outcome, detail) = runner.carry_out(stage)?;
     let wall = clock.elapsed().saturating_sub(started);
     Ok(StageReport {
         schema: STAGE_SCHEMA.to_owned(),
         stage: stage.id.clone(),
         outcome,
-        detail: detail.map(|text| prover.world.identity.redact(&text)),
+        detail: detail.map(|text| runner.world.identity.redact(&text)),
         started_at,
         wall_us: u64::try_from(wall.as_micros()).unwrap_or(u64::MAX),
     })
@@ -109,7 +112,7 @@ pub fn line(report: &StageReport) -> String {
     }
 }
 
-fn refuse_unknown(described: &ProofBox, only: &[String]) -> Result<(), Stop> {
+fn refuse_unknown(described: &ValidationBundle, only: &[String]) -> Result<(), Stop> {
     let known: Vec<&str> = described.stages.iter().map(|stage| stage.id.as_str()).collect();
     match only.iter().find(|id| !known.contains(&id.as_str())) {
         None => Ok(()),
@@ -122,7 +125,7 @@ fn refuse_unknown(described: &ProofBox, only: &[String]) -> Result<(), Stop> {
 /// folder.
 fn machine(
     world: &World,
-    described: &ProofBox,
+    described: &ValidationBundle,
     results: &ResultPlaces,
 ) -> Result<(HardwareFacts, Absent), Stop> {
     let seen = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
@@ -130,11 +133,11 @@ fn machine(
     if on_gpu && !target::fits(&described.matches, &seen.gpus) {
         let wanted = described.matches.device_name.join(" or ");
         return Err(Stop::environment(format!(
-            "GPU validation `{}` needs a GPU named like {wanted}, and this machine has {}",
-            described.proof,
+            "validation `{}` needs a GPU named like {wanted}, and this machine has {}",
+            described.validation,
             seen.gpus.first().map_or("none".to_owned(), |gpu| format!("`{}`", gpu.name)),
         ))
-        .with_hint("`--proof rehearsal` packs one for any machine"));
+        .with_hint("`--validation rehearsal` packs one for any machine"));
     }
     let (hardware, absent) = seen.facts(&seen.id(on_gpu));
     let path = results.machine();

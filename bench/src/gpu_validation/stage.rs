@@ -3,21 +3,22 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use schema::proof::{Outcome, ProofBox, Stage, StageWork};
+use schema::gpu_validation::{Outcome, Stage, StageWork, ValidationBundle};
 use schema::run::{Absent, HardwareFacts, RunRecord};
 
-use crate::gpu_validation::layout::{BoxPlaces, ResultPlaces};
+use crate::gpu_validation::layout::{BundlePlaces, ResultPlaces};
 use crate::gpu_validation::pack::{TESTS, tokenizer_of};
 use campaign::executor;
 use campaign::files::{self, FileError};
 use campaign::inputs::cache::sha256_file;
 use campaign::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
+use campaign::launch::{BuiltVariant, LaunchSpec, ReadyCell};
 use campaign::node::record::is_bad;
-use campaign::node::run::{Bench, BuiltSide, Engine, ReadyCell};
+use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
-use campaign::plan::{Cell, Side, Slot};
+use campaign::plan::{Cell, PlannedRun, Variant};
 use campaign::process::{Group, ProcessError, describe};
 use campaign::publish::write_run;
 use campaign::stop::Stop;
@@ -25,10 +26,10 @@ use campaign::world::World;
 
 /// Everything that the stages of a bundle share.
 #[derive(Debug)]
-pub struct Prover<'a> {
+pub struct StageRunner<'a> {
     pub world: &'a World,
-    pub described: &'a ProofBox,
-    pub places: &'a BoxPlaces,
+    pub described: &'a ValidationBundle,
+    pub places: &'a BundlePlaces,
     pub results: &'a ResultPlaces,
     pub hardware: &'a (HardwareFacts, Absent),
 }
@@ -36,7 +37,7 @@ pub struct Prover<'a> {
 /// Outcome of a stage, with the reason or the measured figures.
 pub type Ended = (Outcome, Option<String>);
 
-impl Prover<'_> {
+impl StageRunner<'_> {
     /// Runs one stage.
     ///
     /// # Errors
@@ -47,7 +48,7 @@ impl Prover<'_> {
             StageWork::Command { argv, needs, model } => match needs {
                 // For example `compute-sanitizer`, which a rented machine may lack: no failure of
                 // the release.
-                Some(program) if !is_installed(program) => {
+                Some(program) if !self.is_installed(program) => {
                     Ok((Outcome::Skipped, Some(format!("`{program}` is not on this machine"))))
                 }
                 _ => self.command(&stage.id, &self.filled(argv, model.as_deref())),
@@ -55,9 +56,9 @@ impl Prover<'_> {
             StageWork::Scenario { model, tp, scenario, run, position } => {
                 let (model, scenario) = (model.clone(), scenario.clone());
                 let cell = Cell { model, tp: *tp, scenario, ..Cell::default() };
-                let slot = Slot {
+                let slot = PlannedRun {
                     run: run.clone(),
-                    side: 0,
+                    variant: 0,
                     cell: 0,
                     block: *position,
                     position: 0,
@@ -93,7 +94,8 @@ impl Prover<'_> {
         };
         let mut command = Command::new(program);
         command.args(args).stdout(open("stdout")?).stderr(open("stderr")?);
-        command.env("REDLINE_FIXTURES", self.places.fixtures());
+        // Test programs look for their fixtures below the working directory.
+        command.current_dir(self.places.dir());
         let mut group = match Group::start(&mut command) {
             Ok(group) => group,
             Err(error @ ProcessError::Start { .. }) => {
@@ -101,7 +103,7 @@ impl Prover<'_> {
             }
             Err(error) => return Err(error.into()),
         };
-        let ended = group.wait(Some(Instant::now() + self.limit()), &self.world.interrupt)?;
+        let ended = group.wait(Some(self.limit()), &self.world.interrupt)?;
         Ok(match ended {
             Some(status) if status.success() => (Outcome::Done, None),
             Some(status) => (Outcome::Failed, Some(format!("it ended with {}", describe(status)))),
@@ -114,14 +116,11 @@ impl Prover<'_> {
     }
 
     /// Serves a model and sends the workload manifest that the bundle contains for the scenario.
-    fn scenario(&self, slot: &Slot, cell: Cell) -> Result<Ended, Stop> {
+    fn scenario(&self, slot: &PlannedRun, cell: Cell) -> Result<Ended, Stop> {
         let world = self.world;
-        let (path, file) = world.catalog.engine(&self.described.engine.name)?;
-        let engine = Engine { id: self.described.engine.name.clone(), path, file };
         let places = CampaignPlaces::at(self.results.dir());
         let bench = Bench {
             world,
-            engine: &engine,
             campaign: &self.described.campaign,
             executor: executor::LOCAL,
             places: &places,
@@ -130,21 +129,22 @@ impl Prover<'_> {
             timeout_s: None,
             limit: Some(self.limit()),
         };
-        let record = bench.run(slot, &self.side(), &self.ready(cell)?)?;
-        write_run(&places.overlay(), &record)?;
+        let record = bench.run(slot, &self.spec()?, &self.ready(cell)?)?;
+        write_run(&places.staged(), &record)?;
         let outcome = if is_bad(&record) { Outcome::Failed } else { Outcome::Done };
         Ok((outcome, Some(detail(&record))))
     }
 
-    fn side(&self) -> BuiltSide {
-        let described = self.described;
-        let release = described.engine.release.clone();
-        let side = Side {
-            flags: described.flags.clone(),
-            ..Side::plain(&described.engine.name, &release)
-        };
-        let (facts, version) = (described.engine.clone(), described.version.clone());
-        BuiltSide::program(side, facts, self.places.program("redline"), Some(version))
+    fn spec(&self) -> Result<LaunchSpec, Stop> {
+        let facts = self.described.engine.clone();
+        let engine = self.world.catalog.engine(&facts.name)?;
+        let mut variant = Variant::plain(&facts.name, &facts.release);
+        variant.flags.clone_from(&self.described.flags);
+        let (binary, version) = (self.places.program("redline"), self.described.version.clone());
+        Ok(LaunchSpec {
+            engine,
+            built: BuiltVariant::program(variant, facts, binary, Some(version)),
+        })
     }
 
     fn ready(&self, cell: Cell) -> Result<ReadyCell, Stop> {
@@ -176,6 +176,10 @@ impl Prover<'_> {
         gguf.map_or(folder, |entry| entry.path())
     }
 
+    fn is_installed(&self, program: &str) -> bool {
+        self.world.search_path.iter().any(|dir| dir.join(program).is_file())
+    }
+
     fn limit(&self) -> Duration {
         Duration::from_secs(self.described.stage_limit_s)
     }
@@ -190,10 +194,4 @@ fn detail(record: &RunRecord) -> String {
     let rate = rate.map_or("no figures".to_owned(), |rate| format!("{rate:.2} output tokens/s"));
     let reasons = record.validity.reasons.join("; ");
     if reasons.is_empty() { rate } else { format!("{rate}; {reasons}") }
-}
-
-/// True when a program is on the `PATH`.
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }

@@ -124,6 +124,6 @@ impl Serialize for Figure {
 pub struct Sample {
     pub figure: Figure,
     /// Index of the engine: 0 is Redline, 1 the other.
-    pub side: usize,
+    pub variant: usize,
     pub value: f64,
 }

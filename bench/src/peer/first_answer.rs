@@ -2,16 +2,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
 use schema::probe::FirstAnswer;
 
 use crate::peer::PeerError;
-use campaign::build::contender::Contender;
 use campaign::files::{FileError, make_dir, read_text};
+use campaign::launch::LaunchSpec;
+use campaign::launch::{Filling, command_line};
 use campaign::node::server::{Server, free_port};
-use campaign::plan::launch::{Filling, command_line};
 use campaign::process::{Group, describe};
 use campaign::stop::Stop;
 use campaign::tools::{BENCH, ToolError};
@@ -29,34 +28,38 @@ const VERB: &str = "first-answer";
 /// The server dies or does not answer in time, or the client cannot be run.
 pub fn measure(
     world: &World,
-    side: &Contender,
+    variant: &LaunchSpec,
     model: &Path,
+    threads: u32,
     (log, answer): (&Path, &Path),
 ) -> Result<f64, Stop> {
     let port = free_port()?;
     let name = model.to_string_lossy();
-    let filling = Filling::measured(&side.engine.id, side.binary(), &name, port);
-    let line = command_line(&side.engine.file, Filling { flags: &side.plain_flags, ..filling })?;
+    // Ready for no more than the server is by itself: only its threads are set.
+    let flags = variant.engine.thread_flags(threads);
+    let filling = Filling { flags: &flags, ..variant.filling(&name, port) };
+    let line = command_line(&variant.engine.file, filling)?;
     // Reading the file puts it into the page cache, so that every measurement starts alike.
     let read = fs::File::open(model).and_then(|mut f| std::io::copy(&mut f, &mut std::io::sink()));
     read.map_err(FileError::at("read", model))?;
     make_dir(answer.parent().unwrap_or(Path::new(".")))?;
     let written = fs::File::create(answer).map_err(FileError::at("write", answer))?;
     let mut ask = world.tools.bench(VERB);
-    let timeout_s = side.engine.file.launch.timeout_s;
-    ask.args(["--url", &format!("http://127.0.0.1:{port}"), "--engine"]).arg(&side.engine.path);
+    let timeout_s = variant.engine.file.launch.timeout_s;
+    ask.args(["--url", &format!("http://127.0.0.1:{port}"), "--engine"]).arg(&variant.engine.path);
     ask.args(["--timeout-s", &timeout_s.to_string()]).stdout(written);
     let mut client = Group::start(&mut ask)?;
-    let started_ns = monotonic_ns();
-    let mut server = Server::start(&line.argv, &side.engine.file.launch.env, port, log)?;
+    let started_ns = world.clock.monotonic_ns();
+    let mut server =
+        Server::start(&line.argv, &variant.engine.file.launch.env, port, log, &world.interrupt)?;
     let status = loop {
-        if let Some(status) = client.wait(Some(Instant::now() + LOOK), &world.interrupt)? {
+        if let Some(status) = client.wait(Some(LOOK), &world.interrupt)? {
             break status;
         }
         if let Some(status) = server.poll()? {
             let what = format!("its server ended with {}", describe(status));
             let log = world.identity.tail(&server.log_tail());
-            return Err(PeerError::Failed { engine: side.engine.id.clone(), what, log }.into());
+            return Err(PeerError::Failed { engine: variant.engine.id.clone(), what, log }.into());
         }
     };
     server.stop();
@@ -67,12 +70,4 @@ pub fn measure(
         ToolError::Answer { name: BENCH, verb: VERB, detail: error.to_string() }
     })?;
     Ok(Duration::from_nanos(first.first_byte_ns.saturating_sub(started_ns)).as_secs_f64())
-}
-
-/// Nanoseconds of `CLOCK_MONOTONIC`, the clock that the client uses too.
-fn monotonic_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
-        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
-        seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
-    })
 }

@@ -6,8 +6,8 @@ use schema::probe::Probe;
 use serde::Serialize;
 
 use crate::peer::PeerError;
-use campaign::build::contender::Contender;
-use campaign::node::server::{Asked, Server, ask, status_bytes};
+use campaign::launch::LaunchSpec;
+use campaign::node::server::{ProbeAnswer, Server, ask, status_bytes};
 use campaign::stop::Stop;
 use campaign::world::World;
 
@@ -41,14 +41,14 @@ impl Resident {
 ///
 /// # Errors
 /// The system or the server does not report it.
-pub fn read(world: &World, side: &Contender, server: &Server) -> Result<Resident, Stop> {
-    let engine = &side.engine;
+pub fn read(world: &World, variant: &LaunchSpec, server: &Server) -> Result<Resident, Stop> {
+    let engine = &variant.engine;
     let untold =
         |what: &str| PeerError::Memory { engine: engine.id.clone(), what: what.to_owned() };
     let status = server.status().ok_or_else(|| untold("the system does not show its memory"))?;
     let bytes = |field: &str| status_bytes(&status, field);
     let asked = ask(&world.tools, &server.url(), &engine.path, PROBE_LIMIT, &world.interrupt)?;
-    let Asked::Ready(probe) = asked else {
+    let ProbeAnswer::Ready(probe) = asked else {
         return Err(untold("it no longer answers").into());
     };
     let marker = engine.file.cache.kv_log.as_deref();

@@ -23,16 +23,19 @@ use crate::peer::memory::Resident;
 use crate::peer::report::Report;
 use crate::peer::tool::ToolFilling;
 use campaign::CatalogError;
-use campaign::build::contender::{self, Contender};
+use campaign::Engine;
 use campaign::build::source;
+use campaign::build::variants;
 use campaign::executor;
 use campaign::inputs::Input;
+use campaign::launch::LaunchSpec;
+use campaign::launch::ReadyCell;
 use campaign::lock::Lock;
 use campaign::node::hardware;
-use campaign::node::run::{Bench, Engine, ReadyCell};
+use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
 use campaign::plan::decide::{default_cell, ready_cells};
-use campaign::plan::{Round, Slot, interleave};
+use campaign::plan::{PlannedRun, Round, Variant, interleave};
 use campaign::stop::{Ends, Stop};
 use campaign::world::{Ids, World};
 
@@ -82,10 +85,10 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let threads = flags.threads.unwrap_or(world.cores);
     let build = source::obtain(world, &flags.engine, &distribution, &machine.cpu)?;
-    let sides = [
-        contender::redline(world, threads)?,
-        contender::peer(engine, &distribution, &build, threads),
-    ];
+    let mut variant = Variant::plain(&engine.id, &format!("v{}", distribution.version()));
+    variant.flags = engine.loaded_flags(threads);
+    let peer = LaunchSpec { built: build.variant(variant, &distribution), engine };
+    let variants = [variants::build_working_tree(world, threads)?, peer];
     world.console.step(world.clock.elapsed(), "Fetch inputs");
     let cell = ready_cells(world, &[cell], &[scenario])?.remove(0);
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
@@ -97,12 +100,12 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
         id: &id,
         places: world.places.peer_bench(&id),
         hardware: machine.facts(&machine.id(false)),
-        sides: &sides,
+        variants: &variants,
         cell: &cell,
         threads,
         text,
     };
-    let round = Round::first(works.len(), sides.len(), flags.repeats);
+    let round = Round::first(works.len(), variants.len(), flags.repeats);
     let mut slots = interleave(&round, || ids.next_id());
     slots.retain(|slot| works[slot.cell].is_done_in(slot.repeat));
     let measured = comparison.carry_out(&works, &slots)?;
@@ -126,8 +129,8 @@ fn text(world: &World) -> Result<PathBuf, Stop> {
 /// Reads the other engine's file and its source distribution.
 fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
     match world.catalog.engine(id) {
-        Ok((path, file)) => match file.source.clone() {
-            Some(source) => Ok((Engine { id: id.to_owned(), path, file }, source)),
+        Ok(engine) => match engine.file.source.clone() {
+            Some(source) => Ok((engine, source)),
             None => Err(PeerError::NoPeer { id: id.to_owned(), known: peers(world)? }.into()),
         },
         Err(CatalogError::Unknown { kind: _, id, known: _ }) => {
@@ -139,7 +142,7 @@ fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
 
 fn peers(world: &World) -> Result<Vec<String>, Stop> {
     let mut known = world.catalog.ids("engine")?;
-    known.retain(|id| world.catalog.engine(id).is_ok_and(|(_, file)| file.source.is_some()));
+    known.retain(|id| world.catalog.engine(id).is_ok_and(|engine| engine.file.source.is_some()));
     Ok(known)
 }
 
@@ -150,7 +153,7 @@ pub struct Comparison<'a> {
     pub id: &'a str,
     pub places: CampaignPlaces,
     pub hardware: (HardwareFacts, Absent),
-    pub sides: &'a [Contender; 2],
+    pub variants: &'a [LaunchSpec; 2],
     pub cell: &'a ReadyCell,
     pub threads: u32,
     /// Text on which perplexity is measured; `None` if it is not measured.
@@ -167,13 +170,13 @@ pub struct Measured {
 }
 
 impl Comparison<'_> {
-    fn carry_out(&self, works: &[Work], slots: &[Slot]) -> Result<Measured, Stop> {
+    fn carry_out(&self, works: &[Work], slots: &[PlannedRun]) -> Result<Measured, Stop> {
         let mut measured = Measured::default();
         for (index, slot) in slots.iter().enumerate() {
             self.world.interrupt.check()?;
-            let (work, side) = (works[slot.cell], &self.sides[slot.side]);
+            let (work, variant) = (works[slot.cell], &self.variants[slot.variant]);
             let (count, repeat) = (slots.len(), slot.repeat);
-            let title = format!("{}, {}, repeat {repeat}", side.engine.id, work.name());
+            let title = format!("{}, {}, repeat {repeat}", variant.engine.id, work.name());
             let elapsed = self.world.clock.elapsed();
             self.world.console.step(elapsed, &format!("Run {} of {count}: {title}", index + 1));
             let before = measured.samples.len();
@@ -185,38 +188,40 @@ impl Comparison<'_> {
         Ok(measured)
     }
 
-    fn measure(&self, work: Work, slot: &Slot, into: &mut Measured) -> Result<(), Stop> {
-        let side = &self.sides[slot.side];
+    fn measure(&self, work: Work, slot: &PlannedRun, into: &mut Measured) -> Result<(), Stop> {
+        let variant = &self.variants[slot.variant];
         let model = &self.cell.model.path;
-        let mut add = |figure, value| into.samples.push(Sample { figure, side: slot.side, value });
+        let mut add =
+            |figure, value| into.samples.push(Sample { figure, variant: slot.variant, value });
         match work {
-            Work::Prefill => add(Figure::Prefill, self.by_tool(side, work.name())?),
-            Work::Decode => add(Figure::Decode, self.by_tool(side, work.name())?),
-            Work::DecodeBatch => add(Figure::DecodeBatch, self.by_tool(side, work.name())?),
+            Work::Prefill => add(Figure::Prefill, self.by_tool(variant, work.name())?),
+            Work::Decode => add(Figure::Decode, self.by_tool(variant, work.name())?),
+            Work::DecodeBatch => add(Figure::DecodeBatch, self.by_tool(variant, work.name())?),
             Work::Perplexity => {
-                let own = self.by_tool(side, work.name())?;
+                let own = self.by_tool(variant, work.name())?;
                 add(Figure::Perplexity, own);
-                let has_f32 = side.engine.file.figures.contains_key(PERPLEXITY_F32);
-                let f32 = if has_f32 { self.by_tool(side, PERPLEXITY_F32)? } else { own };
+                let has_f32 = variant.engine.file.figures.contains_key(PERPLEXITY_F32);
+                let f32 = if has_f32 { self.by_tool(variant, PERPLEXITY_F32)? } else { own };
                 add(Figure::PerplexityF32, f32);
             }
             Work::FirstAnswer => {
                 let files = (&*self.places.log(&slot.run), &*self.places.measurement(&slot.run));
-                let seconds = first_answer::measure(self.world, side, model, files)?;
+                let seconds =
+                    first_answer::measure(self.world, variant, model, self.threads, files)?;
                 add(Figure::FirstAnswer, seconds);
             }
-            Work::Served => self.serve(slot, side, into)?,
+            Work::Served => self.serve(slot, variant, into)?,
         }
         Ok(())
     }
 
-    fn by_tool(&self, side: &Contender, figure: &'static str) -> Result<f64, Stop> {
-        let engine = &side.engine;
+    fn by_tool(&self, variant: &LaunchSpec, figure: &'static str) -> Result<f64, Stop> {
+        let engine = &variant.engine;
         let missing = || PeerError::NoFigure { engine: engine.id.clone(), figure };
         let tool = engine.file.figures.get(figure).ok_or_else(missing)?;
         let with = ToolFilling {
             engine: &engine.id,
-            binary: side.binary(),
+            binary: variant.binary(),
             model: &self.cell.model.path,
             threads: self.threads,
             text: self.text.as_deref(),
@@ -225,10 +230,14 @@ impl Comparison<'_> {
     }
 
     /// Measures one served run, and the server's memory at its end.
-    fn serve(&self, slot: &Slot, side: &Contender, into: &mut Measured) -> Result<(), Stop> {
+    fn serve(
+        &self,
+        slot: &PlannedRun,
+        variant: &LaunchSpec,
+        into: &mut Measured,
+    ) -> Result<(), Stop> {
         let bench = Bench {
             world: self.world,
-            engine: &side.engine,
             campaign: self.id,
             executor: executor::LOCAL,
             places: &self.places,
@@ -238,25 +247,25 @@ impl Comparison<'_> {
             limit: None,
         };
         let mut resident = None;
-        let record = bench.run_and_look(slot, &side.built, self.cell, &mut |server| {
-            resident = Some(memory::read(self.world, side, server)?);
+        let record = bench.run_and_look(slot, variant, self.cell, &mut |server| {
+            resident = Some(memory::read(self.world, variant, server)?);
             Ok(())
         })?;
         let tokens_per_s = record.metrics.as_ref().and_then(|metrics| metrics.output_tokens_per_s);
         let (Status::Ok, Some(tokens_per_s), Some(resident)) =
             (record.status, tokens_per_s, resident)
         else {
-            return Err(failed(&side.engine.id, &record).into());
+            return Err(failed(&variant.engine.id, &record).into());
         };
         if record.validity.verdict != ValidityVerdict::Valid {
             let verdict = format!("{:?}", record.validity.verdict).to_uppercase();
-            let (engine, reasons) = (&side.engine.id, record.validity.reasons.join("; "));
+            let (engine, reasons) = (&variant.engine.id, record.validity.reasons.join("; "));
             into.remarks.push(format!("{engine}, repeat {}: {verdict}: {reasons}", slot.repeat));
         }
         let files = resident.files(self.file_bytes()?);
         into.memory.push(resident);
         for (figure, value) in [(Figure::Served, tokens_per_s), (Figure::Memory, files)] {
-            into.samples.push(Sample { figure, side: slot.side, value });
+            into.samples.push(Sample { figure, variant: slot.variant, value });
         }
         Ok(())
     }

@@ -45,8 +45,12 @@ pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
         return Vec::new();
     };
     vec![
-        Limit::new(format!("that of {peer}"), own.ratio.median, OF_PEER),
-        Limit::new("redline's in f32".into(), own.redline.median / f32.redline.median, OF_F32),
+        Limit::new(format!("that of {peer}"), own.ratio.mean, OF_PEER),
+        Limit::new(
+            "redline's in f32".into(),
+            own.redline.summary.median / f32.redline.summary.median,
+            OF_F32,
+        ),
     ]
 }
 
@@ -63,7 +67,7 @@ mod tests {
             (Figure::PerplexityF32, 0, f32),
             (Figure::PerplexityF32, 1, peer),
         ];
-        let samples = samples.map(|(figure, side, value)| Sample { figure, side, value });
+        let samples = samples.map(|(figure, variant, value)| Sample { figure, variant, value });
         limits(&table::rows(&samples), "llama.cpp").iter().map(Limit::line).collect()
     }
 

@@ -11,11 +11,11 @@ use crate::peer::memory::Resident;
 use crate::peer::perplexity::{self, Limit};
 use crate::peer::table::{self, Row};
 use crate::peer::{Comparison, Measured};
-use campaign::build::contender::Contender;
 use campaign::build::source::BuildFacts;
 use campaign::files::FileError;
 use campaign::inputs::cache::sha256_file;
-use campaign::plan::launch::{Filling, command_line};
+use campaign::launch::LaunchSpec;
+use campaign::launch::{Filling, command_line};
 use campaign::stop::Stop;
 
 /// The report's content; its fields are those of the JSON document.
@@ -25,9 +25,9 @@ pub struct Report {
     hardware: HardwareFacts,
     threads: u32,
     repeats: u32,
-    model: ModelSide,
-    redline: EngineSide,
-    peer: EngineSide,
+    model: ModelFile,
+    redline: EngineReport,
+    peer: EngineReport,
     figures: Vec<Row>,
     /// Ratios of Redline's perplexity to others, with their limits; empty if it was not measured.
     perplexity_limits: Vec<Limit>,
@@ -37,14 +37,14 @@ pub struct Report {
 }
 
 #[derive(Debug, Serialize)]
-struct ModelSide {
+struct ModelFile {
     id: String,
     sha256: String,
     bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct EngineSide {
+struct EngineReport {
     engine: String,
     release: String,
     commit: Option<String>,
@@ -72,20 +72,20 @@ impl Report {
     ) -> Result<Self, Stop> {
         let model = &comparison.cell.model.path;
         let meta = fs::metadata(model).map_err(FileError::at("read", model))?;
-        let [redline, peer] = comparison.sides;
+        let ([redline, peer], threads) = (comparison.variants, comparison.threads);
         let figures = table::rows(&measured.samples);
         Ok(Self {
-            schema: "peer-bench.v1",
+            schema: "peer-bench.v2",
             hardware: comparison.hardware.0.clone(),
-            threads: comparison.threads,
+            threads,
             repeats,
-            model: ModelSide {
+            model: ModelFile {
                 id: comparison.cell.cell.model.clone(),
                 sha256: sha256_file(model)?,
                 bytes: meta.len(),
             },
-            redline: engine_side(redline, None),
-            peer: engine_side(peer, Some(build)),
+            redline: engine_report(redline, threads, None),
+            peer: engine_report(peer, threads, Some(build)),
             perplexity_limits: perplexity::limits(&figures, &peer.engine.id),
             figures,
             memory: measured.memory,
@@ -113,20 +113,25 @@ impl Report {
             self.model.id, self.model.bytes, self.repeats
         );
         out += &table::render(&self.figures, &peer.engine);
-        let _ = writeln!(out, "\nratio: redline / {}, median of the pairs", peer.engine);
+        let _ = writeln!(
+            out,
+            "\nratio: redline / {}, geometric mean of the pairs with its 95 % interval",
+            peer.engine
+        );
         for limit in &self.perplexity_limits {
             let _ = writeln!(out, "{}", limit.line());
         }
-        for side in [redline, peer] {
-            let last = self.memory.iter().rfind(|resident| resident.engine == side.engine);
+        for variant in [redline, peer] {
+            let last = self.memory.iter().rfind(|resident| resident.engine == variant.engine);
             if let Some(resident) = last {
                 let _ = writeln!(out, "{}", memory_line(resident));
             }
         }
-        for side in [redline, peer] {
-            let _ = writeln!(out, "{} served: {}", side.engine, side.serve.join(" "));
-            if side.start != side.serve {
-                let _ = writeln!(out, "{} first answer: {}", side.engine, side.start.join(" "));
+        for variant in [redline, peer] {
+            let _ = writeln!(out, "{} served: {}", variant.engine, variant.serve.join(" "));
+            if variant.start != variant.serve {
+                let _ =
+                    writeln!(out, "{} first answer: {}", variant.engine, variant.start.join(" "));
             }
         }
         if let Some(build) = &peer.build {
@@ -141,7 +146,7 @@ impl Report {
     }
 }
 
-impl EngineSide {
+impl EngineReport {
     /// Title of an engine: `redline v0.9.2-dev (commit 1a2b3c4d5e, with changes)`.
     fn title(&self) -> String {
         let mut title = format!("{} {}", self.engine, self.release);
@@ -153,24 +158,23 @@ impl EngineSide {
     }
 }
 
-fn engine_side(side: &Contender, build: Option<BuildFacts>) -> EngineSide {
+fn engine_report(variant: &LaunchSpec, threads: u32, build: Option<BuildFacts>) -> EngineReport {
     let recorded = |flags: &[String]| {
-        let filling = Filling::measured(&side.engine.id, side.binary(), "", 0);
-        let line = command_line(&side.engine.file, Filling { flags, ..filling });
+        let line = command_line(&variant.engine.file, Filling { flags, ..variant.filling("", 0) });
         // No optional setting is requested, so the engine's file cannot lack a flag.
         line.map(|line| line.recorded).unwrap_or_default()
     };
-    let facts = &side.built.facts;
-    EngineSide {
-        engine: side.engine.id.clone(),
+    let facts = &variant.built.facts;
+    EngineReport {
+        engine: variant.engine.id.clone(),
         release: facts.release.clone(),
         commit: facts.commit.clone(),
         // Without a commit, as for a source distribution, "with changes" has no meaning.
         dirty: facts.commit.as_ref().and(facts.dirty),
         binary_sha256: facts.binary_sha256.clone(),
         build,
-        serve: recorded(&side.built.side.flags),
-        start: recorded(&side.plain_flags),
+        serve: recorded(&variant.built.variant.flags),
+        start: recorded(&variant.engine.thread_flags(threads)),
     }
 }
 

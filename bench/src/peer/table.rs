@@ -1,6 +1,8 @@
 //! Table of the comparison with another engine: medians, ranges and ratios per figure. Pure.
 
-use campaign::publish::beside::Repeats;
+use judge::beside::{Ratio, ratio_of_pairs};
+use judge::diff::policy::standard;
+use judge::summary::{self, Summary};
 use serde::Serialize;
 
 use crate::peer::figure::{Figure, Sample};
@@ -13,24 +15,36 @@ pub struct Row {
     pub redline: Repeats,
     pub peer: Repeats,
     /// Ratio of Redline's value to the other engine's, for each pair.
-    pub ratio: Repeats,
+    pub ratio: Ratio,
+}
+
+/// Values of one engine in the order of the repeats, and their summary.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Repeats {
+    #[serde(flatten)]
+    pub summary: Summary,
+    pub values: Vec<f64>,
+}
+
+impl Repeats {
+    fn of(values: Vec<f64>) -> Option<Self> {
+        Some(Self { summary: summary::of(&values)?, values })
+    }
 }
 
 /// Makes a row for every figure that both engines have.
 #[must_use]
 pub fn rows(samples: &[Sample]) -> Vec<Row> {
     let row = |figure: Figure| {
-        let of = |side: usize| -> Vec<f64> {
-            let here = samples.iter().filter(|s| s.figure == figure && s.side == side);
+        let of = |variant: usize| -> Vec<f64> {
+            let here = samples.iter().filter(|s| s.figure == figure && s.variant == variant);
             here.map(|sample| sample.value).collect()
         };
         let (redline, peer) = (of(0), of(1));
-        // Paired, because the machine's speed may change between repeats.
-        let ratios = redline.iter().zip(&peer).map(|(ours, theirs)| ours / theirs).collect();
         Some(Row {
             figure,
             more_is_better: figure.more_is_better(),
-            ratio: Repeats::of(ratios)?,
+            ratio: ratio_of_pairs(&redline, &peer, &standard().file)?,
             redline: Repeats::of(redline)?,
             peer: Repeats::of(peer)?,
         })
@@ -41,20 +55,18 @@ pub fn rows(samples: &[Sample]) -> Vec<Row> {
 /// Renders the rows as text, under a heading.
 #[must_use]
 pub fn render(rows: &[Row], peer: &str) -> String {
-    let mut text = format!(
-        "{:<38} {:>10} {:>10} {:>8}   {}\n",
-        "", "redline", peer, "ratio", "over the pairs"
-    );
+    let mut text =
+        format!("{:<38} {:>10} {:>10} {:>8}   {}\n", "", "redline", peer, "ratio", "interval");
     for row in rows {
         let better = if row.more_is_better { "" } else { " (less is better)" };
+        let interval = row.ratio.interval.map(|(low, high)| format!("{low:.2} to {high:.2}"));
+        let interval = interval.unwrap_or_else(|| "one pair".to_owned());
         text += &format!(
-            "{:<38} {:>10} {:>10} {:>7.2}x   {:.2} to {:.2}{better}\n",
+            "{:<38} {:>10} {:>10} {:>7.2}x   {interval}{better}\n",
             row.figure.title(),
-            shown(row.redline.median),
-            shown(row.peer.median),
-            row.ratio.median,
-            row.ratio.min,
-            row.ratio.max,
+            shown(row.redline.summary.median),
+            shown(row.peer.summary.median),
+            row.ratio.mean,
         );
     }
     text
@@ -75,8 +87,8 @@ mod tests {
     use expect_test::expect;
 
     fn samples(figure: Figure, redline: &[f64], peer: &[f64]) -> Vec<Sample> {
-        let of = |side, values: &[f64]| -> Vec<Sample> {
-            values.iter().map(|value| Sample { figure, side, value: *value }).collect()
+        let of = |variant, values: &[f64]| -> Vec<Sample> {
+            values.iter().map(|value| Sample { figure, variant, value: *value }).collect()
         };
         [of(0, redline), of(1, peer)].concat()
     }
@@ -85,12 +97,16 @@ mod tests {
     fn ratios_are_taken_pair_by_pair() {
         // The machine was twice as fast in the second repeat; the ratio is the same in each pair.
         let drift = rows(&samples(Figure::Decode, &[100.0, 200.0, 100.0], &[50.0, 100.0, 50.0]));
-        assert_eq!(drift[0].ratio.values, [2.0, 2.0, 2.0]);
-        assert_eq!((drift[0].ratio.min, drift[0].ratio.max), (2.0, 2.0));
+        let near = |found: f64, expected: f64| (found - expected).abs() < 1e-9;
+        let Ratio { pairs, mean, interval } = drift[0].ratio;
+        assert!(pairs == 3 && near(mean, 2.0), "{mean}");
+        assert!(interval.is_some_and(|(low, high)| near(low, 2.0) && near(high, 2.0)));
         let noisy = rows(&samples(Figure::Decode, &[90.0, 110.0, 100.0], &[50.0, 50.0, 40.0]));
-        let ratio = &noisy[0].ratio;
-        assert_eq!((ratio.min, ratio.median, ratio.max), (1.8, 2.2, 2.5));
-        assert_eq!(noisy[0].redline.median, 100.0);
+        // The geometric mean of 1.8, 2.2 and 2.5.
+        assert!(near(noisy[0].ratio.mean, 9.9_f64.cbrt()), "{:?}", noisy[0].ratio);
+        let (low, high) = noisy[0].ratio.interval.unwrap();
+        assert!(low < 1.8 && high > 2.5, "{low} to {high}");
+        assert_eq!(noisy[0].redline.summary.median, 100.0);
     }
 
     #[test]
@@ -106,8 +122,8 @@ mod tests {
         ];
         let text = render(&rows(&all.concat()), "llama.cpp");
         expect![[r#"
-                                                      redline  llama.cpp    ratio   over the pairs
-            prefill 512 tokens, tok/s                    1575        750    2.10x   2.00 to 2.20
+                                                      redline  llama.cpp    ratio   interval
+            prefill 512 tokens, tok/s                    1575        750    2.10x   1.14 to 3.84
             resident beyond KV, x file                  1.250      1.500    0.83x   0.83 to 0.83 (less is better)
         "#]]
         .assert_eq(&text);

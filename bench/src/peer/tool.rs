@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::peer::PeerError;
 use campaign::process::{Interrupt, capture, describe};
-use campaign::publish::beside::Repeats;
 use campaign::stop::Stop;
+use judge::summary;
 
 /// Values for the placeholders of a tool's command line.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +60,7 @@ pub fn measure(
             return Err(Stop::wrong_use(what));
         }
     };
-    match Repeats::of(values) {
+    match summary::of(&values) {
         // A zero would mean a failed measurement, and its ratio would be meaningless.
         Some(repeats) if repeats.min > 0.0 => Ok(repeats.median),
         _ => Err(failed(format!("printed no figure {place}")).into()),

@@ -21,7 +21,7 @@ use campaign::stop::Stop;
 use campaign::tools::{RESULTS, SITE};
 use campaign::world::World;
 use table::Scaled;
-use work::{Desk, Took, Work};
+use work::{Registries, Took, Work};
 
 /// Number of records to which the required times apply.
 pub const WANTED_OF: u64 = 50_000;
@@ -42,7 +42,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     make_dir(&dir)?;
     let scratch = tempfile::tempdir_in(&dir).map_err(FileError::at("make a folder in", &dir))?;
     let place = clients::place(world)?;
-    let desk = Desk {
+    let registries = Registries {
         world,
         registry: flags.keep.clone().unwrap_or_else(|| scratch.path().join("registry")),
         site_registry: scratch.path().join("site-registry"),
@@ -50,14 +50,14 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     };
     let step = |text: &str| world.console.step(world.clock.elapsed(), text);
     step(&format!("Generate {records} and {site_records} records"));
-    fabricate::repository(world, &desk.registry, records)?;
+    fabricate::repository(world, &registries.registry, records)?;
     // The site gets a registry of its own, a tenth of the size.
-    fabricate::repository(world, &desk.site_registry, site_records)?;
+    fabricate::repository(world, &registries.site_registry, site_records)?;
     let mut times: BTreeMap<Work, Vec<Took>> = BTreeMap::new();
     for repeat in 1..=flags.repeats {
         for work in Work::ALL {
             step(&format!("{}, repeat {repeat}", work.title()));
-            let took = desk.time(work)?;
+            let took = registries.time(work)?;
             world.console.note(&format!("{:.2} s, processor {:.2} s", took.wall_s, took.cpu_s));
             times.entry(work).or_default().push(took);
         }
@@ -65,8 +65,8 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     let scaled = Scaled {
         records,
         site_records,
-        registry_bytes: bytes(&files_below(&desk.registry.join("results")))?,
-        site_bytes: bytes(&files_below(&desk.site))?,
+        registry_bytes: bytes(&files_below(&registries.registry.join("results")))?,
+        site_bytes: bytes(&files_below(&registries.site))?,
         times,
         provenance: place.provenance(),
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::WANTED_OF;
 use super::work::{Took, Work};
 use crate::clients::table::{grouped, spread};
-use campaign::publish::beside::Repeats;
+use judge::summary;
 
 /// Decimal places of a time in seconds: processes are polled every 10 ms.
 const DIGITS: usize = 2;
@@ -31,7 +31,8 @@ impl Scaled {
         let mut text =
             "| | wanted, s | wall time, s | processor time, s |\n|---|---|---|---|\n".to_owned();
         for (work, times) in &self.times {
-            let repeats = |of: fn(&Took) -> f64| Repeats::of(times.iter().map(of).collect());
+            let repeats =
+                |of: fn(&Took) -> f64| summary::of(&times.iter().map(of).collect::<Vec<f64>>());
             let (Some(wall), Some(cpu)) = (repeats(|t| t.wall_s), repeats(|t| t.cpu_s)) else {
                 continue;
             };
@@ -53,7 +54,7 @@ impl Scaled {
     #[must_use]
     pub fn is_as_wanted(&self) -> bool {
         self.times.iter().all(|(work, times)| {
-            let wall = Repeats::of(times.iter().map(|took| took.wall_s).collect());
+            let wall = summary::of(&times.iter().map(|took| took.wall_s).collect::<Vec<f64>>());
             wall.zip(self.wanted_s(*work)).is_none_or(|(wall, most)| wall.median <= most)
         })
     }

@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
 use super::fabricate::PAIR;
 use super::remove;
@@ -67,7 +66,7 @@ pub struct Took {
 
 /// Folders on which the commands work.
 #[derive(Debug)]
-pub struct Desk<'a> {
+pub struct Registries<'a> {
     pub world: &'a World,
     pub registry: PathBuf,
     pub site_registry: PathBuf,
@@ -75,18 +74,19 @@ pub struct Desk<'a> {
     pub site: PathBuf,
 }
 
-impl Desk<'_> {
+impl Registries<'_> {
     /// Runs the command of `work` to its end and measures its time.
     ///
     /// # Errors
     /// It cannot be started, or fails.
     pub fn time(&self, work: Work) -> Result<Took, Stop> {
         let mut command = self.command(work)?;
+        let clock = &self.world.clock;
         // Processor time is known only in sum over all ended children, hence the difference.
-        let (before_us, started) = (children_us()?, Instant::now());
+        let (before_us, started) = (children_us()?, clock.elapsed());
         let written = capture(&mut command, &self.world.interrupt)?;
         let took = Took {
-            wall_s: started.elapsed().as_secs_f64(),
+            wall_s: (clock.elapsed() - started).as_secs_f64(),
             cpu_s: (children_us()? - before_us) / 1e6,
         };
         if written.status.code().is_some_and(|code| work.codes().contains(&code)) {

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use schema::canonical::record_sha256;
+use schema::gpu_validation::{Outcome, StageReport};
 use schema::kernel::KernelRecord;
 use schema::path::{of_kernels, of_run};
-use schema::proof::{Outcome, StageReport};
 use schema::run::unexplained_nulls;
 
 use crate::scratch::{Ended, Scratch, files_below, is_alive, signal, wait_for};
 
-const PROOF: &str = r#"
+const VALIDATION: &str = r#"
 question = "Does it run?"
 match = {}
 flags = ["--quiet"]
@@ -44,36 +44,38 @@ struct Lab {
 }
 
 impl Lab {
-    fn new(proof: &str) -> Self {
+    fn new(validation: &str) -> Self {
         let scratch = Scratch::new();
         scratch.write("suite/models/shape.toml", SHAPE);
-        scratch.write("suite/proofs/all.toml", proof);
+        scratch.write("suite/validations/all.toml", validation);
         Self { scratch }
     }
 
-    fn packed(proof: &str) -> Self {
-        let lab = Self::new(proof);
-        let said = ["box      target/proofs/all/box, 6 stages"];
-        lab.scratch.run(&["gpu-validation", "pack", "v0.9.2", "--proof", "all"]).expect(0, &said);
+    fn packed(validation: &str) -> Self {
+        let lab = Self::new(validation);
+        let said = ["bundle   target/validations/all/bundle, 6 stages"];
+        lab.scratch
+            .run(&["gpu-validation", "pack", "v0.9.2", "--validation", "all"])
+            .expect(0, &said);
         lab
     }
 
     fn places(&self) -> (PathBuf, PathBuf) {
         let root = self.scratch.root();
-        (root.join("target/proofs/all/box"), root.join("out"))
+        (root.join("target/validations/all/bundle"), root.join("out"))
     }
 
     /// Makes the command of the bundle's own script, run outside of a clone.
-    fn prove(&self, args: &[&str]) -> Command {
+    fn validate(&self, args: &[&str]) -> Command {
         let (place, out) = self.places();
-        let mut command = Command::new(place.join("prove"));
+        let mut command = Command::new(place.join("validate"));
         command.arg("--out").arg(out).args(args).current_dir("/");
         command.env("FIXTURES", self.scratch.fixtures());
         command
     }
 
-    fn proven(&self, args: &[&str]) -> Ended {
-        Ended::of(self.prove(args).output().unwrap())
+    fn validated(&self, args: &[&str]) -> Ended {
+        Ended::of(self.validate(args).output().unwrap())
     }
 
     fn report(&self, stage: &str) -> Option<StageReport> {
@@ -92,12 +94,12 @@ impl Lab {
 
 #[test]
 fn a_box_shows_a_release_and_its_results_are_committed() {
-    let lab = Lab::packed(PROOF);
+    let lab = Lab::packed(VALIDATION);
     let (place, out) = lab.places();
     let config = fs::read_to_string(place.join("models/shape/config.json")).unwrap();
     assert!(config.contains("\"hidden_size\": 64"), "{config}");
 
-    lab.proven(&[]).expect(
+    lab.validated(&[]).expect(
         1,
         &[
             "Stage 3 of 6: broken",
@@ -147,13 +149,13 @@ fn kernels_that_a_box_measured_become_one_record() {
             measured.replace('\n', "")
         )
     });
-    let head = PROOF.split("[[commands]]").next().unwrap();
+    let head = VALIDATION.split("[[commands]]").next().unwrap();
     let other = "[[commands]]\nid = \"other\"\nargv = [\"echo\", \"no document\"]\n";
     let lab = Lab::new(&format!("{head}{}{other}", commands.join("\n")));
     lab.scratch
-        .run(&["gpu-validation", "pack", "v0.9.2", "--proof", "all"])
+        .run(&["gpu-validation", "pack", "v0.9.2", "--validation", "all"])
         .expect(0, &["5 stages"]);
-    lab.proven(&[]).expect(0, &["Stage 5 of 5"]);
+    lab.validated(&[]).expect(0, &["Stage 5 of 5"]);
     // Collecting twice makes one record.
     let collect = ["gpu-validation", "collect", "out"];
     lab.scratch.run(&collect).expect(0, &["kernels  2", "commit   c0ffee"]);
@@ -174,9 +176,9 @@ fn kernels_that_a_box_measured_become_one_record() {
 
 #[test]
 fn a_stage_is_done_once_and_an_interrupted_one_again() {
-    let lab = Lab::packed(PROOF);
+    let lab = Lab::packed(VALIDATION);
     let only = ["--only", "talk-lite-shape"];
-    let mut slow = lab.prove(&only);
+    let mut slow = lab.validate(&only);
     slow.env("BENCH_FAKE", "slow").stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = slow.spawn().unwrap();
     wait_for("the load generator", || !lab.scratch.pids("bench.pids").is_empty());
@@ -186,20 +188,20 @@ fn a_stage_is_done_once_and_an_interrupted_one_again() {
         wait_for("the server to end", || !is_alive(pid));
     }
 
-    lab.proven(&only).expect(0, &["Stage 5 of 6", "done"]);
+    lab.validated(&only).expect(0, &["Stage 5 of 6", "done"]);
     let servers = lab.servers();
-    lab.proven(&only).expect(0, &["Stage 5 of 6", "done"]);
+    lab.validated(&only).expect(0, &["Stage 5 of 6", "done"]);
     assert_eq!(lab.servers(), servers, "a stage that was done was done again");
-    lab.proven(&[]).expect(1, &["talk-lite-tiny"]);
+    lab.validated(&[]).expect(1, &["talk-lite-tiny"]);
     assert_eq!(lab.servers(), servers + 1);
-    lab.proven(&["--only", "talk-lite"])
+    lab.validated(&["--only", "talk-lite"])
         .expect(2, &["there is no stage `talk-lite`", "the stages are hello-shape, "]);
 }
 
 #[test]
 fn a_stage_that_takes_too_long_has_failed_and_the_next_one_is_run() {
-    let lab = Lab::packed(&PROOF.replace("stage_limit_s = 30", "stage_limit_s = 1"));
-    let mut slow = lab.prove(&["--only", "talk-lite-shape", "--only", "hello-tiny"]);
+    let lab = Lab::packed(&VALIDATION.replace("stage_limit_s = 30", "stage_limit_s = 1"));
+    let mut slow = lab.validate(&["--only", "talk-lite-shape", "--only", "hello-tiny"]);
     slow.env("BENCH_FAKE", "slow");
     Ended::of(slow.output().unwrap()).expect(1, &["Stage 2 of 6: hello-tiny", "failed: "]);
     let report = lab.report("talk-lite-shape").unwrap();
@@ -209,13 +211,14 @@ fn a_stage_that_takes_too_long_has_failed_and_the_next_one_is_run() {
 }
 
 #[test]
-fn a_proof_is_refused_on_a_machine_that_it_is_not_for() {
-    let lab = Lab::packed(&PROOF.replace("match = {}", "match = { device_name = [\"h900\"] }"));
-    lab.proven(&[]).expect(
+fn a_validation_is_refused_on_a_machine_that_it_is_not_for() {
+    let lab =
+        Lab::packed(&VALIDATION.replace("match = {}", "match = { device_name = [\"h900\"] }"));
+    lab.validated(&[]).expect(
         4,
         &[
-            "proof `all` needs a GPU named like h900, and this machine has none",
-            "--proof rehearsal",
+            "validation `all` needs a GPU named like h900, and this machine has none",
+            "--validation rehearsal",
         ],
     );
     assert!(!lab.places().1.exists());
@@ -223,14 +226,16 @@ fn a_proof_is_refused_on_a_machine_that_it_is_not_for() {
 
 #[test]
 fn results_of_the_working_tree_are_shown_and_not_committed() {
-    let lab = Lab::new(PROOF);
-    lab.scratch.run(&["gpu-validation", "pack", "--worktree", "--proof", "all"]).expect(0, &[]);
-    lab.proven(&["--only", "talk-lite-shape"]).expect(0, &[]);
+    let lab = Lab::new(VALIDATION);
+    lab.scratch
+        .run(&["gpu-validation", "pack", "--worktree", "--validation", "all"])
+        .expect(0, &[]);
+    lab.validated(&["--only", "talk-lite-shape"]).expect(0, &[]);
     lab.scratch
         .run(&["gpu-validation", "collect", "out"])
         .expect(1, &["(of a working tree: not committed)", "talk-lite-tiny"]);
     assert!(!lab.scratch.root().join("results").exists());
     lab.scratch
         .run(&["gpu-validation", "collect", "suite"])
-        .expect(4, &["cannot read `suite/box.json`"]);
+        .expect(4, &["cannot read `suite/bundle.json`"]);
 }

@@ -8,10 +8,9 @@ use schema::exit::Exit;
 use schema::run::{BuildFacts, EngineFacts};
 use serde::Deserialize;
 
-use crate::build::container::Runtime;
-use crate::build::sides::Wanted;
-use crate::node::run::{BuiltSide, Contained};
-use crate::plan::launch::{LaunchError, image_name};
+use crate::build::origin::Wanted;
+use crate::launch::container::Runtime;
+use crate::launch::{BuiltVariant, Contained, LaunchError, image_name, is_same};
 use crate::process::{ProcessError, Written, capture};
 use crate::stop::{Ends, Stop};
 use crate::world::World;
@@ -69,7 +68,7 @@ pub fn find(
     wanted: &Wanted,
     version: &str,
     container: Option<Runtime>,
-) -> Result<BuiltSide, Stop> {
+) -> Result<BuiltVariant, Stop> {
     let none = Package { names: Vec::new() };
     let package = wanted.engine.file.package.as_ref().unwrap_or(&none);
     let image = contained(wanted, container)?;
@@ -87,8 +86,8 @@ pub fn find(
     }
     // A tag can be moved to another image, a digest cannot.
     let digest = image.as_ref().and_then(|image| digest(world, image));
-    Ok(BuiltSide {
-        side: wanted.side.clone(),
+    Ok(BuiltVariant {
+        variant: wanted.variant.clone(),
         facts: facts(wanted, found, image.as_ref(), digest),
         binary: None,
         version: Some(version.to_owned()),
@@ -96,20 +95,13 @@ pub fn find(
     })
 }
 
-/// Compares two versions without the local build tag that follows a `+`.
-#[must_use]
-pub fn is_same(found: &str, wanted: &str) -> bool {
-    let public = |version: &str| version.split('+').next().map(str::to_owned);
-    public(found.trim_start_matches('v')) == public(wanted.trim_start_matches('v'))
-}
-
 fn contained(wanted: &Wanted, runtime: Option<Runtime>) -> Result<Option<Contained>, LaunchError> {
     let Some(runtime) = runtime else { return Ok(None) };
     match &wanted.engine.file.launch.image {
         Some(image) => {
-            Ok(Some(Contained { runtime, image: image_name(image, &wanted.side.release) }))
+            Ok(Some(Contained { runtime, image: image_name(image, &wanted.variant.release) }))
         }
-        None => Err(LaunchError::NoImage { engine: wanted.side.engine.clone() }),
+        None => Err(LaunchError::NoImage { engine: wanted.variant.engine.clone() }),
     }
 }
 
@@ -154,8 +146,8 @@ fn facts(
     image_digest: Option<String>,
 ) -> EngineFacts {
     EngineFacts {
-        name: wanted.side.engine.clone(),
-        release: wanted.side.release.clone(),
+        name: wanted.variant.engine.clone(),
+        release: wanted.variant.release.clone(),
         dirty: Some(false),
         binary_sha256: found.files_sha256,
         features: Some(Vec::new()),

@@ -2,11 +2,10 @@
 //! the binary under its hash. Rival engines are built or found by the modules below.
 
 mod build_tools;
-pub mod container;
-pub mod contender;
 pub(crate) mod installed;
-pub mod sides;
+pub mod origin;
 pub mod source;
+pub mod variants;
 pub(crate) mod worktree;
 
 use std::fs::{self, File};
@@ -19,9 +18,9 @@ use schema::exit::Exit;
 use crate::files::{self, FileError};
 use crate::inputs::cache::sha256_file;
 use crate::places::Places;
-use crate::process::{self, Interrupt, ProcessError, describe};
+use crate::process::{self, ProcessError, describe};
 use crate::stop::Ends;
-use crate::world::Programs;
+use crate::world::World;
 
 /// Environment variables with compiler flags; they are removed, so that all releases are built
 /// alike.
@@ -65,13 +64,8 @@ pub struct Built {
 ///
 /// # Errors
 /// cargo fails, or the binary cannot be kept.
-pub fn build(
-    programs: &Programs,
-    places: &Places,
-    tree: &Path,
-    (release, commit): (&str, &str),
-    interrupt: &Interrupt,
-) -> Result<Built, BuildError> {
+pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<Built, BuildError> {
+    let World { programs, places, interrupt, .. } = world;
     let mut cargo = Command::new(&programs.cargo);
     cargo
         .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
@@ -113,7 +107,7 @@ fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     let kept = places.binary(&sha256, "redline");
     // The name is the content's hash, so an existing file is the same binary.
     if !kept.is_file() {
-        let mut temp = files::temp_beside(&kept)?;
+        let mut temp = files::temp_near(&kept)?;
         let mut source = File::open(built).map_err(FileError::at("read", built))?;
         io::copy(&mut source, &mut temp).map_err(FileError::at("write", &kept))?;
         let written = temp.into_temp_path();

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use schema::canonical::sha256_of;
 use schema::engine::Source;
 use schema::exit::Exit;
+use schema::run::{self, EngineFacts};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -17,7 +18,9 @@ use crate::build::build_tools::{self, BuildTools};
 use crate::files::{self, FileError, make_dir};
 use crate::inputs::Input;
 use crate::inputs::cache::sha256_file;
+use crate::launch::BuiltVariant;
 use crate::node::hardware::Cpu;
+use crate::plan::Variant;
 use crate::process::{ProcessError, describe, show};
 use crate::stop::{Ends, Stop};
 use crate::world::World;
@@ -76,6 +79,31 @@ pub struct BuildFacts {
 pub struct PeerBuild {
     pub dir: PathBuf,
     pub facts: BuildFacts,
+}
+
+impl PeerBuild {
+    /// The build as a variant: the first program of the source is the server.
+    #[must_use]
+    pub fn variant(&self, variant: Variant, source: &Source) -> BuiltVariant {
+        let server = source.programs.first().map_or("", String::as_str);
+        let facts = EngineFacts {
+            name: variant.engine.clone(),
+            release: format!("v{}", source.version()),
+            binary_sha256: self.facts.programs.get(server).cloned(),
+            toolchain: self.facts.compiler.clone(),
+            dirty: Some(false),
+            features: Some(self.facts.settings.clone()),
+            build: Some(run::BuildFacts {
+                profile: Some("release".to_owned()),
+                source_url: Some(source.sdist.clone()),
+                patches: Some(Vec::new()),
+                ..run::BuildFacts::default()
+            }),
+            ..EngineFacts::default()
+        };
+        // The version that such a server states is not that of its package.
+        BuiltVariant::program(variant, facts, self.dir.join(server), None)
+    }
 }
 
 /// Returns the programs of `source`, from the cache if they are kept there, else built now.

@@ -39,7 +39,7 @@ impl Ends for CollectError {
 ///
 /// # Errors
 /// A file is missing, or differs from what the node wrote.
-pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<String>), Stop> {
+pub fn collect(places: &JobPlaces, staged: &Path) -> Result<(Progress, Vec<String>), Stop> {
     let progress = Progress::of(&steps::read(&places.steps())?);
     // The two files are written separately; a record that only one of them lists means damage.
     if let Some(done) = places.read_done()? {
@@ -53,7 +53,7 @@ pub fn collect(places: &JobPlaces, overlay: &Path) -> Result<(Progress, Vec<Stri
     let mut runs = Vec::new();
     for file in &progress.files {
         let record = verified(places.dir(), file)?;
-        write_run(overlay, &record)?;
+        write_run(staged, &record)?;
         runs.push(record.id);
     }
     Ok((progress, runs))
@@ -85,18 +85,18 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
 ///
 /// # Errors
 /// A record is missing or fails a check.
-pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
-    let files = files_below(&overlay.join("runs"));
+pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
+    let files = files_below(&staged.join("runs"));
     for run in runs {
         let unsound = |what: String| {
-            let (dir, run) = (overlay.to_owned(), run.clone());
+            let (dir, run) = (staged.to_owned(), run.clone());
             Stop::from(CollectError::Unsound { dir, run, what })
         };
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
         let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing".to_owned()))?;
         let record = read_record(path)?;
         let place = schema::path::of_run(&record).map_err(RecordError::from)?;
-        if overlay.join(&place) != **path {
+        if staged.join(&place) != **path {
             return Err(unsound(format!("its path must be `{place}`")));
         }
         if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
@@ -113,8 +113,8 @@ pub fn check(overlay: &Path, runs: &[String]) -> Result<(), Stop> {
 ///
 /// # Errors
 /// A file is not a run record.
-pub fn records(overlay: &Path) -> Result<Vec<RunRecord>, Stop> {
-    let files = files_below(&overlay.join("runs"));
+pub fn records(staged: &Path) -> Result<Vec<RunRecord>, Stop> {
+    let files = files_below(&staged.join("runs"));
     let mut records = files.iter().map(|path| read_record(path)).collect::<Result<Vec<_>, _>>()?;
     // Run ids are ULIDs that count up in the order of planning.
     records.sort_by(|a, b| a.id.cmp(&b.id));

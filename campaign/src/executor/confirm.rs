@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use schema::comparison::{CellDiff, Diff};
 use schema::verdict::Stage;
 
-use crate::plan::{Plan, Round, Slot, interleave};
+use crate::plan::{Plan, PlannedRun, Round, interleave};
 use crate::world::Ids;
 
 /// Baseline and candidate; variants are never confirmed.
-const SIDES: usize = 2;
+const COMPARED: usize = 2;
 
 /// Plans `pairs` pairs of runs in every cell of the plan that has a suspected change of a
 /// release-blocking metric.
 #[must_use]
-pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slot> {
+pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<PlannedRun> {
     let differs: BTreeSet<(&str, &str)> = compared
         .cells
         .iter()
@@ -28,7 +28,7 @@ pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<Slo
     let cells = cells.filter(|(_, cell)| differs.contains(&(&cell.model, &cell.scenario)));
     let round = Round {
         cells: cells.map(|(index, _)| index).collect(),
-        sides: SIDES,
+        variants: COMPARED,
         repeats: pairs,
         // Block numbers continue after the screening stage, since a block is unique in its
         // campaign.

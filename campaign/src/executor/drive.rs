@@ -3,23 +3,22 @@
 //! retried, and finished ones are not repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::exit::Exit;
 use schema::verdict::Stage;
 
 use crate::executor::collect::{check, collect};
-use crate::executor::ending::{self, Next};
 use crate::executor::job::{self, Job, JobPlaces};
 use crate::executor::journal::{Entry, Journal, Line, PlannedJob, Reached};
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
+use crate::executor::retry::{self, Next};
+use crate::executor::stage_log::StageLog;
 use crate::executor::submit;
-use crate::executor::tell::Telling;
 use crate::executor::{Executor, Handle, JobEnd, JobState};
 use crate::node::steps;
 use crate::node::unmeasured;
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -38,21 +37,21 @@ const LOG_LINES: usize = 12;
 pub struct Drive<'a> {
     pub world: &'a World,
     pub executor: &'a dyn Executor,
-    pub ready: &'a Ready,
+    pub ready: &'a PreparedCampaign,
     pub journal: &'a mut Journal,
     /// Keys of jobs that this process has submitted or adopted.
     known: BTreeSet<String>,
     /// Time at which a job was first seen to have ended without its final file, by the job's key.
-    ended: BTreeMap<String, Instant>,
+    ended: BTreeMap<String, Duration>,
     /// Number of consecutive queries that the scheduler has not answered.
     silences: u32,
 }
 
 /// Groups planned runs into jobs: one job for each cell, in the order of the runs.
 #[must_use]
-pub fn jobs_of(campaign: &str, slots: &[Slot]) -> Vec<PlannedJob> {
+pub fn jobs_of(campaign: &str, slots: &[PlannedRun]) -> Vec<PlannedJob> {
     let by_cell = slots.chunk_by(|a, b| a.cell == b.cell);
-    let planned = |slots: &[Slot]| PlannedJob {
+    let planned = |slots: &[PlannedRun]| PlannedJob {
         key: job::key(campaign, slots, 1),
         cell: slots[0].cell,
         slots: slots.to_vec(),
@@ -68,7 +67,7 @@ impl<'a> Drive<'a> {
     pub fn new(
         world: &'a World,
         executor: &'a dyn Executor,
-        ready: &'a Ready,
+        ready: &'a PreparedCampaign,
         journal: &'a mut Journal,
     ) -> Self {
         let (known, ended) = (BTreeSet::new(), BTreeMap::new());
@@ -82,13 +81,13 @@ impl<'a> Drive<'a> {
     pub fn carry_out(&mut self, stage: Option<Stage>) -> Result<(), Stop> {
         let of_stage = self.journal.state.jobs.iter().filter(|job| job.stage == stage);
         let jobs: Vec<&Entry> = of_stage.collect();
-        let mut telling = Telling::of(self.world, self.ready, stage, &jobs);
+        let mut log = StageLog::of(self.world, self.ready, stage, &jobs);
         loop {
             let open = self.open(stage);
             if open.is_empty() {
                 return Ok(());
             }
-            let looked = open.iter().try_for_each(|job| self.look(job, &mut telling));
+            let looked = open.iter().try_for_each(|job| self.look(job, &mut log));
             if let Err(stop) = looked {
                 self.leave();
                 return Err(stop);
@@ -101,9 +100,10 @@ impl<'a> Drive<'a> {
 
     /// Sleeps for `pause`, but returns early when an interrupt is raised.
     fn wait(&self, pause: Duration) {
-        let until = Instant::now() + pause;
-        while Instant::now() < until && !self.world.interrupt.raised() {
-            thread::sleep(WAKE.min(until.saturating_duration_since(Instant::now())));
+        let clock = &self.world.clock;
+        let until = clock.elapsed() + pause;
+        while clock.elapsed() < until && !self.world.interrupt.raised() {
+            clock.sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
         }
     }
 
@@ -118,7 +118,7 @@ impl<'a> Drive<'a> {
     }
 
     /// Advances one job by one step: submit it, poll it, or collect or check its records.
-    fn look(&mut self, job: &Entry, telling: &mut Telling<'_>) -> Result<(), Stop> {
+    fn look(&mut self, job: &Entry, log: &mut StageLog<'_>) -> Result<(), Stop> {
         self.world.interrupt.check()?;
         let key = &job.planned.key;
         let places = submit::places(self.world, self.ready, key);
@@ -126,22 +126,22 @@ impl<'a> Drive<'a> {
             return self.check(job);
         }
         if !self.known.contains(key) {
-            return self.find_or_submit(job, &places, telling);
+            return self.find_or_submit(job, &places, log);
         }
         let Some(handle) = &job.handle else { return Ok(()) };
         let Some(state) = self.poll(handle)? else { return Ok(()) };
-        telling.follow(key, &steps::read(&places.steps())?);
-        telling.passing(&places);
+        log.follow(key, &steps::read(&places.steps())?);
+        log.passing(&places);
         match state {
             JobState::Queued { reason } => {
-                telling.waits(key, &reason);
+                log.waits(key, &reason);
                 Ok(())
             }
             JobState::Running { node } => self.running(job, node),
-            JobState::Ended { end, node } => self.settle(job, &places, (&end, node), telling),
+            JobState::Ended { end, node } => self.settle(job, &places, (&end, node), log),
             JobState::Unknown => {
                 let said = "the scheduler no longer knows the job".to_owned();
-                self.settle(job, &places, (&JobEnd::LostNode { said }, None), telling)
+                self.settle(job, &places, (&JobEnd::LostNode { said }, None), log)
             }
         }
     }
@@ -152,7 +152,7 @@ impl<'a> Drive<'a> {
         &mut self,
         job: &Entry,
         places: &JobPlaces,
-        telling: &mut Telling<'_>,
+        log: &mut StageLog<'_>,
     ) -> Result<(), Stop> {
         let key = &job.planned.key;
         let submitted = job.reached >= Reached::Submitted;
@@ -172,7 +172,7 @@ impl<'a> Drive<'a> {
                 JobState::Ended { .. } | JobState::Unknown => places.read_done()?.is_some(),
             };
             if lives || submitted {
-                telling.skip(key, &steps::read(&places.steps())?);
+                log.skip(key, &steps::read(&places.steps())?);
                 if !submitted {
                     self.journal.note(Line::Submitted { job: key.clone(), handle })?;
                 }
@@ -187,7 +187,7 @@ impl<'a> Drive<'a> {
         // Only a user at a terminal reads progress lines; in a log file they would be noise.
         let told = Job { watched: self.world.console.is_live(), ..told };
         places.write_job(&told)?;
-        telling.skip(key, &steps::read(&places.steps())?);
+        log.skip(key, &steps::read(&places.steps())?);
         let submitted = self.executor.submit(&submit::spec(self.world, &told, planned, places));
         // If the answer was lost but the job was submitted, the next poll finds it by its key.
         let Some(handle) = self.patiently(submitted)? else { return Ok(()) };
@@ -218,7 +218,7 @@ impl<'a> Drive<'a> {
             }
             Err(stop) if may_yet_answer(&stop) => {
                 self.silences += 1;
-                let said = stop.told().0;
+                let said = stop.cause().0;
                 self.world.console.note(&format!("the scheduler does not answer: {said}"));
                 Ok(None)
             }
@@ -241,36 +241,38 @@ impl<'a> Drive<'a> {
         job: &Entry,
         places: &JobPlaces,
         (end, node): (&JobEnd, Option<String>),
-        telling: &mut Telling<'_>,
+        log: &mut StageLog<'_>,
     ) -> Result<(), Stop> {
         let key = &job.planned.key;
         // A shared network file system may show the node's files with a delay.
-        let since = *self.ended.entry(key.clone()).or_insert_with(Instant::now);
-        let may_come = !self.executor.is_here() && since.elapsed() < SEEN_LATE;
+        let since = *self.ended.entry(key.clone()).or_insert_with(|| self.world.clock.elapsed());
+        let may_come = !self.executor.is_here() && self.world.clock.elapsed() < since + SEEN_LATE;
         let done = places.read_done()?;
         if done.is_none() && *end == JobEnd::Well && may_come {
             return Ok(());
         }
-        let overlay = self.journal.places().overlay();
-        let (progress, mut runs) = match collect(places, &overlay) {
+        let staged = self.journal.places().staged();
+        let (progress, mut runs) = match collect(places, &staged) {
             Err(_) if may_come => return Ok(()),
             collected => collected?,
         };
-        telling.follow(key, &steps::read(&places.steps())?);
-        let left = |slot: &&Slot| !progress.blocks_done.contains(&slot.block);
-        let left: Vec<Slot> = job.planned.slots.iter().filter(left).cloned().collect();
+        log.follow(key, &steps::read(&places.steps())?);
+        let left = |slot: &&PlannedRun| !progress.blocks_done.contains(&slot.block);
+        let left: Vec<PlannedRun> = job.planned.slots.iter().filter(left).cloned().collect();
         let mut stopped = None;
         if !left.is_empty() {
             let told = done.as_ref().map(|done| &done.end);
-            match ending::next(end, told, job.planned.lost, self.executor.is_here()) {
+            match retry::next(end, told, job.planned.lost, self.executor.is_here()) {
                 Next::Again { said } => {
-                    self.world.console.note(&format!("{said}; the rest of the job is retried"));
+                    self.world
+                        .console
+                        .note(&format!("{said}; what is left of the job is tried again"));
                     self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
                 }
                 Next::Failed { class, said } => {
                     let (world, ready) = (self.world, self.ready);
                     for slot in &left {
-                        unmeasured::record(world, ready, slot, (class, &said), &overlay)?;
+                        unmeasured::record(world, ready, slot, (class, &said), &staged)?;
                         runs.push(slot.run.clone());
                     }
                     self.world.console.note(&format!("{said}; recorded as failed"));
@@ -293,7 +295,7 @@ impl<'a> Drive<'a> {
     }
 
     fn check(&mut self, job: &Entry) -> Result<(), Stop> {
-        check(&self.journal.places().overlay(), &job.runs)?;
+        check(&self.journal.places().staged(), &job.runs)?;
         let job = job.planned.key.clone();
         Ok(self.journal.note(Line::Checked { job })?)
     }
@@ -303,7 +305,7 @@ impl<'a> Drive<'a> {
     fn plan_again(
         &mut self,
         job: &Entry,
-        left: Vec<Slot>,
+        left: Vec<PlannedRun>,
         lost_on: Option<Option<String>>,
     ) -> Result<(), Stop> {
         let PlannedJob { cell, attempt, lost, .. } = job.planned;
@@ -348,14 +350,14 @@ impl<'a> Drive<'a> {
             let Some(handle) = &job.handle else { continue };
             // Errors are ignored here: `--resume` finds what could not be cancelled or collected.
             let _ = self.executor.cancel(handle);
-            let until = Instant::now() + GOING;
-            while Instant::now() < until
+            let until = self.world.clock.elapsed() + GOING;
+            while self.world.clock.elapsed() < until
                 && matches!(self.executor.poll(handle), Ok(JobState::Running { .. }))
             {
-                thread::sleep(self.executor.pause());
+                self.world.clock.sleep(self.executor.pause());
             }
             let places = submit::places(self.world, self.ready, &job.planned.key);
-            let _ = collect(&places, &self.journal.places().overlay());
+            let _ = collect(&places, &self.journal.places().staged());
             let _ = self.journal.note(Line::Withdrawn { job: job.planned.key });
         }
     }

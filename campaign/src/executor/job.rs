@@ -10,20 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
-use crate::node::run::{BuiltSide, Engine, ReadyCell};
+use crate::launch::{LaunchSpec, ReadyCell};
 use crate::places::CampaignPlaces;
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::stop::Stop;
 
 /// Number of hex digits in a job's key.
 const KEY_DIGITS: usize = 12;
-
-/// A variant with its engine's file and its built program, ready to be started.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct JobSide {
-    pub engine: Engine,
-    pub built: BuiltSide,
-}
 
 /// A job's description, `job.json`: everything that a node needs to start servers, measure and
 /// record.
@@ -33,10 +26,11 @@ pub struct Job {
     pub campaign: String,
     /// Executor's name for the records, such as `slurm`.
     pub executor: String,
-    /// All variants of the campaign; planned runs refer to them by index.
-    pub sides: Vec<JobSide>,
+    /// All of the campaign; slots count them.
+    #[serde(rename = "sides")]
+    pub variants: Vec<LaunchSpec>,
     pub cell: ReadyCell,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<PlannedRun>,
     /// Files that the runs read, each with its size in bytes; a folder has size 0.
     pub inputs: Vec<(PathBuf, u64)>,
     /// Hardware facts of a server elsewhere; `None` when the node detects its own hardware.
@@ -75,7 +69,7 @@ impl Job {
 /// Returns the key of a job, `redline-<12 hex>-<attempt>`. It is a hash of campaign, first run and
 /// attempt, so that it finds the same job again after a crash and never another.
 #[must_use]
-pub fn key(campaign: &str, runs: &[Slot], attempt: u32) -> String {
+pub fn key(campaign: &str, runs: &[PlannedRun], attempt: u32) -> String {
     let first = runs.first().map_or("", |slot| &slot.run);
     // The first run's id tells jobs of one campaign apart, since a run belongs to one job.
     let digest = sha256_hex(format!("{campaign} {first} {attempt}").as_bytes());
@@ -129,7 +123,7 @@ impl NodeEnd {
     /// Converts the error that ended a job on its node into the outcome that the controller reads.
     #[must_use]
     pub fn stopped(stop: &Stop) -> Self {
-        let (said, hint) = stop.told();
+        let (said, hint) = stop.cause();
         match stop.exit() {
             Exit::Environment => Self::Broke { said, hint },
             _ => Self::Refused { said, hint },

@@ -9,10 +9,10 @@ use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::Handle;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::lines::{Lines, LinesError};
 use crate::places::{CampaignPlaces, Places};
-use crate::plan::{Side, Slot};
+use crate::plan::{PlannedRun, Variant};
 use crate::process::Interrupt;
 use crate::stop::Stop;
 
@@ -21,7 +21,7 @@ use crate::stop::Stop;
 pub struct PlannedJob {
     pub key: String,
     pub cell: usize,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<PlannedRun>,
     /// Number of the attempt, counted from 1.
     pub attempt: u32,
     /// Number of earlier attempts that were lost through no fault of the job or the engine.
@@ -35,11 +35,13 @@ pub struct PlannedJob {
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Line {
     /// First line of a journal: the complete campaign. It occurs once.
-    Campaign(Box<Ready>),
-    /// A lab adds a variant, which is started like variant `of` except for its name and flags.
-    Side {
+    Campaign(Box<PreparedCampaign>),
+    /// One more side, launched as the one at `of` is but for its name and flags.
+    #[serde(rename = "side")]
+    Variant {
         of: usize,
-        side: Side,
+        #[serde(rename = "side")]
+        variant: Variant,
     },
     /// The budget of a lab is reduced to `runs_max` runs.
     Allowed {
@@ -107,7 +109,7 @@ pub struct Entry {
 /// State of a campaign, from all lines of its journal.
 #[derive(Debug, Default)]
 pub struct State {
-    pub ready: Option<Ready>,
+    pub ready: Option<PreparedCampaign>,
     /// Jobs in the order of planning.
     pub jobs: Vec<Entry>,
     pub stages: Vec<Option<Stage>>,
@@ -120,9 +122,9 @@ impl State {
     fn apply(&mut self, line: Line) {
         match line {
             Line::Campaign(ready) => self.ready = Some(*ready),
-            Line::Side { of, side } => {
+            Line::Variant { of, variant } => {
                 if let Some(ready) = &mut self.ready {
-                    ready.add_side(of, side);
+                    ready.add_variant(of, variant);
                 }
             }
             Line::Allowed { runs_max } => {
@@ -241,17 +243,15 @@ impl Journal {
     /// continues it.
     #[must_use]
     pub fn ended_early(&self, stop: Stop, places: &Places, interrupt: &Interrupt) -> Stop {
-        let overlay = places.shown(&self.places.overlay());
+        let staged = places.shown(&self.places.staged());
         let written =
-            crate::executor::collect::files_below(&self.places.overlay().join("runs")).len();
+            crate::executor::collect::files_below(&self.places.staged().join("runs")).len();
         let mut left = match (&self.state.committed, written) {
-            (Some(_), _) => {
-                "the records are committed; the steps after that are not done".to_owned()
-            }
+            (Some(_), _) => "the records are committed; what came after is not done".to_owned(),
             (None, 0) => "nothing was recorded".to_owned(),
             (None, count) => {
                 let records = if count == 1 { "record lies" } else { "records lie" };
-                format!("nothing was committed; {count} finished {records} in `{overlay}`")
+                format!("nothing was committed; {count} finished {records} in `{staged}`")
             }
         };
         if self.state.ready.is_some() {

@@ -4,15 +4,15 @@
 pub mod collect;
 pub(crate) mod confirm;
 pub(crate) mod drive;
-mod ending;
 pub(crate) mod job;
 pub(crate) mod journal;
 pub(crate) mod local;
-pub(crate) mod ready;
+pub(crate) mod prepared;
 pub(crate) mod resume;
+mod retry;
 pub mod slurm;
+mod stage_log;
 mod submit;
-mod tell;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::cli::ReleaseBench;
 use crate::executor::journal::Journal;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -14,7 +14,9 @@ use crate::world::World;
 /// # Errors
 /// There is none, or a journal cannot be read.
 pub fn find(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
-    let is_meant = |ready: &Ready| ready.lab.is_none() && is_asked(ready, flags, &world.command);
+    let is_meant = |ready: &PreparedCampaign| {
+        ready.lab.is_none() && is_requested(ready, flags, &world.command)
+    };
     latest(world, is_meant)?.ok_or_else(|| nothing(flags))
 }
 
@@ -22,7 +24,10 @@ pub fn find(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
 ///
 /// # Errors
 /// A journal cannot be read.
-pub fn latest(world: &World, fits: impl Fn(&Ready) -> bool) -> Result<Option<String>, Stop> {
+pub fn latest(
+    world: &World,
+    fits: impl Fn(&PreparedCampaign) -> bool,
+) -> Result<Option<String>, Stop> {
     let entries = fs::read_dir(world.places.campaigns()).into_iter().flatten().flatten();
     let mut ids: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -61,7 +66,7 @@ pub fn nothing(flags: &ReleaseBench) -> Stop {
 
 /// True when a command with `--resume` means this campaign: it names only the campaign's release,
 /// or repeats all arguments that the campaign was begun with.
-fn is_asked(ready: &Ready, flags: &ReleaseBench, command: &[String]) -> bool {
+fn is_requested(ready: &PreparedCampaign, flags: &ReleaseBench, command: &[String]) -> bool {
     let words = essential(command);
     let bare = |word: &str| {
         flags.release.as_deref() == Some(word) || word == flags.engine || word == "--engine"
@@ -70,9 +75,9 @@ fn is_asked(ready: &Ready, flags: &ReleaseBench, command: &[String]) -> bool {
         return words == essential(&ready.command);
     }
     let name = flags.release.as_ref().map(|name| name.trim_start_matches('v'));
-    ready.plan.sides.iter().any(|side| {
-        let named = name.is_none_or(|name| side.release.trim_start_matches('v') == name);
-        named && side.engine == flags.engine
+    ready.plan.variants.iter().any(|variant| {
+        let named = name.is_none_or(|name| variant.release.trim_start_matches('v') == name);
+        named && variant.engine == flags.engine
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::executor::job::{Job, JobPlaces};
 use crate::executor::journal::{Entry, PlannedJob, Reached, State};
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::executor::{Executor, JobSpec};
 use crate::node::run::time_limit;
 use crate::plan::brief::gpu_hours;
@@ -20,14 +20,14 @@ const PATIENCE: u32 = 4;
 
 /// Paths inside the folder of the campaign's job `key`.
 #[must_use]
-pub fn places(world: &World, ready: &Ready, key: &str) -> JobPlaces {
+pub fn places(world: &World, ready: &PreparedCampaign, key: &str) -> JobPlaces {
     JobPlaces::at(&world.places.campaign(&ready.plan.campaign).jobs().join(key))
 }
 
 /// Makes the description of a job for its node.
 #[must_use]
 pub fn job(
-    ready: &Ready,
+    ready: &PreparedCampaign,
     planned: &PlannedJob,
     executor: &dyn Executor,
     budget: Option<f64>,
@@ -36,7 +36,7 @@ pub fn job(
         key: planned.key.clone(),
         campaign: ready.plan.campaign.clone(),
         executor: executor.name().to_owned(),
-        sides: ready.sides.clone(),
+        variants: ready.variants.clone(),
         cell: ready.cells[planned.cell].clone(),
         slots: planned.slots.clone(),
         inputs: ready.inputs[planned.cell].clone(),
@@ -85,9 +85,9 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) 
 /// expected time if that is shorter.
 fn wall_max(job: &Job) -> Duration {
     let runs = job.slots.iter().map(|slot| {
-        let launch = Duration::from_secs(job.sides[slot.side].engine.file.launch.timeout_s);
+        let launch = Duration::from_secs(job.variants[slot.variant].engine.file.launch.timeout_s);
         let limit = time_limit(job.cell.scenario.scenario.tier);
-        match job.expected_us[slot.side] {
+        match job.expected_us[slot.variant] {
             0 => launch + limit,
             us => launch + limit.min(Duration::from_micros(us) * PATIENCE),
         }
@@ -103,7 +103,7 @@ fn wall_max(job: &Job) -> Duration {
 /// A job's folder cannot be read.
 pub fn budget(
     world: &World,
-    ready: &Ready,
+    ready: &PreparedCampaign,
     state: &State,
     (planned, executor): (&PlannedJob, &dyn Executor),
 ) -> Result<Option<f64>, Stop> {
@@ -126,8 +126,8 @@ pub fn budget(
         }
     }
     let weight = |job: &PlannedJob| -> f64 {
-        let expected = |side: usize| ready.each_us[job.cell][side];
-        let us: u64 = job.slots.iter().map(|slot| expected(slot.side)).sum();
+        let expected = |variant: usize| ready.each_us[job.cell][variant];
+        let us: u64 = job.slots.iter().map(|slot| expected(slot.variant)).sum();
         // At least 1, so that jobs of unknown duration get a share too.
         gpu_hours(us.max(1), gpus(job).max(1))
     };

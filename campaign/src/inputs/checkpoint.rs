@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Facts from a checkpoint's configuration files; `None` where the files do not state one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct CheckpointFacts {
     /// Quantization method in `config.json`, such as `fp8` or `mxfp4`.
     pub quantization: Option<String>,
     /// SHA-256 of the chat template's text.
@@ -18,7 +18,7 @@ pub struct Told {
 
 /// Reads the facts from the checkpoint folder `dir`.
 #[must_use]
-pub fn read(dir: &Path) -> Told {
+pub fn read(dir: &Path) -> CheckpointFacts {
     let json = |name: &str| -> Option<Value> {
         serde_json::from_slice(&fs::read(dir.join(name)).ok()?).ok()
     };
@@ -29,7 +29,7 @@ pub fn read(dir: &Path) -> Told {
     // Newer checkpoints keep the chat template in its own file, which takes precedence.
     let template = fs::read_to_string(dir.join("chat_template.jinja")).ok();
     let template = template.or_else(|| text(json("tokenizer_config.json")?.get("chat_template")));
-    Told {
+    CheckpointFacts {
         quantization: text(method),
         chat_template_sha256: template.map(|template| sha256_hex(template.as_bytes())),
     }
@@ -43,7 +43,11 @@ mod tests {
     fn a_checkpoint_tells_its_scheme_and_its_template() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        assert_eq!(read(folder.path()), Told::default(), "an empty folder tells nothing");
+        assert_eq!(
+            read(folder.path()),
+            CheckpointFacts::default(),
+            "an empty folder tells nothing"
+        );
         write("config.json", r#"{"quantization_config": {"quant_method": "mxfp4"}}"#);
         write("tokenizer_config.json", r#"{"chat_template": "old"}"#);
         let told = read(folder.path());

@@ -290,7 +290,7 @@ impl Fetcher<'_> {
         for (from, name) in [(model.path.join(CONFIG), CONFIG), (tokenizer.path.clone(), TOKENIZER)]
         {
             let to = path.join(name);
-            let temp = files::temp_beside(&to)?;
+            let temp = files::temp_near(&to)?;
             fs::copy(&from, temp.path()).map_err(FileError::at("copy", &from))?;
             files::put(temp, &to)?;
         }
@@ -319,7 +319,7 @@ impl Fetcher<'_> {
         let mut tried = Vec::new();
         for source in &input.sources {
             let place = self.cache.place(&input.sha256, input.file_name());
-            let temp = files::temp_beside(&place)?;
+            let temp = files::temp_near(&place)?;
             let fetched = package::fetch(source, &temp, self);
             match fetched {
                 Ok(()) => {}
@@ -347,7 +347,7 @@ impl Fetcher<'_> {
             return Ok(Some(path));
         }
         let place = self.cache.place(&repair.sha256, name);
-        let mut temp = files::temp_beside(&place)?;
+        let mut temp = files::temp_near(&place)?;
         repair::mend(repair.method, raw, temp.as_file_mut(), &place)
             .map_err(|source| InputError::Repair { id: input.id.clone(), source })?;
         self.cache.store(temp, &repair.sha256, name).map(Some).map_err(in_cache)

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use schema::exit::Exit;
@@ -128,7 +128,7 @@ fn download(
     };
     let bar = progress(requirement, fetcher);
     let status = loop {
-        if let Some(status) = group.wait(Some(Instant::now() + LOOK), fetcher.interrupt)? {
+        if let Some(status) = group.wait(Some(LOOK), fetcher.interrupt)? {
             break status;
         }
         bar.set_position(bytes_below(temp.path()));

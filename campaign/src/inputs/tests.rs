@@ -20,7 +20,7 @@ fn sha256(text: &str) -> String {
 }
 
 fn temp(cache: &Cache, text: &str) -> tempfile::NamedTempFile {
-    let temp = files::temp_beside(&cache.place(&sha256(text), "f")).unwrap();
+    let temp = files::temp_near(&cache.place(&sha256(text), "f")).unwrap();
     fs::write(temp.path(), text).unwrap();
     temp
 }

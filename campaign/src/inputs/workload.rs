@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::files;
-use crate::node::run::ReadyCell;
+use crate::launch::ReadyCell;
 use crate::process;
 use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError};

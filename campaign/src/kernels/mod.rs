@@ -12,15 +12,15 @@ use schema::exit::Exit;
 use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench, SCHEMA};
 use schema::run::{EngineFacts, Time, unexplained_nulls};
 
-use crate::build::sides::{self, Origin, REDLINE, Wanted};
+use crate::build::origin::{Origin, REDLINE, Wanted};
+use crate::build::variants;
 use crate::build::worktree;
 use crate::cli::Kernels;
 use crate::git::Git;
 use crate::lock::Lock;
 use crate::node::hardware;
 use crate::node::record::RecordError;
-use crate::node::run::Engine;
-use crate::plan::Side;
+use crate::plan::Variant;
 use crate::plan::release;
 use crate::process::{self, describe};
 use crate::publish::{self, Registry};
@@ -42,19 +42,18 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
-    let (path, file) = world.catalog.engine(REDLINE)?;
-    let engine = Engine { id: REDLINE.to_owned(), path, file };
+    let engine = world.catalog.engine(REDLINE)?;
     let wanted = match &flags.release {
         Some(name) => {
             let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
-            let side = Side::plain(REDLINE, &found.name);
-            Wanted { side, engine, origin: Origin::Release(found) }
+            let variant = Variant::plain(REDLINE, &found.name);
+            Wanted { variant, engine, origin: Origin::Release(found) }
         }
-        None => sides::working_tree(world, &git, &engine, None)?,
+        None => variants::working_tree(world, &engine, None)?,
     };
     let commits = matches!(wanted.origin, Origin::Release(_));
     let root = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let registry = Registry { tools: &world.tools, dir: &root, interrupt: &world.interrupt };
+    let registry = Registry::new(world, &root);
     if commits {
         registry.preflight()?;
     }
@@ -90,7 +89,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     }
     fill(&mut record, benches)?;
     let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
-    let path = publish::write(&places.overlay(), &place, &record)?;
+    let path = publish::write(&places.staged(), &place, &record)?;
     let answer = |text: String| world.console.answer(&text);
     answer(table(&record));
     if !commits {
@@ -100,8 +99,8 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let count = record.benches.len();
     let (release, hardware) = (&record.engine.release, &record.hardware.id);
     let message = format!("results: {count} kernels of {ENGINE} {release} on {hardware}\n");
-    registry.render_pages(&places.overlay())?;
-    let commit = registry.record(&places.overlay(), &message)?;
+    registry.render_pages(&places.staged())?;
+    let commit = registry.record(&places.staged(), &message)?;
     answer(format!("record   {}", world.places.shown(&root.join("results").join(place))));
     answer(format!("commit   {}", commit.as_deref().unwrap_or("none")));
     Ok(Exit::Well)
@@ -136,10 +135,9 @@ fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), S
         }
         _ => world.places.root().to_owned(),
     };
-    world.console.step(
-        world.clock.elapsed(),
-        &format!("Run the kernel benchmarks of {}", wanted.side.release),
-    );
+    world
+        .console
+        .step(world.clock.elapsed(), &format!("Bench the ops of {}", wanted.variant.release));
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
         .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])
@@ -163,7 +161,7 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
     let toolchain = process::text(rustc.arg("-V"), &world.interrupt).ok();
     EngineFacts {
         name: ENGINE.to_owned(),
-        release: wanted.side.release.clone(),
+        release: wanted.variant.release.clone(),
         commit,
         dirty: Some(dirty),
         features: Some(Vec::new()),

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use schema::kernel::ModelBench;
 
-use crate::build::sides::{self, Wanted};
+use crate::build::origin::Wanted;
+use crate::build::variants;
 use crate::inputs::Input;
 use crate::plan::decide::default_cell;
 use crate::process::{capture, describe};
@@ -14,7 +15,7 @@ use crate::world::World;
 
 /// Prompt lengths, batch sizes and context that are measured: a short and a long prompt, one user
 /// and many.
-const ASKED: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--context", "128"];
+const ARGUMENTS: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--context", "128"];
 
 /// Builds the release and has it benchmark `model`, by default the first model of the target `cpu`.
 ///
@@ -23,14 +24,13 @@ const ASKED: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--context
 pub fn measure(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<ModelBench, Stop> {
     let id = default_cell(world, model)?.model;
     let file = world.catalog.model(&id)?;
-    let built = sides::build_one(world, wanted)?;
-    let binary = built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;
+    let spec = variants::build_one(world, wanted)?;
+    let binary =
+        spec.built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;
     let weights = world.fetcher().obtain(&Input::model(&id, &file))?;
-    world
-        .console
-        .step(world.clock.elapsed(), &format!("Benchmark {id} against the machine's limits"));
+    world.console.step(world.clock.elapsed(), &format!("Bench {id} beside the machine's limits"));
     let mut bench = Command::new(binary);
-    bench.arg("bench").arg(weights.served()).args(ASKED).arg("--json");
+    bench.arg("bench").arg(weights.served()).args(ARGUMENTS).arg("--json");
     let written = capture(&mut bench, &world.interrupt)?;
     if !written.status.success() {
         let (how, last) = (describe(written.status), written.last_said().unwrap_or("silent"));

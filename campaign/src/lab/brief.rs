@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use schema::lab::{Combine, LabBudget};
 
-use super::asked::ReadyLab;
 use super::budget::cell_us;
+use super::spec::PreparedLab;
 use crate::console::about;
 use crate::plan::brief::basis;
 use crate::plan::decide::Decided;
@@ -15,7 +15,7 @@ use crate::plan::estimate::{Estimate, tokens_per_s_assumed};
 
 /// Renders the plan as text for the terminal.
 #[must_use]
-pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
+pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String {
     let (file, brief) = (&lab.asked.file, &decided.brief);
     let mut text = format!("Plan of lab {}, campaign {}\n", lab.asked.id, brief.campaign);
     let mut line = |key: &str, value: &str| {
@@ -23,8 +23,8 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
         let _ = writeln!(text, "  {key:<10} {value}");
     };
     line("question", &file.question);
-    for (index, title) in brief.sides.iter().enumerate() {
-        let flags = decided.plan.sides[index].flags.join(" ");
+    for (index, title) in brief.variants.iter().enumerate() {
+        let flags = decided.plan.variants[index].flags.join(" ");
         let flags = if flags.is_empty() { flags } else { format!(", with {flags}") };
         line(if index == 0 { "baseline" } else { "beside it" }, &format!("{title}{flags}"));
     }
@@ -64,7 +64,7 @@ pub fn render(lab: &ReadyLab, decided: &Decided, budget: LabBudget) -> String {
 }
 
 /// Adds the lines about rounds, runs and time.
-fn spending(lab: &ReadyLab, budget: LabBudget, mut line: impl FnMut(&str, &str)) {
+fn spending(lab: &PreparedLab, budget: LabBudget, mut line: impl FnMut(&str, &str)) {
     let outline = &lab.outline;
     let (least, most) = (outline.rounds_least, outline.rounds_most);
     line("rounds", &format!("{least} at least, {most} at most"));
@@ -87,7 +87,7 @@ fn spending(lab: &ReadyLab, budget: LabBudget, mut line: impl FnMut(&str, &str))
     line("budget", &format!("{}: {} runs, {of}", limits.join(", "), lab.asked.runs_max));
 }
 
-fn objective(lab: &ReadyLab) -> String {
+fn objective(lab: &PreparedLab) -> String {
     let objective = &lab.asked.file.objective;
     let bounds: Vec<String> =
         objective.bounds.iter().map(|(metric, limit)| format!("{metric} {limit}")).collect();

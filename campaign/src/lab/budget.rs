@@ -3,7 +3,7 @@
 
 use schema::lab::{LabBudget, LabOutline, Round};
 
-use super::asked::ReadyLab;
+use super::spec::PreparedLab;
 use crate::executor::journal::{Reached, State};
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
@@ -85,7 +85,7 @@ pub fn refuse_small(
 /// lack of runs would be requested again.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a lab are far below 2^53")]
-pub fn lowered(lab: &ReadyLab, state: &State, round: &Round) -> Option<u32> {
+pub fn lowered(lab: &PreparedLab, state: &State, round: &Round) -> Option<u32> {
     let left_us = lab.hours_max? * HOUR_US - spent_us(state) as f64;
     let affordable = launches_in(left_us.max(0.0), measured_us(state)?);
     let allowed = still_allowed(&lab.outline, round.runs, affordable);

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use schema::engine::EngineFile;
 use schema::lab::{LabFile, flag_name};
 
+use super::spec::opposite;
+use crate::launch::LaunchSettings;
 use crate::plan::decide::Decided;
-use crate::plan::launch::Asked;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -17,12 +18,12 @@ use crate::world::World;
 /// A flag or a profile is refused; the message says which and why.
 pub fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
     for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
-        let asked = decided.plan.cells.first().map(|cell| &cell.asked);
+        let asked = decided.plan.cells.first().map(|cell| &cell.settings);
         check_flags(lab, &engine.id, (&wanted.engine.file, asked))?;
     }
     let model = world.catalog.model(&lab.model)?.context_tokens();
     for (cell, entry) in decided.plan.cells.iter().zip(&decided.scenarios) {
-        let limits = model.into_iter().chain(cell.asked.context_tokens);
+        let limits = model.into_iter().chain(cell.settings.context_tokens);
         let Some(longest) = entry.scenario.workload.tokens_max() else { continue };
         if let Some(limit) = limits.min().filter(|limit| longest > *limit) {
             let (profile, model) = (&entry.id, &lab.model);
@@ -42,7 +43,7 @@ type Said<'a> = (String, &'a [String]);
 fn check_flags(
     lab: &LabFile,
     engine: &str,
-    (file, asked): (&EngineFile, Option<&Asked>),
+    (file, asked): (&EngineFile, Option<&LaunchSettings>),
 ) -> Result<(), Stop> {
     let own = set_by_launch(file, asked);
     let of_engine = lab.engines.iter().filter(|other| other.id == engine);
@@ -62,8 +63,7 @@ fn check_flags(
         check_words(who, flags)?;
         let mut names = flags.iter().filter_map(|word| flag_name(word));
         if let Some(name) = names.find(|name| own.contains(name)) {
-            let message =
-                format!("{who} sets `{name}`, which the command line of `{engine}` sets already");
+            let message = format!("{who} says `{name}`, which each launch of `{engine}` says");
             return Err(Stop::wrong_use(message).with_hint("leave it out"));
         }
     }
@@ -111,27 +111,18 @@ fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str,
     })
 }
 
-/// Returns the opposite of a flag: `--no-x` for `--x`, and vice versa.
-#[must_use]
-pub fn opposite(name: &str) -> String {
-    match name.strip_prefix("--no-") {
-        Some(rest) => format!("--{rest}"),
-        None => format!("--no-{}", name.trim_start_matches('-')),
-    }
-}
-
 /// Names of the flags that the engine's own command line sets in every run, so that a lab may not.
-fn set_by_launch<'a>(file: &'a EngineFile, asked: Option<&Asked>) -> BTreeSet<&'a str> {
+fn set_by_launch<'a>(file: &'a EngineFile, asked: Option<&LaunchSettings>) -> BTreeSet<&'a str> {
     let launch = &file.launch;
     let settings = &launch.settings;
-    let is_asked = |has: fn(&Asked) -> bool| asked.is_some_and(has);
+    let is_requested = |has: fn(&LaunchSettings) -> bool| asked.is_some_and(has);
     let said = [
         (&settings.tp, true),
         (&settings.host, true),
         (&settings.port, true),
-        (&settings.seed, is_asked(|asked| asked.seed.is_some())),
-        (&settings.context, is_asked(|asked| asked.context_tokens.is_some())),
-        (&settings.memory, is_asked(|asked| asked.memory_percent.is_some())),
+        (&settings.seed, is_requested(|asked| asked.seed.is_some())),
+        (&settings.context, is_requested(|asked| asked.context_tokens.is_some())),
+        (&settings.memory, is_requested(|asked| asked.memory_percent.is_some())),
     ];
     let said =
         said.into_iter().filter(|(_, said)| *said).filter_map(|(setting, _)| setting.as_ref());
@@ -160,7 +151,7 @@ mod tests {
              engines = [{{ id = \"e\", version = \"1\", flags = {engine_flags} }}]\n{axes}"
         ))
         .unwrap();
-        let asked = Asked { context_tokens: Some(8), ..Asked::default() };
+        let asked = LaunchSettings { context_tokens: Some(8), ..LaunchSettings::default() };
         let found = check_flags(&lab, "e", (&file, Some(&asked)));
         found.map_err(|stop| stop.to_string()).err().unwrap_or_default()
     }

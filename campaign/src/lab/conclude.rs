@@ -1,20 +1,20 @@
 //! Conclusion of a lab: prints what was found, and the command that starts the recommended server.
 
-use std::path::PathBuf;
-
 use schema::exit::Exit;
 use schema::lab::{Candidate, flag_name};
+use schema::run::RunRecord;
 use toml::{Table, Value};
 
-use super::asked::ReadyLab;
 use super::question::{self, Next};
-use crate::build::sides::REDLINE;
+use super::spec::PreparedLab;
+use crate::build::origin::REDLINE;
 use crate::executor::journal::Journal;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::files::write_whole;
-use crate::plan::Side;
-use crate::plan::launch::{Filling, command_line};
+use crate::launch::{Filling, command_line};
+use crate::plan::Variant;
 use crate::publish::Registry;
+use crate::publish::finish::{print_paths, publish};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -26,16 +26,29 @@ const PROFILE: &str = "recommended.toml";
 ///
 /// # Errors
 /// The registry's tool fails, or the campaign's folder is not writable.
-pub fn tell(
+pub fn finish(
     world: &World,
-    (ready, lab): (&Ready, &ReadyLab),
+    ready: &PreparedCampaign,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
+    let published = publish(world, ready, registry, records, None, journal)?;
+    let exit = report(world, ready, registry, journal)?;
+    print_paths(world, ready, published.commit.as_deref());
+    Ok(exit)
+}
+
+fn report(
+    world: &World,
+    ready: &PreparedCampaign,
     registry: &Registry<'_>,
     journal: &Journal,
 ) -> Result<Exit, Stop> {
-    let overlay = journal.places().overlay();
-    let of = (ready.plan.campaign.as_str(), overlay.as_path());
+    let Some(lab) = &ready.lab else { return Ok(Exit::Well) };
     world.console.answer("");
-    let answer = question::next(registry, lab, of)?;
+    let staged = journal.places().staged();
+    let answer = question::next(registry, lab, &ready.plan.campaign, &staged)?;
     world.console.answer(&answer.text);
     world.console.answer("");
     let recommended = match answer.next {
@@ -47,9 +60,9 @@ pub fn tell(
     };
     // No configuration runs within the limits: a result, reported by exit code 1.
     let Some(candidate) = recommended else { return Ok(Exit::Worse) };
-    let side = lab.side(&candidate, &ready.plan.sides[candidate.engine]);
-    world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &side)?));
-    if let Some(text) = (side.engine == REDLINE).then(|| profile(&side.flags)).flatten() {
+    let variant = lab.variant(&candidate, &ready.plan.variants[candidate.engine]);
+    world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &variant)?));
+    if let Some(text) = (variant.engine == REDLINE).then(|| profile(&variant.flags)).flatten() {
         let path = journal.places().dir().join(PROFILE);
         write_whole(&path, text.as_bytes())?;
         let shown = world.places.shown(&path);
@@ -60,28 +73,27 @@ pub fn tell(
 
 /// Returns the command that starts the recommended server.
 fn serve(
-    ready: &Ready,
-    lab: &ReadyLab,
+    ready: &PreparedCampaign,
+    lab: &PreparedLab,
     candidate: &Candidate,
-    side: &Side,
+    variant: &Variant,
 ) -> Result<String, Stop> {
-    let (file, model) = (&ready.sides[candidate.engine].engine.file, &lab.asked.file.model);
-    if side.engine == REDLINE {
-        let flags = quoted(&side.flags);
+    let model = &lab.asked.file.model;
+    let spec = ready.variants[candidate.engine].with_variant(variant.clone());
+    if variant.engine == REDLINE {
+        let flags = quoted(&variant.flags);
         let more = if flags.is_empty() { String::new() } else { format!(" -- {flags}") };
-        return Ok(format!("cargo xtask serve {} --model {model}{more}", side.release));
+        return Ok(format!("cargo xtask serve {} --model {model}{more}", variant.release));
     }
-    let binary = PathBuf::from(&side.engine);
     let cell = ready.plan.cells.first();
     let filling = Filling {
         tp: cell.map_or(1, |cell| cell.tp),
         host: None,
         port: None,
         observed: false,
-        flags: &side.flags,
-        ..Filling::measured(&side.engine, &binary, model, 0)
+        ..spec.filling(model, 0)
     };
-    Ok(quoted(&command_line(file, filling)?.recorded))
+    Ok(quoted(&command_line(&spec.engine.file, filling)?.recorded))
 }
 
 /// Joins words into a command line for the shell, quoted where needed.

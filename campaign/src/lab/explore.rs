@@ -8,17 +8,17 @@ use schema::lab::{Candidate, LabStage, Round};
 use schema::run::Status;
 use schema::verdict::Stage;
 
-use super::asked::ReadyLab;
 use super::budget::{lowered, measured_us};
 use super::question::{self, Next};
+use super::spec::PreparedLab;
 use crate::console::about;
 use crate::executor::Executor;
 use crate::executor::collect;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line};
-use crate::executor::ready::Ready;
-use crate::plan::Slot;
-use crate::release_bench::registry;
+use crate::executor::prepared::PreparedCampaign;
+use crate::plan::PlannedRun;
+use crate::publish::Registry;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
@@ -36,11 +36,11 @@ pub struct Explore<'a> {
 /// # Panics
 /// The campaign is not in the journal yet.
 #[must_use]
-pub fn ready(journal: &Journal) -> &Ready {
+pub fn ready(journal: &Journal) -> &PreparedCampaign {
     journal.state.ready.as_ref().expect("a campaign is written down before it is carried out")
 }
 
-fn lab(ready: &Ready) -> &ReadyLab {
+fn lab(ready: &PreparedCampaign) -> &PreparedLab {
     ready.lab.as_deref().expect("a campaign with rounds is a lab's")
 }
 
@@ -77,7 +77,8 @@ impl<'a> Explore<'a> {
             // Without this check, a round that plans no job would be requested for ever.
             if self.journal.state.jobs.len() == before {
                 let block = round.block;
-                let message = format!("the registry requests the runs from block {block} again");
+                let message =
+                    format!("the registry asks again for the launches from block {block}");
                 return Err(Stop::wrong_use(message)
                     .with_hint("if records of this lab were retracted, start it again"));
             }
@@ -93,9 +94,9 @@ impl<'a> Explore<'a> {
     /// Asks the registry for the next round; `None` when it can conclude.
     fn next(&self) -> Result<Option<Round>, Stop> {
         let ready = ready(self.journal);
-        let registry = registry(self.world, &ready.registry);
-        let overlay = self.journal.places().overlay();
-        match question::next(&registry, lab(ready), (&ready.plan.campaign, &overlay))?.next {
+        let registry = Registry::new(self.world, &ready.registry);
+        let staged = self.journal.places().staged();
+        match question::next(&registry, lab(ready), &ready.plan.campaign, &staged)?.next {
             Next::Round(round) => Ok(Some(round)),
             Next::Conclusion(_) => Ok(None),
         }
@@ -154,24 +155,24 @@ impl<'a> Explore<'a> {
         round: &Round,
         (repeat, profile): (u32, u32),
         failed: &BTreeSet<usize>,
-    ) -> Result<Vec<Slot>, Stop> {
+    ) -> Result<Vec<PlannedRun>, Stop> {
         let profiles = self.profiles();
         let mut order = Vec::new();
         for candidate in &round.candidates {
-            order.push(self.side(candidate)?);
+            order.push(self.variant(candidate)?);
         }
         // Rotation gives each candidate each position equally often, against drift of the machine.
         let first = (repeat + profile) as usize % order.len().max(1);
         order.rotate_left(first);
-        order.retain(|side| !failed.contains(side));
+        order.retain(|variant| !failed.contains(variant));
         let (block, cell) = (round.block + repeat * profiles + profile, profile as usize);
         let stage = (round.stage == LabStage::Confirm).then_some(Stage::Confirm);
         let mut slots = Vec::new();
-        for (position, side) in (0..).zip(order) {
-            let repeat = 1 + self.launches(side, cell);
-            slots.push(Slot {
+        for (position, variant) in (0..).zip(order) {
+            let repeat = 1 + self.launches(variant, cell);
+            slots.push(PlannedRun {
                 run: self.ids.next_id(),
-                side,
+                variant,
                 cell,
                 block,
                 position,
@@ -183,15 +184,15 @@ impl<'a> Explore<'a> {
     }
 
     /// Returns the index of a candidate's variant; a new variant is added through the journal.
-    fn side(&mut self, candidate: &Candidate) -> Result<usize, Stop> {
+    fn variant(&mut self, candidate: &Candidate) -> Result<usize, Stop> {
         let known = ready(self.journal);
         let of = candidate.engine;
-        let side = lab(known).side(candidate, &known.plan.sides[of]);
-        if let Some(index) = known.plan.sides.iter().position(|other| *other == side) {
+        let variant = lab(known).variant(candidate, &known.plan.variants[of]);
+        if let Some(index) = known.plan.variants.iter().position(|other| *other == variant) {
             return Ok(index);
         }
-        let index = known.plan.sides.len();
-        self.journal.note(Line::Side { of, side })?;
+        let index = known.plan.variants.len();
+        self.journal.note(Line::Variant { of, variant })?;
         Ok(index)
     }
 
@@ -201,13 +202,14 @@ impl<'a> Explore<'a> {
     }
 
     /// Number of planned runs of a variant in a cell; a retried run counts once.
-    fn launches(&self, side: usize, cell: usize) -> u32 {
-        let slots = self.slots_planned().filter(|slot| (slot.side, slot.cell) == (side, cell));
+    fn launches(&self, variant: usize, cell: usize) -> u32 {
+        let slots =
+            self.slots_planned().filter(|slot| (slot.variant, slot.cell) == (variant, cell));
         let blocks: BTreeSet<u32> = slots.map(|slot| slot.block).collect();
         u32::try_from(blocks.len()).unwrap_or(u32::MAX)
     }
 
-    fn slots_planned(&self) -> impl Iterator<Item = &Slot> {
+    fn slots_planned(&self) -> impl Iterator<Item = &PlannedRun> {
         self.journal.state.jobs.iter().flat_map(|job| &job.planned.slots)
     }
 
@@ -215,17 +217,17 @@ impl<'a> Explore<'a> {
     /// count.
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
-        let sides = &ready(self.journal).plan.sides;
-        for record in collect::records(&self.journal.places().overlay())? {
+        let variants = &ready(self.journal).plan.variants;
+        for record in collect::records(&self.journal.places().staged())? {
             let block = record.campaign.as_ref().map(|slot| slot.block);
             if record.status != Status::Failed || block < Some(round.block) {
                 continue;
             }
-            let variant = record.server.as_ref().and_then(|server| server.variant.clone());
+            let name = record.server.as_ref().and_then(|server| server.variant.clone());
             failed.extend(
-                sides
-                    .iter()
-                    .position(|side| side.engine == record.engine.name && side.variant == variant),
+                variants.iter().position(|variant| {
+                    variant.engine == record.engine.name && variant.name == name
+                }),
             );
         }
         Ok(failed)

@@ -2,33 +2,34 @@
 //! server configuration. It judges no figures: the registry decides the next round and the
 //! conclusion.
 
-mod asked;
 mod brief;
 mod budget;
 mod check;
 mod conclude;
 mod explore;
+mod file;
 mod question;
+mod spec;
 
 use std::time::Duration;
 
 use schema::exit::Exit;
 
-pub use asked::ReadyLab;
-pub use conclude::tell;
+pub use conclude::finish;
+pub use spec::PreparedLab;
 
-use crate::build::sides;
+use crate::build::variants;
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor::Executor;
 use crate::executor::journal::{Journal, Line};
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::executor::resume;
 use crate::inputs::workload::draw;
 use crate::lock::Lock;
 use crate::plan::decide::{Decided, decide, ready_cells};
-use crate::publish::finish;
-use crate::release_bench::{ASK_BEYOND, check_executor, consent, executor, registry};
+use crate::publish::Registry;
+use crate::release_bench::{ASK_BEYOND, check_executor, consent, executor};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 use explore::Explore;
@@ -51,12 +52,12 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
         executor(world, (&flags.execution.executor, &flags.execution.slurm_options), campaign)
     };
     executor("")?;
-    let file = asked::read(world, &flags.name)?;
+    let file = file::read(world, &flags.name)?;
     let bench = file.campaign(flags);
     check_executor(&bench)?;
     let mut decided = decide(world, &bench)?;
     check::refuse(world, &file.lab, &decided)?;
-    let outline = question::outline(&registry(world, &decided.registry), &file.path)?;
+    let outline = question::outline(&file.lab);
     let lab = file.ready(flags, outline, &mut decided)?;
     world.console.answer(brief::render(&lab, &decided, file.budget(flags)).trim_end());
     if flags.dry_run {
@@ -77,9 +78,10 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
 
 /// Resumes the latest unfinished campaign of the lab.
 fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
-    let id = asked::id(&flags.name);
-    let is_asked = |ready: &Ready| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
-    let campaign = resume::latest(world, is_asked)?.ok_or_else(|| {
+    let id = file::id(&flags.name);
+    let is_requested =
+        |ready: &PreparedCampaign| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
+    let campaign = resume::latest(world, is_requested)?.ok_or_else(|| {
         Stop::wrong_use(format!("lab `{id}` has no unfinished campaign"))
             .with_hint("leave `--resume` out to start one")
     })?;
@@ -98,13 +100,13 @@ fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
 fn prepare(
     world: &World,
     bench: &crate::cli::ReleaseBench,
-    (decided, lab): (&Decided, ReadyLab),
+    (decided, lab): (&Decided, PreparedLab),
     journal: &mut Journal,
 ) -> Result<(), Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
     step("Check that the registry can take records");
-    registry(world, &decided.registry).preflight()?;
-    let built = sides::build_all(world, &decided.wanted)?;
+    Registry::new(world, &decided.registry).preflight()?;
+    let built = variants::build_all(world, &decided.wanted)?;
     step("Fetch inputs");
     let mut cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
     step("Draw the requests");
@@ -113,7 +115,7 @@ fn prepare(
         draw(world, cell, &plan)?;
         cell.plan = Some(plan);
     }
-    let mut ready = Ready::new(world, bench, decided, built, cells);
+    let mut ready = PreparedCampaign::new(world, bench, decided, built, cells);
     ready.expected_us = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
     ready.lab = Some(Box::new(lab));
     ready.freeze(journal.places())?;
@@ -130,15 +132,15 @@ fn carry_out(
 ) -> Result<Exit, Stop> {
     Explore::new(world, executor, journal, ids).carry_out()?;
     let mut ready = explore::ready(journal).clone();
-    let records = crate::executor::collect::records(&journal.places().overlay())?;
+    let records = crate::executor::collect::records(&journal.places().staged())?;
     if let Some(record) = records.first() {
         // The node's own id is preferred: a node elsewhere knows its hardware better than the plan
         // does.
         record.hardware.id.clone_into(&mut ready.hardware.0.id);
     }
     let directory = ready.registry.clone();
-    let registry = registry(world, &directory);
-    let exit = finish::finish(world, &ready, &registry, &records, journal)?;
+    let registry = Registry::new(world, &directory);
+    let exit = finish(world, &ready, &registry, &records, journal)?;
     journal.note(Line::Finished)?;
     Ok(exit)
 }

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use judge::quantile::median;
 use schema::canonical::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::clock::Clock;
 use crate::files::{read_text, write_whole};
 use crate::stop::Stop;
 
@@ -45,21 +46,24 @@ pub struct Probed {
 /// Runs the machine calibration on `cores` threads. Each figure is the best of its rounds, since
 /// other activity on the machine can only slow a round down.
 #[must_use]
-pub fn probe(cores: u32) -> Probed {
-    let sum_of = |one: fn() -> f64| {
-        let threads: Vec<_> = (0..cores.max(1)).map(|_| thread::spawn(one)).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).sum::<f64>() / 1e9
+pub fn probe(cores: u32, clock: &dyn Clock) -> Probed {
+    let sum_of = |one: fn(&dyn Clock) -> f64| {
+        let rates = thread::scope(|scope| {
+            let threads: Vec<_> = (0..cores.max(1)).map(|_| scope.spawn(|| one(clock))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().ok()).sum::<f64>()
+        });
+        rates / 1e9
     };
     Probed { gflops: sum_of(multiply_add), memory_gbps: sum_of(read_memory) }
 }
 
 /// Multiply-adds of one thread, in operations per second.
 #[expect(clippy::cast_precision_loss, reason = "operations of a round are far below 2^53")]
-fn multiply_add() -> f64 {
+fn multiply_add(clock: &dyn Clock) -> f64 {
     let mut lanes = [1.0_f32; LANES];
     // Hidden from the optimizer, which would otherwise compute the loop's result at build time.
     let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
-    best_rate((2 * LANES * ROUNDS) as f64, || {
+    best_rate(clock, (2 * LANES * ROUNDS) as f64, || {
         for _ in 0..ROUNDS {
             for lane in &mut lanes {
                 *lane = *lane * factor + term;
@@ -72,22 +76,22 @@ fn multiply_add() -> f64 {
 
 /// Memory read bandwidth of one thread, in bytes per second.
 #[expect(clippy::cast_precision_loss, reason = "bytes of a round are far below 2^53")]
-fn read_memory() -> f64 {
+fn read_memory(clock: &dyn Clock) -> f64 {
     let words = vec![1_u64; BYTES_PER_CORE / size_of::<u64>()];
-    best_rate(BYTES_PER_CORE as f64, || {
+    best_rate(clock, BYTES_PER_CORE as f64, || {
         black_box(words.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word)));
     })
 }
 
 /// Repeats `round`, which does `work` units, for the time [`LOOK`]; returns the highest rate in
 /// units per second.
-fn best_rate(work: f64, mut round: impl FnMut()) -> f64 {
-    let began = Instant::now();
+fn best_rate(clock: &dyn Clock, work: f64, mut round: impl FnMut()) -> f64 {
+    let began = clock.elapsed();
     let mut best = 0.0_f64;
-    while began.elapsed() < LOOK {
-        let started = Instant::now();
+    while clock.elapsed() < began + LOOK {
+        let started = clock.elapsed();
         round();
-        best = best.max(work / started.elapsed().as_secs_f64().max(1e-9));
+        best = best.max(work / (clock.elapsed() - started).as_secs_f64().max(1e-9));
     }
     best
 }
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_probe_finds_what_every_processor_can_do() {
-        let found = probe(1);
+        let found = probe(1, &*crate::environment::SystemClock::start());
         assert!(found.gflops > 0.01 && found.memory_gbps > 0.01, "{found:?}");
         let facts = facts(found, found);
         let fields: Vec<&str> = facts.keys().map(String::as_str).collect();

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 
-use crate::executor::job::{Job, JobSide};
+use crate::executor::job::Job;
+use crate::launch::{LaunchSpec, ReadyCell};
 use crate::node::gpu;
 use crate::node::hardware::{self, GpuSeen, Machine};
-use crate::node::run::ReadyCell;
 use crate::process::{self, ProcessError};
 use crate::tools::BENCH;
 use crate::world::World;
@@ -20,13 +20,13 @@ const FREE_BYTES_MIN: u64 = 256 << 20;
 /// Lists the files that a cell's runs read, each with its current size in bytes; a folder has size
 /// 0.
 #[must_use]
-pub fn inputs(cell: &ReadyCell, sides: &[JobSide]) -> Vec<(PathBuf, u64)> {
+pub fn inputs(cell: &ReadyCell, variants: &[LaunchSpec]) -> Vec<(PathBuf, u64)> {
     let mut paths = vec![&cell.scenario.path, &cell.model.path, &cell.tokenizer];
     paths.extend(cell.dataset.as_ref().map(|dataset| &dataset.path));
     paths.extend(cell.plan.as_ref());
-    for side in sides {
-        paths.push(&side.engine.path);
-        paths.extend(side.built.binary.as_ref().filter(|path| path.is_absolute()));
+    for variant in variants {
+        paths.push(&variant.engine.path);
+        paths.extend(variant.built.binary.as_ref().filter(|path| path.is_absolute()));
     }
     let mut sized: Vec<(PathBuf, u64)> =
         paths.into_iter().filter_map(|path| Some((path.clone(), size(path)?))).collect();

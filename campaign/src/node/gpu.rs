@@ -4,8 +4,6 @@
 use schema::canonical::sha256_hex;
 use schema::run::{Gpu, GpuState};
 
-use crate::node::hardware::slug;
-
 /// Queries of `nvidia-smi` for each GPU's identity and settings, the most complete first: a driver
 /// refuses a query with a field that it does not know. [`parse`] expects the fields in this order.
 pub const QUESTIONS: [&str; 2] = [
@@ -164,6 +162,20 @@ pub fn gpu_id(gpu: &GpuSeen) -> String {
     let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();
     let gib = gpu.memory_mib.unwrap_or(0).div_ceil(1024);
     format!("{}-{gib}g", parts.join("-"))
+}
+
+/// Converts text to lower case, with every run of other characters than letters and digits as one
+/// hyphen.
+pub(crate) fn slug(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii_alphanumeric() {
+            out.push(character.to_ascii_lowercase());
+        } else if !out.ends_with('-') && !out.is_empty() {
+            out.push('-');
+        }
+    }
+    out.trim_end_matches('-').to_owned()
 }
 
 fn is_form_factor(part: &str) -> bool {

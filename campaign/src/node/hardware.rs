@@ -11,6 +11,7 @@ use std::process::Command;
 use schema::run::{Absent, HardwareFacts, Platform};
 
 use crate::node::gpu;
+use crate::node::gpu::slug;
 pub use crate::node::gpu::{GpuSeen, gpu_id};
 use crate::process::{self, Interrupt, ProcessError};
 use crate::world::Programs;
@@ -292,20 +293,6 @@ fn brand_slug(brand: &str, vendor: &str) -> String {
     slug(&words.join(" "))
 }
 
-/// Converts text to lower case, with every run of other characters than letters and digits as one
-/// hyphen.
-pub(crate) fn slug(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_ascii_alphanumeric() {
-            out.push(character.to_ascii_lowercase());
-        } else if !out.ends_with('-') && !out.is_empty() {
-            out.push('-');
-        }
-    }
-    out.trim_end_matches('-').to_owned()
-}
-
 fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
     let block = cpuinfo.split("\n\n").next().unwrap_or_default();
     block
@@ -389,7 +376,7 @@ mod tests {
         fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
         fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
         let programs = Programs { nvidia_smi, ..Programs::default() };
-        detect(&programs, 2, &Interrupt::default()).unwrap()
+        detect(&programs, 2, &Interrupt::new(&crate::environment::SystemClock::start())).unwrap()
     }
 
     #[test]

@@ -23,18 +23,18 @@ use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::run::{Absent, HardwareFacts, RunRecord, Status, ValidityVerdict};
 
-use crate::build::container;
 use crate::cli::NodeFlags;
 use crate::executor::job::{Done, FileFact, Job, JobPlaces, NodeEnd, record_path};
 use crate::executor::local::GO;
 use crate::files::{self, FileError};
+use crate::launch::container;
 use crate::lines::Lines;
 use crate::lock::{Lock, LockError};
 use crate::node::calibration::{History, Probed};
 use crate::node::record::{RecordError, seal};
 use crate::node::run::Bench;
 use crate::node::steps::{Progress, Step};
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
 use crate::stop::Stop;
 use crate::world::World;
@@ -49,7 +49,7 @@ const CLOCK_STEP_MS_MIN: u64 = 1000;
 /// The job cannot be read, another process runs it, or this one was interrupted. Other failures are
 /// reported to the controller in the job's final report.
 pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
-    if flags.when_told && !told() {
+    if flags.when_told && !may_begin() {
         return Err(Stop::environment("the controller ended before it started this job"));
     }
     let places = JobPlaces::at(&flags.dir);
@@ -87,7 +87,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
 }
 
 /// Waits for [`GO`] on standard input; false if the controller ends before it sends the line.
-fn told() -> bool {
+fn may_begin() -> bool {
     let mut line = String::new();
     stdin().lock().read_line(&mut line).is_ok() && line.trim() == GO
 }
@@ -140,7 +140,7 @@ impl Node<'_> {
         }
         let (cache, host) = (self.world.cache.dir(), self.world.identity.host.as_deref());
         let history = History::read(cache, host.unwrap_or_default());
-        let probed = calibration::probe(self.world.cores);
+        let probed = calibration::probe(self.world.cores, &*self.world.clock);
         for said in history.unlike(probed) {
             // Later calibrations are likely to find the same deviation.
             if self.noted.insert(said.figure) {
@@ -198,18 +198,17 @@ impl Node<'_> {
 
     fn launch(
         &mut self,
-        slot: &Slot,
+        slot: &PlannedRun,
         hardware: &(HardwareFacts, Absent),
     ) -> Result<RunRecord, Stop> {
         let (world, job) = (self.world, self.job);
         world.interrupt.check()?;
         self.budget_allows(slot)?;
         self.lines.append(&Step::RunBegun { run: slot.run.clone() })?;
-        let side = &job.sides[slot.side];
+        let variant = &job.variants[slot.variant];
         let places = self.places.runs();
         let bench = Bench {
             world,
-            engine: &side.engine,
             campaign: &job.campaign,
             executor: &job.executor,
             places: &places,
@@ -219,7 +218,7 @@ impl Node<'_> {
             limit: None,
         };
         let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
-        let mut record = bench.run_unsealed(slot, &side.built, &job.cell)?;
+        let mut record = bench.run_unsealed(slot, variant, &job.cell)?;
         let took = world.clock.elapsed().saturating_sub(started);
         if let Some(step_ms) = clock_step_ms(started_ms, world.clock.unix_ms(), took) {
             degrade(&mut record, step_ms);
@@ -232,15 +231,16 @@ impl Node<'_> {
     }
 
     /// Refuses a run that would exceed the job's GPU-hours, as far as its duration is known.
-    fn budget_allows(&self, slot: &Slot) -> Result<(), Stop> {
+    fn budget_allows(&self, slot: &PlannedRun) -> Result<(), Stop> {
         let job = self.job;
         let Some(most) = job.gpu_hours_max else { return Ok(()) };
         let used = gpu_hours(self.progress.wall_us, job.gpus());
-        let next = gpu_hours(job.expected_us[slot.side], job.gpus());
+        let next = gpu_hours(job.expected_us[slot.variant], job.gpus());
         if used + next <= most {
             return Ok(());
         }
-        let message = format!("{used:.1} GPU-hours are used, and the next run may take {next:.1}");
+        let message =
+            format!("{used:.1} GPU-hours are used, and the next launch may take {next:.1}");
         Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
     }
 
@@ -265,8 +265,8 @@ impl Node<'_> {
 
 impl Node<'_> {
     /// Removes the container of an interrupted run, which may have outlived the node's process.
-    fn remove_container(&self, slot: &Slot) {
-        let image = self.job.sides[slot.side].built.image.as_ref();
+    fn remove_container(&self, slot: &PlannedRun) {
+        let image = self.job.variants[slot.variant].built.image.as_ref();
         let words = image.and_then(|image| image.runtime.removal(&container::name(&slot.run)));
         if let Some((program, args)) = words.as_deref().and_then(<[_]>::split_first) {
             // A container that does not exist needs no removal.

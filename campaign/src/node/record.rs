@@ -19,7 +19,7 @@ use crate::redact::Identity;
 use crate::stop::Ends;
 
 const NEVER_READY: &str = "the server never became ready";
-const NOT_TOLD: &str = "the server does not tell";
+const NOT_REPORTED: &str = "the server does not tell";
 const NOT_REACHED: &str = "the run ended before this could be measured";
 const NOT_MEASURED: &str = "the load generator did not measure it";
 /// Server flags that differ between runs without changing the configuration, such as the port. They
@@ -268,7 +268,7 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
         let reason = match group {
             "server" | "engine" if !launched && !path.starts_with("server.kv") => STARTED_BY_OTHERS,
             "server" | "model" if !had_probe => NEVER_READY,
-            "server" | "model" | "engine" => NOT_TOLD,
+            "server" | "model" | "engine" => NOT_REPORTED,
             "memory" if !had_probe => "the server ended before its memory was read",
             "memory" => {
                 "the system does not tell, the server had ended, or it is several processes"
@@ -281,7 +281,7 @@ fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
     for path in unexplained_facts(&to_value(record)) {
         let reason = match path.split('.').next().unwrap_or_default() {
             "engine" | "server" if !launched => STARTED_BY_OTHERS,
-            "server" | "model" | "engine" if had_probe => NOT_TOLD,
+            "server" | "model" | "engine" if had_probe => NOT_REPORTED,
             "server" | "model" | "engine" => NEVER_READY,
             _ => NOT_MEASURED,
         };

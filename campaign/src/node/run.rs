@@ -3,30 +3,26 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::{Absent, CampaignSlot, EngineFacts, HardwareFacts, ModelFacts, RunRecord};
+use schema::run::{Absent, CampaignSlot, HardwareFacts, ModelFacts, RunRecord};
 use schema::scenario::Tier;
-use serde::{Deserialize, Serialize};
 
-use crate::build::container::{self, Container, Runtime};
-use crate::build::installed::is_same;
-use crate::catalog::ScenarioEntry;
 use crate::files;
-use crate::inputs::Obtained;
 use crate::inputs::checkpoint;
+use crate::launch::container::{self, Container};
+use crate::launch::{
+    CommandLine, Filling, LaunchSpec, ReadyCell, command_line, container_line, is_same,
+};
 use crate::node::failure::{Happening, classify};
 use crate::node::record::{LaunchFacts, Parts, assemble, seal};
-use crate::node::server::{Asked, Readiness, Server, ask, free_port};
+use crate::node::server::{ProbeAnswer, Readiness, Server, ask, free_port};
 use crate::places::CampaignPlaces;
-use crate::plan::launch::{CommandLine, Filling, command_line, container_line};
-use crate::plan::{Cell, Side, Slot};
+use crate::plan::PlannedRun;
 use crate::process::Group;
 use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError};
@@ -40,67 +36,10 @@ const LOOK: Duration = Duration::from_millis(200);
 /// binding it.
 const PORT_TRIES: u32 = 3;
 
-/// The engine under test and its file in `suite/engines/`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Engine {
-    pub id: String,
-    pub path: PathBuf,
-    pub file: EngineFile,
-}
-
-/// A variant with its built program.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BuiltSide {
-    pub side: Side,
-    pub facts: EngineFacts,
-    /// Path of the server's program; `None` for a server that is already running, or a program
-    /// found on the `PATH`.
-    pub binary: Option<PathBuf>,
-    /// Version that the server must report; `None` if no server is started.
-    pub version: Option<String>,
-    /// Container that the server runs in; `None` for a process.
-    pub image: Option<Contained>,
-}
-
-impl BuiltSide {
-    /// Makes the built variant of a program on this machine.
-    #[must_use]
-    pub fn program(
-        side: Side,
-        facts: EngineFacts,
-        binary: PathBuf,
-        version: Option<String>,
-    ) -> Self {
-        Self { side, facts, binary: Some(binary), version, image: None }
-    }
-}
-
-/// A container image and the runtime that runs it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contained {
-    pub runtime: Runtime,
-    pub image: String,
-}
-
-/// A cell with its fetched inputs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ReadyCell {
-    pub cell: Cell,
-    pub scenario: ScenarioEntry,
-    pub model: Obtained,
-    /// Conversations for the prompts; `None` for a scenario that generates its prompts.
-    pub dataset: Option<Obtained>,
-    /// File with the tokenizer; the model file itself if it embeds one.
-    pub tokenizer: PathBuf,
-    /// Workload manifest that was drawn before the run; `None` if the load generator draws it.
-    pub plan: Option<PathBuf>,
-}
-
 /// Settings and facts that all runs of a job share.
 #[derive(Debug, Clone, Copy)]
 pub struct Bench<'a> {
     pub world: &'a World,
-    pub engine: &'a Engine,
     pub campaign: &'a str,
     /// Name of the executor for the record.
     pub executor: &'a str,
@@ -131,8 +70,13 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// Interrupted, or the machine or a Redline tool fails.
-    pub fn run(&self, slot: &Slot, side: &BuiltSide, cell: &ReadyCell) -> Result<RunRecord, Stop> {
-        self.run_and_look(slot, side, cell, &mut |_| Ok(()))
+    pub fn run(
+        &self,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
+        cell: &ReadyCell,
+    ) -> Result<RunRecord, Stop> {
+        self.run_and_look(slot, spec, cell, &mut |_| Ok(()))
     }
 
     /// Executes one planned run like [`Self::run`], and calls `look` with the server after the
@@ -142,12 +86,12 @@ impl Bench<'_> {
     /// As [`Self::run`], or `look` fails.
     pub fn run_and_look(
         &self,
-        slot: &Slot,
-        side: &BuiltSide,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
         look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
-        let mut record = self.measured(slot, side, cell, look)?;
+        let mut record = self.measured(slot, spec, cell, look)?;
         seal(&mut record)?;
         Ok(record)
     }
@@ -159,24 +103,24 @@ impl Bench<'_> {
     /// As [`Self::run`].
     pub fn run_unsealed(
         &self,
-        slot: &Slot,
-        side: &BuiltSide,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
     ) -> Result<RunRecord, Stop> {
-        self.measured(slot, side, cell, &mut |_| Ok(()))
+        self.measured(slot, spec, cell, &mut |_| Ok(()))
     }
 
     fn measured(
         &self,
-        slot: &Slot,
-        side: &BuiltSide,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
         look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
         let started_at = self.world.clock.rfc3339();
         let outcome = match self.url {
-            Some(url) => self.measure_running(url, slot, side, cell)?,
-            None => self.launch_and_measure(slot, side, cell, look)?,
+            Some(url) => self.measure_running(url, slot, spec, cell)?,
+            None => self.launch_and_measure(slot, spec, cell, look)?,
         };
         // The load generator knows in which phase it lost the server; without it the phase is a
         // guess.
@@ -195,7 +139,7 @@ impl Bench<'_> {
                 executor: self.executor.to_owned(),
                 stage: slot.stage,
             },
-            engine: side.facts.clone(),
+            engine: spec.built.facts.clone(),
             scenario: &cell.scenario,
             dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
             hardware: self.hardware.clone(),
@@ -213,25 +157,25 @@ impl Bench<'_> {
 
     fn launch_and_measure(
         &self,
-        slot: &Slot,
-        side: &BuiltSide,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
         look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<Outcome, Stop> {
         let mut outcome = Outcome::default();
-        let (mut server, readiness) = self.launch(slot, side, cell, &mut outcome.launch)?;
+        let (mut server, readiness) = self.launch(slot, spec, cell, &mut outcome.launch)?;
         outcome.happening = match readiness {
             Readiness::Ready { probe, startup_us } => {
                 outcome.launch.startup_us = Some(startup_us);
                 // Checked before the measurement, whose hours would be recorded under the wrong
                 // release.
-                let other = other_version(side, &probe);
+                let other = other_version(spec, &probe);
                 outcome.probe = Some(*probe);
                 match other {
                     Some(happening) => Some(happening),
                     None => {
                         let (measurement, happening) =
-                            self.measure(&server.url(), slot, cell, Some(&mut server))?;
+                            self.measure(&server.url(), slot, spec, cell, Some(&mut server))?;
                         outcome.measurement = measurement;
                         if happening.is_none() {
                             look(&server)?;
@@ -242,7 +186,7 @@ impl Bench<'_> {
             }
             Readiness::Exited(status) => Some(Happening::ExitedBeforeReady(status)),
             Readiness::NotInTime(said) => {
-                let limit_s = self.engine.file.launch.timeout_s;
+                let limit_s = spec.engine.file.launch.timeout_s;
                 Some(Happening::NotReady { limit_s, said })
             }
             Readiness::Unreadable(said) => Some(Happening::Unreadable(said)),
@@ -257,37 +201,38 @@ impl Bench<'_> {
     /// Starts a server and waits until it is ready; tries again if another process took its port.
     fn launch(
         &self,
-        slot: &Slot,
-        side: &BuiltSide,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
         launch: &mut LaunchFacts,
     ) -> Result<(Server, Readiness), Stop> {
         let world = self.world;
-        let limit = Duration::from_secs(self.engine.file.launch.timeout_s);
+        let limit = Duration::from_secs(spec.engine.file.launch.timeout_s);
         // A container gets its environment as arguments of the runtime.
-        let mut env = match side.image {
+        let mut env = match spec.built.image {
             Some(_) => BTreeMap::new(),
-            None => self.engine.file.launch.env.clone(),
+            None => spec.engine.file.launch.env.clone(),
         };
         for tries_left in (0..PORT_TRIES).rev() {
             let port = free_port()?;
-            let (line, removal) = self.line(slot, side, cell, port)?;
+            let (line, removal) = self.line(slot, spec, cell, port)?;
             // Flags may contain paths, which include user names.
             let redact = |words: &[String]| -> Vec<String> {
                 words.iter().map(|word| world.identity.redact(word)).collect()
             };
             launch.argv = Some(redact(&line.recorded));
             let log = self.places.log(&slot.run);
-            let mut server = Server::start(&line.argv, &env, port, &log)?.removed_by(removal);
+            let mut server =
+                Server::start(&line.argv, &env, port, &log, &world.interrupt)?.removed_by(removal);
             let readiness =
-                server.wait_ready(&world.tools, &self.engine.path, limit, &world.interrupt)?;
+                server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
             let taken = matches!(readiness, Readiness::Exited(_))
                 && server.log_tail().to_lowercase().contains("address already in use");
             if !taken || tries_left == 0 {
                 env.extend(world.server_env.clone());
                 let env = env.iter().map(|(k, v)| (k.clone(), world.identity.redact(v)));
                 launch.env = Some(env.collect());
-                launch.variant = side.side.variant.clone();
+                launch.variant = spec.built.variant.name.clone();
                 launch.tp = Some(cell.cell.tp);
                 return Ok((server, readiness));
             }
@@ -299,22 +244,20 @@ impl Bench<'_> {
     /// outlives the process.
     fn line(
         &self,
-        slot: &Slot,
-        side: &BuiltSide,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
         port: u16,
     ) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
-        let file = &self.engine.file;
-        let (model, binary) = (cell.model.served(), side.binary.as_deref());
-        let binary = binary.unwrap_or(self.engine.id.as_ref());
+        let file = &spec.engine.file;
+        let model = cell.model.served();
         let filling = Filling {
             random_weights: cell.model.random_weights,
             tp: cell.cell.tp,
-            asked: &cell.cell.asked,
-            flags: &side.side.flags,
-            ..Filling::measured(&self.engine.id, binary, &model, port)
+            settings: &cell.cell.settings,
+            ..spec.filling(&model, port)
         };
-        let Some(contained) = &side.image else {
+        let Some(contained) = &spec.built.image else {
             return Ok((command_line(file, filling)?, None));
         };
         let hub = self.world.hub_home.to_string_lossy();
@@ -337,24 +280,25 @@ impl Bench<'_> {
     fn measure_running(
         &self,
         url: &str,
-        slot: &Slot,
-        side: &BuiltSide,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
     ) -> Result<Outcome, Stop> {
         let world = self.world;
         let limit = Duration::from_secs(30);
-        let probe = match ask(&world.tools, url, &self.engine.path, limit, &world.interrupt)? {
-            Asked::Ready(probe) => *probe,
-            Asked::NotYet(said) | Asked::Unreadable(said) => {
+        let probe = match ask(&world.tools, url, &spec.engine.path, limit, &world.interrupt)? {
+            ProbeAnswer::Ready(probe) => *probe,
+            ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
                 return Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
                     .with_hint(format!(
                         "is it a server that `suite/engines/{}.toml` describes?",
-                        self.engine.id
+                        spec.engine.id
                     )));
             }
         };
-        let (measurement, happening) = self.measure(url, slot, cell, None)?;
-        let launch = LaunchFacts { variant: side.side.variant.clone(), ..LaunchFacts::default() };
+        let (measurement, happening) = self.measure(url, slot, spec, cell, None)?;
+        let launch =
+            LaunchFacts { variant: spec.built.variant.name.clone(), ..LaunchFacts::default() };
         Ok(Outcome { launch, probe: Some(probe), measurement, happening, ..Outcome::default() })
     }
 
@@ -362,7 +306,8 @@ impl Bench<'_> {
     fn measure(
         &self,
         url: &str,
-        slot: &Slot,
+        slot: &PlannedRun,
+        spec: &LaunchSpec,
         cell: &ReadyCell,
         mut server: Option<&mut Server>,
     ) -> Result<(Option<Measurement>, Option<Happening>), Stop> {
@@ -372,7 +317,7 @@ impl Bench<'_> {
             files::make_dir(dir)?;
         }
         let mut command = world.tools.bench("run");
-        command.args(["--url", url, "--engine"]).arg(&self.engine.path);
+        command.args(["--url", url, "--engine"]).arg(&spec.engine.path);
         match (&cell.plan, &cell.dataset) {
             (Some(plan), _) => {
                 command.arg("--plan").arg(plan);
@@ -395,10 +340,10 @@ impl Bench<'_> {
         command.stdout(Stdio::null());
         let mut bench = Group::start(&mut command)?;
         let limit = self.limit.unwrap_or_else(|| time_limit(cell.scenario.scenario.tier));
-        let mut deadline = Instant::now() + limit;
+        let mut deadline = world.clock.elapsed() + limit;
         let mut died: Option<ExitStatus> = None;
         let ended = loop {
-            let look = (Instant::now() + LOOK).min(deadline);
+            let look = LOOK.min(deadline.saturating_sub(world.clock.elapsed()));
             if let Some(status) = bench.wait(Some(look), &world.interrupt)? {
                 break Some(status);
             }
@@ -409,9 +354,9 @@ impl Bench<'_> {
                 died = Some(status);
                 // The load generator notices the closed connections and writes what it has
                 // measured.
-                deadline = deadline.min(Instant::now() + AFTERLIFE);
+                deadline = deadline.min(world.clock.elapsed() + AFTERLIFE);
             }
-            if Instant::now() >= deadline {
+            if world.clock.elapsed() >= deadline {
                 break None;
             }
         };
@@ -426,7 +371,7 @@ impl Bench<'_> {
         let happening = match (died, ended) {
             (Some(status), _) => Some(Happening::Died(status)),
             (None, None) => Some(Happening::Stuck { limit_s: limit.as_secs() }),
-            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url)?,
+            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url, spec)?,
             (None, Some(_)) => None,
         };
         let measurement = read_measurement(&out, ended, happening.is_some())?;
@@ -434,12 +379,14 @@ impl Bench<'_> {
     }
 
     /// Checks if the server still answers after the load generator ended with an environment error.
-    fn silence(&self, url: &str) -> Result<Option<Happening>, Stop> {
+    fn silence(&self, url: &str, spec: &LaunchSpec) -> Result<Option<Happening>, Stop> {
         let (tools, interrupt) = (&self.world.tools, &self.world.interrupt);
-        let asked = ask(tools, url, &self.engine.path, Duration::from_secs(10), interrupt)?;
+        let asked = ask(tools, url, &spec.engine.path, Duration::from_secs(10), interrupt)?;
         Ok(match asked {
-            Asked::Ready(_) => None,
-            Asked::NotYet(said) | Asked::Unreadable(said) => Some(Happening::Silent(said)),
+            ProbeAnswer::Ready(_) => None,
+            ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
+                Some(Happening::Silent(said))
+            }
         })
     }
 }
@@ -485,8 +432,8 @@ pub fn time_limit(tier: Tier) -> Duration {
 
 /// Compares the server's version with the expected one: another version would record its figures
 /// under the wrong name.
-fn other_version(side: &BuiltSide, probe: &Probe) -> Option<Happening> {
-    let expected = side.version.as_deref()?;
+fn other_version(spec: &LaunchSpec, probe: &Probe) -> Option<Happening> {
+    let expected = spec.built.version.as_deref()?;
     let found = probe.version.as_deref()?;
     (!is_same(found, expected))
         .then(|| Happening::OtherVersion { expected: expected.to_owned(), found: found.to_owned() })

@@ -6,8 +6,7 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::probe::Probe;
 
@@ -47,7 +46,8 @@ pub struct Server {
     removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,
-    started: Instant,
+    /// Time of the start since the command began.
+    started: Duration,
 }
 
 /// Returns a port on which nobody listens now.
@@ -70,6 +70,7 @@ impl Server {
         env: &BTreeMap<String, String>,
         port: u16,
         log: &Path,
+        interrupt: &Interrupt,
     ) -> Result<Self, StartError> {
         files::make_dir(log.parent().unwrap_or(Path::new(".")))?;
         let out = File::create(log).map_err(FileError::at("write", log))?;
@@ -77,7 +78,7 @@ impl Server {
         let (program, args) = argv.split_first().ok_or(StartError::NoProgram)?;
         let mut command = Command::new(program);
         command.args(args).envs(env).stdout(out).stderr(err);
-        let started = Instant::now();
+        let started = interrupt.elapsed();
         let group = Group::start(&mut command)?;
         Ok(Self { group, removal: None, port, log: log.to_owned(), started })
     }
@@ -124,22 +125,22 @@ impl Server {
             if let Some(status) = self.poll()? {
                 return Ok(Readiness::Exited(status));
             }
-            let left = limit.saturating_sub(self.started.elapsed());
+            let left = limit.saturating_sub(interrupt.elapsed().saturating_sub(self.started));
             if left.is_zero() {
                 return Ok(Readiness::NotInTime(said));
             }
             // A connection is cheaper than starting the probe to find the port closed.
             if self.listens() {
                 match ask(tools, &self.url(), engine_file, left.min(PROBE_LIMIT), interrupt)? {
-                    Asked::Ready(probe) => {
-                        let startup_us = micros(self.started.elapsed());
+                    ProbeAnswer::Ready(probe) => {
+                        let startup_us = micros(interrupt.elapsed().saturating_sub(self.started));
                         return Ok(Readiness::Ready { probe, startup_us });
                     }
-                    Asked::NotYet(text) => said = text,
-                    Asked::Unreadable(text) => return Ok(Readiness::Unreadable(text)),
+                    ProbeAnswer::NotYet(text) => said = text,
+                    ProbeAnswer::Unreadable(text) => return Ok(Readiness::Unreadable(text)),
                 }
             }
-            thread::sleep(LOOK);
+            interrupt.sleep(LOOK);
         }
     }
 
@@ -233,7 +234,7 @@ impl crate::stop::Ends for StartError {
 
 /// Result of a probe of a server.
 #[derive(Debug)]
-pub enum Asked {
+pub enum ProbeAnswer {
     Ready(Box<Probe>),
     NotYet(String),
     Unreadable(String),
@@ -249,7 +250,7 @@ pub fn ask(
     engine_file: &Path,
     limit: Duration,
     interrupt: &Interrupt,
-) -> Result<Asked, StartError> {
+) -> Result<ProbeAnswer, StartError> {
     let out =
         tempfile::NamedTempFile::new().map_err(FileError::at("write in", Path::new("/tmp")))?;
     let err =
@@ -262,8 +263,8 @@ pub fn ask(
     command.stdout(handle(&out)?).stderr(handle(&err)?);
     let mut group = Group::start(&mut command)?;
     // A server that accepts connections before it has loaded its model may never answer.
-    let Some(status) = group.wait(Some(Instant::now() + limit), interrupt)? else {
-        return Ok(Asked::NotYet("it takes connections and does not answer".to_owned()));
+    let Some(status) = group.wait(Some(limit), interrupt)? else {
+        return Ok(ProbeAnswer::NotYet("it takes connections and does not answer".to_owned()));
     };
     let said = || fs::read_to_string(err.path()).unwrap_or_default().trim().to_owned();
     match status.code() {
@@ -274,10 +275,10 @@ pub fn ask(
                 verb: "probe",
                 detail: error.to_string(),
             })?;
-            Ok(Asked::Ready(probe))
+            Ok(ProbeAnswer::Ready(probe))
         }
-        Some(2) => Ok(Asked::Unreadable(said())),
-        _ => Ok(Asked::NotYet(said())),
+        Some(2) => Ok(ProbeAnswer::Unreadable(said())),
+        _ => Ok(ProbeAnswer::NotYet(said())),
     }
 }
 

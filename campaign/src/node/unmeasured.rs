@@ -4,10 +4,10 @@ use std::path::Path;
 
 use schema::run::{CampaignSlot, Failure, FailureClass, Phase};
 
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::node::record::{LaunchFacts, Parts, STARTED_BY_OTHERS, assemble, seal};
 use crate::node::run::model_facts;
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::publish::write_run;
 use crate::stop::Stop;
 use crate::world::World;
@@ -19,16 +19,16 @@ use crate::world::World;
 /// The folder is not writable.
 pub fn record(
     world: &World,
-    ready: &Ready,
-    slot: &Slot,
+    ready: &PreparedCampaign,
+    slot: &PlannedRun,
     (class, said): (FailureClass, &str),
-    overlay: &Path,
+    staged: &Path,
 ) -> Result<(), Stop> {
-    let (side, cell) = (&ready.sides[slot.side], &ready.cells[slot.cell]);
+    let (variant, cell) = (&ready.variants[slot.variant], &ready.cells[slot.cell]);
     let now = world.clock.rfc3339();
     let launch = LaunchFacts {
         argv: None,
-        variant: side.built.side.variant.clone(),
+        variant: variant.built.variant.name.clone(),
         tp: Some(cell.cell.tp),
         ..LaunchFacts::default()
     };
@@ -42,7 +42,7 @@ pub fn record(
             executor: ready.executor.clone(),
             stage: slot.stage,
         },
-        engine: side.built.facts.clone(),
+        engine: variant.built.facts.clone(),
         scenario: &cell.scenario,
         dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
         hardware: ready.hardware.clone(),
@@ -60,6 +60,6 @@ pub fn record(
         "no server was launched".clone_into(reason);
     }
     seal(&mut record)?;
-    write_run(overlay, &record)?;
+    write_run(staged, &record)?;
     Ok(())
 }

@@ -31,7 +31,7 @@ impl CellBrief {
 pub struct Brief {
     pub campaign: String,
     /// Titles of the variants, baseline first.
-    pub sides: Vec<String>,
+    pub variants: Vec<String>,
     pub hardware: String,
     pub target: String,
     /// True when a server takes one GPU per tensor-parallel rank; false on a CPU.
@@ -82,8 +82,8 @@ impl Brief {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "  {key:<10} {value}");
         };
-        for (index, side) in self.sides.iter().enumerate() {
-            line(if index == 0 { "measured" } else { "" }, side);
+        for (index, variant) in self.variants.iter().enumerate() {
+            line(if index == 0 { "measured" } else { "" }, variant);
         }
         line("hardware", &format!("{} (target {})", self.hardware, self.target));
         // Engine names are printed only if there is more than one.
@@ -193,7 +193,7 @@ mod tests {
     fn brief(cells: Vec<CellBrief>) -> Brief {
         Brief {
             campaign: "01JD5XQ0000000000000000000".into(),
-            sides: vec!["redline v0.9.1, commit 1111111111".into(), "redline v0.9.2".into()],
+            variants: vec!["redline v0.9.1, commit 1111111111".into(), "redline v0.9.2".into()],
             hardware: "cpu-intel-xeon-f6m85s7-2c".into(),
             target: "cpu".into(),
             on_gpu: false,

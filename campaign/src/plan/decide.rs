@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use schema::run::{Absent, HardwareFacts};
 
-use crate::build::sides::{self, Wanted};
-use crate::catalog::ScenarioEntry;
+use crate::build::origin::Wanted;
+use crate::build::variants;
+use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;
 use crate::inputs::{Fetcher, Input, Obtained};
+use crate::launch::ReadyCell;
 use crate::node::hardware::{self, Machine};
-use crate::node::run::{Engine, ReadyCell};
-use crate::node::server::{Asked, ask};
+use crate::node::server::{ProbeAnswer, ask};
 use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
 use crate::plan::target;
@@ -54,8 +55,7 @@ pub struct Decided {
 /// match the target.
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.console.step(world.clock.elapsed(), "Plan the campaign");
-    let (path, file) = world.catalog.engine(&flags.engine)?;
-    let engine = Engine { id: flags.engine.clone(), path, file };
+    let engine = world.catalog.engine(&flags.engine)?;
     let wanted = wanted(world, flags, &engine)?;
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let targets = world.catalog.targets()?;
@@ -84,8 +84,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     // A server that is already running has its weights; only one that is started needs the check.
     if flags.url.is_none() {
-        for side in &wanted {
-            refuse_random(world, &side.engine, &cells)?;
+        for variant in &wanted {
+            refuse_random(world, &variant.engine, &cells)?;
         }
     }
 
@@ -97,8 +97,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let campaign = ids.next_id();
     let round = Round::first(cells.len(), wanted.len(), repeats);
     let slots = plan::interleave(&round, || ids.next_id());
-    let sides = wanted.iter().map(|wanted| wanted.side.clone()).collect();
-    let plan = Plan { campaign, sides, cells, slots };
+    let variants = wanted.iter().map(|wanted| wanted.variant.clone()).collect();
+    let plan = Plan { campaign, variants, cells, slots };
 
     let commits = wanted.iter().all(|wanted| wanted.origin.commits());
     let registry =
@@ -106,7 +106,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let results = registry.join("results");
     let brief = Brief {
         campaign: plan.campaign.clone(),
-        sides: wanted.iter().map(Wanted::title).collect(),
+        variants: wanted.iter().map(Wanted::title).collect(),
         hardware: hardware.0.id.clone(),
         target: target_id.to_owned(),
         on_gpu,
@@ -127,13 +127,13 @@ fn cell_briefs(
     repeats: u32,
     (results, hardware): (&Path, &str),
 ) -> Vec<CellBrief> {
-    let mut sides: BTreeMap<&str, u64> = BTreeMap::new();
-    for side in &plan.sides {
-        *sides.entry(&side.engine).or_default() += 1;
+    let mut variants: BTreeMap<&str, u64> = BTreeMap::new();
+    for variant in &plan.variants {
+        *variants.entry(&variant.engine).or_default() += 1;
     }
     let mut briefs = Vec::new();
     for (cell, entry) in plan.cells.iter().zip(scenarios) {
-        for (engine, count) in &sides {
+        for (engine, count) in &variants {
             let (model, scenario, rev) = (&cell.model, &entry.id, entry.scenario.rev);
             let past = estimate::past(results, Of { engine, hardware, model, scenario, rev });
             briefs.push(CellBrief {
@@ -152,8 +152,8 @@ fn cell_briefs(
 /// Collects the known peculiarities of the measured releases, without repetition.
 fn quirks(wanted: &[Wanted]) -> Vec<String> {
     let mut quirks: Vec<String> = Vec::new();
-    for Wanted { side, engine, .. } in wanted {
-        for quirk in engine.file.quirks.iter().filter(|quirk| quirk.is_of(&side.release)) {
+    for Wanted { variant, engine, .. } in wanted {
+        for quirk in engine.file.quirks.iter().filter(|quirk| quirk.is_of(&variant.release)) {
             let said = format!("{}: {}", engine.id, quirk.says);
             if !quirks.contains(&said) {
                 quirks.push(said);
@@ -179,11 +179,13 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
 }
 
 fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
-    let Some(url) = &flags.url else { return sides::wanted(world, flags, engine) };
+    let Some(url) = &flags.url else { return variants::wanted(world, flags, engine) };
     let limit = Duration::from_secs(30);
     match ask(&world.tools, url, &engine.path, limit, &world.interrupt)? {
-        Asked::Ready(probe) => Ok(vec![sides::running(engine, *probe, flags.release.as_deref())?]),
-        Asked::NotYet(said) | Asked::Unreadable(said) => {
+        ProbeAnswer::Ready(probe) => {
+            Ok(vec![variants::running(engine, *probe, flags.release.as_deref())?])
+        }
+        ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
             Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
                 .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
         }
@@ -301,8 +303,8 @@ fn records_line(world: &World, plan: &Plan, commits: bool, registry: &Path) -> S
         let results = world.places.shown(&registry.join("results"));
         format!("{results}, committed on the branch that is checked out")
     } else {
-        let overlay = world.places.campaign(&plan.campaign).overlay();
-        format!("{}, never committed", world.places.shown(&overlay))
+        let staged = world.places.campaign(&plan.campaign).staged();
+        format!("{}, never committed", world.places.shown(&staged))
     }
 }
 
@@ -339,7 +341,8 @@ pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
             .with_hint("give `--model ID`")
     })?;
     if world.catalog.model(model)?.config.is_some() {
-        let message = format!("`{model}` has random weights, and this command needs a model file");
+        let message =
+            format!("`{model}` has random weights: there is no file that both could read");
         return Err(Stop::wrong_use(message));
     }
     let (model, scenario) = (model.to_owned(), DEFAULT_SCENARIO.to_owned());

@@ -4,7 +4,6 @@
 pub(crate) mod brief;
 pub mod decide;
 pub(crate) mod estimate;
-pub mod launch;
 pub mod release;
 pub mod target;
 
@@ -12,33 +11,35 @@ use schema::target::Target;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::launch::Asked;
+use crate::launch::LaunchSettings;
 use crate::stop::Stop;
 
 /// A variant: one release of an engine with one set of server flags. Campaigns compare variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Side {
+pub struct Variant {
     pub engine: String,
     pub release: String,
+    /// Name of the variant; none for the engine's defaults.
+    #[serde(rename = "variant")]
     /// Name of the variant from `--variant`; `None` for the engine's default flags.
-    pub variant: Option<String>,
+    pub name: Option<String>,
     /// Server flags of the variant, beyond those of every server of the engine.
     pub flags: Vec<String>,
 }
 
-impl Side {
+impl Variant {
     /// Makes the variant of a release without flags of its own.
     #[must_use]
     pub fn plain(engine: &str, release: &str) -> Self {
         let (engine, release) = (engine.to_owned(), release.to_owned());
-        Self { engine, release, variant: None, flags: Vec::new() }
+        Self { engine, release, name: None, flags: Vec::new() }
     }
 
     /// Title of the variant: `v0.9.2` or `v0.9.2 (big-batch)`.
     #[must_use]
     pub fn title(&self) -> String {
-        match &self.variant {
-            Some(variant) => format!("{} ({variant})", self.release),
+        match &self.name {
+            Some(name) => format!("{} ({name})", self.release),
             None => self.release.clone(),
         }
     }
@@ -50,17 +51,19 @@ pub struct Cell {
     pub model: String,
     pub tp: u32,
     pub scenario: String,
-    /// Server settings that the target fixes for the model, such as a seed.
-    pub asked: Asked,
+    /// What its launches ask for beside it.
+    #[serde(rename = "asked")]
+    pub settings: LaunchSettings,
 }
 
 /// A planned run: a cell, a variant, and the run's place in the order. Each run starts a fresh
 /// server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
+pub struct PlannedRun {
     /// ULID of the run, assigned when it is planned.
     pub run: String,
-    pub side: usize,
+    #[serde(rename = "side")]
+    pub variant: usize,
     pub cell: usize,
     /// Number of the block. A block contains one run of every variant of a cell; the runs of
     /// baseline and candidate in a block are a pair.
@@ -76,9 +79,10 @@ pub struct Slot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub campaign: String,
-    pub sides: Vec<Side>,
+    #[serde(rename = "sides")]
+    pub variants: Vec<Variant>,
     pub cells: Vec<Cell>,
-    pub slots: Vec<Slot>,
+    pub slots: Vec<PlannedRun>,
 }
 
 /// Combines the target's models with the scenarios into cells; `models` restricts them, empty means
@@ -97,12 +101,12 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     for model in target.models.iter().filter(|model| wanted(&model.id)) {
         for scenario in scenarios {
             let (model_id, scenario) = (model.id.clone(), scenario.clone());
-            let asked = Asked {
+            let settings = LaunchSettings {
                 seed: model.seed,
                 context_tokens: model.context_tokens,
                 memory_percent: model.memory_percent,
             };
-            let cell = Cell { model: model_id, tp: model.tp, scenario, asked };
+            let cell = Cell { model: model_id, tp: model.tp, scenario, settings };
             // A scenario may be in the target's list and in its concurrency sweep.
             if !cells.contains(&cell) {
                 cells.push(cell);
@@ -118,7 +122,7 @@ pub struct Round {
     /// Indices of the cells in the plan.
     pub cells: Vec<usize>,
     /// Number of variants that run: the first ones of the plan.
-    pub sides: usize,
+    pub variants: usize,
     /// Runs of each variant in each cell.
     pub repeats: u32,
     /// Number of the first block.
@@ -130,8 +134,8 @@ pub struct Round {
 impl Round {
     /// Requests the first runs of `sides` variants in the first `cells` cells.
     #[must_use]
-    pub fn first(cells: usize, sides: usize, repeats: u32) -> Self {
-        Self { cells: (0..cells).collect(), sides, repeats, block: 0, stage: None }
+    pub fn first(cells: usize, variants: usize, repeats: u32) -> Self {
+        Self { cells: (0..cells).collect(), variants, repeats, block: 0, stage: None }
     }
 }
 
@@ -140,7 +144,7 @@ impl Plan {
     /// engine.
     #[must_use]
     pub fn compared(&self) -> Option<(&str, &str)> {
-        let (first, second) = (self.sides.first()?, self.sides.get(1)?);
+        let (first, second) = (self.variants.first()?, self.variants.get(1)?);
         (first.engine == second.engine && first.release != second.release)
             .then_some((first.release.as_str(), second.release.as_str()))
     }
@@ -149,8 +153,8 @@ impl Plan {
     #[must_use]
     pub fn releases(&self) -> Vec<(&str, &str)> {
         let mut releases = Vec::new();
-        for side in &self.sides {
-            let of = (side.engine.as_str(), side.release.as_str());
+        for variant in &self.variants {
+            let of = (variant.engine.as_str(), variant.release.as_str());
             if !releases.contains(&of) {
                 releases.push(of);
             }
@@ -171,19 +175,27 @@ pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
 /// once, in alternating direction (A B, B A, A B, ...), so that drift of the machine affects all
 /// variants alike.
 #[must_use]
-pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slot> {
-    let Round { cells, sides, repeats, block, stage } = round;
+pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<PlannedRun> {
+    let Round { cells, variants, repeats, block, stage } = round;
     let (stage, mut block) = (*stage, *block);
     let mut slots = Vec::new();
     for &cell in cells {
         for repeat in 1..=*repeats {
-            let mut order: Vec<usize> = (0..*sides).collect();
+            let mut order: Vec<usize> = (0..*variants).collect();
             // Alternating directions cancel a drift that is linear in time.
             if repeat % 2 == 0 {
                 order.reverse();
             }
-            for (position, side) in (0..).zip(order) {
-                slots.push(Slot { run: next_id(), side, cell, block, position, repeat, stage });
+            for (position, variant) in (0..).zip(order) {
+                slots.push(PlannedRun {
+                    run: next_id(),
+                    variant,
+                    cell,
+                    block,
+                    position,
+                    repeat,
+                    stage,
+                });
             }
             block += 1;
         }
@@ -195,7 +207,7 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Slo
 ///
 /// # Errors
 /// The text does not have that form.
-pub fn parse_beside(text: &str) -> Result<(String, String), String> {
+pub fn parse_other_engine(text: &str) -> Result<(String, String), String> {
     match text.split_once('@') {
         Some((engine, release)) if !engine.is_empty() && !release.is_empty() => {
             Ok((engine.to_owned(), release.to_owned()))
@@ -214,42 +226,21 @@ pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
     if name.is_empty() || name.len() > 40 || !name.bytes().all(fit) {
         return Err(format!("`{name}` is not a name of lower-case letters, digits and hyphens"));
     }
-    let flags = split_flags(flags).ok_or_else(|| format!("a quote stays open in `{flags}`"))?;
+    let flags =
+        shell_words::split(flags).map_err(|_| format!("a quote stays open in `{flags}`"))?;
     if flags.is_empty() {
         return Err(format!("variant `{name}` has no flags"));
     }
     Ok((name.to_owned(), flags))
 }
 
-/// Splits text at spaces outside quotes; `None` if a quote is not closed.
-#[must_use]
-pub fn split_flags(text: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote: Option<char> = None;
-    for character in text.chars() {
-        match quote {
-            Some(open) if character == open => quote = None,
-            Some(_) => word.get_or_insert_default().push(character),
-            None if character == '\'' || character == '"' => {
-                quote = Some(character);
-                word.get_or_insert_default();
-            }
-            None if character.is_whitespace() => words.extend(word.take()),
-            None => word.get_or_insert_default().push(character),
-        }
-    }
-    words.extend(word);
-    quote.is_none().then_some(words)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn drawn(cells: usize, sides: usize, repeats: u32) -> String {
+    fn drawn(cells: usize, variants: usize, repeats: u32) -> String {
         let mut count = 0;
-        let slots = interleave(&Round::first(cells, sides, repeats), || {
+        let slots = interleave(&Round::first(cells, variants, repeats), || {
             count += 1;
             count.to_string()
         });
@@ -261,7 +252,7 @@ mod tests {
                 text.push(' ');
             }
             assert_eq!(slot.position == 0, text.is_empty() || text.ends_with(' '));
-            text.push(char::from(b'A' + u8::try_from(slot.side).unwrap()));
+            text.push(char::from(b'A' + u8::try_from(slot.variant).unwrap()));
             text.push_str(&format!("{}", slot.cell));
         }
         text
@@ -281,7 +272,7 @@ mod tests {
         assert_eq!(slots.len(), 30);
         for pair in slots.chunks(2) {
             assert_eq!((pair[0].block, pair[0].cell), (pair[1].block, pair[1].cell));
-            assert_ne!(pair[0].side, pair[1].side);
+            assert_ne!(pair[0].variant, pair[1].variant);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
+use schema::campaign::{self, CampaignRecord, CampaignStatus, SCHEMA};
 use schema::comparison::Diff;
 use schema::exit::Exit;
 use schema::run::{Absent, RunRecord};
@@ -12,14 +12,20 @@ use schema::verdict::Verdict;
 use serde_json::Value;
 
 use crate::executor::journal::{Journal, Line, State};
-use crate::executor::ready::Ready;
-use crate::lab;
+use crate::executor::prepared::PreparedCampaign;
 use crate::node::record::is_bad;
-use crate::plan::Slot;
-use crate::publish::beside;
+use crate::plan::PlannedRun;
+use crate::publish::engines;
 use crate::publish::{Registry, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
+
+/// Outcome of a publication: none of the records of a tree or a foreign server is committed.
+pub struct Published {
+    pub is_committed: bool,
+    /// The commit, where its tool stated it.
+    pub commit: Option<String>,
+}
 
 /// Records, publishes and prints the results of a campaign. The exit code tells if a run failed or
 /// a release-blocking metric regressed.
@@ -28,43 +34,32 @@ use crate::world::World;
 /// A record is refused, or a tool fails.
 pub fn finish(
     world: &World,
-    ready: &Ready,
+    ready: &PreparedCampaign,
     registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    let overlay = journal.places().overlay();
+    let staged = journal.places().staged();
     let compared = match ready.compared() {
-        Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &overlay)?),
+        Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
     };
-    let mut campaign = campaign_record(world, ready, records, (&journal.state, compared.as_ref()));
-    write_campaign(&overlay, &mut campaign)?;
-    let committed = match ready.commits {
-        true => Some(commit(world, ready, registry, records, journal)?),
-        false => None,
-    };
-    // A lab ends with its conclusion instead of a release's table.
-    if let Some(lab) = &ready.lab {
-        let exit = lab::tell(world, (ready, lab), registry, journal)?;
-        print_paths(world, ready, committed.flatten().as_deref());
-        return Ok(exit);
-    }
-    let uncommitted = committed.is_none().then_some(overlay.as_path());
+    let published = publish(world, ready, registry, records, compared.as_ref(), journal)?;
+    let uncommitted = (!published.is_committed).then_some(staged.as_path());
     for (engine, release) in ready.plan.releases() {
         world.console.answer("");
         registry.print_table(ready.named(engine, release), uncommitted)?;
     }
-    if let Some(table) = beside::table(&ready.plan, records) {
+    if let Some(table) = engines::table(&ready.plan, records) {
         world.console.answer("");
         world.console.answer(table.trim_end());
     }
     world.console.answer("");
-    match committed {
-        Some(commit) => print_paths(world, ready, commit.as_deref()),
-        None => {
-            let shown = world.places.shown(&overlay);
+    match uncommitted {
+        None => print_paths(world, ready, published.commit.as_deref()),
+        Some(staged) => {
+            let shown = world.places.shown(staged);
             world.console.answer(&format!("records  {shown} (not committed)"));
         }
     }
@@ -87,23 +82,44 @@ pub fn finish(
     Ok(compared)
 }
 
+/// Writes the campaign's record, and commits all records where they are those of releases.
+///
+/// # Errors
+/// A record is refused, or a tool fails.
+pub fn publish(
+    world: &World,
+    ready: &PreparedCampaign,
+    registry: &Registry<'_>,
+    records: &[RunRecord],
+    compared: Option<&Diff>,
+    journal: &mut Journal,
+) -> Result<Published, Stop> {
+    let mut campaign = campaign_record(world, ready, records, &journal.state, compared);
+    write_campaign(&journal.places().staged(), &mut campaign)?;
+    let commit = match ready.commits {
+        true => commit(world, ready, registry, records, journal)?,
+        false => None,
+    };
+    Ok(Published { is_committed: ready.commits, commit })
+}
+
 /// Renders the pages, commits the staged results and builds the site; returns the commit's hash.
 fn commit(
     world: &World,
-    ready: &Ready,
+    ready: &PreparedCampaign,
     registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Option<String>, Stop> {
     let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    let overlay = journal.places().overlay();
+    let staged = journal.places().staged();
     step("Render pages");
-    registry.render_pages(&overlay)?;
+    registry.render_pages(&staged)?;
     step("Commit the records");
     // The journal is asked first: after a crash the records may be in the registry already.
     let commit = match journal.state.committed.clone() {
         Some(commit) => commit,
-        None => registry.record(&overlay, &message(ready, records))?,
+        None => registry.record(&staged, &message(ready, records))?,
     };
     if journal.state.committed.is_none() {
         journal.note(Line::Committed { commit: commit.clone() })?;
@@ -116,18 +132,19 @@ fn commit(
 /// Makes the campaign's record, without its hash.
 fn campaign_record(
     world: &World,
-    ready: &Ready,
+    ready: &PreparedCampaign,
     records: &[RunRecord],
-    (state, compared): (&State, Option<&Diff>),
+    state: &State,
+    compared: Option<&Diff>,
 ) -> CampaignRecord {
     let plan = &ready.plan;
     // A retried run occurs in several jobs and is listed once.
     let slots = state.jobs.iter().flat_map(|job| &job.planned.slots);
-    let slots: BTreeMap<&str, &Slot> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
-    let planned = slots.into_values().map(|slot| PlannedRun {
+    let slots: BTreeMap<&str, &PlannedRun> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
+    let planned = slots.into_values().map(|slot| campaign::PlannedRun {
         run: slot.run.clone(),
-        engine: plan.sides[slot.side].engine.clone(),
-        release: plan.sides[slot.side].release.clone(),
+        engine: plan.variants[slot.variant].engine.clone(),
+        release: plan.variants[slot.variant].release.clone(),
         model: plan.cells[slot.cell].model.clone(),
         scenario: plan.cells[slot.cell].scenario.clone(),
         block: slot.block,
@@ -135,9 +152,9 @@ fn campaign_record(
         stage: slot.stage,
     });
     let mut releases: Vec<String> = Vec::new();
-    for side in &plan.sides {
-        if !releases.contains(&side.release) {
-            releases.push(side.release.clone());
+    for variant in &plan.variants {
+        if !releases.contains(&variant.release) {
+            releases.push(variant.release.clone());
         }
     }
     // Sum over all runs; jobs on several machines may have run at the same time.
@@ -184,20 +201,20 @@ fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
 }
 
 /// Commit message: what was measured, on which hardware, and how many runs failed.
-fn message(ready: &Ready, records: &[RunRecord]) -> String {
+fn message(ready: &PreparedCampaign, records: &[RunRecord]) -> String {
     let mut engine = "";
-    let mut sides: Vec<String> = Vec::new();
-    for side in &ready.plan.sides {
+    let mut variants: Vec<String> = Vec::new();
+    for variant in &ready.plan.variants {
         // The engine is named only where it changes from one variant to the next.
-        let named = (side.engine != engine).then(|| format!("{} ", side.engine));
-        sides.push(format!("{}{}", named.unwrap_or_default(), side.title()));
-        engine = &side.engine;
+        let named = (variant.engine != engine).then(|| format!("{} ", variant.engine));
+        variants.push(format!("{}{}", named.unwrap_or_default(), variant.title()));
+        engine = &variant.engine;
     }
     let bad = records.iter().filter(|record| is_bad(record)).count();
     let failed = if bad == 0 { String::new() } else { format!(", {bad} failed or invalid") };
     let measured = match &ready.lab {
         Some(lab) => format!("lab {}", lab.asked.id),
-        None => sides.join(" and "),
+        None => variants.join(" and "),
     };
     format!(
         "results: {measured} on {}\n\nruns: {}{failed}; campaign {}\n",
@@ -207,7 +224,8 @@ fn message(ready: &Ready, records: &[RunRecord]) -> String {
     )
 }
 
-fn print_paths(world: &World, ready: &Ready, commit: Option<&str>) {
+/// Prints where pages and site lie, and the commit.
+pub fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>) {
     let results = ready.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
     let answer = |text: String| world.console.answer(&text);

@@ -12,11 +12,12 @@ use crate::cli::Ingest;
 use crate::executor::collect::{self, check, collect};
 use crate::executor::job::{Job, JobPlaces};
 use crate::executor::journal::{Journal, Line, PlannedJob, Reached};
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::files::{self, FileError};
+use crate::lab;
 use crate::lock::Lock;
 use crate::plan::release::is_development;
-use crate::plan::{Plan, Slot};
+use crate::plan::{Plan, PlannedRun};
 use crate::publish::Registry;
 use crate::publish::finish::finish;
 use crate::stop::Stop;
@@ -41,8 +42,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
             .with_hint("its records are in the registry, or below `target/campaigns`"));
     }
     let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let registry =
-        Registry { tools: &world.tools, dir: &registry_dir, interrupt: &world.interrupt };
+    let registry = Registry::new(world, &registry_dir);
     let mut ready = match journal.state.ready.clone() {
         Some(ready) => ready,
         None => {
@@ -59,7 +59,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     for (dir, job) in &found {
         take(&mut journal, dir, job)?;
     }
-    let records = collect::records(&places.overlay())?;
+    let records = collect::records(&places.staged())?;
     let Some(first) = records.first() else {
         return Err(Stop::wrong_use(format!("no block of campaign {campaign} was finished"))
             .with_hint("`release-bench --resume` continues it where it was started"));
@@ -71,7 +71,10 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     if missing > 0 {
         world.console.note(&format!("{missing} of {} runs are not there", planned.len()));
     }
-    let exit = finish(world, &ready, &registry, &records, &mut journal)?;
+    let exit = match ready.lab {
+        Some(_) => lab::finish(world, &ready, &registry, &records, &mut journal)?,
+        None => finish(world, &ready, &registry, &records, &mut journal)?,
+    };
     journal.note(Line::Finished)?;
     Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
 }
@@ -111,10 +114,15 @@ fn campaign_of(found: &[(PathBuf, Job)], dir: &Path) -> Result<String, Stop> {
 
 /// Reconstructs a campaign from its jobs. What only the controller knew is missing: confirmation
 /// runs that were not planned yet, and expected durations.
-fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &Path) -> Ready {
+fn ready_of(
+    world: &World,
+    campaign: &str,
+    found: &[(PathBuf, Job)],
+    registry: &Path,
+) -> PreparedCampaign {
     let job = &found[0].1;
     let mut cells = BTreeMap::new();
-    let mut slots: Vec<Slot> = Vec::new();
+    let mut slots: Vec<PlannedRun> = Vec::new();
     for (_, job) in found {
         for slot in &job.slots {
             cells.entry(slot.cell).or_insert_with(|| (job.cell.clone(), job.expected_us.clone()));
@@ -135,28 +143,28 @@ fn ready_of(world: &World, campaign: &str, found: &[(PathBuf, Job)], registry: &
                 .map_or_else(|| (job.cell.clone(), Vec::new()), |(_, cell)| cell.clone())
         })
         .unzip();
-    let released = |side: &crate::executor::job::JobSide| {
-        let facts = &side.built.facts;
+    let released = |variant: &crate::launch::LaunchSpec| {
+        let facts = &variant.built.facts;
         facts.dirty != Some(true) && !is_development(&facts.release)
     };
-    Ready {
+    PreparedCampaign {
         command: world.command.clone(),
         executor: job.executor.clone(),
         slurm_options: Vec::new(),
         plan: Plan {
             campaign: campaign.to_owned(),
-            sides: job.sides.iter().map(|side| side.built.side.clone()).collect(),
+            variants: job.variants.iter().map(|variant| variant.built.variant.clone()).collect(),
             cells: ready_cells.iter().map(|cell| cell.cell.clone()).collect(),
             slots,
         },
-        sides: job.sides.clone(),
+        variants: job.variants.clone(),
         // Input files are needed only to start runs, which does not happen any more.
         inputs: vec![Vec::new(); ready_cells.len()],
         cells: ready_cells,
         hardware: job.hardware.clone().unwrap_or_default(),
         on_gpu: job.on_gpu,
         confirm_pairs: None,
-        commits: job.url.is_none() && job.sides.iter().all(released),
+        commits: job.url.is_none() && job.variants.iter().all(released),
         registry: registry.to_owned(),
         expected_us: 0,
         each_us,
@@ -187,9 +195,9 @@ fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
         let stage = job.slots.first().and_then(|slot| slot.stage);
         journal.note(Line::Planned { stage, jobs: vec![planned] })?;
     }
-    let overlay = journal.places().overlay();
-    let (progress, runs) = collect(&JobPlaces::at(dir), &overlay)?;
-    check(&overlay, &runs)?;
+    let staged = journal.places().staged();
+    let (progress, runs) = collect(&JobPlaces::at(dir), &staged)?;
+    check(&staged, &runs)?;
     keep(dir, &journal.places().jobs().join(&job.key))?;
     let key = &job.key;
     journal.note(Line::Collected { job: key.clone(), runs, wall_us: progress.wall_us })?;

@@ -1,13 +1,14 @@
 //! Publication of finished runs: writes records to the staged results, and calls `redline-results`
 //! and `redline-site` to commit them, render pages and print tables.
 
-pub mod beside;
+mod engines;
 pub(crate) mod finish;
 pub(crate) mod ingest;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use judge::diff::{Filter, diff};
 use schema::campaign::CampaignRecord;
 use schema::canonical::{record_sha256, to_file_text};
 use schema::comparison::Diff;
@@ -21,6 +22,7 @@ use crate::node::record::RecordError;
 use crate::process::{self, Interrupt};
 use crate::stop::Stop;
 use crate::tools::{RESULTS, SITE, ToolError, Tools};
+use crate::world::World;
 
 /// The registry of a campaign, used through `redline-results` and `redline-site`.
 #[derive(Debug)]
@@ -36,8 +38,8 @@ pub struct Registry<'a> {
 ///
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
-pub fn write_run(overlay: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
-    write(overlay, &schema::path::of_run(record).map_err(RecordError::from)?, record)
+pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
+    write(staged, &schema::path::of_run(record).map_err(RecordError::from)?, record)
 }
 
 /// Adds the hash to a campaign's record and writes it to the staged results `overlay`; returns the
@@ -45,9 +47,9 @@ pub fn write_run(overlay: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
 ///
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
-pub fn write_campaign(overlay: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
+pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
     record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
-    write(overlay, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
+    write(staged, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
 }
 
 /// Writes any record to `place`, a path relative to the staged results `overlay`; returns the
@@ -55,14 +57,26 @@ pub fn write_campaign(overlay: &Path, record: &mut CampaignRecord) -> Result<Pat
 ///
 /// # Errors
 /// The record has no JSON form, or the folder is not writable.
-pub fn write<T: Serialize>(overlay: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
-    let path = overlay.join(place);
+pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
+    let path = staged.join(place);
     let text = to_file_text(record).map_err(RecordError::from)?;
     files::write_whole(&path, text.as_bytes())?;
     Ok(path)
 }
 
-impl Registry<'_> {
+impl<'a> Registry<'a> {
+    /// The registry in the repository `dir`.
+    #[must_use]
+    pub fn new(world: &'a World, dir: &'a Path) -> Self {
+        Self { tools: &world.tools, dir, interrupt: &world.interrupt }
+    }
+
+    /// The folder of the registry's records.
+    #[must_use]
+    pub fn results(&self) -> PathBuf {
+        self.dir.join("results")
+    }
+
     /// Checks that a commit can be made, before hours of measuring and not after.
     ///
     /// # Errors
@@ -77,11 +91,11 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The site's tool fails.
-    pub fn render_pages(&self, overlay: &Path) -> Result<(), Stop> {
+    pub fn render_pages(&self, staged: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("pages");
-        command.arg("--registry").arg(self.dir).arg("--overlay").arg(overlay);
+        command.arg("--registry").arg(self.dir).arg("--overlay").arg(staged);
         // Pages go into the staged results, so that one commit contains records and pages.
-        command.arg("--only-overlay").arg("--out").arg(overlay);
+        command.arg("--only-overlay").arg("--out").arg(staged);
         self.must(command, SITE, "pages")
     }
 
@@ -90,9 +104,9 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// A record fails a check, or the commit cannot be made.
-    pub fn record(&self, overlay: &Path, message: &str) -> Result<Option<String>, Stop> {
+    pub fn record(&self, staged: &Path, message: &str) -> Result<Option<String>, Stop> {
         let mut command = self.tools.results("record");
-        command.arg(overlay).arg("--registry").arg(self.dir);
+        command.arg(staged).arg("--registry").arg(self.dir);
         command.args(["--message", message, "--json"]);
         let written = process::capture(&mut command, self.interrupt)?;
         if !written.status.success() {
@@ -117,12 +131,12 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The site's tool fails.
-    pub fn print_table(&self, of: Named<'_>, overlay: Option<&Path>) -> Result<(), Stop> {
+    pub fn print_table(&self, of: Named<'_>, staged: Option<&Path>) -> Result<(), Stop> {
         let mut command = self.tools.site("table");
         command.arg("--registry").arg(self.dir);
         command.args(["--engine", of.engine, "--release", of.release, "--hardware", of.hardware]);
-        if let Some(overlay) = overlay {
-            command.arg("--overlay").arg(overlay);
+        if let Some(staged) = staged {
+            command.arg("--overlay").arg(staged);
         }
         ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
     }
@@ -131,35 +145,24 @@ impl Registry<'_> {
     ///
     /// # Errors
     /// The registry's tool cannot compare them.
-    pub fn compare(&self, baseline: &str, of: Named<'_>, overlay: &Path) -> Result<Diff, Stop> {
-        let mut command = self.comparison(baseline, of, Some(overlay));
-        command.args(["--format", "json"]);
-        let answer = process::capture(&mut command, self.interrupt)?;
-        let unreadable = |error: serde_json::Error| ToolError::Answer {
-            name: RESULTS,
-            verb: "diff",
-            detail: error.to_string(),
-        };
-        match answer.status.code() {
-            Some(0 | 1 | 3) => Ok(serde_json::from_str(&answer.stdout).map_err(unreadable)?),
-            _ => {
-                eprint!("{}", answer.stderr);
-                Err(ended(RESULTS, "diff", answer.status))
-            }
-        }
+    pub fn compare(&self, baseline: &str, of: Named<'_>, staged: &Path) -> Result<Diff, Stop> {
+        let releases = [baseline, of.release];
+        let loaded = store::load_releases(&[&self.results(), staged], &releases)?;
+        let (engine, hardware) = (Some(of.engine.to_owned()), Some(of.hardware.to_owned()));
+        Ok(diff(&loaded, baseline, of.release, &Filter { engine, hardware })?)
     }
 
     /// Prints the registry's comparison of release `of` with `baseline`, and returns its exit code.
     ///
     /// # Errors
     /// The registry's tool cannot compare them.
-    pub fn diff(
-        &self,
-        baseline: &str,
-        of: Named<'_>,
-        overlay: Option<&Path>,
-    ) -> Result<Exit, Stop> {
-        let mut command = self.comparison(baseline, of, overlay);
+    pub fn diff(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Result<Exit, Stop> {
+        let mut command = self.tools.results("diff");
+        command.args([baseline, of.release, "--registry"]).arg(self.dir);
+        command.args(["--engine", of.engine, "--hardware", of.hardware]);
+        if let Some(staged) = staged {
+            command.arg("--overlay").arg(staged);
+        }
         let status = process::show(&mut command, self.interrupt)?;
         match status.code() {
             Some(0) => Ok(Exit::Well),
@@ -167,16 +170,6 @@ impl Registry<'_> {
             Some(3) => Ok(Exit::Inconclusive),
             _ => Err(ended(RESULTS, "diff", status)),
         }
-    }
-
-    fn comparison(&self, baseline: &str, of: Named<'_>, overlay: Option<&Path>) -> Command {
-        let mut command = self.tools.results("diff");
-        command.args([baseline, of.release, "--registry"]).arg(self.dir);
-        command.args(["--engine", of.engine, "--hardware", of.hardware]);
-        if let Some(overlay) = overlay {
-            command.arg("--overlay").arg(overlay);
-        }
-        command
     }
 
     /// Runs a tool for its effect. Its standard output is dropped, because that of the campaign is
@@ -204,7 +197,6 @@ fn ended_well(name: &'static str, verb: &'static str, status: ExitStatus) -> Res
 }
 
 /// Makes the error of a tool that failed and has printed the cause.
-#[must_use]
-pub fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
+fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
     ToolError::Ended { name, verb, status }.into()
 }

@@ -6,7 +6,7 @@ use schema::campaign::CampaignRecord;
 use schema::canonical::record_sha256;
 use schema::path::of_run;
 use schema::run::{Status, unexplained_nulls};
-use schema::verdict::Stage;
+use schema::verdict::{Stage, Verdict, VerdictKind};
 
 use crate::scratch::{Scratch, files_below};
 
@@ -26,11 +26,11 @@ fn a_release_is_built_measured_and_recorded() {
     );
     assert!(ended.stdout.contains("site     target/site/index.html"), "{}", ended.stdout);
 
-    let overlay = scratch.campaign().join("results");
-    let records = scratch.records(&overlay);
+    let staged = scratch.campaign().join("results");
+    let records = scratch.records(&staged);
     assert_eq!(records.len(), 2);
     for (path, record) in &records {
-        assert_eq!(path.strip_prefix(&overlay).unwrap().to_str(), of_run(record).ok().as_deref());
+        assert_eq!(path.strip_prefix(&staged).unwrap().to_str(), of_run(record).ok().as_deref());
         assert_eq!(record_sha256(record).unwrap(), record.record_sha256);
         let text = fs::read_to_string(path).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -143,10 +143,11 @@ fn a_comparison_runs_five_pairs_and_the_rungs_beside_the_rest() {
 #[test]
 fn what_differs_is_launched_again_and_recorded_as_a_confirmation() {
     let scratch = Scratch::new();
-    scratch.write_comparison("inconclusive", true);
-    let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "1"];
+    scratch.write_speed("0.9.1", 100.0);
+    scratch.write_speed("0.9.2", 50.0);
+    let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "3"];
     let ended = scratch.run(&flags).expect(3, &["Select cells to confirm", "Confirm 16 of 16"]);
-    assert_eq!(launches(&ended.stderr, "Run").len(), 4);
+    assert_eq!(launches(&ended.stderr, "Run").len(), 12);
     let confirmed = launches(&ended.stderr, "Confirm");
     assert!(confirmed.iter().all(|launch| launch.ends_with("talk-lite")), "{confirmed:?}");
     assert!(confirmed[0].starts_with("v0.9.1") && confirmed[2].starts_with("v0.9.2"));
@@ -157,27 +158,34 @@ fn what_differs_is_launched_again_and_recorded_as_a_confirmation() {
         serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let (screen, confirm): (Vec<_>, Vec<_>) =
         campaign.plan.iter().partition(|planned| planned.stage.is_none());
-    assert_eq!((screen.len(), confirm.len()), (4, 16));
+    assert_eq!((screen.len(), confirm.len()), (12, 16));
     assert!(confirm.iter().all(|planned| planned.stage == Some(Stage::Confirm)));
-    assert_eq!(screen.iter().map(|planned| planned.block).max(), Some(1));
-    assert_eq!(confirm.iter().map(|planned| planned.block).min(), Some(2));
+    assert_eq!(screen.iter().map(|planned| planned.block).max(), Some(5));
+    assert_eq!(confirm.iter().map(|planned| planned.block).min(), Some(6));
     let ids: std::collections::BTreeSet<_> = campaign.plan.iter().map(|p| &p.run).collect();
-    assert_eq!(ids.len(), 20, "each launch has an id of its own");
+    assert_eq!(ids.len(), 28, "each launch has an id of its own");
     let stages = scratch.records(&results).into_iter().filter_map(|(_, run)| run.campaign?.stage);
     assert_eq!(stages.count(), 16);
 
     assert_eq!(campaign.policy.map(|policy| (policy.id, policy.rev)), Some(("release".into(), 1)));
-    assert_eq!(campaign.noise_floor.unwrap()["output_tokens_per_s"], 1.5);
-    assert_eq!(campaign.verdicts.len(), 1);
+    assert_eq!(campaign.noise_floor.unwrap()["output_tokens_per_s"], 0.0);
+    let found = |verdict: &Verdict| (verdict.metric.clone(), verdict.verdict, verdict.stage);
+    let found: Vec<_> = campaign.verdicts.iter().map(found).collect();
+    let regressed = ("output_tokens_per_s".to_owned(), VerdictKind::Regressed, Stage::Confirm);
+    assert_eq!(
+        found.iter().filter(|found| found.2 == Stage::Confirm).collect::<Vec<_>>(),
+        [&regressed]
+    );
     assert!(campaign.absent.is_empty(), "{:?}", campaign.absent);
 }
 
 #[test]
 fn without_confirmation_a_comparison_stops_at_what_the_screen_found() {
     let scratch = Scratch::new();
-    scratch.write_comparison("inconclusive", true);
-    let ended = scratch.run(&[&ONE_SCENARIO[..], &["1", "--no-confirm"]].concat()).expect(3, &[]);
-    assert_eq!(launches(&ended.stderr, "Run").len(), 2);
+    scratch.write_speed("0.9.1", 100.0);
+    scratch.write_speed("0.9.2", 50.0);
+    let ended = scratch.run(&[&ONE_SCENARIO[..], &["3", "--no-confirm"]].concat()).expect(3, &[]);
+    assert_eq!(launches(&ended.stderr, "Run").len(), 6);
     assert_eq!(launches(&ended.stderr, "Confirm"), [""; 0]);
 }
 

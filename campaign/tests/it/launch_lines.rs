@@ -2,17 +2,15 @@
 //! that this suite replaces. The pages themselves are compared where they are available.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use fixtures::published_page;
-
-use campaign::build::container::{Container, Runtime};
-use campaign::plan::launch::{
-    Asked, CommandLine, Filling, command_line, container_line, image_name,
+use campaign::launch::container::{Container, Runtime};
+use campaign::launch::{
+    CommandLine, Filling, LaunchSettings, command_line, container_line, image_name,
 };
-use campaign::plan::split_flags;
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
+use shell_words::split as split_flags;
 
 const VLLM: &str = "002_91a68daabf788996.txt";
 const SGLANG: &str = "004_6333425655433de6.txt";
@@ -141,11 +139,20 @@ fn words_at(page: &str, line: usize) -> Vec<String> {
     split_flags(&text).unwrap()
 }
 
+fn pages() -> Option<PathBuf> {
+    let folder = std::env::var_os("REDLINE_FIXTURES").map(|dir| PathBuf::from(dir).join("seeds"));
+    let folder = folder.filter(|dir| dir.is_dir());
+    if folder.is_none() {
+        println!("skipped: the pages are not there; hint: set REDLINE_FIXTURES");
+    }
+    folder
+}
+
 #[test]
 fn every_published_launch_comes_out_of_its_engine_file() {
+    let Some(folder) = pages() else { return };
     for published in &PUBLISHED {
-        let Some(page) = published_page(published.page) else { return };
-        let page = fs::read_to_string(page).unwrap();
+        let page = fs::read_to_string(folder.join(published.page)).unwrap();
         let expected = words_at(&page, published.line);
         assert_eq!(
             line(published, Runtime::Docker),
@@ -160,9 +167,9 @@ fn every_published_launch_comes_out_of_its_engine_file() {
 /// A line with shell variables is a template, not a command line of a server.
 #[test]
 fn no_launch_of_a_page_is_forgotten() {
+    let Some(folder) = pages() else { return };
     for name in [VLLM, SGLANG, LMDEPLOY, README] {
-        let Some(page) = published_page(name) else { return };
-        let page = fs::read_to_string(page).unwrap();
+        let page = fs::read_to_string(folder.join(name)).unwrap();
         let begins =
             |text: &str| text.starts_with("docker run") || text.starts_with("lmdeploy serve");
         let lines = page.lines().enumerate().filter(|(_, text)| begins(text));
@@ -195,13 +202,14 @@ fn launches_read_as_on_the_pages() {
 }
 
 /// Command line of an engine with every setting that a campaign may request.
-fn asked(id: &str) -> CommandLine {
-    let asked = Asked { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
+fn measured_line(id: &str) -> CommandLine {
+    let settings =
+        LaunchSettings { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
     let flags = ["--extra".to_owned()];
     let filling = Filling {
         tp: 2,
         random_weights: true,
-        asked: &asked,
+        settings: &settings,
         flags: &flags,
         ..Filling::measured(id, Path::new("/opt/bin/x"), "/home/a/m", 4711)
     };
@@ -236,7 +244,7 @@ fn a_measured_launch_says_where_it_listens_and_what_was_asked_for() {
             ],
         ),
     ] {
-        let line = asked(id);
+        let line = measured_line(id);
         expected.assert_eq(&line.recorded.join(" "));
         assert_eq!(
             line.argv.join(" ").replace("/home/a/m", "{model}").replace("4711", "{port}"),
@@ -291,9 +299,9 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
 
 #[test]
 fn what_an_engine_has_no_flag_for_is_refused_by_name() {
-    let asked = Asked { seed: Some(1), ..Asked::default() };
+    let settings = LaunchSettings { seed: Some(1), ..LaunchSettings::default() };
     let filling = Filling::measured("lmdeploy", Path::new("lmdeploy"), "m", 1);
     let error =
-        command_line(&engine("lmdeploy"), Filling { asked: &asked, ..filling }).unwrap_err();
+        command_line(&engine("lmdeploy"), Filling { settings: &settings, ..filling }).unwrap_err();
     assert_eq!(error.to_string(), "`suite/engines/lmdeploy.toml` has no flag for a seed");
 }

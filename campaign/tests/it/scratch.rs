@@ -33,7 +33,7 @@ impl Scratch {
         fs::create_dir_all(scratch.root()).unwrap();
         fs::create_dir_all(scratch.fixtures()).unwrap();
         scratch.write_suite();
-        scratch.write_rung();
+        scratch.write_second_scenario();
         scratch.write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"engine\"]\n");
         scratch.write(".gitignore", "/target\n");
         let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/../campaign/tests/stand-ins/engine.rs");
@@ -204,7 +204,7 @@ impl Scratch {
     }
 
     /// Writes a scenario of the concurrency sweep, which runs only where releases are compared.
-    fn write_rung(&self) {
+    fn write_second_scenario(&self) {
         self.write(
             "suite/scenarios/rung-lite.toml",
             "question = \"How soon does it talk?\"\nrev = 1\n\
@@ -222,41 +222,6 @@ impl Scratch {
         let measurement = Measurement { schema: "measurement.v1".into(), ..Measurement::default() };
         let text = serde_json::to_string(&measurement).unwrap();
         fs::write(self.fixtures().join("measurement.json"), text).unwrap();
-        self.write_comparison("inconclusive", false);
-    }
-
-    /// Writes the comparison that the registry's stand-in prints: one cell, screened in this
-    /// campaign.
-    pub fn write_comparison(&self, verdict: &str, suspected: bool) {
-        let cell = serde_json::json!({
-            "engine": "redline", "hardware": "cpu", "model": "tiny", "config": "cpu",
-            "scenario": "talk-lite@1",
-        });
-        let verdict = serde_json::json!({
-            "cell": cell, "metric": "output_tokens_per_s", "baseline": 2.0, "candidate": 1.0,
-            "pairs": 5, "effect_pct": -50.0, "interval_pct": null, "p": null, "floor_pct": 2.0,
-            "mde_pct": null, "verdict": verdict, "stage": "screen", "suspected": suspected,
-            "waiver": null,
-        });
-        let counts = serde_json::json!({
-            "used": 5, "failed": 0, "lost": 0, "invalid": 0, "requests_failed": 0,
-        });
-        let diff = serde_json::json!({
-            "schema": "diff.v1", "baseline": "v0.9.1", "candidate": "v0.9.2", "note": "",
-            "policy": {"id": "release", "rev": 1, "sha256": "00"}, "commits": null,
-            "noise_pct": {"CAMPAIGN": {"output_tokens_per_s": 1.5}},
-            "cells": [{
-                "cell": cell, "campaigns": ["CAMPAIGN"], "judged": "CAMPAIGN",
-                "baseline_runs": counts, "candidate_runs": counts, "changed": [], "remarks": [],
-                "command": [],
-                "rows": [{
-                    "title": "Output tokens", "unit": "per_second", "better": "higher",
-                    "gates": true, "baseline": null, "candidate": null, "verdict": verdict,
-                }],
-            }],
-            "baseline_only": [], "candidate_only": [], "retracted": 0,
-        });
-        fs::write(self.fixtures().join("diff.json"), diff.to_string()).unwrap();
     }
 
     pub fn write_probe(&self, probe: &Probe) {
@@ -265,9 +230,12 @@ impl Scratch {
     }
 
     /// Writes the metrics that the load generator's stand-in reports for a server of this speed.
-    pub fn write_speed(&self, speed: &str, total_tokens_per_s: f64) {
-        let metrics =
-            Metrics { total_tokens_per_s: Some(total_tokens_per_s), ..Metrics::default() };
+    pub fn write_speed(&self, speed: &str, tokens_per_s: f64) {
+        let metrics = Metrics {
+            output_tokens_per_s: Some(tokens_per_s),
+            total_tokens_per_s: Some(tokens_per_s),
+            ..Metrics::default()
+        };
         let measurement = Measurement {
             schema: "measurement.v1".into(),
             metrics: Some(metrics),

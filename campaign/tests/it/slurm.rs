@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use campaign::environment::SystemClock;
 use campaign::executor::slurm::{Slurm, client_environment};
 use campaign::executor::{Executor, Handle, JobEnd, JobSpec, JobState};
 use campaign::process::Interrupt;
@@ -85,7 +86,8 @@ fn environment(cluster: &Cluster) -> BTreeMap<String, String> {
 
 fn executor(env: BTreeMap<String, String>, options: &[&str]) -> Slurm {
     let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-    Slurm::new(&options, env, Interrupt::default()).unwrap_or_else(|stop| panic!("{stop}"))
+    Slurm::new(&options, env, Interrupt::new(&SystemClock::start()))
+        .unwrap_or_else(|stop| panic!("{stop}"))
 }
 
 /// A folder for the front of the path, where `name` is this script.

@@ -61,7 +61,7 @@ fn main() {
         eprintln!("error: `--broken` is not supported");
         exit(2);
     }
-    let speed = if args.iter().any(|arg| arg == "--fast") { "fast" } else { "plain" };
+    let speed = if args.iter().any(|arg| arg == "--fast") { "fast" } else { env!("CARGO_PKG_VERSION") };
     std::fs::write(format!("{fixtures}/speed"), speed).expect("speed");
     let port: u16 = after("--port").parse().expect("port");
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("bind");

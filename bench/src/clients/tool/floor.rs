@@ -3,8 +3,8 @@
 
 use std::process::Command;
 
-use crate::clients::desk::Desk;
 use crate::clients::load::Load;
+use crate::clients::testbed::Testbed;
 use crate::clients::tool::{Reported, document, spread};
 use campaign::tools::FLOOR;
 
@@ -12,8 +12,8 @@ use campaign::tools::FLOOR;
 /// idle again before its next request.
 const TURNS: u64 = 256;
 
-pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Command {
-    let mut command = Command::new(desk.world.tools.path(FLOOR));
+pub(super) fn command(testbed: &Testbed<'_>, load: &Load, address: &str) -> Command {
+    let mut command = Command::new(testbed.world.tools.path(FLOOR));
     command.args(["--address", address, "--tokens", &load.tokens.to_string()]);
     match load.requests_per_s {
         None => command.args(["--streams", &load.requests.to_string()]),
@@ -27,8 +27,8 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Command {
     command
 }
 
-pub(super) fn read(desk: &Desk<'_>) -> Result<Reported, String> {
-    let document = document(desk, "client.out")?;
+pub(super) fn read(testbed: &Testbed<'_>) -> Result<Reported, String> {
+    let document = document(testbed, "client.out")?;
     let of = |name: &str| {
         let pointers = ["mean", "std", "p99"].map(|figure| format!("/{name}/{figure}"));
         spread(&document, pointers.each_ref().map(String::as_str), 1.0)

@@ -11,8 +11,8 @@ use std::process::Command;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use crate::clients::desk::Desk;
 use crate::clients::load::{Load, Spread};
+use crate::clients::testbed::Testbed;
 use campaign::files::read_text;
 use campaign::stop::Stop;
 
@@ -61,12 +61,17 @@ impl Tool {
     ///
     /// # Errors
     /// The client is not installed, or an input file cannot be written.
-    pub fn command(self, desk: &Desk<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
+    pub fn command(
+        self,
+        testbed: &Testbed<'_>,
+        load: &Load,
+        address: &str,
+    ) -> Result<Command, Stop> {
         match self {
-            Self::Redline => redline::command(desk, load, address),
-            Self::Sglang => sglang::command(desk, load, address),
-            Self::Aiperf => aiperf::command(desk, load, address),
-            Self::Floor => Ok(floor::command(desk, load, address)),
+            Self::Redline => redline::command(testbed, load, address),
+            Self::Sglang => sglang::command(testbed, load, address),
+            Self::Aiperf => aiperf::command(testbed, load, address),
+            Self::Floor => Ok(floor::command(testbed, load, address)),
         }
     }
 
@@ -87,19 +92,19 @@ impl Tool {
     ///
     /// # Errors
     /// The file is missing or has another form; the error is a phrase for a message.
-    pub fn read(self, desk: &Desk<'_>, load: &Load) -> Result<Reported, String> {
+    pub fn read(self, testbed: &Testbed<'_>, load: &Load) -> Result<Reported, String> {
         match self {
-            Self::Redline => redline::read(desk, load),
-            Self::Sglang => sglang::read(desk),
-            Self::Aiperf => aiperf::read(desk),
-            Self::Floor => floor::read(desk),
+            Self::Redline => redline::read(testbed, load),
+            Self::Sglang => sglang::read(testbed),
+            Self::Aiperf => aiperf::read(testbed),
+            Self::Floor => floor::read(testbed),
         }
     }
 }
 
 /// Reads a JSON document that a client has written.
-fn document(desk: &Desk<'_>, name: &str) -> Result<Value, String> {
-    let text = read_text(&desk.path(name)).map_err(|_| format!("left no `{name}`"))?;
+fn document(testbed: &Testbed<'_>, name: &str) -> Result<Value, String> {
+    let text = read_text(&testbed.path(name)).map_err(|_| format!("left no `{name}`"))?;
     serde_json::from_str(&text).map_err(|error| format!("left a `{name}` of another form: {error}"))
 }
 

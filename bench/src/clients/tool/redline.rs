@@ -12,8 +12,8 @@ use schema::run::Summary;
 use schema::samples::{Line, Sample};
 
 use crate::clients::ClientsError;
-use crate::clients::desk::{Desk, read_lines};
 use crate::clients::load::{Load, Spread};
+use crate::clients::testbed::{Testbed, read_lines};
 use crate::clients::tool::Reported;
 use campaign::files::{read_text, write_whole};
 use campaign::stop::Stop;
@@ -22,9 +22,9 @@ const ENGINE: &str = include_str!("emitter.toml");
 /// Number of words in the tokenizer beside the mock server's.
 const WORDS: usize = 64;
 
-pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
-    write_inputs(&desk.dir, load)?;
-    let mut command = desk.world.tools.bench("run");
+pub(super) fn command(testbed: &Testbed<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
+    write_inputs(&testbed.dir, load)?;
+    let mut command = testbed.world.tools.bench("run");
     command.args(["--url", &format!("http://{address}"), "--engine", "emitter.toml"]);
     command.args(["--scenario", "load.toml", "--dataset", "rows.jsonl"]);
     command.args(["--tokenizer", "tokenizer.json", "--no-output-check"]);
@@ -72,12 +72,12 @@ pub(super) fn tokenizer() -> String {
     schema::emitted::tokenizer(WORDS).to_string()
 }
 
-pub(super) fn read(desk: &Desk<'_>, load: &Load) -> Result<Reported, String> {
-    let text = read_text(&desk.path("redline.json")).map_err(|error| error.to_string())?;
+pub(super) fn read(testbed: &Testbed<'_>, load: &Load) -> Result<Reported, String> {
+    let text = read_text(&testbed.path("redline.json")).map_err(|error| error.to_string())?;
     let measurement: Measurement =
         serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let metrics = measurement.metrics.ok_or("measured nothing")?;
-    let samples = samples(desk).map_err(|stop| stop.to_string())?;
+    let samples = samples(testbed).map_err(|stop| stop.to_string())?;
     if samples.1.len() as u64 != load.requests {
         return Err(format!("left {} samples", samples.1.len()));
     }
@@ -99,8 +99,8 @@ fn of_summary(summary: Option<&Summary>) -> Spread {
 }
 
 /// Reads the samples file: the time in nanoseconds at which its times begin, and the samples.
-fn samples(desk: &Desk<'_>) -> Result<(u64, Vec<Sample>), Stop> {
-    let path = desk.path("redline.samples.jsonl");
+fn samples(testbed: &Testbed<'_>) -> Result<(u64, Vec<Sample>), Stop> {
+    let path = testbed.path("redline.samples.jsonl");
     let (mut origin_ns, mut samples) = (None, Vec::new());
     for line in read_lines::<Line>(&path)? {
         match line {
@@ -120,8 +120,11 @@ fn samples(desk: &Desk<'_>) -> Result<(u64, Vec<Sample>), Stop> {
 ///
 /// # Errors
 /// The samples of the last measurement cannot be read.
-pub fn stamp_errors_ns(desk: &Desk<'_>, answers: &[Emitted]) -> Result<(Vec<u64>, Vec<u64>), Stop> {
-    let (origin_ns, samples) = samples(desk)?;
+pub fn stamp_errors_ns(
+    testbed: &Testbed<'_>,
+    answers: &[Emitted],
+) -> Result<(Vec<u64>, Vec<u64>), Stop> {
+    let (origin_ns, samples) = samples(testbed)?;
     let by_tag: std::collections::BTreeMap<_, _> =
         answers.iter().filter_map(|answer| Some((answer.tag?, answer))).collect();
     let (mut recorded, mut had) = (Vec::new(), Vec::new());

@@ -4,8 +4,8 @@
 use std::process::Command;
 
 use crate::clients::ClientsError;
-use crate::clients::desk::Desk;
 use crate::clients::load::Load;
+use crate::clients::testbed::Testbed;
 use crate::clients::tool::{Reported, document, spread};
 use campaign::stop::Stop;
 
@@ -18,13 +18,13 @@ loader.exec_module(module)
 module.run_argv(['sglang-bench'] + sys.argv[2:])
 ";
 
-pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
+pub(super) fn command(testbed: &Testbed<'_>, load: &Load, address: &str) -> Result<Command, Stop> {
     let missing = || ClientsError::NotHad { tool: "sglang-bench" };
-    let (python, module) = desk.peers.sglang.as_ref().ok_or_else(missing)?;
+    let client = testbed.peers.sglang.as_ref().ok_or_else(missing)?;
     // The client appends to an existing result file.
-    let _ = std::fs::remove_file(desk.path("sglang.json"));
-    let mut command = Command::new(python);
-    command.args(["-c", LOADER]).arg(module);
+    let _ = std::fs::remove_file(testbed.path("sglang.json"));
+    let mut command = Command::new(&client.python);
+    command.args(["-c", LOADER]).arg(&client.module);
     command.args(["--backend", "sglang-oai", "--base-url", &format!("http://{address}")]);
     command.args(["--dataset-name", "random-ids", "--random-range-ratio", "1"]);
     command.args(["--random-input-len", "8", "--random-output-len", &load.tokens.to_string()]);
@@ -38,8 +38,8 @@ pub(super) fn command(desk: &Desk<'_>, load: &Load, address: &str) -> Result<Com
     Ok(command)
 }
 
-pub(super) fn read(desk: &Desk<'_>) -> Result<Reported, String> {
-    let document = document(desk, "sglang.json")?;
+pub(super) fn read(testbed: &Testbed<'_>) -> Result<Reported, String> {
+    let document = document(testbed, "sglang.json")?;
     let ms = |pointers| spread(&document, pointers, 1000.0);
     Ok(Reported {
         ttft: ms(["/mean_ttft_ms", "/std_ttft_ms", "/p99_ttft_ms"]),

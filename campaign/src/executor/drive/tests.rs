@@ -12,35 +12,38 @@ use schema::run::{Absent, EngineFacts, FailureClass, HardwareFacts, RunRecord, S
 use super::*;
 use crate::catalog::Catalog;
 use crate::console::Console;
+use crate::environment::SystemClock;
 use crate::executor::JobSpec;
 use crate::executor::collect;
-use crate::executor::job::{Done, FileFact, JobSide, NodeEnd, record_path};
+use crate::executor::job::{Done, FileFact, NodeEnd, record_path};
 use crate::files::write_whole;
 use crate::inputs::Obtained;
 use crate::inputs::cache::Cache;
+use crate::launch::{BuiltVariant, LaunchSpec, ReadyCell};
 use crate::lines::Lines;
-use crate::node::run::{BuiltSide, Engine, ReadyCell};
 use crate::node::steps::Step;
 use crate::places::Places;
-use crate::plan::{Cell, Plan, Round, Side, interleave};
+use crate::plan::{Cell, Plan, Round, Variant, interleave};
 use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::tools::Tools;
-use crate::world::{Clock, Ids, Programs};
+use crate::world::{Ids, Programs};
 
 fn world(root: &Path) -> World {
+    let clock = SystemClock::start();
     World {
         places: Places::new(root, None),
         programs: Programs::default(),
         tools: Tools::new(root),
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&root.join("cache")),
-        clock: Clock::new(Instant::now(), time::OffsetDateTime::now_utc),
+        interrupt: Interrupt::new(&clock),
+        clock,
         console: Console::silent(),
-        interrupt: Interrupt::default(),
         identity: Identity::default(),
         server_env: BTreeMap::new(),
         slurm_env: BTreeMap::new(),
+        search_path: Vec::new(),
         cores: 1,
         pid: std::process::id(),
         program: "redline-campaign".into(),
@@ -52,21 +55,20 @@ fn world(root: &Path) -> World {
 }
 
 /// Two releases in two blocks of one cell, on one GPU each.
-fn ready() -> Ready {
+fn ready() -> PreparedCampaign {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
     let catalog = Catalog::new(&suite);
-    let (path, file) = catalog.engine("redline").unwrap();
-    let engine = Engine { id: "redline".to_owned(), path, file };
-    let sides: Vec<JobSide> = ["v0.9.1", "v0.9.2"]
+    let engine = catalog.engine("redline").unwrap();
+    let variants: Vec<LaunchSpec> = ["v0.9.1", "v0.9.2"]
         .map(|release| {
-            let side = Side::plain("redline", release);
+            let variant = Variant::plain("redline", release);
             let facts = EngineFacts {
                 name: "redline".to_owned(),
                 release: release.to_owned(),
                 ..EngineFacts::default()
             };
-            let built = BuiltSide::program(side, facts, "redline".into(), None);
-            JobSide { engine: engine.clone(), built }
+            let built = BuiltVariant::program(variant, facts, "redline".into(), None);
+            LaunchSpec { engine: engine.clone(), built }
         })
         .into();
     let cell =
@@ -74,7 +76,7 @@ fn ready() -> Ready {
     let mut ids = Ids::new(1_700_000_000_000, 1);
     let plan = Plan {
         campaign: ids.next_id(),
-        sides: sides.iter().map(|side| side.built.side.clone()).collect(),
+        variants: variants.iter().map(|variant| variant.built.variant.clone()).collect(),
         cells: vec![cell.clone()],
         slots: interleave(&Round::first(1, 2, 2), || ids.next_id()),
     };
@@ -82,12 +84,12 @@ fn ready() -> Ready {
     let scenario = catalog.scenario("balanced-lite").unwrap();
     let tokenizer = model.path.clone();
     let hardware = HardwareFacts { id: "h100-80g".to_owned(), ..HardwareFacts::default() };
-    Ready {
+    PreparedCampaign {
         command: Vec::new(),
         executor: "scripted".to_owned(),
         slurm_options: Vec::new(),
         plan,
-        sides,
+        variants,
         cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],
         inputs: vec![Vec::new()],
         hardware: (hardware, Absent::new()),
@@ -111,7 +113,7 @@ type Attempt = (usize, Option<NodeEnd>, JobEnd);
 /// An executor that runs a job at once, with a scripted outcome.
 struct Scripted<'a> {
     world: &'a World,
-    ready: &'a Ready,
+    ready: &'a PreparedCampaign,
     attempts: RefCell<VecDeque<Attempt>>,
     submitted: RefCell<Vec<(JobSpec, JobEnd)>>,
 }
@@ -210,7 +212,7 @@ fn came_of(attempts: &[Attempt]) -> Came {
     };
     let stop = Drive::new(&world, &executor, &ready, &mut journal).carry_out(None).err();
     assert!(executor.attempts.borrow().is_empty(), "an attempt was not made");
-    let records = collect::records(&places.overlay()).unwrap();
+    let records = collect::records(&places.staged()).unwrap();
     assert!(records.iter().all(|record| record.status == Status::Failed));
     let submitted = executor.submitted.into_inner();
     let runs =

@@ -79,9 +79,9 @@ pub fn shown(stdout: &str) -> Result<Report, SlurmError> {
     };
     Ok(Report {
         state: needed("JobState", "`JobState=`")?.to_owned(),
-        reason: value("Reason").and_then(told),
+        reason: value("Reason").and_then(stated),
         ended: ended("scontrol", needed("ExitCode", "`ExitCode=`")?)?,
-        node: value("NodeList").and_then(told),
+        node: value("NodeList").and_then(stated),
     })
 }
 
@@ -98,7 +98,7 @@ pub fn accounted(stdout: &str) -> Result<Option<Report>, SlurmError> {
     };
     // The state of a cancelled job is followed by the user: `CANCELLED by 1000`.
     let state = state.split(' ').next().unwrap_or_default().to_owned();
-    let node = told(nodes);
+    let node = stated(nodes);
     Ok(Some(Report { state, reason: None, ended: ended("sacct", code)?, node }))
 }
 
@@ -128,7 +128,7 @@ fn ended(tool: &'static str, text: &str) -> Result<Ended, SlurmError> {
 }
 
 /// Returns a value of Slurm's output unless it is one of Slurm's words for "nothing".
-fn told(value: &str) -> Option<String> {
+fn stated(value: &str) -> Option<String> {
     let says_nothing = matches!(value, "" | "None" | "(null)" | "None assigned" | "Unknown");
     (!says_nothing).then(|| value.to_owned())
 }

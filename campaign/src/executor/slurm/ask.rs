@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::exit::Exit;
 
@@ -101,8 +101,7 @@ impl Tools {
         let mut command = Command::new(tool);
         // An inherited `SQUEUE_FORMAT` or `SLURM_TIME_FORMAT` would change the output.
         command.args(words).env_clear().envs(&self.env);
-        let deadline = Instant::now() + PATIENCE;
-        match capture_until(&mut command, Some(deadline), &self.interrupt)? {
+        match capture_until(&mut command, Some(PATIENCE), &self.interrupt)? {
             Some(said) => Ok(Said {
                 tool,
                 status: said.status,

@@ -17,7 +17,7 @@ fn scenario() -> ScenarioEntry {
 }
 
 /// Measurement and probe of a successful run.
-fn told() -> (Measurement, Probe, RunRecord) {
+fn reported() -> (Measurement, Probe, RunRecord) {
     let sample = Sample::default().record();
     let measured = |path: &str| !path.starts_with("server") && !path.starts_with("model");
     let absent = sample.absent.clone().into_iter().filter(|(path, _)| measured(path)).collect();
@@ -75,7 +75,7 @@ fn crash(phase: Phase) -> Failure {
 
 #[test]
 fn a_good_run_satisfies_every_rule() {
-    let (measurement, probe, sample) = told();
+    let (measurement, probe, sample) = reported();
     let (scenario, identity) = (scenario(), Identity::default());
     let mut record = assemble(Parts {
         measurement: Some(measurement),
@@ -120,7 +120,7 @@ fn gpus_that_worked_are_counted_and_not_guessed() {
     let looked =
         Telemetry { gpus: Some(vec![gpu(true), gpu(false), gpu(true)]), ..Telemetry::default() };
     let used = |gpus: usize, telemetry: Option<Telemetry>| {
-        let (mut measurement, probe, _) = told();
+        let (mut measurement, probe, _) = reported();
         measurement.telemetry = telemetry;
         let (scenario, identity) = (scenario(), Identity::default());
         let mut parts = parts(&scenario, &identity);
@@ -135,7 +135,7 @@ fn gpus_that_worked_are_counted_and_not_guessed() {
 
 #[test]
 fn a_run_that_was_cut_short_keeps_what_was_measured() {
-    let (mut measurement, probe, _) = told();
+    let (mut measurement, probe, _) = reported();
     measurement.validity.reasons.push("the client was busy".into());
     let (scenario, identity) = (scenario(), Identity::default());
     let record = assemble(Parts {
@@ -152,7 +152,7 @@ fn a_run_that_was_cut_short_keeps_what_was_measured() {
 
 #[test]
 fn neither_port_nor_path_of_the_configuration_is_kept() {
-    let (_, mut probe, _) = told();
+    let (_, mut probe, _) = reported();
     let config = [
         ("port", json!(4711)),
         ("host", json!("127.0.0.1")),
@@ -169,7 +169,7 @@ fn neither_port_nor_path_of_the_configuration_is_kept() {
 
 #[test]
 fn a_reason_for_what_is_there_after_all_is_dropped() {
-    let (mut measurement, probe, _) = told();
+    let (mut measurement, probe, _) = reported();
     measurement.absent.insert("metrics.requests_per_s".into(), "no".into());
     measurement.absent.insert("telemetry.power_mw".into(), "no GPU".into());
     let (scenario, identity) = (scenario(), Identity::default());
@@ -184,7 +184,7 @@ fn a_reason_for_what_is_there_after_all_is_dropped() {
 
 #[test]
 fn memory_of_the_gpus_is_what_the_load_generator_saw() {
-    let (mut measurement, probe, _) = told();
+    let (mut measurement, probe, _) = reported();
     let gpu =
         GpuTelemetry { worked: true, memory_used_bytes_max: Some(70 << 30), ..Default::default() };
     let telemetry = Telemetry { gpus: Some(vec![gpu]), ..Default::default() };

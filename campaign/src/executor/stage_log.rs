@@ -7,15 +7,15 @@ use schema::verdict::Stage;
 
 use crate::executor::job::JobPlaces;
 use crate::executor::journal::Entry;
-use crate::executor::ready::Ready;
+use crate::executor::prepared::PreparedCampaign;
 use crate::node::steps::Step;
-use crate::plan::Slot;
+use crate::plan::PlannedRun;
 use crate::world::World;
 
 /// Progress printer of a stage: the heading of each run, and how much of each job is printed
 /// already.
 #[derive(Debug)]
-pub struct Telling<'a> {
+pub struct StageLog<'a> {
     world: &'a World,
     /// Headings by run id, such as `Run 3 of 20: v0.9.2, balanced, repeat 1`.
     headings: BTreeMap<String, String>,
@@ -29,17 +29,22 @@ pub struct Telling<'a> {
     passed: String,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> StageLog<'a> {
     /// Makes the printer for all jobs of a stage, including later attempts.
     #[must_use]
-    pub fn of(world: &'a World, ready: &Ready, stage: Option<Stage>, jobs: &[&Entry]) -> Self {
+    pub fn of(
+        world: &'a World,
+        ready: &PreparedCampaign,
+        stage: Option<Stage>,
+        jobs: &[&Entry],
+    ) -> Self {
         let verb = if stage == Some(Stage::Confirm) { "Confirm" } else { "Run" };
         // Later attempts repeat runs of the first, whose headings are numbered already.
         let first = jobs.iter().filter(|job| job.planned.attempt == 1);
-        let slots: Vec<&Slot> = first.flat_map(|job| &job.planned.slots).collect();
-        let heading = |(index, slot): (usize, &&Slot)| {
+        let slots: Vec<&PlannedRun> = first.flat_map(|job| &job.planned.slots).collect();
+        let heading = |(index, slot): (usize, &&PlannedRun)| {
             let cell = &ready.cells[slot.cell].scenario.id;
-            let (title, repeat) = (title(ready, slot.side), slot.repeat);
+            let (title, repeat) = (title(ready, slot.variant), slot.repeat);
             let total = match &ready.lab {
                 Some(lab) => format!("at most {}", lab.runs_most()),
                 None => slots.len().to_string(),
@@ -116,10 +121,10 @@ impl<'a> Telling<'a> {
 }
 
 /// Title of a variant: its release, preceded by the engine if the campaign has several engines.
-fn title(ready: &Ready, side: usize) -> String {
-    let sides = &ready.plan.sides;
-    match sides.iter().all(|other| other.engine == sides[side].engine) {
-        true => sides[side].title(),
-        false => format!("{} {}", sides[side].engine, sides[side].title()),
+fn title(ready: &PreparedCampaign, variant: usize) -> String {
+    let variants = &ready.plan.variants;
+    match variants.iter().all(|other| other.engine == variants[variant].engine) {
+        true => variants[variant].title(),
+        false => format!("{} {}", variants[variant].engine, variants[variant].title()),
     }
 }

@@ -7,15 +7,14 @@ use schema::run::{Absent, HardwareFacts};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::ReleaseBench;
-use crate::executor::job::JobSide;
 use crate::files::{self, read_text, write_whole};
-use crate::lab::ReadyLab;
+use crate::lab::PreparedLab;
+use crate::launch::{LaunchSpec, ReadyCell};
 use crate::node::fitness;
-use crate::node::run::{BuiltSide, ReadyCell};
 use crate::places::CampaignPlaces;
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
-use crate::plan::{Plan, Side};
+use crate::plan::{Plan, Variant};
 use crate::publish::Named;
 use crate::stop::Stop;
 use crate::world::World;
@@ -25,7 +24,7 @@ use crate::world::World;
 const SUITE: &str = "suite";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ready {
+pub struct PreparedCampaign {
     /// Arguments of the command as they were typed, without the program's name.
     pub command: Vec<String>,
     pub executor: String,
@@ -35,8 +34,9 @@ pub struct Ready {
     /// Runs that are known from the start; confirmation runs and a lab's rounds follow in the
     /// journal.
     pub plan: Plan,
-    /// Built variants, in the order of the plan's.
-    pub sides: Vec<JobSide>,
+    /// One for each side of the plan.
+    #[serde(rename = "sides")]
+    pub variants: Vec<LaunchSpec>,
     /// Cells with their fetched inputs, in the order of the plan's.
     pub cells: Vec<ReadyCell>,
     /// Files that the runs of each cell read, each with its size in bytes; a folder has size 0.
@@ -61,20 +61,19 @@ pub struct Ready {
     pub max_gpu_hours: Option<f64>,
     /// The lab that plans runs round by round; `None` for a campaign whose plan is complete.
     #[serde(default)]
-    pub lab: Option<Box<ReadyLab>>,
+    pub lab: Option<Box<PreparedLab>>,
 }
 
-impl Ready {
+impl PreparedCampaign {
     /// Combines the decided plan with the built variants and fetched inputs.
     #[must_use]
     pub fn new(
         world: &World,
         flags: &ReleaseBench,
         decided: &Decided,
-        built: Vec<BuiltSide>,
+        variants: Vec<LaunchSpec>,
         cells: Vec<ReadyCell>,
     ) -> Self {
-        let sides = decided.wanted.iter().zip(built);
         let each = |model: &str, scenario: &str, engine: &str| {
             let is_of = |brief: &&CellBrief| {
                 let same = brief.engine == engine && brief.model == model;
@@ -82,18 +81,16 @@ impl Ready {
             };
             decided.brief.cells.iter().find(is_of).and_then(|brief| brief.each.us()).unwrap_or(0)
         };
-        let sides_of = |cell: &crate::plan::Cell| {
-            let of = decided.plan.sides.iter();
-            of.map(|side| each(&cell.model, &cell.scenario, &side.engine)).collect()
+        let variants_of = |cell: &crate::plan::Cell| {
+            let of = decided.plan.variants.iter();
+            of.map(|variant| each(&cell.model, &cell.scenario, &variant.engine)).collect()
         };
         Self {
             command: world.command.clone(),
             executor: flags.execution.executor.clone(),
             slurm_options: flags.execution.slurm_options.clone(),
             plan: decided.plan.clone(),
-            sides: sides
-                .map(|(wanted, built)| JobSide { engine: wanted.engine.clone(), built })
-                .collect(),
+            variants,
             cells,
             inputs: Vec::new(),
             hardware: decided.hardware.clone(),
@@ -102,7 +99,7 @@ impl Ready {
             commits: decided.commits,
             registry: decided.registry.clone(),
             expected_us: decided.brief.expected_us(),
-            each_us: decided.plan.cells.iter().map(sides_of).collect(),
+            each_us: decided.plan.cells.iter().map(variants_of).collect(),
             url: flags.url.clone(),
             timeout_s: flags.execution.timeout_s,
             max_gpu_hours: flags.max_gpu_hours,
@@ -117,8 +114,8 @@ impl Ready {
     /// A file cannot be read or written.
     pub fn freeze(&mut self, places: &CampaignPlaces) -> Result<(), Stop> {
         let dir = places.dir().join(SUITE);
-        for side in &mut self.sides {
-            side.engine.path = keep(&side.engine.path, &dir.join("engines"))?;
+        for variant in &mut self.variants {
+            variant.engine.path = keep(&variant.engine.path, &dir.join("engines"))?;
         }
         for cell in &mut self.cells {
             cell.scenario.path = keep(&cell.scenario.path, &dir.join("scenarios"))?;
@@ -126,16 +123,16 @@ impl Ready {
         if let Some(lab) = &mut self.lab {
             lab.path = keep(&lab.path, &dir.join("labs"))?;
         }
-        self.inputs = self.cells.iter().map(|cell| fitness::inputs(cell, &self.sides)).collect();
+        self.inputs = self.cells.iter().map(|cell| fitness::inputs(cell, &self.variants)).collect();
         Ok(())
     }
 
     /// Adds a variant that is started like variant `of` except for its name and flags.
-    pub fn add_side(&mut self, of: usize, side: Side) {
-        let mut added = self.sides[of].clone();
-        added.built.side = side.clone();
-        self.sides.push(added);
-        self.plan.sides.push(side);
+    pub fn add_variant(&mut self, of: usize, variant: Variant) {
+        let mut added = self.variants[of].clone();
+        added.built.variant = variant.clone();
+        self.variants.push(added);
+        self.plan.variants.push(variant);
         // The new variant is expected to take as long as the one that it is derived from.
         for each_us in &mut self.each_us {
             each_us.push(each_us[of]);
@@ -152,7 +149,7 @@ impl Ready {
     #[must_use]
     pub fn compared(&self) -> Option<(&str, Named<'_>)> {
         let (baseline, candidate) = self.plan.compared()?;
-        Some((baseline, self.named(&self.plan.sides[0].engine, candidate)))
+        Some((baseline, self.named(&self.plan.variants[0].engine, candidate)))
     }
 }
 

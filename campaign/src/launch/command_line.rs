@@ -6,7 +6,7 @@ use std::path::Path;
 use schema::engine::{EngineFile, Image, Setting};
 use serde::{Deserialize, Serialize};
 
-use crate::build::container::Container;
+use crate::launch::container::Container;
 
 /// Command line of a server, in the form that is executed and in the form that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct CommandLine {
 /// Server settings beyond the model that a target may fix; the engine's own default applies to each
 /// that is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Asked {
+pub struct LaunchSettings {
     /// Seed of random weights and of everything else that the engine samples.
     pub seed: Option<u64>,
     /// Longest sequence in tokens, prompt and output together.
@@ -47,8 +47,8 @@ pub struct Filling<'a> {
     pub host: Option<&'a str>,
     /// Port that the server listens on; `None` for the engine's default.
     pub port: Option<u16>,
-    /// Settings that the target fixes, such as a seed.
-    pub asked: &'a Asked,
+    /// What else is asked for.
+    pub settings: &'a LaunchSettings,
     /// True when the server must expose its metrics and configuration for the load generator.
     pub observed: bool,
     /// Additional flags, appended unchanged.
@@ -68,14 +68,15 @@ impl<'a> Filling<'a> {
             tp: 1,
             host: Some("127.0.0.1"),
             port: Some(port),
-            asked: &NOTHING,
+            settings: &NOTHING,
             observed: true,
             flags: &[],
         }
     }
 }
 
-const NOTHING: Asked = Asked { seed: None, context_tokens: None, memory_percent: None };
+const NOTHING: LaunchSettings =
+    LaunchSettings { seed: None, context_tokens: None, memory_percent: None };
 
 /// A value or image that the engine's file cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -183,25 +184,25 @@ fn words(
     let mut line: Vec<String> = argv.iter().map(fill).collect();
     // An engine whose template places `{tp}` itself must not get the flag a second time.
     let said = |what: &str| argv.iter().any(|word| word.contains(what));
-    let settings = &launch.settings;
-    if let Some(tp_flag) = &settings.tp
+    let named = &launch.settings;
+    if let Some(tp_flag) = &named.tp
         && !said("{tp}")
     {
         line.extend(tp_flag.words(&tp));
     }
-    let places = [(&settings.host, with.host), (&settings.port, given.port)];
+    let places = [(&named.host, with.host), (&named.port, given.port)];
     for (setting, value) in places {
         if let (Some(setting), Some(value)) = (setting, value) {
             line.extend(setting.words(value));
         }
     }
-    let asked = with.asked;
-    let share = asked.memory_percent.map(|percent| (f64::from(percent) / 100.0).to_string());
+    let settings = with.settings;
+    let share = settings.memory_percent.map(|percent| (f64::from(percent) / 100.0).to_string());
     let number = |value: Option<u64>| value.map(|value| value.to_string());
     for (what, setting, value) in [
-        ("a seed", &settings.seed, number(asked.seed)),
-        ("the longest sequence", &settings.context, number(asked.context_tokens)),
-        ("a share of the memory", &settings.memory, share),
+        ("a seed", &named.seed, number(settings.seed)),
+        ("the longest sequence", &named.context, number(settings.context_tokens)),
+        ("a share of the memory", &named.memory, share),
     ] {
         if let Some(value) = value {
             line.extend(flag(setting.as_ref(), with.engine, what)?.words(&value));

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::run::EngineFacts;
 use crate::target::{TargetMatch, TargetModel};
 
-/// GPU validation file `suite/proofs/<id>.toml`; the id is the file's stem.
+/// GPU validation file `suite/validations/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Proof {
+pub struct GpuValidation {
     /// Question that the validation answers.
     pub question: String,
     /// Machines that the validation is for; an empty table matches any machine.
@@ -29,13 +29,13 @@ pub struct Proof {
     pub scenarios: Vec<String>,
     /// Commands that run before the scenarios.
     #[serde(default)]
-    pub commands: Vec<ProofCommand>,
+    pub commands: Vec<ValidationCommand>,
 }
 
 /// Command of a GPU validation; its exit code decides whether it passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ProofCommand {
+pub struct ValidationCommand {
     /// Id of the stage, or its prefix where there is one stage for each model.
     pub id: String,
     /// Program and arguments, with the placeholders `{redline}`, `{tests}` (the engine's own tests)
@@ -49,7 +49,7 @@ pub struct ProofCommand {
     pub each_model: bool,
 }
 
-impl Proof {
+impl GpuValidation {
     /// True when one of the commands runs the engine's tests.
     #[must_use]
     pub fn has_tests(&self) -> bool {
@@ -57,13 +57,14 @@ impl Proof {
     }
 }
 
-/// File `box.json` of a GPU validation bundle: the engine beside it, and the stages to run with it.
+/// File `bundle.json` of a GPU validation bundle: the engine beside it, and the stages to run with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ProofBox {
+pub struct ValidationBundle {
     /// Name of this schema, always `proof-box.v1`.
     pub schema: String,
     /// Id of the GPU validation.
-    pub proof: String,
+    #[serde(rename = "proof")]
+    pub validation: String,
     /// ULID of the campaign that the run records belong to.
     pub campaign: String,
     /// Machines that the bundle is for; an empty table matches any machine.
@@ -81,8 +82,8 @@ pub struct ProofBox {
     pub stages: Vec<Stage>,
 }
 
-/// Schema name of a bundle's `box.json`.
-pub const BOX_SCHEMA: &str = "proof-box.v1";
+/// Schema name of a bundle's `bundle.json`.
+pub const BUNDLE_SCHEMA: &str = "proof-box.v1";
 
 /// Stage of a GPU validation, which is run as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -156,12 +157,12 @@ pub enum Outcome {
 
 /// Returns the stages of a GPU validation in order: commands first, then each model's scenarios.
 #[must_use]
-pub fn stages(proof: &Proof, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
+pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
     let mut stages = Vec::new();
-    for command in &proof.commands {
-        let ProofCommand { id, argv, needs, each_model } = command;
+    for command in &validation.commands {
+        let ValidationCommand { id, argv, needs, each_model } = command;
         let models: Vec<Option<&str>> = match each_model {
-            true => proof.models.iter().map(|model| Some(model.id.as_str())).collect(),
+            true => validation.models.iter().map(|model| Some(model.id.as_str())).collect(),
             false => vec![None],
         };
         for model in models {
@@ -176,8 +177,8 @@ pub fn stages(proof: &Proof, mut next_id: impl FnMut() -> String) -> Vec<Stage> 
     }
     // Commands have no position: only scenario stages are runs.
     let mut position = 0;
-    for model in &proof.models {
-        for scenario in &proof.scenarios {
+    for model in &validation.models {
+        for scenario in &validation.scenarios {
             let work = StageWork::Scenario {
                 model: model.id.clone(),
                 tp: model.tp,
@@ -196,12 +197,13 @@ pub fn stages(proof: &Proof, mut next_id: impl FnMut() -> String) -> Vec<Stage> 
 ///
 /// # Errors
 /// The text is not TOML with the fields of a validation, or two stages have the same id.
-pub fn parse(text: &str) -> Result<Proof, Box<toml::de::Error>> {
-    let proof: Proof = toml::from_str(text)?;
+pub fn parse(text: &str) -> Result<GpuValidation, Box<toml::de::Error>> {
+    let validation: GpuValidation = toml::from_str(text)?;
     let mut ids = BTreeSet::new();
-    let twice = stages(&proof, String::new).into_iter().find(|stage| !ids.insert(stage.id.clone()));
+    let twice =
+        stages(&validation, String::new).into_iter().find(|stage| !ids.insert(stage.id.clone()));
     match twice {
-        None => Ok(proof),
+        None => Ok(validation),
         Some(stage) => {
             let message = format!("two stages are called `{}`", stage.id);
             Err(Box::new(serde::de::Error::custom(message)))
@@ -227,9 +229,9 @@ mod tests {
 
     #[test]
     fn commands_come_before_each_models_scenarios() {
-        let proof = parse(TEXT).unwrap();
+        let validation = parse(TEXT).unwrap();
         let mut count = 0;
-        let stages = stages(&proof, || {
+        let stages = stages(&validation, || {
             count += 1;
             count.to_string()
         });
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(ids.join(" "), "tests bench-a bench-b x-a y-a x-b y-b");
         let StageWork::Scenario { run, position, tp, .. } = &stages[6].work else { panic!() };
         assert_eq!((run.as_str(), *position, *tp), ("4", 3, 2));
-        assert!(proof.has_tests());
+        assert!(validation.has_tests());
     }
 
     #[test]

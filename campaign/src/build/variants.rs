@@ -1,86 +1,27 @@
 //! The variants of a campaign: resolves the command line to releases of engines, a working tree or
 //! a running server, and builds each.
 
+use std::path::Path;
+
 use schema::engine::Source;
 use schema::probe::Probe;
 use schema::run::{BuildFacts, EngineFacts};
 
-use crate::build::container::Runtime;
 use crate::build::installed;
+use crate::build::origin::{Origin, REDLINE, Wanted};
 use crate::build::worktree;
-use crate::build::{self, Built, contender, source};
+use crate::build::{self, Built, source};
+use crate::catalog::Engine;
 use crate::cli::ReleaseBench;
 use crate::files;
 use crate::git::Git;
+use crate::launch::container::Runtime;
+use crate::launch::{BuiltVariant, LaunchSpec, is_same};
 use crate::node::hardware;
-use crate::node::run::{BuiltSide, Engine};
-use crate::plan::Side;
-use crate::plan::release::{self, Release, is_development, literal_version};
+use crate::plan::Variant;
+use crate::plan::release::{self, is_development, literal_version};
 use crate::stop::Stop;
 use crate::world::World;
-
-/// Id of the engine whose releases are commits of this clone.
-pub const REDLINE: &str = "redline";
-
-/// Origin of a variant's program.
-#[derive(Debug, Clone)]
-pub enum Origin {
-    Release(Release),
-    /// The working tree of the clone.
-    Tree {
-        version: String,
-        commit: Option<String>,
-        dirty: bool,
-    },
-    /// A source distribution that is built here.
-    Source(Box<Source>),
-    /// A Python package installed on this machine, or a container image with one.
-    Installed {
-        version: String,
-        container: Option<Runtime>,
-    },
-    /// A server that is already running, and its answer to the probe.
-    Running(Box<Probe>),
-}
-
-impl Origin {
-    /// True when records of this origin are committed. Those of a working tree or of a server
-    /// started by somebody else are not.
-    #[must_use]
-    pub fn commits(&self) -> bool {
-        !matches!(self, Self::Tree { .. } | Self::Running(_))
-    }
-}
-
-/// A variant before it is built.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    pub side: Side,
-    pub engine: Engine,
-    pub origin: Origin,
-}
-
-impl Wanted {
-    /// Title for the printed plan, such as `redline v0.9.2, commit 1a2b3c4d5e`.
-    #[must_use]
-    pub fn title(&self) -> String {
-        let title = format!("{} {}", self.side.engine, self.side.title());
-        match &self.origin {
-            Origin::Release(release) => {
-                let short = release.commit.get(..10).unwrap_or(&release.commit);
-                format!("{title}, commit {short}")
-            }
-            Origin::Tree { dirty: true, .. } => format!("{title}, the working tree with changes"),
-            Origin::Tree { .. } => format!("{title}, the working tree"),
-            Origin::Source(source) => format!("{title}, built from {}", source.sdist),
-            Origin::Installed { container: Some(runtime), .. } => {
-                format!("{title}, its image under {}", runtime.program())
-            }
-            Origin::Installed { .. } => format!("{title}, as installed"),
-            Origin::Running(_) => format!("{title}, already running"),
-        }
-    }
-}
 
 /// Resolves the command line to variants: the baseline first, then the candidate and its variants,
 /// then the engines of `--beside`.
@@ -88,29 +29,29 @@ impl Wanted {
 /// # Errors
 /// A release cannot be resolved, or the flags contradict each other.
 pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
-    let mut sides = Vec::new();
+    let mut variants = Vec::new();
     if let Some(baseline) = &flags.baseline {
-        sides.push(named(world, engine, Some(baseline), flags.container)?);
+        variants.push(named(world, engine, Some(baseline), flags.container)?);
     }
     let candidate = match flags.worktree {
         true => tree(world, engine, flags.release.as_deref())?,
         false => named(world, engine, flags.release.as_deref(), flags.container)?,
     };
-    if sides.iter().any(|baseline| baseline.side.release == candidate.side.release) {
-        let release = &candidate.side.release;
+    if variants.iter().any(|baseline| baseline.variant.release == candidate.variant.release) {
+        let release = &candidate.variant.release;
         return Err(Stop::wrong_use(format!("baseline and candidate are both {release}")));
     }
     for (name, extra) in &flags.variants {
         let mut variant = candidate.clone();
-        variant.side.variant = Some(name.clone());
-        variant.side.flags.extend_from_slice(extra);
-        if sides.iter().any(|side| side.side.variant == variant.side.variant) {
+        variant.variant.name = Some(name.clone());
+        variant.variant.flags.extend_from_slice(extra);
+        if variants.iter().any(|other| other.variant.name == variant.variant.name) {
             return Err(Stop::wrong_use(format!("variant `{name}` is given twice")));
         }
-        sides.push(variant);
+        variants.push(variant);
     }
     // After the baseline and before its variants, which were cloned from it.
-    sides.insert(usize::from(flags.baseline.is_some()), candidate);
+    variants.insert(usize::from(flags.baseline.is_some()), candidate);
     for (id, release) in &flags.beside {
         if *id == engine.id {
             let message =
@@ -118,11 +59,9 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
             return Err(Stop::wrong_use(message)
                 .with_hint("two releases of one engine are compared by `--baseline`"));
         }
-        let (path, file) = world.catalog.engine(id)?;
-        let other = Engine { id: id.clone(), path, file };
-        sides.push(named(world, &other, Some(release), flags.container)?);
+        variants.push(named(world, &world.catalog.engine(id)?, Some(release), flags.container)?);
     }
-    Ok(sides)
+    Ok(variants)
 }
 
 /// Makes a variant of the working tree, whose version must equal `release` if that is given.
@@ -136,8 +75,7 @@ pub fn tree(world: &World, engine: &Engine, release: Option<&str>) -> Result<Wan
             engine.id
         )));
     }
-    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
-    working_tree(world, &git, engine, release)
+    working_tree(world, engine, release)
 }
 
 /// Resolves a release of an engine by its name.
@@ -193,7 +131,7 @@ fn from_source(
         return Err(Stop::wrong_use(message));
     }
     let mut wanted = of(engine, format!("v{pinned}"), Origin::Source(Box::new(source.clone())));
-    wanted.side.flags = contender::loaded_flags(&engine.file, world.cores);
+    wanted.variant.flags = engine.loaded_flags(world.cores);
     Ok(wanted)
 }
 
@@ -205,7 +143,7 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
     let bare = |version: &str| version.trim_start_matches('v').to_owned();
     let (stated, named) = (probe.version.as_deref().map(bare), named.map(bare));
     if let (Some(stated), Some(named)) = (&stated, &named)
-        && !installed::is_same(stated, named)
+        && !is_same(stated, named)
     {
         let message = format!("the server says that it is {stated}, not `{named}`");
         return Err(Stop::wrong_use(message).with_hint("leave the version out with `--url`"));
@@ -219,12 +157,8 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 ///
 /// # Errors
 /// The manifest has no literal version, or another one than the requested one.
-pub fn working_tree(
-    world: &World,
-    git: &Git,
-    engine: &Engine,
-    named: Option<&str>,
-) -> Result<Wanted, Stop> {
+pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
+    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let manifest = files::read_text(&world.places.root().join("engine/Cargo.toml"))?;
     let version = literal_version(&manifest).ok_or_else(|| {
         Stop::wrong_use("`engine/Cargo.toml` has no literal `version`".to_owned())
@@ -250,59 +184,88 @@ pub fn working_tree(
 ///
 /// # Errors
 /// A checkout or a build fails.
-pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<BuiltSide>, Stop> {
-    let mut built: Vec<BuiltSide> = Vec::new();
-    for side in wanted {
-        let of_one = |other: &&BuiltSide| {
-            (&other.side.engine, &other.side.release) == (&side.side.engine, &side.side.release)
+pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<LaunchSpec>, Stop> {
+    let mut specs: Vec<LaunchSpec> = Vec::new();
+    for wanted in wanted {
+        let Variant { engine, release, .. } = &wanted.variant;
+        let is_same = |spec: &&LaunchSpec| {
+            (&spec.built.variant.engine, &spec.built.variant.release) == (engine, release)
         };
-        let next = match built.iter().find(of_one) {
-            Some(same) => BuiltSide { side: side.side.clone(), ..same.clone() },
-            None => build_one(world, side)?,
+        let spec = match specs.iter().find(is_same) {
+            Some(built) => built.with_variant(wanted.variant.clone()),
+            None => build_one(world, wanted)?,
         };
-        built.push(next);
+        specs.push(spec);
     }
-    Ok(built)
+    Ok(specs)
 }
 
 /// Builds one variant.
 ///
 /// # Errors
 /// The checkout or the build fails.
-pub fn build_one(world: &World, wanted: &Wanted) -> Result<BuiltSide, Stop> {
-    let release = &wanted.side.release;
-    let (tree, version, commit, dirty) = match &wanted.origin {
-        Origin::Running(probe) => return Ok(already_running(wanted, probe)),
+pub fn build_one(world: &World, wanted: &Wanted) -> Result<LaunchSpec, Stop> {
+    let Variant { engine, release, .. } = &wanted.variant;
+    let built = match &wanted.origin {
+        Origin::Running(probe) => already_running(wanted, probe),
         Origin::Installed { version, container } => {
-            let title = format!("Find {} {release}", wanted.side.engine);
-            world.console.step(world.clock.elapsed(), &title);
-            return installed::find(world, wanted, version, *container);
+            world.console.step(world.clock.elapsed(), &format!("Look for {engine} {release}"));
+            installed::find(world, wanted, version, *container)?
         }
-        Origin::Source(source) => return build_source(world, wanted, source),
+        Origin::Source(source) => {
+            let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+            let build = source::obtain(world, engine, source, &machine.cpu)?;
+            build.variant(wanted.variant.clone(), source)
+        }
         Origin::Release(of) => {
             world.console.step(world.clock.elapsed(), &format!("Build {release}"));
             let tree = world.places.release_tree(&of.name);
             let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
             worktree::prepare(&git, of, &tree)?;
-            (tree, of.version().to_owned(), Some(of.commit.clone()), false)
+            let checkout = Checkout { tree: &tree, commit: Some(&of.commit), dirty: false };
+            build_checkout(world, wanted, &checkout, of.version())?
         }
         Origin::Tree { version, commit, dirty } => {
             world.console.step(world.clock.elapsed(), "Build the working tree");
-            (world.places.root().to_owned(), version.clone(), commit.clone(), *dirty)
+            let (tree, dirty) = (world.places.root(), *dirty);
+            let checkout = Checkout { tree, commit: commit.as_deref(), dirty };
+            build_checkout(world, wanted, &checkout, version)?
         }
     };
-    let Built { binary, sha256, toolchain } = build::build(
-        &world.programs,
-        &world.places,
-        &tree,
-        (release, commit.as_deref().unwrap_or_default()),
-        &world.interrupt,
-    )?;
+    Ok(LaunchSpec { engine: wanted.engine.clone(), built })
+}
+
+/// The working tree's Redline, built now, with the flags of a load on `threads` threads.
+///
+/// # Errors
+/// It does not build.
+pub fn build_working_tree(world: &World, threads: u32) -> Result<LaunchSpec, Stop> {
+    let mut spec = build_one(world, &tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
+    spec.built.variant.flags = spec.engine.loaded_flags(threads);
+    Ok(spec)
+}
+
+/// A checkout of Redline: its folder, its commit, and whether it has changes beside that commit.
+struct Checkout<'a> {
+    tree: &'a Path,
+    commit: Option<&'a str>,
+    dirty: bool,
+}
+
+fn build_checkout(
+    world: &World,
+    wanted: &Wanted,
+    checkout: &Checkout<'_>,
+    version: &str,
+) -> Result<BuiltVariant, Stop> {
+    let release = &wanted.variant.release;
+    let commit = checkout.commit.unwrap_or_default();
+    let Built { binary, sha256, toolchain } = build::build(world, checkout.tree, release, commit)?;
     let facts = EngineFacts {
-        name: wanted.side.engine.clone(),
+        name: wanted.variant.engine.clone(),
         release: release.clone(),
-        commit,
-        dirty: Some(dirty),
+        commit: checkout.commit.map(str::to_owned),
+        dirty: Some(checkout.dirty),
         binary_sha256: Some(sha256),
         features: Some(Vec::new()),
         toolchain,
@@ -313,27 +276,20 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<BuiltSide, Stop> {
             ..BuildFacts::default()
         }),
     };
-    Ok(BuiltSide::program(wanted.side.clone(), facts, binary, Some(version)))
+    Ok(BuiltVariant::program(wanted.variant.clone(), facts, binary, Some(version.to_owned())))
 }
 
-/// Builds an engine from its source distribution, for a variant with its own flags.
-fn build_source(world: &World, wanted: &Wanted, distribution: &Source) -> Result<BuiltSide, Stop> {
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
-    let build = source::obtain(world, &wanted.side.engine, distribution, &machine.cpu)?;
-    let peer = contender::peer(wanted.engine.clone(), distribution, &build, world.cores);
-    Ok(BuiltSide { side: wanted.side.clone(), ..peer.built })
-}
-
-fn already_running(wanted: &Wanted, probe: &Probe) -> BuiltSide {
+fn already_running(wanted: &Wanted, probe: &Probe) -> BuiltVariant {
     let facts = EngineFacts {
-        name: wanted.side.engine.clone(),
-        release: wanted.side.release.clone(),
+        name: wanted.variant.engine.clone(),
+        release: wanted.variant.release.clone(),
         commit: probe.commit.clone(),
         ..EngineFacts::default()
     };
-    BuiltSide { side: wanted.side.clone(), facts, binary: None, version: None, image: None }
+    let variant = wanted.variant.clone();
+    BuiltVariant { variant, facts, binary: None, version: None, image: None }
 }
 
 fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {
-    Wanted { side: Side::plain(&engine.id, &release), engine: engine.clone(), origin }
+    Wanted { variant: Variant::plain(&engine.id, &release), engine: engine.clone(), origin }
 }
