@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
-use super::int8::{Activations, Coder};
+use super::int8::{Activations, Quantizer};
 use super::isa::Isa;
 use super::shared::Shared;
 
@@ -14,9 +14,9 @@ pub struct Buffer {
     cols: usize,
     /// Values, at least `rows * cols` of them: reshaping to fewer rows keeps the allocation.
     data: Vec<f32>,
-    codes: Activations,
-    /// True when `codes` is the quantized copy of the current values.
-    is_coded: bool,
+    quantized: Activations,
+    /// True when `quantized` is the quantized copy of the current values.
+    is_quantized: bool,
 }
 
 impl Buffer {
@@ -35,7 +35,7 @@ impl Buffer {
 
     /// Sets the shape and leaves the content unspecified.
     pub(super) fn reshape(&mut self, rows: usize, cols: usize) {
-        (self.rows, self.cols, self.is_coded) = (rows, cols, false);
+        (self.rows, self.cols, self.is_quantized) = (rows, cols, false);
         if self.data.len() < rows * cols {
             // No copy and no spare capacity: the content is not needed, and the largest step comes
             // early.
@@ -51,7 +51,7 @@ impl Buffer {
 
     /// Returns the activations for writing, and discards the quantized copy.
     pub(super) fn values_mut(&mut self) -> &mut [f32] {
-        self.is_coded = false;
+        self.is_quantized = false;
         &mut self.data[..self.rows * self.cols]
     }
 
@@ -61,20 +61,20 @@ impl Buffer {
     }
 
     /// Returns the values quantized to 8 bits, if the last operation wrote them so.
-    pub(super) fn codes(&self) -> Option<&Activations> {
-        self.is_coded.then_some(&self.codes)
+    pub(super) fn quantized(&self) -> Option<&Activations> {
+        self.is_quantized.then_some(&self.quantized)
     }
 
     /// Returns the whole buffer as an operation's output, which is also quantized to 8 bits if
-    /// `coded`.
-    pub(super) fn output(&mut self, isa: Isa, coded: bool) -> Output<'_> {
-        self.is_coded = coded;
+    /// `quantized`.
+    pub(super) fn output(&mut self, isa: Isa, quantized: bool) -> Output<'_> {
+        self.is_quantized = quantized;
         let (rows, cols) = (self.rows, self.cols);
         Output {
             rows,
             cols,
             values: Shared::new(&mut self.data[..rows * cols]),
-            coder: coded.then(|| self.codes.coder(isa, rows, cols)),
+            quantizer: quantized.then(|| self.quantized.quantizer(isa, rows, cols)),
         }
     }
 }
@@ -84,7 +84,7 @@ pub(super) struct Output<'a> {
     pub rows: usize,
     pub cols: usize,
     values: Shared<'a, f32>,
-    coder: Option<Coder<'a>>,
+    quantizer: Option<Quantizer<'a>>,
 }
 
 impl Output<'_> {
@@ -98,9 +98,9 @@ impl Output<'_> {
         unsafe {
             let values = self.values.part(first * self.cols, rows * self.cols);
             write(values);
-            if let Some(coder) = &self.coder {
+            if let Some(quantizer) = &self.quantizer {
                 // Right after they were written, the rows are still in the thread's cache.
-                coder.code(first, values);
+                quantizer.quantize(first, values);
             }
         }
     }

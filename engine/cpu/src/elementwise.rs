@@ -8,31 +8,6 @@ use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared::Shared;
 
-/// Number of elements below which one thread is faster than the whole pool.
-pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
-
-/// Number of elements of a work item: few enough that its output is still in the cache when it is
-/// quantized.
-const ITEM_ELEMENTS: usize = 16_384;
-
-/// Splits `rows` rows of `cols` columns into work items for the pool and calls `task(first row, row
-/// count)` for each.
-pub(super) fn for_rows(
-    pool: &mut Pool,
-    rows: usize,
-    cols: usize,
-    task: &(dyn Fn(usize, usize) + Sync),
-) {
-    if rows * cols < PARALLEL_ELEMENTS || pool.threads() == 1 {
-        return task(0, rows);
-    }
-    let per_item = rows.div_ceil(4 * pool.threads()).min(ITEM_ELEMENTS.div_ceil(cols));
-    pool.items(rows.div_ceil(per_item), &|_, item| {
-        let first = item * per_item;
-        task(first, per_item.min(rows - first));
-    });
-}
-
 /// Weights and epsilon of an [`rms_norm`].
 #[derive(Clone, Copy)]
 pub(super) struct Norm<'a> {
@@ -44,7 +19,7 @@ pub(super) struct Norm<'a> {
 pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out: &Output<'_>) {
     let cols = norm.weight.len();
     assert_eq!(x.len(), out.rows * cols, "as many outputs as inputs");
-    for_rows(pool, out.rows, cols, &|first, rows| {
+    pool.rows(out.rows, cols, &|first, rows| {
         let x = &x[first * cols..(first + rows) * cols];
         // SAFETY: items are disjoint rows.
         unsafe { out.write(first, rows, |out| isa.run(NormRows { x, norm, out })) };
@@ -63,7 +38,7 @@ pub(super) fn add_rms_norm(
     let cols = norm.weight.len();
     assert!(x.len() == out.rows * cols && x.len() == delta.len(), "as many outputs as inputs");
     let x = Shared::new(x);
-    for_rows(pool, out.rows, cols, &|first, rows| {
+    pool.rows(out.rows, cols, &|first, rows| {
         let part = first * cols..(first + rows) * cols;
         // SAFETY: items are disjoint rows.
         unsafe {
@@ -148,7 +123,7 @@ pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
     let cols = bias.len();
     assert_eq!(x.len() % cols, 0, "whole rows");
     let (rows, x) = (x.len() / cols, Shared::new(x));
-    for_rows(pool, rows, cols, &|first, rows| {
+    pool.rows(rows, cols, &|first, rows| {
         // SAFETY: items are disjoint rows.
         let x = unsafe { x.part(first * cols, rows * cols) };
         for row in x.chunks_exact_mut(cols) {
@@ -208,7 +183,7 @@ impl<R: Rule> Gating<R> {
     pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &Output<'_>) {
         let cols = out.cols;
         assert_eq!(gate_up.len(), 2 * out.rows * cols, "two inputs for each output");
-        for_rows(pool, out.rows, cols, &|first, rows| {
+        pool.rows(out.rows, cols, &|first, rows| {
             let gate_up = &gate_up[2 * first * cols..2 * (first + rows) * cols];
             let rule = self.0;
             // SAFETY: items are disjoint rows.
@@ -262,7 +237,7 @@ fn pass<L: Lanes, R: Rule>(
 pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32], cols: usize) {
     assert_eq!(x.len(), gate.len(), "a gate for each element");
     let (rows, x) = (x.len() / cols, Shared::new(x));
-    for_rows(pool, rows, cols, &|first, rows| {
+    pool.rows(rows, cols, &|first, rows| {
         let part = first * cols..(first + rows) * cols;
         // SAFETY: items are disjoint rows.
         let x = unsafe { x.part(part.start, part.len()) };

@@ -1,4 +1,5 @@
-//! Memory layouts of packed weights for the f32 GEMM, and the conversion of stored rows to them.
+//! Memory layouts of packed weights for the f32 GEMM: packing of stored rows, and dequantization in
+//! registers.
 //!
 //! A group is 16 output columns. Within it k rises, a unit of k at a time:
 //! - `F32`, `F16`, `Bf16`: units of one k, `[16]` values;
@@ -12,9 +13,11 @@
 //!
 //! Every stored type has a layout that holds exactly the values that `dequantize` returns.
 
+#![expect(unsafe_code, reason = "vector loads from units of a checked group")]
+
 use half::{bf16, f16};
 
-use super::lanes::LANES;
+use super::lanes::{LANES, Lanes};
 use engine_core::WeightType;
 use engine_weights::blocks;
 
@@ -64,7 +67,7 @@ impl Layout {
     }
 
     /// Returns the number of bytes of a unit before its quantized values: scales and minima.
-    pub(super) const fn head_bytes(self) -> usize {
+    const fn head_bytes(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
             Self::Q8_0 => 2 * LANES,
@@ -73,15 +76,19 @@ impl Layout {
         }
     }
 
+    /// Returns the number of bits of a stored value.
+    const fn bits(self) -> usize {
+        match self {
+            Self::F32 => 32,
+            Self::F16 | Self::Bf16 => 16,
+            Self::F8E4M3 | Self::Q8_0 | Self::Affine8 => 8,
+            Self::Q4_1 | Self::Affine4 | Self::Mxfp4 => 4,
+        }
+    }
+
     /// Returns the number of bytes of a unit of 16 columns.
     pub(super) const fn unit_bytes(self) -> usize {
-        let code_bytes = match self {
-            Self::F32 => 4 * LANES,
-            Self::F16 | Self::Bf16 => 2 * LANES,
-            Self::F8E4M3 | Self::Q8_0 | Self::Affine8 => self.unit() * LANES,
-            Self::Q4_1 | Self::Affine4 | Self::Mxfp4 => self.unit() * LANES / 2,
-        };
-        self.head_bytes() + code_bytes
+        self.head_bytes() + self.unit() * LANES * self.bits() / 8
     }
 
     /// Writes a row of type `stored` to column `lane` of a packed `group`.
@@ -175,5 +182,140 @@ fn bytes(codes: &[u8], lane: usize, out: &mut [u8]) {
 fn nibbles(code: impl Fn(usize) -> u8, lane: usize, out: &mut [u8]) {
     for i in (0..32).step_by(2) {
         out[i / 8 * 64 + lane * 4 + i % 8 / 2] = code(i) | (code(i + 1) << 4);
+    }
+}
+
+/// Consumer of decoded weights: receives those of `NR` groups of 16 columns, one step of k after
+/// another.
+pub(super) trait Consumer<L: Lanes, const NR: usize> {
+    /// Receives the weights of step `k`, counted from where decoding began. Implementations must be
+    /// `#[inline(always)]`.
+    fn step(&mut self, lanes: L, k: usize, weights: &[L::V; NR]);
+}
+
+/// Decodes `steps` steps of k, whole units, from the beginning of each of `groups`, and passes the
+/// weights to `consumer` in rising k.
+#[inline(always)]
+pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
+    lanes: L,
+    layout: Layout,
+    groups: [&[u8]; NR],
+    steps: usize,
+    consumer: &mut C,
+) {
+    let (unit, bytes) = (layout.unit(), steps / layout.unit() * layout.unit_bytes());
+    assert!(steps.is_multiple_of(unit) && groups.iter().all(|group| bytes <= group.len()));
+    let groups = groups.map(<[u8]>::as_ptr);
+    // Selects the loop that is compiled for the layout, so that each match on it folds away.
+    macro_rules! decode_by {
+        ($($name:ident)*) => {
+            match layout {$(
+                // SAFETY: each group holds so many units.
+                Layout::$name => unsafe {
+                    units(lanes, Layout::$name, groups, steps / unit, consumer)
+                },
+            )*}
+        };
+    }
+    decode_by!(F32 F16 Bf16 F8E4M3 Q4_1 Q8_0 Affine4 Affine8 Mxfp4);
+}
+
+/// Header of a unit for 16 columns: scales and minima, or the scales twice where there are no
+/// minima.
+type Head<V> = [V; 2];
+
+/// Decodes units of each group as [`decode`] does, with a layout that is known when compiling.
+///
+/// # Safety
+/// Each group must hold `units` units of `layout`.
+#[inline(always)]
+unsafe fn units<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
+    lanes: L,
+    layout: Layout,
+    groups: [*const u8; NR],
+    units: usize,
+    consumer: &mut C,
+) {
+    let (unit, bits) = (layout.unit(), layout.bits());
+    let mut weights = [lanes.splat(0.0); NR];
+    let mut heads = [[lanes.splat(0.0); 2]; NR];
+    for u in 0..units {
+        let start = u * layout.unit_bytes();
+        // SAFETY: the caller vouches for the unit; loads need no alignment.
+        unsafe {
+            for g in 0..NR {
+                heads[g] = head(lanes, layout, groups[g].add(start));
+            }
+            let start = start + layout.head_bytes();
+            if bits >= 8 {
+                for i in 0..unit {
+                    for g in 0..NR {
+                        let from = groups[g].add(start + i * LANES * bits / 8);
+                        weights[g] = value(lanes, layout, from, heads[g]);
+                    }
+                    consumer.step(lanes, u * unit + i, &weights);
+                }
+                continue;
+            }
+            for word in 0..unit / 8 {
+                let at = start + word * 4 * LANES;
+                let mut words = [lanes.load_words(groups[0].add(at)); NR];
+                for g in 1..NR {
+                    words[g] = lanes.load_words(groups[g].add(at));
+                }
+                for i in 0..8 {
+                    for g in 0..NR {
+                        let [scale, minimum] = heads[g];
+                        weights[g] = match layout {
+                            Layout::Mxfp4 => lanes.mul(lanes.pick(words[g], i, &E2M1), scale),
+                            _ => lanes.fma(lanes.nibble(words[g], i), scale, minimum),
+                        };
+                    }
+                    consumer.step(lanes, u * unit + word * 8 + i as usize, &weights);
+                }
+            }
+        }
+    }
+}
+
+/// Loads the header of a unit.
+///
+/// # Safety
+/// A unit of `layout` can be read at `unit`.
+#[inline(always)]
+unsafe fn head<L: Lanes>(lanes: L, layout: Layout, unit: *const u8) -> Head<L::V> {
+    // SAFETY: the caller vouches for the unit, which begins with so many values.
+    unsafe {
+        match layout {
+            Layout::F32 | Layout::F16 | Layout::Bf16 => [lanes.splat(0.0); 2],
+            Layout::Q8_0 => [lanes.load_f16(unit.cast()); 2],
+            Layout::F8E4M3 | Layout::Mxfp4 => [lanes.load(unit.cast()); 2],
+            Layout::Q4_1 => {
+                [lanes.load_f16(unit.cast()), lanes.load_f16(unit.add(2 * LANES).cast())]
+            }
+            Layout::Affine4 | Layout::Affine8 => {
+                [lanes.load(unit.cast()), lanes.load(unit.add(4 * LANES).cast())]
+            }
+        }
+    }
+}
+
+/// Decodes one step of k of a layout whose values are whole bytes.
+///
+/// # Safety
+/// Sixteen values of `layout` can be read at `from`.
+#[inline(always)]
+unsafe fn value<L: Lanes>(lanes: L, layout: Layout, from: *const u8, head: Head<L::V>) -> L::V {
+    let [scale, minimum] = head;
+    // SAFETY: the caller vouches for the values.
+    unsafe {
+        match layout {
+            Layout::F32 => lanes.load(from.cast()),
+            Layout::F16 => lanes.load_f16(from.cast()),
+            Layout::Bf16 => lanes.load_bf16(from.cast()),
+            Layout::F8E4M3 => lanes.mul(lanes.load_e4m3(from), scale),
+            Layout::Affine8 => lanes.fma(lanes.load_i8(from.cast()), scale, minimum),
+            _ => lanes.mul(lanes.load_i8(from.cast()), scale),
+        }
     }
 }

@@ -6,11 +6,10 @@
 mod attention;
 mod bf16;
 mod buffer;
-mod decode;
 mod delta_net;
-mod division;
 mod elementwise;
 mod float;
+mod gemm;
 mod int8;
 mod isa;
 mod kv;
@@ -20,7 +19,6 @@ pub mod limits;
 mod matmul;
 mod memory;
 mod moe;
-mod pack;
 mod pool;
 #[cfg(test)]
 #[path = "../../core/tests/reference/mod.rs"]
@@ -38,9 +36,9 @@ use std::ops::Range;
 pub use buffer::Buffer;
 pub use isa::Isa;
 pub use kv::{Kv, Plan};
+pub use matmul::{Arithmetic, Matrix};
 pub use memory::{free_bytes, give_back_freed, keep_large_blocks_apart, processor_name};
 pub use moe::Routes;
-pub use pack::{Arithmetic, Matrix};
 pub use pool::Pool;
 pub use state::State;
 
@@ -295,7 +293,8 @@ impl Device for Cpu {
     }
 
     fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
-        let (scratch, x) = (&mut self.matmul, Input { values: x.values(), codes: x.codes() });
+        let (scratch, x) =
+            (&mut self.matmul, Input { values: x.values(), quantized: x.quantized() });
         matmul::matmul(self.isa, &mut self.pool, scratch, x, w, out.values_mut());
         Ok(())
     }
@@ -403,7 +402,8 @@ impl Device for Cpu {
         for (expert, rows) in routes.groups() {
             let (w, pool) = (&experts[expert], &mut self.pool);
             // Only this expert's rows are converted for its GEMM, so no quantized copy is passed.
-            let x = Input::values(&x.values()[rows.start * w.k..rows.end * w.k]);
+            let values = &x.values()[rows.start * w.k..rows.end * w.k];
+            let x = Input { values, quantized: None };
             let out = &mut out.values_mut()[rows.start * w.n..rows.end * w.n];
             matmul::matmul(self.isa, pool, &mut self.matmul, x, w, out);
             if let Some(bias) = biases.get(expert) {

@@ -9,13 +9,9 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::bf16::Pairs;
-use super::int8::Dots;
 use super::isa::{DotKernel, Isa, Kernel, PairKernel};
-use super::lanes::{LANES, Lanes};
-use super::memory::fetch;
-use super::memory::reserve;
-use super::pack::Aligned;
+use super::lanes::{Dots, LANES, Lanes, Pairs};
+use super::memory::{Aligned, fetch, reserve};
 use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::DeviceError;

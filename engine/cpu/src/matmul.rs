@@ -1,58 +1,139 @@
-//! Matrix multiplication on the CPU: dispatch to the f32, bf16 or int8 GEMM for each run of
-//! columns.
+//! Matrix multiplication (matmul) on the CPU: weight matrices packed at load, and the choice of the
+//! f32, bf16 or int8 GEMM for each of their parts.
 
+use super::bf16::Bf16;
+use super::float::F32;
+use super::gemm::{self, MicroKernel, Target, Weights};
+use super::int8::{self, Int8, Width};
 use super::isa::Isa;
-use super::pack::{Matrix, Run};
+use super::layout::Layout;
 use super::pool::Pool;
 use super::shared::Shared;
-use super::{bf16, float, int8};
+use engine_core::{HostMatrix, WeightType};
+
+/// Arithmetic of the matrix multiplications, as the user chooses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arithmetic {
+    /// All matrices in f32: the reference for the other choices.
+    F32,
+    /// Integer-quantized weights in int8; bf16 and f32 weights in bf16 if the processor has bf16
+    /// instructions; all others in f32.
+    #[default]
+    AsStored,
+    /// All matrices are multiplied in bf16.
+    Bf16,
+    /// All matrices are multiplied in int8.
+    Int8,
+}
+
+/// GEMM for which a part of a matrix is packed, with the format of its weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Packing {
+    F32(Layout),
+    Bf16,
+    Int8(Width),
+}
+
+impl Arithmetic {
+    /// Returns how weights of type `stored` are packed on `isa`.
+    fn packing(self, stored: WeightType, isa: Isa) -> Packing {
+        let is_narrow = matches!(stored, WeightType::Bf16 | WeightType::F32);
+        match self {
+            Self::Bf16 => Packing::Bf16,
+            Self::AsStored if is_narrow && isa.has_bf16() => Packing::Bf16,
+            Self::Int8 => Packing::Int8(Width::of(stored)),
+            Self::AsStored if stored.is_integer_blocks() => Packing::Int8(Width::of(stored)),
+            Self::F32 | Self::AsStored => Packing::F32(Layout::of(stored)),
+        }
+    }
+}
+
+/// Weight matrix `[N, K]`: runs of consecutive output columns, each packed for one GEMM.
+#[derive(Debug)]
+pub struct Matrix {
+    f32: Vec<Weights<F32>>,
+    bf16: Vec<Weights<Bf16>>,
+    pub(super) int8: Vec<Weights<Int8>>,
+    pub(super) n: usize,
+    pub(super) k: usize,
+}
+
+impl Matrix {
+    /// Packs `parts`, stacked along N, for multiplication in `arithmetic` on `isa`.
+    pub(super) fn pack(
+        parts: &[HostMatrix<'_>],
+        arithmetic: Arithmetic,
+        isa: Isa,
+        pool: &mut Pool,
+    ) -> Self {
+        let k = parts[0].k;
+        assert!(parts.iter().all(|part| part.k == k), "the parts share their inputs");
+        let (f32, bf16, int8) = (Vec::new(), Vec::new(), Vec::new());
+        let mut matrix = Self { f32, bf16, int8, n: 0, k };
+        let packing = |part: &HostMatrix<'_>| arithmetic.packing(part.weight_type, isa);
+        // Adjacent parts of one kind share tiles, so queries, keys and values are mostly one GEMM.
+        for run in parts.chunk_by(|a, b| packing(a) == packing(b)) {
+            let first = matrix.n;
+            match packing(&run[0]) {
+                Packing::F32(layout) => matrix.f32.push(Weights::pack(run, layout, first, pool)),
+                Packing::Bf16 => matrix.bf16.push(Weights::pack(run, (), first, pool)),
+                Packing::Int8(width) => matrix.int8.push(Weights::pack(run, width, first, pool)),
+            }
+            matrix.n += run.iter().map(|part| part.n).sum::<usize>();
+        }
+        matrix
+    }
+
+    /// Writes row `n` of the matrix, dequantized, to `out`, K elements.
+    pub(super) fn row(&self, n: usize, out: &mut [f32]) {
+        let is_found =
+            row_of(&self.f32, n, out) || row_of(&self.bf16, n, out) || row_of(&self.int8, n, out);
+        assert!(is_found, "the row is within the matrix");
+    }
+
+    /// Returns true if any columns are multiplied in bf16.
+    pub(super) fn is_bf16(&self) -> bool {
+        !self.bf16.is_empty()
+    }
+
+    /// Returns true if any columns are multiplied in int8.
+    pub(super) fn is_int8(&self) -> bool {
+        !self.int8.is_empty()
+    }
+}
+
+/// Writes row `n` of a matrix to `out` if one of `runs` has it, and returns true if so.
+fn row_of<M: MicroKernel>(runs: &[Weights<M>], n: usize, out: &mut [f32]) -> bool {
+    let run = runs.iter().find(|run| run.columns().contains(&n));
+    run.inspect(|run| run.row(n, out)).is_some()
+}
+
+/// Activations to multiply, row major: in f32, and quantized as well if an earlier operation wrote
+/// them so.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Input<'a> {
+    pub values: &'a [f32],
+    pub quantized: Option<&'a int8::Activations>,
+}
 
 /// Working memory of the f32, bf16 and int8 GEMMs.
-#[derive(Debug)]
 pub(super) struct Scratch {
-    float: float::Scratch,
-    rounded: bf16::Activations,
-    bf16: bf16::Scratch,
-    activations: int8::Activations,
-    int8: int8::Scratch,
+    f32: gemm::Scratch<F32>,
+    bf16: gemm::Scratch<Bf16>,
+    int8: gemm::Scratch<Int8>,
 }
 
 impl Scratch {
     pub(super) fn new(threads: usize) -> Self {
         Self {
-            float: float::Scratch::new(threads),
-            rounded: bf16::Activations::default(),
-            bf16: bf16::Scratch::new(threads),
-            activations: int8::Activations::default(),
-            int8: int8::Scratch::new(threads),
+            f32: gemm::Scratch::new(threads),
+            bf16: gemm::Scratch::new(threads),
+            int8: gemm::Scratch::new(threads),
         }
     }
 }
 
-/// Output target of a GEMM, which writes some of the `cols` columns of each row.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Target<'a, 'b> {
-    pub out: &'a Shared<'b, f32>,
-    /// Number of columns of the whole output, the distance from row to row.
-    pub cols: usize,
-}
-
-/// Activations to multiply, row major.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Input<'a> {
-    pub values: &'a [f32],
-    /// The same rows quantized to 8 bits, if an earlier operation wrote them so.
-    pub codes: Option<&'a int8::Activations>,
-}
-
-impl<'a> Input<'a> {
-    /// Returns activations without a quantized copy as input of a matmul.
-    pub(super) fn values(values: &'a [f32]) -> Self {
-        Self { values, codes: None }
-    }
-}
-
-/// Computes `out = x * w^T`, converting the activations once to each form that a run of `w` needs.
+/// Computes `out = x * w^T`.
 pub(super) fn matmul(
     isa: Isa,
     pool: &mut Pool,
@@ -61,34 +142,12 @@ pub(super) fn matmul(
     w: &Matrix,
     out: &mut [f32],
 ) {
-    let Input { values, codes } = x;
+    let Input { values, quantized } = x;
     let rows = values.len() / w.k;
     assert_eq!(values.len(), rows * w.k, "inputs are whole rows");
     assert_eq!(out.len(), rows * w.n, "as many output rows as input rows");
     let target = Target { out: &Shared::new(out), cols: w.n };
-    if w.is_int8() && codes.is_none() {
-        scratch.activations.quantize(isa, pool, values, w.k);
-    }
-    // Several runs of columns share the converted activations, hence the conversions before the
-    // loop.
-    let codes = codes.unwrap_or(&scratch.activations);
-    if w.is_float() {
-        scratch.float.take(pool, values, w.k);
-    }
-    if w.is_bf16() {
-        scratch.rounded.round(isa, pool, values, w.k);
-    }
-    for run in &w.runs {
-        match run {
-            Run::Float(packed) => {
-                float::product(isa, pool, &scratch.float, values, packed, target);
-            }
-            Run::Bf16(weights) => {
-                bf16::product(isa, pool, &scratch.bf16, &scratch.rounded, weights, target);
-            }
-            Run::Int8(weights) => {
-                int8::product(isa, pool, &scratch.int8, codes, weights, target);
-            }
-        }
-    }
+    scratch.f32.matmul(isa, pool, values, None, &w.f32, target);
+    scratch.bf16.matmul(isa, pool, values, None, &w.bf16, target);
+    scratch.int8.matmul(isa, pool, values, quantized, &w.int8, target);
 }

@@ -98,6 +98,29 @@ pub fn processor_name() -> String {
 /// Number of bytes of a cache line.
 pub(super) const CACHE_LINE: usize = 64;
 
+/// Byte buffer aligned to a cache line.
+#[derive(Debug)]
+pub(super) struct Aligned(Vec<Line>);
+
+/// Unit of allocation that aligns a buffer to a cache line.
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Aligned {
+    pub(super) fn zeroed(bytes: usize) -> Self {
+        Self(vec![Line([0; 64]); bytes.div_ceil(64)])
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
 /// Prefetches the cache line at `address`, which need not be valid memory. Does nothing on
 /// processors other than x86-64.
 #[inline(always)]

@@ -21,6 +21,13 @@ use nix::unistd::Pid;
 /// Iterations of the spin loop before a worker parks, about a hundred microseconds.
 const SPINS: u32 = 2_000;
 
+/// Number of elements below which one thread is faster than the whole pool.
+pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
+
+/// Number of elements of a work item of [`Pool::rows`]: few enough that its output is still in the cache when it is
+/// quantized.
+const ITEM_ELEMENTS: usize = 16_384;
+
 /// Pointer to the task that the caller of the pool runs; valid while that caller waits.
 type Task = *const (dyn Fn(usize) + Sync);
 
@@ -173,6 +180,19 @@ impl Pool {
                     task(thread, item);
                 }
             }
+        });
+    }
+
+    /// Splits `rows` rows of `cols` columns into work items and calls `task(first row, row count)`
+    /// for each.
+    pub(super) fn rows(&mut self, rows: usize, cols: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        if rows * cols < PARALLEL_ELEMENTS || self.threads() == 1 {
+            return task(0, rows);
+        }
+        let per_item = rows.div_ceil(4 * self.threads()).min(ITEM_ELEMENTS.div_ceil(cols));
+        self.items(rows.div_ceil(per_item), &|_, item| {
+            let first = item * per_item;
+            task(first, per_item.min(rows - first));
         });
     }
 

@@ -6,11 +6,11 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
 
-use super::elementwise::{Norm, PARALLEL_ELEMENTS, norm_rows};
+use super::elementwise::{Norm, norm_rows};
 use super::isa::{Isa, Kernel};
 use super::kv::{Kv, Layout, Plan, Span};
 use super::lanes::{LANES, Lanes};
-use super::pool::Pool;
+use super::pool::{PARALLEL_ELEMENTS, Pool};
 use super::shared::Shared;
 use super::tile::Element;
 use engine_core::{AttentionLayer, AttentionShape, HeadNorms};
@@ -74,7 +74,7 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
         for span in &self.call.plan.spans {
             for i in 0..span.rows {
                 let row = (span.row + i) * shape.qkv_cols();
-                let turns = &self.call.plan.rotations[(span.row + i) * pairs..][..pairs];
+                let cos_sin = &self.call.plan.rotations[(span.row + i) * pairs..][..pairs];
                 // SAFETY: items are KV heads, whose query, key and value columns are disjoint.
                 unsafe {
                     let queries = self.qkv.part(row + self.head * group * d, group * d);
@@ -83,8 +83,8 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
                         norm_rows(lanes, queries, Norm { weight: query, epsilon: *epsilon });
                         norm_rows(lanes, key, Norm { weight, epsilon: *epsilon });
                     }
-                    queries.chunks_exact_mut(d).for_each(|query| rotate(query, turns));
-                    rotate(key, turns);
+                    queries.chunks_exact_mut(d).for_each(|query| rotate(query, cos_sin));
+                    rotate(key, cos_sin);
                     let value = self.qkv.part(row + (heads + kv_heads + self.head) * d, d);
                     self.write(lanes, span, span.position + i, key, value);
                 }
@@ -132,9 +132,9 @@ fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
 
 /// Rotates a head by its position's pairs of cosine and sine; dimensions beyond them stay.
 #[inline(always)]
-fn rotate(head: &mut [f32], turns: &[(f32, f32)]) {
-    let (first, second) = head[..2 * turns.len()].split_at_mut(turns.len());
-    for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(turns) {
+fn rotate(head: &mut [f32], cos_sin: &[(f32, f32)]) {
+    let (first, second) = head[..2 * cos_sin.len()].split_at_mut(cos_sin.len());
+    for ((a, b), (cos, sin)) in first.iter_mut().zip(second).zip(cos_sin) {
         (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
     }
 }

@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
 use super::{SEGMENT, ZERO};
-use crate::elementwise::for_rows;
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{LANES, Lanes};
 use crate::pool::Pool;
@@ -21,7 +20,7 @@ pub(in super::super) struct Activations {
     pub(super) rows: usize,
     pub(super) segments: usize,
     /// Quantized activations, `[rows][segments][SEGMENT]`.
-    pub(super) codes: Vec<i8>,
+    pub(super) quantized: Vec<i8>,
     /// Scales, `[rows / 8][segments][8]`: the activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
     /// Initial sums of a segment's dot products, `[rows / 8][segments][8]`: minus the sum of its
@@ -37,26 +36,26 @@ impl Activations {
 
     /// Quantizes `x`, rows of `k` values, on the threads of `pool`.
     pub(in super::super) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
-        let coder = self.coder(isa, x.len() / k, k);
-        for_rows(pool, coder.rows, k, &|first, rows| {
+        let quantizer = self.quantizer(isa, x.len() / k, k);
+        pool.rows(quantizer.rows, k, &|first, rows| {
             // SAFETY: items are disjoint rows.
-            unsafe { coder.code(first, &x[first * k..(first + rows) * k]) };
+            unsafe { quantizer.quantize(first, &x[first * k..(first + rows) * k]) };
         });
     }
 
     /// Allocates `rows` rows of `k` values and returns the quantizer that must fill all of them.
-    pub(in super::super) fn coder(&mut self, isa: Isa, rows: usize, k: usize) -> Coder<'_> {
+    pub(in super::super) fn quantizer(&mut self, isa: Isa, rows: usize, k: usize) -> Quantizer<'_> {
         (self.rows, self.segments) = (rows, k.div_ceil(SEGMENT));
         let heads = rows.div_ceil(HEAD_ROWS) * self.segments;
-        self.codes.resize(rows * self.stride(), 0);
+        self.quantized.resize(rows * self.stride(), 0);
         self.scales.resize(heads, [0.0; HEAD_ROWS]);
         self.starts.resize(heads, [0; HEAD_ROWS]);
-        Coder {
+        Quantizer {
             isa,
             rows,
             k,
             segments: self.segments,
-            codes: Shared::new(&mut self.codes),
+            quantized: Shared::new(&mut self.quantized),
             scales: Shared::new(self.scales.as_flattened_mut()),
             starts: Shared::new(self.starts.as_flattened_mut()),
         }
@@ -64,29 +63,29 @@ impl Activations {
 }
 
 /// Quantizer of activations: threads write disjoint rows through it.
-pub(in super::super) struct Coder<'a> {
+pub(in super::super) struct Quantizer<'a> {
     isa: Isa,
     rows: usize,
     k: usize,
     segments: usize,
-    codes: Shared<'a, i8>,
+    quantized: Shared<'a, i8>,
     scales: Shared<'a, f32>,
     starts: Shared<'a, i32>,
 }
 
-impl Coder<'_> {
+impl Quantizer<'_> {
     /// Quantizes the whole rows `x` and stores them from row `first` on.
     ///
     /// # Safety
     /// No other thread quantizes any of these rows at the same time.
-    pub(in super::super) unsafe fn code(&self, first: usize, x: &[f32]) {
-        self.isa.run(Rows { coder: self, first, x });
+    pub(in super::super) unsafe fn quantize(&self, first: usize, x: &[f32]) {
+        self.isa.run(Rows { quantizer: self, first, x });
     }
 }
 
 /// Kernel arguments: rows from `first` on, which no other thread quantizes.
 struct Rows<'a> {
-    coder: &'a Coder<'a>,
+    quantizer: &'a Quantizer<'a>,
     first: usize,
     x: &'a [f32],
 }
@@ -94,16 +93,17 @@ struct Rows<'a> {
 impl Kernel for Rows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let segments = self.coder.segments;
-        for (i, x) in self.x.chunks_exact(self.coder.k).enumerate() {
+        let segments = self.quantizer.segments;
+        for (i, x) in self.x.chunks_exact(self.quantizer.k).enumerate() {
             let row = self.first + i;
             // SAFETY: no other thread uses the row.
-            let codes =
-                unsafe { self.coder.codes.part(row * segments * SEGMENT, segments * SEGMENT) };
+            let quantized = unsafe {
+                self.quantizer.quantized.part(row * segments * SEGMENT, segments * SEGMENT)
+            };
             let (whole, tail) = x.as_chunks::<SEGMENT>();
-            let codes = codes.as_chunks_mut::<SEGMENT>().0;
+            let quantized = quantized.as_chunks_mut::<SEGMENT>().0;
             for (segment, x) in whole.iter().enumerate() {
-                self.put_head(row, segment, quantize(lanes, x, &mut codes[segment]));
+                self.put_head(row, segment, quantize_segment(lanes, x, &mut quantized[segment]));
             }
             if !tail.is_empty() {
                 let mut padded = [0.0; SEGMENT];
@@ -111,7 +111,7 @@ impl Kernel for Rows<'_> {
                 self.put_head(
                     row,
                     segments - 1,
-                    quantize(lanes, &padded, &mut codes[segments - 1]),
+                    quantize_segment(lanes, &padded, &mut quantized[segments - 1]),
                 );
             }
         }
@@ -122,20 +122,24 @@ impl Rows<'_> {
     /// Stores scale and initial sum of one segment of a row.
     #[inline(always)]
     fn put_head(&self, row: usize, segment: usize, (scale, sum): (f32, i32)) {
-        let block = row / HEAD_ROWS * self.coder.segments + segment;
+        let block = row / HEAD_ROWS * self.quantizer.segments + segment;
         let at = block * HEAD_ROWS + row % HEAD_ROWS;
         // SAFETY: no other thread uses the scales of the row.
         unsafe {
-            self.coder.scales.part(at, 1)[0] = scale;
-            self.coder.starts.part(at, 1)[0] = -ZERO * sum;
+            self.quantizer.scales.part(at, 1)[0] = scale;
+            self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
         }
     }
 }
 
 /// Quantizes one segment; returns its scale and the sum of its quantized values.
 #[inline(always)]
-fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -> (f32, i32) {
-    let (x, codes) = (x.as_chunks::<LANES>().0, codes.as_chunks_mut::<LANES>().0);
+fn quantize_segment<L: Lanes>(
+    lanes: L,
+    x: &[f32; SEGMENT],
+    quantized: &mut [i8; SEGMENT],
+) -> (f32, i32) {
+    let (x, quantized) = (x.as_chunks::<LANES>().0, quantized.as_chunks_mut::<LANES>().0);
     let zero = lanes.splat(0.0);
     let mut top = zero;
     for x in x {
@@ -148,10 +152,10 @@ fn quantize<L: Lanes>(lanes: L, x: &[f32; SEGMENT], codes: &mut [i8; SEGMENT]) -
     // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits: rounding by one addition.
     let magic = lanes.splat(12_582_912.0);
     let mut sum = zero;
-    for (x, codes) in x.iter().zip(codes) {
+    for (x, quantized) in x.iter().zip(quantized) {
         let rounded = lanes.fma(lanes.lift(x), inverse, magic);
         // SAFETY: there is room for 16 quantized values.
-        unsafe { lanes.store_low_bytes(codes.as_mut_ptr().cast(), rounded) };
+        unsafe { lanes.store_low_bytes(quantized.as_mut_ptr().cast(), rounded) };
         sum = lanes.add(sum, lanes.sub(rounded, magic));
     }
     // All terms are small whole numbers, so their f32 sum is exact.

@@ -1,43 +1,272 @@
-//! Matrix multiplication (GEMM) in int8 with i32 sums, used for weights stored as integer blocks.
+//! GEMM micro-kernel in int8 with i32 sums, used for weights stored as integer blocks.
 //!
 //! Weights become unsigned bytes with one scale per output column, activations signed bytes with
 //! one scale per [`SEGMENT`] of a row. Products of a segment are added in i32, exactly and in any
-//! order; segments are added in f32, in rising k. A row's result therefore depends neither on the
-//! rows beside it nor on the split among threads.
+//! order; segments are added in f32, in rising k.
 //!
-//! 4-bit weights stay in 4 bits and are widened a piece at a time. Source: the scheme of LLM.int8()
-//! (Dettmers et al. 2022) without its outliers, for which short segments compensate.
+//! 4-bit weights stay in 4 bits and are widened a block of k at a time. Source: the scheme of
+//! LLM.int8() (Dettmers et al. 2022) without its outliers, for which short segments compensate.
+
+#![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint columns")]
 
 mod activations;
-mod dots;
-mod product;
 #[cfg(test)]
 mod tests;
 mod weights;
 
-pub(super) use activations::{Activations, Coder};
-#[cfg(target_arch = "x86_64")]
-pub(super) use dots::{Avx2Dots, Avx2VnniDots, Avx512Dots};
-pub(super) use dots::{Dots, PortableDots};
-pub(super) use product::{Scratch, product};
-pub(super) use weights::Weights;
+pub(super) use activations::{Activations, Quantizer};
+pub(super) use weights::Width;
 
-use super::lanes::LANES;
+use super::gemm::{Block, Item, MicroKernel, Multiply, Sums};
+use super::isa::{DotKernel, Isa};
+use super::lanes::{BLOCK, BLOCK_BYTES, Dots, LANES, Lanes, STEP, STEP_BYTES};
+use super::memory::{Aligned, CACHE_LINE, fetch, fetch_all};
+use super::pool::Pool;
+use activations::HEAD_ROWS;
+use engine_core::WeightType;
 
 /// Number of steps of k that share one scale of the activations.
 pub(super) const SEGMENT: usize = 64;
-/// Number of steps of k that one instruction multiplies and adds.
-const STEP: usize = 4;
-/// Number of steps of k that share a factor and an addend of 4-bit weights.
-const BLOCK: usize = 32;
 /// Vectors of 16 output columns that a tile has side by side.
 const TILE_GROUPS: usize = 3;
 /// Number of output columns in a tile of the int8 GEMM.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Number of bytes of the weights of one step (4 k) and 16 columns.
-const STEP_BYTES: usize = STEP * LANES;
-/// Number of bytes of a block of 4-bit weights of 16 columns: `[16]` u16 factors, `[16]` u16
-/// addends, then four times `[16]` words of 8 quantized values.
-const BLOCK_BYTES: usize = 4 * LANES + BLOCK * LANES / 2;
 /// Offset that makes a signed quantized weight unsigned.
 const ZERO: i32 = 128;
+/// Number of steps of k that rows take at once: their widened weights stay in the L1 cache.
+const BLOCK_K: usize = 3 * SEGMENT;
+/// Number of rows up to which weights are prefetched while they are copied or widened: so few rows
+/// leave no time for it while they multiply.
+const FEW_ROWS: usize = 8;
+/// Prefetch distance of weights in bytes.
+const AHEAD: usize = 8 << 10;
+
+/// The int8 GEMM.
+#[derive(Debug)]
+pub(super) struct Int8;
+
+/// Weights of one block of k of a tile as bytes.
+pub(super) struct Widened(Aligned);
+
+impl Default for Widened {
+    fn default() -> Self {
+        Self(Aligned::zeroed(BLOCK_K * TILE))
+    }
+}
+
+impl MicroKernel for Int8 {
+    type Activations = Activations;
+    type Element = i8;
+    type Format = Width;
+    type Scratch = Widened;
+
+    const COLUMNS: usize = TILE;
+    /// The rows whose scales are stored side by side.
+    const UNIT_ROWS: usize = HEAD_ROWS;
+    const UNIT_K: usize = SEGMENT;
+
+    fn convert(x: &mut Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize) {
+        x.quantize(isa, pool, values, k);
+    }
+
+    fn tile_bytes(width: Width, k: usize) -> usize {
+        width.bytes_of(k.next_multiple_of(SEGMENT)) + weights::SCALE_BYTES
+    }
+
+    fn pack<'a>(
+        width: Width,
+        k: usize,
+        column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
+        tile: &mut [u8],
+    ) {
+        weights::pack(width, k, column, tile);
+    }
+
+    fn unpack(width: Width, tile: &[u8], column: usize, out: &mut [f32]) {
+        weights::unpack(width, tile, column, out);
+    }
+
+    #[inline(always)]
+    fn scales(tile: &[u8]) -> Option<&[f32]> {
+        Some(weights::scales(tile))
+    }
+
+    fn run(isa: Isa, item: Item<'_, '_, Self>) {
+        isa.run_dots(item);
+    }
+}
+
+impl DotKernel for Item<'_, '_, Int8> {
+    #[inline(always)]
+    fn run<D: Dots>(self, dots: D) {
+        self.compute(dots);
+    }
+}
+
+impl<D: Dots> Multiply<D> for Int8 {
+    #[inline(always)]
+    fn block_k(_: &Activations, _: usize, _: usize) -> usize {
+        BLOCK_K
+    }
+
+    #[inline(always)]
+    fn multiply(dots: D, block: Block<'_, Self>) {
+        let Block {
+            x, w, tile: index, item_rows, is_first, rows, k, sums, target, scratch, ..
+        } = block;
+        let (from, at) = (w.tile(index), w.format.bytes_of(k.start));
+        // Behind the tile lies the one that this thread usually takes next.
+        let ahead = from.as_ptr().wrapping_add(at + AHEAD);
+        let is_few = item_rows <= FEW_ROWS;
+        let from = &from[at..][..w.format.bytes_of(k.len())];
+        let weights = prepare(dots, w.format, from, scratch, is_few.then_some(ahead));
+        // With many rows, weights are prefetched during multiplication, one cache line per step:
+        // each of the first three tiles fetches one of a step's three lines, later tiles only touch
+        // what they read.
+        let asks = !is_few && is_first;
+        let kept = sums.as_chunks_mut::<TILE>().0;
+        let mut done = 0;
+        while done < rows.len() {
+            let mut left = Left::new(x, rows.start + done, k.start, weights);
+            let line = done / D::ROWS;
+            if asks && line < TILE_GROUPS {
+                left.ahead = ahead.wrapping_add(line * CACHE_LINE);
+            }
+            let target = target.map(|target| target.below(done));
+            let sums = Sums { kept: &mut kept[done..], is_first: k.start == 0, target };
+            // SAFETY: the activations have these rows, the weights so many steps, and items differ
+            // in rows or columns.
+            done += unsafe {
+                match rows.len() - done {
+                    4.. if D::ROWS >= 4 => tile::<D, 4>(dots, left, weights, k.len(), sums),
+                    2.. => tile::<D, 2>(dots, left, weights, k.len(), sums),
+                    _ => tile::<D, 1>(dots, left, weights, k.len(), sums),
+                }
+            };
+        }
+    }
+}
+
+/// Returns a pointer to the packed weights `from` as bytes: 4-bit weights are widened to `scratch`,
+/// and for few rows 8-bit weights are copied there. For few rows, as many bytes are prefetched at
+/// `ahead` meanwhile.
+#[inline(always)]
+fn prepare<D: Dots>(
+    dots: D,
+    width: Width,
+    from: &[u8],
+    scratch: &mut Widened,
+    ahead: Option<*const u8>,
+) -> *const u8 {
+    let to = scratch.0.bytes_mut();
+    match (width, ahead) {
+        (Width::Eight, None) => return from.as_ptr(),
+        (Width::Eight, Some(ahead)) => {
+            let steps = from.chunks_exact(STEP_BYTES).zip(to.chunks_exact_mut(STEP_BYTES));
+            for (i, (from, to)) in steps.enumerate() {
+                fetch(ahead.wrapping_add(i * STEP_BYTES));
+                to.copy_from_slice(from);
+            }
+        }
+        (Width::Four, ahead) => widen(dots, from, to, ahead),
+    }
+    to.as_ptr()
+}
+
+/// Widens the 4-bit blocks in `from` to bytes in `to`, and prefetches as many bytes at `ahead`.
+#[inline(always)]
+fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>) {
+    let blocks = from.chunks_exact(BLOCK_BYTES).enumerate();
+    for (i, from) in blocks {
+        if let Some(ahead) = ahead {
+            fetch_all(ahead.wrapping_add(i * BLOCK_BYTES), BLOCK_BYTES);
+        }
+        let (block, group) = (i / TILE_GROUPS, i % TILE_GROUPS);
+        let to = &mut to[block * BLOCK * TILE..][..BLOCK * TILE];
+        // SAFETY: `from` is one block, and `to` has its steps, side by side with those of the other
+        // groups.
+        unsafe {
+            let to = to[group * STEP_BYTES..].as_mut_ptr();
+            dots.widen(from.as_ptr(), to, TILE_GROUPS * STEP_BYTES);
+        }
+    }
+}
+
+/// Activations of a micro-kernel tile: rows from some index of k on.
+#[derive(Clone, Copy)]
+struct Left<'a> {
+    quantized: *const i8,
+    stride: usize,
+    /// Scales of the segments, each for the 8 rows that are stored together.
+    scales: &'a [[f32; HEAD_ROWS]],
+    starts: &'a [[i32; HEAD_ROWS]],
+    /// Index of the first row among the 8 rows that are stored together.
+    first: usize,
+    /// Address to prefetch weights from while multiplying.
+    ahead: *const u8,
+}
+
+impl<'a> Left<'a> {
+    fn new(x: &'a Activations, row: usize, k0: usize, ahead: *const u8) -> Self {
+        let segment = k0 / SEGMENT;
+        let heads = row / HEAD_ROWS * x.segments + segment..(row / HEAD_ROWS + 1) * x.segments;
+        Self {
+            quantized: x.quantized[(row * x.segments + segment) * SEGMENT..].as_ptr(),
+            stride: x.stride(),
+            scales: &x.scales[heads.clone()],
+            starts: &x.starts[heads],
+            first: row % HEAD_ROWS,
+            ahead,
+        }
+    }
+}
+
+/// Multiplies `MR` rows by one tile over `k` steps, adds the sums to `kept`, and returns `MR`. All
+/// rows are among the same 8 that share stored scales.
+///
+/// # Safety
+/// `left` has `MR` rows of `k` quantized values, `weights` points to `k` steps of a tile, and no
+/// other thread uses the output's rows during the call.
+#[inline(always)]
+unsafe fn tile<D: Dots, const MR: usize>(
+    dots: D,
+    left: Left<'_>,
+    weights: *const u8,
+    k: usize,
+    kept: Sums<'_, TILE>,
+) -> usize {
+    let lanes = dots.lanes();
+    let mut totals = kept.load::<_, MR, TILE_GROUPS>(lanes);
+    for segment in 0..k / SEGMENT {
+        let starts = &left.starts[segment][left.first..][..MR];
+        let mut sums: [[D::Sums; TILE_GROUPS]; MR] =
+            std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS]);
+        for step in 0..SEGMENT / STEP {
+            let k = segment * SEGMENT + step * STEP;
+            // The prefetch stride equals the weights' stride, so one index serves both.
+            fetch(left.ahead.wrapping_add(k * TILE));
+            // SAFETY: the caller vouches for the weights and activations of this step.
+            unsafe {
+                let at = weights.add(k * TILE);
+                let w: [D::Weights; TILE_GROUPS] =
+                    std::array::from_fn(|g| dots.weights(at.add(g * STEP_BYTES)));
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = dots.row(left.quantized.add(r * left.stride + k));
+                    for (sum, w) in sums.iter_mut().zip(&w) {
+                        *sum = dots.dot(*sum, *w, x);
+                    }
+                }
+            }
+        }
+        let scales = &left.scales[segment][left.first..][..MR];
+        for ((sums, scale), totals) in sums.iter().zip(scales).zip(&mut totals) {
+            let scale = lanes.splat(*scale);
+            for (sum, total) in sums.iter().zip(totals) {
+                *total = lanes.fma(dots.floats(*sum), scale, *total);
+            }
+        }
+    }
+    // SAFETY: the caller vouches for the rows.
+    unsafe { kept.store(lanes, &totals) };
+    MR
+}

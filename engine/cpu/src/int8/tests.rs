@@ -1,7 +1,7 @@
 //! int8 GEMM against its definition in plain sums, on every instruction set.
 
 use super::*;
-use crate::pack::{Matrix, Run};
+use crate::matmul::Matrix;
 use crate::reference::{check_close, numbers};
 use crate::tests::{buffer, stored};
 use crate::{Arithmetic, Buffer, Cpu, Isa, Pool, reference};
@@ -31,7 +31,7 @@ fn rounded(x: &[f32], k: usize) -> Vec<f32> {
 }
 
 #[test]
-fn products_are_those_of_the_codes_for_every_type_and_tail() {
+fn products_are_those_of_the_quantized_values_for_every_type_and_tail() {
     on_every_device(|cpu, device| {
         for weight_type in WeightType::ALL {
             for (n, k) in [(16, 32usize), (1, 64), (49, 96), (95, 160), (144, 32), (30, 576)] {
@@ -54,18 +54,18 @@ fn products_are_those_of_the_codes_for_every_type_and_tail() {
 }
 
 #[test]
-fn weights_are_kept_to_half_a_code() {
+fn weights_are_kept_to_half_a_quantization_step() {
     let mut pool = Pool::new(1);
     for weight_type in WeightType::ALL {
         let (n, k) = (50, 768);
         let (bytes, exact) = stored(weight_type, n, k, 3);
         let parts = [host(weight_type, n, k, &bytes)];
         let w = Matrix::pack(&parts, Arithmetic::Int8, Isa::best(), &mut pool);
-        let [Run::Int8(weights)] = &w.runs[..] else { panic!("one run of bytes") };
+        let [weights] = &w.int8[..] else { panic!("one run of bytes") };
         let mut kept = vec![0.0; k];
         for (row, exact) in exact.chunks_exact(k).enumerate() {
             w.row(row, &mut kept);
-            let scale = weights.scales[row];
+            let scale = weights::scales(weights.tile(row / TILE))[row % TILE];
             let top = exact.iter().fold(0.0f32, |top, w| top.max(w.abs()));
             assert!(scale * 127.0 >= top * 0.999_9, "{} row {row}", weight_type.name());
             for (got, want) in kept.iter().zip(exact) {
@@ -119,7 +119,7 @@ fn what_is_stored_in_integer_blocks_takes_the_byte_path() {
 /// Operations before an int8 matmul store a quantized copy with their rows; whoever changes the
 /// rows invalidates the copy.
 #[test]
-fn rows_coded_as_they_are_written_give_the_same_product() {
+fn rows_quantized_as_they_are_written_give_the_same_product() {
     on_every_device(|cpu, device| {
         let (n, k) = (50, 160);
         let (bytes, _) = stored(WeightType::Q8_0, n, k, 1);
@@ -133,12 +133,15 @@ fn rows_coded_as_they_are_written_give_the_same_product() {
             };
             let mut normed = buffer(k, vec![0.0; rows * k]);
             cpu.rms_norm(&buffer(k, numbers(rows * k, 4)), &weight, 1e-5, &mut normed).unwrap();
-            assert!(normed.codes().is_some(), "{device}");
+            assert!(normed.quantized().is_some(), "{device}");
             let plain = buffer(k, normed.values().to_vec());
-            assert!(plain.codes().is_none(), "{device}");
+            assert!(plain.quantized().is_none(), "{device}");
             assert!(product(cpu, &normed) == product(cpu, &plain), "{device}, {rows} rows");
             cpu.add_bias(&mut normed, &bias).unwrap();
-            assert!(normed.codes().is_none(), "{device}: the codes are of other values");
+            assert!(
+                normed.quantized().is_none(),
+                "{device}: the quantized copy is of other values"
+            );
             assert!(product(cpu, &normed) != product(cpu, &plain), "{device}, {rows} rows");
         }
     });

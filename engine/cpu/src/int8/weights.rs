@@ -7,16 +7,12 @@
 //! - 4 bits: blocks of 32 k, `[16]` factors and `[16]` addends that turn 4-bit values into bytes,
 //!   then words of 8 quantized values in the order of [`nibble`].
 //!
-//! Columns past the last are zeros.
+//! The scales of the columns follow, as f32: the weight that quantized value 1 stands for. Columns
+//! past the last are zeros.
 
-#![expect(unsafe_code, reason = "tiles packed in parallel")]
-
-use super::{BLOCK, BLOCK_BYTES, SEGMENT, STEP, STEP_BYTES, TILE, TILE_GROUPS, ZERO};
-use crate::lanes::LANES;
-use crate::pack::{Aligned, part_of};
-use crate::pool::Pool;
-use crate::shared::Shared;
-use engine_core::{HostMatrix, WeightType};
+use super::{SEGMENT, TILE, TILE_GROUPS, ZERO};
+use crate::lanes::{BLOCK, BLOCK_BYTES, LANES, STEP, STEP_BYTES, nibble};
+use engine_core::WeightType;
 use engine_weights::blocks;
 use engine_weights::format::dequantize;
 
@@ -25,109 +21,69 @@ const TOP: f32 = 127.0;
 /// Fixed-point scale of factors and addends: the byte is the upper half of their 16-bit result.
 const FRACTION: f32 = 256.0;
 
+/// Number of bytes of the scales of a tile's columns.
+pub(super) const SCALE_BYTES: usize = TILE * size_of::<f32>();
+
 /// Number of bits of a stored quantized value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Width {
+pub(in super::super) enum Width {
     Four,
     Eight,
 }
 
 impl Width {
     /// Returns the number of bits in which weights of type `stored` are packed.
-    pub(super) fn of(stored: WeightType) -> Self {
+    pub(in super::super) fn of(stored: WeightType) -> Self {
         match stored {
             WeightType::Q4_0 | WeightType::Q4_1 | WeightType::Q4K => Self::Four,
             _ => Self::Eight,
         }
     }
-}
-
-/// Packed int8 weights of some consecutive output columns, all of one width.
-#[derive(Debug)]
-pub(in super::super) struct Weights {
-    pub(super) width: Width,
-    /// Index of the first output column that these weights compute.
-    pub(in super::super) first: usize,
-    pub(in super::super) n: usize,
-    pub(super) k: usize,
-    data: Aligned,
-    /// Scales, `[N]` padded to whole tiles: the weight that quantized value 1 stands for.
-    pub(super) scales: Vec<f32>,
-}
-
-impl Weights {
-    /// Packs the rows of `parts`, which must have one width, on the threads of `pool`.
-    pub(in super::super) fn pack(parts: &[HostMatrix<'_>], first: usize, pool: &mut Pool) -> Self {
-        let (width, k) = (Width::of(parts[0].weight_type), parts[0].k);
-        let n: usize = parts.iter().map(|part| part.n).sum();
-        let mut weights = Self { width, first, n, k, data: Aligned::zeroed(0), scales: Vec::new() };
-        let (tiles, tile_bytes) = (weights.tiles(), weights.tile_bytes());
-        weights.data = Aligned::zeroed(tiles * tile_bytes);
-        weights.scales = vec![0.0; tiles * TILE];
-        let data = Shared::new(weights.data.bytes_mut());
-        let scales = Shared::new(&mut weights.scales);
-        pool.items(tiles, &|_, tile| {
-            // SAFETY: each tile has its own bytes and scales, and each item is one tile.
-            let (data, scales) = unsafe {
-                (data.part(tile * tile_bytes, tile_bytes), scales.part(tile * TILE, TILE))
-            };
-            let mut row = Row { values: vec![0.0; k], width };
-            for (column, scale) in scales.iter_mut().enumerate() {
-                match part_of(parts, tile * TILE + column) {
-                    Some((part, n)) => {
-                        *scale = row.put(part.weight_type, part.row(n), column, data)
-                    }
-                    None => row.put_zeros(0, column, data),
-                }
-            }
-        });
-        weights
-    }
-
-    /// Returns true if `a` and `b` have one width and can be packed together.
-    pub(in super::super) fn are_alike(a: &HostMatrix<'_>, b: &HostMatrix<'_>) -> bool {
-        Width::of(a.weight_type) == Width::of(b.weight_type)
-    }
-
-    /// Returns the number of tiles of output columns.
-    pub(super) fn tiles(&self) -> usize {
-        self.n.div_ceil(TILE)
-    }
-
-    /// Returns K rounded up to whole segments.
-    pub(super) fn padded_k(&self) -> usize {
-        self.k.next_multiple_of(SEGMENT)
-    }
 
     /// Returns the number of bytes of `k` steps of a tile, where `k` is a multiple of the block
     /// size.
-    pub(super) fn bytes_of(&self, k: usize) -> usize {
-        match self.width {
-            Width::Eight => k * TILE,
-            Width::Four => k / BLOCK * TILE_GROUPS * BLOCK_BYTES,
+    #[inline(always)]
+    pub(super) fn bytes_of(self, k: usize) -> usize {
+        match self {
+            Self::Eight => k * TILE,
+            Self::Four => k / BLOCK * TILE_GROUPS * BLOCK_BYTES,
         }
     }
+}
 
-    fn tile_bytes(&self) -> usize {
-        self.bytes_of(self.padded_k())
-    }
+/// Returns the scales of a packed tile's columns.
+#[inline(always)]
+pub(super) fn scales(tile: &[u8]) -> &[f32] {
+    bytemuck::cast_slice(&tile[tile.len() - SCALE_BYTES..])
+}
 
-    /// Returns the packed bytes of a tile.
-    pub(super) fn tile(&self, tile: usize) -> &[u8] {
-        &self.data.bytes()[tile * self.tile_bytes()..][..self.tile_bytes()]
-    }
-
-    /// Writes row `n` of the matrix, dequantized, to `out`, K elements.
-    pub(in super::super) fn row(&self, n: usize, out: &mut [f32]) {
-        let (tile, column) = ((n - self.first) / TILE, (n - self.first) % TILE);
-        let (data, scale) = (self.tile(tile), self.scales[n - self.first]);
-        for (k, x) in out[..self.k].iter_mut().enumerate() {
-            let code = match self.width {
-                Width::Eight => data[byte_at(k, column)],
-                Width::Four => widened(data, k, column),
-            };
-            *x = scale * (i32::from(code) - ZERO) as f32;
+/// Packs the rows that `column` returns into a tile.
+pub(super) fn pack<'a>(
+    width: Width,
+    k: usize,
+    column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
+    tile: &mut [u8],
+) {
+    let (data, scales) = tile.split_at_mut(tile.len() - SCALE_BYTES);
+    let scales: &mut [f32] = bytemuck::cast_slice_mut(scales);
+    let mut row = Row { values: vec![0.0; k], width };
+    for (index, scale) in scales.iter_mut().enumerate() {
+        match column(index) {
+            Some((stored, bytes)) => *scale = row.put(stored, bytes, index, data),
+            None => row.put_zeros(0, index, data),
         }
+    }
+}
+
+/// Writes the weights of one column of a packed tile to `out`.
+pub(super) fn unpack(width: Width, tile: &[u8], column: usize, out: &mut [f32]) {
+    let scale = scales(tile)[column];
+    for (k, x) in out.iter_mut().enumerate() {
+        let quantized = match width {
+            Width::Eight => tile[byte_at(k, column)],
+            Width::Four => widened(tile, k, column),
+        };
+        *x = scale * (i32::from(quantized) - ZERO) as f32;
     }
 }
 
@@ -143,18 +99,11 @@ fn block_at(k: usize, column: usize) -> usize {
     (k / BLOCK * TILE_GROUPS + column / LANES) * BLOCK_BYTES
 }
 
-/// Returns the index of step `k`, below 8, among the 4-bit values of its word. The order lets one
-/// mask of the shifted word leave the values of steps 0 and 2, or 1 and 3, in the 16-bit halves of
-/// each lane.
-pub(super) fn nibble(k: usize) -> usize {
-    k / 4 * 2 + k % 2 + k % 4 / 2 * 4
-}
-
 /// Packs eight 4-bit values into a word, in the order of [`nibble`].
-fn word_of(codes: [i8; 8]) -> u32 {
-    let codes = u64::from_le_bytes(codes.map(i8::cast_unsigned));
+fn word_of(quantized: [i8; 8]) -> u32 {
+    let quantized = u64::from_le_bytes(quantized.map(i8::cast_unsigned));
     // Steps 0 and 1 share the lowest byte of the first 16 bits, 2 and 3 that of the next, ...
-    let pairs = (codes | codes >> 4) & 0x00ff_00ff_00ff_00ff;
+    let pairs = (quantized | quantized >> 4) & 0x00ff_00ff_00ff_00ff;
     // ... and the pairs from step 4 on fill the bytes in between.
     (pairs | pairs >> 24) as u32
 }
@@ -171,8 +120,8 @@ fn widened(data: &[u8], k: usize, column: usize) -> u8 {
     let (block, lane) = (&data[block_at(k, column)..][..BLOCK_BYTES], column % LANES);
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
     let (at, shift) = nibble_at(k, column);
-    let code = u16::from((block[at] >> shift) & 15);
-    let value = half(2 * lane).wrapping_mul(code).wrapping_add(half(2 * (LANES + lane)));
+    let quantized = u16::from((block[at] >> shift) & 15);
+    let value = half(2 * lane).wrapping_mul(quantized).wrapping_add(half(2 * (LANES + lane)));
     (value >> 8) as u8
 }
 
@@ -223,17 +172,17 @@ impl Row {
         });
         let inverse = inverse(top);
         self.put_zeros(self.values.len(), column, data);
-        each_block(stored, bytes, |k, scale, minimum, codes| {
+        each_block(stored, bytes, |k, scale, minimum, quantized| {
             let block = &mut data[block_at(k, column)..][..BLOCK_BYTES];
             let factor = nearest(scale * inverse * FRACTION);
             // The addend has half a step more, so that the high byte is the nearest quantized
             // value.
             let addend = (minimum * inverse + ZERO as f32 + 0.5) * FRACTION;
             put_heads(block, column, factor, nearest(addend));
-            let (codes, _) = codes.as_chunks::<8>();
-            for (word, codes) in codes.iter().enumerate() {
+            let (quantized, _) = quantized.as_chunks::<8>();
+            for (word, quantized) in quantized.iter().enumerate() {
                 let at = 4 * (LANES + word * LANES + column % LANES);
-                block[at..at + 4].copy_from_slice(&word_of(*codes).to_le_bytes());
+                block[at..at + 4].copy_from_slice(&word_of(*quantized).to_le_bytes());
             }
         });
         top / TOP
@@ -287,9 +236,9 @@ fn put_heads(block: &mut [u8], column: usize, factor: i32, addend: i32) {
 fn each_block(stored: WeightType, bytes: &[u8], mut each: impl FnMut(usize, f32, f32, &[i8])) {
     let mut k = 0;
     for block in bytes.chunks_exact(stored.block_bytes()) {
-        blocks::parts(stored, block, |scale, minimum, codes| {
-            for codes in codes.chunks_exact(BLOCK) {
-                each(k, scale, minimum, codes);
+        blocks::parts(stored, block, |scale, minimum, quantized| {
+            for quantized in quantized.chunks_exact(BLOCK) {
+                each(k, scale, minimum, quantized);
                 k += BLOCK;
             }
         });

@@ -1,30 +1,49 @@
-//! 16 f32 lanes as two AVX2 registers.
+//! AVX2: 16 f32 lanes as two registers, and int8 dot products with and without AVX-VNNI.
 
-#![expect(unsafe_code, reason = "vector instructions; the type exists only where they do")]
+#![expect(unsafe_code, reason = "vector instructions; the types exist only where they do")]
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{DotKernel, Kernel};
+use crate::lanes::{BLOCK, Dots, LANES, Lanes};
+
+/// Runs a kernel of f32 vectors compiled for AVX2.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn run<K: Kernel>(kernel: K) {
+    kernel.run(Avx2(()));
+}
+
+/// Runs a kernel of int8 dot products compiled for AVX2.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn run_dots<K: DotKernel>(kernel: K) {
+    kernel.run(Avx2Dots::<false>(Avx2(())));
+}
+
+/// Runs a kernel of int8 dot products compiled for AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(super) fn run_vnni_dots<K: DotKernel>(kernel: K) {
+    kernel.run(Avx2Dots::<true>(Avx2(())));
+}
+
+/// Implements operations on two vectors by one intrinsic for each half.
+macro_rules! binary {
+    ($($name:ident: $intrinsic:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self, a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: see above.
+            unsafe { [$intrinsic(a[0], b[0]), $intrinsic(a[1], b[1])] }
+        }
+    )*};
+}
 
 /// Proof that the processor has AVX2, FMA and F16C: a value exists only where it does.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Avx2(());
+pub(super) struct Avx2(());
 
 /// Applies `f` to the lower and the upper eight lanes.
 #[inline(always)]
 fn both<A: Copy, B>(halves: [A; 2], f: impl Fn(A) -> B) -> [B; 2] {
     [f(halves[0]), f(halves[1])]
-}
-
-impl Avx2 {
-    /// Creates the proof that the processor has the instructions.
-    ///
-    /// # Safety
-    /// The processor has AVX2, FMA and F16C.
-    #[inline(always)]
-    pub(in super::super) unsafe fn new() -> Self {
-        Self(())
-    }
 }
 
 /// Returns the sum of eight lanes, adding halves to halves.
@@ -55,11 +74,11 @@ pub(super) unsafe fn largest_of_eight(v: __m256) -> f32 {
     }
 }
 
-// SAFETY of every block below: `self` proves that the processor has AVX2, FMA and F16C, and where
-// a pointer is given the caller vouches for the memory behind it.
+// SAFETY of every block below: `self` proves that the processor has the instructions, and where a
+// pointer is given the caller vouches for the memory behind it.
 impl Lanes for Avx2 {
     type V = [__m256; 2];
-    type Codes = [__m256i; 2];
+    type Words = [__m256i; 2];
 
     const ACCUMULATORS: usize = 6;
     const FEW_ROWS_GROUPS: usize = 2;
@@ -76,40 +95,9 @@ impl Lanes for Avx2 {
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
     }
 
-    #[inline(always)]
-    fn add(self, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn div(self, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn max(self, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn min(self, a: Self::V, b: Self::V) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
+    binary! {
+        add: _mm256_add_ps, sub: _mm256_sub_ps, mul: _mm256_mul_ps,
+        div: _mm256_div_ps, max: _mm256_max_ps, min: _mm256_min_ps
     }
 
     #[inline(always)]
@@ -229,25 +217,25 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_codes(self, from: *const u8) -> Self::Codes {
+    unsafe fn load_words(self, from: *const u8) -> Self::Words {
         // SAFETY: see above.
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
     }
 
     #[inline(always)]
-    fn code(self, codes: Self::Codes, i: u32) -> Self::V {
+    fn nibble(self, words: Self::Words, i: u32) -> Self::V {
         // SAFETY: see above.
-        both(codes, |codes| unsafe {
-            let shifted = _mm256_srlv_epi32(codes, _mm256_set1_epi32(4 * i as i32));
+        both(words, |words| unsafe {
+            let shifted = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * i as i32));
             _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)))
         })
     }
 
     #[inline(always)]
-    fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V {
+    fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
         // SAFETY: see above; the table holds sixteen f32.
-        both(codes, |codes| unsafe {
-            let index = _mm256_srlv_epi32(codes, _mm256_set1_epi32(4 * i as i32));
+        both(words, |words| unsafe {
+            let index = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * i as i32));
             // The permutation uses three bits of each index; the blend uses the sign bit, so the
             // fourth is moved there.
             let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), index);
@@ -272,6 +260,110 @@ impl Lanes for Avx2 {
         unsafe {
             let [low, high] = v;
             largest_of_eight(_mm256_max_ps(low, high))
+        }
+    }
+}
+
+/// Proof that the processor has what [`Avx2`] needs and, if `VNNI`, AVX-VNNI: a value exists only
+/// where it does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Avx2Dots<const VNNI: bool>(Avx2);
+
+impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
+    type Lanes = Avx2;
+    /// Weights as stored or, without VNNI, converted to signed bytes: the product of two signed
+    /// bytes is then computed from a magnitude and a byte that takes over the sign.
+    type Weights = [__m256i; 2];
+    /// Magnitudes of the activations, which VNNI does not use, and the activations themselves.
+    type Row = [__m256i; 2];
+    type Sums = [__m256i; 2];
+
+    const ROWS: usize = 2;
+
+    #[inline(always)]
+    fn lanes(self) -> Avx2 {
+        self.0
+    }
+
+    #[inline(always)]
+    fn start(self, start: i32) -> Self::Sums {
+        // SAFETY: see above.
+        [unsafe { _mm256_set1_epi32(if VNNI { start } else { 0 }) }; 2]
+    }
+
+    #[inline(always)]
+    fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums {
+        // SAFETY: see above.
+        let half = |sums, weights| unsafe {
+            if VNNI {
+                return _mm256_dpbusd_avx_epi32(sums, weights, row[1]);
+            }
+            // The sum of two products is at most 2 * 127 * 127 in magnitude, which fits an i16.
+            let pairs = _mm256_maddubs_epi16(row[0], _mm256_sign_epi8(weights, row[1]));
+            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        };
+        [half(sums[0], weights[0]), half(sums[1], weights[1])]
+    }
+
+    #[inline(always)]
+    fn floats(self, sums: Self::Sums) -> <Avx2 as Lanes>::V {
+        // SAFETY: see above.
+        unsafe { [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])] }
+    }
+
+    #[inline(always)]
+    unsafe fn weights(self, from: *const u8) -> Self::Weights {
+        // SAFETY: see above.
+        unsafe {
+            let sign = _mm256_set1_epi8(if VNNI { 0 } else { i8::MIN });
+            let half = |from: *const u8| _mm256_xor_si256(_mm256_loadu_si256(from.cast()), sign);
+            [half(from), half(from.add(32))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn row(self, from: *const i8) -> Self::Row {
+        // SAFETY: see above.
+        unsafe {
+            let codes = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
+            [_mm256_abs_epi8(codes), codes]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize) {
+        for half in 0..2 {
+            // SAFETY: see above.
+            unsafe {
+                let both_halves = |half: __m128i| {
+                    let wide = _mm256_cvtepu16_epi32(half);
+                    _mm256_or_si256(wide, _mm256_slli_epi32::<16>(wide))
+                };
+                let factor = both_halves(_mm_loadu_si128(from.add(16 * half).cast()));
+                let addend = both_halves(_mm_loadu_si128(from.add(2 * LANES + 16 * half).cast()));
+                let low_codes = _mm256_set1_epi32(0x000f_000f);
+                let high_bytes = _mm256_set1_epi16(0xff00_u16.cast_signed());
+                let value = |codes| {
+                    let code = _mm256_and_si256(codes, low_codes);
+                    _mm256_add_epi16(_mm256_mullo_epi16(code, factor), addend)
+                };
+                let merge = |even, odd| {
+                    let odd = _mm256_and_si256(odd, high_bytes);
+                    _mm256_or_si256(_mm256_srli_epi16::<8>(even), odd)
+                };
+                for word in 0..BLOCK / 8 {
+                    let codes = from.add(4 * LANES + 64 * word + 32 * half);
+                    let codes = _mm256_loadu_si256(codes.cast());
+                    let first = merge(value(codes), value(_mm256_srli_epi32::<4>(codes)));
+                    let second = merge(
+                        value(_mm256_srli_epi32::<8>(codes)),
+                        value(_mm256_srli_epi32::<12>(codes)),
+                    );
+                    let to = to.add(2 * word * stride + 32 * half);
+                    _mm256_storeu_si256(to.cast(), first);
+                    _mm256_storeu_si256(to.add(stride).cast(), second);
+                }
+            }
         }
     }
 }

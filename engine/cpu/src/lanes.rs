@@ -1,23 +1,13 @@
-//! SIMD vectors of 16 f32 lanes, in which every CPU kernel is written, for AVX2, AVX-512 and
-//! portable code.
+//! SIMD vectors of 16 lanes and the operations on them, in which every CPU kernel is written once:
+//! [`Lanes`] for f32, [`Pairs`] for bf16 dot products, [`Dots`] for int8 dot products.
 //!
-//! A kernel that is generic over [`Lanes`] does the same operations in the same order on each of
-//! them. AVX2 and AVX-512 therefore give the same bits; the portable form rounds products before it
-//! adds them and differs in the last place.
+//! A kernel that is generic over one of them does the same operations in the same order on every
+//! instruction set. For f32, AVX2 and AVX-512 give the same bits; the portable form rounds products
+//! before it adds them and differs in the last place. For bf16, all instruction sets give the same
+//! sums, except for numbers below the smallest normal f32, which AVX-512 BF16 flushes to zero. For
+//! int8, all give the same sums.
 
 #![expect(unsafe_code, reason = "loads and stores through pointers that callers vouch for")]
-
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod portable;
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
-pub(super) use avx512::Avx512;
-pub(super) use portable::Portable;
 
 /// Number of lanes of a vector, on every instruction set.
 pub(super) const LANES: usize = 16;
@@ -28,7 +18,7 @@ pub(super) trait Lanes: Copy {
     /// Vector of 16 f32.
     type V: Copy;
     /// Vector of 16 words, each with eight 4-bit quantized values.
-    type Codes: Copy;
+    type Words: Copy;
 
     /// Number of vectors of sums that fit in registers next to a tile's operands.
     const ACCUMULATORS: usize;
@@ -94,11 +84,11 @@ pub(super) trait Lanes: Copy {
     ///
     /// # Safety
     /// 64 bytes can be read at `from`.
-    unsafe fn load_codes(self, from: *const u8) -> Self::Codes;
+    unsafe fn load_words(self, from: *const u8) -> Self::Words;
     /// Returns the 4-bit value `i` of each word as f32, `i` below 8.
-    fn code(self, codes: Self::Codes, i: u32) -> Self::V;
+    fn nibble(self, words: Self::Words, i: u32) -> Self::V;
     /// Returns the entries of `table` at the 4-bit value `i` of each word, `i` below 8.
-    fn pick(self, codes: Self::Codes, i: u32, table: &[f32; 16]) -> Self::V;
+    fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V;
 
     /// Stores a SIMD vector to an array of 16 f32.
     #[inline(always)]
@@ -143,4 +133,102 @@ pub(super) trait Lanes: Copy {
         let p = self.fma(p, self.mul(r, r), self.add(r, self.splat(1.0)));
         self.mul(p, self.exp2_whole(n))
     }
+}
+
+/// Number of steps of k that a bf16 dot product multiplies and adds.
+pub(super) const PAIR: usize = 2;
+/// Number of bytes of the bf16 weights of one pair of k and 16 columns.
+pub(super) const PAIR_BYTES: usize = PAIR * LANES * size_of::<u16>();
+
+/// Instruction set with dot products of bf16 pairs on 16 lanes. Values of an implementing type
+/// exist only where the processor has its instructions.
+pub(super) trait Pairs: Copy {
+    type Lanes: Lanes;
+    /// Weights of two steps of k for 16 columns.
+    type Weights: Copy;
+    /// Activations of two steps of k of one row, broadcast to all columns.
+    type Row: Copy;
+
+    /// Number of rows of a tile whose sums fit in registers.
+    const ROWS: usize;
+
+    fn lanes(self) -> Self::Lanes;
+    /// Returns `sums` plus the products of two steps of k.
+    fn dot(
+        self,
+        sums: <Self::Lanes as Lanes>::V,
+        weights: Self::Weights,
+        row: Self::Row,
+    ) -> <Self::Lanes as Lanes>::V;
+    /// Rounds to the nearest bf16, ties to even, and returns the bits.
+    fn round(self, x: &[f32; LANES]) -> [u16; LANES];
+
+    /// Loads the weights of two steps of k for 16 columns.
+    ///
+    /// # Safety
+    /// 64 bytes can be read at `from`.
+    unsafe fn weights(self, from: *const u8) -> Self::Weights;
+    /// Loads two steps of k of a row and broadcasts them to all columns.
+    ///
+    /// # Safety
+    /// Two bf16 can be read at `from`.
+    unsafe fn row(self, from: *const u16) -> Self::Row;
+}
+
+/// Number of steps of k that an int8 dot product multiplies and adds.
+pub(super) const STEP: usize = 4;
+/// Number of bytes of the int8 weights of one step (4 k) and 16 columns.
+pub(super) const STEP_BYTES: usize = STEP * LANES;
+/// Number of steps of k that share a factor and an addend of 4-bit weights.
+pub(super) const BLOCK: usize = 32;
+/// Number of bytes of a block of 4-bit weights of 16 columns: `[16]` u16 factors, `[16]` u16
+/// addends, then four times `[16]` words of 8 quantized values in the order of [`nibble`].
+pub(super) const BLOCK_BYTES: usize = 4 * LANES + BLOCK * LANES / 2;
+
+/// Returns the index of step `k`, below 8, among the 4-bit values of its word. The order lets one
+/// mask of the shifted word leave the values of steps 0 and 2, or 1 and 3, in the 16-bit halves of
+/// each lane.
+pub(super) fn nibble(k: usize) -> usize {
+    k / 4 * 2 + k % 2 + k % 4 / 2 * 4
+}
+
+/// Instruction set with int8 dot products on 16 lanes. Values of an implementing type exist only
+/// where the processor has its instructions.
+pub(super) trait Dots: Copy {
+    type Lanes: Lanes;
+    /// Weights of four steps of k for 16 columns.
+    type Weights: Copy;
+    /// Activations of four steps of k of one row, broadcast to all columns.
+    type Row: Copy;
+    /// Sixteen i32 sums, one per column.
+    type Sums: Copy;
+
+    /// Number of rows of a tile whose sums fit in registers.
+    const ROWS: usize;
+
+    fn lanes(self) -> Self::Lanes;
+    /// Returns initial sums that correct for the unsigned offset of the weights: `start` in every
+    /// lane, or zeros on instruction sets that convert weights to signed bytes.
+    fn start(self, start: i32) -> Self::Sums;
+    /// Returns `sums` plus the products of four steps of k.
+    fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums;
+    fn floats(self, sums: Self::Sums) -> <Self::Lanes as Lanes>::V;
+
+    /// Loads the weights of four steps of k for 16 columns.
+    ///
+    /// # Safety
+    /// 64 bytes can be read at `from`.
+    unsafe fn weights(self, from: *const u8) -> Self::Weights;
+    /// Loads four steps of k of a row and broadcasts them to all columns.
+    ///
+    /// # Safety
+    /// Four bytes can be read at `from`.
+    unsafe fn row(self, from: *const i8) -> Self::Row;
+    /// Widens a block of 16 columns from 4-bit values to bytes: value q becomes the high byte of
+    /// `factor * q + addend`. Each step is written `stride` bytes after the one before it.
+    ///
+    /// # Safety
+    /// `BLOCK_BYTES` can be read at `from`, and eight steps of 64 bytes, `stride` apart, written at
+    /// `to`.
+    unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize);
 }

@@ -3,14 +3,13 @@
 #![expect(unsafe_code, reason = "entering code compiled for more instructions than the default")]
 
 #[cfg(target_arch = "x86_64")]
-use super::bf16::Avx512Pairs;
-use super::bf16::{Pairs, PortablePairs};
+mod avx2;
 #[cfg(target_arch = "x86_64")]
-use super::int8::{Avx2Dots, Avx2VnniDots, Avx512Dots};
-use super::int8::{Dots, PortableDots};
-#[cfg(target_arch = "x86_64")]
-use super::lanes::{Avx2, Avx512};
-use super::lanes::{Lanes, Portable};
+mod avx512;
+mod portable;
+
+use super::lanes::{Dots, Lanes, Pairs};
+use portable::{Portable, PortableDots, PortablePairs};
 
 /// Instruction set that this processor is known to have: only detection creates values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,10 +97,10 @@ impl Isa {
         match self.kind {
             // SAFETY: values of these kinds exist only where detection found AVX-512F.
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni | Kind::Avx512 => unsafe { run_avx512(kernel) },
+            Kind::Avx512Vnni | Kind::Avx512 => unsafe { avx512::run(kernel) },
             // SAFETY: values of these kinds exist only where detection found AVX2, FMA and F16C.
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Vnni | Kind::Avx2 => unsafe { run_avx2(kernel) },
+            Kind::Avx2Vnni | Kind::Avx2 => unsafe { avx2::run(kernel) },
             Kind::Portable => kernel.run(Portable),
         }
     }
@@ -111,13 +110,13 @@ impl Isa {
         match self.kind {
             // SAFETY: a value of this kind exists only where detection found its instructions.
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni => unsafe { run_avx512_dots(kernel) },
+            Kind::Avx512Vnni => unsafe { avx512::run_dots(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Vnni => unsafe { run_avx2_vnni_dots(kernel) },
+            Kind::Avx2Vnni => unsafe { avx2::run_vnni_dots(kernel) },
             // SAFETY: as above; a kind with AVX-512 exists only where AVX2 was detected too.
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 | Kind::Avx2 => unsafe { run_avx2_dots(kernel) },
+            Kind::Avx512 | Kind::Avx2 => unsafe { avx2::run_dots(kernel) },
             Kind::Portable => kernel.run(PortableDots),
         }
     }
@@ -127,7 +126,7 @@ impl Isa {
         match self.kind {
             // SAFETY: `has_bf16` is true only where detection found AVX-512 BF16 and AVX-512F.
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni if self.has_bf16 => unsafe { run_avx512_pairs(kernel) },
+            Kind::Avx512Vnni if self.has_bf16 => unsafe { avx512::run_pairs(kernel) },
             _ => kernel.run(PortablePairs),
         }
     }
@@ -139,54 +138,12 @@ pub(super) trait Kernel {
     fn run<L: Lanes>(self, lanes: L);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn run_avx512<K: Kernel>(kernel: K) {
-    // SAFETY: this function's own target features are those that `Avx512` asks for.
-    kernel.run(unsafe { Avx512::new() });
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run_avx2<K: Kernel>(kernel: K) {
-    // SAFETY: this function's own target features are those that `Avx2` asks for.
-    kernel.run(unsafe { Avx2::new() });
-}
-
 /// Kernel written once over int8 dot products; the rules of [`Kernel`] apply.
 pub(super) trait DotKernel {
     fn run<D: Dots>(self, dots: D);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn run_avx512_dots<K: DotKernel>(kernel: K) {
-    // SAFETY: this function's own target features are those that `Avx512Dots` asks for.
-    kernel.run(unsafe { Avx512Dots::new() });
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-fn run_avx2_vnni_dots<K: DotKernel>(kernel: K) {
-    // SAFETY: this function's own target features are those that `Avx2VnniDots` asks for.
-    kernel.run(unsafe { Avx2VnniDots::new() });
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run_avx2_dots<K: DotKernel>(kernel: K) {
-    // SAFETY: this function's own target features are those that `Avx2Dots` asks for.
-    kernel.run(unsafe { Avx2Dots::new() });
-}
-
 /// Kernel written once over bf16 dot products; the rules of [`Kernel`] apply.
 pub(super) trait PairKernel {
     fn run<P: Pairs>(self, pairs: P);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn run_avx512_pairs<K: PairKernel>(kernel: K) {
-    // SAFETY: this function's own target features are those that `Avx512Pairs` asks for.
-    kernel.run(unsafe { Avx512Pairs::new() });
 }

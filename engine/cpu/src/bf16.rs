@@ -1,0 +1,273 @@
+//! GEMM micro-kernel in bf16 with f32 sums, used for unquantized weights where the processor has
+//! bf16 instructions; activations and weights are rounded to bf16 and packed for it.
+//!
+//! Two steps of k are multiplied at once. A tile of weights is [`TILE`] output columns. Within it k
+//! rises a pair at a time; for each pair the groups of 16 columns lie side by side, `[16][2]` each.
+//! Columns past the last, and the second half of an odd K's last pair, are zeros.
+
+#![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint rows")]
+
+#[cfg(test)]
+mod tests;
+
+use half::bf16;
+
+use super::gemm::{Block, Item, MicroKernel, Multiply, Sums};
+use super::isa::{Isa, PairKernel};
+use super::lanes::{LANES, PAIR, PAIR_BYTES, Pairs};
+use super::memory::{CACHE_LINE, fetch};
+use super::pool::Pool;
+use super::shared::Shared;
+use engine_core::WeightType;
+use engine_weights::format::dequantize;
+
+/// Vectors of 16 output columns that a tile has side by side.
+const TILE_GROUPS: usize = 3;
+/// Number of output columns in a tile of the bf16 GEMM.
+const TILE: usize = TILE_GROUPS * LANES;
+/// Number of bytes of the weights of one pair of k in a tile.
+const TILE_PAIR_BYTES: usize = TILE_GROUPS * PAIR_BYTES;
+/// Steps of k that many rows take at once: 12 KiB of weights, which stay in the L1 cache.
+const BLOCK_K: usize = 64 * PAIR;
+/// Prefetch distance of weights in bytes: one block.
+const AHEAD: usize = BLOCK_K / PAIR * TILE_PAIR_BYTES;
+
+/// The bf16 GEMM.
+#[derive(Debug)]
+pub(super) struct Bf16;
+
+/// Rows of activations rounded to bf16, each padded with zeros to whole pairs.
+#[derive(Debug, Default)]
+pub(super) struct Activations {
+    /// Number of elements of a row, padding included.
+    stride: usize,
+    /// bf16 bits, `[rows][stride]` or longer: memory of a larger earlier step is kept.
+    values: Vec<u16>,
+}
+
+impl MicroKernel for Bf16 {
+    type Activations = Activations;
+    type Element = u16;
+    type Format = ();
+    type Scratch = ();
+
+    const COLUMNS: usize = TILE;
+    const UNIT_ROWS: usize = 8;
+    const UNIT_K: usize = PAIR;
+
+    fn convert(x: &mut Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize) {
+        let (rows, stride) = (values.len() / k, k.next_multiple_of(PAIR));
+        x.stride = stride;
+        if x.values.len() < rows * stride {
+            x.values = vec![0; rows * stride];
+        }
+        let rounded = Shared::new(&mut x.values);
+        pool.rows(rows, k, &|first, rows| {
+            // SAFETY: items are disjoint rows.
+            let out = unsafe { rounded.part(first * stride, rows * stride) };
+            isa.run_pairs(Round { x: &values[first * k..(first + rows) * k], k, out, stride });
+        });
+    }
+
+    fn tile_bytes((): (), k: usize) -> usize {
+        k.div_ceil(PAIR) * TILE_PAIR_BYTES
+    }
+
+    /// Packs rows of any stored type. Values of other types are rounded to the nearest bf16.
+    fn pack<'a>(
+        (): (),
+        k: usize,
+        column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
+        tile: &mut [u8],
+    ) {
+        let mut columns = Columns::new(k);
+        for group in 0..TILE_GROUPS {
+            for lane in 0..LANES {
+                columns.take(lane, column(group * LANES + lane));
+            }
+            columns.put(&mut tile[group * PAIR_BYTES..]);
+        }
+    }
+
+    fn unpack((): (), tile: &[u8], column: usize, out: &mut [f32]) {
+        let at = column / LANES * PAIR_BYTES + column % LANES * PAIR * 2;
+        for (pair, out) in tile.chunks_exact(TILE_PAIR_BYTES).zip(out.chunks_mut(PAIR)) {
+            for (x, bits) in out.iter_mut().zip(pair[at..].as_chunks::<2>().0) {
+                *x = bf16::from_le_bytes(*bits).to_f32();
+            }
+        }
+    }
+
+    fn run(isa: Isa, item: Item<'_, '_, Self>) {
+        isa.run_pairs(item);
+    }
+}
+
+impl PairKernel for Item<'_, '_, Bf16> {
+    #[inline(always)]
+    fn run<P: Pairs>(self, pairs: P) {
+        self.compute(pairs);
+    }
+}
+
+impl<P: Pairs> Multiply<P> for Bf16 {
+    #[inline(always)]
+    fn block_k(_: &Activations, rows: usize, k: usize) -> usize {
+        // Weights of a single tile of rows are used once, so keeping a block of them in L1 gains
+        // nothing.
+        if rows <= P::ROWS { k } else { BLOCK_K }
+    }
+
+    #[inline(always)]
+    fn multiply(pairs: P, block: Block<'_, Self>) {
+        let Block { x, w, tile: index, rows, k, sums, target, .. } = block;
+        let (first, rows, count) = (rows.start, rows.len(), k.len() / PAIR);
+        let weights = &w.tile(index)[k.start / PAIR * TILE_PAIR_BYTES..];
+        assert!(weights.len() >= count * TILE_PAIR_BYTES, "the pairs are the tile's");
+        let (weights, kept) = (weights.as_ptr(), sums.as_chunks_mut::<TILE>().0);
+        // With many rows each tile prefetches one cache line of a pair, not all: more loads in
+        // flight would delay the loads that the computation waits for.
+        let is_many = rows > 2 * P::ROWS;
+        let mut done = 0;
+        while done < rows {
+            let line = if is_many { done / P::ROWS % TILE_GROUPS } else { 0 };
+            let left = Left {
+                start: x.values[(first + done) * x.stride + k.start..].as_ptr(),
+                stride: x.stride,
+                ahead: AHEAD + line * CACHE_LINE,
+            };
+            let target = target.map(|target| target.below(done));
+            let sums = Sums { kept: &mut kept[done..], is_first: k.start == 0, target };
+            // SAFETY: there are so many rows with as many pairs, so has the tile, and items differ
+            // in rows or columns.
+            done += unsafe {
+                match rows - done {
+                    8.. if P::ROWS >= 8 && is_many => {
+                        tile::<P, 8, 1>(pairs, left, weights, count, sums)
+                    }
+                    8.. if P::ROWS >= 8 => tile::<P, 8, 3>(pairs, left, weights, count, sums),
+                    4.. => tile::<P, 4, 3>(pairs, left, weights, count, sums),
+                    2.. => tile::<P, 2, 3>(pairs, left, weights, count, sums),
+                    _ => tile::<P, 1, 3>(pairs, left, weights, count, sums),
+                }
+            };
+        }
+    }
+}
+
+/// Activations of a micro-kernel tile: rows from some index of k on.
+#[derive(Clone, Copy)]
+struct Left {
+    start: *const u16,
+    stride: usize,
+    /// Prefetch distance of weights in bytes.
+    ahead: usize,
+}
+
+/// Multiplies `MR` rows by one tile of columns over `count` pairs, adds to `kept`, and returns
+/// `MR`. Prefetches `LINES` cache lines per pair; behind a tile lies the one that this thread
+/// usually takes next.
+///
+/// # Safety
+/// `left` has `MR` rows of `count` pairs, `weights` points to `count` pairs of a tile, and no other
+/// thread uses the output's rows during the call.
+#[inline(always)]
+unsafe fn tile<P: Pairs, const MR: usize, const LINES: usize>(
+    pairs: P,
+    left: Left,
+    weights: *const u8,
+    count: usize,
+    kept: Sums<'_, TILE>,
+) -> usize {
+    let lanes = pairs.lanes();
+    let mut sums = kept.load::<_, MR, TILE_GROUPS>(lanes);
+    for pair in 0..count {
+        let at = weights.wrapping_add(pair * TILE_PAIR_BYTES);
+        for line in 0..LINES {
+            fetch(at.wrapping_add(left.ahead + line * CACHE_LINE));
+        }
+        // SAFETY: the caller vouches for the weights and the rows of this pair.
+        unsafe {
+            let w: [P::Weights; TILE_GROUPS] =
+                std::array::from_fn(|group| pairs.weights(at.add(group * PAIR_BYTES)));
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let x = pairs.row(left.start.add(r * left.stride + pair * PAIR));
+                for (sum, w) in sums.iter_mut().zip(&w) {
+                    *sum = pairs.dot(*sum, *w, x);
+                }
+            }
+        }
+    }
+    // SAFETY: the caller vouches for the rows.
+    unsafe { kept.store(lanes, &sums) };
+    MR
+}
+
+/// Kernel arguments: some rows to round to bf16.
+struct Round<'a> {
+    x: &'a [f32],
+    k: usize,
+    out: &'a mut [u16],
+    stride: usize,
+}
+
+impl PairKernel for Round<'_> {
+    #[inline(always)]
+    fn run<P: Pairs>(self, pairs: P) {
+        for (x, out) in self.x.chunks_exact(self.k).zip(self.out.chunks_exact_mut(self.stride)) {
+            let (x, x_tail) = x.as_chunks::<LANES>();
+            let (whole, out_tail) = out.split_at_mut(x.len() * LANES);
+            for (x, out) in x.iter().zip(whole.as_chunks_mut::<LANES>().0) {
+                *out = pairs.round(x);
+            }
+            let mut padded = [0.0; LANES];
+            padded[..x_tail.len()].copy_from_slice(x_tail);
+            out_tail.copy_from_slice(&pairs.round(&padded)[..out_tail.len()]);
+        }
+    }
+}
+
+/// Sixteen output columns that are being packed into a tile.
+struct Columns {
+    /// Dequantized row, `[K]`, for stored types other than bf16.
+    values: Vec<f32>,
+    /// Rows as bf16 bits, `[16][K]`, with K padded by zeros to whole pairs.
+    rounded: Vec<u16>,
+}
+
+impl Columns {
+    fn new(k: usize) -> Self {
+        Self { values: vec![0.0; k], rounded: vec![0; LANES * k.next_multiple_of(PAIR)] }
+    }
+
+    /// Converts a stored row to column `lane`, or fills the column with zeros if there is no row.
+    fn take(&mut self, lane: usize, stored: Option<(WeightType, &[u8])>) {
+        let stride = self.rounded.len() / LANES;
+        let rounded = &mut self.rounded[lane * stride..][..self.values.len()];
+        match stored {
+            None => rounded.fill(0),
+            // The bits are copied, so bf16 weights are exact.
+            Some((WeightType::Bf16, row)) => {
+                let bits = row.as_chunks::<2>().0;
+                rounded.iter_mut().zip(bits).for_each(|(x, bits)| *x = u16::from_le_bytes(*bits));
+            }
+            Some((stored, row)) => {
+                dequantize(stored, row, &mut self.values);
+                let values = self.values.iter();
+                rounded.iter_mut().zip(values).for_each(|(x, w)| *x = bf16::from_f32(*w).to_bits());
+            }
+        }
+    }
+
+    /// Writes the columns into a tile; `to` begins at the part of their group.
+    fn put(&self, to: &mut [u8]) {
+        let stride = self.rounded.len() / LANES;
+        for (i, to) in to.chunks_mut(TILE_GROUPS * PAIR_BYTES).enumerate() {
+            for (lane, to) in to[..PAIR_BYTES].as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                let at = lane * stride + i * PAIR;
+                let pair = [self.rounded[at], self.rounded[at + 1]].map(u16::to_le_bytes);
+                to.copy_from_slice(pair.as_flattened());
+            }
+        }
+    }
+}

@@ -1,0 +1,479 @@
+//! Blocked matrix multiplication (GEMM): one driver for every [`MicroKernel`], and the thread split
+//! of a matmul.
+//!
+//! The driver divides a matmul into work items of some rows by some tiles of output columns. Within
+//! an item it takes a block of rows whose sums stay in the L1 cache, and then one block of k after
+//! another. Each output has one sum, to which products are added in rising k whatever the blocks. A
+//! row's result therefore depends neither on the rows beside it nor on the thread split.
+
+#![expect(unsafe_code, reason = "tiles packed in parallel; threads write disjoint outputs")]
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use super::isa::Isa;
+use super::lanes::{LANES, Lanes};
+use super::memory::Aligned;
+use super::pool::Pool;
+use super::shared::Shared;
+use engine_core::{HostMatrix, WeightType};
+
+/// Number of bytes of activations that one work item reads repeatedly, which stay in the L2 cache.
+const CHUNK_BYTES: usize = 384 << 10;
+/// Number of rows whose sums stay in the L1 cache together with their operands.
+const BLOCK_ROWS: usize = 128;
+/// Work items per thread: more items balance the threads better, fewer cost less.
+const ITEMS_PER_THREAD: usize = 4;
+
+/// Arithmetic of a GEMM: how activations and weights are converted and packed for it. The tiles are
+/// multiplied by [`Multiply`].
+pub(super) trait MicroKernel: Debug + Sized {
+    /// Activations, converted to the form that the micro-kernel reads.
+    type Activations: Default + Sync;
+    /// Element of the converted activations.
+    type Element;
+    /// Form of packed weights, if there are several.
+    type Format: Copy + Debug + Sync;
+    /// Working memory of one thread for a block of weights.
+    type Scratch: Default + Send;
+
+    /// Number of output columns of a tile of packed weights.
+    const COLUMNS: usize;
+    /// Number of rows that are never split: those of the highest micro-kernel tile.
+    const UNIT_ROWS: usize;
+    /// Number of steps of k to whose multiple K is padded.
+    const UNIT_K: usize;
+    /// Largest number of rows that share a block of weights.
+    const BLOCK_ROWS: usize = BLOCK_ROWS;
+    /// Largest number of tiles in a work item.
+    const ITEM_TILES: usize = usize::MAX;
+
+    /// Converts `values`, rows of `k`, to activations of this arithmetic.
+    fn convert(x: &mut Self::Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize);
+
+    /// Returns the number of bytes of a packed tile of weights.
+    fn tile_bytes(format: Self::Format, k: usize) -> usize;
+
+    /// Packs a tile of weights; `column` returns type and bytes of the stored row of each output
+    /// column, none past the last.
+    fn pack<'a>(
+        format: Self::Format,
+        k: usize,
+        column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
+        tile: &mut [u8],
+    );
+
+    /// Writes the dequantized weights of one column of a packed tile to `out`, K elements.
+    fn unpack(format: Self::Format, tile: &[u8], column: usize, out: &mut [f32]);
+
+    /// Returns the number of adjacent packed tiles that are multiplied together, of `tiles` in all.
+    fn width(_tiles: usize, _threads: usize) -> usize {
+        1
+    }
+
+    /// Returns the factors of a packed tile's output columns, if the sums are scaled at the end.
+    fn scales(_tile: &[u8]) -> Option<&[f32]> {
+        None
+    }
+
+    /// Computes the item with the best of the arithmetic's kernels on `isa`.
+    fn run(isa: Isa, item: Item<'_, '_, Self>);
+}
+
+/// GEMM micro-kernel over the instruction set `S`: vectors of f32, or dot products. Both functions
+/// must be `#[inline(always)]`, so that they are compiled for the instruction set.
+pub(super) trait Multiply<S>: MicroKernel {
+    /// Returns the length of a block of k for an item of `rows` rows.
+    fn block_k(x: &Self::Activations, rows: usize, k: usize) -> usize;
+
+    /// Adds the products of a block to its sums or, after the last block of k, writes the results
+    /// to the output.
+    fn multiply(set: S, block: Block<'_, Self>);
+}
+
+/// Block of a GEMM: some rows by the columns of a tile over some steps of k.
+pub(super) struct Block<'a, M: MicroKernel> {
+    pub x: &'a M::Activations,
+    pub w: &'a Weights<M>,
+    /// Index of the first packed tile.
+    pub tile: usize,
+    /// Number of packed tiles that are multiplied together.
+    pub width: usize,
+    /// Number of rows of the work item, all of which read the same weights.
+    pub item_rows: usize,
+    /// True for the first rows of the work item, which bring the weights into the cache.
+    pub is_first: bool,
+    /// Rows of the activations.
+    pub rows: Range<usize>,
+    /// Steps of k.
+    pub k: Range<usize>,
+    /// Sums of the rows over earlier blocks of k, `[rows][width * COLUMNS]`.
+    pub sums: &'a mut [f32],
+    /// Output target of the results, in the last block of k.
+    pub target: Option<Place<'a>>,
+    pub scratch: &'a mut M::Scratch,
+}
+
+/// Output target of a GEMM, which writes some of the `cols` columns of each row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target<'a, 'b> {
+    pub out: &'a Shared<'b, f32>,
+    /// Number of columns of the whole output, the distance from row to row.
+    pub cols: usize,
+}
+
+/// Output location of a tile: rows of its columns, and the factors of these columns.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    start: *mut f32,
+    /// Distance from row to row.
+    stride: usize,
+    /// Number of columns of the tile that exist in the output.
+    columns: usize,
+    scales: Option<&'a [f32]>,
+}
+
+impl Place<'_> {
+    /// Returns the output location that begins `row` rows further down.
+    #[inline(always)]
+    pub(super) fn below(self, row: usize) -> Self {
+        Self { start: self.start.wrapping_add(row * self.stride), ..self }
+    }
+
+    /// Writes the results of 16 columns of a row, scaled if the columns have factors.
+    ///
+    /// # Safety
+    /// The output has the row, and no other thread uses its columns during the call.
+    #[inline(always)]
+    pub(super) unsafe fn write<L: Lanes>(self, lanes: L, row: usize, group: usize, sums: L::V) {
+        let results = match self.scales {
+            Some(scales) => lanes.mul(sums, lanes.lift(&scales.as_chunks::<LANES>().0[group])),
+            None => sums,
+        };
+        let out = self.start.wrapping_add(row * self.stride + group * LANES);
+        let columns = self.columns.saturating_sub(group * LANES);
+        if columns >= LANES {
+            // SAFETY: the caller vouches for the row, which has sixteen columns from here.
+            unsafe { lanes.store(out, results) };
+        } else {
+            let results = lanes.lower(results);
+            // SAFETY: as above, and so many columns.
+            unsafe { results.as_ptr().copy_to_nonoverlapping(out, columns) };
+        }
+    }
+}
+
+/// Sums of a micro-kernel tile, from one block of k to the next and to the output.
+pub(super) struct Sums<'a, const N: usize> {
+    /// Sums of earlier blocks of k, one row for each of the tile.
+    pub kept: &'a mut [[f32; N]],
+    /// True in the first block of k, when there are no earlier sums.
+    pub is_first: bool,
+    pub target: Option<Place<'a>>,
+}
+
+impl<const N: usize> Sums<'_, N> {
+    /// Returns the sums to continue from.
+    #[inline(always)]
+    pub(super) fn load<L: Lanes, const MR: usize, const NR: usize>(
+        &self,
+        lanes: L,
+    ) -> [[L::V; NR]; MR] {
+        let mut sums = [[lanes.splat(0.0); NR]; MR];
+        if !self.is_first {
+            for (sums, kept) in sums.iter_mut().zip(&self.kept[..MR]) {
+                for (sum, kept) in sums.iter_mut().zip(kept.as_chunks::<LANES>().0) {
+                    *sum = lanes.lift(kept);
+                }
+            }
+        }
+        sums
+    }
+
+    /// Stores the sums for the next block of k, or in the output after the last one.
+    ///
+    /// # Safety
+    /// The output target has `MR` rows, which no other thread uses during the call.
+    #[inline(always)]
+    pub(super) unsafe fn store<L: Lanes, const MR: usize, const NR: usize>(
+        self,
+        lanes: L,
+        sums: &[[L::V; NR]; MR],
+    ) {
+        let Some(target) = self.target else {
+            for (sums, kept) in sums.iter().zip(&mut self.kept[..MR]) {
+                for (sum, kept) in sums.iter().zip(kept.as_chunks_mut::<LANES>().0) {
+                    *kept = lanes.lower(*sum);
+                }
+            }
+            return;
+        };
+        for (row, sums) in sums.iter().enumerate() {
+            for (group, sum) in sums.iter().enumerate() {
+                // SAFETY: the caller vouches for the rows.
+                unsafe { target.write(lanes, row, group, *sum) };
+            }
+        }
+    }
+}
+
+/// Work item of a GEMM: some rows by one tile of columns.
+pub(super) struct Item<'a, 'b, M: MicroKernel> {
+    x: &'a M::Activations,
+    w: &'a Weights<M>,
+    rows: Range<usize>,
+    tile: usize,
+    width: usize,
+    work: &'a mut Work<M>,
+    target: Target<'a, 'b>,
+}
+
+impl<M: MicroKernel> Item<'_, '_, M> {
+    /// Computes the item, block by block.
+    #[inline(always)]
+    pub(super) fn compute<S: Copy>(self, set: S)
+    where
+        M: Multiply<S>,
+    {
+        let Self { x, w, rows: Range { start, end }, tile, width, work, target } = self;
+        let (k, item_rows, columns) = (w.padded_k(), end - start, width * M::COLUMNS);
+        let block_rows =
+            item_rows.div_ceil(item_rows.div_ceil(M::BLOCK_ROWS)).next_multiple_of(M::UNIT_ROWS);
+        for row in (start..end).step_by(block_rows) {
+            let rows = row..end.min(row + block_rows);
+            if work.sums.len() < rows.len() * columns {
+                work.sums.resize(rows.len() * columns, 0.0);
+            }
+            let block_k = M::block_k(x, rows.len(), k);
+            for k0 in (0..k).step_by(block_k) {
+                let steps = k0..k.min(k0 + block_k);
+                let is_last = steps.end == k;
+                let block = Block {
+                    x,
+                    w,
+                    tile,
+                    width,
+                    item_rows,
+                    is_first: row == start,
+                    rows: rows.clone(),
+                    k: steps,
+                    sums: &mut work.sums,
+                    target: is_last.then(|| w.place(target, rows.clone(), tile, width)),
+                    scratch: &mut work.scratch,
+                };
+                M::multiply(set, block);
+            }
+        }
+    }
+}
+
+/// Working memory of one thread for one arithmetic.
+#[derive(Default)]
+struct Work<M: MicroKernel> {
+    /// Sums of one tile of columns, as many rows as the thread ever needed.
+    sums: Vec<f32>,
+    scratch: M::Scratch,
+}
+
+/// Working memory of the GEMMs of one arithmetic.
+pub(super) struct Scratch<M: MicroKernel> {
+    activations: M::Activations,
+    threads: Vec<Mutex<Work<M>>>,
+}
+
+impl<M: MicroKernel> Scratch<M> {
+    pub(super) fn new(threads: usize) -> Self {
+        let work = || Mutex::new(Work { sums: Vec::new(), scratch: M::Scratch::default() });
+        Self {
+            activations: M::Activations::default(),
+            threads: (0..threads).map(|_| work()).collect(),
+        }
+    }
+
+    /// Writes the matrix product `x * w^T` to the columns of `target` that each of `runs` covers.
+    /// The values are converted once for all of them, unless they are there as `converted`.
+    pub(super) fn matmul(
+        &mut self,
+        isa: Isa,
+        pool: &mut Pool,
+        values: &[f32],
+        converted: Option<&M::Activations>,
+        runs: &[Weights<M>],
+        target: Target<'_, '_>,
+    ) {
+        let Some(k) = runs.first().map(|w| w.k) else { return };
+        if converted.is_none() {
+            M::convert(&mut self.activations, isa, pool, values, k);
+        }
+        let (x, threads) = (converted.unwrap_or(&self.activations), &self.threads);
+        for w in runs {
+            let (tiles, rows) = (w.tiles(), values.len() / k);
+            let width = M::width(tiles, threads.len());
+            let row_bytes = w.padded_k() * size_of::<M::Element>();
+            let mut split = ThreadSplit::new(
+                rows,
+                row_bytes,
+                M::UNIT_ROWS,
+                tiles.div_ceil(width),
+                threads.len(),
+            );
+            split.per_item = split.per_item.min(M::ITEM_TILES);
+            split.run(pool, &|thread, rows, blocks| {
+                let mut work = threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
+                for tile in blocks.map(|block| block * width) {
+                    let (rows, width) = (rows.clone(), width.min(tiles - tile));
+                    M::run(isa, Item { x, w, rows, tile, width, work: &mut work, target });
+                }
+            });
+        }
+    }
+}
+
+/// Packed weights of some consecutive output columns, tile by tile, all of one format.
+#[derive(Debug)]
+pub(super) struct Weights<M: MicroKernel> {
+    pub format: M::Format,
+    /// Index of the first output column that these weights compute.
+    first: usize,
+    n: usize,
+    k: usize,
+    tile_bytes: usize,
+    data: Aligned,
+}
+
+impl<M: MicroKernel> Weights<M> {
+    /// Packs the rows of `parts` on the threads of `pool`.
+    pub(super) fn pack(
+        parts: &[HostMatrix<'_>],
+        format: M::Format,
+        first: usize,
+        pool: &mut Pool,
+    ) -> Self {
+        let (n, k) = (parts.iter().map(|part| part.n).sum::<usize>(), parts[0].k);
+        let (tiles, tile_bytes) = (n.div_ceil(M::COLUMNS), M::tile_bytes(format, k));
+        let mut data = Aligned::zeroed(tiles * tile_bytes);
+        let shared = Shared::new(data.bytes_mut());
+        pool.items(tiles, &|_, tile| {
+            // SAFETY: each tile has its own bytes, and each item is one tile.
+            let out = unsafe { shared.part(tile * tile_bytes, tile_bytes) };
+            M::pack(format, k, &|column| stored_row(parts, tile * M::COLUMNS + column), out);
+        });
+        Self { format, first, n, k, tile_bytes, data }
+    }
+
+    /// Returns the range of output columns that these weights compute.
+    pub(super) fn columns(&self) -> Range<usize> {
+        self.first..self.first + self.n
+    }
+
+    /// Returns the number of tiles of output columns.
+    fn tiles(&self) -> usize {
+        self.n.div_ceil(M::COLUMNS)
+    }
+
+    /// Returns K rounded up to whole units.
+    pub(super) fn padded_k(&self) -> usize {
+        self.k.next_multiple_of(M::UNIT_K)
+    }
+
+    /// Returns the packed bytes of a tile.
+    pub(super) fn tile(&self, tile: usize) -> &[u8] {
+        &self.data.bytes()[tile * self.tile_bytes..][..self.tile_bytes]
+    }
+
+    /// Writes row `n` of the matrix, dequantized, to `out`, K elements.
+    pub(super) fn row(&self, n: usize, out: &mut [f32]) {
+        let (tile, column) = ((n - self.first) / M::COLUMNS, (n - self.first) % M::COLUMNS);
+        M::unpack(self.format, self.tile(tile), column, &mut out[..self.k]);
+    }
+
+    /// Returns the output location of some rows by the columns of `width` tiles from `tile` on.
+    #[inline(always)]
+    fn place(
+        &self,
+        target: Target<'_, '_>,
+        rows: Range<usize>,
+        tile: usize,
+        width: usize,
+    ) -> Place<'_> {
+        let (first, stride) = (tile * M::COLUMNS, target.cols);
+        let columns = (width * M::COLUMNS).min(self.n - first);
+        let at = rows.start * stride + self.first + first;
+        let start = target.out.block(at, rows.len(), stride, columns);
+        Place { start, stride, columns, scales: M::scales(self.tile(tile)) }
+    }
+}
+
+/// Returns type and bytes of the row of the stacked `parts` that is output column `n`; none past
+/// the last.
+fn stored_row<'a>(parts: &'a [HostMatrix<'_>], mut n: usize) -> Option<(WeightType, &'a [u8])> {
+    for part in parts {
+        if n < part.n {
+            return Some((part.weight_type, part.row(n)));
+        }
+        n -= part.n;
+    }
+    None
+}
+
+/// Thread split of a matmul: its work items, chunks of rows by ranges of column tiles.
+#[derive(Debug, Clone, Copy)]
+struct ThreadSplit {
+    rows: usize,
+    tiles: usize,
+    chunk: usize,
+    per_item: usize,
+}
+
+impl ThreadSplit {
+    /// Divides a GEMM of `rows` rows, each `row_bytes` long, by `tiles` tiles of columns. A chunk
+    /// has as many rows as stay in the L2 cache, and for a large step at most a thread's share, so
+    /// that each thread keeps the rows it has.
+    fn new(rows: usize, row_bytes: usize, unit: usize, tiles: usize, threads: usize) -> Self {
+        let cached = (CHUNK_BYTES / row_bytes / unit).max(1) * unit;
+        let share = rows.div_ceil(threads).next_multiple_of(unit);
+        let chunk = if share < BLOCK_ROWS { cached } else { cached.min(share) };
+        Self { rows, tiles, chunk, per_item: (tiles / (ITEMS_PER_THREAD * threads)).max(1) }
+    }
+
+    /// Calls `task(thread, rows, tiles)` for every work item on the threads of `pool`.
+    fn run(self, pool: &mut Pool, task: &(dyn Fn(usize, Range<usize>, Range<usize>) + Sync)) {
+        let Self { rows, tiles, chunk, per_item } = self;
+        let items = tiles.div_ceil(per_item);
+        // Consecutive items share a chunk of rows, so its activations are still in the cache.
+        pool.items(rows.div_ceil(chunk) * items, &|thread, item| {
+            let (row, tile) = (item / items * chunk, item % items * per_item);
+            task(thread, row..rows.min(row + chunk), tile..tiles.min(tile + per_item));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn every_row_meets_every_tile_once() {
+        for threads in [1, 3] {
+            let mut pool = Pool::new(threads);
+            for (rows, row_bytes, tiles) in
+                [(0, 64, 5), (1, 64, 1), (9, 1 << 20, 7), (129, 64, 40), (700, 6144, 22)]
+            {
+                let met: Vec<_> = (0..rows * tiles).map(|_| AtomicUsize::new(0)).collect();
+                let split = ThreadSplit::new(rows, row_bytes, 8, tiles, threads);
+                split.run(&mut pool, &|_, rows, item_tiles| {
+                    assert!(rows.start.is_multiple_of(8), "{split:?}: {rows:?}");
+                    for row in rows {
+                        for tile in item_tiles.clone() {
+                            met[row * tiles + tile].fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+                assert!(met.iter().all(|n| n.load(Ordering::Relaxed) == 1), "{split:?}");
+            }
+        }
+    }
+}
