@@ -36,8 +36,7 @@ pub const RUN_AHEAD: usize = 1;
 /// One GPU as a [`Device`], with the memory and launch state of the one model that it serves.
 #[derive(Debug)]
 pub struct Cuda {
-    /// Tensor-parallel group, if the model is shared by several ranks. Dropped first: kernels still
-    /// running may wait for the other ranks, and dropping the group releases them.
+    /// Tensor-parallel group, if there is one. Dropped first, to release kernels that wait for it.
     group: Option<Group>,
     pub(super) stream: Stream,
     pub(super) staging: Staging,

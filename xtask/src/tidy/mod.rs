@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use crate::shell::Shell;
 
 /// Violation of a house rule.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Path of the file with the violation, from the root.
     pub path: PathBuf,
