@@ -119,12 +119,12 @@ impl<P: Pairs> Multiply<P> for Bf16 {
     }
 
     #[inline(always)]
-    fn multiply(pairs: P, block: Block<'_, Self>) {
-        let Block { x, w, tile: index, rows, k, sums, target, .. } = block;
+    fn multiply(pairs: P, item: &mut Item<'_, '_, Self>, block: Block<'_>) {
+        let (x, Block { rows, k, target }) = (item.x, block);
         let (first, rows, count) = (rows.start, rows.len(), k.len() / PAIR);
-        let weights = &w.tile(index)[k.start / PAIR * TILE_PAIR_BYTES..];
+        let weights = &item.w.tile(item.tile)[k.start / PAIR * TILE_PAIR_BYTES..];
         assert!(weights.len() >= count * TILE_PAIR_BYTES, "the pairs are the tile's");
-        let (weights, kept) = (weights.as_ptr(), sums.as_chunks_mut::<TILE>().0);
+        let (weights, kept) = (weights.as_ptr(), item.work.sums.as_chunks_mut::<TILE>().0);
         // With many rows each tile prefetches one cache line of a pair, not all: more loads in
         // flight would delay the loads that the computation waits for.
         let is_many = rows > 2 * P::ROWS;

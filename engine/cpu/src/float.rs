@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "tiles over strided memory; threads write disjoint columns")]
 
-use super::gemm::{Block, Item, MicroKernel, Multiply, Weights};
+use super::gemm::{Block, Item, MicroKernel, Multiply};
 use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Lanes};
 use super::layout::{Consumer, Layout, decode};
@@ -133,16 +133,16 @@ impl<L: Lanes> Multiply<L> for F32 {
     }
 
     #[inline(always)]
-    fn multiply(lanes: L, block: Block<'_, Self>) {
-        if !block.x.is_few {
-            return many_rows(lanes, block);
+    fn multiply(lanes: L, item: &mut Item<'_, '_, Self>, block: Block<'_>) {
+        if !item.x.is_few {
+            return many_rows(lanes, item, block);
         }
         let mut group = 0;
-        while group < block.width {
-            group += match (block.width - group).min(L::FEW_ROWS_GROUPS) {
-                4.. => few_rows::<L, 4>(lanes, &block, group),
-                2..4 => few_rows::<L, 2>(lanes, &block, group),
-                _ => few_rows::<L, 1>(lanes, &block, group),
+        while group < item.width {
+            group += match (item.width - group).min(L::FEW_ROWS_GROUPS) {
+                4.. => few_rows::<L, 4>(lanes, item, &block, group),
+                2..4 => few_rows::<L, 2>(lanes, item, &block, group),
+                _ => few_rows::<L, 1>(lanes, item, &block, group),
             };
         }
     }
@@ -151,13 +151,18 @@ impl<L: Lanes> Multiply<L> for F32 {
 /// Multiplies a few rows by `NR` groups of columns and returns `NR`: weights are dequantized in
 /// registers for every block of four rows.
 #[inline(always)]
-fn few_rows<L: Lanes, const NR: usize>(lanes: L, block: &Block<'_, F32>, group: usize) -> usize {
+fn few_rows<L: Lanes, const NR: usize>(
+    lanes: L,
+    item: &Item<'_, '_, F32>,
+    block: &Block<'_>,
+    group: usize,
+) -> usize {
     let mut row = 0;
     while row < block.rows.len() {
         row += match block.rows.len() - row {
-            4.. => products::<L, 4, NR>(lanes, block, group, row),
-            2..4 => products::<L, 2, NR>(lanes, block, group, row),
-            _ => products::<L, 1, NR>(lanes, block, group, row),
+            4.. => products::<L, 4, NR>(lanes, item, block, group, row),
+            2..4 => products::<L, 2, NR>(lanes, item, block, group, row),
+            _ => products::<L, 1, NR>(lanes, item, block, group, row),
         };
     }
     NR
@@ -167,21 +172,21 @@ fn few_rows<L: Lanes, const NR: usize>(lanes: L, block: &Block<'_, F32>, group: 
 #[inline(always)]
 fn products<L: Lanes, const MR: usize, const NR: usize>(
     lanes: L,
-    block: &Block<'_, F32>,
+    item: &Item<'_, '_, F32>,
+    block: &Block<'_>,
     group: usize,
     row: usize,
 ) -> usize {
     let k = block.k.end;
-    let x = &block.x.values[(block.rows.start + row) * k..][..MR * k];
+    let x = &item.x.values[(block.rows.start + row) * k..][..MR * k];
     let mut products = Products { x, k, sums: [[lanes.splat(0.0); NR]; MR] };
-    let groups = std::array::from_fn(|g| block.w.tile(block.tile + group + g));
-    decode(lanes, block.w.format, groups, k, &mut products);
-    if let Some(target) = block.target {
-        for (r, sums) in products.sums.iter().enumerate() {
-            for (g, sum) in sums.iter().enumerate() {
-                // SAFETY: items differ in rows or columns.
-                unsafe { target.write(lanes, row + r, group + g, *sum) };
-            }
+    let groups = std::array::from_fn(|g| item.w.tile(item.tile + group + g));
+    decode(lanes, item.w.format, groups, k, &mut products);
+    let target = block.target.expect("few rows are multiplied over all k at once");
+    for (r, sums) in products.sums.iter().enumerate() {
+        for (g, sum) in sums.iter().enumerate() {
+            // SAFETY: items differ in rows or columns.
+            unsafe { target.write(lanes, row + r, group + g, *sum) };
         }
     }
     MR
@@ -189,23 +194,24 @@ fn products<L: Lanes, const MR: usize, const NR: usize>(
 
 /// Multiplies many rows: weights are dequantized once per block of k and shared by all rows.
 #[inline(always)]
-fn many_rows<L: Lanes>(lanes: L, block: Block<'_, F32>) {
-    let Block { x, w, tile, width, rows, k, sums, target, scratch, .. } = block;
-    let steps = k.len();
+fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>) {
+    let Block { rows, k, target } = block;
+    let (w, width, steps) = (item.w, item.width, k.len());
     let mut groups = [std::ptr::null(); TILE_GROUPS];
-    let blocks = scratch.0.chunks_exact_mut(BLOCK_K * LANES);
-    for ((g, group), weights) in groups[..width].iter_mut().enumerate().zip(blocks) {
-        *group = weights.as_ptr();
-        dequantize(lanes, w, tile + g, k.start, &mut weights[..steps * LANES]);
+    let blocks = item.work.scratch.0.chunks_exact_mut(BLOCK_K * LANES);
+    for ((g, group), out) in groups[..width].iter_mut().enumerate().zip(blocks) {
+        *group = out.as_ptr();
+        let weights = &w.tile(item.tile + g)[k.start / w.format.unit() * w.format.unit_bytes()..];
+        decode(lanes, w.format, [weights], steps, &mut Store { out });
     }
     let right = Right { groups: &groups[..width], ahead: None, k_stride: LANES, k: steps };
     let columns = width * LANES;
     for row in (0..rows.len()).step_by(TILE_ROWS) {
-        let x = &x.values[(rows.start + row) * w.padded_k() + k.start * TILE_ROWS..];
-        let left =
-            Left { start: x[..steps * TILE_ROWS].as_ptr(), row_stride: 1, k_stride: TILE_ROWS };
+        let x = &item.x.values[(rows.start + row) * w.padded_k() + k.start * TILE_ROWS..];
+        let start = x[..steps * TILE_ROWS].as_ptr();
+        let left = Left { start, row_stride: 1, k_stride: TILE_ROWS };
         let tile_rows = TILE_ROWS.min(rows.len() - row);
-        let sums = &mut sums[row * columns..][..tile_rows * columns];
+        let sums = &mut item.work.sums[row * columns..][..tile_rows * columns];
         let out = Out { start: sums.as_mut_ptr(), row_stride: columns, fresh: k.start == 0 };
         // SAFETY: a panel is six rows for each k, the blocks hold `steps` vectors, and the sums
         // have room for these rows of all groups.
@@ -217,14 +223,6 @@ fn many_rows<L: Lanes>(lanes: L, block: Block<'_, F32>) {
             }
         }
     }
-}
-
-/// Dequantizes the weights of a group from step `k0` on to `out`, `[steps][16]`.
-#[inline(always)]
-fn dequantize<L: Lanes>(lanes: L, w: &Weights<F32>, group: usize, k0: usize, out: &mut [f32]) {
-    let (layout, steps) = (w.format, out.len() / LANES);
-    let group = &w.tile(group)[k0 / layout.unit() * layout.unit_bytes()..];
-    decode(lanes, layout, [group], steps, &mut Store { out });
 }
 
 /// Products of weights and `MR` rows of activations, added as the weights are decoded.

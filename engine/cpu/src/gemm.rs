@@ -89,30 +89,36 @@ pub(super) trait Multiply<S>: MicroKernel {
 
     /// Adds the products of a block to its sums or, after the last block of k, writes the results
     /// to the output.
-    fn multiply(set: S, block: Block<'_, Self>);
+    fn multiply(set: S, item: &mut Item<'_, '_, Self>, block: Block<'_>);
 }
 
-/// Block of a GEMM: some rows by the columns of a tile over some steps of k.
-pub(super) struct Block<'a, M: MicroKernel> {
+/// Work item of a GEMM: some rows by the columns of a few packed tiles.
+pub(super) struct Item<'a, 'b, M: MicroKernel> {
     pub x: &'a M::Activations,
     pub w: &'a Weights<M>,
+    /// Rows of the activations, all of which read the same weights.
+    pub rows: Range<usize>,
     /// Index of the first packed tile.
     pub tile: usize,
     /// Number of packed tiles that are multiplied together.
     pub width: usize,
-    /// Number of rows of the work item, all of which read the same weights.
-    pub item_rows: usize,
-    /// True for the first rows of the work item, which bring the weights into the cache.
-    pub is_first: bool,
-    /// Rows of the activations.
+    pub work: &'a mut Work<M>,
+    target: Target<'a, 'b>,
+}
+
+/// Block of a work item: some of its rows over some steps of k.
+pub(super) struct Block<'a> {
     pub rows: Range<usize>,
-    /// Steps of k.
     pub k: Range<usize>,
-    /// Sums of the rows over earlier blocks of k, `[rows][width * COLUMNS]`.
-    pub sums: &'a mut [f32],
-    /// Output target of the results, in the last block of k.
+    /// Output location of the results, in the last block of k.
     pub target: Option<Place<'a>>,
-    pub scratch: &'a mut M::Scratch,
+}
+
+/// Working memory of one thread for one arithmetic.
+pub(super) struct Work<M: MicroKernel> {
+    /// Sums of a block of rows over the earlier blocks of k, `[rows][width * COLUMNS]`.
+    pub sums: Vec<f32>,
+    pub scratch: M::Scratch,
 }
 
 /// Output target of a GEMM, which writes some of the `cols` columns of each row.
@@ -218,62 +224,42 @@ impl<const N: usize> Sums<'_, N> {
     }
 }
 
-/// Work item of a GEMM: some rows by one tile of columns.
-pub(super) struct Item<'a, 'b, M: MicroKernel> {
-    x: &'a M::Activations,
-    w: &'a Weights<M>,
-    rows: Range<usize>,
-    tile: usize,
-    width: usize,
-    work: &'a mut Work<M>,
-    target: Target<'a, 'b>,
-}
-
 impl<M: MicroKernel> Item<'_, '_, M> {
     /// Computes the item, block by block.
     #[inline(always)]
-    pub(super) fn compute<S: Copy>(self, set: S)
+    pub(super) fn compute<S: Copy>(mut self, set: S)
     where
         M: Multiply<S>,
     {
-        let Self { x, w, rows: Range { start, end }, tile, width, work, target } = self;
-        let (k, item_rows, columns) = (w.padded_k(), end - start, width * M::COLUMNS);
-        let block_rows =
-            item_rows.div_ceil(item_rows.div_ceil(M::BLOCK_ROWS)).next_multiple_of(M::UNIT_ROWS);
+        let (Range { start, end }, columns) = (self.rows.clone(), self.width * M::COLUMNS);
+        let parts = self.rows.len().div_ceil(M::BLOCK_ROWS);
+        let block_rows = self.rows.len().div_ceil(parts).next_multiple_of(M::UNIT_ROWS);
+        let all = self.w.padded_k();
         for row in (start..end).step_by(block_rows) {
             let rows = row..end.min(row + block_rows);
-            if work.sums.len() < rows.len() * columns {
-                work.sums.resize(rows.len() * columns, 0.0);
+            if self.work.sums.len() < rows.len() * columns {
+                self.work.sums.resize(rows.len() * columns, 0.0);
             }
-            let block_k = M::block_k(x, rows.len(), k);
-            for k0 in (0..k).step_by(block_k) {
-                let steps = k0..k.min(k0 + block_k);
-                let is_last = steps.end == k;
-                let block = Block {
-                    x,
-                    w,
-                    tile,
-                    width,
-                    item_rows,
-                    is_first: row == start,
-                    rows: rows.clone(),
-                    k: steps,
-                    sums: &mut work.sums,
-                    target: is_last.then(|| w.place(target, rows.clone(), tile, width)),
-                    scratch: &mut work.scratch,
-                };
-                M::multiply(set, block);
+            let block_k = M::block_k(self.x, rows.len(), all);
+            for k0 in (0..all).step_by(block_k) {
+                let k = k0..all.min(k0 + block_k);
+                let target = (k.end == all).then(|| self.place(rows.clone()));
+                M::multiply(set, &mut self, Block { rows: rows.clone(), k, target });
             }
         }
     }
 }
 
-/// Working memory of one thread for one arithmetic.
-#[derive(Default)]
-struct Work<M: MicroKernel> {
-    /// Sums of one tile of columns, as many rows as the thread ever needed.
-    sums: Vec<f32>,
-    scratch: M::Scratch,
+impl<'a, M: MicroKernel> Item<'a, '_, M> {
+    /// Returns the output location of some of the item's rows.
+    #[inline(always)]
+    fn place(&self, rows: Range<usize>) -> Place<'a> {
+        let (w, stride, first) = (self.w, self.target.cols, self.tile * M::COLUMNS);
+        let columns = (self.width * M::COLUMNS).min(w.n - first);
+        let at = rows.start * stride + w.first + first;
+        let start = self.target.out.block(at, rows.len(), stride, columns);
+        Place { start, stride, columns, scales: M::scales(w.tile(self.tile)) }
+    }
 }
 
 /// Working memory of the GEMMs of one arithmetic.
@@ -386,22 +372,6 @@ impl<M: MicroKernel> Weights<M> {
     pub(super) fn row(&self, n: usize, out: &mut [f32]) {
         let (tile, column) = ((n - self.first) / M::COLUMNS, (n - self.first) % M::COLUMNS);
         M::unpack(self.format, self.tile(tile), column, &mut out[..self.k]);
-    }
-
-    /// Returns the output location of some rows by the columns of `width` tiles from `tile` on.
-    #[inline(always)]
-    fn place(
-        &self,
-        target: Target<'_, '_>,
-        rows: Range<usize>,
-        tile: usize,
-        width: usize,
-    ) -> Place<'_> {
-        let (first, stride) = (tile * M::COLUMNS, target.cols);
-        let columns = (width * M::COLUMNS).min(self.n - first);
-        let at = rows.start * stride + self.first + first;
-        let start = target.out.block(at, rows.len(), stride, columns);
-        Place { start, stride, columns, scales: M::scales(self.tile(tile)) }
     }
 }
 

@@ -40,6 +40,19 @@ pub(super) const E2M1: [f32; LANES] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 impl Layout {
+    /// All layouts, in the order of their discriminants.
+    const ALL: [Self; 9] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::F8E4M3,
+        Self::Q4_1,
+        Self::Q8_0,
+        Self::Affine4,
+        Self::Affine8,
+        Self::Mxfp4,
+    ];
+
     /// Returns the layout in which rows of type `stored` are packed.
     pub(super) fn of(stored: WeightType) -> Self {
         match stored {
@@ -212,12 +225,12 @@ pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
             match layout {$(
                 // SAFETY: each group holds so many units.
                 Layout::$name => unsafe {
-                    units(lanes, Layout::$name, groups, steps / unit, consumer)
+                    units::<L, C, NR, { Layout::$name as usize }>(lanes, groups, steps / unit, consumer)
                 },
             )*}
         };
     }
-    decode_by!(F32 F16 Bf16 F8E4M3 Q4_1 Q8_0 Affine4 Affine8 Mxfp4);
+    decode_by!(F32 F16 Bf16 F8E4M3 Q4_1 Q8_0 Affine4 Affine8 Mxfp4)
 }
 
 /// Header of a unit for 16 columns: scales and minima, or the scales twice where there are no
@@ -229,14 +242,14 @@ type Head<V> = [V; 2];
 /// # Safety
 /// Each group must hold `units` units of `layout`.
 #[inline(always)]
-unsafe fn units<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
+unsafe fn units<L: Lanes, C: Consumer<L, NR>, const NR: usize, const LAYOUT: usize>(
     lanes: L,
-    layout: Layout,
     groups: [*const u8; NR],
     units: usize,
     consumer: &mut C,
 ) {
-    let (unit, bits) = (layout.unit(), layout.bits());
+    let layout = const { Layout::ALL[LAYOUT] };
+    let (unit, bits) = const { (Layout::ALL[LAYOUT].unit(), Layout::ALL[LAYOUT].bits()) };
     let mut weights = [lanes.splat(0.0); NR];
     let mut heads = [[lanes.splat(0.0); 2]; NR];
     for u in 0..units {

@@ -1,4 +1,5 @@
-//! GEMM micro-kernel in f32, also used by attention: a few rows times a few groups of 16 columns.
+//! GEMM micro-kernel tile in f32, also used by attention: a few rows times a few groups of 16
+//! columns.
 //!
 //! Each output element is one chain of fused multiply-adds in rising k, whatever the size of the
 //! tile and wherever k is cut in pieces. A row's result therefore has the same bits whichever rows
@@ -28,34 +29,28 @@ pub(super) trait Element: Copy + Send + Sync + bytemuck::Pod {
     unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V);
 }
 
-impl Element for f32 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { lanes.load(from) }
-    }
+/// Implements [`Element`] by the lanes' functions that load and store it.
+macro_rules! element {
+    ($type:ty, $load:ident, $store:ident) => {
+        impl Element for $type {
+            #[inline(always)]
+            unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V {
+                // SAFETY: the caller vouches for sixteen elements.
+                unsafe { lanes.$load(from) }
+            }
 
-    #[inline(always)]
-    unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V) {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { lanes.store(to, v) }
-    }
+            #[inline(always)]
+            unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V) {
+                // SAFETY: the caller vouches for sixteen elements.
+                unsafe { lanes.$store(to, v) }
+            }
+        }
+    };
 }
 
-/// f16 elements, stored as their bits.
-impl Element for u16 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { lanes.load_f16(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V) {
-        // SAFETY: the caller vouches for sixteen elements.
-        unsafe { lanes.store_f16(to, v) }
-    }
-}
+element!(f32, load, store);
+// f16 elements are stored as their bits.
+element!(u16, load_f16, store_f16);
 
 /// Left operand of a tile: element `(row, k)` is at `start + row * row_stride + k * k_stride`.
 #[derive(Clone, Copy)]

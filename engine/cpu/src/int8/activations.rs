@@ -100,34 +100,25 @@ impl Kernel for Rows<'_> {
             let quantized = unsafe {
                 self.quantizer.quantized.part(row * segments * SEGMENT, segments * SEGMENT)
             };
-            let (whole, tail) = x.as_chunks::<SEGMENT>();
             let quantized = quantized.as_chunks_mut::<SEGMENT>().0;
-            for (segment, x) in whole.iter().enumerate() {
-                self.put_head(row, segment, quantize_segment(lanes, x, &mut quantized[segment]));
+            for (segment, (x, quantized)) in x.chunks(SEGMENT).zip(quantized).enumerate() {
+                let padded: [f32; SEGMENT];
+                let x = match x.as_array() {
+                    Some(x) => x,
+                    None => {
+                        padded = std::array::from_fn(|i| x.get(i).copied().unwrap_or(0.0));
+                        &padded
+                    }
+                };
+                let (scale, sum) = quantize_segment(lanes, x, quantized);
+                let block = row / HEAD_ROWS * segments + segment;
+                let at = block * HEAD_ROWS + row % HEAD_ROWS;
+                // SAFETY: no other thread uses the scales of the row.
+                unsafe {
+                    self.quantizer.scales.part(at, 1)[0] = scale;
+                    self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
+                }
             }
-            if !tail.is_empty() {
-                let mut padded = [0.0; SEGMENT];
-                padded[..tail.len()].copy_from_slice(tail);
-                self.put_head(
-                    row,
-                    segments - 1,
-                    quantize_segment(lanes, &padded, &mut quantized[segments - 1]),
-                );
-            }
-        }
-    }
-}
-
-impl Rows<'_> {
-    /// Stores scale and initial sum of one segment of a row.
-    #[inline(always)]
-    fn put_head(&self, row: usize, segment: usize, (scale, sum): (f32, i32)) {
-        let block = row / HEAD_ROWS * self.quantizer.segments + segment;
-        let at = block * HEAD_ROWS + row % HEAD_ROWS;
-        // SAFETY: no other thread uses the scales of the row.
-        unsafe {
-            self.quantizer.scales.part(at, 1)[0] = scale;
-            self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
         }
     }
 }

@@ -17,13 +17,11 @@ mod weights;
 pub(super) use activations::{Activations, Quantizer};
 pub(super) use weights::Width;
 
-use super::gemm::{Block, Item, MicroKernel, Multiply, Sums};
-use super::isa::{DotKernel, Isa};
+use super::gemm::{Block, Item, Multiply, Sums};
+use super::isa::DotKernel;
 use super::lanes::{BLOCK, BLOCK_BYTES, Dots, LANES, Lanes, STEP, STEP_BYTES};
 use super::memory::{Aligned, CACHE_LINE, fetch, fetch_all};
-use super::pool::Pool;
 use activations::HEAD_ROWS;
-use engine_core::WeightType;
 
 /// Number of steps of k that share one scale of the activations.
 pub(super) const SEGMENT: usize = 64;
@@ -54,48 +52,6 @@ impl Default for Widened {
     }
 }
 
-impl MicroKernel for Int8 {
-    type Activations = Activations;
-    type Element = i8;
-    type Format = Width;
-    type Scratch = Widened;
-
-    const COLUMNS: usize = TILE;
-    /// The rows whose scales are stored side by side.
-    const UNIT_ROWS: usize = HEAD_ROWS;
-    const UNIT_K: usize = SEGMENT;
-
-    fn convert(x: &mut Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize) {
-        x.quantize(isa, pool, values, k);
-    }
-
-    fn tile_bytes(width: Width, k: usize) -> usize {
-        width.bytes_of(k.next_multiple_of(SEGMENT)) + weights::SCALE_BYTES
-    }
-
-    fn pack<'a>(
-        width: Width,
-        k: usize,
-        column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
-        tile: &mut [u8],
-    ) {
-        weights::pack(width, k, column, tile);
-    }
-
-    fn unpack(width: Width, tile: &[u8], column: usize, out: &mut [f32]) {
-        weights::unpack(width, tile, column, out);
-    }
-
-    #[inline(always)]
-    fn scales(tile: &[u8]) -> Option<&[f32]> {
-        Some(weights::scales(tile))
-    }
-
-    fn run(isa: Isa, item: Item<'_, '_, Self>) {
-        isa.run_dots(item);
-    }
-}
-
 impl DotKernel for Item<'_, '_, Int8> {
     #[inline(always)]
     fn run<D: Dots>(self, dots: D) {
@@ -110,21 +66,20 @@ impl<D: Dots> Multiply<D> for Int8 {
     }
 
     #[inline(always)]
-    fn multiply(dots: D, block: Block<'_, Self>) {
-        let Block {
-            x, w, tile: index, item_rows, is_first, rows, k, sums, target, scratch, ..
-        } = block;
-        let (from, at) = (w.tile(index), w.format.bytes_of(k.start));
+    fn multiply(dots: D, item: &mut Item<'_, '_, Self>, block: Block<'_>) {
+        let Block { rows, k, target } = block;
+        let (x, from, width) = (item.x, item.w.tile(item.tile), item.w.format);
+        let at = width.bytes_of(k.start);
         // Behind the tile lies the one that this thread usually takes next.
         let ahead = from.as_ptr().wrapping_add(at + AHEAD);
-        let is_few = item_rows <= FEW_ROWS;
-        let from = &from[at..][..w.format.bytes_of(k.len())];
-        let weights = prepare(dots, w.format, from, scratch, is_few.then_some(ahead));
+        let is_few = item.rows.len() <= FEW_ROWS;
+        let from = &from[at..][..width.bytes_of(k.len())];
+        let weights = prepare(dots, width, from, &mut item.work.scratch, is_few.then_some(ahead));
         // With many rows, weights are prefetched during multiplication, one cache line per step:
         // each of the first three tiles fetches one of a step's three lines, later tiles only touch
         // what they read.
-        let asks = !is_few && is_first;
-        let kept = sums.as_chunks_mut::<TILE>().0;
+        let asks = !is_few && rows.start == item.rows.start;
+        let kept = item.work.sums.as_chunks_mut::<TILE>().0;
         let mut done = 0;
         while done < rows.len() {
             let mut left = Left::new(x, rows.start + done, k.start, weights);

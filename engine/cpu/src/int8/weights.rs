@@ -10,8 +10,12 @@
 //! The scales of the columns follow, as f32: the weight that quantized value 1 stands for. Columns
 //! past the last are zeros.
 
-use super::{SEGMENT, TILE, TILE_GROUPS, ZERO};
+use super::activations::{Activations, HEAD_ROWS};
+use super::{Int8, SEGMENT, TILE, TILE_GROUPS, Widened, ZERO};
+use crate::gemm::{Item, MicroKernel};
+use crate::isa::Isa;
 use crate::lanes::{BLOCK, BLOCK_BYTES, LANES, STEP, STEP_BYTES, nibble};
+use crate::pool::Pool;
 use engine_core::WeightType;
 use engine_weights::blocks;
 use engine_weights::format::dequantize;
@@ -22,7 +26,7 @@ const TOP: f32 = 127.0;
 const FRACTION: f32 = 256.0;
 
 /// Number of bytes of the scales of a tile's columns.
-pub(super) const SCALE_BYTES: usize = TILE * size_of::<f32>();
+const SCALE_BYTES: usize = TILE * size_of::<f32>();
 
 /// Number of bits of a stored quantized value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,33 +61,60 @@ pub(super) fn scales(tile: &[u8]) -> &[f32] {
     bytemuck::cast_slice(&tile[tile.len() - SCALE_BYTES..])
 }
 
-/// Packs the rows that `column` returns into a tile.
-pub(super) fn pack<'a>(
-    width: Width,
-    k: usize,
-    column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
-    tile: &mut [u8],
-) {
-    let (data, scales) = tile.split_at_mut(tile.len() - SCALE_BYTES);
-    let scales: &mut [f32] = bytemuck::cast_slice_mut(scales);
-    let mut row = Row { values: vec![0.0; k], width };
-    for (index, scale) in scales.iter_mut().enumerate() {
-        match column(index) {
-            Some((stored, bytes)) => *scale = row.put(stored, bytes, index, data),
-            None => row.put_zeros(0, index, data),
+impl MicroKernel for Int8 {
+    type Activations = Activations;
+    type Element = i8;
+    type Format = Width;
+    type Scratch = Widened;
+
+    const COLUMNS: usize = TILE;
+    /// The rows whose scales are stored side by side.
+    const UNIT_ROWS: usize = HEAD_ROWS;
+    const UNIT_K: usize = SEGMENT;
+
+    fn convert(x: &mut Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize) {
+        x.quantize(isa, pool, values, k);
+    }
+
+    fn tile_bytes(width: Width, k: usize) -> usize {
+        width.bytes_of(k.next_multiple_of(SEGMENT)) + SCALE_BYTES
+    }
+
+    fn pack<'a>(
+        width: Width,
+        k: usize,
+        column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
+        tile: &mut [u8],
+    ) {
+        let (data, scales) = tile.split_at_mut(tile.len() - SCALE_BYTES);
+        let scales: &mut [f32] = bytemuck::cast_slice_mut(scales);
+        let mut row = Row { values: vec![0.0; k], width };
+        for (index, scale) in scales.iter_mut().enumerate() {
+            match column(index) {
+                Some((stored, bytes)) => *scale = row.put(stored, bytes, index, data),
+                None => row.put_zeros(0, index, data),
+            }
         }
     }
-}
 
-/// Writes the weights of one column of a packed tile to `out`.
-pub(super) fn unpack(width: Width, tile: &[u8], column: usize, out: &mut [f32]) {
-    let scale = scales(tile)[column];
-    for (k, x) in out.iter_mut().enumerate() {
-        let quantized = match width {
-            Width::Eight => tile[byte_at(k, column)],
-            Width::Four => widened(tile, k, column),
-        };
-        *x = scale * (i32::from(quantized) - ZERO) as f32;
+    fn unpack(width: Width, tile: &[u8], column: usize, out: &mut [f32]) {
+        let scale = scales(tile)[column];
+        for (k, x) in out.iter_mut().enumerate() {
+            let quantized = match width {
+                Width::Eight => tile[byte_at(k, column)],
+                Width::Four => widened(tile, k, column),
+            };
+            *x = scale * (i32::from(quantized) - ZERO) as f32;
+        }
+    }
+
+    #[inline(always)]
+    fn scales(tile: &[u8]) -> Option<&[f32]> {
+        Some(scales(tile))
+    }
+
+    fn run(isa: Isa, item: Item<'_, '_, Self>) {
+        isa.run_dots(item);
     }
 }
 

@@ -30,7 +30,7 @@ macro_rules! binary {
     ($($name:ident: $intrinsic:ident),*) => {$(
         #[inline(always)]
         fn $name(self, a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: see above.
+            // SAFETY: `self` proves that the processor has AVX2.
             unsafe { [$intrinsic(a[0], b[0]), $intrinsic(a[1], b[1])] }
         }
     )*};
@@ -74,8 +74,6 @@ pub(super) unsafe fn largest_of_eight(v: __m256) -> f32 {
     }
 }
 
-// SAFETY of every block below: `self` proves that the processor has the instructions, and where a
-// pointer is given the caller vouches for the memory behind it.
 impl Lanes for Avx2 {
     type V = [__m256; 2];
     type Words = [__m256i; 2];
@@ -83,16 +81,11 @@ impl Lanes for Avx2 {
     const ACCUMULATORS: usize = 6;
     const FEW_ROWS_GROUPS: usize = 2;
 
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::V {
-        // SAFETY: see above.
-        [unsafe { _mm256_set1_ps(x) }; 2]
-    }
-
-    #[inline(always)]
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    operations! {
+        fn splat(self, x: f32) -> Self::V { [_mm256_set1_ps(x); 2] }
+        fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+            [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
+        }
     }
 
     binary! {
@@ -100,20 +93,15 @@ impl Lanes for Avx2 {
         div: _mm256_div_ps, max: _mm256_max_ps, min: _mm256_min_ps
     }
 
-    #[inline(always)]
-    fn exp2_whole(self, n: Self::V) -> Self::V {
-        // SAFETY: see above.
-        both(n, |n| unsafe {
-            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
-        })
-    }
-
-    #[inline(always)]
-    fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V {
-        let n = n.min(16) as i32;
-        // SAFETY: see above.
-        unsafe {
+    operations! {
+        fn exp2_whole(self, n: Self::V) -> Self::V {
+            both(n, |n| {
+                let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
+            })
+        }
+        fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V {
+            let n = n.min(16) as i32;
             let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let keep = |v: __m256, n: i32| {
                 let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane);
@@ -121,27 +109,14 @@ impl Lanes for Avx2 {
             };
             [keep(v[0], n), keep(v[1], n - 8)]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> Self::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32, v: Self::V) {
-        // SAFETY: see above.
-        unsafe {
+        unsafe fn load(self, from: *const f32) -> Self::V {
+            [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]
+        }
+        unsafe fn store(self, to: *mut f32, v: Self::V) -> () {
             _mm256_storeu_ps(to, v[0]);
             _mm256_storeu_ps(to.add(8), v[1]);
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V) {
-        // SAFETY: see above.
-        unsafe {
+        unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V) -> () {
             let low = |v| _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0xff));
             // Packing works within 128-bit halves of a register: the quarters come out as 0, 2, 1,
             // 3.
@@ -153,60 +128,35 @@ impl Lanes for Avx2 {
             );
             _mm_storeu_si128(to.cast(), bytes);
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, from: *const u16) -> Self::V {
-        // SAFETY: see above.
-        unsafe {
+        unsafe fn load_f16(self, from: *const u16) -> Self::V {
             [
                 _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
                 _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())),
             ]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn store_f16(self, to: *mut u16, v: Self::V) {
-        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-        // SAFETY: see above.
-        unsafe {
+        unsafe fn store_f16(self, to: *mut u16, v: Self::V) -> () {
+            const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
             _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<NEAREST>(v[0]));
             _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<NEAREST>(v[1]));
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u16) -> Self::V {
-        // SAFETY: see above.
-        unsafe {
+        unsafe fn load_bf16(self, from: *const u16) -> Self::V {
             let widen = |from: *const u16| {
                 let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
             };
             [widen(from), widen(from.add(8))]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(self, from: *const i8) -> Self::V {
-        // SAFETY: see above.
-        unsafe {
+        unsafe fn load_i8(self, from: *const i8) -> Self::V {
             let widen = |from: *const i8| {
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())))
             };
             [widen(from), widen(from.add(8))]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
-        // SAFETY: see above.
-        unsafe {
+        unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
             let widen = |from: *const u8| {
-                let codes = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()));
-                let sign = _mm_slli_epi16::<8>(_mm_and_si128(codes, _mm_set1_epi16(0x80)));
-                let rest = _mm_slli_epi16::<7>(_mm_and_si128(codes, _mm_set1_epi16(0x7f)));
+                let bytes = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()));
+                let sign = _mm_slli_epi16::<8>(_mm_and_si128(bytes, _mm_set1_epi16(0x80)));
+                let rest = _mm_slli_epi16::<7>(_mm_and_si128(bytes, _mm_set1_epi16(0x7f)));
                 // The bits are an f16 with the same fraction and an exponent bias larger by 8,
                 // hence * 256.
                 let small = _mm256_cvtph_ps(_mm_or_si128(sign, rest));
@@ -214,53 +164,28 @@ impl Lanes for Avx2 {
             };
             [widen(from), widen(from.add(8))]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn load_words(self, from: *const u8) -> Self::Words {
-        // SAFETY: see above.
-        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
-    }
-
-    #[inline(always)]
-    fn nibble(self, words: Self::Words, i: u32) -> Self::V {
-        // SAFETY: see above.
-        both(words, |words| unsafe {
-            let shifted = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * i as i32));
-            _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)))
-        })
-    }
-
-    #[inline(always)]
-    fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
-        // SAFETY: see above; the table holds sixteen f32.
-        both(words, |words| unsafe {
-            let index = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * i as i32));
-            // The permutation uses three bits of each index; the blend uses the sign bit, so the
-            // fourth is moved there.
-            let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), index);
-            let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), index);
-            let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
-            _mm256_blendv_ps(low, high, fourth)
-        })
-    }
-
-    #[inline(always)]
-    fn sum(self, v: Self::V) -> f32 {
-        // SAFETY: see above.
-        unsafe {
-            let [low, high] = v;
-            sum_of_eight(_mm256_add_ps(low, high))
+        unsafe fn load_words(self, from: *const u8) -> Self::Words {
+            [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
         }
-    }
-
-    #[inline(always)]
-    fn largest(self, v: Self::V) -> f32 {
-        // SAFETY: see above.
-        unsafe {
-            let [low, high] = v;
-            largest_of_eight(_mm256_max_ps(low, high))
+        fn nibble(self, words: Self::Words, i: u32) -> Self::V {
+            both(words, |words| {
+                let shifted = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * i as i32));
+                _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)))
+            })
         }
+        fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
+            both(words, |words| {
+                let index = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * i as i32));
+                // The permutation uses three bits of each index; the blend uses the sign bit, so
+                // the fourth is moved there.
+                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), index);
+                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), index);
+                let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
+                _mm256_blendv_ps(low, high, fourth)
+            })
+        }
+        fn sum(self, v: Self::V) -> f32 { sum_of_eight(_mm256_add_ps(v[0], v[1])) }
+        fn largest(self, v: Self::V) -> f32 { largest_of_eight(_mm256_max_ps(v[0], v[1])) }
     }
 }
 
@@ -280,88 +205,62 @@ impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
 
     const ROWS: usize = 2;
 
-    #[inline(always)]
-    fn lanes(self) -> Avx2 {
-        self.0
-    }
-
-    #[inline(always)]
-    fn start(self, start: i32) -> Self::Sums {
-        // SAFETY: see above.
-        [unsafe { _mm256_set1_epi32(if VNNI { start } else { 0 }) }; 2]
-    }
-
-    #[inline(always)]
-    fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums {
-        // SAFETY: see above.
-        let half = |sums, weights| unsafe {
-            if VNNI {
-                return _mm256_dpbusd_avx_epi32(sums, weights, row[1]);
-            }
-            // The sum of two products is at most 2 * 127 * 127 in magnitude, which fits an i16.
-            let pairs = _mm256_maddubs_epi16(row[0], _mm256_sign_epi8(weights, row[1]));
-            _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        };
-        [half(sums[0], weights[0]), half(sums[1], weights[1])]
-    }
-
-    #[inline(always)]
-    fn floats(self, sums: Self::Sums) -> <Avx2 as Lanes>::V {
-        // SAFETY: see above.
-        unsafe { [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])] }
-    }
-
-    #[inline(always)]
-    unsafe fn weights(self, from: *const u8) -> Self::Weights {
-        // SAFETY: see above.
-        unsafe {
+    operations! {
+        plain fn lanes(self) -> Avx2 { self.0 }
+        fn start(self, start: i32) -> Self::Sums {
+            [_mm256_set1_epi32(if VNNI { start } else { 0 }); 2]
+        }
+        fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums {
+            let half = |sums, weights| {
+                if VNNI {
+                    return _mm256_dpbusd_avx_epi32(sums, weights, row[1]);
+                }
+                // The sum of two products is at most 2 * 127 * 127 in magnitude, which fits an i16.
+                let pairs = _mm256_maddubs_epi16(row[0], _mm256_sign_epi8(weights, row[1]));
+                _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            };
+            [half(sums[0], weights[0]), half(sums[1], weights[1])]
+        }
+        fn floats(self, sums: Self::Sums) -> <Avx2 as Lanes>::V {
+            [_mm256_cvtepi32_ps(sums[0]), _mm256_cvtepi32_ps(sums[1])]
+        }
+        unsafe fn weights(self, from: *const u8) -> Self::Weights {
             let sign = _mm256_set1_epi8(if VNNI { 0 } else { i8::MIN });
             let half = |from: *const u8| _mm256_xor_si256(_mm256_loadu_si256(from.cast()), sign);
             [half(from), half(from.add(32))]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn row(self, from: *const i8) -> Self::Row {
-        // SAFETY: see above.
-        unsafe {
-            let codes = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
-            [_mm256_abs_epi8(codes), codes]
+        unsafe fn row(self, from: *const i8) -> Self::Row {
+            let bytes = _mm256_set1_epi32(from.cast::<i32>().read_unaligned());
+            [_mm256_abs_epi8(bytes), bytes]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize) {
-        for half in 0..2 {
-            // SAFETY: see above.
-            unsafe {
-                let both_halves = |half: __m128i| {
-                    let wide = _mm256_cvtepu16_epi32(half);
-                    _mm256_or_si256(wide, _mm256_slli_epi32::<16>(wide))
-                };
+        unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize) -> () {
+            let low_values = _mm256_set1_epi32(0x000f_000f);
+            let high_bytes = _mm256_set1_epi16(0xff00_u16.cast_signed());
+            let both_halves = |half: __m128i| {
+                let wide = _mm256_cvtepu16_epi32(half);
+                _mm256_or_si256(wide, _mm256_slli_epi32::<16>(wide))
+            };
+            let merge = |even, odd| {
+                let odd = _mm256_and_si256(odd, high_bytes);
+                _mm256_or_si256(_mm256_srli_epi16::<8>(even), odd)
+            };
+            // Eight columns at a time.
+            for half in 0..2 {
                 let factor = both_halves(_mm_loadu_si128(from.add(16 * half).cast()));
                 let addend = both_halves(_mm_loadu_si128(from.add(2 * LANES + 16 * half).cast()));
-                let low_codes = _mm256_set1_epi32(0x000f_000f);
-                let high_bytes = _mm256_set1_epi16(0xff00_u16.cast_signed());
-                let value = |codes| {
-                    let code = _mm256_and_si256(codes, low_codes);
-                    _mm256_add_epi16(_mm256_mullo_epi16(code, factor), addend)
-                };
-                let merge = |even, odd| {
-                    let odd = _mm256_and_si256(odd, high_bytes);
-                    _mm256_or_si256(_mm256_srli_epi16::<8>(even), odd)
+                let value = |words| {
+                    let quantized = _mm256_and_si256(words, low_values);
+                    _mm256_add_epi16(_mm256_mullo_epi16(quantized, factor), addend)
                 };
                 for word in 0..BLOCK / 8 {
-                    let codes = from.add(4 * LANES + 64 * word + 32 * half);
-                    let codes = _mm256_loadu_si256(codes.cast());
-                    let first = merge(value(codes), value(_mm256_srli_epi32::<4>(codes)));
-                    let second = merge(
-                        value(_mm256_srli_epi32::<8>(codes)),
-                        value(_mm256_srli_epi32::<12>(codes)),
-                    );
+                    let words = from.add(4 * LANES + 64 * word + 32 * half);
+                    let words = _mm256_loadu_si256(words.cast());
+                    let first = merge(value(words), value(_mm256_srli_epi32::<4>(words)));
+                    let [third, fourth] =
+                        [_mm256_srli_epi32::<8>(words), _mm256_srli_epi32::<12>(words)];
                     let to = to.add(2 * word * stride + 32 * half);
                     _mm256_storeu_si256(to.cast(), first);
-                    _mm256_storeu_si256(to.add(stride).cast(), second);
+                    _mm256_storeu_si256(to.add(stride).cast(), merge(value(third), value(fourth)));
                 }
             }
         }

@@ -2,6 +2,35 @@
 
 #![expect(unsafe_code, reason = "entering code compiled for more instructions than the default")]
 
+/// Defines methods of the vector traits, all inlined into code that is compiled for the instruction
+/// set. A `plain fn` needs no instruction; the others are sound because `self` proves that the
+/// processor has the instructions, and the caller of an `unsafe fn` vouches for the memory behind
+/// its pointers.
+macro_rules! operations {
+    () => {};
+    (plain fn $name:ident($self:ident $($args:tt)*) -> $out:ty { $($body:tt)* } $($rest:tt)*) => {
+        #[inline(always)]
+        fn $name($self $($args)*) -> $out { $($body)* }
+        operations! { $($rest)* }
+    };
+    (fn $name:ident($self:ident $($args:tt)*) -> $out:ty { $($body:tt)* } $($rest:tt)*) => {
+        #[inline(always)]
+        fn $name($self $($args)*) -> $out {
+            // SAFETY: `self` proves that the processor has the instructions.
+            unsafe { $($body)* }
+        }
+        operations! { $($rest)* }
+    };
+    (unsafe fn $name:ident($self:ident $($args:tt)*) -> $out:ty { $($body:tt)* } $($rest:tt)*) => {
+        #[inline(always)]
+        unsafe fn $name($self $($args)*) -> $out {
+            // SAFETY: as above, and the caller vouches for the memory.
+            unsafe { $($body)* }
+        }
+        operations! { $($rest)* }
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -15,6 +44,7 @@ use portable::{Portable, PortableDots, PortablePairs};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa {
     kind: Kind,
+    name: &'static str,
     /// True when the processor has AVX-512 BF16 as well as VNNI.
     has_bf16: bool,
 }
@@ -43,24 +73,24 @@ impl Isa {
                 && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c");
             let has_avx512 = has_avx2 && is_x86_feature_detected!("avx512f");
-            let kinds = [
-                (
-                    Kind::Avx512Vnni,
-                    has_avx512
-                        && is_x86_feature_detected!("avx512bw")
-                        && is_x86_feature_detected!("avx512vnni"),
-                ),
-                (Kind::Avx512, has_avx512),
-                (Kind::Avx2Vnni, has_avx2 && is_x86_feature_detected!("avxvnni")),
-                (Kind::Avx2, has_avx2),
-            ];
+            let has_vnni = has_avx512
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vnni");
             // Used together with VNNI only, which all processors with AVX-512 BF16 have.
-            let has_bf16 = is_x86_feature_detected!("avx512bf16");
-            let isa = |kind| Self { kind, has_bf16: has_bf16 && kind == Kind::Avx512Vnni };
-            let here = kinds.into_iter().filter(|(_, is_here)| *is_here);
-            found.extend(here.map(|(kind, _)| isa(kind)));
+            let has_bf16 = has_vnni && is_x86_feature_detected!("avx512bf16");
+            let has_avx_vnni = has_avx2 && is_x86_feature_detected!("avxvnni");
+            let kinds = [
+                (Kind::Avx512Vnni, "avx512-vnni-bf16", has_bf16),
+                (Kind::Avx512Vnni, "avx512-vnni", has_vnni && !has_bf16),
+                (Kind::Avx512, "avx512", has_avx512),
+                (Kind::Avx2Vnni, "avx2-vnni", has_avx_vnni),
+                (Kind::Avx2, "avx2", has_avx2),
+            ];
+            let here = kinds.into_iter().filter(|(_, _, is_here)| *is_here);
+            let has_bf16 = |kind| has_bf16 && kind == Kind::Avx512Vnni;
+            found.extend(here.map(|(kind, name, _)| Self { kind, name, has_bf16: has_bf16(kind) }));
         }
-        found.push(Self { kind: Kind::Portable, has_bf16: false });
+        found.push(Self { kind: Kind::Portable, name: "portable", has_bf16: false });
         found
     }
 
@@ -71,19 +101,7 @@ impl Isa {
 
     /// Returns the instruction set's name in messages, records and benchmark names.
     pub fn name(self) -> &'static str {
-        match self.kind {
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni if self.has_bf16 => "avx512-vnni-bf16",
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni => "avx512-vnni",
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512 => "avx512",
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Vnni => "avx2-vnni",
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => "avx2",
-            Kind::Portable => "portable",
-        }
+        self.name
     }
 
     /// Returns true if the instruction set has bf16 dot products; others emulate them by several

@@ -1,21 +1,11 @@
-//! Portable code for any processor: 16 f32 lanes, bf16 and int8 dot products in plain Rust, which the
-//! compiler may vectorize.
+//! Portable code for any processor: 16 f32 lanes, bf16 and int8 dot products in plain Rust, which
+//! the compiler may vectorize.
 
 #![expect(unsafe_code, reason = "reads and writes through pointers that callers vouch for")]
 
 use half::{bf16, f16};
 
 use crate::lanes::{BLOCK, Dots, LANES, Lanes, PAIR, Pairs, STEP, STEP_BYTES, nibble};
-
-/// Implements operations on two vectors by a closure over their lanes.
-macro_rules! binary {
-    ($($name:ident: $f:expr),*) => {$(
-        #[inline(always)]
-        fn $name(self, a: Self::V, b: Self::V) -> Self::V {
-            zip(a, b, $f)
-        }
-    )*};
-}
 
 /// Portable vector of 16 lanes, available on every processor.
 #[derive(Debug, Clone, Copy)]
@@ -45,113 +35,73 @@ impl Lanes for Portable {
     const ACCUMULATORS: usize = 6;
     const FEW_ROWS_GROUPS: usize = 1;
 
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::V {
-        [x; LANES]
-    }
-
-    #[inline(always)]
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Without a fused multiply-add instruction, `mul_add` is a slow library call.
-        std::array::from_fn(|i| a[i] * b[i] + c[i])
-    }
-
-    binary! {
-        add: |a, b| a + b, sub: |a, b| a - b, mul: |a, b| a * b, div: |a, b| a / b,
-        max: |a, b| if a > b { a } else { b }, min: |a, b| if a < b { a } else { b }
-    }
-
-    #[inline(always)]
-    fn exp2_whole(self, n: Self::V) -> Self::V {
-        n.map(|n| f32::from_bits(((n as i32 + 127) << 23).cast_unsigned()))
-    }
-
-    #[inline(always)]
-    fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V {
-        std::array::from_fn(|i| if i < n { v[i] } else { fill })
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> Self::V {
-        // SAFETY: the caller vouches for sixteen f32.
-        unsafe { from.cast::<[f32; LANES]>().read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32, v: Self::V) {
-        // SAFETY: the caller vouches for room for sixteen f32.
-        unsafe { to.cast::<[f32; LANES]>().write_unaligned(v) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V) {
-        // SAFETY: the caller vouches for sixteen bytes.
-        unsafe { to.cast::<[u8; LANES]>().write(v.map(|x| x.to_bits() as u8)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, from: *const u16) -> Self::V {
-        // SAFETY: the caller vouches for sixteen f16.
-        let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
-        bits.map(|bits| f16::from_bits(bits).to_f32())
-    }
-
-    #[inline(always)]
-    unsafe fn store_f16(self, to: *mut u16, v: Self::V) {
-        let bits = v.map(|x| f16::from_f32(x).to_bits());
-        // SAFETY: the caller vouches for room for sixteen f16.
-        unsafe { to.cast::<[u16; LANES]>().write_unaligned(bits) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, from: *const u16) -> Self::V {
-        // SAFETY: the caller vouches for sixteen bf16.
-        let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
-        bits.map(|bits| bf16::from_bits(bits).to_f32())
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(self, from: *const i8) -> Self::V {
-        // SAFETY: the caller vouches for sixteen bytes.
-        let bytes = unsafe { from.cast::<[i8; LANES]>().read_unaligned() };
-        bytes.map(f32::from)
-    }
-
-    #[inline(always)]
-    unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
-        // SAFETY: the caller vouches for sixteen bytes.
-        let codes = unsafe { from.cast::<[u8; LANES]>().read_unaligned() };
-        // The bits are an f16 with the same fraction and an exponent bias larger by 8, hence * 256.
-        codes.map(|code| {
-            let bits = (u16::from(code & 0x80) << 8) | (u16::from(code & 0x7f) << 7);
-            256.0 * f16::from_bits(bits).to_f32()
-        })
-    }
-
-    #[inline(always)]
-    unsafe fn load_words(self, from: *const u8) -> Self::Words {
-        // SAFETY: the caller vouches for 64 bytes.
-        unsafe { from.cast::<[u32; LANES]>().read_unaligned() }.map(u32::from_le)
-    }
-
-    #[inline(always)]
-    fn nibble(self, words: Self::Words, i: u32) -> Self::V {
-        words.map(|word| ((word >> (4 * i)) & 15) as f32)
-    }
-
-    #[inline(always)]
-    fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
-        words.map(|word| table[(word >> (4 * i)) as usize & 15])
-    }
-
-    #[inline(always)]
-    fn sum(self, v: Self::V) -> f32 {
-        halve(v, |a, b| a + b)
-    }
-
-    #[inline(always)]
-    fn largest(self, v: Self::V) -> f32 {
-        halve(v, |a, b| if a > b { a } else { b })
+    operations! {
+        plain fn splat(self, x: f32) -> Self::V { [x; LANES] }
+        plain fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+            // Without a fused multiply-add instruction, `mul_add` is a slow library call.
+            std::array::from_fn(|i| a[i] * b[i] + c[i])
+        }
+        plain fn add(self, a: Self::V, b: Self::V) -> Self::V { zip(a, b, |a, b| a + b) }
+        plain fn sub(self, a: Self::V, b: Self::V) -> Self::V { zip(a, b, |a, b| a - b) }
+        plain fn mul(self, a: Self::V, b: Self::V) -> Self::V { zip(a, b, |a, b| a * b) }
+        plain fn div(self, a: Self::V, b: Self::V) -> Self::V { zip(a, b, |a, b| a / b) }
+        plain fn max(self, a: Self::V, b: Self::V) -> Self::V {
+            zip(a, b, |a, b| if a > b { a } else { b })
+        }
+        plain fn min(self, a: Self::V, b: Self::V) -> Self::V {
+            zip(a, b, |a, b| if a < b { a } else { b })
+        }
+        plain fn exp2_whole(self, n: Self::V) -> Self::V {
+            n.map(|n| f32::from_bits(((n as i32 + 127) << 23).cast_unsigned()))
+        }
+        plain fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V {
+            std::array::from_fn(|i| if i < n { v[i] } else { fill })
+        }
+        unsafe fn load(self, from: *const f32) -> Self::V {
+            from.cast::<[f32; LANES]>().read_unaligned()
+        }
+        unsafe fn store(self, to: *mut f32, v: Self::V) -> () {
+            to.cast::<[f32; LANES]>().write_unaligned(v)
+        }
+        unsafe fn store_low_bytes(self, to: *mut u8, v: Self::V) -> () {
+            to.cast::<[u8; LANES]>().write(v.map(|x| x.to_bits() as u8))
+        }
+        unsafe fn load_f16(self, from: *const u16) -> Self::V {
+            let bits = from.cast::<[u16; LANES]>().read_unaligned();
+            bits.map(|bits| f16::from_bits(bits).to_f32())
+        }
+        unsafe fn store_f16(self, to: *mut u16, v: Self::V) -> () {
+            let bits = v.map(|x| f16::from_f32(x).to_bits());
+            to.cast::<[u16; LANES]>().write_unaligned(bits)
+        }
+        unsafe fn load_bf16(self, from: *const u16) -> Self::V {
+            let bits = from.cast::<[u16; LANES]>().read_unaligned();
+            bits.map(|bits| bf16::from_bits(bits).to_f32())
+        }
+        unsafe fn load_i8(self, from: *const i8) -> Self::V {
+            let bytes = from.cast::<[i8; LANES]>().read_unaligned();
+            bytes.map(f32::from)
+        }
+        unsafe fn load_e4m3(self, from: *const u8) -> Self::V {
+            let bytes = from.cast::<[u8; LANES]>().read_unaligned();
+            // The bits are an f16 with the same fraction and an exponent bias larger by 8, hence
+            // * 256.
+            bytes.map(|byte| {
+                let bits = (u16::from(byte & 0x80) << 8) | (u16::from(byte & 0x7f) << 7);
+                256.0 * f16::from_bits(bits).to_f32()
+            })
+        }
+        unsafe fn load_words(self, from: *const u8) -> Self::Words {
+            from.cast::<[u32; LANES]>().read_unaligned().map(u32::from_le)
+        }
+        plain fn nibble(self, words: Self::Words, i: u32) -> Self::V {
+            words.map(|word| ((word >> (4 * i)) & 15) as f32)
+        }
+        plain fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
+            words.map(|word| table[(word >> (4 * i)) as usize & 15])
+        }
+        plain fn sum(self, v: Self::V) -> f32 { halve(v, |a, b| a + b) }
+        plain fn largest(self, v: Self::V) -> f32 { halve(v, |a, b| if a > b { a } else { b }) }
     }
 }
 
@@ -166,43 +116,25 @@ impl Pairs for PortablePairs {
 
     const ROWS: usize = 4;
 
-    #[inline(always)]
-    fn lanes(self) -> Portable {
-        Portable
-    }
-
-    #[inline(always)]
-    fn dot(
-        self,
-        sums: <Portable as Lanes>::V,
-        weights: Self::Weights,
-        row: Self::Row,
-    ) -> <Portable as Lanes>::V {
-        let value = |bits: u16| bf16::from_bits(bits).to_f32();
-        let mut sums = Portable.lower(sums);
-        for (sum, w) in sums.iter_mut().zip(weights) {
+    operations! {
+        plain fn lanes(self) -> Portable { Portable }
+        plain fn dot(self, sums: [f32; LANES], w: Self::Weights, row: Self::Row) -> [f32; LANES] {
+            let value = |bits: u16| bf16::from_bits(bits).to_f32();
             // Products of two bf16 are exact in f32.
-            *sum += value(w[1]) * value(row[1]);
-            *sum += value(w[0]) * value(row[0]);
+            let add = |sum, w: [u16; PAIR]| {
+                sum + value(w[1]) * value(row[1]) + value(w[0]) * value(row[0])
+            };
+            std::array::from_fn(|i| add(sums[i], w[i]))
         }
-        Portable.lift(&sums)
-    }
-
-    #[inline(always)]
-    fn round(self, x: &[f32; LANES]) -> [u16; LANES] {
-        x.map(|x| bf16::from_f32(x).to_bits())
-    }
-
-    #[inline(always)]
-    unsafe fn weights(self, from: *const u8) -> Self::Weights {
-        // SAFETY: the caller vouches for 64 bytes.
-        unsafe { from.cast::<Self::Weights>().read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn row(self, from: *const u16) -> Self::Row {
-        // SAFETY: the caller vouches for two bf16.
-        unsafe { from.cast::<Self::Row>().read_unaligned() }
+        plain fn round(self, x: &[f32; LANES]) -> [u16; LANES] {
+            x.map(|x| bf16::from_f32(x).to_bits())
+        }
+        unsafe fn weights(self, from: *const u8) -> Self::Weights {
+            from.cast::<Self::Weights>().read_unaligned()
+        }
+        unsafe fn row(self, from: *const u16) -> Self::Row {
+            from.cast::<Self::Row>().read_unaligned()
+        }
     }
 }
 
@@ -218,56 +150,37 @@ impl Dots for PortableDots {
 
     const ROWS: usize = 4;
 
-    #[inline(always)]
-    fn lanes(self) -> Portable {
-        Portable
-    }
-
-    #[inline(always)]
-    fn start(self, start: i32) -> Self::Sums {
-        [start; LANES]
-    }
-
-    #[inline(always)]
-    fn dot(self, mut sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums {
-        for (sum, column) in sums.iter_mut().zip(weights.as_chunks::<STEP>().0) {
-            for (w, x) in column.iter().zip(row) {
-                *sum += i32::from(*w) * i32::from(x);
+    operations! {
+        plain fn lanes(self) -> Portable { Portable }
+        plain fn start(self, start: i32) -> Self::Sums { [start; LANES] }
+        plain fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums {
+            let mut sums = sums;
+            for (sum, column) in sums.iter_mut().zip(weights.as_chunks::<STEP>().0) {
+                for (w, x) in column.iter().zip(row) {
+                    *sum += i32::from(*w) * i32::from(x);
+                }
             }
+            sums
         }
-        sums
-    }
-
-    #[inline(always)]
-    fn floats(self, sums: Self::Sums) -> <Portable as Lanes>::V {
-        Portable.lift(&sums.map(|sum| sum as f32))
-    }
-
-    #[inline(always)]
-    unsafe fn weights(self, from: *const u8) -> Self::Weights {
-        // SAFETY: the caller vouches for 64 bytes.
-        unsafe { from.cast::<Self::Weights>().read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn row(self, from: *const i8) -> Self::Row {
-        // SAFETY: the caller vouches for four bytes.
-        unsafe { from.cast::<Self::Row>().read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize) {
-        // SAFETY: the caller vouches for a whole block.
-        let (heads, words) = unsafe {
+        plain fn floats(self, sums: Self::Sums) -> <Portable as Lanes>::V {
+            Portable.lift(&sums.map(|sum| sum as f32))
+        }
+        unsafe fn weights(self, from: *const u8) -> Self::Weights {
+            from.cast::<Self::Weights>().read_unaligned()
+        }
+        unsafe fn row(self, from: *const i8) -> Self::Row {
+            from.cast::<Self::Row>().read_unaligned()
+        }
+        unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize) -> () {
             let heads = from.cast::<[[u16; LANES]; 2]>().read_unaligned();
-            (heads, from.add(4 * LANES).cast::<[[u32; LANES]; 4]>().read_unaligned())
-        };
-        for k in 0..BLOCK {
-            for lane in 0..LANES {
-                let code = (words[k / 8][lane] >> (4 * nibble(k % 8))) & 15;
-                let value = heads[0][lane].wrapping_mul(code as u16).wrapping_add(heads[1][lane]);
-                // SAFETY: the caller vouches for eight steps, `stride` apart.
-                unsafe { *to.add(k / STEP * stride + lane * STEP + k % STEP) = (value >> 8) as u8 };
+            let words = from.add(4 * LANES).cast::<[[u32; LANES]; 4]>().read_unaligned();
+            for k in 0..BLOCK {
+                for lane in 0..LANES {
+                    let quantized = (words[k / 8][lane] >> (4 * nibble(k % 8))) as u16 & 15;
+                    let value = heads[0][lane].wrapping_mul(quantized);
+                    let value = value.wrapping_add(heads[1][lane]);
+                    *to.add(k / STEP * stride + lane * STEP + k % STEP) = (value >> 8) as u8;
+                }
             }
         }
     }
