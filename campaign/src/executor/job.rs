@@ -18,6 +18,23 @@ use crate::stop::Stop;
 /// Hex digits of a key.
 const KEY_DIGITS: usize = 12;
 
+/// Facts of a machine in journals and jobs, where a map of reasons once stood beside them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(HardwareFacts, Absent)", into = "(HardwareFacts, Absent)")]
+pub struct RecordedHardware(pub HardwareFacts);
+
+impl From<(HardwareFacts, Absent)> for RecordedHardware {
+    fn from((facts, _): (HardwareFacts, Absent)) -> Self {
+        Self(facts)
+    }
+}
+
+impl From<RecordedHardware> for (HardwareFacts, Absent) {
+    fn from(RecordedHardware(facts): RecordedHardware) -> Self {
+        (facts, Absent::new())
+    }
+}
+
 /// Everything that a node needs to launch, measure and record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -33,7 +50,7 @@ pub struct Job {
     /// The files that launches read, and their sizes; a folder's is 0.
     pub inputs: Vec<(PathBuf, u64)>,
     /// The hardware where the node is not to look at its own: that of a server elsewhere.
-    pub hardware: Option<(HardwareFacts, Absent)>,
+    pub hardware: Option<RecordedHardware>,
     /// A rank takes a GPU.
     pub on_gpu: bool,
     /// The only hardware whose figures belong to this campaign; none where any does.

@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use schema::run::{Absent, HardwareFacts};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::ReleaseBench;
+use crate::executor::job::RecordedHardware;
 use crate::files::{self, read_text, write_whole};
 use crate::lab::PreparedLab;
 use crate::launch::{LaunchSpec, ReadyCell};
@@ -41,7 +41,7 @@ pub struct PreparedCampaign {
     /// The files that launches of each cell read, and their sizes; a folder's is 0.
     pub inputs: Vec<Vec<(PathBuf, u64)>>,
     /// As it was seen, or is expected, when the campaign began.
-    pub hardware: (HardwareFacts, Absent),
+    pub hardware: RecordedHardware,
     /// A rank takes a GPU.
     pub on_gpu: bool,
     /// Pairs that confirm what the screen finds; none where nothing is to be confirmed.
@@ -91,7 +91,7 @@ impl PreparedCampaign {
             variants,
             cells,
             inputs: Vec::new(),
-            hardware: decided.hardware.clone(),
+            hardware: RecordedHardware(decided.hardware.clone()),
             on_gpu: decided.brief.on_gpu,
             confirm_pairs: decided.confirm_pairs,
             commits: decided.commits,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::{Absent, CampaignSlot, HardwareFacts, ModelFacts, RunRecord};
+use schema::run::{CampaignSlot, HardwareFacts, ModelFacts, RunRecord};
 use schema::scenario::Tier;
 
 use crate::files;
@@ -42,7 +42,7 @@ pub struct Bench<'a> {
     /// Where the run is executed, as its record says it.
     pub executor: &'a str,
     pub places: &'a CampaignPlaces,
-    pub hardware: &'a (HardwareFacts, Absent),
+    pub hardware: &'a HardwareFacts,
     /// Measure this server instead of launching one.
     pub url: Option<&'a str>,
     /// How long a server may be silent; none for the load generator's own limit.
@@ -260,7 +260,7 @@ impl Bench<'_> {
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
             env: &more,
-            gpus: self.hardware.0.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
+            gpus: self.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
         };
         Ok((container_line(file, filling, &container)?, container.removal()))
     }

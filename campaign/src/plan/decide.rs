@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use schema::run::{Absent, HardwareFacts};
+use schema::run::HardwareFacts;
 
 use crate::build::origin::Wanted;
 use crate::build::variants;
@@ -35,7 +35,7 @@ pub struct Decided {
     pub plan: Plan,
     /// One for each cell of the plan.
     pub scenarios: Vec<ScenarioEntry>,
-    pub hardware: (HardwareFacts, Absent),
+    pub hardware: HardwareFacts,
     pub brief: Brief,
     /// Pairs that confirm what the screen finds; none where nothing is to be confirmed.
     pub confirm_pairs: Option<u32>,
@@ -66,9 +66,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let on_gpu = target::needs_device(target);
     let hardware = match target::is_here(target, &machine.gpus) {
         true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
-        false => {
-            (HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() }, Absent::new())
-        }
+        false => HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() },
     };
     let compares = flags.baseline.is_some();
     let policy = world.catalog.policy(POLICY)?;
@@ -102,10 +100,10 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let brief = Brief {
         campaign: plan.campaign.clone(),
         variants: wanted.iter().map(Wanted::title).collect(),
-        hardware: hardware.0.id.clone(),
+        hardware: hardware.id.clone(),
         target: target_id.to_owned(),
         on_gpu,
-        cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.0.id)),
+        cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.id)),
         confirm_pairs,
         inputs: input_states(world, &plan.cells, &scenarios)?,
         quirks: quirks(&wanted),
@@ -272,15 +270,11 @@ fn input_states(
 }
 
 /// The facts of this machine; a server elsewhere tells nothing of its own.
-fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> (HardwareFacts, Absent) {
-    if url.is_none_or(is_here) {
-        return machine.facts(&machine.id(on_gpu));
+fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> HardwareFacts {
+    match url.is_none_or(is_here) {
+        true => machine.facts(&machine.id(on_gpu)),
+        false => HardwareFacts { id: ELSEWHERE.to_owned(), ..HardwareFacts::default() },
     }
-    let facts = HardwareFacts { id: ELSEWHERE.to_owned(), ..HardwareFacts::default() };
-    let reason = "the server runs on another machine".to_owned();
-    let fields = ["gpu", "cpu_model", "cpu_features", "cores", "ram_bytes", "kernel"];
-    let absent = fields.iter().map(|field| (format!("hardware.{field}"), reason.clone()));
-    (facts, absent.collect())
 }
 
 /// True for a URL of this machine's own loopback.
@@ -353,7 +347,7 @@ mod tests {
             (Some("http://10.1.2.3:80"), "remote"),
             (Some("https://example.org"), "remote"),
         ] {
-            assert_eq!(hardware_facts(&machine, false, url).0.id, id, "{url:?}");
+            assert_eq!(hardware_facts(&machine, false, url).id, id, "{url:?}");
         }
     }
 }
