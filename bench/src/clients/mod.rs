@@ -166,7 +166,7 @@ pub fn place(world: &World) -> Result<RowResult, Stop> {
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
     let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
-    let facts = machine.facts(&machine.id(false)).0;
+    let facts = machine.facts(&machine.id(false));
     Ok(RowResult {
         measured_at: world.clock.rfc3339(),
         commit,

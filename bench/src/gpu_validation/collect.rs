@@ -117,10 +117,6 @@ fn campaign_record(
             stage: None,
         });
     }
-    let absent = [
-        ("policy", "a validation compares nothing"),
-        ("noise_floor", "no side ran against itself"),
-    ];
     CampaignRecord {
         schema: SCHEMA.to_owned(),
         id: described.campaign.clone(),
@@ -130,7 +126,6 @@ fn campaign_record(
         plan,
         budget: [("wall_us".to_owned(), Value::from(wall_us))].into(),
         status: if failed { CampaignStatus::Partial } else { CampaignStatus::Complete },
-        absent: absent.map(|(key, reason)| (key.to_owned(), reason.to_owned())).into(),
         ..CampaignRecord::default()
     }
 }

@@ -57,11 +57,8 @@ pub fn record(
         engine: described.engine.clone(),
         hardware: machine.hardware.clone(),
         time: Time { started_at, wall_us: Some(wall_us), ..Time::default() },
-        absent: machine.absent.clone(),
         ..KernelRecord::default()
     };
-    let when = "stages say when they began and how long they took";
-    record.absent.insert("time.finished_at".to_owned(), when.to_owned());
     fill(&mut record, benches)?;
     let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
     write(staged, &place, &record)?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::gpu_validation::{Outcome, STAGE_SCHEMA, StageReport, ValidationBundle};
-use schema::run::{Absent, HardwareFacts};
+use schema::run::HardwareFacts;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::RunFlags;
@@ -27,7 +27,6 @@ use campaign::world::World;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineFile {
     pub hardware: HardwareFacts,
-    pub absent: Absent,
 }
 
 /// Runs the bundle that contains this program.
@@ -127,7 +126,7 @@ fn machine(
     world: &World,
     described: &ValidationBundle,
     results: &ResultPlaces,
-) -> Result<(HardwareFacts, Absent), Stop> {
+) -> Result<HardwareFacts, Stop> {
     let seen = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let on_gpu = !described.matches.device_name.is_empty();
     if on_gpu && !target::fits(&described.matches, &seen.gpus) {
@@ -139,7 +138,7 @@ fn machine(
         ))
         .with_hint("`--validation rehearsal` packs one for any machine"));
     }
-    let (hardware, absent) = seen.facts(&seen.id(on_gpu));
+    let hardware = seen.facts(&seen.id(on_gpu));
     let path = results.machine();
     if path.exists() {
         let before: MachineFile = read_json(&path)?;
@@ -153,10 +152,10 @@ fn machine(
             .with_hint("give another folder: `--out DIR`"));
         }
     }
-    let file = MachineFile { hardware, absent };
+    let file = MachineFile { hardware };
     let text = to_file_text(&file).map_err(RecordError::from)?;
     files::write_whole(&path, text.as_bytes())?;
-    Ok((file.hardware, file.absent))
+    Ok(file.hardware)
 }
 
 /// Writes all results into the archive. It is renewed after every stage, because the machine may be

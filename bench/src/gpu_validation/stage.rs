@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use schema::gpu_validation::{Outcome, Stage, StageWork, ValidationBundle};
-use schema::run::{Absent, HardwareFacts, RunRecord};
+use schema::run::{HardwareFacts, RunRecord};
 
 use crate::gpu_validation::layout::{BundlePlaces, ResultPlaces};
 use crate::gpu_validation::pack::{TESTS, tokenizer_of};
@@ -31,7 +31,7 @@ pub struct StageRunner<'a> {
     pub described: &'a ValidationBundle,
     pub places: &'a BundlePlaces,
     pub results: &'a ResultPlaces,
-    pub hardware: &'a (HardwareFacts, Absent),
+    pub hardware: &'a HardwareFacts,
 }
 
 /// Outcome of a stage, with the reason or the measured figures.

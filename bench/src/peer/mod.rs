@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use schema::engine::Source;
 use schema::exit::Exit;
-use schema::run::{Absent, HardwareFacts, RunRecord, Status, ValidityVerdict};
+use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
 
 use crate::cli::PeerBench;
 use crate::peer::figure::{Figure, Sample, Work};
@@ -152,7 +152,7 @@ pub struct Comparison<'a> {
     pub world: &'a World,
     pub id: &'a str,
     pub places: CampaignPlaces,
-    pub hardware: (HardwareFacts, Absent),
+    pub hardware: HardwareFacts,
     pub variants: &'a [LaunchSpec; 2],
     pub cell: &'a ReadyCell,
     pub threads: u32,

@@ -76,7 +76,7 @@ impl Report {
         let figures = table::rows(&measured.samples);
         Ok(Self {
             schema: "peer-bench.v2",
-            hardware: comparison.hardware.0.clone(),
+            hardware: comparison.hardware.clone(),
             threads,
             repeats,
             model: ModelFile {

@@ -5,44 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::exit::Exit;
 use tempfile::TempDir;
 
 use crate::files::{FileError, make_dir};
 use crate::process::{ProcessError, capture};
-use crate::stop::Ends;
+use crate::stop::Stop;
 use crate::world::World;
 
 /// Packages that pip installs if the machine lacks CMake or Ninja.
 const PACKAGES: [&str; 2] = ["cmake==4.4.4", "ninja==1.13.2"];
-
-#[derive(Debug, thiserror::Error)]
-pub enum BuildToolsError {
-    #[error("`cmake` and `ninja` are not both installed, and pip could not fetch them: {said}")]
-    Missing { said: String },
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for BuildToolsError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Missing { .. } => Some(
-                "install them, such as by `python3 -m pip install cmake ninja`, so that both are \
-                 on the PATH"
-                    .to_owned(),
-            ),
-            Self::Process(error) => error.hint(),
-            Self::File(error) => error.hint(),
-        }
-    }
-}
 
 /// Paths of CMake and Ninja.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +46,7 @@ impl BuildTools {
 ///
 /// # Errors
 /// They are not installed and cannot be downloaded.
-pub fn find(world: &World) -> Result<BuildTools, BuildToolsError> {
+pub fn find(world: &World) -> Result<BuildTools, Stop> {
     let programs = &world.programs;
     // Both or neither: pip installs them as a pair of tested versions.
     if runs(world, &programs.cmake)? && runs(world, &programs.ninja)? {
@@ -89,7 +60,7 @@ pub fn find(world: &World) -> Result<BuildTools, BuildToolsError> {
     Ok(BuildTools { cmake: dir.join("bin/cmake"), fetched: Some(dir) })
 }
 
-fn runs(world: &World, program: &Path) -> Result<bool, BuildToolsError> {
+fn runs(world: &World, program: &Path) -> Result<bool, Stop> {
     match capture(Command::new(program).arg("--version"), &world.interrupt) {
         Ok(written) => Ok(written.status.success()),
         Err(ProcessError::Interrupted) => Err(ProcessError::Interrupted.into()),
@@ -98,7 +69,7 @@ fn runs(world: &World, program: &Path) -> Result<bool, BuildToolsError> {
 }
 
 /// Installs the packages into a temporary folder and renames it, so that `dir` is always complete.
-fn fetch(world: &World, dir: &Path) -> Result<(), BuildToolsError> {
+fn fetch(world: &World, dir: &Path) -> Result<(), Stop> {
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;
     let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
@@ -108,16 +79,22 @@ fn fetch(world: &World, dir: &Path) -> Result<(), BuildToolsError> {
         .args(["--disable-pip-version-check", "--no-input", "--target"])
         .arg(&whole)
         .args(PACKAGES);
-    let missing = |said: String| BuildToolsError::Missing { said };
+    let missing = |said: &str| {
+        let what = "`cmake` and `ninja` are not both installed, and pip could not fetch them";
+        Stop::environment(format!("{what}: {said}")).with_hint(
+            "install them, such as by `python3 -m pip install cmake ninja`, so that both are on the \
+             PATH",
+        )
+    };
     let written = match capture(&mut pip, &world.interrupt) {
         Ok(written) => written,
         Err(ProcessError::Start { program, source }) => {
-            return Err(missing(format!("cannot start `{program}`: {source}")));
+            return Err(missing(&format!("cannot start `{program}`: {source}")));
         }
         Err(error) => return Err(error.into()),
     };
     if !written.status.success() {
-        return Err(missing(written.last_said().unwrap_or("it said nothing").to_owned()));
+        return Err(missing(written.last_said().unwrap_or("it said nothing")));
     }
     fs::rename(&whole, dir).map_err(FileError::at("write", dir))?;
     Ok(())

@@ -13,43 +13,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::exit::Exit;
-
 use crate::files::{self, FileError};
 use crate::inputs::cache::sha256_file;
 use crate::places::Places;
-use crate::process::{self, ProcessError, describe};
-use crate::stop::Ends;
+use crate::process::{self, describe};
+use crate::stop::Stop;
 use crate::world::World;
 
 /// Environment variables with compiler flags; they are removed, so that all releases are built
 /// alike.
 const FLAG_VARIABLES: &[&str] =
     &["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
-
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    #[error("`cargo build` of {release} ended with {status}; its output is above")]
-    Cargo { release: String, status: String },
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for BuildError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Cargo { .. } => None,
-            Self::Process(error) => error.hint(),
-            Self::File(error) => error.hint(),
-        }
-    }
-}
 
 /// A kept binary of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +38,7 @@ pub struct Built {
 ///
 /// # Errors
 /// cargo fails, or the binary cannot be kept.
-pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<Built, BuildError> {
+pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<Built, Stop> {
     let World { programs, places, interrupt, .. } = world;
     let mut cargo = Command::new(&programs.cargo);
     cargo
@@ -74,8 +48,10 @@ pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<
     let target = call_in(&mut cargo, places, tree);
     let status = process::show(&mut cargo, interrupt)?;
     if !status.success() {
-        let (release, status) = (release.to_owned(), describe(status));
-        return Err(BuildError::Cargo { release, status });
+        let how = describe(status);
+        return Err(Stop::environment(format!(
+            "`cargo build` of {release} ended with {how}; what it said stands above"
+        )));
     }
     let mut rustc = Command::new(&programs.rustc);
     let toolchain = process::text(rustc.arg("-V").current_dir(tree), interrupt).ok();

@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 
 use schema::canonical::sha256_of;
 use schema::engine::Source;
-use schema::exit::Exit;
 use schema::run::{self, EngineFacts};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -21,45 +20,14 @@ use crate::inputs::cache::sha256_file;
 use crate::launch::BuiltVariant;
 use crate::node::hardware::Cpu;
 use crate::plan::Variant;
-use crate::process::{ProcessError, describe, show};
-use crate::stop::{Ends, Stop};
+use crate::process::{describe, show};
+use crate::stop::Stop;
 use crate::world::World;
 
 /// File name of a kept build's facts.
 const FACTS: &str = "build.json";
 /// Folder of the programs below CMake's build folder, as the sources configure it.
 const PROGRAMS: &str = "bin";
-
-#[derive(Debug, thiserror::Error)]
-pub enum PeerBuildError {
-    #[error("`{program}` ended with {status} while it built {sdist}; its output is above")]
-    Ended { program: String, status: String, sdist: String },
-    #[error("the build of {sdist} left no `{program}`")]
-    NoProgram { program: String, sdist: String },
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for PeerBuildError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Ended { .. } => {
-                Some("it needs a C and a C++ compiler, such as `gcc` and `g++`".to_owned())
-            }
-            Self::NoProgram { .. } => {
-                Some("does `[source]` of its file in `suite/engines/` name it right?".to_owned())
-            }
-            Self::Process(error) => error.hint(),
-            Self::File(error) => error.hint(),
-        }
-    }
-}
 
 /// Facts of a build, reported next to its figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,7 +88,7 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
     let archive = world.fetcher().obtain(&Input::engine(id, source))?.path;
     let tools = build_tools::find(world)?;
     world.console.step(world.clock.elapsed(), &format!("Build {} (minutes)", source.sdist));
-    Ok(build(world, source, &archive, &tools, dir)?)
+    build(world, source, &archive, &tools, dir)
 }
 
 /// Cache key of a build: a hash of the source, the build settings and the processor.
@@ -153,7 +121,7 @@ fn build(
     archive: &Path,
     tools: &BuildTools,
     dir: PathBuf,
-) -> Result<PeerBuild, PeerBuildError> {
+) -> Result<PeerBuild, Stop> {
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;
     let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
@@ -186,27 +154,29 @@ fn build(
 
 /// Runs one program of the build. Its output goes to standard error, since standard output is for
 /// the command's own result.
-fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), PeerBuildError> {
+fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Stop> {
     let status = show(command.stdout(Stdio::from(io::stderr())), &world.interrupt)?;
     if status.success() {
         return Ok(());
     }
-    Err(PeerBuildError::Ended {
-        program: command.get_program().to_string_lossy().into_owned(),
-        status: describe(status),
-        sdist: source.sdist.clone(),
-    })
+    let (program, how) = (command.get_program().to_string_lossy(), describe(status));
+    let sdist = &source.sdist;
+    let what =
+        format!("`{program}` ended with {how} while it built {sdist}; what it said stands above");
+    Err(Stop::environment(what)
+        .with_hint("it needs a C and a C++ compiler, such as `gcc` and `g++`"))
 }
 
 /// Copies the programs out of the build folder and writes the build's facts.
-fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, PeerBuildError> {
+fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> {
     make_dir(whole)?;
     let mut programs = BTreeMap::new();
     for program in &source.programs {
         let (from, to) = (tree.join(PROGRAMS).join(program), whole.join(program));
         if !from.is_file() {
-            let (program, sdist) = (program.clone(), source.sdist.clone());
-            return Err(PeerBuildError::NoProgram { program, sdist });
+            let what = format!("the build of {} left no `{program}`", source.sdist);
+            return Err(Stop::environment(what)
+                .with_hint("does `[source]` of its file in `suite/engines/` name it right?"));
         }
         fs::copy(&from, &to).map_err(FileError::at("write", &to))?;
         programs.insert(program.clone(), sha256_file(&to)?);

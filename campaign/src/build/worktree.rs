@@ -1,47 +1,18 @@
 //! Checkout of a release as a git worktree below `target/`, separate from the user's own files.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-
-use schema::exit::Exit;
+use std::path::Path;
 
 use crate::files::{FileError, make_dir};
-use crate::git::{Git, GitError, same_folder};
+use crate::git::{Git, same_folder};
 use crate::plan::release::Release;
-use crate::stop::Ends;
-
-#[derive(Debug, thiserror::Error)]
-pub enum WorktreeError {
-    #[error("the checkout of {release} in `{}` has changes of its own", .path.display())]
-    Changed { release: String, path: PathBuf },
-    #[error(transparent)]
-    Git(#[from] GitError),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for WorktreeError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Changed { path, .. } => Some(format!(
-                "keep what you need, then `git worktree remove --force {}`",
-                path.display()
-            )),
-            Self::Git(error) => error.hint(),
-            Self::File(error) => error.hint(),
-        }
-    }
-}
+use crate::stop::Stop;
 
 /// Makes `path` a clean checkout of `release`; an existing checkout is reused.
 ///
 /// # Errors
 /// The checkout has changes, or git fails.
-pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), WorktreeError> {
+pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), Stop> {
     let tree = git.at(path);
     let is_worktree = path.is_dir()
         && tree
@@ -49,8 +20,11 @@ pub fn prepare(git: &Git, release: &Release, path: &Path) -> Result<(), Worktree
             .is_some_and(|top| same_folder(Path::new(top.trim()), path));
     if is_worktree {
         if !tree.text(&["status", "--porcelain"])?.trim().is_empty() {
-            let (release, path) = (release.name.clone(), path.to_owned());
-            return Err(WorktreeError::Changed { release, path });
+            let (release, path) = (&release.name, path.display());
+            let what = format!("the checkout of {release} in `{path}` has changes of its own");
+            return Err(Stop::environment(what).with_hint(format!(
+                "keep what you need, then `git worktree remove --force {path}`"
+            )));
         }
         if tree.text(&["rev-parse", "HEAD"])?.trim() != release.commit {
             // The same folder served another commit of that name, for example before a tag was

@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::record_sha256;
-use schema::exit::Exit;
 use schema::run::RunRecord;
 
 use crate::executor::job::{FileFact, JobPlaces};
@@ -14,24 +13,11 @@ use crate::files::FileError;
 use crate::node::record::RecordError;
 use crate::node::steps::{self, Progress};
 use crate::publish::write_run;
-use crate::stop::{Ends, Stop};
+use crate::stop::Stop;
 
-#[derive(Debug, thiserror::Error)]
-pub enum CollectError {
-    #[error("`{}` is not the file that its node wrote: {what}", .path.display())]
-    Other { path: PathBuf, what: String },
-    #[error("run `{run}` in `{}` is not sound: {what}", .dir.display())]
-    Unsound { dir: PathBuf, run: String, what: String },
-}
-
-impl Ends for CollectError {
-    fn exit(&self) -> Exit {
-        Exit::Unsound
-    }
-
-    fn hint(&self) -> Option<String> {
-        Some("copy the job's folder again, or remove it and measure again".to_owned())
-    }
+/// A file or record that is not what its node wrote.
+fn unsound(what: String) -> Stop {
+    Stop::wrong_use(what).with_hint("copy the job's folder again, or remove it and measure again")
 }
 
 /// Copies the records of a job's finished blocks into the staged results `overlay`; returns the
@@ -46,8 +32,7 @@ pub fn collect(places: &JobPlaces, staged: &Path) -> Result<(Progress, Vec<Strin
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
         if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
             let path = places.dir().join(&lost.path);
-            let what = "the job's step log does not list it".to_owned();
-            return Err(CollectError::Other { path, what }.into());
+            return Err(other_file(&path, "the job's steps know nothing of it"));
         }
     }
     let mut runs = Vec::new();
@@ -59,12 +44,16 @@ pub fn collect(places: &JobPlaces, staged: &Path) -> Result<(Progress, Vec<Strin
     Ok((progress, runs))
 }
 
+fn other_file(path: &Path, what: &str) -> Stop {
+    unsound(format!("`{}` is not the file that its node wrote: {what}", path.display()))
+}
+
 /// Reads a record after checking its file's size and SHA-256 against `fact`.
 fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
     let path = dir.join(&fact.path);
-    let other = |what: String| CollectError::Other { path: path.clone(), what };
+    let other = |what: &str| other_file(&path, what);
     if fact.path.split('/').any(|part| part == "..") || Path::new(&fact.path).is_absolute() {
-        return Err(other("its path leads out of the job's folder".to_owned()).into());
+        return Err(other("its path leads out of the job's folder"));
     }
     // Files may have crossed a network file system or been copied by hand since the node wrote
     // them.
@@ -74,10 +63,10 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
             "{} bytes of SHA-256 {}, expected {} of {}",
             found.bytes, found.sha256, fact.bytes, fact.sha256
         );
-        return Err(other(what).into());
+        return Err(other(&what));
     }
     let text = fs::read_to_string(&path).map_err(FileError::at("read", &path))?;
-    Ok(serde_json::from_str(&text).map_err(|error| other(error.to_string()))?)
+    serde_json::from_str(&text).map_err(|error| other(&error.to_string()))
 }
 
 /// Checks the staged records of `runs`: each must lie at its own path, carry the hash of its
@@ -88,22 +77,21 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
 pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
     let files = files_below(&staged.join("runs"));
     for run in runs {
-        let unsound = |what: String| {
-            let (dir, run) = (staged.to_owned(), run.clone());
-            Stop::from(CollectError::Unsound { dir, run, what })
+        let unsound = |what: &str| {
+            unsound(format!("run `{run}` in `{}` is not sound: {what}", staged.display()))
         };
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
-        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing".to_owned()))?;
+        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is not there"))?;
         let record = read_record(path)?;
         let place = schema::path::of_run(&record).map_err(RecordError::from)?;
         if staged.join(&place) != **path {
-            return Err(unsound(format!("its path must be `{place}`")));
+            return Err(unsound(&format!("its place is `{place}`")));
         }
         if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
-            return Err(unsound("its hash does not match its content".to_owned()));
+            return Err(unsound("its hash is of another content"));
         }
         if judge::findings_at(&record, record.checks_rev) != record.checks {
-            return Err(unsound("its findings differ from those of the rules".to_owned()));
+            return Err(unsound("its findings are not those of its figures"));
         }
     }
     Ok(())

@@ -18,6 +18,23 @@ use crate::stop::Stop;
 /// Number of hex digits in a job's key.
 const KEY_DIGITS: usize = 12;
 
+/// Facts of a machine in journals and jobs, where a map of reasons once stood beside them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "(HardwareFacts, Absent)", into = "(HardwareFacts, Absent)")]
+pub struct RecordedHardware(pub HardwareFacts);
+
+impl From<(HardwareFacts, Absent)> for RecordedHardware {
+    fn from((facts, _): (HardwareFacts, Absent)) -> Self {
+        Self(facts)
+    }
+}
+
+impl From<RecordedHardware> for (HardwareFacts, Absent) {
+    fn from(RecordedHardware(facts): RecordedHardware) -> Self {
+        (facts, Absent::new())
+    }
+}
+
 /// A job's description, `job.json`: everything that a node needs to start servers, measure and
 /// record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,7 +51,7 @@ pub struct Job {
     /// Files that the runs read, each with its size in bytes; a folder has size 0.
     pub inputs: Vec<(PathBuf, u64)>,
     /// Hardware facts of a server elsewhere; `None` when the node detects its own hardware.
-    pub hardware: Option<(HardwareFacts, Absent)>,
+    pub hardware: Option<RecordedHardware>,
     /// True when each tensor-parallel rank takes a GPU.
     pub on_gpu: bool,
     /// Hardware id that the node must have for its figures to belong to this campaign; `None`

@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use schema::run::{Absent, HardwareFacts};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::ReleaseBench;
+use crate::executor::job::RecordedHardware;
 use crate::files::{self, read_text, write_whole};
 use crate::lab::PreparedLab;
 use crate::launch::{LaunchSpec, ReadyCell};
@@ -42,7 +42,7 @@ pub struct PreparedCampaign {
     /// Files that the runs of each cell read, each with its size in bytes; a folder has size 0.
     pub inputs: Vec<Vec<(PathBuf, u64)>>,
     /// Hardware facts, as detected or expected when the campaign began.
-    pub hardware: (HardwareFacts, Absent),
+    pub hardware: RecordedHardware,
     /// True when each tensor-parallel rank takes a GPU.
     pub on_gpu: bool,
     /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
@@ -93,7 +93,7 @@ impl PreparedCampaign {
             variants,
             cells,
             inputs: Vec::new(),
-            hardware: decided.hardware.clone(),
+            hardware: RecordedHardware(decided.hardware.clone()),
             on_gpu: decided.brief.on_gpu,
             confirm_pairs: decided.confirm_pairs,
             commits: decided.commits,

@@ -5,31 +5,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use schema::exit::Exit;
 use schema::kernel::KernelBench;
 use serde::Deserialize;
 
-use crate::files::{FileError, read_text};
-use crate::stop::Ends;
-
-#[derive(Debug, thiserror::Error)]
-pub enum CriterionError {
-    #[error("`{}` is not what criterion 0.8 writes: {detail}", .path.display())]
-    Form { path: PathBuf, detail: String },
-    #[error("bench `{0}` is not named `<op>/<shape>_<dtype>/<isa>`")]
-    Name(String),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for CriterionError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::File(error) => error.exit(),
-            _ => Exit::Unsound,
-        }
-    }
-}
+use crate::files::read_text;
+use crate::stop::Stop;
 
 #[derive(Deserialize)]
 struct Benchmark {
@@ -89,7 +69,7 @@ struct Sample {
 ///
 /// # Errors
 /// A file is missing, or has another form.
-pub fn read(home: &Path) -> Result<Vec<KernelBench>, CriterionError> {
+pub fn read(home: &Path) -> Result<Vec<KernelBench>, Stop> {
     let folders = new_folders(home);
     let mut benches =
         folders.iter().map(|dir| read_one(dir)).collect::<Result<Vec<KernelBench>, _>>()?;
@@ -98,12 +78,14 @@ pub fn read(home: &Path) -> Result<Vec<KernelBench>, CriterionError> {
     Ok(benches)
 }
 
-fn read_one(dir: &Path) -> Result<KernelBench, CriterionError> {
+fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
     let benchmark: Benchmark = parse(&dir.join("benchmark.json"))?;
     let estimates: Estimates = parse(&dir.join("estimates.json"))?;
     let sample: Sample = parse(&dir.join("sample.json"))?;
-    let Name { op, shape, dtype, isa } =
-        name(&benchmark.full_id).ok_or(CriterionError::Name(benchmark.full_id))?;
+    let Name { op, shape, dtype, isa } = name(&benchmark.full_id).ok_or_else(|| {
+        let name = &benchmark.full_id;
+        Stop::wrong_use(format!("bench `{name}` is not named `<op>/<shape>_<dtype>/<isa>`"))
+    })?;
     let throughput = benchmark.throughput.as_ref();
     // Kernels of a GPU name its architecture, such as `sm_90a`, in place of an instruction set.
     let device = if isa.starts_with("sm_") { "cuda" } else { "cpu" };
@@ -151,10 +133,12 @@ fn is_size(part: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_digit())
 }
 
-fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, CriterionError> {
+fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, Stop> {
     let text = read_text(path)?;
-    serde_json::from_str(&text)
-        .map_err(|error| CriterionError::Form { path: path.to_owned(), detail: error.to_string() })
+    serde_json::from_str(&text).map_err(|error| {
+        let path = path.display();
+        Stop::wrong_use(format!("`{path}` is not what criterion 0.8 writes: {error}"))
+    })
 }
 
 /// Finds every folder `new` that contains a finished benchmark.
@@ -174,6 +158,7 @@ fn new_folders(dir: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use schema::exit::Exit;
 
     fn write(home: &Path, folder: &str, id: &str, throughput: &str) {
         let dir = home.join(folder).join("new");

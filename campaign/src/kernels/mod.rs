@@ -10,7 +10,7 @@ use std::process::Command;
 use schema::canonical::record_sha256;
 use schema::exit::Exit;
 use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench, SCHEMA};
-use schema::run::{EngineFacts, Time, unexplained_nulls};
+use schema::run::{EngineFacts, Time};
 
 use crate::build::origin::{Origin, REDLINE, Wanted};
 use crate::build::variants;
@@ -83,10 +83,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
         model_bench,
         ..KernelRecord::default()
     };
-    (record.hardware, record.absent) = machine.facts(&machine.id(false));
-    if record.model_bench.is_none() {
-        record.absent.insert("model_bench".to_owned(), "`redline bench` gave none".to_owned());
-    }
+    record.hardware = machine.facts(&machine.id(false));
     fill(&mut record, benches)?;
     let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
     let path = publish::write(&places.staged(), &place, &record)?;
@@ -185,11 +182,6 @@ pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), 
             bench.limit_share = bench.limit_share.or_else(|| limit_share(bench, limits));
         }
     }
-    let value = serde_json::to_value(&*record).unwrap_or_default();
-    for path in unexplained_nulls(&value) {
-        let reason = reason(&path, record);
-        record.absent.insert(path, reason);
-    }
     record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
     Ok(())
 }
@@ -206,21 +198,6 @@ fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     };
     let reached = bench.flops? as f64 / (bench.median_ns / 1e9);
     Some(reached / per_s).filter(|share| share.is_finite())
-}
-
-fn reason(path: &str, record: &KernelRecord) -> String {
-    let last = path.rsplit('.').next().unwrap_or_default();
-    let reason = match (path.split('.').next().unwrap_or_default(), last) {
-        ("benches", "limit_share") if record.model_bench.is_some() => {
-            "no limit was measured of what it does, or the bench does not state how much that is"
-        }
-        ("benches", "limit_share") => "the machine's limits were not measured beside the bench",
-        ("benches", _) => "the bench does not state it",
-        ("engine", "binary_sha256") => "every op has a bench binary of its own",
-        ("time", _) => "benches have no load",
-        _ => record.absent.get(path).map_or("not known", String::as_str),
-    };
-    reason.to_owned()
 }
 
 /// Renders a line for each benchmark.

@@ -53,40 +53,6 @@ impl GpuSeen {
             state: self.state.clone(),
         }
     }
-
-    /// Returns the fields of [`GpuSeen::facts`] that are unknown, each with the reason.
-    #[must_use]
-    pub fn gaps(&self) -> Vec<(&'static str, &'static str)> {
-        let untold = "the driver does not tell";
-        let fields = [
-            ("memory_bytes", self.memory_mib.is_some()),
-            ("driver", self.driver.is_some()),
-            ("vbios", self.vbios.is_some()),
-            ("power_limit_mw", self.power_limit_mw.is_some()),
-            ("clocks_locked", self.clocks_locked.is_some()),
-        ];
-        let gap = |(field, known): (&'static str, bool)| (!known).then_some((field, untold));
-        let mut gaps: Vec<_> = fields.into_iter().filter_map(gap).collect();
-        let Some(state) = &self.state else {
-            gaps.push(("state", untold));
-            return gaps;
-        };
-        let fields = [
-            ("state.uuid_sha256", state.uuid_sha256.is_some()),
-            ("state.power_limit_default_mw", state.power_limit_default_mw.is_some()),
-            ("state.pcie_generation", state.pcie_generation.is_some()),
-            ("state.ecc", state.ecc.is_some()),
-            ("state.mig", state.mig.is_some()),
-            ("state.persistence", state.persistence.is_some()),
-            ("state.compute_mode", state.compute_mode.is_some()),
-        ];
-        gaps.extend(fields.into_iter().filter_map(gap));
-        // The driver accepts locked clocks but has no query for them.
-        gaps.push(("state.locked_sm_mhz", "the driver cannot be asked for locked clocks"));
-        gaps.push(("state.locked_memory_mhz", "the driver cannot be asked for locked clocks"));
-        gaps.push(("state.nvlink_links_active", "not asked of the driver"));
-        gaps
-    }
 }
 
 /// Parses the output of a query of [`QUESTIONS`], one GPU per line; older drivers answer fewer
@@ -240,12 +206,12 @@ mod tests {
             (second.persistence, second.compute_mode.as_deref()),
             (Some(false), Some("Exclusive_Process"))
         );
-        let gaps: Vec<&str> = gpus[1].gaps().into_iter().map(|(field, _)| field).collect();
-        assert!(gaps.contains(&"state.mig") && !gaps.contains(&"state.persistence"), "{gaps:?}");
+        let state = gpus[1].state.as_ref().unwrap();
+        assert!(state.mig.is_none() && state.persistence.is_some(), "{state:?}");
         // An older driver answers the second query only.
         let older = parse("NVIDIA A100, 81920, 450.80, 92.00, 400.00, 1410, 1410\n");
         assert_eq!(older[0].state, None);
-        assert!(older[0].gaps().contains(&("state", "the driver does not tell")));
+        assert_eq!(older[0].state, None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
-use schema::run::{Absent, HardwareFacts, Platform};
+use schema::run::{HardwareFacts, Platform};
 
 use crate::node::gpu;
 use crate::node::gpu::slug;
@@ -161,30 +161,9 @@ impl Machine {
 
     /// Makes the `hardware` group of a record, with a reason for each fact that could not be read.
     #[must_use]
-    pub fn facts(&self, id: &str) -> (HardwareFacts, Absent) {
-        let mut absent = Absent::new();
-        let mut explain = |path: String, known: bool, reason: &str| {
-            if !known {
-                absent.insert(path, reason.to_owned());
-            }
-        };
+    pub fn facts(&self, id: &str) -> HardwareFacts {
         let cpu_model = (!self.cpu.brand.is_empty()).then(|| self.cpu.brand.clone());
-        explain("hardware.cpu_model".into(), cpu_model.is_some(), "the kernel does not name it");
-        explain("hardware.ram_bytes".into(), self.ram_bytes.is_some(), "not readable here");
-        explain("hardware.kernel".into(), self.kernel.is_some(), "not readable here");
-        for (field, known) in [
-            ("os", self.os.is_some()),
-            ("sockets", self.cpu.sockets.is_some()),
-            ("numa_nodes", self.numa_nodes.is_some()),
-        ] {
-            explain(format!("hardware.platform.{field}"), known, "not readable here");
-        }
-        for (index, gpu) in self.gpus.iter().enumerate() {
-            for (field, reason) in gpu.gaps() {
-                absent.insert(format!("hardware.gpu.{index}.{field}"), reason.to_owned());
-            }
-        }
-        let facts = HardwareFacts {
+        HardwareFacts {
             id: id.to_owned(),
             claimed: false,
             evidence: None,
@@ -201,8 +180,7 @@ impl Machine {
                 other_gpu_processes: self.gpu_processes,
                 ..Platform::default()
             }),
-        };
-        (facts, absent)
+        }
     }
 }
 
@@ -342,31 +320,18 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_does_not_tell_has_a_reason() {
+    fn what_the_driver_does_not_tell_is_null() {
         let gpus = gpu::parse(
             "NVIDIA H200, 143771, 570.1, [N/A], 700.50, [N/A], 1980, GPU-1f, 700.00, 5, Enabled, \
              Disabled, Enabled, Default\n",
         );
         let machine = Machine { gpus, cores: 2, ..Machine::default() };
-        let (facts, absent) = machine.facts(&machine.id(true));
-        assert_eq!(facts.id, "h200-141g");
-        let paths: Vec<&str> = absent.keys().map(String::as_str).collect();
-        assert_eq!(
-            paths,
-            [
-                "hardware.cpu_model",
-                "hardware.gpu.0.clocks_locked",
-                "hardware.gpu.0.state.locked_memory_mhz",
-                "hardware.gpu.0.state.locked_sm_mhz",
-                "hardware.gpu.0.state.nvlink_links_active",
-                "hardware.gpu.0.vbios",
-                "hardware.kernel",
-                "hardware.platform.numa_nodes",
-                "hardware.platform.os",
-                "hardware.platform.sockets",
-                "hardware.ram_bytes"
-            ]
-        );
+        let facts = machine.facts(&machine.id(true));
+        assert_eq!((facts.id.as_str(), facts.cpu_model, facts.kernel), ("h200-141g", None, None));
+        let gpu = facts.gpu.unwrap().remove(0);
+        assert_eq!((gpu.clocks_locked, gpu.vbios, gpu.power_limit_mw), (None, None, Some(700_500)));
+        let state = gpu.state.unwrap();
+        assert_eq!((state.locked_sm_mhz, state.nvlink_links_active), (None, None));
     }
 
     /// A machine whose driver answers as `answers` says: cases of a shell script, by the query.
@@ -388,11 +353,11 @@ mod tests {
         assert_eq!((machine.id(true), &machine.gpus[0].state), ("a100-80g".to_owned(), &None));
         let new = format!("{old}, GPU-1, 400.00, 4, Enabled, Disabled, Enabled, Default");
         let machine = machine_with(&format!("*compute-apps*) echo 99;;\n*) echo '{new}';;"));
-        let (facts, absent) = machine.facts("a100-80g");
+        let facts = machine.facts("a100-80g");
         let state = facts.gpu.unwrap().remove(0).state.unwrap();
         assert_eq!((state.pcie_generation, state.mig), (Some(4), Some(false)));
         assert_eq!(facts.platform.unwrap().other_gpu_processes, Some(1));
-        assert!(!absent.contains_key("hardware.gpu.0.state.ecc"), "{absent:?}");
+        assert_eq!(state.ecc, Some(true));
         assert!(machine_with("*) exit 9;;").gpus.is_empty());
     }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
-use schema::run::{Absent, HardwareFacts, RunRecord, Status, ValidityVerdict};
+use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
 
 use crate::cli::NodeFlags;
 use crate::executor::job::{Done, FileFact, Job, JobPlaces, NodeEnd, record_path};
@@ -117,7 +117,7 @@ impl Node<'_> {
             return Ok(NodeEnd::Unfit { said });
         }
         let hardware =
-            job.hardware.clone().unwrap_or_else(|| machine.facts(&machine.id(job.on_gpu)));
+            job.hardware.clone().map_or_else(|| machine.facts(&machine.id(job.on_gpu)), |of| of.0);
         // One calibration serves as "after" of a block and "before" of the next.
         let mut before = self.probe()?;
         for block in job.blocks() {
@@ -135,7 +135,8 @@ impl Node<'_> {
     /// Calibrates the machine if a CPU is measured, and notes figures that differ from earlier
     /// calibrations.
     fn probe(&mut self) -> Result<Option<Probed>, Stop> {
-        if self.why_not_probed().is_some() {
+        // Calibration would disturb a server that runs already, and there is none of a GPU.
+        if self.job.url.is_some() || self.job.on_gpu {
             return Ok(None);
         }
         let (cache, host) = (self.world.cache.dir(), self.world.identity.host.as_deref());
@@ -151,20 +152,8 @@ impl Node<'_> {
         Ok(Some(probed))
     }
 
-    fn why_not_probed(&self) -> Option<&'static str> {
-        match (&self.job.url, self.job.on_gpu) {
-            (Some(_), _) => Some("the server was running already, and a probe would disturb it"),
-            (None, true) => Some("there is no probe of a GPU yet"),
-            (None, false) => None,
-        }
-    }
-
-    /// Runs every planned run of a block.
-    fn block(
-        &mut self,
-        block: u32,
-        hardware: &(HardwareFacts, Absent),
-    ) -> Result<Vec<RunRecord>, Stop> {
+    /// Launches every side of a block.
+    fn block(&mut self, block: u32, hardware: &HardwareFacts) -> Result<Vec<RunRecord>, Stop> {
         self.lines.append(&Step::BlockBegun { block })?;
         let slots = self.job.slots.iter().filter(|slot| slot.block == block);
         slots.map(|slot| self.launch(slot, hardware)).collect()
@@ -181,10 +170,9 @@ impl Node<'_> {
         let mut files = Vec::new();
         for mut record in records {
             record.calibration = probed.map(|(before, after)| calibration::facts(before, after));
-            match self.why_not_probed() {
-                Some(reason) => record.absent.insert("calibration".to_owned(), reason.to_owned()),
-                None => record.absent.remove("calibration"),
-            };
+            if record.calibration.is_some() {
+                record.absent.remove("calibration");
+            }
             seal(&mut record)?;
             let path = record_path(&record.id);
             let text = to_file_text(&record).map_err(RecordError::from)?;
@@ -196,11 +184,7 @@ impl Node<'_> {
         Ok(self.lines.append(&Step::BlockDone { block, files })?)
     }
 
-    fn launch(
-        &mut self,
-        slot: &PlannedRun,
-        hardware: &(HardwareFacts, Absent),
-    ) -> Result<RunRecord, Stop> {
+    fn launch(&mut self, slot: &PlannedRun, hardware: &HardwareFacts) -> Result<RunRecord, Stop> {
         let (world, job) = (self.world, self.job);
         world.interrupt.check()?;
         self.budget_allows(slot)?;

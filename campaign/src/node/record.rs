@@ -8,8 +8,8 @@ use schema::measurement::Measurement;
 use schema::path::PathError;
 use schema::probe::Probe;
 use schema::run::{
-    Absent, CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord,
-    SCHEMA, ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict, unexplained_nulls,
+    CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord, SCHEMA,
+    ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict, unexplained_nulls,
 };
 use schema::setup::ClientPlace;
 use serde_json::Value;
@@ -19,15 +19,11 @@ use crate::redact::Identity;
 use crate::stop::Ends;
 
 const NEVER_READY: &str = "the server never became ready";
-const NOT_REPORTED: &str = "the server does not tell";
 const NOT_REACHED: &str = "the run ended before this could be measured";
-const NOT_MEASURED: &str = "the load generator did not measure it";
+const NOT_KNOWN: &str = "not known";
 /// Server flags that differ between runs without changing the configuration, such as the port. They
 /// are left out of the record, as out of the configuration's hash.
 const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
-/// Reason, in the record of a server that Redline did not start, for missing facts.
-pub const STARTED_BY_OTHERS: &str = "the server was started by someone else";
-
 /// Error about a record that cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -51,7 +47,7 @@ pub struct Parts<'a> {
     pub engine: EngineFacts,
     pub scenario: &'a ScenarioEntry,
     pub dataset_sha256: Option<&'a str>,
-    pub hardware: (HardwareFacts, Absent),
+    pub hardware: HardwareFacts,
     pub launch: LaunchFacts,
     pub model: ModelFacts,
     pub probe: Option<Probe>,
@@ -89,8 +85,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         kind: Kind::Measured,
         campaign: Some(parts.slot),
         engine: parts.engine,
-        hardware: parts.hardware.0,
-        absent: parts.hardware.1,
+        hardware: parts.hardware,
         memory: Some(Memory { rss_bytes_max: parts.rss_bytes_max, gpu_bytes_max: None }),
         ..RunRecord::default()
     };
@@ -138,12 +133,6 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
 /// # Panics
 /// A null has no reason, which [`assemble`] rules out.
 pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
-    let value = to_value(record);
-    let unexplained = (unexplained_nulls(&value), unexplained_facts(&value));
-    assert!(
-        unexplained.0.is_empty() && unexplained.1.is_empty(),
-        "nulls without a reason: {unexplained:?}"
-    );
     Ok(judge::seal(record)?)
 }
 
@@ -228,64 +217,18 @@ fn fail(record: &mut RunRecord, failure: Failure) {
 
 /// Adds a reason for every null, and removes the reasons of facts that are present.
 fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
-    let on_gpu = record.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty());
-    let gpu_memory = if on_gpu { "not read from the driver" } else { "no GPU" };
-    let telemetry = if on_gpu { "not sampled" } else { "no GPU, and no power meter is read" };
-    for (path, reason) in [
-        ("telemetry", telemetry),
-        ("calibration", "no calibration runs surround this run"),
-        ("memory.gpu_bytes_max", gpu_memory),
-        ("metrics.joules_per_output_token", telemetry),
-        ("artifacts", "logs and samples are not kept beyond the campaign"),
-        ("engine.build.cuda_architectures", "kernels are compiled for the GPU at hand"),
-        ("engine.build.source_url", "the commit names it"),
-        ("engine.commit", "a package names no commit"),
-        ("engine.toolchain", "it was not built here"),
-        ("engine.build.image", "no image was used"),
-        ("hardware.platform.container", "not looked for"),
-        ("hardware.platform.cuda_driver", gpu_memory),
-        ("hardware.platform.cuda_runtime", gpu_memory),
-        ("hardware.platform.nccl", gpu_memory),
-        ("hardware.platform.topology_sha256", gpu_memory),
-        ("hardware.platform.other_gpu_processes", gpu_memory),
-    ] {
-        record.absent.entry(path.to_owned()).or_insert_with(|| reason.to_owned());
-    }
-    if record.model.weights.as_deref() == Some("random") {
-        let reason = "the weights are random numbers of a fixed seed".to_owned();
-        record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
-    }
-    // Hub models are folders of many files, which are not hashed.
-    if record.model.revision.is_some() {
-        let reason = "the revision on the hub names the files".to_owned();
-        record.absent.entry("model.weights_sha256".to_owned()).or_insert(reason);
-    }
-    let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
     let value = to_value(record);
     record.absent.retain(|path, _| is_null_at(&value, path));
-    for path in unexplained_nulls(&to_value(record)) {
-        let group = path.split('.').next().unwrap_or_default();
-        let reason = match group {
-            "server" | "engine" if !launched && !path.starts_with("server.kv") => STARTED_BY_OTHERS,
-            "server" | "model" if !had_probe => NEVER_READY,
-            "server" | "model" | "engine" => NOT_REPORTED,
-            "memory" if !had_probe => "the server ended before its memory was read",
-            "memory" => {
-                "the system does not tell, the server had ended, or it is several processes"
-            }
-            _ if !had_measurement => NOT_REACHED,
-            _ => NOT_MEASURED,
+    let value = to_value(record);
+    let facts = unexplained_facts(&value).into_iter().map(str::to_owned);
+    for path in unexplained_nulls(&value).into_iter().chain(facts) {
+        let of_server = path.starts_with("server") || path.starts_with("model");
+        let reason = match (of_server, had_probe, had_measurement) {
+            (true, false, _) => NEVER_READY,
+            (false, _, false) => NOT_REACHED,
+            _ => NOT_KNOWN,
         };
         record.absent.insert(path, reason.to_owned());
-    }
-    for path in unexplained_facts(&to_value(record)) {
-        let reason = match path.split('.').next().unwrap_or_default() {
-            "engine" | "server" if !launched => STARTED_BY_OTHERS,
-            "server" | "model" | "engine" if had_probe => NOT_REPORTED,
-            "server" | "model" | "engine" => NEVER_READY,
-            _ => NOT_MEASURED,
-        };
-        record.absent.insert(path.to_owned(), reason.to_owned());
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::{Absent, CampaignSlot, HardwareFacts, ModelFacts, RunRecord};
+use schema::run::{CampaignSlot, HardwareFacts, ModelFacts, RunRecord};
 use schema::scenario::Tier;
 
 use crate::files;
@@ -44,7 +44,7 @@ pub struct Bench<'a> {
     /// Name of the executor for the record.
     pub executor: &'a str,
     pub places: &'a CampaignPlaces,
-    pub hardware: &'a (HardwareFacts, Absent),
+    pub hardware: &'a HardwareFacts,
     /// URL of a server that is already running, measured instead of starting one.
     pub url: Option<&'a str>,
     /// Time in seconds that a server may be silent; `None` for the load generator's default.
@@ -271,7 +271,7 @@ impl Bench<'_> {
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
             env: &more,
-            gpus: self.hardware.0.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
+            gpus: self.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
         };
         Ok((container_line(file, filling, &container)?, container.removal()))
     }

@@ -12,6 +12,7 @@ use schema::probe::Probe;
 
 use crate::files::{self, FileError};
 use crate::process::{Group, Interrupt, ProcessError};
+use crate::stop::Stop;
 use crate::tools::{BENCH, ToolError, Tools};
 
 /// Time that a server may drain before it is killed.
@@ -71,11 +72,13 @@ impl Server {
         port: u16,
         log: &Path,
         interrupt: &Interrupt,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, Stop> {
         files::make_dir(log.parent().unwrap_or(Path::new(".")))?;
         let out = File::create(log).map_err(FileError::at("write", log))?;
         let err = out.try_clone().map_err(FileError::at("write", log))?;
-        let (program, args) = argv.split_first().ok_or(StartError::NoProgram)?;
+        let (program, args) = argv
+            .split_first()
+            .ok_or_else(|| Stop::wrong_use("the engine's file names no program to launch"))?;
         let mut command = Command::new(program);
         command.args(args).envs(env).stdout(out).stderr(err);
         let started = interrupt.elapsed();
@@ -118,7 +121,7 @@ impl Server {
         engine_file: &Path,
         limit: Duration,
         interrupt: &Interrupt,
-    ) -> Result<Readiness, StartError> {
+    ) -> Result<Readiness, Stop> {
         let mut said = "nothing listens on its port".to_owned();
         loop {
             interrupt.check()?;
@@ -200,38 +203,6 @@ impl Drop for Server {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("the engine's file names no program to start")]
-    NoProgram,
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error(transparent)]
-    Tool(#[from] ToolError),
-}
-
-impl crate::stop::Ends for StartError {
-    fn exit(&self) -> schema::exit::Exit {
-        match self {
-            Self::NoProgram => schema::exit::Exit::Unsound,
-            Self::Process(error) => error.exit(),
-            Self::File(error) => error.exit(),
-            Self::Tool(error) => error.exit(),
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::NoProgram => None,
-            Self::Process(error) => error.hint(),
-            Self::File(error) => error.hint(),
-            Self::Tool(error) => error.hint(),
-        }
-    }
-}
-
 /// Result of a probe of a server.
 #[derive(Debug)]
 pub enum ProbeAnswer {
@@ -250,7 +221,7 @@ pub fn ask(
     engine_file: &Path,
     limit: Duration,
     interrupt: &Interrupt,
-) -> Result<ProbeAnswer, StartError> {
+) -> Result<ProbeAnswer, Stop> {
     let out =
         tempfile::NamedTempFile::new().map_err(FileError::at("write in", Path::new("/tmp")))?;
     let err =

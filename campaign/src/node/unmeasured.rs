@@ -5,7 +5,7 @@ use std::path::Path;
 use schema::run::{CampaignSlot, Failure, FailureClass, Phase};
 
 use crate::executor::prepared::PreparedCampaign;
-use crate::node::record::{LaunchFacts, Parts, STARTED_BY_OTHERS, assemble, seal};
+use crate::node::record::{LaunchFacts, Parts, assemble, seal};
 use crate::node::run::model_facts;
 use crate::plan::PlannedRun;
 use crate::publish::write_run;
@@ -45,7 +45,7 @@ pub fn record(
         engine: variant.built.facts.clone(),
         scenario: &cell.scenario,
         dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
-        hardware: ready.hardware.clone(),
+        hardware: ready.hardware.0.clone(),
         launch,
         model: model_facts(cell, ready.url.is_none()),
         probe: None,
@@ -56,9 +56,6 @@ pub fn record(
         finished_at: now,
         identity: &world.identity,
     });
-    for reason in record.absent.values_mut().filter(|reason| *reason == STARTED_BY_OTHERS) {
-        "no server was launched".clone_into(reason);
-    }
     seal(&mut record)?;
     write_run(staged, &record)?;
     Ok(())

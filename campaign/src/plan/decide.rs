@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use schema::run::{Absent, HardwareFacts};
+use schema::run::HardwareFacts;
 
 use crate::build::origin::Wanted;
 use crate::build::variants;
@@ -35,7 +35,7 @@ pub struct Decided {
     pub plan: Plan,
     /// Scenarios of the plan, one for each cell, in the cells' order.
     pub scenarios: Vec<ScenarioEntry>,
-    pub hardware: (HardwareFacts, Absent),
+    pub hardware: HardwareFacts,
     pub brief: Brief,
     /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
     pub confirm_pairs: Option<u32>,
@@ -69,9 +69,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     // Facts of this machine would be wrong for a node elsewhere, which reports its own.
     let hardware = match target::is_here(target, &machine.gpus) {
         true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
-        false => {
-            (HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() }, Absent::new())
-        }
+        false => HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() },
     };
     let compares = flags.baseline.is_some();
     let policy = world.catalog.policy(POLICY)?;
@@ -107,10 +105,10 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let brief = Brief {
         campaign: plan.campaign.clone(),
         variants: wanted.iter().map(Wanted::title).collect(),
-        hardware: hardware.0.id.clone(),
+        hardware: hardware.id.clone(),
         target: target_id.to_owned(),
         on_gpu,
-        cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.0.id)),
+        cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.id)),
         confirm_pairs,
         inputs: input_states(world, &plan.cells, &scenarios)?,
         quirks: quirks(&wanted),
@@ -281,15 +279,11 @@ fn input_states(
 
 /// Returns the hardware facts of this machine, or only the id `remote` when `url` leads to another
 /// machine.
-fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> (HardwareFacts, Absent) {
-    if url.is_none_or(is_here) {
-        return machine.facts(&machine.id(on_gpu));
+fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> HardwareFacts {
+    match url.is_none_or(is_here) {
+        true => machine.facts(&machine.id(on_gpu)),
+        false => HardwareFacts { id: ELSEWHERE.to_owned(), ..HardwareFacts::default() },
     }
-    let facts = HardwareFacts { id: ELSEWHERE.to_owned(), ..HardwareFacts::default() };
-    let reason = "the server runs on another machine".to_owned();
-    let fields = ["gpu", "cpu_model", "cpu_features", "cores", "ram_bytes", "kernel"];
-    let absent = fields.iter().map(|field| (format!("hardware.{field}"), reason.clone()));
-    (facts, absent.collect())
 }
 
 /// True for a URL whose host is this machine's loopback address.
@@ -363,7 +357,7 @@ mod tests {
             (Some("http://10.1.2.3:80"), "remote"),
             (Some("https://example.org"), "remote"),
         ] {
-            assert_eq!(hardware_facts(&machine, false, url).0.id, id, "{url:?}");
+            assert_eq!(hardware_facts(&machine, false, url).id, id, "{url:?}");
         }
     }
 }

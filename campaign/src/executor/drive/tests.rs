@@ -7,7 +7,7 @@ use std::path::Path;
 
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
-use schema::run::{Absent, EngineFacts, FailureClass, HardwareFacts, RunRecord, Status};
+use schema::run::{EngineFacts, FailureClass, HardwareFacts, RunRecord, Status};
 
 use super::*;
 use crate::catalog::Catalog;
@@ -15,7 +15,7 @@ use crate::console::Console;
 use crate::environment::SystemClock;
 use crate::executor::JobSpec;
 use crate::executor::collect;
-use crate::executor::job::{Done, FileFact, NodeEnd, record_path};
+use crate::executor::job::{Done, FileFact, NodeEnd, RecordedHardware, record_path};
 use crate::files::write_whole;
 use crate::inputs::Obtained;
 use crate::inputs::cache::Cache;
@@ -92,7 +92,7 @@ fn ready() -> PreparedCampaign {
         variants,
         cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],
         inputs: vec![Vec::new()],
-        hardware: (hardware, Absent::new()),
+        hardware: RecordedHardware(hardware),
         on_gpu: true,
         confirm_pairs: None,
         commits: false,

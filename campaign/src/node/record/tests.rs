@@ -50,7 +50,7 @@ fn parts<'a>(scenario: &'a ScenarioEntry, identity: &'a Identity) -> Parts<'a> {
         engine: sample.engine,
         scenario,
         dataset_sha256: Some("d0"),
-        hardware: (sample.hardware, Absent::new()),
+        hardware: sample.hardware,
         launch: LaunchFacts {
             argv: Some(vec!["redline".into(), "serve".into()]),
             env: Some(Default::default()),
@@ -106,7 +106,7 @@ fn a_server_that_never_became_ready_leaves_reasons() {
         ("counts", NOT_REACHED),
         ("scenario.manifest_sha256", NOT_REACHED),
         ("time.wall_us", NOT_REACHED),
-        ("memory.gpu_bytes_max", "no GPU"),
+        ("memory.gpu_bytes_max", NOT_REACHED),
     ] {
         assert_eq!(record.absent.get(path).map(String::as_str), Some(reason), "{path}");
     }
@@ -124,7 +124,7 @@ fn gpus_that_worked_are_counted_and_not_guessed() {
         measurement.telemetry = telemetry;
         let (scenario, identity) = (scenario(), Identity::default());
         let mut parts = parts(&scenario, &identity);
-        parts.hardware.0.gpu = Some(vec![Gpu::default(); gpus]);
+        parts.hardware.gpu = Some(vec![Gpu::default(); gpus]);
         let parts = Parts { measurement: Some(measurement), probe: Some(probe), ..parts };
         assemble(parts).server.unwrap().parallel.map(|parallel| parallel.gpus_used)
     };
