@@ -1,5 +1,6 @@
-//! What a GPU validation's commands measured of single kernels, as one record: a command that prints a JSON
-//! document with `kernels`, as `redline bench --kernels --json` does, has measured them.
+//! What a GPU validation's commands measured of single kernels, as one record: a command that
+//! prints a JSON document with `kernels`, as `redline bench --kernels --json` does, has measured
+//! them.
 
 use std::fs;
 use std::path::Path;
@@ -22,8 +23,8 @@ struct Printed {
     kernels: Vec<KernelBench>,
 }
 
-/// Writes the record of all kernels that `reports` tell of below `overlay`; returns how many there are.
-/// It has the validation's own id, so that collecting again makes the same record.
+/// Writes the record of all kernels that `reports` tell of below `overlay`; returns how many there
+/// are. It has the validation's own id, so that collecting again makes the same record.
 ///
 /// # Errors
 /// The record has no place, or the folder is not writable.

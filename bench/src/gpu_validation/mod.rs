@@ -1,6 +1,6 @@
-//! A GPU validation: what a release shows on a machine that has no network and no compiler, such as one that
-//! is lent for an hour. A bundle is packed here, run there stage by stage, and its results are
-//! collected here.
+//! A GPU validation: what a release shows on a machine that has no network and no compiler, such as
+//! one that is lent for an hour. A bundle is packed here, run there stage by stage, and its results
+//! are collected here.
 
 pub mod collect;
 mod kernels;

@@ -1,5 +1,5 @@
-//! `gpu-validation run`: carries out the stages of a bundle that have not been carried out yet. Needs
-//! neither network nor compiler nor git.
+//! `gpu-validation run`: carries out the stages of a bundle that have not been carried out yet.
+//! Needs neither network nor compiler nor git.
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,7 +32,8 @@ pub struct MachineFile {
 /// Runs the bundle around this program.
 ///
 /// # Errors
-/// The machine is not the one that the GPU validation is for, or a stage cannot be carried out at all.
+/// The machine is not the one that the GPU validation is for, or a stage cannot be carried out at
+/// all.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let places = BundlePlaces::new(world.places.root());
     let described = read_bundle(&places.description())?;

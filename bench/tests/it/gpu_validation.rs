@@ -1,4 +1,5 @@
-//! A release is packed into a bundle, the bundle shows it stage by stage, and its results are recorded.
+//! A release is packed into a bundle, the bundle shows it stage by stage, and its results are
+//! recorded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
