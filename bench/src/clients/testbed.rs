@@ -1,4 +1,5 @@
-//! The testbed of an exchange: its folder, the cores of mock server and client, and the other clients.
+//! The testbed of an exchange: its folder, the cores of mock server and client, and the other
+//! clients.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
