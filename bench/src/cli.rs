@@ -122,7 +122,7 @@ pub struct ClientBench {
     /// Measure nothing, and tell what is kept.
     #[arg(long, conflicts_with = "rows")]
     pub kept: bool,
-    /// Write the table into `docs/METHOD.md` too.
+    /// Write the table into `docs/method/client.md` too.
     #[arg(long)]
     pub document: bool,
     /// Print one JSON document instead of the table.
@@ -143,7 +143,7 @@ pub struct ScaleBench {
     /// Make the registry in this folder, which must not be there yet, and leave it.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Write the table into `docs/METHOD.md` too.
+    /// Write the table into `docs/method/scale.md` too.
     #[arg(long)]
     pub document: bool,
 }

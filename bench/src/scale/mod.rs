@@ -27,7 +27,9 @@ use work::{Desk, Took, Work};
 pub const WANTED_OF: u64 = 50_000;
 /// The site is made of one record in so many.
 const SITE_SHARE: u64 = 10;
-/// What the document says of who wrote the table.
+/// Page that holds the table.
+const DOCUMENT: &str = "docs/method/scale.md";
+/// Command that the page names as the writer of the table.
 const COMMAND: &str = "cargo xtask scale-bench --document";
 
 /// Runs `scale-bench`. Exit code 1 where something took longer than is wanted of it.
@@ -71,7 +73,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     };
     let table = scaled.render();
     if flags.document {
-        document::write(world, COMMAND, &table)?;
+        document::write(world, DOCUMENT, COMMAND, &table)?;
     }
     world.console.answer(&table);
     Ok(if scaled.is_as_wanted() { Exit::Well } else { Exit::Worse })

@@ -1,7 +1,7 @@
 //! Compares two releases, cell by cell. The one place where a verdict is made.
 //!
 //! A figure is called better or worse after a screen and a confirmation on fresh launches of
-//! interleaved pairs (docs/METHOD.md), and never from stored figures of different campaigns. A
+//! interleaved pairs (docs/method/comparisons.md), and never from stored figures of different campaigns. A
 //! changed configuration and a new failure are seen in any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures to

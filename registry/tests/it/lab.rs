@@ -1,5 +1,5 @@
 //! Labs over a made-up engine whose best configuration is known: how often it is the one that is
-//! recommended (docs/METHOD.md).
+//! recommended (docs/method/comparisons.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
 //! Error rates and power of the two stages, over made-up campaigns: the figures that the method
-//! promises (docs/METHOD.md).
+//! promises (docs/method/comparisons.md).
 //!
 //! A campaign is made launch by launch: a machine whose speed wanders, launches with noise of their
 //! own, sides that take turns. The noise that the judge minds comes from the
