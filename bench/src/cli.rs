@@ -126,7 +126,7 @@ pub struct ClientBench {
     /// Print the table of earlier results without measuring.
     #[arg(long, conflicts_with = "rows")]
     pub kept: bool,
-    /// Also write the table into `docs/METHOD.md`.
+    /// Also write the table into `docs/method/client.md`.
     #[arg(long)]
     pub document: bool,
     /// Print one JSON document instead of the table.
@@ -148,7 +148,7 @@ pub struct ScaleBench {
     /// Make the registry in this folder, which must not exist yet, and keep it.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Also write the table into `docs/METHOD.md`.
+    /// Also write the table into `docs/method/scale.md`.
     #[arg(long)]
     pub document: bool,
 }

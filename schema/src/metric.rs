@@ -56,7 +56,7 @@ pub struct Metric {
     pub better: Better,
     /// Scenarios in which the metric is release-blocking.
     pub gates: Gates,
-    /// Minimum effect in percent: a smaller difference is never called a change (docs/METHOD.md).
+    /// Minimum effect in percent: a smaller difference is never called a change (docs/method/comparisons.md).
     pub floor_pct: f64,
     read: Read,
 }

@@ -71,33 +71,40 @@ fn check_names_the_page_and_the_command_that_renews_it() {
 #[test]
 fn a_document_holds_what_the_registry_measured_and_check_says_where_it_does_not() {
     let folder = registry();
-    let document = folder.path().join("docs/METHOD.md");
+    let document = folder.path().join("docs/method/performance.md");
     let begin = "<!-- The table below is written by `cargo xtask site --pages`. -->";
     let text = format!("# Method\n\n{begin}\n<!-- End of the table. -->\n\nThe end.\n");
     fs::create_dir_all(folder.path().join("docs")).expect("a folder");
     fs::write(&document, text).expect("a document");
-    let pages = ["pages", "--out", "results", "--document", "docs/METHOD.md"];
-    let check = ["check", "--document", "docs/METHOD.md"];
+    let pages = ["pages", "--out", "results", "--document", "docs/method/performance.md"];
+    let check = ["check", "--document", "docs/method/performance.md"];
 
     let (exit, said) = site(folder.path(), &pages);
-    assert_eq!((exit, said.lines().last()), (Some(0), Some("docs/METHOD.md changed")), "{said}");
+    assert_eq!(
+        (exit, said.lines().last()),
+        (Some(0), Some("docs/method/performance.md changed")),
+        "{said}"
+    );
     assert_eq!(site(folder.path(), &check), (Some(0), String::new()));
     let (_, said) = site(folder.path(), &pages);
-    assert!(!said.contains("docs/METHOD.md"), "{said}");
+    assert!(!said.contains("docs/method/performance.md"), "{said}");
 
     let text = fs::read_to_string(&document).expect("a document");
     assert!(text.starts_with("# Method\n") && text.ends_with("\nThe end.\n"), "{text}");
     fs::write(&document, text.replace("No other engine", "Some other engine")).expect("written");
     let (exit, said) = site(folder.path(), &check);
     assert_eq!(exit, Some(2));
-    assert!(said.starts_with("`docs/METHOD.md` is not what its records render: line 5 "), "{said}");
+    assert!(
+        said.starts_with("`docs/method/performance.md` is not what its records render: line 5 "),
+        "{said}"
+    );
 
     fs::write(&document, "# Method\n").expect("written");
     for command in [&pages[..], &check[..]] {
         let (exit, said) = site(folder.path(), command);
         assert_eq!(exit, Some(2), "{said}");
         assert!(
-            said.contains("has no place in `docs/METHOD.md`") && said.contains(begin),
+            said.contains("has no place in `docs/method/performance.md`") && said.contains(begin),
             "{said}"
         );
     }

@@ -29,10 +29,11 @@ fn clients_are_measured_kept_and_written_into_the_method() {
 
     let ended = clone.run("redline-peers", &["client-bench", "--kept", "--document"]);
     assert!(matches!(ended.code, Some(0 | 1)), "{}", ended.stderr);
-    let method = std::fs::read_to_string(clone.root().join("docs/METHOD.md")).expect("readable");
+    let method =
+        std::fs::read_to_string(clone.root().join("docs/method/client.md")).expect("readable");
     let line = ended.stdout.lines().find(|line| line.contains("ITL spread")).expect("a line");
     assert!(method.contains(line), "{line}");
-    assert!(method.contains("## Comparing engines"), "the rest of the document is still there");
+    assert!(method.contains("## The missed target"), "the rest of the document is still there");
 }
 
 #[test]

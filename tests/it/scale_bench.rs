@@ -14,9 +14,10 @@ fn tools_are_timed_over_a_made_up_registry_that_is_gone_afterwards() {
         assert!(ended.stdout.contains(&format!("| {title}")), "{}", ended.stdout);
     }
     assert!(ended.stdout.contains("The registry has 40 records"), "{}", ended.stdout);
-    let method = std::fs::read_to_string(clone.root().join("docs/METHOD.md")).expect("readable");
+    let method =
+        std::fs::read_to_string(clone.root().join("docs/method/scale.md")).expect("readable");
     let line = ended.stdout.lines().find(|line| line.contains("| list |")).expect("a line");
-    assert!(method.contains(line) && method.contains("## Comparing engines"), "{line}");
+    assert!(method.contains(line) && method.contains("`--keep DIR` keeps it"), "{line}");
     let left = std::fs::read_dir(clone.root().join("target/scale-bench")).expect("a folder");
     assert_eq!(left.count(), 0);
 }

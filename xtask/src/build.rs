@@ -99,7 +99,7 @@ fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
         ["--registry", "--overlay", "--out"].iter().any(|flag| word.starts_with(flag))
     };
     if !rest.iter().any(names_another) {
-        words.extend(["--document", "docs/METHOD.md"].map(OsString::from));
+        words.extend(["--document", "docs/method/performance.md"].map(OsString::from));
     }
     words.extend_from_slice(rest);
     words

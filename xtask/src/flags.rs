@@ -19,9 +19,9 @@ Measure
                           write a kernels record
   peer-bench ENGINE       compare the working tree with another engine, such as llama.cpp
   client-bench            compare the load generator with others, on a mock server that keeps
-                          its own log (--row NAME: only that row; --document: into docs/METHOD.md)
+                          its own log (--row NAME: only that row; --document: into docs/method/client.md)
   scale-bench             time the registry's tools and the site on a large generated registry
-                          (--records N; --document: into docs/METHOD.md)
+                          (--records N; --document: into docs/method/scale.md)
   soak                    detect memory leaks: keep the working tree's server under load
                           (--minutes N; default: an hour)
   gpu-validation pack VERSION

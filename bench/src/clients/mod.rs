@@ -34,7 +34,9 @@ use campaign::tools::{BENCH, EMITTER, FLOOR};
 use campaign::world::World;
 
 const KEPT: &str = "figures.json";
-/// Command named in the document as the source of the table.
+/// Page that holds the table.
+const DOCUMENT: &str = "docs/method/client.md";
+/// Command that the page names as the writer of the table.
 const COMMAND: &str = "cargo xtask client-bench --document";
 
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +87,7 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let kept = Kept::open(&path)?;
     let table = table::render(&kept);
     if flags.document {
-        document::write(world, COMMAND, &table)?;
+        document::write(world, DOCUMENT, COMMAND, &table)?;
     }
     world.console.answer(&if flags.json { read_text(&path)? } else { table });
     Ok(if wanted_are_kept(&kept) { Exit::Well } else { Exit::Worse })

@@ -27,7 +27,9 @@ use work::{Registries, Took, Work};
 pub const WANTED_OF: u64 = 50_000;
 /// The site is built from one record in this many.
 const SITE_SHARE: u64 = 10;
-/// Command named in the document as the source of the table.
+/// Page that holds the table.
+const DOCUMENT: &str = "docs/method/scale.md";
+/// Command that the page names as the writer of the table.
 const COMMAND: &str = "cargo xtask scale-bench --document";
 
 /// Runs `scale-bench`. The exit code is 1 if a command takes longer than required.
@@ -72,7 +74,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     };
     let table = scaled.render();
     if flags.document {
-        document::write(world, COMMAND, &table)?;
+        document::write(world, DOCUMENT, COMMAND, &table)?;
     }
     world.console.answer(&table);
     Ok(if scaled.is_as_wanted() { Exit::Well } else { Exit::Worse })

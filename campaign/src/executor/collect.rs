@@ -32,7 +32,7 @@ pub fn collect(places: &JobPlaces, staged: &Path) -> Result<(Progress, Vec<Strin
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
         if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
             let path = places.dir().join(&lost.path);
-            return Err(other_file(&path, "the job's steps know nothing of it"));
+            return Err(other_file(&path, "the job's step log does not list it"));
         }
     }
     let mut runs = Vec::new();
@@ -81,17 +81,17 @@ pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
             unsound(format!("run `{run}` in `{}` is not sound: {what}", staged.display()))
         };
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
-        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is not there"))?;
+        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing"))?;
         let record = read_record(path)?;
         let place = schema::path::of_run(&record).map_err(RecordError::from)?;
         if staged.join(&place) != **path {
-            return Err(unsound(&format!("its place is `{place}`")));
+            return Err(unsound(&format!("its path must be `{place}`")));
         }
         if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
-            return Err(unsound("its hash is of another content"));
+            return Err(unsound("its hash does not match its content"));
         }
         if judge::findings_at(&record, record.checks_rev) != record.checks {
-            return Err(unsound("its findings are not those of its figures"));
+            return Err(unsound("its findings differ from those of the rules"));
         }
     }
     Ok(())

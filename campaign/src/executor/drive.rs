@@ -264,9 +264,7 @@ impl<'a> Drive<'a> {
             let told = done.as_ref().map(|done| &done.end);
             match retry::next(end, told, job.planned.lost, self.executor.is_here()) {
                 Next::Again { said } => {
-                    self.world
-                        .console
-                        .note(&format!("{said}; what is left of the job is tried again"));
+                    self.world.console.note(&format!("{said}; the rest of the job is retried"));
                     self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
                 }
                 Next::Failed { class, said } => {

@@ -247,7 +247,9 @@ impl Journal {
         let written =
             crate::executor::collect::files_below(&self.places.staged().join("runs")).len();
         let mut left = match (&self.state.committed, written) {
-            (Some(_), _) => "the records are committed; what came after is not done".to_owned(),
+            (Some(_), _) => {
+                "the records are committed; the steps after that are not done".to_owned()
+            }
             (None, 0) => "nothing was recorded".to_owned(),
             (None, count) => {
                 let records = if count == 1 { "record lies" } else { "records lie" };

@@ -132,9 +132,10 @@ fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), S
         }
         _ => world.places.root().to_owned(),
     };
-    world
-        .console
-        .step(world.clock.elapsed(), &format!("Bench the ops of {}", wanted.variant.release));
+    world.console.step(
+        world.clock.elapsed(),
+        &format!("Run the kernel benchmarks of {}", wanted.variant.release),
+    );
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
         .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])

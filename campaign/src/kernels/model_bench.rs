@@ -28,7 +28,9 @@ pub fn measure(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<Mo
     let binary =
         spec.built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;
     let weights = world.fetcher().obtain(&Input::model(&id, &file))?;
-    world.console.step(world.clock.elapsed(), &format!("Bench {id} beside the machine's limits"));
+    world
+        .console
+        .step(world.clock.elapsed(), &format!("Benchmark {id} against the machine's limits"));
     let mut bench = Command::new(binary);
     bench.arg("bench").arg(weights.served()).args(ARGUMENTS).arg("--json");
     let written = capture(&mut bench, &world.interrupt)?;

@@ -63,7 +63,8 @@ fn check_flags(
         check_words(who, flags)?;
         let mut names = flags.iter().filter_map(|word| flag_name(word));
         if let Some(name) = names.find(|name| own.contains(name)) {
-            let message = format!("{who} says `{name}`, which each launch of `{engine}` says");
+            let message =
+                format!("{who} sets `{name}`, which the command line of `{engine}` sets already");
             return Err(Stop::wrong_use(message).with_hint("leave it out"));
         }
     }

@@ -77,8 +77,7 @@ impl<'a> Explore<'a> {
             // Without this check, a round that plans no job would be requested for ever.
             if self.journal.state.jobs.len() == before {
                 let block = round.block;
-                let message =
-                    format!("the registry asks again for the launches from block {block}");
+                let message = format!("the registry requests the runs from block {block} again");
                 return Err(Stop::wrong_use(message)
                     .with_hint("if records of this lab were retracted, start it again"));
             }

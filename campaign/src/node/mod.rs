@@ -223,8 +223,7 @@ impl Node<'_> {
         if used + next <= most {
             return Ok(());
         }
-        let message =
-            format!("{used:.1} GPU-hours are used, and the next launch may take {next:.1}");
+        let message = format!("{used:.1} GPU-hours are used, and the next run may take {next:.1}");
         Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
     }
 

@@ -78,7 +78,7 @@ impl Server {
         let err = out.try_clone().map_err(FileError::at("write", log))?;
         let (program, args) = argv
             .split_first()
-            .ok_or_else(|| Stop::wrong_use("the engine's file names no program to launch"))?;
+            .ok_or_else(|| Stop::wrong_use("the engine's file names no program to start"))?;
         let mut command = Command::new(program);
         command.args(args).envs(env).stdout(out).stderr(err);
         let started = interrupt.elapsed();

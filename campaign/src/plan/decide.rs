@@ -335,8 +335,7 @@ pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
             .with_hint("give `--model ID`")
     })?;
     if world.catalog.model(model)?.config.is_some() {
-        let message =
-            format!("`{model}` has random weights: there is no file that both could read");
+        let message = format!("`{model}` has random weights, and this command needs a model file");
         return Err(Stop::wrong_use(message));
     }
     let (model, scenario) = (model.to_owned(), DEFAULT_SCENARIO.to_owned());

@@ -1,7 +1,7 @@
 //! Comparison of two releases, cell by cell: the one place where verdicts on releases are made.
 //!
 //! A figure is called better or worse only after a screen and a confirmation on fresh runs of
-//! interleaved pairs (docs/METHOD.md), never from stored figures of different campaigns. A changed
+//! interleaved pairs (docs/method/comparisons.md), never from stored figures of different campaigns. A changed
 //! configuration and a new failure are reported from any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures

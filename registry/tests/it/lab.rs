@@ -1,5 +1,5 @@
 //! Simulation of labs over a made-up engine whose best configuration is known: counts how often it
-//! is recommended (docs/METHOD.md).
+//! is recommended (docs/method/comparisons.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

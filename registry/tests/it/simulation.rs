@@ -1,5 +1,5 @@
 //! Simulation of comparisons: error rates and power of screen and confirmation over made-up
-//! campaigns, as the method promises them (docs/METHOD.md).
+//! campaigns, as the method promises them (docs/method/comparisons.md).
 //!
 //! A campaign is made run by run: the machine's speed drifts, runs have noise of their own, and
 //! the order of the releases alternates. The noise that the judgement uses comes from the same
