@@ -46,7 +46,7 @@ fn the_campaign_of_this_clone_is_finished_too() {
     ingest(&scratch, &scratch.campaign()).expect(0, &["commit   c0ffee"]);
     assert_eq!(scratch.records(&scratch.root().join("results")).len(), 2);
     assert_eq!(scratch.pids("server.pids").len(), launches);
-    scratch.run(&["release-bench", "v0.9.2", "--resume"]).expect(2, &["no campaign"]);
+    scratch.run(&["release-bench", "v0.9.2", "--resume"]).expect(2, &["no unfinished campaign"]);
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn settings_that_do_not_fit_name_their_key() {
         ("LlamaForCausalLM", json!({}), "hidden_act", json!("gelu"), "`gelu` is not supported"),
         ("LlamaForCausalLM", json!({}), "attention_bias", json!(3), "3 is neither true nor false"),
         ("LlamaForCausalLM", json!({}), "num_local_experts", json!(8), "are not supported"),
-        ("LlamaForCausalLM", json!({}), "partial_rotary_factor", json!(1.5), "cannot be turned"),
+        ("LlamaForCausalLM", json!({}), "partial_rotary_factor", json!(1.5), "is not an even number of dimensions"),
         ("Qwen3MoeForCausalLM", moe.clone(), "num_experts", Value::Null, "the key is missing"),
         ("Qwen3MoeForCausalLM", moe.clone(), "num_experts_per_tok", json!(5), "5 of 4 experts"),
         ("Qwen3MoeForCausalLM", moe, "mlp_only_layers", json!([-1]), "not a list of layers"),
