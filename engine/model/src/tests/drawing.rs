@@ -115,6 +115,6 @@ fn logits_that_are_read_keep_their_order_among_drawn_rows() {
         let mut unsound = batch([LogitRows::None; 3]);
         unsound.tokens[0] = StepToken::Drawn(0);
         let message = model.step(&unsound).unwrap_err().to_string();
-        assert!(message.contains("token 0 of the 0 drawn before"), "{message}");
+        assert!(message.contains("sampled token 0 does not exist"), "{message}");
     }
 }
