@@ -28,7 +28,6 @@ pub struct Cli {
 impl Cli {
     /// Returns the local files given with `--input`, by the id of the model or dataset that each
     /// replaces. Empty for subcommands without inputs.
-    #[must_use]
     pub fn given(&self) -> BTreeMap<String, PathBuf> {
         match &self.command {
             Verb::PeerBench(flags) => flags.inputs.by_id(),

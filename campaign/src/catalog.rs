@@ -66,14 +66,12 @@ pub struct Engine {
 
 impl Engine {
     /// Server flags that set the number of threads.
-    #[must_use]
     pub fn thread_flags(&self, threads: u32) -> Vec<String> {
         let fill = |word: &String| word.replace("{threads}", &threads.to_string());
         self.file.launch.threads.iter().map(fill).collect()
     }
 
     /// Server flags for a measurement under load: threads, and what the engine's file adds.
-    #[must_use]
     pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
         [self.thread_flags(threads), self.file.launch.load.clone()].concat()
     }
@@ -87,7 +85,6 @@ pub struct Catalog {
 
 impl Catalog {
     /// Makes the catalog of the folder `suite`.
-    #[must_use]
     pub fn new(suite: &Path) -> Self {
         Self { dir: suite.to_owned() }
     }

@@ -25,7 +25,6 @@ pub struct Cli {
 impl Cli {
     /// Returns the clone to work in, where the command line names one. For `node` this is the job's
     /// folder: a job names every file that it needs, so it runs on machines that have no clone.
-    #[must_use]
     pub fn root(&self) -> Option<&Path> {
         match (&self.root, &self.command) {
             (Some(dir), _) => Some(dir),
@@ -36,7 +35,6 @@ impl Cli {
 
     /// Returns the local files given with `--input`, by the id of the model or dataset that each
     /// replaces. Empty for subcommands without inputs.
-    #[must_use]
     pub fn given(&self) -> BTreeMap<String, PathBuf> {
         match &self.command {
             Verb::ReleaseBench(flags) => flags.inputs.by_id(),
@@ -80,7 +78,6 @@ pub struct Inputs {
 
 impl Inputs {
     /// Returns the local files by the id of the model or dataset that each replaces.
-    #[must_use]
     pub fn by_id(&self) -> BTreeMap<String, PathBuf> {
         self.given.iter().cloned().collect()
     }

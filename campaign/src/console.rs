@@ -18,31 +18,26 @@ pub struct Console {
 
 impl Console {
     /// Makes a console that writes everything.
-    #[must_use]
     pub fn new() -> Self {
         Self { quiet: false, followed: false }
     }
 
     /// Makes a console that writes no headings and notes, for tests.
-    #[must_use]
     pub fn silent() -> Self {
         Self { quiet: true, followed: false }
     }
 
     /// True when standard error is a terminal.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         !self.quiet && stderr().is_terminal()
     }
 
     /// Returns a console for a job's node, whose last log line the controller shows to the user.
-    #[must_use]
     pub fn followed(self) -> Self {
         Self { followed: true, ..self }
     }
 
     /// Progress style for the load generator's `--progress`.
-    #[must_use]
     pub fn progress(&self) -> &'static str {
         match (self.is_live(), self.followed) {
             (true, _) => "auto",
@@ -96,7 +91,6 @@ impl Default for Console {
 }
 
 /// Formats a duration: `0:05`, `12:40`, `1:02:03`.
-#[must_use]
 pub fn clock_text(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -108,7 +102,6 @@ pub fn clock_text(elapsed: Duration) -> String {
 
 /// Formats an expected duration in microseconds with few digits: `about 40 s`, `about 8 min`,
 /// `about 2.5 h`.
-#[must_use]
 pub fn about(us: u64) -> String {
     let seconds = us / 1_000_000;
     match seconds {

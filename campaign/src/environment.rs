@@ -39,7 +39,6 @@ const SERVER_VARIABLES: &[&str] = &[
 ];
 
 /// Converts a command's result to the program's exit code, and prints the error if there is one.
-#[must_use]
 pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
     let exit = ended.unwrap_or_else(|stop| {
         eprintln!("{stop}");
@@ -108,7 +107,6 @@ pub struct SystemClock {
 
 impl SystemClock {
     /// A clock whose command begins now.
-    #[must_use]
     pub fn start() -> Arc<dyn Clock> {
         Arc::new(Self { started_ns: system_ns() })
     }

@@ -64,7 +64,6 @@ impl Git {
     }
 
     /// Returns the same command for another folder, such as a worktree.
-    #[must_use]
     pub fn at(&self, dir: &Path) -> Self {
         Self { dir: dir.into(), ..self.clone() }
     }
@@ -111,7 +110,6 @@ impl Git {
 }
 
 /// True when both paths lead to the same folder.
-#[must_use]
 pub fn same_folder(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,

@@ -12,7 +12,6 @@ pub struct Places {
 
 impl Places {
     /// Makes the paths of the clone `root`; `cargo_target` overrides cargo's target directory.
-    #[must_use]
     pub fn new(root: &Path, cargo_target: Option<&Path>) -> Self {
         // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
@@ -20,92 +19,77 @@ impl Places {
     }
 
     /// Root folder of the clone.
-    #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// Cargo's target directory for the user's own builds, which include these tools.
-    #[must_use]
     pub fn cargo_target(&self) -> &Path {
         &self.cargo_target
     }
 
     /// Cargo's target directory for builds of releases. It is separate, because a release's
     /// binaries have the same names as the user's own.
-    #[must_use]
     pub fn release_target(&self) -> PathBuf {
         self.root.join("target/releases/built")
     }
 
     /// Lock file that allows one campaign at a time in the clone.
-    #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.root.join("target/release-bench.lock")
     }
 
     /// Git worktree in which a release is built.
-    #[must_use]
     pub fn release_tree(&self, release: &str) -> PathBuf {
         self.root.join("target/releases").join(release)
     }
 
     /// Path of a kept release binary, addressed by its SHA-256.
-    #[must_use]
     pub fn binary(&self, sha256: &str, name: &str) -> PathBuf {
         self.root.join("target/releases/bin").join(sha256).join(name)
     }
 
     /// Folder of the rendered HTML site.
-    #[must_use]
     pub fn site(&self) -> PathBuf {
         self.root.join("target/site")
     }
 
     /// Folder that contains a folder for each campaign.
-    #[must_use]
     pub fn campaigns(&self) -> PathBuf {
         self.root.join("target/campaigns")
     }
 
     /// Paths inside the folder of the campaign `id`.
-    #[must_use]
     pub fn campaign(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
     /// Paths of the logs and measurements of one `peer-bench`.
-    #[must_use]
     pub fn peer_bench(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
     }
 
     /// Paths of the working files of one `soak`.
-    #[must_use]
     pub fn soak(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.root.join("target/soak").join(id) }
     }
 
     /// Folder of `client-bench`: its working files and the results that it keeps.
-    #[must_use]
     pub fn client_bench(&self) -> PathBuf {
         self.root.join("target/client-bench")
     }
 
     /// Working folder of `scale-bench`.
-    #[must_use]
     pub fn scale_bench(&self) -> PathBuf {
         self.root.join("target/scale-bench")
     }
 
     /// Folder of the GPU validation `name`: its bundle and its collected results.
-    #[must_use]
     pub fn validation(&self, name: &str) -> PathBuf {
         self.root.join("target/validations").join(name)
     }
 
     /// Returns `path` for display: relative to the clone's root where it lies below it.
-    #[must_use]
     pub fn shown(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
@@ -120,47 +104,39 @@ pub struct CampaignPlaces {
 
 impl CampaignPlaces {
     /// Makes the paths of a campaign whose folder is `dir`.
-    #[must_use]
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Folder that contains a folder for each job.
-    #[must_use]
     pub fn jobs(&self) -> PathBuf {
         self.dir.join("jobs")
     }
 
     /// Staged results: the campaign's new records, laid out like `results/`.
-    #[must_use]
     pub fn staged(&self) -> PathBuf {
         self.dir.join("results")
     }
 
     /// Log file with the standard error of a run's server.
-    #[must_use]
     pub fn log(&self, run: &str) -> PathBuf {
         self.dir.join("logs").join(format!("{run}.log"))
     }
 
     /// File that the load generator writes for a run.
-    #[must_use]
     pub fn measurement(&self, run: &str) -> PathBuf {
         self.dir.join("measurements").join(format!("{run}.json"))
     }
 
     /// Workload manifest of a scenario: its requests, drawn once and sent in all of its runs.
-    #[must_use]
     pub fn plan(&self, scenario: &str) -> PathBuf {
         self.dir.join("plans").join(format!("{scenario}.json"))
     }
 
-    #[must_use]
     pub fn criterion(&self) -> PathBuf {
         self.dir.join("criterion")
     }

@@ -62,13 +62,11 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// Returns the flag for the signal handlers.
-    #[must_use]
     pub fn new(clock: &Arc<dyn Clock>) -> Self {
         Self { flag: Arc::default(), clock: Arc::clone(clock) }
     }
 
     /// Time since the command began.
-    #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.clock.elapsed()
     }
@@ -79,13 +77,11 @@ impl Interrupt {
     }
 
     /// Returns the flag for the signal handlers.
-    #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
     }
 
     /// True when a signal has arrived.
-    #[must_use]
     pub fn raised(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
@@ -123,7 +119,6 @@ impl Group {
         Ok(Self { child, program, ended: None })
     }
 
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -201,7 +196,6 @@ impl Group {
 
 impl Group {
     /// Number of processes in the group now, without zombies.
-    #[must_use]
     pub fn members(&self) -> usize {
         let of_group = |entry: std::fs::DirEntry| {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -234,7 +228,6 @@ pub struct Written {
 
 impl Written {
     /// Last non-empty line of standard error.
-    #[must_use]
     pub fn last_said(&self) -> Option<&str> {
         self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty())
     }
@@ -310,7 +303,6 @@ pub fn show(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus, 
 }
 
 /// Describes an exit status: `exit code 1` or `signal 9 (SIGKILL)`.
-#[must_use]
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),

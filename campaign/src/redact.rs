@@ -17,7 +17,6 @@ pub struct Identity {
 impl Identity {
     /// Returns `text` with paths cut to their last part, and names and addresses replaced by
     /// placeholders.
-    #[must_use]
     pub fn redact(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut word = String::new();
@@ -36,7 +35,6 @@ impl Identity {
     }
 
     /// Returns the last lines of `text`, redacted, without control characters, of bounded size.
-    #[must_use]
     pub fn tail(&self, text: &str) -> String {
         let clean: String =
             text.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect();

@@ -25,13 +25,11 @@ pub struct Stop {
 
 impl Stop {
     /// Exit code of the program.
-    #[must_use]
     pub fn exit(&self) -> Exit {
         self.exit
     }
 
     /// Returns the error message with its chain of causes joined by colons, and the hint.
-    #[must_use]
     pub fn cause(&self) -> (String, Option<String>) {
         let mut said = self.cause.to_string();
         // Errors print only their own sentence, so the causes are appended here.
@@ -44,14 +42,12 @@ impl Stop {
     }
 
     /// Replaces the hint.
-    #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// Appends `note: FACT` to the hint.
-    #[must_use]
     pub fn also(mut self, fact: &str) -> Self {
         self.hint = Some(match self.hint {
             Some(hint) => format!("{hint}\nnote: {fact}"),
@@ -61,13 +57,11 @@ impl Stop {
     }
 
     /// Makes a failure for wrong use of the command line (exit code 2).
-    #[must_use]
     pub fn wrong_use(message: impl Into<String>) -> Self {
         Self { exit: Exit::Unsound, hint: None, cause: message.into().into() }
     }
 
     /// Makes a failure for a machine or clone that cannot run the command (exit code 4).
-    #[must_use]
     pub fn environment(message: impl Into<String>) -> Self {
         Self { exit: Exit::Environment, hint: None, cause: message.into().into() }
     }

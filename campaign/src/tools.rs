@@ -53,7 +53,6 @@ pub struct Tools {
 
 impl Tools {
     /// Makes the tools in the folder `dir`.
-    #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
@@ -81,31 +80,26 @@ impl Tools {
     }
 
     /// Folder of the programs.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Path of the program `name`.
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// Makes the command `redline-bench VERB`.
-    #[must_use]
     pub fn bench(&self, verb: &str) -> Command {
         self.command(BENCH, verb)
     }
 
     /// Makes the command `redline-results VERB`.
-    #[must_use]
     pub fn results(&self, verb: &str) -> Command {
         self.command(RESULTS, verb)
     }
 
     /// Makes the command `redline-site VERB`.
-    #[must_use]
     pub fn site(&self, verb: &str) -> Command {
         self.command(SITE, verb)
     }

@@ -63,7 +63,6 @@ pub struct Ids {
 }
 
 impl Ids {
-    #[must_use]
     pub fn new(unix_ms: u64, random: u128) -> Self {
         // The top bit stays zero, so that counting up never overflows the 80 random bits.
         Self { unix_ms, random: random & ((1 << 79) - 1) }

@@ -26,7 +26,6 @@ pub enum Manual {
 
 impl Manual {
     /// Prints the completions or writes the man pages of `program`, and returns the exit code.
-    #[must_use]
     pub fn answer(self, mut program: Command) -> ExitCode {
         match self {
             Self::Completions { shell } => {

@@ -33,7 +33,6 @@ pub struct Ratio {
 impl<'a> InTurns<'a> {
     /// Returns the blocks of the newest campaign that ran both engines interleaved; `None` where
     /// no campaign did. Runs that lost requests or whose verdict is INVALID do not count.
-    #[must_use]
     pub fn newest(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Option<Self> {
         let side = |runs: &[&'a RunRecord]| Side { all: runs.to_vec() };
         let runs = CellRuns { baseline: side(theirs), candidate: side(ours) };
@@ -46,14 +45,12 @@ impl<'a> InTurns<'a> {
     }
 
     /// True when `run` is part of a block.
-    #[must_use]
     pub fn holds(&self, run: &RunRecord) -> bool {
         self.blocks.iter().flat_map(Block::runs).any(|paired| paired.id == run.id)
     }
 
     /// Ratio of `metric` of the first engine to that of the second; `None` where no block has the
     /// metric for both.
-    #[must_use]
     pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
         let values = |runs: &[&RunRecord]| -> Vec<f64> {
             runs.iter().filter_map(|run| metric.value(run)).collect()
@@ -67,7 +64,6 @@ impl<'a> InTurns<'a> {
 
 /// Ratio of figures that were measured in pairs, in the order of the pairs; none where there is no
 /// pair, or a figure that is not positive.
-#[must_use]
 pub fn ratio_of_pairs(ours: &[f64], theirs: &[f64], policy: &PolicyFile) -> Option<Ratio> {
     let pairs = ours.iter().zip(theirs);
     let logs = pairs.map(|(ours, theirs)| log_ratio(&[*theirs], &[*ours]));

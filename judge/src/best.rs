@@ -131,7 +131,6 @@ pub const LEVELS: [Level; 3] = [
 
 impl Level {
     /// Limits of the service level, as limits of a ranking query.
-    #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
         let limit = |(name, value): &(&str, f64)| {
             Some(Limit { metric: metric::by_name(name)?, value: *value })
@@ -243,7 +242,6 @@ fn is_usable(run: &RunRecord) -> bool {
 }
 
 /// Formats the result of a ranking query as a text table.
-#[must_use]
 pub fn table(answer: &Answer) -> String {
     let head = ["SCENARIO", "RELEASE", "CONFIG", "MEDIAN", "LEAST", "MOST", "N", "MEASURED"];
     let mut lines = vec![head.map(str::to_owned).to_vec()];

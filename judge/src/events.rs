@@ -41,7 +41,6 @@ pub struct Epoch<'a> {
 
 /// Returns the ids that `events` retract, with the reason for each. `named` lists id and path of
 /// every record that can be retracted; events can be retracted as well.
-#[must_use]
 pub fn retractions(
     events: &[Stored<Event>],
     named: &[(&str, &str)],
@@ -83,7 +82,6 @@ impl Registry {
     }
 
     /// Annotations of a run that still count, earliest first.
-    #[must_use]
     pub fn annotations(&self, run: &Stored<RunRecord>) -> Vec<&Event> {
         let remarks = self.events_that_stand().filter(|event| event.kind == EventKind::Annotate);
         remarks.filter(|event| event.names(&run.record.id, &run.path)).collect()
@@ -92,7 +90,6 @@ impl Registry {
     /// Returns the waiver that accepts a regression of `metric` in `cell` by `release`. Waivers
     /// that expired before `unix_s` (seconds since 1970) do not count; among the others the one
     /// that lasts longest wins.
-    #[must_use]
     pub fn waiver(&self, cell: &Cell, metric: &str, release: &str, unix_s: i64) -> Option<&Event> {
         let waivers = self.events_that_stand().filter(|event| {
             event.kind == EventKind::Waive
@@ -105,7 +102,6 @@ impl Registry {
     }
 
     /// Epochs at which the series of `cell` breaks, earliest first.
-    #[must_use]
     pub fn epochs(&self, cell: &Cell) -> Vec<Epoch<'_>> {
         let epochs = self.events_that_stand().filter(|event| event.kind == EventKind::Epoch);
         let mut found: Vec<Epoch<'_>> = epochs

@@ -52,7 +52,6 @@ pub struct Broken {
 
 /// Extracts the facts of `record` for lists and checks, including findings of rules that are newer
 /// than the record.
-#[must_use]
 pub fn run_facts(record: &RunRecord) -> RunFacts {
     let figures = record.metrics.as_ref().map(|metrics| (metrics, &record.histograms));
     let stored = record.checks.iter().map(|check| (check.clone(), false));

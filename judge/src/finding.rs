@@ -81,7 +81,6 @@ impl Finding {
     }
 
     /// Returns the finding with advice on how to resolve it.
-    #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }

@@ -121,7 +121,6 @@ impl Known<'_> {
 
 /// Returns the group rules that `runs` break, in no particular order. `read` returns a whole run
 /// record by its path.
-#[must_use]
 pub fn badges(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut badges = twins(runs);
     badges.extend(reconfigured(runs, read));

@@ -39,28 +39,24 @@ pub const CHECKS_REV: u32 = 6;
 
 /// Returns the findings of today's rules over `record`, in the order of [`RULES`]. A rule gives no
 /// finding where it does not apply, or where the record lacks its inputs.
-#[must_use]
 pub fn findings(record: &RunRecord) -> Vec<Check> {
     findings_at(record, CHECKS_REV)
 }
 
 /// Returns the findings of the rules as they were at revision `rev`. A record whose `checks_rev`
 /// is `rev` must store exactly these.
-#[must_use]
 pub fn findings_at(record: &RunRecord, rev: u32) -> Vec<Check> {
     RULES.iter().filter(|rule| rule.since <= rev).filter_map(|rule| rule.judge(record)).collect()
 }
 
 /// Returns the findings of rules that are newer than the `checks_rev` of `record`. Pages show
 /// them; records never store them.
-#[must_use]
 pub fn findings_later(record: &RunRecord) -> Vec<Check> {
     let later = RULES.iter().filter(|rule| rule.since > record.checks_rev);
     later.filter_map(|rule| rule.judge(record)).collect()
 }
 
 /// Returns the quality rule with this id.
-#[must_use]
 pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }

@@ -24,7 +24,6 @@ pub struct RuleLine {
 }
 
 /// Returns every rule: storage rules, then rules over several runs, then rules over one record.
-#[must_use]
 pub fn rules() -> Vec<RuleLine> {
     let storage = STORAGE_RULES.iter().map(|rule| RuleLine {
         id: rule.id,
@@ -51,7 +50,6 @@ pub fn rules() -> Vec<RuleLine> {
 }
 
 /// Severity of a quality rule as records spell it: `error` or `warning`.
-#[must_use]
 pub fn level_name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
@@ -60,7 +58,6 @@ pub fn level_name(level: Level) -> &'static str {
 }
 
 /// Formats the rules as a text table, one line per rule.
-#[must_use]
 pub fn table(rules: &[RuleLine]) -> String {
     let mut lines =
         vec![["RULE", "LEVEL", "SINCE", "APPLIES TO", "CLAIM"].map(str::to_owned).to_vec()];

@@ -6,7 +6,6 @@ use schema::histogram::{Bin, HdrHistogram, HistogramError};
 /// Percentile of `sorted` samples at `share` (0 to 1): the value at rank `share * (n - 1)`, linear
 /// between its neighbors, as benchmark clients commonly define it (NumPy's default). `None`
 /// without samples.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
 pub fn percentile(sorted: &[u64], share: f64) -> Option<f64> {
     between(sorted.len(), share, |index| sorted[index] as f64)
@@ -14,7 +13,6 @@ pub fn percentile(sorted: &[u64], share: f64) -> Option<f64> {
 
 /// Percentile of rates, shares and other floating-point values in any order, by the definition of
 /// [`percentile`].
-#[must_use]
 pub fn percentile_f64(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -23,7 +21,6 @@ pub fn percentile_f64(values: &[f64], share: f64) -> Option<f64> {
 
 /// Median of values in any order; the mean of the middle two where their number is even. `None`
 /// without values.
-#[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     percentile_f64(values, 0.5)
 }
@@ -67,14 +64,12 @@ impl Bins {
     }
 
     /// Number of samples in the histogram.
-    #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
     /// Bounds of the exact `share` quantile, linear between order statistics (NumPy's default);
     /// `None` without samples.
-    #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -90,7 +85,6 @@ impl Bins {
     }
 
     /// Bounds of the exact mean, in microseconds; `None` without samples.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53")]
     pub fn mean(&self) -> Option<Bounds> {
         let samples = (self.samples > 0).then_some(self.samples as f64)?;
@@ -118,7 +112,6 @@ pub const CONFIDENCE: f64 = 0.99;
 ///
 /// It is the smallest n with `P(at most one of n samples lies beyond) <= 1 - CONFIDENCE`, the
 /// early-stopping bound of MLPerf Inference (`loadgen/early_stopping.cc`).
-#[must_use]
 pub fn samples_needed(share: f64) -> u64 {
     let beyond = 1.0 - share;
     let chance = |n: u64| {

@@ -44,7 +44,6 @@ pub struct Registry {
 
 impl Registry {
     /// Returns the run with this id.
-    #[must_use]
     pub fn run(&self, id: &str) -> Option<&Stored<RunRecord>> {
         self.runs.iter().find(|run| run.record.id == id)
     }
@@ -56,7 +55,6 @@ impl Registry {
 
     /// Ids of the campaigns that are labs. Their runs tried options, so they belong to lab pages
     /// only, not to comparisons of releases or trends.
-    #[must_use]
     pub fn labs(&self) -> BTreeSet<&str> {
         let campaigns = self.campaigns.iter().map(|stored| &stored.record);
         campaigns.filter(|campaign| campaign.lab.is_some()).map(|lab| lab.id.as_str()).collect()
@@ -72,7 +70,6 @@ impl Registry {
     }
 
     /// Engine and release of every run, including retracted ones.
-    #[must_use]
     pub fn releases(&self) -> BTreeSet<(&str, &str)> {
         let engines = self.runs.iter().map(|run| &run.record.engine);
         engines.map(|engine| (engine.name.as_str(), engine.release.as_str())).collect()

@@ -10,7 +10,6 @@ pub struct ReleaseKey {
 
 impl ReleaseKey {
     /// Returns the sort key of a release's name.
-    #[must_use]
     pub fn of(name: &str) -> Self {
         let (core, suffix) = name.split_once('-').map_or((name, None), |(a, b)| (a, Some(b)));
         // Parts that are no numbers count as zero; the name decides among equal ones.
@@ -19,14 +18,12 @@ impl ReleaseKey {
     }
 
     /// Name of the release, as it was given.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
 /// True when both names mean the same release, with or without a leading `v`.
-#[must_use]
 pub fn is_release(left: &str, right: &str) -> bool {
     left.trim_start_matches('v') == right.trim_start_matches('v')
 }

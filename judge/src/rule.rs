@@ -31,7 +31,6 @@ pub struct Rule {
 
 impl Rule {
     /// Judges `record` by the rule; `None` where the rule does not apply.
-    #[must_use]
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
         if !self.scope.covers(record) {
             return None;
@@ -70,13 +69,11 @@ impl Scope {
     pub const MEASURED_FIGURES: Self = Self { statuses: WITH_FIGURES, ..Self::MEASURED };
 
     /// Returns the same scope without the `-lite` scenarios.
-    #[must_use]
     pub const fn but_lite(self) -> Self {
         Self { tiers: &[Tier::Full, Tier::Quarter], ..self }
     }
 
     /// True when the scope contains `record`.
-    #[must_use]
     pub fn covers(&self, record: &RunRecord) -> bool {
         self.kinds.contains(&record.kind)
             && self.statuses.contains(&record.status)
@@ -84,7 +81,6 @@ impl Scope {
     }
 
     /// Scope in words for the list of rules: `measured runs with figures, not on -lite`.
-    #[must_use]
     pub fn words(&self) -> String {
         let kinds = match self.kinds {
             KINDS => "all runs",
@@ -98,7 +94,6 @@ impl Scope {
 }
 
 /// True when the record's machine has no GPU.
-#[must_use]
 pub fn on_cpu(record: &RunRecord) -> bool {
     record.hardware.id.starts_with("cpu-")
 }

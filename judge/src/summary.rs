@@ -7,7 +7,6 @@ use schema::metric::Metric;
 use schema::run::RunRecord;
 
 /// Returns the summary of `values`; `None` when there are none.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn of(values: &[f64]) -> Option<Summary> {
     let mut sorted = values.to_vec();

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 /// Returns `text` with control characters escaped, so that quoted file content cannot control the
 /// terminal.
-#[must_use]
 pub fn plain(text: &str) -> String {
     let visible =
         |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
@@ -12,7 +11,6 @@ pub fn plain(text: &str) -> String {
 }
 
 /// Formats lines of cells as aligned columns.
-#[must_use]
 pub fn columns(lines: &[Vec<String>]) -> String {
     let widest = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -13,7 +13,6 @@ const SOURCES: [&str; 3] = ["engine", "Cargo.toml", "Cargo.lock"];
 
 /// Returns the commits between the two releases of `diff`. `None` where a release has no commit or
 /// several, or where the repository around `dir` lacks them, as for another engine.
-#[must_use]
 pub fn between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<Commits> {
     let baseline = commit_of(registry, diff, &diff.baseline)?;
     let candidate = commit_of(registry, diff, &diff.candidate)?;

@@ -33,7 +33,6 @@ pub enum CheckError {
 
 impl CheckError {
     /// Exit code of a command that ends with this error.
-    #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
             Self::Store(_) => Exit::Environment,
@@ -58,13 +57,11 @@ pub struct Report {
 impl Report {
     /// Exit code of the check: unsound where a storage rule is broken. Quality findings never
     /// decide.
-    #[must_use]
     pub fn exit(&self) -> Exit {
         if self.breaches() > 0 { Exit::Unsound } else { Exit::Well }
     }
 
     /// Number of breaches of storage rules.
-    #[must_use]
     pub fn breaches(&self) -> usize {
         self.storage.iter().filter(|finding| finding.breach).count()
     }
@@ -191,7 +188,6 @@ impl Report {
 
 /// Breaches in a loaded registry: comparisons and pages made from it must report them. Stray files
 /// are left out, since nothing reads them.
-#[must_use]
 pub fn unreadable(registry: &Registry) -> Vec<&Finding> {
     registry.findings.iter().filter(|finding| finding.breach && finding.rule != LAYOUT.id).collect()
 }

@@ -50,7 +50,6 @@ pub struct Index {
 impl Index {
     /// Reads the index of the repository at `root`. An index that is missing, cut short or written
     /// by another build than `program` is empty.
-    #[must_use]
     pub fn load(root: &Path, program: &str) -> Self {
         let path = root.join(FOLDER).join(FILE);
         Self::read(&path, program).unwrap_or_default()
@@ -73,7 +72,6 @@ impl Index {
 
     /// Returns what is known of the file at `path`, if its stamp is still the one that was
     /// indexed.
-    #[must_use]
     pub fn by_stamp(&self, path: &str, stamp: &Stamp) -> Option<&Known> {
         let settled = stamp.changed_ns.max(stamp.modified_ns) < self.written_ns - TICK_NS;
         self.known.get(path).filter(|known| settled && known.stamp == *stamp)
@@ -81,13 +79,11 @@ impl Index {
 
     /// Returns what is known of the file at `path`, if its content is still the one that was
     /// indexed.
-    #[must_use]
     pub fn by_blob(&self, path: &str, blob: &str) -> Option<&Known> {
         self.known.get(path).filter(|known| known.blob == blob)
     }
 
     /// True when the index contains exactly these files with these stamps.
-    #[must_use]
     pub fn is_of(&self, files: &[Known]) -> bool {
         let same = |file: &Known| {
             self.by_stamp(&file.path, &file.stamp).is_some_and(|known| known.blob == file.blob)

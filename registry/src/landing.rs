@@ -41,7 +41,6 @@ impl std::fmt::Debug for Landing<'_> {
 
 impl<'a> Landing<'a> {
     /// Starts to put files in place below `root`.
-    #[must_use]
     pub fn new(root: &Path, watch: Watch<'a>) -> Self {
         Self {
             root: root.to_owned(),

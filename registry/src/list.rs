@@ -116,7 +116,6 @@ pub struct Filter {
 
 impl Filter {
     /// True when the filter selects `run`.
-    #[must_use]
     pub fn covers(&self, run: &RunFacts) -> bool {
         let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|w| w == own);
         let release = self.release.as_ref().is_none_or(|w| is_release(w, &run.release));
@@ -147,7 +146,6 @@ pub struct Listed {
 
 /// Returns the runs of `surveys` that `filter` selects, in the order of their paths. `events`
 /// tells which of them are retracted.
-#[must_use]
 pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> Vec<Listed> {
     let mut runs: BTreeMap<&str, (&str, &RunFacts)> = BTreeMap::new();
     for file in surveys.iter().flat_map(|survey| &survey.files) {
@@ -170,7 +168,6 @@ pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> 
 }
 
 /// Groups runs into rows, one per release and cell, later releases last.
-#[must_use]
 pub fn rows(runs: &[Listed]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
     for Listed { id, run, retracted, .. } in runs {
@@ -201,7 +198,6 @@ pub fn rows(runs: &[Listed]) -> Vec<Row> {
 }
 
 /// Formats runs as a text table, one line per run.
-#[must_use]
 pub fn table_of_runs(runs: &[Listed]) -> String {
     if runs.is_empty() {
         return "no runs".to_owned();
@@ -233,7 +229,6 @@ fn worse<'a>(left: &'a str, right: &'a str) -> &'a str {
 }
 
 /// Formats rows as a text table, one line per release and cell.
-#[must_use]
 pub fn table(rows: &[Row]) -> String {
     if rows.is_empty() {
         return "no runs".to_owned();

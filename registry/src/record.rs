@@ -73,7 +73,6 @@ fn breaches(findings: &[Finding]) -> usize {
 
 impl RecordError {
     /// Exit code of a command that ends with this error.
-    #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
             Self::Unsound(_) | Self::Later(_) | Self::Empty(_) | Self::Replaces(_) => Exit::Unsound,

@@ -86,7 +86,6 @@ pub enum RepositoryError {
 
 impl RepositoryError {
     /// Exit code of a command that ends with this error.
-    #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
             Self::NotOne(_) | Self::NotRoot { .. } | Self::Bare(_) | Self::NoFolder(_) => {
@@ -155,13 +154,11 @@ impl WorkTree {
     }
 
     /// Path of the folder `results/` in the working tree; it need not exist.
-    #[must_use]
     pub fn results(&self) -> PathBuf {
         self.root.join(RESULTS)
     }
 
     /// Path of the git folder of this working tree.
-    #[must_use]
     pub fn git_dir(&self) -> &Path {
         self.repo.path()
     }

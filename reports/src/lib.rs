@@ -58,7 +58,6 @@ struct Found {
 /// text that begins with `{` is read as results of vLLM or SGLang, one object or one per line, or
 /// as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
 /// MLCommons' endpoints. A text with the head of LMDeploy's CSV is read as that.
-#[must_use]
 pub fn read(file: &str, text: &str) -> Reading {
     // Removes a byte-order mark and carriage returns, which some editors add. Line numbers stay
     // the same.

@@ -21,7 +21,6 @@ pub const OPTIONAL: &[&str] = &[
 
 /// Returns the dotted paths of the nulls in `record` that neither `absent` nor [`OPTIONAL`]
 /// explains, in the record's order.
-#[must_use]
 pub fn unexplained_nulls(record: &Value) -> Vec<String> {
     let absent = record.get("absent").and_then(Value::as_object);
     let explained = |path: &str| {
@@ -84,7 +83,6 @@ pub const FACTS: &[&str] = &[
 
 /// Returns the paths of [`FACTS`] that `record` neither gives nor explains under `absent`, where a
 /// reason for a group (`server`) covers all fields of the group.
-#[must_use]
 pub fn unexplained_facts(record: &Value) -> Vec<&'static str> {
     let absent = record.get("absent").and_then(Value::as_object);
     let explained = |path: &str| absent.is_some_and(|reasons| reasons.contains_key(path));

@@ -76,7 +76,6 @@ fn one() -> f64 {
 
 impl Arrival {
     /// Returns the maximum number of requests in flight, or `None` where nothing limits it.
-    #[must_use]
     pub fn concurrency_max(&self) -> Option<u64> {
         match self {
             Self::AllAtOnce => None,
@@ -91,7 +90,6 @@ impl Arrival {
 
     /// Returns the time from the first to the last of `requests` sends in microseconds, as the
     /// request rate implies; 0 where no rate does (all at once, closed loop, trace).
-    #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -89,7 +89,6 @@ pub struct PlannedRun {
 impl PlannedRun {
     /// Returns the place in the campaign's plan that a run record states; a run without a campaign
     /// gets block 0 and position 0.
-    #[must_use]
     pub fn of(record: &RunRecord) -> Self {
         let slot = record.campaign.as_ref();
         Self {

@@ -27,13 +27,11 @@ pub fn sha256_of<T: Serialize>(value: &T) -> Result<String, CanonicalError> {
 }
 
 /// Returns the SHA-256 of `bytes`, lower-case hex.
-#[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
 
 /// Returns `bytes` as lower-case hex.
-#[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
@@ -53,7 +51,6 @@ pub fn record_sha256<T: Serialize>(record: &T) -> Result<String, CanonicalError>
 }
 
 /// Returns the hash of [`record_sha256`] for a record that was read as plain JSON.
-#[must_use]
 pub fn record_sha256_of(record: &Value) -> String {
     let mut text = Vec::new();
     match record {

@@ -187,7 +187,6 @@ impl Diff {
     /// Returns the exit code of the comparison: `Worse` for a regression or a new failure that is
     /// not waived; `Inconclusive` where a release-blocking metric has no decision or nothing was
     /// compared; otherwise `Well`.
-    #[must_use]
     pub fn exit(&self) -> Exit {
         let gates = || self.rows().filter(|row| row.gates).map(|row| &row.verdict);
         if gates().any(Verdict::fails) {

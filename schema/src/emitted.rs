@@ -36,7 +36,6 @@ impl Emitted {
     }
 
     /// True when every requested token was written.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         self.first_ns.is_some() && self.gaps_ns.len() as u64 + 1 == self.max_tokens
     }
@@ -44,7 +43,6 @@ impl Emitted {
 
 /// Returns a `tokenizer.json` for mock servers: it knows the word `t`, which every emitted token
 /// is, and `words` prompt words `w0`, `w1` and so on.
-#[must_use]
 pub fn tokenizer(words: usize) -> Value {
     let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));
     let known = [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))];

@@ -47,7 +47,6 @@ pub const METRICS: &str = "/metrics";
 
 impl EngineFile {
     /// Returns the route of the server's metrics: the engine file's, else [`METRICS`].
-    #[must_use]
     pub fn metrics_route(&self) -> &str {
         self.metrics_route.as_deref().unwrap_or(METRICS)
     }
@@ -124,7 +123,6 @@ pub struct Setting {
 
 impl Setting {
     /// Returns the flags that set `value`, or none where it is the default.
-    #[must_use]
     pub fn words(&self, value: &str) -> Vec<String> {
         if self.default.as_deref() == Some(value) {
             return Vec::new();
@@ -176,7 +174,6 @@ pub struct Quirk {
 impl Quirk {
     /// True when `release` (with or without `v`) has the quirk; also true when `release` is not a
     /// version made of numbers.
-    #[must_use]
     pub fn is_of(&self, release: &str) -> bool {
         let numbers = |version: &str| -> Option<Vec<u64>> {
             let version = version.trim_start_matches('v').split(['+', '-']).next()?;
@@ -325,7 +322,6 @@ pub struct Source {
 
 impl Source {
     /// Returns the version of the source distribution.
-    #[must_use]
     pub fn version(&self) -> &str {
         self.sdist.split_once("==").map_or("unknown", |(_, version)| version)
     }
@@ -354,19 +350,16 @@ pub struct Request {
 
 impl Request {
     /// Returns the API format of the route: the file's, else the one that the route's name implies.
-    #[must_use]
     pub fn dialect(&self) -> Dialect {
         self.dialect.unwrap_or_else(|| Dialect::of_route(&self.route))
     }
 
     /// True when prompts are sent as token ids: the file says so and the API format supports it.
-    #[must_use]
     pub fn sends_ids(&self) -> bool {
         self.token_ids && self.dialect().takes_ids()
     }
 
     /// True when answers contain output token ids, on request or, on SGLang's `/generate`, always.
-    #[must_use]
     pub fn gets_ids(&self) -> bool {
         self.return_token_ids || self.dialect() == Dialect::Generate
     }
@@ -393,7 +386,6 @@ pub enum Dialect {
 impl Dialect {
     /// Returns the API format that the last part of `route` implies; completions for an unknown
     /// one.
-    #[must_use]
     pub fn of_route(route: &str) -> Self {
         let named = [
             ("/chat/completions", Self::Chat),
@@ -406,7 +398,6 @@ impl Dialect {
     }
 
     /// True when the API format accepts prompts as token ids.
-    #[must_use]
     pub fn takes_ids(self) -> bool {
         matches!(self, Self::Completions | Self::Generate)
     }

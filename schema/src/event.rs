@@ -74,7 +74,6 @@ pub enum EventKind {
 
 impl EventKind {
     /// Returns the name of the kind as files and commands write it.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Retract => "retract",
@@ -89,7 +88,6 @@ impl Event {
     /// True when the event is about the record `id` stored at `path` below `results/`. A folder
     /// target covers only records planned before the event: a later measurement in the same folder
     /// is not meant.
-    #[must_use]
     pub fn names(&self, id: &str, path: &str) -> bool {
         let later = match (ulid_unix_ms(id), ulid_unix_ms(&self.id)) {
             (Some(record), Some(event)) => record > event,
@@ -101,13 +99,11 @@ impl Event {
     }
 
     /// True when the event applies to `cell`.
-    #[must_use]
     pub fn covers(&self, cell: &Cell) -> bool {
         self.cell.as_deref().is_some_and(|pattern| cell.matches(pattern))
     }
 
     /// Returns the subject of the event as text: its targets, or its cell pattern and metric.
-    #[must_use]
     pub fn subject(&self) -> String {
         let cell = self.cell.iter().cloned();
         let metric = self.metric.iter().cloned();
@@ -116,20 +112,17 @@ impl Event {
     }
 
     /// True when a waiver has ended at `unix_s`, in seconds since 1970; also true without an end.
-    #[must_use]
     pub fn has_expired(&self, unix_s: i64) -> bool {
         self.expires.as_deref().and_then(unix_s_of).is_none_or(|expires| expires <= unix_s)
     }
 
     /// Returns the start of an epoch in seconds since 1970.
-    #[must_use]
     pub fn since_unix_s(&self) -> Option<i64> {
         unix_s_of(self.since.as_deref().unwrap_or(&self.at))
     }
 
     /// Returns the mistakes in the event (fields that its kind needs, unreadable times, bad
     /// targets), as lower-case fragments.
-    #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut ask = |holds: bool, problem: &str| {
@@ -178,14 +171,12 @@ fn is_target(target: &str) -> bool {
 
 /// Returns the seconds since 1970 of an RFC 3339 time in UTC that ends in `Z`, or `None` for other
 /// text.
-#[must_use]
 pub fn unix_s_of(text: &str) -> Option<i64> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     (at.offset().is_utc() && text.ends_with('Z')).then(|| at.unix_timestamp())
 }
 
 /// Returns an RFC 3339 time in UTC for seconds since 1970, or `None` beyond the year 9999.
-#[must_use]
 pub fn rfc3339_of(unix_s: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp(unix_s).ok()?.format(&Rfc3339).ok()
 }
@@ -199,7 +190,6 @@ pub fn parse(text: &str) -> Result<Event, Box<toml::de::Error>> {
 }
 
 /// Returns the `schema` key of an event file, even where the rest of the file is not readable.
-#[must_use]
 pub fn schema_of(text: &str) -> Option<String> {
     let table: toml::Table = toml::from_str(text).ok()?;
     Some(table.get("schema")?.as_str()?.to_owned())

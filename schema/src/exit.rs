@@ -17,7 +17,6 @@ pub enum Exit {
 
 impl Exit {
     /// Returns the exit code as the number that the process ends with.
-    #[must_use]
     pub fn code(self) -> u8 {
         self as u8
     }

@@ -36,7 +36,6 @@ pub struct Histograms {
 
 impl Histograms {
     /// Returns every histogram with its field name, in the order of the record.
-    #[must_use]
     pub fn named(&self) -> [(&'static str, Option<&HdrHistogram>); 10] {
         [
             ("ttft_us", self.ttft_us.as_ref()),
@@ -150,7 +149,6 @@ pub struct TtftParts {
 
 impl TtftParts {
     /// Returns every part with its name, in the order of time.
-    #[must_use]
     pub fn named(&self) -> Vec<(&'static str, &Summary)> {
         let before = [
             ("queue", &self.queue),
@@ -184,7 +182,6 @@ pub struct Slice {
 
 impl Metrics {
     /// Returns the latency summaries, each with the name of its histogram.
-    #[must_use]
     pub fn summaries(&self) -> [(&'static str, Option<&Summary>); 5] {
         [
             ("ttft_us", self.ttft_us.as_ref()),

@@ -51,7 +51,6 @@ pub struct ValidationCommand {
 
 impl GpuValidation {
     /// True when one of the commands runs the engine's tests.
-    #[must_use]
     pub fn has_tests(&self) -> bool {
         self.commands.iter().flat_map(|command| &command.argv).any(|word| word == "{tests}")
     }
@@ -156,7 +155,6 @@ pub enum Outcome {
 }
 
 /// Returns the stages of a GPU validation in order: commands first, then each model's scenarios.
-#[must_use]
 pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
     let mut stages = Vec::new();
     for command in &validation.commands {

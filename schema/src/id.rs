@@ -1,19 +1,16 @@
 //! Identifiers of runs, campaigns and events: ULIDs, assigned when a campaign is planned.
 
 /// Makes a ULID from a time in milliseconds since 1970 and 80 random bits; `main` provides both.
-#[must_use]
 pub fn ulid(unix_ms: u64, random: u128) -> String {
     ulid::Ulid::from_parts(unix_ms, random).to_string()
 }
 
 /// True when `text` is a ULID in its canonical upper-case form.
-#[must_use]
 pub fn is_ulid(text: &str) -> bool {
     ulid::Ulid::from_string(text).is_ok_and(|id| id.to_string() == text)
 }
 
 /// Returns the time in a ULID, in milliseconds since 1970.
-#[must_use]
 pub fn ulid_unix_ms(text: &str) -> Option<u64> {
     ulid::Ulid::from_string(text).ok().map(|id| id.timestamp_ms())
 }

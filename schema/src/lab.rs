@@ -174,14 +174,12 @@ pub struct LabOutline {
 
 impl LabFile {
     /// Returns the candidate that is an engine with the flags of the file and no options.
-    #[must_use]
     pub fn plain(engine: usize) -> Candidate {
         Candidate { engine, options: BTreeMap::new() }
     }
 
     /// Returns the flags of a candidate: the engine's, then those of its options in the order of
     /// axes. An option's flag replaces the engine's flag of the same name.
-    #[must_use]
     pub fn flags(&self, candidate: &Candidate) -> Vec<String> {
         let Some(engine) = self.engines.get(candidate.engine) else { return Vec::new() };
         let chosen = self.axes.iter().filter(|axis| axis.engine == engine.id).filter_map(|axis| {
@@ -199,7 +197,6 @@ impl LabFile {
 impl Candidate {
     /// Returns the variant name of the candidate, such as `kv-f16-threads-1`, or `None` for an
     /// engine with its own flags. A long name is cut and ends in a hash that keeps it unique.
-    #[must_use]
     pub fn variant(&self) -> Option<String> {
         let words = self.options.iter().map(|(axis, option)| format!("{axis}-{option}"));
         let name = words.collect::<Vec<_>>().join("-");
@@ -219,13 +216,11 @@ const HASH_BYTES: usize = 8;
 
 /// Returns the flag name of a command-line word (`--threads` for `--threads=4`), or `None` for a
 /// value.
-#[must_use]
 pub fn flag_name(word: &str) -> Option<&str> {
     word.starts_with('-').then(|| word.split('=').next().unwrap_or(word))
 }
 
 /// Returns `flags` without the flags of the given names and their values.
-#[must_use]
 pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
     let mut left = Vec::new();
     let mut skips = false;

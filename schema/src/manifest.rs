@@ -55,13 +55,11 @@ impl Manifest {
     }
 
     /// Returns the total length of all prompts, in tokens.
-    #[must_use]
     pub fn input_tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.prompt.len() as u64).sum()
     }
 
     /// Returns the total requested output length, in tokens.
-    #[must_use]
     pub fn output_tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.output_tokens).sum()
     }

@@ -63,13 +63,11 @@ pub struct Metric {
 
 impl Metric {
     /// Returns the metric's value in `record`, or `None` where the run did not measure it.
-    #[must_use]
     pub fn value(&self, record: &RunRecord) -> Option<f64> {
         (self.read)(record)
     }
 
     /// True where the metric is release-blocking for scenarios with this arrival process.
-    #[must_use]
     pub fn gates_under(&self, arrival: Option<&Arrival>) -> bool {
         match self.gates {
             Gates::Never => false,
@@ -80,7 +78,6 @@ impl Metric {
 }
 
 /// Returns the metric with this name.
-#[must_use]
 pub fn by_name(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }

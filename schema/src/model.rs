@@ -56,14 +56,12 @@ pub enum Weights<'a> {
 impl ModelFile {
     /// Returns the longest sequence that the model supports, in tokens, or `None` where the file
     /// does not state it.
-    #[must_use]
     pub fn context_tokens(&self) -> Option<u64> {
         let of_config = || self.config.as_ref()?.get("max_position_embeddings")?.as_u64();
         self.context_tokens.or_else(of_config)
     }
 
     /// Returns the origin of the weights, or `None` where the file names none or more than one.
-    #[must_use]
     pub fn weights(&self) -> Option<Weights<'_>> {
         match (&self.sources[..], &self.sha256, &self.config) {
             (sources @ [_, ..], Some(sha256), None) => Some(Weights::File { sources, sha256 }),

@@ -23,7 +23,6 @@ pub enum PathError {
 
 /// Returns the directory name of a configuration: a readable slug and eight hex digits of its hash,
 /// or `unread` for the digits where the server ended before its configuration was read.
-#[must_use]
 pub fn config_name(record: &RunRecord) -> String {
     let hash = record.server.as_ref().and_then(|server| server.config_sha256.as_deref());
     let digits = hash.and_then(|hash| hash.get(..8)).unwrap_or("unread");
@@ -31,7 +30,6 @@ pub fn config_name(record: &RunRecord) -> String {
 }
 
 /// Returns the readable part of a configuration's name, which is part of a cell's identity.
-#[must_use]
 pub fn config_slug(record: &RunRecord) -> String {
     let Some(server) = record.server.as_ref() else { return "unknown".to_owned() };
     let device = server.device.as_deref().unwrap_or("unknown");
@@ -99,7 +97,6 @@ pub fn of_event(id: &str) -> Result<String, PathError> {
 }
 
 /// Returns the path of the generated page for a release on a hardware, relative to `results/`.
-#[must_use]
 pub fn of_page(engine: &str, release: &str, hardware: &str) -> String {
     format!("pages/{engine}/{release}/{hardware}.md")
 }

@@ -3,7 +3,6 @@
 use schemars::{Schema, schema_for};
 
 /// Returns the name and JSON Schema of each kind of record or file, ordered by name.
-#[must_use]
 pub fn all() -> Vec<(&'static str, Schema)> {
     vec![
         ("campaign.v1", schema_for!(crate::campaign::CampaignRecord)),

@@ -29,7 +29,6 @@ pub struct Telemetry {
 impl Telemetry {
     /// Returns the sum of peak memory in use on the GPUs that worked, in bytes, or `None` where no
     /// GPU worked or one does not report it.
-    #[must_use]
     pub fn gpu_memory_used_bytes_max(&self) -> Option<u64> {
         let worked = self.gpus.iter().flatten().filter(|gpu| gpu.worked);
         let all: Option<Vec<u64>> = worked.map(|gpu| gpu.memory_used_bytes_max).collect();

@@ -23,13 +23,11 @@ pub struct Cell {
 impl Cell {
     /// Returns the cell as `engine/hardware/model/config/scenario@rev`, the form in events and
     /// commands.
-    #[must_use]
     pub fn key(&self) -> String {
         self.parts().join("/")
     }
 
     /// True when each part of `pattern` equals the cell's part or is `*`.
-    #[must_use]
     pub fn matches(&self, pattern: &str) -> bool {
         let parts: Vec<&str> = pattern.split('/').collect();
         let equal = |(part, own): (&&str, &str)| *part == "*" || *part == own;
@@ -43,7 +41,6 @@ impl Cell {
 
 /// True for a cell pattern: five non-empty parts `engine/hardware/model/config/scenario@rev`, with
 /// `*` for any.
-#[must_use]
 pub fn is_cell_pattern(pattern: &str) -> bool {
     let parts: Vec<&str> = pattern.split('/').collect();
     parts.len() == 5 && parts.iter().all(|part| !part.is_empty())
@@ -98,7 +95,6 @@ pub struct Verdict {
 
 impl Verdict {
     /// True when the verdict fails a release and is not waived.
-    #[must_use]
     pub fn fails(&self) -> bool {
         self.waiver.is_none()
             && matches!(self.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)

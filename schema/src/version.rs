@@ -2,7 +2,6 @@
 
 /// True when schema `found` is a later version of `known`, such as `run.v2` of `run.v1`. A record
 /// with it comes from a newer program and is not an error.
-#[must_use]
 pub fn is_later(found: &str, known: &str) -> bool {
     match (split(found), split(known)) {
         (Some((kind, found)), Some((same, known))) => kind == same && found > known,

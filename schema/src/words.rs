@@ -5,7 +5,6 @@ use crate::verdict::VerdictKind;
 
 impl Kind {
     /// Returns the kind's name in records.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Measured => "measured",
@@ -17,7 +16,6 @@ impl Kind {
 
 impl Status {
     /// Returns the status's name in records.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -30,7 +28,6 @@ impl Status {
 
 impl ValidityVerdict {
     /// Returns the validity verdict's name in records.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Valid => "valid",
@@ -42,7 +39,6 @@ impl ValidityVerdict {
 
 impl VerdictKind {
     /// Returns the verdict's name in comparisons.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Regressed => "regressed",

@@ -131,13 +131,11 @@ impl Pack {
     }
 
     /// Returns the sampler's name in scenario files.
-    #[must_use]
     pub fn id(self) -> &'static str {
         self.rule().id
     }
 
     /// True when the sampler's requests have recorded send times.
-    #[must_use]
     pub fn has_times(self) -> bool {
         matches!(self, Self::TraceMooncake | Self::Jsonl)
     }
@@ -174,7 +172,6 @@ impl Workload {
 
     /// Returns the longest sequence (prompt and answer) in tokens, or `None` where the dataset
     /// decides.
-    #[must_use]
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -58,7 +58,6 @@ impl<'a> Run<'a> {
     }
 
     /// True for a run that lost some requests and has figures of the others.
-    #[must_use]
     pub fn is_partial(&self) -> bool {
         let record = self.record;
         self.retracted.is_none()
@@ -87,7 +86,6 @@ pub struct ReleaseKey {
 
 impl ReleaseKey {
     /// Returns the key of the page that `record` belongs to.
-    #[must_use]
     pub fn of(record: &RunRecord) -> Self {
         Self {
             engine: record.engine.name.clone(),
@@ -174,7 +172,6 @@ pub fn read(roots: &[&Path]) -> Result<Registry, CatalogError> {
 
 impl<'a> Catalog<'a> {
     /// Makes the catalog of `registry`, with events and newer rules applied to each run.
-    #[must_use]
     pub fn of(registry: &'a Registry) -> Self {
         let mut runs: Vec<Run> =
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
@@ -185,7 +182,6 @@ impl<'a> Catalog<'a> {
     }
 
     /// Path and root of every record's file.
-    #[must_use]
     pub fn files(&self) -> Vec<(&'a str, usize)> {
         let registry = self.registry;
         let runs = registry.runs.iter().map(|stored| (stored.path.as_str(), stored.root));
@@ -196,14 +192,12 @@ impl<'a> Catalog<'a> {
     }
 
     /// Returns the runs whose record passes `test`, ordered by id.
-    #[must_use]
     pub fn runs_where(&self, test: impl Fn(&RunRecord) -> bool) -> Vec<&Run<'a>> {
         self.runs.iter().filter(|run| test(run.record)).collect()
     }
 
     /// True when the run counts in comparisons of engines: it neither duplicates another published
     /// result, nor tries an option in a lab, whose page shows it.
-    #[must_use]
     pub fn is_contender(&self, run: &RunRecord) -> bool {
         !self.twins.contains_key(run.id.as_str()) && !self.is_of_lab(run)
     }
@@ -213,7 +207,6 @@ impl<'a> Catalog<'a> {
     }
 
     /// Returns the usable runs that a trend of `cell` is made of, ordered by id.
-    #[must_use]
     pub fn runs_of_series(&self, cell: &verdict::Cell) -> Vec<&'a RunRecord> {
         let of_machine = |run: &&RunRecord| {
             (&run.engine.name, &run.hardware.id, &run.model.id)
@@ -226,7 +219,6 @@ impl<'a> Catalog<'a> {
 
     /// Returns every distinct name that `read` extracts from the records, in natural order
     /// (`v0.9.2` before `v0.10.0`).
-    #[must_use]
     pub fn names(&self, read: impl Fn(&RunRecord) -> String) -> Vec<String> {
         let mut names: Vec<String> = self.runs.iter().map(|run| read(run.record)).collect();
         names.sort_by(|a, b| order::natural(a, b));
@@ -236,7 +228,6 @@ impl<'a> Catalog<'a> {
 
     /// Groups runs by release and hardware, without runs of labs, whose pages show them. A release
     /// that only labs measured keeps its runs with default flags.
-    #[must_use]
     pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run<'a>>> {
         let mut releases: BTreeMap<ReleaseKey, Vec<&Run<'a>>> = BTreeMap::new();
         for run in &self.runs {
@@ -276,7 +267,6 @@ fn twins(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
 }
 
 /// Groups `runs` into cells, in the order in which pages show them.
-#[must_use]
 pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
     let mut cells: BTreeMap<CellKey, Vec<&'a Run<'a>>> = BTreeMap::new();
     for run in runs {
@@ -302,7 +292,6 @@ pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
 }
 
 /// Returns those of `runs` that belong to the latest release of their engine on their hardware.
-#[must_use]
 pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> {
     let mut groups: BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> = BTreeMap::new();
     for run in runs {
@@ -322,13 +311,11 @@ pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec
 }
 
 /// Scenario of `record` as pages name it: `id@rev`.
-#[must_use]
 pub fn scenario(record: &RunRecord) -> String {
     format!("{}@{}", record.scenario.id, record.scenario.rev)
 }
 
 /// Configuration of `record` as one text.
-#[must_use]
 pub fn config(record: &RunRecord) -> String {
     config_parts(record).join(" ")
 }
@@ -336,7 +323,6 @@ pub fn config(record: &RunRecord) -> String {
 /// Parts of the configuration of `record`: its slug, or, for an imported record without a known
 /// configuration, the tensor-parallel size and the flags that the report states, each with its
 /// value.
-#[must_use]
 pub fn config_parts(record: &RunRecord) -> Vec<String> {
     if record.kind != Kind::Imported {
         return vec![config_slug(record)];
@@ -370,7 +356,6 @@ const ELSEWHERE: [&str; 8] = [
 ];
 
 /// SHA-256 over the sorted record hashes, one per line: identifies the data behind a page.
-#[must_use]
 pub fn records_sha256<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     let mut hashes: Vec<&str> = hashes.collect();
     hashes.sort_unstable();

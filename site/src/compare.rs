@@ -10,7 +10,6 @@ use crate::view::diff::Pair;
 
 impl Pair {
     /// Keys of both releases, baseline first.
-    #[must_use]
     pub fn sides(&self) -> [ReleaseKey; 2] {
         [&self.baseline, &self.candidate].map(|release| ReleaseKey {
             engine: self.engine.clone(),
@@ -21,7 +20,6 @@ impl Pair {
 }
 
 /// Returns each pair of consecutive releases of an engine on one hardware.
-#[must_use]
 pub fn pairs(catalog: &Catalog) -> Vec<Pair> {
     let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for key in catalog.releases().into_keys() {

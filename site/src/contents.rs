@@ -110,7 +110,6 @@ pub struct Contents<'a> {
 
 impl<'a> Contents<'a> {
     /// Gathers the contents of `catalog`, with `judged` as its judgement.
-    #[must_use]
     pub fn of(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Self {
         let mut kernels: BTreeMap<ReleaseKey, Vec<&Stored<KernelRecord>>> = BTreeMap::new();
         for entry in &catalog.registry.kernels {
@@ -129,7 +128,6 @@ impl<'a> Contents<'a> {
     }
 
     /// Returns every page, the overview first.
-    #[must_use]
     pub fn pages(&'a self) -> Vec<Page<'a>> {
         let mut pages = vec![self.overview()];
         pages.extend(self.releases_everywhere());

@@ -1,7 +1,6 @@
 //! Escaping for HTML and Markdown. Text becomes markup nowhere else.
 
 /// Escapes `text` for HTML elements and quoted attributes.
-#[must_use]
 pub fn html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,7 +17,6 @@ pub fn html(text: &str) -> String {
 }
 
 /// Escapes `text` for running Markdown and table cells: one line that contains no markup.
-#[must_use]
 pub fn markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = ' ';
@@ -48,7 +46,6 @@ pub fn markdown(text: &str) -> String {
 }
 
 /// Formats `text` as a Markdown code span that may stand in a table cell.
-#[must_use]
 pub fn code_span(text: &str) -> String {
     let line = text.replace(['\n', '\r'], " ");
     if line.trim().is_empty() {
@@ -62,14 +59,12 @@ pub fn code_span(text: &str) -> String {
 }
 
 /// Formats `text` as a fenced code block.
-#[must_use]
 pub fn fence(text: &str) -> String {
     let ticks = "`".repeat(longest_run(text).max(2) + 1);
     format!("{ticks}\n{}\n{ticks}", text.trim_end())
 }
 
 /// Formats `text` as an HTML code element.
-#[must_use]
 pub fn html_code(text: &str) -> String {
     format!("<code>{}</code>", html(text))
 }
@@ -77,7 +72,6 @@ pub fn html_code(text: &str) -> String {
 /// Formats a message in which back-ticks enclose names, as messages of the programs do: `name`
 /// formats the text between two back-ticks, `prose` the rest. A back-tick without a partner is
 /// prose.
-#[must_use]
 pub fn ticks(text: &str, prose: fn(&str) -> String, name: fn(&str) -> String) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -33,7 +33,6 @@ struct Entry {
 }
 
 /// Returns path and text of every feed.
-#[must_use]
 pub fn all(catalog: &Catalog, judged: &Judged) -> [(&'static str, String); 3] {
     [
         ("releases.atom", feed("releases", "Releases", releases(catalog))),

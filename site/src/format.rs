@@ -12,7 +12,6 @@ const DIGITS_AGREED: i32 = 4;
 
 /// Formats `value`, rounded to the decimal place of the first digit of `spread` (a half-width in
 /// the same unit). Without a spread, as for a single run, three digits are shown.
-#[must_use]
 pub fn rounded(value: f64, spread: Option<f64>) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -38,13 +37,11 @@ pub fn rounded(value: f64, spread: Option<f64>) -> String {
 }
 
 /// Formats a whole number with thousands separators.
-#[must_use]
 pub fn whole(value: u64) -> String {
     grouped(&value.to_string())
 }
 
 /// Formats a change in percent with its sign; zero never shows as `-0.0`.
-#[must_use]
 pub fn percent(value: f64) -> String {
     let decimals = usize::from(value.abs() < 99.95);
     let text = format!("{value:+.decimals$}");
@@ -56,20 +53,17 @@ pub fn percent(value: f64) -> String {
 }
 
 /// Formats a share between -1 and 1 with its sign, to two decimals.
-#[must_use]
 pub fn signed_share(value: f64) -> String {
     // The typographic minus sign is as wide as the plus sign.
     if value == 0.0 { "0".to_owned() } else { format!("{value:+.2}").replace('-', "\u{2212}") }
 }
 
 /// Formats a half-width in percent: `±1.3 %`.
-#[must_use]
 pub fn plus_minus(percent: f64) -> String {
     format!("±{} %", half_width(percent))
 }
 
 /// Formats a half-width in percent without a sign, to one or two significant digits.
-#[must_use]
 pub fn half_width(percent: f64) -> String {
     let decimals = if percent == 0.0 || percent >= 9.95 {
         0
@@ -82,7 +76,6 @@ pub fn half_width(percent: f64) -> String {
 }
 
 /// Formats a size in bytes in the largest binary unit that gives a value of at least one.
-#[must_use]
 pub fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut scaled = as_f64(value);
@@ -98,14 +91,12 @@ pub fn bytes(value: u64) -> String {
 }
 
 /// Formats microseconds as seconds. The unit is fixed so that values in a column can be compared.
-#[must_use]
 pub fn seconds(us: u64) -> String {
     format!("{} s", rounded(as_f64(us) / 1e6, None))
 }
 
 /// Formats `value` to nine significant digits, beyond which there is only rounding error. A
 /// shorter text that reads back as `value` is kept.
-#[must_use]
 pub fn exactly(value: f64) -> String {
     let shortest = format!("{value}");
     if value == 0.0 || shortest.trim_start_matches(['0', '.', '-']).len() <= 10 {
@@ -130,7 +121,6 @@ pub struct Scale {
 impl Scale {
     /// Returns the unit for values of `unit` up to `largest`, chosen so that a column needs at
     /// most five digits before the decimal point.
-    #[must_use]
     pub fn fit(unit: Unit, largest: f64) -> Self {
         let (unit, divisor) = match unit {
             Unit::PerSecond => ("/s", 1.0),
@@ -158,7 +148,6 @@ fn digit_count(value: i32) -> usize {
 }
 
 /// Converts a count, time or size of a run to a floating-point number.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts, times and sizes of a run are below 2^53")]
 pub fn as_f64(value: u64) -> f64 {
     value as f64

@@ -65,7 +65,6 @@ impl Judged {
     }
 
     /// Returns the comparison of `key` with the release before it.
-    #[must_use]
     pub fn leading_to(&self, key: &ReleaseKey) -> Option<&(Pair, Diff)> {
         self.diffs.iter().find(|(pair, _)| pair.sides()[1] == *key)
     }
@@ -104,14 +103,12 @@ fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
 }
 
 /// True for a row that fails a release, or would fail it without its waiver.
-#[must_use]
 pub fn is_worse(row: &Row) -> bool {
     row.gates && matches!(row.verdict.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
 }
 
 /// Ranks engines that serve `model` on `hardware` at each service level, measured figures and
 /// published ones separately. Empty where there are no runs.
-#[must_use]
 pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
     let Some(metric) = by_name("output_tokens_per_s") else { return Vec::new() };
     let mut ranked = Vec::new();

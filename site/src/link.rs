@@ -100,7 +100,6 @@ pub enum Place {
 
 impl Target {
     /// Path of the target from the root of `place`; `None` where `place` has no such page.
-    #[must_use]
     pub fn path(&self, place: Place) -> Option<String> {
         match place {
             Place::Registry => self.committed(),
@@ -239,7 +238,6 @@ pub fn resolve(text: &str, place: Place, depth: usize) -> Result<Option<String>,
 
 /// Makes `text` fit for one part of a path. If characters must be replaced, a hash of the whole
 /// text is appended, so that two texts stay distinct.
-#[must_use]
 pub fn part(text: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
     if is_ulid(text)
@@ -255,7 +253,6 @@ pub fn part(text: &str) -> String {
 }
 
 /// Anchor for `text`: lower case, with hyphens for other characters.
-#[must_use]
 pub fn anchor(text: &str) -> String {
     part(text).to_lowercase().replace(['.', '@', '+'], "-")
 }

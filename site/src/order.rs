@@ -8,19 +8,16 @@ use judge::release::ReleaseKey;
 const FAMILIES: [&str; 5] = ["sharegpt", "balanced", "thinking", "long-input", "ladder"];
 
 /// Compares two texts, taking the numbers in them as numbers: `v0.9.2` before `v0.10.0`.
-#[must_use]
 pub fn natural(a: &str, b: &str) -> Ordering {
     pieces(a).cmp(&pieces(b)).then_with(|| a.cmp(b))
 }
 
 /// Compares two releases as `judge` does; `-dev` comes before the release itself.
-#[must_use]
 pub fn releases(a: &str, b: &str) -> Ordering {
     ReleaseKey::of(a).cmp(&ReleaseKey::of(b))
 }
 
 /// Compares two scenarios by family, then by name in natural order.
-#[must_use]
 pub fn scenarios(a: &str, b: &str) -> Ordering {
     family(a).cmp(&family(b)).then_with(|| natural(a, b))
 }

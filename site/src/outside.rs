@@ -7,19 +7,16 @@ const NAME_MAX: usize = 120;
 const MESSAGE_MAX: usize = 400;
 
 /// Cleans a name: one line without invisible characters, cut at 120 characters.
-#[must_use]
 pub fn name(text: &str) -> String {
     clip(&one_line(text), NAME_MAX)
 }
 
 /// Cleans a sentence or message: one line without invisible characters, cut at 400 characters.
-#[must_use]
 pub fn message(text: &str) -> String {
     clip(&one_line(text), MESSAGE_MAX)
 }
 
 /// Cleans a text of several lines: removes invisible characters and keeps line breaks.
-#[must_use]
 pub fn block(text: &str) -> String {
     let visible =
         |c: char| if c != '\n' && (c.is_control() || reorders(c)) { '\u{fffd}' } else { c };
@@ -27,13 +24,11 @@ pub fn block(text: &str) -> String {
 }
 
 /// Returns the first `digits` characters of a hash, for display beside the whole hash.
-#[must_use]
 pub fn short_hash(text: &str, digits: usize) -> String {
     name(text).chars().take(digits).collect()
 }
 
 /// Formats a command line for a shell, quoting arguments where a shell requires it.
-#[must_use]
 pub fn command(argv: &[String]) -> String {
     let quoted: Vec<String> = argv.iter().map(|part| quote(&name(part))).collect();
     quoted.join(" ")

@@ -122,7 +122,6 @@ pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// Target of the page of `key`.
-#[must_use]
 pub fn target(key: &ReleaseKey) -> Target {
     Target::ReleaseOn {
         engine: key.engine.clone(),

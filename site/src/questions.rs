@@ -49,7 +49,6 @@ const LABS: &[(&str, &str)] = &[
 ];
 
 /// Returns the id of the suite's lab that asks about `model` on `target`.
-#[must_use]
 pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
     let asks = |text: &str| {
         schema::lab::parse(text).is_ok_and(|lab| lab.model == model && lab.target == target)
@@ -59,7 +58,6 @@ pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
 
 /// Question that scenario `id` answers at revision `rev`; `None` for a scenario that is not the
 /// suite's, or a revision that its file no longer has.
-#[must_use]
 pub fn of(id: &str, rev: u32) -> Option<String> {
     let (_, text) = SCENARIOS.iter().find(|(known, _)| *known == id)?;
     let file = Scenario::parse(text).ok()?;
@@ -68,7 +66,6 @@ pub fn of(id: &str, rev: u32) -> Option<String> {
 
 /// True when the suite has a scenario with the id of `scenario` (given as `id@rev`), at any
 /// revision.
-#[must_use]
 pub fn is_known(scenario: &str) -> bool {
     let id = scenario.split('@').next().unwrap_or(scenario);
     SCENARIOS.iter().any(|(known, _)| *known == id)

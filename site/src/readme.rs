@@ -66,7 +66,6 @@ struct Pages<'a> {
 }
 
 /// Renders `results/README.md` for these pages, given as paths below `results/`.
-#[must_use]
 pub fn render(pages: &BTreeSet<String>) -> String {
     let mut engines: BTreeMap<&str, BTreeMap<ReleaseKey, Pages<'_>>> = BTreeMap::new();
     let mut labs: Vec<(&str, &str, &str)> = Vec::new();

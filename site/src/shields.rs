@@ -21,7 +21,6 @@ struct Shield {
 }
 
 /// Returns path and text of every badge.
-#[must_use]
 pub fn all(catalog: &Catalog) -> Vec<(String, String)> {
     let mut places: Vec<(&str, &str)> = catalog
         .runs
@@ -39,7 +38,6 @@ pub fn all(catalog: &Catalog) -> Vec<(String, String)> {
 }
 
 /// Path of the badge of `model` on `hardware`.
-#[must_use]
 pub fn path(model: &str, hardware: &str) -> String {
     format!("badge/{}/{}.json", part(model), part(hardware))
 }

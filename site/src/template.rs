@@ -244,7 +244,6 @@ impl Renderer {
 }
 
 /// Converts a view to a value for templates.
-#[must_use]
 pub fn value<V: Serialize>(view: &V) -> Value {
     Value::from(Serde(view))
 }

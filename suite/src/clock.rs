@@ -10,7 +10,6 @@ use time::format_description::well_known::Rfc3339;
 
 /// Current `CLOCK_MONOTONIC` in nanoseconds. All processes of a machine share its origin, so a
 /// client's times can be compared with those in the mock server's log.
-#[must_use]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_MONOTONIC)
 }
@@ -23,20 +22,17 @@ pub fn sleep_until(at_ns: u64) {
 }
 
 /// Current wall-clock time in nanoseconds since 1970. It may jump, so no interval is taken from it.
-#[must_use]
 pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)
 }
 
 /// CPU time that the calling thread has used so far, in nanoseconds.
-#[must_use]
 pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Current wall-clock time as RFC 3339 in UTC, rounded down to the second; none if the clock is
 /// unusable.
-#[must_use]
 pub fn utc_now() -> Option<String> {
     let now = OffsetDateTime::from_unix_timestamp_nanos(i128::from(realtime_ns())).ok()?;
     now.replace_nanosecond(0).ok()?.format(&Rfc3339).ok()

@@ -21,7 +21,6 @@ impl Clone {
     ///
     /// # Panics
     /// Git fails to clone.
-    #[must_use]
     #[track_caller]
     pub fn of_this_repository(options: &[&str]) -> Self {
         Self::of(&repository(), options)
@@ -31,7 +30,6 @@ impl Clone {
     ///
     /// # Panics
     /// Git fails to clone.
-    #[must_use]
     #[track_caller]
     pub fn of(root: &Path, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -53,7 +51,6 @@ impl Clone {
     ///
     /// # Panics
     /// Git fails to clone, or the manifest cannot be copied.
-    #[must_use]
     #[track_caller]
     pub fn as_built() -> Self {
         let clone = Self::of_this_repository(&[]);
@@ -63,7 +60,6 @@ impl Clone {
     }
 
     /// Root folder of the clone.
-    #[must_use]
     pub fn root(&self) -> PathBuf {
         self.folder.path().join("redline")
     }
@@ -78,7 +74,6 @@ impl Clone {
     }
 
     /// Command that runs a built program in the clone.
-    #[must_use]
     pub fn program(&self, name: &str, words: &[&str]) -> Command {
         let mut program = command(&crate::program::built(name), &self.root(), words);
         // Shared, so that a clone compiles nothing again.
@@ -93,7 +88,6 @@ impl Clone {
     }
 
     /// Commit of HEAD, and git's status of the working tree, to compare before and after a command.
-    #[must_use]
     #[track_caller]
     pub fn state(&self) -> (String, String) {
         (self.git(&["rev-parse", "HEAD"]), self.git(&["status", "--porcelain=v1", "--branch"]))
@@ -103,7 +97,6 @@ impl Clone {
     ///
     /// # Panics
     /// The system has no `/proc` file system.
-    #[must_use]
     pub fn processes(&self) -> Vec<(u32, String)> {
         let root = self.root().display().to_string();
         let entries = std::fs::read_dir("/proc").expect("a proc file system");
@@ -120,7 +113,6 @@ impl Clone {
     ///
     /// # Panics
     /// A file is not a readable run record.
-    #[must_use]
     #[track_caller]
     pub fn uncommitted_runs(&self) -> Vec<(PathBuf, RunRecord)> {
         let files = files_under(&self.root().join("target/campaigns"));
@@ -136,7 +128,6 @@ impl Clone {
 }
 
 /// Root folder of the repository that the tests belong to.
-#[must_use]
 pub fn repository() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("the package lies in the workspace").to_path_buf()
@@ -144,7 +135,6 @@ pub fn repository() -> PathBuf {
 
 /// Target folder that the tests were built in. Clones share it, so that dependencies are compiled
 /// only once.
-#[must_use]
 pub fn target() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     test.ancestors().nth(3).expect("tests lie in target/release/deps").to_path_buf()
@@ -155,7 +145,6 @@ pub fn target() -> PathBuf {
 ///
 /// # Panics
 /// The folder is not writable.
-#[must_use]
 pub fn offline_path(folder: &Path) -> OsString {
     let fails = "echo 'network is unreachable' >&2\nexit 1";
     path_with(folder, &[("python3", fails), ("pip", fails), ("npm", fails)])
@@ -166,7 +155,6 @@ pub fn offline_path(folder: &Path) -> OsString {
 ///
 /// # Panics
 /// The folder is not writable.
-#[must_use]
 pub fn already_built_path(folder: &Path) -> OsString {
     path_with(folder, &[("cargo", "exit 0")])
 }
@@ -176,7 +164,6 @@ pub fn already_built_path(folder: &Path) -> OsString {
 ///
 /// # Panics
 /// The folder is not writable.
-#[must_use]
 pub fn path_with(folder: &Path, scripts: &[(&str, &str)]) -> OsString {
     use std::os::unix::fs::PermissionsExt;
     let programs = folder.join("programs");

@@ -27,7 +27,6 @@ impl Disk {
     ///
     /// # Panics
     /// The folder or the file behind it cannot be created.
-    #[must_use]
     #[track_caller]
     pub fn mounted_at(at: &Path, bytes: u64) -> Option<Self> {
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNS) {
@@ -62,7 +61,6 @@ impl Disk {
     ///
     /// # Panics
     /// The file system fails for another reason than lack of space.
-    #[must_use]
     #[track_caller]
     pub fn fill(&self) -> Filler {
         let path = self.at.join("filler");

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 ///
 /// # Panics
 /// The program was not built; `cargo xtask ci` builds every program before it tests.
-#[must_use]
 pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     let folder = test.ancestors().nth(2).expect("tests lie in target/release/deps");
@@ -25,7 +24,6 @@ pub fn built(name: &str) -> PathBuf {
 
 /// Path of a program of the system, searched on `PATH` and in the folders of daemons; `None` if it
 /// is not installed.
-#[must_use]
 pub fn system(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let daemons = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -80,7 +78,6 @@ impl Ended {
 }
 
 /// Command for a program with its arguments, to run in `folder` without standard input.
-#[must_use]
 pub fn command<S: AsRef<OsStr>>(program: &Path, folder: &Path, arguments: &[S]) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder).args(arguments).stdin(Stdio::null());

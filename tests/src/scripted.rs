@@ -25,7 +25,6 @@ impl Scripted {
     ///
     /// # Panics
     /// The mock server does not start.
-    #[must_use]
     #[track_caller]
     pub fn answering(answers: &[Value]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -37,7 +36,6 @@ impl Scripted {
     }
 
     /// Address of the mock server, as `http://HOST:PORT`.
-    #[must_use]
     pub fn url(&self) -> &str {
         &self.server.url
     }
@@ -100,7 +98,6 @@ pub fn release(folder: &Path, version: &str, answers: &[Value]) {
 
 /// Value of `PATH` with a `cargo` that "builds" a release of the engine by copying its stand-in
 /// from `folder`. The release is the one in whose worktree `cargo` is called.
-#[must_use]
 pub fn path_of_releases(folder: &Path) -> OsString {
     let builds = format!(
         "mkdir -p \"$CARGO_TARGET_DIR/release\"\n\

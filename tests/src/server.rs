@@ -25,7 +25,6 @@ impl Server {
     ///
     /// # Panics
     /// The server ends, or prints nothing for a minute.
-    #[must_use]
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let mut child = command
@@ -49,7 +48,6 @@ impl Server {
     }
 
     /// Process id of the server.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -67,7 +65,6 @@ impl Server {
     ///
     /// # Panics
     /// The server cannot be waited for.
-    #[must_use]
     pub fn wait(mut self) -> Option<i32> {
         // The channel closes when the process closes its standard error, which it does at its end.
         while self.lines.recv_timeout(READY_MAX).is_ok() {}

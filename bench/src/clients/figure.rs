@@ -47,7 +47,6 @@ impl Row {
     ];
 
     /// Figures that the row yields.
-    #[must_use]
     pub fn figures(self) -> &'static [Figure] {
         match self {
             Self::Saturated => &[EVENTS_PER_CPU_S],
@@ -86,7 +85,6 @@ pub enum Reach {
 }
 
 impl Reach {
-    #[must_use]
     pub fn is_kept_by(self, value: f64) -> bool {
         match self {
             Self::AtLeast(least) => value >= least,

@@ -71,13 +71,11 @@ impl Kept {
 
 impl RowResult {
     /// Returns the values of a figure over the repeats; `None` if the client has none.
-    #[must_use]
     pub fn repeats(&self, figure: &str, tool: &str) -> Option<Summary> {
         summary::of(self.values.get(figure)?.get(tool)?)
     }
 
     /// Sentence that states date, commit, processor and kernel of the measurement.
-    #[must_use]
     pub fn provenance(&self) -> String {
         let commit = self.commit.as_deref();
         let commit = commit.map_or("an unknown commit", |id| id.get(..10).unwrap_or(id));

@@ -21,18 +21,15 @@ pub struct Load {
 
 impl Load {
     /// Makes a load of requests that are sent all at once.
-    #[must_use]
     pub const fn burst(requests: u64, tokens: u64, first_us: u64, gap_us: u64) -> Self {
         Self { requests, tokens, first_us, gap_us, requests_per_s: None }
     }
 
     /// Returns the same load with another number of tokens per answer.
-    #[must_use]
     pub const fn of_tokens(self, tokens: u64) -> Self {
         Self { tokens, ..self }
     }
 
-    #[must_use]
     pub const fn events(&self) -> u64 {
         self.requests * self.tokens
     }
@@ -51,7 +48,6 @@ impl Spread {
     /// Computes the statistics of samples in nanoseconds as the compared clients do: percentiles
     /// are linear between order statistics, and the deviation is that of the population. All are
     /// `None` without samples.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 ns")]
     pub fn of(mut samples_ns: Vec<u64>) -> Self {
         if samples_ns.is_empty() {
@@ -81,7 +77,6 @@ pub struct Truth {
 
 impl Truth {
     /// Selects the answers of `load` from the log and computes their times.
-    #[must_use]
     pub fn of(log: Vec<Emitted>, load: &Load) -> Self {
         // Warm-up requests have another number of tokens.
         let ours = |answer: &Emitted| answer.max_tokens == load.tokens && answer.is_whole();

@@ -46,7 +46,6 @@ const GAP_P99_US: f64 = 2_000.0;
 pub type Values = BTreeMap<&'static str, f64>;
 
 /// True when `tool` can be measured in `row`.
-#[must_use]
 pub fn applies(row: Row, tool: Tool) -> bool {
     match row {
         Row::Saturated | Row::Paced | Row::Starts => true,

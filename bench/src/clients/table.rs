@@ -9,7 +9,6 @@ use crate::clients::tool::Tool;
 use judge::summary::Summary;
 
 /// Renders the measured rows as Markdown, with date, commit and machine.
-#[must_use]
 pub fn render(kept: &Kept) -> String {
     let tools = Tool::ALL.map(Tool::id);
     let mut text = format!("| | wanted | {} |\n|---|---|", tools.join(" | "));
@@ -40,7 +39,6 @@ fn line(figure: &Figure, result: &RowResult) -> String {
 }
 
 /// Formats median and range of repeats; marks a missed required value.
-#[must_use]
 pub fn spread(repeats: &Summary, digits: usize, kept: bool) -> String {
     let [median, least, most] =
         [repeats.median, repeats.min, repeats.max].map(|value| grouped(value, digits));
@@ -52,7 +50,6 @@ pub fn spread(repeats: &Summary, digits: usize, kept: bool) -> String {
 }
 
 /// Formats a number with thousands separators, such as `1,234.5`; zero has no sign.
-#[must_use]
 pub fn grouped(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));

@@ -35,7 +35,6 @@ pub struct Testbed<'a> {
 }
 
 impl Testbed<'_> {
-    #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

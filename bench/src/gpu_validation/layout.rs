@@ -9,54 +9,45 @@ pub struct BundlePlaces {
 }
 
 impl BundlePlaces {
-    #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
     /// The bundle's own folder.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Description of the bundle: its release and stages.
-    #[must_use]
     pub fn description(&self) -> PathBuf {
         self.dir.join("bundle.json")
     }
 
     /// Script that runs the bundle, the only command that a user needs.
-    #[must_use]
     pub fn script(&self) -> PathBuf {
         self.dir.join("validate")
     }
 
-    #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
         self.dir.join("bin").join(name)
     }
 
     /// Files of the suite, laid out as in a clone.
-    #[must_use]
     pub fn suite(&self) -> PathBuf {
         self.dir.join("suite")
     }
 
     /// Folder of a model: its file, or its configuration and tokenizer.
-    #[must_use]
     pub fn model(&self, id: &str) -> PathBuf {
         self.dir.join("models").join(id)
     }
 
     /// Workload manifest of a scenario, drawn with a tokenizer.
-    #[must_use]
     pub fn plan(&self, scenario: &str, tokenizer: &str) -> PathBuf {
         self.dir.join("plans").join(format!("{scenario}-{tokenizer}.json"))
     }
 
     /// Folder of reference checkpoints and outputs for the engine's own tests.
-    #[must_use]
     pub fn fixtures(&self) -> PathBuf {
         self.dir.join("tests/fixtures")
     }
@@ -69,41 +60,34 @@ pub struct ResultPlaces {
 }
 
 impl ResultPlaces {
-    #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Copy of the bundle's description, so that results can be read without the bundle.
-    #[must_use]
     pub fn description(&self) -> PathBuf {
         self.dir.join("bundle.json")
     }
 
     /// Facts about the machine on which the results were measured.
-    #[must_use]
     pub fn machine(&self) -> PathBuf {
         self.dir.join("machine.json")
     }
 
-    #[must_use]
     pub fn report(&self, stage: &str) -> PathBuf {
         self.dir.join("stages").join(format!("{stage}.json"))
     }
 
     /// File with the standard output or error (`stdout` or `stderr`) of a stage's command.
-    #[must_use]
     pub fn output(&self, stage: &str, stream: &str) -> PathBuf {
         self.dir.join("stages").join(format!("{stage}.{stream}"))
     }
 
     /// Archive of all results, next to their folder.
-    #[must_use]
     pub fn archive(&self) -> PathBuf {
         self.dir.with_extension("tar.gz")
     }

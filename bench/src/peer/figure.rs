@@ -31,13 +31,11 @@ impl Work {
     ];
 
     /// True when the measurement is done in repeat `repeat`, counted from 1.
-    #[must_use]
     pub fn is_done_in(self, repeat: u32) -> bool {
         self != Self::Perplexity || repeat == 1
     }
 
     /// Name of the measurement on the command line and in engine files.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
@@ -77,7 +75,6 @@ impl Figure {
     ];
 
     /// Id of the figure, with the unit last.
-    #[must_use]
     pub fn id(self) -> &'static str {
         match self {
             Self::Prefill => "prefill_512_tokens_per_s",
@@ -92,7 +89,6 @@ impl Figure {
     }
 
     /// Title for people, with the unit.
-    #[must_use]
     pub fn title(self) -> &'static str {
         match self {
             Self::Prefill => "prefill 512 tokens, tok/s",
@@ -106,7 +102,6 @@ impl Figure {
         }
     }
 
-    #[must_use]
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::Prefill | Self::Decode | Self::DecodeBatch | Self::Served)
     }

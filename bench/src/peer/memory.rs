@@ -30,7 +30,6 @@ pub struct Resident {
 
 impl Resident {
     /// Resident memory beyond the KV cache, as a multiple of the model file's size.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
     pub fn files(&self, file_bytes: u64) -> f64 {
         self.rss_bytes.saturating_sub(self.kv_bytes) as f64 / file_bytes as f64

@@ -278,7 +278,6 @@ impl Comparison<'_> {
 }
 
 /// Makes the error of a run that gave no figures.
-#[must_use]
 pub fn failed(engine: &str, record: &RunRecord) -> PeerError {
     let said = record.failure.as_ref().map(|failure| failure.message.as_str());
     let (what, log) = said

@@ -29,7 +29,6 @@ impl Limit {
     }
 
     /// Formats the limit as a line for people.
-    #[must_use]
     pub fn line(&self) -> String {
         let Self { of, ratio, at_most, holds } = self;
         let verdict = if *holds { "passes" } else { "FAILS" };
@@ -38,7 +37,6 @@ impl Limit {
 }
 
 /// Checks Redline's perplexity against both limits; empty if perplexity was not measured.
-#[must_use]
 pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
     let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);
     let (Some(own), Some(f32)) = (row(Figure::Perplexity), row(Figure::PerplexityF32)) else {

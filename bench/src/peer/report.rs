@@ -94,13 +94,11 @@ impl Report {
     }
 
     /// Returns the report as one JSON document.
-    #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
     /// Returns the report as text.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
         let (redline, peer) = (&self.redline, &self.peer);

@@ -33,7 +33,6 @@ impl Repeats {
 }
 
 /// Makes a row for every figure that both engines have.
-#[must_use]
 pub fn rows(samples: &[Sample]) -> Vec<Row> {
     let row = |figure: Figure| {
         let of = |variant: usize| -> Vec<f64> {
@@ -53,7 +52,6 @@ pub fn rows(samples: &[Sample]) -> Vec<Row> {
 }
 
 /// Renders the rows as text, under a heading.
-#[must_use]
 pub fn render(rows: &[Row], peer: &str) -> String {
     let mut text =
         format!("{:<38} {:>10} {:>10} {:>8}   {}\n", "", "redline", peer, "ratio", "interval");

@@ -26,7 +26,6 @@ pub struct Scaled {
 
 impl Scaled {
     /// Renders the results as Markdown.
-    #[must_use]
     pub fn render(&self) -> String {
         let mut text =
             "| | wanted, s | wall time, s | processor time, s |\n|---|---|---|---|\n".to_owned();
@@ -51,7 +50,6 @@ impl Scaled {
     }
 
     /// True when no command took longer than required.
-    #[must_use]
     pub fn is_as_wanted(&self) -> bool {
         self.times.iter().all(|(work, times)| {
             let wall = summary::of(&times.iter().map(|took| took.wall_s).collect::<Vec<f64>>());

@@ -27,7 +27,6 @@ impl Work {
     pub const ALL: [Self; 5] =
         [Self::CheckFirst, Self::CheckAgain, Self::List, Self::Diff, Self::Site];
 
-    #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
             Self::CheckFirst => "check, without an index",
@@ -39,7 +38,6 @@ impl Work {
     }
 
     /// Required time in seconds.
-    #[must_use]
     pub const fn wanted_s(self) -> f64 {
         match self {
             Self::CheckFirst | Self::CheckAgain => 20.0,

@@ -26,7 +26,6 @@ pub struct BuildTools {
 impl BuildTools {
     /// Makes a command for `cmake`. The version installed by pip is a script that needs its folder
     /// in `PYTHONPATH`.
-    #[must_use]
     pub fn cmake(&self) -> Command {
         let mut command = Command::new(&self.cmake);
         if let Some(dir) = &self.fetched {
@@ -36,7 +35,6 @@ impl BuildTools {
     }
 
     /// Path of `ninja` if pip has installed it; `None` if it is on the `PATH`.
-    #[must_use]
     pub fn ninja(&self) -> Option<PathBuf> {
         self.fetched.as_ref().map(|dir| dir.join("bin/ninja"))
     }

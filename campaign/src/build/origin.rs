@@ -34,7 +34,6 @@ pub enum Origin {
 
 impl Origin {
     /// Records of releases are committed; those of a tree or of a stranger's server are not.
-    #[must_use]
     pub fn commits(&self) -> bool {
         !matches!(self, Self::Tree { .. } | Self::Running(_))
     }
@@ -50,7 +49,6 @@ pub struct Wanted {
 
 impl Wanted {
     /// Title for the printed plan, such as `redline v0.9.2, commit 1a2b3c4d5e`.
-    #[must_use]
     pub fn title(&self) -> String {
         let title = format!("{} {}", self.variant.engine, self.variant.title());
         match &self.origin {

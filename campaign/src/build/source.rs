@@ -51,7 +51,6 @@ pub struct PeerBuild {
 
 impl PeerBuild {
     /// The build as a variant: the first program of the source is the server.
-    #[must_use]
     pub fn variant(&self, variant: Variant, source: &Source) -> BuiltVariant {
         let server = source.programs.first().map_or("", String::as_str);
         let facts = EngineFacts {

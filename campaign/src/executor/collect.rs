@@ -116,7 +116,6 @@ fn read_record(path: &Path) -> Result<RunRecord, Stop> {
 }
 
 /// Lists every file below a folder, sorted by path; empty if the folder does not exist.
-#[must_use]
 pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());

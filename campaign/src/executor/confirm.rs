@@ -15,7 +15,6 @@ const COMPARED: usize = 2;
 
 /// Plans `pairs` pairs of runs in every cell of the plan that has a suspected change of a
 /// release-blocking metric.
-#[must_use]
 pub fn slots(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<PlannedRun> {
     let differs: BTreeSet<(&str, &str)> = compared
         .cells

@@ -48,7 +48,6 @@ pub struct Drive<'a> {
 }
 
 /// Groups planned runs into jobs: one job for each cell, in the order of the runs.
-#[must_use]
 pub fn jobs_of(campaign: &str, slots: &[PlannedRun]) -> Vec<PlannedJob> {
     let by_cell = slots.chunk_by(|a, b| a.cell == b.cell);
     let planned = |slots: &[PlannedRun]| PlannedJob {
@@ -63,7 +62,6 @@ pub fn jobs_of(campaign: &str, slots: &[PlannedRun]) -> Vec<PlannedJob> {
 }
 
 impl<'a> Drive<'a> {
-    #[must_use]
     pub fn new(
         world: &'a World,
         executor: &'a dyn Executor,

@@ -69,13 +69,11 @@ pub struct Job {
 
 impl Job {
     /// GPUs that a server of this job takes.
-    #[must_use]
     pub fn gpus(&self) -> u32 {
         if self.on_gpu { self.cell.cell.tp } else { 0 }
     }
 
     /// Numbers of the job's blocks, in order.
-    #[must_use]
     pub fn blocks(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.slots.iter().map(|slot| slot.block).collect();
         blocks.dedup();
@@ -85,7 +83,6 @@ impl Job {
 
 /// Returns the key of a job, `redline-<12 hex>-<attempt>`. It is a hash of campaign, first run and
 /// attempt, so that it finds the same job again after a crash and never another.
-#[must_use]
 pub fn key(campaign: &str, runs: &[PlannedRun], attempt: u32) -> String {
     let first = runs.first().map_or("", |slot| &slot.run);
     // The first run's id tells jobs of one campaign apart, since a run belongs to one job.
@@ -138,7 +135,6 @@ pub enum NodeEnd {
 
 impl NodeEnd {
     /// Converts the error that ended a job on its node into the outcome that the controller reads.
-    #[must_use]
     pub fn stopped(stop: &Stop) -> Self {
         let (said, hint) = stop.cause();
         match stop.exit() {
@@ -148,7 +144,6 @@ impl NodeEnd {
     }
 
     /// Converts the outcome back into an error on the controller; `None` if the job succeeded.
-    #[must_use]
     pub fn stop(&self) -> Option<Stop> {
         let (stop, hint) = match self {
             Self::Well => return None,
@@ -173,45 +168,37 @@ impl JobPlaces {
     /// File name of the node's log, [`Self::log`].
     pub const LOG: &'static str = "node.log";
 
-    #[must_use]
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Paths of the logs and measurements of the job's runs.
-    #[must_use]
     pub fn runs(&self) -> CampaignPlaces {
         CampaignPlaces::at(&self.dir)
     }
 
-    #[must_use]
     pub fn steps(&self) -> PathBuf {
         self.dir.join("steps.jsonl")
     }
 
     /// Log file with the standard output and error of the node's program.
-    #[must_use]
     pub fn log(&self) -> PathBuf {
         self.dir.join(Self::LOG)
     }
 
-    #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.dir.join("node.lock")
     }
 
-    #[must_use]
     pub fn done(&self) -> PathBuf {
         self.dir.join("DONE")
     }
 
     /// Folder for files of an interrupted block, which is measured again.
-    #[must_use]
     pub fn aside(&self) -> PathBuf {
         self.dir.join("aside")
     }
@@ -260,7 +247,6 @@ impl JobPlaces {
 }
 
 /// Path of a run's record relative to the job's folder.
-#[must_use]
 pub fn record_path(run: &str) -> String {
     format!("runs/{run}.json")
 }

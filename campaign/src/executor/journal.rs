@@ -166,7 +166,6 @@ impl State {
     }
 
     /// Ids of all planned runs, without repetition.
-    #[must_use]
     pub fn runs_planned(&self) -> BTreeSet<&String> {
         self.jobs.iter().flat_map(|job| &job.planned.slots).map(|slot| &slot.run).collect()
     }
@@ -189,7 +188,6 @@ pub struct Journal {
 
 impl Journal {
     /// Makes the journal of a new campaign; no file is written yet.
-    #[must_use]
     pub fn new(places: CampaignPlaces) -> Self {
         Self { places, lines: None, state: State::default() }
     }
@@ -234,14 +232,12 @@ impl Journal {
         Ok(())
     }
 
-    #[must_use]
     pub fn places(&self) -> &CampaignPlaces {
         &self.places
     }
 
     /// Adds to the error of a campaign that ends early where its records are and that `--resume`
     /// continues it.
-    #[must_use]
     pub fn ended_early(&self, stop: Stop, places: &Places, interrupt: &Interrupt) -> Stop {
         let staged = places.shown(&self.places.staged());
         let written =

@@ -61,7 +61,6 @@ pub struct Local {
 }
 
 impl Local {
-    #[must_use]
     pub fn new(jobs: &Path) -> Self {
         Self { jobs: jobs.to_owned() }
     }

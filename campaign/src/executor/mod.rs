@@ -106,7 +106,6 @@ pub enum JobEnd {
 impl JobEnd {
     /// True when the infrastructure is to blame and neither the job nor the engine, so that another
     /// node may succeed.
-    #[must_use]
     pub fn is_of_the_infrastructure(&self) -> bool {
         matches!(self, Self::LostNode { .. } | Self::Preempted)
     }

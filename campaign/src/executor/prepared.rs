@@ -66,7 +66,6 @@ pub struct PreparedCampaign {
 
 impl PreparedCampaign {
     /// Combines the decided plan with the built variants and fetched inputs.
-    #[must_use]
     pub fn new(
         world: &World,
         flags: &ReleaseBench,
@@ -140,13 +139,11 @@ impl PreparedCampaign {
     }
 
     /// Names a release of an engine on this campaign's hardware, for the registry.
-    #[must_use]
     pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
         Named { engine, release, hardware: &self.hardware.0.id }
     }
 
     /// Returns baseline and candidate if two releases of an engine are compared.
-    #[must_use]
     pub fn compared(&self) -> Option<(&str, Named<'_>)> {
         let (baseline, candidate) = self.plan.compared()?;
         Some((baseline, self.named(&self.plan.variants[0].engine, candidate)))

@@ -57,7 +57,6 @@ pub fn reopen(world: &World, campaign: &str, title: &str) -> Result<Journal, Sto
 }
 
 /// Makes the error for `--resume` without an unfinished campaign.
-#[must_use]
 pub fn nothing(flags: &ReleaseBench) -> Stop {
     let of = flags.release.as_ref().map(|release| format!(" of `{release}`")).unwrap_or_default();
     Stop::wrong_use(format!("no unfinished campaign{of} was started by this command"))

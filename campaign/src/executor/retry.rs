@@ -25,7 +25,6 @@ pub enum Next {
 /// Decides about the unfinished blocks of an ended job. `told` is the node's own report, if it
 /// wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when this machine is
 /// the only node.
-#[must_use]
 pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
     // Three losses in a row point to the job itself, so that the runs are recorded as failed.
     let again = |class: FailureClass, said: String| match lost < RETRIES {

@@ -31,7 +31,6 @@ pub struct StageLog<'a> {
 
 impl<'a> StageLog<'a> {
     /// Makes the printer for all jobs of a stage, including later attempts.
-    #[must_use]
     pub fn of(
         world: &'a World,
         ready: &PreparedCampaign,

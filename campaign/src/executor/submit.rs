@@ -19,13 +19,11 @@ const AROUND: Duration = Duration::from_secs(10 * 60);
 const PATIENCE: u32 = 4;
 
 /// Paths inside the folder of the campaign's job `key`.
-#[must_use]
 pub fn places(world: &World, ready: &PreparedCampaign, key: &str) -> JobPlaces {
     JobPlaces::at(&world.places.campaign(&ready.plan.campaign).jobs().join(key))
 }
 
 /// Makes the description of a job for its node.
-#[must_use]
 pub fn job(
     ready: &PreparedCampaign,
     planned: &PlannedJob,
@@ -55,7 +53,6 @@ pub fn job(
 }
 
 /// Makes the description of a job for its scheduler.
-#[must_use]
 pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) -> JobSpec {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut env: BTreeMap<String, String> = world.server_env.clone();

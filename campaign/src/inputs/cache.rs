@@ -50,38 +50,32 @@ pub struct Cache {
 
 impl Cache {
     /// Makes the cache in the folder `dir`, which need not exist yet.
-    #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
     /// Path of the cache folder.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Path of the cached file with this SHA-256 and name, whether or not it exists.
     /// Folder of a rival engine's cached build with this key, whether or not it exists.
-    #[must_use]
     pub fn place(&self, sha256: &str, name: &str) -> PathBuf {
         self.dir.join("sha256").join(sha256).join(name)
     }
 
     /// Where a program that was built from a source of that key lies or would lie.
-    #[must_use]
     pub fn build(&self, engine: &str, key: &str) -> PathBuf {
         self.dir.join("builds").join(engine).join(key)
     }
 
     /// Folder of a cached model with random weights, whether or not it exists.
-    #[must_use]
     pub fn shape(&self, key: &str) -> PathBuf {
         self.dir.join("shapes").join(key)
     }
 
     /// Folder of cached build tools with this name and version, whether or not it exists.
-    #[must_use]
     pub fn tools(&self, name: &str) -> PathBuf {
         self.dir.join("tools").join(name)
     }

@@ -17,7 +17,6 @@ pub struct CheckpointFacts {
 }
 
 /// Reads the facts from the checkpoint folder `dir`.
-#[must_use]
 pub fn read(dir: &Path) -> CheckpointFacts {
     let json = |name: &str| -> Option<Value> {
         serde_json::from_slice(&fs::read(dir.join(name)).ok()?).ok()

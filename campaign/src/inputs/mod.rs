@@ -59,7 +59,6 @@ impl Input {
     ///
     /// # Panics
     /// The file states no weights, which its parser rules out.
-    #[must_use]
     pub fn model(id: &str, file: &ModelFile) -> Self {
         let id = id.to_owned();
         match file.weights().expect("a model file that was read has weights") {
@@ -80,7 +79,6 @@ impl Input {
         }
     }
 
-    #[must_use]
     pub fn dataset(id: &str, file: &DatasetFile) -> Self {
         let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
         let (id, repair) = (id.to_owned(), file.repair.clone());
@@ -88,7 +86,6 @@ impl Input {
     }
 
     /// Describes an engine's source distribution as an input.
-    #[must_use]
     pub fn engine(id: &str, source: &Source) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
@@ -98,7 +95,6 @@ impl Input {
 
     /// SHA-256 of the file that runs use: the repaired file if there is a repair, else the
     /// downloaded one.
-    #[must_use]
     pub fn final_sha256(&self) -> &str {
         self.repair.as_ref().map_or(&self.sha256, |repair| &repair.sha256)
     }
@@ -140,7 +136,6 @@ impl Obtained {
     }
 
     /// Returns what the server is given as its model: the name of a hub model, else the path.
-    #[must_use]
     pub fn served(&self) -> String {
         match &self.hub {
             Some(hub) => hub.id.clone(),

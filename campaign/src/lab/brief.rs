@@ -14,7 +14,6 @@ use crate::plan::decide::Decided;
 use crate::plan::estimate::{Estimate, tokens_per_s_assumed};
 
 /// Renders the plan as text for the terminal.
-#[must_use]
 pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String {
     let (file, brief) = (&lab.asked.file, &decided.brief);
     let mut text = format!("Plan of lab {}, campaign {}\n", lab.asked.id, brief.campaign);

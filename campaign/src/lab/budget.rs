@@ -14,7 +14,6 @@ use crate::stop::Stop;
 const HOUR_US: f64 = 3.6e9;
 
 /// Expected time of a run in microseconds: the mean over all engines and profiles.
-#[must_use]
 pub fn each_us(decided: &Decided) -> u64 {
     let cells = &decided.brief.cells;
     let all: u64 = cells.iter().map(|cell| cell_us(decided, cell)).sum();
@@ -23,7 +22,6 @@ pub fn each_us(decided: &Decided) -> u64 {
 
 /// Expected time of a run of one engine under one profile, in microseconds: from earlier runs, else
 /// assumed from the scenario.
-#[must_use]
 pub fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     cell.each.us_when_drawn().unwrap_or_else(|| {
         let id = cell.scenario.split('@').next();
@@ -33,7 +31,6 @@ pub fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
 }
 
 /// Number of runs that a budget allows.
-#[must_use]
 pub fn runs_max(limits: LabBudget, each_us: u64) -> u32 {
     let of_hours = limits.hours.map_or(u32::MAX, |hours| launches_in(hours * HOUR_US, each_us));
     limits.runs.unwrap_or(u32::MAX).min(of_hours)
@@ -83,7 +80,6 @@ pub fn refuse_small(
 /// stays. The limit always allows the last round and as many runs as a conclusion needs, since
 /// otherwise everything measured so far would be wasted. It never rises again: a round skipped for
 /// lack of runs would be requested again.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a lab are far below 2^53")]
 pub fn lowered(lab: &PreparedLab, state: &State, round: &Round) -> Option<u32> {
     let left_us = lab.hours_max? * HOUR_US - spent_us(state) as f64;
@@ -103,7 +99,6 @@ fn spent_us(state: &State) -> u64 {
 }
 
 /// Mean time of a run so far in microseconds; `None` before the first.
-#[must_use]
 pub fn measured_us(state: &State) -> Option<u64> {
     let over = state.jobs.iter().filter(|job| job.reached >= Reached::Collected);
     let launches: usize = over.map(|job| job.runs.len()).sum();

@@ -35,7 +35,6 @@ pub struct Explore<'a> {
 ///
 /// # Panics
 /// The campaign is not in the journal yet.
-#[must_use]
 pub fn ready(journal: &Journal) -> &PreparedCampaign {
     journal.state.ready.as_ref().expect("a campaign is written down before it is carried out")
 }
@@ -45,7 +44,6 @@ fn lab(ready: &PreparedCampaign) -> &PreparedLab {
 }
 
 impl<'a> Explore<'a> {
-    #[must_use]
     pub fn new(
         world: &'a World,
         executor: &'a dyn Executor,

@@ -41,7 +41,6 @@ pub fn read(world: &World, name: &str) -> Result<LabSource, Stop> {
 
 /// Returns the id of a lab that is given by id or by path: for a path, the file name without its
 /// extension.
-#[must_use]
 pub fn id(name: &str) -> String {
     let stem = Path::new(name).file_stem().filter(|_| is_path(name));
     stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned())
@@ -54,7 +53,6 @@ fn is_path(name: &str) -> bool {
 impl LabSource {
     /// Converts the lab to the flags of a `release-bench` that measures its engines side by side;
     /// the runs themselves are planned round by round.
-    #[must_use]
     pub fn campaign(&self, flags: &Lab) -> ReleaseBench {
         let lab = &self.lab;
         let first = lab.engines.first();
@@ -73,7 +71,6 @@ impl LabSource {
     }
 
     /// Budget of the lab: the file's, overridden by the command line.
-    #[must_use]
     pub fn budget(&self, flags: &Lab) -> LabBudget {
         let LabBudget { runs, hours } = self.lab.budget;
         LabBudget { runs: flags.max_runs.or(runs), hours: flags.max_hours.or(hours) }

@@ -19,7 +19,6 @@ pub struct Answer {
 }
 
 /// Number of rounds and launches that a lab takes at least and at most.
-#[must_use]
 pub fn outline(lab: &LabFile) -> LabOutline {
     let Standard { file, quoted } = standard();
     lab::outline(lab, &file, &quoted)

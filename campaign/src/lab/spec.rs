@@ -28,13 +28,11 @@ pub struct PreparedLab {
 
 impl PreparedLab {
     /// Largest number of runs of the lab.
-    #[must_use]
     pub fn runs_most(&self) -> u32 {
         self.asked.runs_max.min(self.outline.runs_most)
     }
 
     /// A candidate as a side of the campaign, of the release of `engine`'s.
-    #[must_use]
     pub fn variant(&self, candidate: &Candidate, engine: &Variant) -> Variant {
         let loaded = self.loaded.get(candidate.engine).map_or(&[][..], Vec::as_slice);
         let flags = joined(loaded, self.asked.file.flags(candidate));
@@ -54,7 +52,6 @@ fn joined(loaded: &[String], own: Vec<String>) -> Vec<String> {
 }
 
 /// Returns the opposite of a flag: `--no-x` for `--x`, and vice versa.
-#[must_use]
 pub fn opposite(name: &str) -> String {
     match name.strip_prefix("--no-") {
         Some(rest) => format!("--{rest}"),

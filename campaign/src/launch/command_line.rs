@@ -58,7 +58,6 @@ pub struct Filling<'a> {
 impl<'a> Filling<'a> {
     /// Describes a server to be measured on `port` of this machine, with one rank and default
     /// settings.
-    #[must_use]
     pub fn measured(engine: &'a str, binary: &'a Path, model: &'a str, port: u16) -> Self {
         Self {
             engine,
@@ -154,7 +153,6 @@ pub fn container_line(
 }
 
 /// Returns the name of a release's container image, with `{release}` and `{version}` filled in.
-#[must_use]
 pub fn image_name(image: &Image, release: &str) -> String {
     image.name.replace("{release}", release).replace("{version}", release.trim_start_matches('v'))
 }

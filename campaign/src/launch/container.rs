@@ -19,7 +19,6 @@ pub enum Runtime {
 
 impl Runtime {
     /// Name of the runtime's program.
-    #[must_use]
     pub fn program(self) -> &'static str {
         match self {
             Self::Docker => "docker",
@@ -30,7 +29,6 @@ impl Runtime {
 
     /// Returns the command that removes the container `name`; `None` for Apptainer, whose
     /// containers end with their process.
-    #[must_use]
     pub fn removal(self, name: &str) -> Option<Vec<String>> {
         (self != Self::Apptainer).then(|| owned(&[self.program(), "rm", "--force", name]))
     }
@@ -59,7 +57,6 @@ pub struct Container<'a> {
 impl Container<'_> {
     /// Returns all words up to and including the image's name. The container uses the machine's
     /// network.
-    #[must_use]
     pub fn words(&self, image: &Image, port: &str) -> Vec<String> {
         let mut words = match self.runtime {
             Runtime::Docker | Runtime::Podman => self.docker(image, port),
@@ -109,14 +106,12 @@ impl Container<'_> {
     }
 
     /// Returns the command that removes the container if it outlives the program that started it.
-    #[must_use]
     pub fn removal(&self) -> Option<Vec<String>> {
         self.runtime.removal(self.name)
     }
 }
 
 /// Name of the container of a run.
-#[must_use]
 pub fn name(run: &str) -> String {
     format!("redline-{}", run.to_lowercase())
 }

@@ -23,20 +23,17 @@ pub struct LaunchSpec {
 
 impl LaunchSpec {
     /// The same program in another configuration.
-    #[must_use]
     pub fn with_variant(&self, variant: Variant) -> Self {
         Self { built: BuiltVariant { variant, ..self.built.clone() }, ..self.clone() }
     }
 
     /// Path of the server's program, or its name on the PATH.
-    #[must_use]
     pub fn binary(&self) -> &Path {
         self.built.binary.as_deref().unwrap_or(Path::new(&self.engine.id))
     }
 
     /// Values of the command line that starts the server for `model` on `port` of this machine, with
     /// the flags of the variant.
-    #[must_use]
     pub fn filling<'a>(&'a self, model: &'a str, port: u16) -> Filling<'a> {
         Filling {
             flags: &self.built.variant.flags,
@@ -62,7 +59,6 @@ pub struct BuiltVariant {
 
 impl BuiltVariant {
     /// Makes the built variant of a program on this machine.
-    #[must_use]
     pub fn program(
         variant: Variant,
         facts: EngineFacts,
@@ -95,7 +91,6 @@ pub struct ReadyCell {
 }
 
 /// Compares two versions without the local build tag that follows a `+`.
-#[must_use]
 pub fn is_same(found: &str, wanted: &str) -> bool {
     let public = |version: &str| version.split('+').next().map(str::to_owned);
     public(found.trim_start_matches('v')) == public(wanted.trim_start_matches('v'))

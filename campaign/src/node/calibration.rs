@@ -45,7 +45,6 @@ pub struct Probed {
 
 /// Runs the machine calibration on `cores` threads. Each figure is the best of its rounds, since
 /// other activity on the machine can only slow a round down.
-#[must_use]
 pub fn probe(cores: u32, clock: &dyn Clock) -> Probed {
     let sum_of = |one: fn(&dyn Clock) -> f64| {
         let rates = thread::scope(|scope| {
@@ -97,7 +96,6 @@ fn best_rate(clock: &dyn Clock, work: f64, mut round: impl FnMut()) -> f64 {
 }
 
 /// Makes the `calibration` group of a record from the calibrations before and after its block.
-#[must_use]
 pub fn facts(before: Probed, after: Probed) -> BTreeMap<String, Value> {
     [
         ("gflops_before", before.gflops),
@@ -128,7 +126,6 @@ pub struct History {
 impl History {
     /// Reads the calibrations kept in `dir` for the machine named `host`; empty if there is no
     /// readable file.
-    #[must_use]
     pub fn read(dir: &Path, host: &str) -> Self {
         let text = read_text(&place(dir, host)).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
@@ -136,7 +133,6 @@ impl History {
 
     /// Returns each figure of `now` that differs from the median of earlier calibrations by more
     /// than a machine at rest varies.
-    #[must_use]
     pub fn unlike(&self, now: Probed) -> Vec<Unlike> {
         if self.probes.len() < HISTORY_MIN {
             return Vec::new();

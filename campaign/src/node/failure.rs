@@ -40,7 +40,6 @@ const REFUSED: i32 = 2;
 
 /// Classifies a failure and writes its message. `phase` is how far the load generator had come, if
 /// known.
-#[must_use]
 pub fn classify(
     happening: &Happening,
     phase: Option<Phase>,

@@ -19,7 +19,6 @@ const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// Lists the files that a cell's runs read, each with its current size in bytes; a folder has size
 /// 0.
-#[must_use]
 pub fn inputs(cell: &ReadyCell, variants: &[LaunchSpec]) -> Vec<(PathBuf, u64)> {
     let mut paths = vec![&cell.scenario.path, &cell.model.path, &cell.tokenizer];
     paths.extend(cell.dataset.as_ref().map(|dataset| &dataset.path));

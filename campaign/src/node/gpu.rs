@@ -34,14 +34,12 @@ pub struct GpuSeen {
 }
 
 impl GpuSeen {
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53 MiB")]
     pub fn memory_gib(&self) -> f64 {
         self.memory_mib.unwrap_or(0) as f64 / 1024.0
     }
 
     /// Returns the GPU's facts for a record.
-    #[must_use]
     pub fn facts(&self) -> Gpu {
         Gpu {
             name: self.name.clone(),
@@ -57,7 +55,6 @@ impl GpuSeen {
 
 /// Parses the output of a query of [`QUESTIONS`], one GPU per line; older drivers answer fewer
 /// fields.
-#[must_use]
 pub fn parse(csv: &str) -> Vec<GpuSeen> {
     let known = |text: Option<&str>| {
         text.map(str::trim).filter(|t| !t.is_empty() && !t.starts_with('[')).map(str::to_owned)
@@ -108,21 +105,18 @@ fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuSt
 
 /// Counts the processes in the output of [`PROCESSES`]; `None` if a line is not a process id, as
 /// where the driver withholds it.
-#[must_use]
 pub fn count_processes(csv: &str) -> Option<u32> {
     let lines = csv.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
 }
 
 /// Adds the errors in the output of [`ECC_ERRORS`]; `None` if no GPU has such a counter.
-#[must_use]
 pub fn count_errors(csv: &str) -> Option<u64> {
     csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
 }
 
 /// Returns the GPU's hardware id, such as `h200-141g`: its name without maker and form factor, and
 /// its memory in GiB, rounded up.
-#[must_use]
 pub fn gpu_id(gpu: &GpuSeen) -> String {
     let slugged = slug(&gpu.name);
     let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();

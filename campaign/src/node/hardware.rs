@@ -131,7 +131,6 @@ pub fn ask_driver(
 impl Machine {
     /// Returns the hardware id of the CPU:
     /// `cpu-<vendor>-<brand>-f<family>m<model>s<stepping>-<n>c`.
-    #[must_use]
     pub fn cpu_id(&self) -> String {
         let Cpu { vendor, brand, family, model, stepping, .. } = &self.cpu;
         // The full brand string is in the record; the id only has to be short and distinct.
@@ -151,7 +150,6 @@ impl Machine {
 
     /// Returns the hardware id of a run: the GPU's if the target is a class of GPUs, else the
     /// CPU's.
-    #[must_use]
     pub fn id(&self, on_gpu: bool) -> String {
         match self.gpus.first() {
             Some(gpu) if on_gpu => gpu_id(gpu),
@@ -160,7 +158,6 @@ impl Machine {
     }
 
     /// Makes the `hardware` group of a record, with a reason for each fact that could not be read.
-    #[must_use]
     pub fn facts(&self, id: &str) -> HardwareFacts {
         let cpu_model = (!self.cpu.brand.is_empty()).then(|| self.cpu.brand.clone());
         HardwareFacts {
@@ -185,7 +182,6 @@ impl Machine {
 }
 
 /// Parses the first processor of `/proc/cpuinfo`, of x86 or Arm.
-#[must_use]
 pub fn parse_cpu(cpuinfo: &str) -> Cpu {
     let fields = first_processor(cpuinfo);
     let field = |key: &str| fields.get(key).copied().unwrap_or_default().to_owned();
@@ -235,14 +231,12 @@ fn count_sockets(cpuinfo: &str) -> Option<u32> {
 }
 
 /// Parses `PRETTY_NAME` of `/etc/os-release`.
-#[must_use]
 pub fn parse_os(release: &str) -> Option<String> {
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(name.trim().trim_matches('"').to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Counts the NUMA nodes of a list such as `0-1,3`.
-#[must_use]
 pub fn count_nodes(list: &str) -> Option<u32> {
     let parts = list.trim().split(',').map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -253,7 +247,6 @@ pub fn count_nodes(list: &str) -> Option<u32> {
 }
 
 /// Parses `MemTotal` of `/proc/meminfo`, in bytes.
-#[must_use]
 pub fn parse_ram_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)

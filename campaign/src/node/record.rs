@@ -75,7 +75,6 @@ pub struct LaunchFacts {
 
 /// Makes a record of the parts. Every null has a reason under `absent`; [`seal`] adds findings and
 /// hash.
-#[must_use]
 pub fn assemble(parts: Parts<'_>) -> RunRecord {
     let had_probe = parts.probe.is_some();
     let had_measurement = parts.measurement.is_some();
@@ -137,7 +136,6 @@ pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
 }
 
 /// True when the record counts against the release: the run failed, or its measurement is invalid.
-#[must_use]
 pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }

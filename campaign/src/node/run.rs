@@ -421,7 +421,6 @@ fn read_measurement(
 
 /// Time limit of a measurement by the scenario's tier. A backstop only: the load generator has its
 /// own limits for requests that hang.
-#[must_use]
 pub fn time_limit(tier: Tier) -> Duration {
     Duration::from_secs(match tier {
         Tier::Lite => 20 * 60,
@@ -440,7 +439,6 @@ fn other_version(spec: &LaunchSpec, probe: &Probe) -> Option<Happening> {
 }
 
 /// Facts about a cell's model that are known without querying the server.
-#[must_use]
 pub fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
     let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };
     if launched {

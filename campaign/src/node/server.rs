@@ -87,18 +87,15 @@ impl Server {
     }
 
     /// Sets the command that removes the server's container when the server is stopped.
-    #[must_use]
     pub fn removed_by(mut self, removal: Option<Vec<String>>) -> Self {
         self.removal = removal;
         self
     }
 
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.group.id()
     }
@@ -150,7 +147,6 @@ impl Server {
     /// Peak resident memory of the server so far, in bytes; `None` if the system does not report
     /// it, and for a server of several processes, because their shared pages would be counted
     /// repeatedly.
-    #[must_use]
     pub fn rss_bytes_max(&self) -> Option<u64> {
         // With a container, the process here is the runtime's client and not the server.
         if self.removal.is_some() || self.group.members() != 1 {
@@ -160,7 +156,6 @@ impl Server {
     }
 
     /// Current content of the server's `/proc/<pid>/status`.
-    #[must_use]
     pub fn status(&self) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/status", self.id())).ok()
     }
@@ -175,7 +170,6 @@ impl Server {
     }
 
     /// Last part of the server's log.
-    #[must_use]
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let mut start = log.len().saturating_sub(TAIL_BYTES);
@@ -186,7 +180,6 @@ impl Server {
     }
 
     /// The server's whole log.
-    #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
@@ -254,7 +247,6 @@ pub fn ask(
 }
 
 /// Value in bytes of a field of `/proc/<pid>/status` that is given in kB.
-#[must_use]
 pub fn status_bytes(status: &str, field: &str) -> Option<u64> {
     let mut fields = status.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(name, _)| *name == field)?;

@@ -59,7 +59,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    #[must_use]
     pub fn of(steps: &[Step]) -> Self {
         let mut progress = Self::default();
         for step in steps {

@@ -49,33 +49,28 @@ pub struct Brief {
 
 impl Brief {
     /// Expected time of all runs in microseconds, as far as it is known.
-    #[must_use]
     pub fn expected_us(&self) -> u64 {
         self.cells.iter().filter_map(CellBrief::expected_us).sum()
     }
 
     /// Expected GPU-hours of all runs, as far as their time is known.
-    #[must_use]
     pub fn gpu_hours(&self) -> f64 {
         let of = |cell: &CellBrief| Some(gpu_hours(cell.expected_us()?, self.gpus(cell.tp)));
         self.cells.iter().filter_map(of).sum()
     }
 
     /// GPUs that a server of `tp` ranks takes; 0 on a CPU.
-    #[must_use]
     pub fn gpus(&self, tp: u32) -> u32 {
         if self.on_gpu { tp } else { 0 }
     }
 
     /// Number of runs whose duration is unknown.
-    #[must_use]
     pub fn unknown(&self) -> u64 {
         let unknown = self.cells.iter().filter(|cell| cell.each == Estimate::Unknown);
         unknown.map(|cell| cell.launches).sum()
     }
 
     /// Renders the plan as text for the terminal.
-    #[must_use]
     pub fn render(&self) -> String {
         let mut text = format!("Plan of campaign {}\n", self.campaign);
         let mut line = |key: &str, value: &str| {
@@ -148,7 +143,6 @@ impl Brief {
 }
 
 /// Says what an estimate is based on, such as `median of 3 earlier runs`.
-#[must_use]
 pub fn basis(each: Estimate) -> String {
     match each {
         Estimate::Measured { runs: 1, .. } => "as an earlier run took".to_owned(),
@@ -164,7 +158,6 @@ pub fn basis(each: Estimate) -> String {
 }
 
 /// Converts a time in microseconds on `gpus` GPUs to GPU-hours.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a campaign are far below 2^53")]
 pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
     us as f64 / 3.6e9 * f64::from(gpus)

@@ -304,7 +304,6 @@ fn records_line(world: &World, plan: &Plan, commits: bool, registry: &Path) -> S
 
 impl World {
     /// Makes a fetcher of inputs that uses this world's cache and programs.
-    #[must_use]
     pub fn fetcher(&self) -> Fetcher<'_> {
         Fetcher {
             cache: &self.cache,

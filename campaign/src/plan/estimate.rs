@@ -41,7 +41,6 @@ pub enum Estimate {
 
 impl Estimate {
     /// Expected time in microseconds; `None` if unknown.
-    #[must_use]
     pub fn us(self) -> Option<u64> {
         match self {
             Self::Measured { us, .. } | Self::Imported { us, .. } => Some(us),
@@ -51,7 +50,6 @@ impl Estimate {
 
     /// Expected time in microseconds when all runs share requests that were sampled once, so that
     /// no run samples them itself; `None` if unknown.
-    #[must_use]
     pub fn us_when_drawn(self) -> Option<u64> {
         match self {
             Self::Measured { us, .. } => Some(us.saturating_sub(OVERHEAD_US) + LAUNCH_US),
@@ -80,7 +78,6 @@ pub struct Of<'a> {
 
 /// Estimates one run's time, including the server's start. Earlier runs are preferred to imported
 /// results, which do not say how long their servers took to start.
-#[must_use]
 pub fn of_run(past: &Past) -> Estimate {
     match (median(&past.measured_us), median(&past.imported_us)) {
         (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: past.measured_us.len() },
@@ -91,7 +88,6 @@ pub fn of_run(past: &Past) -> Estimate {
 
 /// Assumed time of one run without earlier results, in microseconds: server start and warm-up, the
 /// time until the last request is sent, and all tokens at [`tokens_per_s_assumed`].
-#[must_use]
 pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     let Workload { requests, input_tokens, output_tokens, prefix_tokens, .. } = scenario.workload;
     let each = match (input_tokens, output_tokens) {
@@ -105,7 +101,6 @@ pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
 
 /// Assumed throughput in tokens per second, prompt and output together, of an engine without
 /// earlier results.
-#[must_use]
 pub fn tokens_per_s_assumed(on_gpu: bool) -> u64 {
     if on_gpu { TOKENS_PER_S_ON_GPU } else { TOKENS_PER_S }
 }
@@ -123,7 +118,6 @@ fn median(past_us: &[u64]) -> Option<u64> {
 
 /// Reads the wall times of a cell from the registry in `results`, whatever the release and
 /// configuration.
-#[must_use]
 pub fn past(results: &Path, of: Of<'_>) -> Past {
     Past { measured_us: past_wall_us(results, of), imported_us: imported_wall_us(results, of) }
 }

@@ -29,14 +29,12 @@ pub struct Variant {
 
 impl Variant {
     /// Makes the variant of a release without flags of its own.
-    #[must_use]
     pub fn plain(engine: &str, release: &str) -> Self {
         let (engine, release) = (engine.to_owned(), release.to_owned());
         Self { engine, release, name: None, flags: Vec::new() }
     }
 
     /// Title of the variant: `v0.9.2` or `v0.9.2 (big-batch)`.
-    #[must_use]
     pub fn title(&self) -> String {
         match &self.name {
             Some(name) => format!("{} ({name})", self.release),
@@ -133,7 +131,6 @@ pub struct Round {
 
 impl Round {
     /// Requests the first runs of `sides` variants in the first `cells` cells.
-    #[must_use]
     pub fn first(cells: usize, variants: usize, repeats: u32) -> Self {
         Self { cells: (0..cells).collect(), variants, repeats, block: 0, stage: None }
     }
@@ -142,7 +139,6 @@ impl Round {
 impl Plan {
     /// Returns the releases of baseline and candidate if the campaign compares two releases of one
     /// engine.
-    #[must_use]
     pub fn compared(&self) -> Option<(&str, &str)> {
         let (first, second) = (self.variants.first()?, self.variants.get(1)?);
         (first.engine == second.engine && first.release != second.release)
@@ -150,7 +146,6 @@ impl Plan {
     }
 
     /// Returns engine and release of every variant, without repetition.
-    #[must_use]
     pub fn releases(&self) -> Vec<(&str, &str)> {
         let mut releases = Vec::new();
         for variant in &self.variants {
@@ -165,7 +160,6 @@ impl Plan {
 
 /// Scenarios of a target. A comparison of releases adds the scenarios of the concurrency sweep,
 /// because their latencies are release-blocking metrics.
-#[must_use]
 pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
     let rungs = if compares { target.gate_scenarios.as_slice() } else { &[] };
     target.scenarios.iter().chain(rungs).cloned().collect()
@@ -174,7 +168,6 @@ pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
 /// Orders the runs. The repeats of a cell follow each other, and each block runs every variant
 /// once, in alternating direction (A B, B A, A B, ...), so that drift of the machine affects all
 /// variants alike.
-#[must_use]
 pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<PlannedRun> {
     let Round { cells, variants, repeats, block, stage } = round;
     let (stage, mut block) = (*stage, *block);

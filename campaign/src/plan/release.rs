@@ -50,7 +50,6 @@ pub struct Release {
 
 impl Release {
     /// Version without `v`, as the engine's own `--version` prints it.
-    #[must_use]
     pub fn version(&self) -> &str {
         self.name.trim_start_matches('v')
     }
@@ -142,7 +141,6 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError>
 }
 
 /// Names of all releases in the history, newest first.
-#[must_use]
 pub fn known(history: &History) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for version in history.edits.iter().filter_map(|edit| edit.version.as_deref()) {
@@ -155,13 +153,11 @@ pub fn known(history: &History) -> Vec<String> {
 }
 
 /// True for the version of a working tree between two releases, such as `0.9.3-dev`.
-#[must_use]
 pub fn is_development(version: &str) -> bool {
     version.ends_with("-dev")
 }
 
 /// Returns the literal `package.version` of a Cargo manifest; `None` if it is inherited.
-#[must_use]
 pub fn literal_version(manifest: &str) -> Option<String> {
     let table: toml::Table = manifest.parse().ok()?;
     table.get("package")?.get("version")?.as_str().map(str::to_owned)

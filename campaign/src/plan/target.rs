@@ -87,19 +87,16 @@ pub fn plan_for<'a>(
 }
 
 /// True when this machine matches the target.
-#[must_use]
 pub fn is_here(target: &Target, gpus: &[GpuSeen]) -> bool {
     !needs_device(target) || fits(&target.matches, gpus)
 }
 
 /// True when the target is a class of GPUs, so that measuring it needs a GPU.
-#[must_use]
 pub fn needs_device(target: &Target) -> bool {
     !target.matches.device_name.is_empty()
 }
 
 /// True when the machine's first GPU matches the target's device name and memory.
-#[must_use]
 pub fn fits(matches: &TargetMatch, gpus: &[GpuSeen]) -> bool {
     match_length(matches, gpus).is_some()
 }

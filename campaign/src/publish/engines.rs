@@ -20,7 +20,6 @@ const ROWS: [(&str, &str); 4] = [
 ];
 
 /// Compares the first engine with each other one; none where there is one engine.
-#[must_use]
 pub fn table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
     let first = plan.variants.first()?;
     let others = (0..plan.variants.len()).filter(|at| plan.variants[*at].engine != first.engine);

@@ -66,13 +66,11 @@ pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<Pat
 
 impl<'a> Registry<'a> {
     /// The registry in the repository `dir`.
-    #[must_use]
     pub fn new(world: &'a World, dir: &'a Path) -> Self {
         Self { tools: &world.tools, dir, interrupt: &world.interrupt }
     }
 
     /// The folder of the registry's records.
-    #[must_use]
     pub fn results(&self) -> PathBuf {
         self.dir.join("results")
     }

@@ -14,7 +14,6 @@ const CELLS_MIN: usize = 3;
 
 /// Computes the shift of each release-blocking metric over the cells that were measured side by
 /// side. The shift is information, not a verdict.
-#[must_use]
 pub fn of(cells: &[CellDiff], policy: &PolicyFile) -> Vec<Broad> {
     let mut groups: BTreeMap<(&str, &str, usize), Vec<f64>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.changed.is_empty()) {

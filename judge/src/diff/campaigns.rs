@@ -28,7 +28,6 @@ pub type Noise = BTreeMap<String, BTreeMap<&'static str, f64>>;
 
 /// Computes the noise of each campaign: how much a release differs from itself between neighboring
 /// runs.
-#[must_use]
 pub fn noise(cells: &[&Pairs<'_>], policy: &PolicyFile) -> Noise {
     let mut noise = Noise::new();
     for campaign in campaigns(cells) {
@@ -57,7 +56,6 @@ pub struct Judged {
 }
 
 /// Judges every release-blocking metric, keyed by index of the cell and name of the metric.
-#[must_use]
 pub fn judgements(
     cells: &[Option<&Pairs<'_>>],
     noise: &Noise,
@@ -122,7 +120,6 @@ fn gates(metric: &Metric, blocks: &Blocks<'_>) -> bool {
 
 /// Log ratios of candidate over baseline, one per block, however many runs of a release the block
 /// holds.
-#[must_use]
 pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let values = |runs: &[&RunRecord]| -> Vec<f64> {
         runs.iter().filter_map(|run| metric.value(run)).collect()

@@ -28,13 +28,11 @@ pub struct Side<'a> {
 impl<'a> Side<'a> {
     /// Returns the runs whose figures count: every request was answered, and the verdict is not
     /// INVALID.
-    #[must_use]
     pub fn usable(&self) -> Vec<&'a RunRecord> {
         self.all.iter().copied().filter(|run| is_usable(run)).collect()
     }
 
     /// Counts the runs by outcome: used, failed, lost or INVALID.
-    #[must_use]
     pub fn counts(&self) -> SideCounts {
         let mut counts = SideCounts::default();
         for run in &self.all {
@@ -74,7 +72,6 @@ fn requests_failed(run: &RunRecord) -> u64 {
 }
 
 /// Returns the cell of a run, without regard to other runs.
-#[must_use]
 pub fn cell_of(run: &RunRecord) -> Cell {
     Cell {
         engine: run.engine.name.clone(),
@@ -123,7 +120,6 @@ pub struct Cells<'a> {
 
 impl<'a> Cells<'a> {
     /// Assigns `runs` to cells, naming each cell after its newest release.
-    #[must_use]
     pub fn of(runs: impl Iterator<Item = &'a RunRecord>) -> Self {
         let mut configs: BTreeMap<Asked<'a>, (ReleaseKey, String)> = BTreeMap::new();
         for run in runs {
@@ -138,7 +134,6 @@ impl<'a> Cells<'a> {
     }
 
     /// Returns the cell of one of the assigned runs.
-    #[must_use]
     pub fn cell(&self, run: &RunRecord) -> Cell {
         let mut cell = cell_of(run);
         if let Some((_, config)) = Asked::of(run).and_then(|asked| self.configs.get(&asked)) {
@@ -151,7 +146,6 @@ impl<'a> Cells<'a> {
 /// Sorts the runs of two releases into cells. Imported records are left out, since they are never
 /// compared. A run whose server died before it reported its configuration counts in every cell of
 /// its engine, hardware, model and scenario.
-#[must_use]
 pub fn sort<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
     baseline: &str,
@@ -231,14 +225,12 @@ impl<'a> Block<'a> {
 
 impl<'a> Blocks<'a> {
     /// Blocks of a stage of the comparison: screen or confirmation.
-    #[must_use]
     pub fn of(&self, stage: Stage) -> &[Block<'a>] {
         if stage == Stage::Confirm { &self.confirm } else { &self.screen }
     }
 }
 
 /// Returns the blocks in which both releases ran, by campaign, oldest first.
-#[must_use]
 pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     let mut blocks: BTreeMap<(&str, u32), (Option<Stage>, Block<'a>)> = BTreeMap::new();
     for run in runs.baseline.usable() {
@@ -267,7 +259,6 @@ pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
 }
 
 /// Returns the distinct workloads of these runs, as prompt form and manifest hash.
-#[must_use]
 pub fn workloads<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
 ) -> BTreeSet<(Option<&'static str>, Option<&'a str>)> {

@@ -14,7 +14,6 @@ const METRIC: &str = "output_tokens_per_s";
 /// Returns a sentence about how the baseline's throughput changed since the last campaign before
 /// `judged`, if by more than the metric's minimum effect. It is a remark: no verdict depends on
 /// it.
-#[must_use]
 pub fn of(runs: &CellRuns<'_>, judged: &str) -> Option<String> {
     let usable = runs.baseline.usable();
     let before = usable.iter().copied().filter_map(campaign).filter(|id| *id < judged).max()?;

@@ -16,7 +16,6 @@ pub struct Fit {
 
 impl Fit {
     /// Fits log ratios; `None` for fewer than two, or where one is not finite.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
     pub fn of(log_ratios: &[f64]) -> Option<Self> {
         if log_ratios.len() < 2 || log_ratios.iter().any(|ratio| !ratio.is_finite()) {
@@ -30,13 +29,11 @@ impl Fit {
     }
 
     /// Returns the fit with baseline and candidate swapped.
-    #[must_use]
     pub fn turned(self) -> Self {
         Self { mean: -self.mean, ..self }
     }
 
     /// One-sided p-value of the claim that the true mean is above `bound`.
-    #[must_use]
     pub fn p_above(&self, bound: f64) -> f64 {
         let distance = self.mean - bound;
         if self.error > 0.0 {
@@ -48,14 +45,12 @@ impl Fit {
     }
 
     /// Two-sided p-value of a true mean of zero.
-    #[must_use]
     pub fn p(&self) -> f64 {
         let of_size = Self { mean: self.mean.abs(), ..*self };
         (2.0 * of_size.p_above(0.0)).min(1.0)
     }
 
     /// Two-sided t interval of the mean at `confidence`, in log units.
-    #[must_use]
     pub fn interval(&self, confidence: f64) -> (f64, f64) {
         let reach = self.t.inverse_cdf(f64::midpoint(1.0, confidence)) * self.error;
         (self.mean - reach, self.mean + reach)
@@ -64,7 +59,6 @@ impl Fit {
     /// Minimum detectable effect, in log units, of such pairs at this power: `(t(1 - alpha / 2) +
     /// t(power)) * s / sqrt(n)` with n - 1 degrees of freedom, the usual approximation of the
     /// noncentral t.
-    #[must_use]
     pub fn detectable(&self, confidence: f64, power: f64) -> f64 {
         let quantiles = self.t.inverse_cdf(f64::midpoint(1.0, confidence));
         (quantiles + self.t.inverse_cdf(power)) * self.error
@@ -91,26 +85,22 @@ pub struct Estimate {
 
 impl Estimate {
     /// Returns an effect without any statistics about its certainty.
-    #[must_use]
     pub const fn alone(pairs: u32, effect_pct: f64) -> Self {
         Self { pairs, effect_pct, interval_pct: None, p: None, mde_pct: None, cliffs_delta: None }
     }
 }
 
 /// Converts a log ratio to a change in percent.
-#[must_use]
 pub fn percent(log_ratio: f64) -> f64 {
     log_ratio.exp_m1() * 100.0
 }
 
 /// Converts a change in percent to a log ratio.
-#[must_use]
 pub fn log_of(percent: f64) -> f64 {
     (percent / 100.0).ln_1p()
 }
 
 /// Geometric mean ratio of the pairs with a t interval on their logs; `None` without pairs.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
 pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
     if log_ratios.is_empty() || log_ratios.iter().any(|ratio| !ratio.is_finite()) {
@@ -132,14 +122,12 @@ pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
 
 /// Ratio, in percent of change, of the geometric means of two sets that were not measured in
 /// pairs. `None` where a set is empty or has a value that is not positive.
-#[must_use]
 pub fn unpaired(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     log_ratio(baseline, candidate).map(percent)
 }
 
 /// Mean log of the candidate's values minus that of the baseline's; `None` where a set is empty or
 /// has a value that is not positive.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn log_ratio(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     let mean_log = |values: &[f64]| {
@@ -153,7 +141,6 @@ pub fn log_ratio(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
 /// over all couples of a baseline's and a candidate's value, the share in which the candidate's is
 /// larger minus the share in which it is smaller. `None` where a set has fewer than two values or
 /// contains NaN.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     let is_set = |values: &[f64]| values.len() > 1 && !values.iter().any(|value| value.is_nan());
@@ -168,7 +155,6 @@ pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
 /// Noise of a campaign: half the width of the interval, in log units, that a release shows against
 /// itself in as many pairs: `t(confidence) * s / sqrt(pairs)`, where s is the root mean square of
 /// log ratios between runs of one release, whose true mean is zero. `None` without such ratios.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few launches")]
 pub fn noise(log_ratios: &[f64], pairs: usize, confidence: f64) -> Option<f64> {
     let count = log_ratios.len() as f64;

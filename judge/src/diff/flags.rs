@@ -9,7 +9,6 @@ use schema::run::RunRecord;
 use serde_json::Value;
 
 /// Returns the flags that both releases report and that have no value in common, ordered by name.
-#[must_use]
 pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagChange> {
     let (before, after) = (values(baseline), values(candidate));
     before
@@ -36,7 +35,6 @@ pub struct Differing {
 }
 
 /// Divides the flags that [`changed`] finds into those that a command names and moved defaults.
-#[must_use]
 pub fn differing(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Differing {
     let commands = baseline.iter().chain(candidate);
     let named: BTreeSet<String> = commands

@@ -94,7 +94,6 @@ impl Evidence {
 }
 
 /// Judges all release-blocking metrics of one campaign. Judgements are in the order of `evidence`.
-#[must_use]
 pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     let ways: Vec<Option<Way>> =
         evidence.iter().map(|evidence| evidence.candidate(policy)).collect();
@@ -141,7 +140,6 @@ fn candidate(
 }
 
 /// Returns p-values adjusted by Holm's procedure, in the order of the given ones.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few candidates")]
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();

@@ -13,7 +13,6 @@ use crate::table::plain;
 pub const MARKER: &str = "<!-- redline diff -->";
 
 /// Formats a comparison of releases as a Markdown comment for a pull request.
-#[must_use]
 pub fn markdown(diff: &Diff) -> String {
     // Writing to a string cannot fail.
     let mut text =

@@ -9,7 +9,6 @@ use crate::table::columns;
 use crate::table::plain;
 
 /// Formats the comparison as tables in columns.
-#[must_use]
 pub fn text(diff: &Diff) -> String {
     // Writing to a string cannot fail.
     let mut text = format!("{} -> {}: ", plain(&diff.baseline), plain(&diff.candidate));

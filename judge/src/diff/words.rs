@@ -8,14 +8,12 @@ use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 pub const COMMITS_SHOWN: usize = 12;
 
 /// Title of a cell: `redline on HARDWARE: model, configuration, scenario`.
-#[must_use]
 pub fn title(cell: &Cell) -> String {
     let Cell { engine, hardware, model, config, scenario } = cell;
     format!("{engine} on {hardware}: {model}, {config}, {scenario}")
 }
 
 /// Counts of verdicts on release-blocking metrics, worst first: `1 regressed, 3 unchanged`.
-#[must_use]
 pub fn counts(diff: &Diff) -> String {
     let kinds = [
         VerdictKind::Regressed,
@@ -40,7 +38,6 @@ pub fn counts(diff: &Diff) -> String {
 
 /// Sentences about the shift of each release-blocking metric over all cells of a machine, one per
 /// metric.
-#[must_use]
 pub fn broad(diff: &Diff) -> Vec<String> {
     let line = |shift: &Broad| {
         let Broad { engine, hardware, title, cells, effect_pct, .. } = shift;
@@ -54,7 +51,6 @@ pub fn broad(diff: &Diff) -> Vec<String> {
 }
 
 /// Sentences about a cell that belong before its figures: pairs, remarks, changed flags.
-#[must_use]
 pub fn facts(cell: &CellDiff) -> Vec<String> {
     let most = |stage| {
         let rows = cell.rows.iter().filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
@@ -80,13 +76,11 @@ pub fn facts(cell: &CellDiff) -> Vec<String> {
 }
 
 /// Formats a count with its noun: `1 pair`, `5 pairs`.
-#[must_use]
 pub fn plural(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 /// Sentences about what could not be compared.
-#[must_use]
 pub fn missing(diff: &Diff) -> Vec<String> {
     let mut lines = Vec::new();
     if diff.cells.is_empty() {
@@ -103,7 +97,6 @@ pub fn missing(diff: &Diff) -> Vec<String> {
 }
 
 /// Formats the commits between the releases: a sentence, then id and subject of the newest ones.
-#[must_use]
 pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
     let short = |id: &str| id.chars().take(10).collect::<String>();
     let range = format!("{}..{}", short(&commits.baseline), short(&commits.candidate));
@@ -118,7 +111,6 @@ pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
 }
 
 /// Column heads of a cell's table.
-#[must_use]
 pub fn heads(diff: &Diff) -> [String; 8] {
     let (baseline, candidate) = (diff.baseline.as_str(), diff.candidate.as_str());
     ["metric", baseline, candidate, "effect", "95 % interval", "delta", "sees", "verdict"]
@@ -126,7 +118,6 @@ pub fn heads(diff: &Diff) -> [String; 8] {
 }
 
 /// Cells of one row of a comparison table, in the order of [`heads`].
-#[must_use]
 pub fn cells(row: &Row) -> [String; 8] {
     let verdict = &row.verdict;
     [
@@ -142,14 +133,12 @@ pub fn cells(row: &Row) -> [String; 8] {
 }
 
 /// Rows of a cell, release-blocking metrics first.
-#[must_use]
 pub fn rows(cell: &CellDiff) -> Vec<&Row> {
     let (gating, informing): (Vec<&Row>, Vec<&Row>) = cell.rows.iter().partition(|row| row.gates);
     [gating, informing].concat()
 }
 
 /// Verdict as a word, with its qualification: waived, suspected or not reproduced.
-#[must_use]
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
     let name = verdict.name();
@@ -166,19 +155,16 @@ pub fn word(row: &Row) -> String {
 }
 
 /// Formats a percentage with its sign: `-5.2 %`.
-#[must_use]
 pub fn percent(value: f64) -> String {
     format!("{value:+.1} %")
 }
 
 /// Formats an interval in percent: `-5.9 to -4.6 %`.
-#[must_use]
 pub fn interval((low, high): (f64, f64)) -> String {
     format!("{low:+.1} to {high:+.1} %")
 }
 
 /// Formats a mean with its spread: `1316.8/s (CV 0.4 %, n 5)`.
-#[must_use]
 pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
     let Some(summary) = summary else { return "-".to_owned() };
     let value = value(summary.mean, unit);
@@ -189,7 +175,6 @@ pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
 }
 
 /// Formats a value with the unit that people read: rates per second, times scaled to s, ms or us.
-#[must_use]
 pub fn value(value: f64, unit: Unit) -> String {
     match unit {
         Unit::PerSecond => format!("{value:.1}/s"),

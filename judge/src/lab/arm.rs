@@ -82,7 +82,6 @@ pub struct Rules<'a> {
 }
 
 impl Arm {
-    #[must_use]
     pub fn new(candidate: Candidate) -> Self {
         Self { candidate, score: Score::default(), found: None, bounded: BTreeMap::new() }
     }
@@ -147,13 +146,11 @@ impl Arm {
     }
 
     /// Mean log ratio over the reference; negative infinity where there is none.
-    #[must_use]
     pub fn mean(&self) -> f64 {
         self.score.fit().map_or(f64::NEG_INFINITY, |fit| fit.mean)
     }
 
     /// Returns the candidate's result in `stage`; an open candidate is reported as undecided.
-    #[must_use]
     pub fn row(&self, stage: LabStage, policy: &PolicyFile) -> Row {
         Row {
             stage,

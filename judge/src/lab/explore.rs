@@ -58,7 +58,6 @@ pub struct LabTooSmall {
 
 /// Smallest number of runs after which a lab can conclude anything: every engine, and every option
 /// of the engine with the most options, is judged once, and two candidates are confirmed.
-#[must_use]
 pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     let profiles = count(lab.profiles.len());
     let engines = count(lab.engines.len());

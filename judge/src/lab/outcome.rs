@@ -35,7 +35,6 @@ pub struct Outcomes(pub Vec<Vec<Launch>>);
 
 impl Outcomes {
     /// Returns the first failed run, searching the profiles in their order.
-    #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.0.iter().flatten().find_map(|launch| match launch {
             Launch::Failed(failure) => Some(failure),
@@ -44,7 +43,6 @@ impl Outcomes {
     }
 
     /// Values of the objective's metric: outer index is the profile, inner index the repeat.
-    #[must_use]
     pub fn figures(&self) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {
             Launch::Measured { value, .. } => Some(*value),
@@ -53,7 +51,6 @@ impl Outcomes {
     }
 
     /// Values of a bounded metric: outer index is the profile, inner index the repeat.
-    #[must_use]
     pub fn bounded(&self, metric: &str) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {
             Launch::Measured { bounded, .. } => bounded.get(metric).copied(),

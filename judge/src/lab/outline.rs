@@ -18,7 +18,6 @@ struct Screen {
 
 /// Estimates how many runs and rounds a lab may take. `quoted` is the citation (id, revision,
 /// hash) of `policy` that campaigns record.
-#[must_use]
 pub fn outline(lab: &LabFile, policy: &PolicyFile, quoted: &Policy) -> LabOutline {
     let options = (0..lab.engines.len()).map(|engine| first_candidates(lab, engine));
     let options = options.max_by_key(Vec::len).unwrap_or_default();

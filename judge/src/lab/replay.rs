@@ -43,7 +43,6 @@ pub struct Launches {
 }
 
 /// Returns the next step of a lab, as [`replay`] finds it.
-#[must_use]
 pub fn next<'a>(
     lab: &LabFile,
     policy: &PolicyFile,
@@ -54,7 +53,6 @@ pub fn next<'a>(
 }
 
 /// Replays the records of a lab's campaign up to the first incomplete round.
-#[must_use]
 pub fn replay<'a>(
     lab: &LabFile,
     policy: &PolicyFile,

@@ -40,7 +40,6 @@ impl Score {
     }
 
     /// Mean over the profiles of each repeat's log ratios: every profile weighs the same.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a lab has few profiles")]
     pub fn overall(&self) -> Vec<f64> {
         let repeats = self.profiles.iter().map(Vec::len).min().unwrap_or(0);
@@ -52,19 +51,16 @@ impl Score {
     }
 
     /// Fit of the log ratios over all profiles; `None` for fewer than two repeats.
-    #[must_use]
     pub fn fit(&self) -> Option<Fit> {
         Fit::of(&self.overall())
     }
 
     /// Effect over all profiles in percent, for display.
-    #[must_use]
     pub fn effect(&self, confidence: f64) -> Option<Effect> {
         effect(&self.overall(), confidence)
     }
 
     /// Effect under each profile in percent, for display.
-    #[must_use]
     pub fn by_profile(&self, confidence: f64) -> Vec<Option<Effect>> {
         self.profiles.iter().map(|ratios| effect(ratios, confidence)).collect()
     }

@@ -9,7 +9,6 @@ use super::score::Effect;
 use crate::table::columns;
 
 /// Formats the next round as a few lines, or the conclusion as a table.
-#[must_use]
 pub fn text(lab: &LabFile, next: &Next) -> String {
     match next {
         Next::Round(round) => {
@@ -27,7 +26,6 @@ pub fn text(lab: &LabFile, next: &Next) -> String {
 }
 
 /// Formats the cost estimate of a lab: its least and largest number of rounds and runs.
-#[must_use]
 pub fn outlined(outline: &LabOutline) -> String {
     let LabOutline { runs_least, runs_enough, runs_most, rounds_least, rounds_most, .. } = outline;
     format!(
@@ -71,7 +69,6 @@ fn line(lab: &LabFile, row: &Row, found: String) -> Vec<String> {
 }
 
 /// Title of a candidate: `redline v0.9.2, kv f16, threads 1`.
-#[must_use]
 pub fn title(lab: &LabFile, candidate: &Candidate) -> String {
     let engine = &lab.engines[candidate.engine];
     let mut title = format!("{} {}", engine.id, engine.version);

@@ -95,7 +95,6 @@ pub(super) const STEAL: Rule = Rule {
 
 /// True when the server's counter of output tokens differs too much from the tokens in its
 /// answers.
-#[must_use]
 pub fn counts_stray(counted: u64, reported: u64) -> bool {
     let off = float(counted.abs_diff(reported));
     off > SERVER_COUNT_TOKENS && off > float(reported) * SERVER_COUNT_SHARE
@@ -103,7 +102,6 @@ pub fn counts_stray(counted: u64, reported: u64) -> bool {
 
 /// Largest share of telemetry samples in which heat or the hardware throttled a GPU that worked;
 /// `None` where no GPU reports it.
-#[must_use]
 pub fn held_down(telemetry: &Telemetry) -> Option<f64> {
     let held = |held: &Throttled| held.thermal_share.max(held.hardware_share);
     worked(telemetry).filter_map(|gpu| gpu.throttled.as_ref()).map(held).reduce(f64::max)

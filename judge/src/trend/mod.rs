@@ -99,7 +99,6 @@ pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, TrendE
 }
 
 /// Returns the cells into which the runs of the registry's trends are sorted.
-#[must_use]
 pub fn cells(registry: &Registry) -> Cells<'_> {
     Cells::of(measured(registry))
 }

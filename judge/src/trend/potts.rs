@@ -21,7 +21,6 @@ const RESOLUTION: f64 = 5e-4;
 
 /// Returns the index of the first point of each segment of `values`, which are log values in time
 /// order. The first index is 0; there is at least one segment.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "series have few points")]
 pub fn pieces(values: &[f64]) -> Vec<usize> {
     let n = values.len();

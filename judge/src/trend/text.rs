@@ -10,7 +10,6 @@ use crate::table::plain;
 
 /// Formats every trend as a table with one line per point; lines at which the level changes are
 /// marked.
-#[must_use]
 pub fn text(trends: &[Trend]) -> String {
     let mut text = String::new();
     let mut cell = None;

@@ -115,7 +115,6 @@ fn state_hardware(record: &mut RunRecord, claim: Option<&Claim>) {
 
 /// Derives the name of a source from a file's name: the stem in lower case, with other characters
 /// as hyphens.
-#[must_use]
 pub fn source_of(file: &str) -> String {
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_lowercase();
     let fit = |c: char| if is_fit(c) { c } else { '-' };

@@ -90,7 +90,6 @@ pub enum SyncError {
 
 impl SyncError {
     /// Exit code of a command that ends with this error.
-    #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
             Self::Foreign { .. } | Self::Merge(_) | Self::Unrelated(_) | Self::Unsound(_) => {

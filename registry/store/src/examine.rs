@@ -20,7 +20,6 @@ pub struct Facts {
 }
 
 /// Parses and verifies the file at `path` below `results/`. Returns its facts and every finding.
-#[must_use]
 pub fn examine(path: &str, bytes: &[u8]) -> (Option<Facts>, Vec<Finding>) {
     match storage::read_with_value(path, bytes) {
         Ok((parsed, value)) => {

@@ -59,7 +59,6 @@ const KEYS: [(&str, CellKind); 18] = [
 
 /// Returns name and type of each column: keys, then metrics in their stored units (which end their
 /// names), then the record's hash.
-#[must_use]
 pub fn columns() -> Vec<(&'static str, CellKind)> {
     let metrics = METRICS.iter().map(|metric| (metric.name, CellKind::Number));
     KEYS.into_iter().chain(metrics).chain([("record_sha256", CellKind::Text)]).collect()
@@ -103,7 +102,6 @@ fn row(run: &Stored<RunRecord>, retracted: bool) -> Vec<Cell> {
 }
 
 /// Formats every run as a line of CSV, metrics in their stored units. A missing value is empty.
-#[must_use]
 pub fn csv(registry: &Registry) -> String {
     let names: Vec<&str> = columns().into_iter().map(|(name, _)| name).collect();
     let mut out = names.join(",");
@@ -128,7 +126,6 @@ fn written(cell: Cell) -> String {
 
 /// Quotes a text cell. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
 /// spreadsheet would take it for a formula.
-#[must_use]
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let text: String = text.chars().map(plain).collect();

@@ -38,7 +38,6 @@ pub struct Stamp {
 
 impl Stamp {
     /// Returns the stamp of a file with this metadata.
-    #[must_use]
     pub fn of(facts: &fs::Metadata) -> Self {
         let ns = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
         Self {

@@ -28,7 +28,6 @@ pub const RECORD_FOLDERS: &[&str] = &["campaigns", "events", "imports", "kernels
 
 impl FileKind {
     /// Returns the kind of the file at `path`, below `results/`.
-    #[must_use]
     pub fn of(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').collect();
         let name = parts.last().copied().unwrap_or_default();
@@ -49,20 +48,17 @@ impl FileKind {
     }
 
     /// True for files that are append-only.
-    #[must_use]
     pub fn is_record(self) -> bool {
         matches!(self, Self::Run | Self::Kernels | Self::Campaign | Self::Event | Self::Import)
     }
 
     /// True for files that are rendered from the records.
-    #[must_use]
     pub fn is_derived(self) -> bool {
         matches!(self, Self::Page | Self::Readme)
     }
 }
 
 /// True when `path` lies in a folder of records.
-#[must_use]
 pub fn in_record_folder(path: &str) -> bool {
     path.split_once('/').is_some_and(|(folder, _)| RECORD_FOLDERS.contains(&folder))
 }
@@ -84,7 +80,6 @@ pub struct RunParts {
 
 impl RunParts {
     /// True when `path`, below `results/`, is a run that passes the filter, or a folder above one.
-    #[must_use]
     pub fn admit(&self, path: &str) -> bool {
         let parts: Vec<&str> = path.split('/').collect();
         let is = |wanted: &Option<String>, index: usize| {
@@ -100,7 +95,6 @@ impl RunParts {
 }
 
 /// Temporary name under which a file is written before it is renamed to `name`.
-#[must_use]
 pub fn leftover_name(name: &str, pid: u32) -> String {
     format!(".{name}.tmp-{pid}")
 }

@@ -38,7 +38,6 @@ pub enum Parsed {
 
 impl Parsed {
     /// Id of the record; pages have none.
-    #[must_use]
     pub fn id(&self) -> Option<&str> {
         match self {
             Self::Run(record) => Some(&record.id),
@@ -130,7 +129,6 @@ fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Find
 const LATER_HINT: &str = "a later version of this program wrote it: use that one";
 
 /// Checks a parsed file by rules S03, S04, S05, S07, S08, S10, S11 and S12.
-#[must_use]
 pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
     verify_value(path, serde_json::from_slice(bytes).ok().as_ref(), parsed)
 }
@@ -297,7 +295,6 @@ const AHEAD_MS_MAX: u64 = 24 * 3600 * 1_000;
 
 /// Remark on an id whose time is in the future: the writer's clock was wrong, and the record sorts
 /// behind all that follow.
-#[must_use]
 pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
     let made = ulid_unix_ms(id)?;
     (made > unix_ms.saturating_add(AHEAD_MS_MAX)).then(|| {
@@ -308,7 +305,6 @@ pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
 }
 
 /// Returns a breach for each file, except the first, whose id another file has already.
-#[must_use]
 pub fn repeated_ids<'a>(
     files: impl Iterator<Item = (&'a str, &'a str)>,
     rule: StorageRule,

@@ -47,7 +47,6 @@ const VALUE_ROOM: f64 = 104.0;
 
 impl Bars {
     /// Draws the bar chart as SVG.
-    #[must_use]
     pub fn draw(&self) -> String {
         let row = self.row();
         let height = |group: &BarGroup| LABEL + coordinate_of(group.bars.len()) * row.height + GAP;

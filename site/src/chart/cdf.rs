@@ -28,7 +28,6 @@ const BOTTOM: f64 = 188.0;
 
 impl Cdf {
     /// Draws the distributions as SVG.
-    #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(WIDTH, BOTTOM + 34.0);
         let values = || self.curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);

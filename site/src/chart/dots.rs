@@ -32,7 +32,6 @@ const NARROWEST_PCT: f64 = 2.0;
 
 impl Dots {
     /// Draws the dot-and-whisker chart as SVG.
-    #[must_use]
     pub fn draw(&self) -> String {
         let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));
         let bottom = TOP + rows * ROW;

@@ -45,7 +45,6 @@ const WIDEST_PCT: f64 = 50.0;
 
 impl Forest {
     /// Draws the forest plot as SVG.
-    #[must_use]
     pub fn draw(&self) -> String {
         let rows = f64::from(u32::try_from(self.rows.len()).unwrap_or(u32::MAX));
         let bottom = TOP + rows * ROW;

@@ -46,7 +46,6 @@ const SHADES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
 
 impl Heat {
     /// Draws the chart as SVG. Labels are above their row, so that they may be long.
-    #[must_use]
     pub fn draw(&self) -> String {
         let bands = self.heads.len().div_ceil(COLUMNS);
         let band = HEAD + (LABEL + CELL + GAP) * coordinate_of(self.rows.len());

@@ -40,7 +40,6 @@ const PLOT: f64 = 220.0;
 impl Pareto {
     /// Draws the chart as SVG. Points that are not finite are left out; the chart's table has
     /// them.
-    #[must_use]
     pub fn draw(&self) -> String {
         let top = LEGEND_ROW * coordinate_of(self.series.len()) + 22.0;
         let bottom = top + PLOT;

@@ -18,7 +18,6 @@ pub struct Tick {
 
 impl Scale {
     /// Makes a linear scale. A domain without width becomes one unit wide.
-    #[must_use]
     pub fn linear(domain: (f64, f64), range: (f64, f64)) -> Self {
         let domain = if domain.1 > domain.0 { domain } else { (domain.0, domain.0 + 1.0) };
         Self { domain, range, log: false }
@@ -26,7 +25,6 @@ impl Scale {
 
     /// Makes a logarithmic scale over the whole decades that contain `domain`. Smaller values are
     /// drawn at its edge.
-    #[must_use]
     pub fn log(domain: (f64, f64), range: (f64, f64)) -> Self {
         let low = domain.0.max(f64::MIN_POSITIVE).log10().floor();
         let high = domain.1.max(f64::MIN_POSITIVE).log10().ceil().max(low + 1.0);
@@ -34,7 +32,6 @@ impl Scale {
     }
 
     /// Pixel position of `value`, clamped to the range.
-    #[must_use]
     pub fn at(&self, value: f64) -> f64 {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         let share = (value - self.domain.0) / (self.domain.1 - self.domain.0);
@@ -42,7 +39,6 @@ impl Scale {
     }
 
     /// True when `value` lies on the scale.
-    #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         (self.domain.0..=self.domain.1).contains(&value)
@@ -50,7 +46,6 @@ impl Scale {
 
     /// Returns about `wanted` ticks at round numbers: 1, 2 or 5 times a power of ten. On a
     /// logarithmic scale the ticks are powers of ten, fewer where there are more than `wanted`.
-    #[must_use]
     pub fn ticks(&self, wanted: u32) -> Vec<Tick> {
         if self.log {
             return self.decades(wanted);
@@ -80,7 +75,6 @@ impl Scale {
 }
 
 /// Rounds `value` up to a round number, for the end of an axis that begins at zero.
-#[must_use]
 pub fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;

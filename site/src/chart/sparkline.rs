@@ -20,7 +20,6 @@ const SMALLEST_SPAN: f64 = 0.1;
 
 impl Sparkline {
     /// Draws the sparkline as SVG.
-    #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(WIDTH, HEIGHT);
         let known = || self.values.iter().flatten().copied().filter(|value| value.is_finite());

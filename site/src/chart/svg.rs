@@ -38,7 +38,6 @@ pub struct Svg {
 }
 
 impl Svg {
-    #[must_use]
     pub fn new(width: f64, height: f64) -> Self {
         Self { body: String::new(), width, height, linked: false }
     }
@@ -135,13 +134,11 @@ impl Svg {
     }
 
     /// Returns the finished chart, with title and description for screen readers.
-    #[must_use]
     pub fn finish(self, title: &str, description: &str) -> String {
         self.finish_as("chart", title, description)
     }
 
     /// Returns the finished drawing under its own CSS class; an empty description is left out.
-    #[must_use]
     pub fn finish_as(self, class: &str, title: &str, description: &str) -> String {
         let (width, height) = (coordinate(self.width), coordinate(self.height));
         let description = match description {

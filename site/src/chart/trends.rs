@@ -80,7 +80,6 @@ struct Frame {
 
 impl Trends {
     /// Draws the chart as SVG: two panels side by side, or a single one over the whole width.
-    #[must_use]
     pub fn draw(&self) -> String {
         let columns = if self.panels.len() > 1 { 2 } else { 1 };
         let rows = self.panels.len().div_ceil(columns);

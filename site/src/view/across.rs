@@ -72,7 +72,6 @@ const ROWS_MAX: usize = 60;
 
 impl AcrossView {
     /// Builds the view of `engine` at `release`.
-    #[must_use]
     pub fn new(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Self {
         let mut keys: Vec<(ReleaseKey, Vec<&Run>)> = catalog
             .releases()
@@ -112,7 +111,6 @@ impl AcrossView {
 }
 
 /// True when `campaign` planned runs of the release.
-#[must_use]
 pub fn measures(campaign: &CampaignRecord, engine: &str, release: &str) -> bool {
     campaign.plan.iter().any(|run| run.engine == engine && run.release == release)
 }

@@ -47,7 +47,6 @@ pub struct Finding {
 }
 
 /// Returns the badges of a cell, most urgent first.
-#[must_use]
 pub fn of_cell(cell: &Cell) -> Vec<Badge> {
     let mut badges = of_runs(&cell.runs);
     let counted = cell.counted().count();
@@ -63,7 +62,6 @@ pub fn of_cell(cell: &Cell) -> Vec<Badge> {
 }
 
 /// Returns the badges that any of `runs` causes, most urgent first.
-#[must_use]
 pub fn of_runs(runs: &[&Run]) -> Vec<Badge> {
     let mut badges = Vec::new();
     let retracted: Vec<&str> = runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
@@ -134,7 +132,6 @@ fn failures(runs: &[&Run], badges: &mut Vec<Badge>) {
 }
 
 /// Returns the quality rules that `runs` break, errors first.
-#[must_use]
 pub fn findings(runs: &[&Run]) -> Vec<Finding> {
     let mut found: BTreeMap<(bool, &str), (usize, &str)> = BTreeMap::new();
     for run in runs {

@@ -26,7 +26,6 @@ const BARS_MAX: usize = 40;
 
 /// Returns a chart for each drawn metric that some of `rows` have; none where there would be too
 /// many bars. Each row comes with its series name.
-#[must_use]
 pub fn charts(rows: &[(String, &Row)], scenarios: &[&str]) -> Vec<Chart> {
     let bars = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten()).count();
     if bars > BARS_MAX {

@@ -77,7 +77,6 @@ pub struct Fastest {
 
 impl Beside {
     /// Builds the comparison of the engines that served `model` on `hardware`.
-    #[must_use]
     pub fn new(catalog: &Catalog, model: &str, hardware: &str) -> Self {
         let runs = latest(catalog, model, hardware);
         let cells = catalog::cells(&runs);

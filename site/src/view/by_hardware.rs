@@ -57,7 +57,6 @@ pub struct EpochLine {
 impl ByHardware {
     /// Builds the view of `hardware`. `kernels` are links to its kernel benchmarks, and `trends`
     /// its trends.
-    #[must_use]
     pub fn new(
         catalog: &Catalog,
         hardware: &str,
@@ -129,7 +128,6 @@ fn releases(catalog: &Catalog, hardware: &str) -> Vec<Related> {
 
 impl CampaignLine {
     /// Builds the line of a campaign whose record has the path `path`.
-    #[must_use]
     pub fn new(path: &str, campaign: &CampaignRecord) -> Self {
         let spent = |name: &str| {
             let us = campaign.budget.get(name).and_then(serde_json::Value::as_u64);

@@ -25,7 +25,6 @@ pub struct ByModel {
 
 impl ByModel {
     /// Builds the view of `model`. `labs` are links to the labs about it.
-    #[must_use]
     pub fn new(
         catalog: &Catalog,
         model: &str,

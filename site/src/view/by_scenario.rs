@@ -41,7 +41,6 @@ pub struct ScenarioRow {
 impl ByScenario {
     /// Builds the view of `scenario` (given as `id@rev`) without rows, and the rows separately,
     /// because they are split into pages.
-    #[must_use]
     pub fn new(catalog: &Catalog, scenario: &str) -> (Self, Vec<ScenarioRow>) {
         let runs = catalog.runs_where(|record| catalog::scenario(record) == scenario);
         let latest = catalog::latest_releases(&runs);

@@ -24,7 +24,6 @@ const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
 
 /// Returns the charts of one model in one configuration.
-#[must_use]
 pub fn of_model(cells: &[Cell]) -> Vec<Chart> {
     let mut charts = vec![throughput(cells), repeats(cells)];
     charts.extend(cells.iter().filter_map(latencies));
@@ -95,7 +94,6 @@ fn repeats(cells: &[Cell]) -> Chart {
 }
 
 /// Returns the chart of the latency distributions of `cell`; `None` where no run has samples.
-#[must_use]
 pub fn latencies(cell: &Cell) -> Option<Chart> {
     let mut curves = Vec::new();
     let mut rows = Vec::new();
@@ -181,7 +179,6 @@ impl Pooled {
 }
 
 /// Mark of a cell's figures in charts: color only where runs were repeated here.
-#[must_use]
 pub fn mark_of(cell: &Cell) -> Mark {
     let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
     match cell.counted().nth(1) {

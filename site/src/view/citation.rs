@@ -14,7 +14,6 @@ pub struct Citation {
 }
 
 /// Builds the citation of a run in both forms.
-#[must_use]
 pub fn of(run: &Run) -> Citation {
     let record = run.record;
     let id = outside::name(&record.id);

@@ -93,7 +93,6 @@ fn subject(record: &RunRecord) -> (&str, &str) {
 }
 
 /// True when the report tries several options of an engine's server under one scenario.
-#[must_use]
 pub fn is_lab(report: &Report) -> bool {
     subjects(report).next().is_some()
 }
@@ -112,7 +111,6 @@ fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> 
 }
 
 /// Link to the page of a report's options.
-#[must_use]
 pub fn related(report: &Report) -> Related {
     Related {
         text: outside::name(&format!("Options tried in {} {}", report.source, report.file)),
@@ -122,7 +120,6 @@ pub fn related(report: &Report) -> Related {
 
 impl ClaimsView {
     /// Builds the view of the options of `report`.
-    #[must_use]
     pub fn new(catalog: &Catalog, report: &Report) -> Self {
         let source = format!("{} {}", report.source, report.file);
         let table = |of| {

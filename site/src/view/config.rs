@@ -11,7 +11,6 @@ pub struct Shared(Vec<String>);
 impl Shared {
     /// Finds the parts that the configurations of `rows` share; each row is given by one of its
     /// runs. A single row shares nothing.
-    #[must_use]
     pub fn of(rows: &[&Run]) -> Self {
         let [first, rest @ ..] = rows else { return Self::default() };
         if rest.is_empty() {
@@ -27,7 +26,6 @@ impl Shared {
 
     /// Parts of the configuration of `run` that are not shared, as one text; empty where there are
     /// none.
-    #[must_use]
     pub fn rest(&self, run: &Run) -> String {
         let mut parts = catalog::config_parts(run.record);
         parts.retain(|part| !self.0.contains(part));
@@ -35,7 +33,6 @@ impl Shared {
     }
 
     /// Shared parts of the configurations, cleaned for display.
-    #[must_use]
     pub fn shown(&self) -> Vec<String> {
         self.0.iter().map(|part| outside::name(part)).collect()
     }

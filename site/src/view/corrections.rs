@@ -43,7 +43,6 @@ pub struct EventLine {
 const RUNS_SHOWN: usize = 3;
 
 /// Returns a line for every event of `catalog`, newest first.
-#[must_use]
 pub fn lines(catalog: &Catalog) -> Vec<EventLine> {
     let mut events: Vec<_> = catalog.registry.events.iter().collect();
     events.sort_by(|a, b| b.record.id.cmp(&a.record.id));
@@ -79,7 +78,6 @@ fn line(catalog: &Catalog, path: &str, event: &Event) -> EventLine {
 }
 
 /// Word for a kind of event on pages.
-#[must_use]
 pub fn kind(kind: EventKind) -> &'static str {
     match kind {
         EventKind::Retract => "retracted",

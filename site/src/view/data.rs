@@ -17,7 +17,6 @@ pub struct DataView {
 
 impl DataView {
     /// Counts the records of `catalog` and lists the schemas.
-    #[must_use]
     pub fn new(catalog: &Catalog) -> Self {
         Self {
             runs: catalog.runs.len(),

@@ -71,7 +71,6 @@ pub struct BroadRow {
 
 impl BroadRow {
     /// Formats a shift that `judge` found.
-    #[must_use]
     pub fn of(found: &Broad) -> Self {
         Self {
             metric: found.title.clone(),
@@ -109,7 +108,6 @@ pub struct ChangedFlag {
 
 impl ChangedFlag {
     /// Formats a change of a flag that `judge` found.
-    #[must_use]
     pub fn of(found: &FlagChange) -> Self {
         let values = |values: &[String]| outside::message(&values.join(", "));
         Self {
@@ -146,7 +144,6 @@ pub struct DiffRow {
 
 impl Pair {
     /// Target of the page that compares the pair.
-    #[must_use]
     pub fn target(&self) -> Target {
         Target::Diff {
             engine: self.engine.clone(),
@@ -157,7 +154,6 @@ impl Pair {
     }
 
     /// Link to the page that compares the pair.
-    #[must_use]
     pub fn related(&self) -> Related {
         let text =
             format!("{} {} to {} on {}", self.engine, self.baseline, self.candidate, self.hardware);
@@ -175,7 +171,6 @@ impl Pair {
 
 impl DiffView {
     /// Builds the view of `diff`, which compares the two releases of `pair`.
-    #[must_use]
     pub fn new(pair: &Pair, diff: &Diff) -> Self {
         let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
         for cell in &diff.cells {
@@ -222,7 +217,6 @@ const WORST_FIRST: [VerdictKind; 7] = [
 ];
 
 /// Rank of a verdict, worst first.
-#[must_use]
 pub fn rank(kind: VerdictKind) -> usize {
     WORST_FIRST.iter().position(|known| *known == kind).unwrap_or(WORST_FIRST.len())
 }
@@ -234,7 +228,6 @@ fn untested(row: &Row) -> bool {
 }
 
 /// Counts the verdicts of each kind, worst first.
-#[must_use]
 pub fn counts(diff: &Diff) -> Vec<Count> {
     let count = |kind: &VerdictKind| {
         let of_kind = |row: &&Row| row.verdict.verdict == *kind && !untested(row);
@@ -246,7 +239,6 @@ pub fn counts(diff: &Diff) -> Vec<Count> {
 }
 
 /// Conclusion that a reader may draw, in one sentence.
-#[must_use]
 pub fn conclusion(diff: &Diff) -> String {
     let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
     let unwaived =
@@ -328,7 +320,6 @@ fn interval(bounds: Option<(f64, f64)>) -> String {
 }
 
 /// Formats `row` as a line in a table of verdicts.
-#[must_use]
 pub fn line(row: &Row) -> DiffRow {
     let verdict = &row.verdict;
     let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);

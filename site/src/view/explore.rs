@@ -23,7 +23,6 @@ const NAMES: [&str; 6] = ["engine", "release", "hardware", "model", "scenario", 
 
 impl ExploreView {
     /// Builds the view of the runs that may be drawn.
-    #[must_use]
     pub fn new(catalog: &Catalog) -> Self {
         Self {
             runs: drawable(catalog).count(),
@@ -52,7 +51,6 @@ fn names(run: &Run) -> [String; NAMES.len()] {
 /// Data of the explorer as JSON. `names` lists the texts of each field, `metrics` describes the
 /// figures and the divisor for their display, and each entry of `runs` is an array of indices into
 /// `names`, the run's id, its start, and its figures in stored units. An unknown figure is null.
-#[must_use]
 pub fn data(catalog: &Catalog) -> String {
     let mut texts: [BTreeMap<String, usize>; NAMES.len()] = Default::default();
     for run in drawable(catalog) {

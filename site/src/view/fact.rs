@@ -43,7 +43,6 @@ pub type Read = fn(&RunRecord) -> Option<String>;
 
 /// Collects the distinct values of `runs` that `read` returns. `path` is the value's path in the
 /// record, by which a missing value has its reason.
-#[must_use]
 pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut values = Vec::new();
     for run in runs {
@@ -70,7 +69,6 @@ impl Fact {
 }
 
 /// Facts about machine, engine and load generator, without which no figure can be interpreted.
-#[must_use]
 pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
     let group = |title: &str, facts| FactGroup { title: title.into(), facts };
     vec![
@@ -81,13 +79,11 @@ pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
 }
 
 /// Group of facts about the machine alone.
-#[must_use]
 pub fn machine_group(runs: &[&Run]) -> FactGroup {
     FactGroup { title: "Machine".into(), facts: machine(runs) }
 }
 
 /// Collects a hash of `runs`, abbreviated to twelve digits, as [`fact`] does.
-#[must_use]
 pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut fact = fact(name, runs, path, read).code();
     for value in &mut fact.values {
@@ -171,7 +167,6 @@ fn client(runs: &[&Run]) -> Vec<Fact> {
 }
 
 /// Facts that identify a single run.
-#[must_use]
 pub fn run(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Kind", runs, "kind", |r| Some(r.kind.name().to_owned())),
@@ -199,7 +194,6 @@ pub fn run(runs: &[&Run]) -> Vec<Fact> {
 }
 
 /// Facts on why a run may be trusted: the client's health, the cache, token counts, outputs.
-#[must_use]
 pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Client load, p95", runs, "client.cpu_share_p95", |r| {
@@ -248,7 +242,6 @@ pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
 }
 
 /// Device of the runs as people call it: GPU, else CPU.
-#[must_use]
 pub fn device(runs: &[&Run]) -> String {
     let gpu = fact("", runs, "", |r| r.hardware.gpu.as_deref().filter(|g| !g.is_empty()).map(gpus));
     let cpu = fact("", runs, "", |r| {
@@ -264,7 +257,6 @@ fn microseconds(us: u64) -> String {
 }
 
 /// Facts about the model that was served.
-#[must_use]
 pub fn model(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Source", runs, "model.source", |r| {
@@ -290,7 +282,6 @@ pub fn model(runs: &[&Run]) -> Vec<Fact> {
 }
 
 /// Effective configuration as the running servers reported it: flag and resolved values.
-#[must_use]
 pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
     let mut flags: Vec<(String, Vec<String>)> = Vec::new();
     for run in runs {
@@ -321,7 +312,6 @@ pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
 }
 
 /// Formats a JSON value without the quotes of a string.
-#[must_use]
 pub fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

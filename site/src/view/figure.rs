@@ -31,21 +31,18 @@ pub struct Head {
 }
 
 /// Half of the range over repeats, shown as `±` in every table; `None` for a single run.
-#[must_use]
 pub fn half_range(summary: &Summary) -> Option<f64> {
     (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
 }
 
 /// Summary of `metric` over the runs of `cell` that count; `None` where one of the values is not
 /// finite.
-#[must_use]
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
     let found = judge::summary::of_metric(metric, cell.counted().map(|run| run.record))?;
     (found.min.is_finite() && found.max.is_finite()).then_some(found)
 }
 
 /// Scale that fits `metric` over all of `cells`, so that a column has one unit.
-#[must_use]
 pub fn scale(metric: &Metric, cells: &[&Cell]) -> Scale {
     let medians = cells.iter().filter_map(|cell| summary(metric, cell)).map(|found| found.median);
     Scale::fit(metric.unit, medians.fold(0.0, f64::max))
@@ -53,7 +50,6 @@ pub fn scale(metric: &Metric, cells: &[&Cell]) -> Scale {
 
 impl Head {
     /// Builds the head of a column of `metric` on `scale`.
-    #[must_use]
     pub fn of(metric: &Metric, scale: Scale) -> Self {
         // "Output tokens /s" reads as a rate; "TTFT p50 ms" needs no preposition.
         Self { title: metric.title.into(), unit: scale.unit.into(), name: metric.name.into() }
@@ -62,7 +58,6 @@ impl Head {
 
 impl Figure {
     /// Builds the figure of `metric` for `cell` on `scale`.
-    #[must_use]
     pub fn of(metric: &Metric, scale: Scale, cell: &Cell) -> Self {
         let Some(found) = summary(metric, cell) else {
             return Self::missing(&why_missing(metric, cell));
@@ -71,7 +66,6 @@ impl Figure {
     }
 
     /// Builds the figure of a median over runs.
-    #[must_use]
     pub fn median(summary: &Summary, scale: Scale) -> Self {
         let half = half_range(summary);
         let share = half.filter(|_| summary.median != 0.0).map(|half| half / summary.median.abs());
@@ -89,7 +83,6 @@ impl Figure {
     }
 
     /// Text of the figure with its spread.
-    #[must_use]
     pub fn shown(&self) -> String {
         match &self.spread {
             Some(spread) => format!("{} {spread}", self.text),
@@ -98,7 +91,6 @@ impl Figure {
     }
 
     /// Builds the figure of a mean over runs, as comparisons show it.
-    #[must_use]
     pub fn mean(summary: &Summary, scale: Scale) -> Self {
         let half = half_range(summary);
         let share = half.filter(|_| summary.mean != 0.0).map(|half| half / summary.mean.abs());
@@ -113,13 +105,11 @@ impl Figure {
     }
 
     /// Builds a missing figure with its reason.
-    #[must_use]
     pub fn missing(reason: &str) -> Self {
         Self { text: "-".into(), spread: None, title: outside::message(reason), missing: true }
     }
 
     /// Builds the figure of one measured value, without repeats to round it by.
-    #[must_use]
     pub fn single(value: f64, scale: Scale) -> Self {
         if !value.is_finite() {
             return Self::missing("no number");
@@ -133,20 +123,17 @@ impl Figure {
     }
 
     /// Builds the figure of one time, in milliseconds.
-    #[must_use]
     pub fn milliseconds(us: u64) -> Self {
         Self::single(format::as_f64(us), Scale { unit: "ms", divisor: 1e3 })
     }
 
     /// Builds the figure of a count.
-    #[must_use]
     pub fn count(value: u64, title: String) -> Self {
         Self { text: format::whole(value), spread: None, title, missing: false }
     }
 }
 
 /// Path of `metric` in a record, under which `absent` gives the reason for a missing value.
-#[must_use]
 pub fn path_of(metric: &Metric) -> String {
     match metric.name {
         "startup_us" => "server.startup_us".to_owned(),
@@ -162,7 +149,6 @@ pub fn path_of(metric: &Metric) -> String {
 }
 
 /// Reason under `absent` for `path`, or for the nearest group that contains it.
-#[must_use]
 pub fn absent<'a>(record: &'a RunRecord, path: &str) -> Option<&'a str> {
     let mut path = path;
     loop {

@@ -66,7 +66,6 @@ pub struct FrontierRow {
 
 impl FrontierView {
     /// Builds the frontiers of `model`, from the latest release of each engine on each hardware.
-    #[must_use]
     pub fn new(catalog: &Catalog, model: &str) -> Self {
         let runs =
             catalog.runs_where(|record| record.model.id == model && catalog.is_contender(record));

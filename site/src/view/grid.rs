@@ -14,7 +14,6 @@ pub struct Row<'a, 'b> {
 }
 
 /// Returns the scenarios of `cells`, in page order.
-#[must_use]
 pub fn scenarios<'a>(cells: &'a [Cell]) -> Vec<&'a str> {
     let mut scenarios: Vec<&str> = cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
     scenarios.sort_by(|a, b| order::scenarios(a, b));
@@ -24,7 +23,6 @@ pub fn scenarios<'a>(cells: &'a [Cell]) -> Vec<&'a str> {
 
 /// Groups `cells` into rows by `name`. Where two cells would share a place, as two published
 /// results with the same flags do, the second opens a row of its own, so that nothing is hidden.
-#[must_use]
 pub fn rows<'a, 'b, N: PartialEq>(
     cells: &'a [Cell<'b>],
     scenarios: &[&str],
@@ -50,7 +48,6 @@ pub fn rows<'a, 'b, N: PartialEq>(
 
 impl Row<'_, '_> {
     /// Returns the badges of the row's cells, each text once.
-    #[must_use]
     pub fn badges(&self) -> Vec<Badge> {
         let mut badges: Vec<Badge> = Vec::new();
         for badge in self.cells.iter().flatten().flat_map(|cell| badge::of_cell(cell)) {

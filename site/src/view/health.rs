@@ -76,7 +76,6 @@ pub struct FailureRow {
 
 /// Collects the health of the latest releases, the reasons for doubt about them, and every cell
 /// with failures (newest release first).
-#[must_use]
 pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<DoubtRow>, Vec<FailureRow>) {
     // A published report does not show which of its runs failed.
     let runs = catalog.runs_where(|record| record.kind != schema::run::Kind::Imported);
@@ -146,7 +145,6 @@ fn permalink(run: &Run) -> Related {
 }
 
 /// Returns the cells of a release in which runs failed or lost requests.
-#[must_use]
 pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<FailureRow> {
     let went_wrong = |run: &&&Run| run.record.status != Status::Ok;
     let mut rows = Vec::new();

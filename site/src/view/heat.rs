@@ -19,7 +19,6 @@ const CELLS_MIN: usize = 3;
 
 /// Draws the heat table of `found`, which compares the releases of `pair`; `None` where it has too
 /// few cells.
-#[must_use]
 pub fn of(pair: &Pair, found: &Diff) -> Option<Chart> {
     let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, &Row>> = BTreeMap::new();
     for row in found.rows().filter(|row| row.verdict.metric == METRIC) {

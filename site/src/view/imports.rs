@@ -94,7 +94,6 @@ pub struct Report<'a, 'b> {
 
 impl Report<'_, '_> {
     /// Target of the page of the imported report.
-    #[must_use]
     pub fn target(&self) -> Target {
         Target::Report { source: self.source.clone(), file: self.file.clone() }
     }
@@ -102,14 +101,12 @@ impl Report<'_, '_> {
 
 /// Source and file of the imported record at `path`, which is
 /// `imports/<source>/<hash>/<block>.json`.
-#[must_use]
 pub fn report_of(path: &str) -> Option<(String, String)> {
     let mut parts = path.split('/').skip(1).map(str::to_owned);
     Some((parts.next()?, parts.next()?))
 }
 
 /// Groups the imported records of `catalog` into reports, by source and file.
-#[must_use]
 pub fn reports<'a, 'b>(catalog: &'a Catalog<'b>) -> Vec<Report<'a, 'b>> {
     let mut reports: BTreeMap<(String, String), Vec<&Run>> = BTreeMap::new();
     for run in catalog.runs.iter().filter(|run| run.record.kind == Kind::Imported) {
@@ -121,7 +118,6 @@ pub fn reports<'a, 'b>(catalog: &'a Catalog<'b>) -> Vec<Report<'a, 'b>> {
 
 impl ImportsView {
     /// Builds the view of the list of `reports`.
-    #[must_use]
     pub fn new(catalog: &Catalog, reports: &[Report]) -> Self {
         let runs: Vec<&Run> = reports.iter().flat_map(|report| report.runs.clone()).collect();
         let mut findings = badge::findings(&runs);
@@ -172,7 +168,6 @@ impl ReportLine {
 impl ReportView {
     /// Builds the view of `report` without its results, and the results separately, because they
     /// are split into pages.
-    #[must_use]
     pub fn new(catalog: &Catalog, report: &Report) -> (Self, Vec<BlockRow>) {
         let runs = &report.runs;
         let cells = catalog::cells(runs);

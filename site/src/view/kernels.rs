@@ -46,7 +46,6 @@ pub struct KernelRow {
 
 impl KernelsView {
     /// Builds the view of `records`, which share engine, release and hardware.
-    #[must_use]
     pub fn new(records: &[&Stored<KernelRecord>]) -> Self {
         let first = records.first().map(|stored| &stored.record);
         let name = |read: fn(&KernelRecord) -> &str| {

@@ -57,7 +57,6 @@ const LIMITS: &[Limit] = &[
 ];
 
 /// Returns the limitations of a page made from `runs`.
-#[must_use]
 pub fn of(runs: &[&Run]) -> Vec<String> {
     let default = RunRecord::default();
     let calls = |test: fn(&RunRecord) -> bool| {

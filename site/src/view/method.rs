@@ -138,7 +138,6 @@ const VERDICTS: &[(VerdictKind, &str)] = &[
 
 impl MethodView {
     /// Builds the view from the constants of this build.
-    #[must_use]
     pub fn new() -> Self {
         let rule = |rule: &judge::Rule| RuleLine {
             id: rule.id,

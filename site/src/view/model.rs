@@ -86,7 +86,6 @@ pub struct RunRow {
 }
 
 /// Target of the page of one model of a release in one configuration.
-#[must_use]
 pub fn target(key: &ReleaseKey, model: &str, config: &str) -> Target {
     Target::ModelOn {
         engine: key.engine.clone(),
@@ -98,7 +97,6 @@ pub fn target(key: &ReleaseKey, model: &str, config: &str) -> Target {
 }
 
 /// Builds the models of `cells`, which are sorted by model and configuration.
-#[must_use]
 pub fn all(cells: &[Cell]) -> Vec<ModelView> {
     cells
         .chunk_by(|a, b| (&a.key.model, &a.key.config) == (&b.key.model, &b.key.config))
@@ -108,7 +106,6 @@ pub fn all(cells: &[Cell]) -> Vec<ModelView> {
 
 impl ModelView {
     /// Builds the view of `cells`, which share model and configuration.
-    #[must_use]
     pub fn new(cells: &[Cell]) -> Self {
         let runs: Vec<&Run> = cells.iter().flat_map(|cell| cell.runs.iter().copied()).collect();
         let key = cells.first().map(|cell| cell.key.clone());
@@ -139,7 +136,6 @@ fn config_hashes(runs: &[&Run]) -> Vec<String> {
 
 impl Detail {
     /// Builds the table of every metric of `cells`, one column per cell.
-    #[must_use]
     pub fn new(cells: &[Cell]) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();
         let rows = METRICS.iter().filter(|metric| metric.name != "requests_failed").map(|metric| {
@@ -161,7 +157,6 @@ impl Detail {
 
 impl Commands {
     /// Collects the commands behind `runs`, which are those of `cells`.
-    #[must_use]
     pub fn new(model: &str, cells: &[Cell], runs: &[&Run]) -> Self {
         let reason = fact::fact("", runs, "server.argv", |_| None).reason;
         let mut commands: Vec<String> = Vec::new();
@@ -195,7 +190,6 @@ impl Commands {
 
 /// Command that started a server, with its environment variables; `None` where it was not
 /// recorded.
-#[must_use]
 pub fn serve_line(server: &ServerFacts) -> Option<String> {
     let argv = server.argv.as_ref()?;
     let env = server.env.iter().flatten();
@@ -207,7 +201,6 @@ pub fn serve_line(server: &ServerFacts) -> Option<String> {
 }
 
 /// Command of the load generator for a scenario, against a running server.
-#[must_use]
 pub fn bench_command(engine: &str, scenario: &str) -> String {
     let id = scenario.split('@').next().unwrap_or(scenario);
     let (engine, file) =
@@ -257,7 +250,6 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
 }
 
 /// Status and validity of a run, as words; only the status for a run without figures.
-#[must_use]
 pub fn state(run: &Run) -> String {
     if run.record.metrics.is_none() {
         return run.record.status.name().to_owned();
@@ -267,7 +259,6 @@ pub fn state(run: &Run) -> String {
 }
 
 /// Sentence that explains the state of a run.
-#[must_use]
 pub fn note(run: &Run) -> String {
     let record = run.record;
     let mut parts: Vec<String> = Vec::new();

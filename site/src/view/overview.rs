@@ -140,7 +140,6 @@ const OPEN_MAX: usize = 60;
 
 impl OverviewView {
     /// Builds the overview of `catalog`. `kernels` are links to the pages of kernel benchmarks.
-    #[must_use]
     pub fn new(catalog: &Catalog, judged: &Judged, kernels: Vec<Related>) -> Self {
         let mut open: Vec<OpenLine> = judged.open().map(|(pair, row)| open(pair, row)).collect();
         let more_open = open.len().saturating_sub(OPEN_MAX);
@@ -267,7 +266,6 @@ fn foremost(candidates: &[Candidate]) -> Option<&Candidate> {
 }
 
 /// Returns a line for each release, by engine, latest first.
-#[must_use]
 pub fn release_lines(catalog: &Catalog) -> Vec<ReleaseLine> {
     let releases = catalog.releases();
     let keys = latest_first(releases.keys());
@@ -311,7 +309,6 @@ fn extent(runs: &[&Run]) -> String {
 }
 
 /// Builds the view of the latest release of each engine on `hardware`.
-#[must_use]
 pub fn latest_on(catalog: &Catalog, hardware: &str) -> HardwareView {
     let here = catalog.releases().into_iter().filter(|(key, _)| key.hardware == hardware);
     let runs: Vec<&Run> = here.flat_map(|(_, runs)| runs).collect();
@@ -351,7 +348,6 @@ impl Progress {
 
 impl Matrix {
     /// Builds the matrix of output throughput from `cells`.
-    #[must_use]
     pub fn new(cells: &[Cell]) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();
         let metric = by_name(METRIC);

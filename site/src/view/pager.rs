@@ -23,7 +23,6 @@ pub struct Part<T> {
 }
 
 /// Splits `rows` into pages of at most `most` rows. Without rows there is one empty page.
-#[must_use]
 pub fn split<T>(of: &Target, rows: Vec<T>, most: usize) -> Vec<Part<T>> {
     let count = rows.len().div_ceil(most).max(1);
     let target = |number: usize| match number {

@@ -85,7 +85,6 @@ pub struct Related {
 
 impl ReleaseView {
     /// Builds the view of `runs`, which all belong to `key`.
-    #[must_use]
     pub fn new(key: &ReleaseKey, runs: &[&Run], related: Vec<Related>) -> Self {
         let cells = catalog::cells(runs);
         Self {
@@ -113,7 +112,6 @@ const CELLS_INLINE: usize = 8;
 const RUNS_INLINE: usize = 60;
 
 /// True where a page has room for the charts and lists of `cells`.
-#[must_use]
 pub fn is_inline(cells: &[Cell]) -> bool {
     cells.len() <= CELLS_INLINE
         && cells.iter().map(|cell| cell.runs.len()).sum::<usize>() <= RUNS_INLINE
@@ -121,7 +119,6 @@ pub fn is_inline(cells: &[Cell]) -> bool {
 
 impl Table {
     /// Builds the summary table of `cells`.
-    #[must_use]
     pub fn new(cells: &[Cell], key: &ReleaseKey) -> Self {
         let every: Vec<&Cell> = cells.iter().collect();
         let columns: Vec<(&Metric, Scale)> = SUMMARY
@@ -172,14 +169,12 @@ impl Row {
 }
 
 /// Number of runs that the figures of `cell` come from, as text.
-#[must_use]
 pub fn launches(cell: &Cell) -> String {
     let (counted, all) = (cell.counted().count(), cell.runs.len());
     if counted == all { all.to_string() } else { format!("{counted} of {all}") }
 }
 
 /// Number of failed requests over all runs of the cell, including runs that do not count.
-#[must_use]
 pub fn failed(cell: &Cell) -> Figure {
     let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
     let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
@@ -193,7 +188,6 @@ pub fn failed(cell: &Cell) -> Figure {
 }
 
 /// Number of runs, models and scenarios, and the days, as text.
-#[must_use]
 pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     let distinct = |read: for<'a> fn(&'a Cell) -> &'a str| {
         let mut names: Vec<&str> = cells.iter().map(read).collect();
@@ -217,7 +211,6 @@ pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
 }
 
 /// First and last day (UTC) on which `runs` were started.
-#[must_use]
 pub fn dates(runs: &[&Run]) -> Option<String> {
     let starts = runs.iter().filter_map(|run| run.record.time.as_ref()?.started_at.as_deref());
     let mut days: Vec<String> = starts.map(|start| outside::short_hash(start, 10)).collect();
@@ -227,14 +220,12 @@ pub fn dates(runs: &[&Run]) -> Option<String> {
 }
 
 /// Formats a count with its noun: `1 run`, `2 runs`.
-#[must_use]
 pub fn counted(count: usize, word: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {word}{plural}")
 }
 
 /// Sentences that a reader must see before any figure of `runs`.
-#[must_use]
 pub fn notices(runs: &[&Run]) -> Vec<String> {
     let mut notices = Vec::new();
     let has = |test: fn(&Run) -> bool| runs.iter().any(|run| test(run));

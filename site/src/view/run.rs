@@ -91,7 +91,6 @@ pub struct CheckLine {
 
 impl RunView {
     /// Builds the view of the page of `run`.
-    #[must_use]
     pub fn new(run: &Run) -> Self {
         let record = run.record;
         let runs = [run];
@@ -188,7 +187,6 @@ fn latencies(record: &RunRecord) -> Vec<LatencyLine> {
 }
 
 /// Name of a latency on pages.
-#[must_use]
 pub fn latency_title(name: &str) -> &str {
     match name {
         "ttft_us" => "TTFT",

@@ -8,7 +8,6 @@ use crate::catalog::Run;
 use crate::format;
 
 /// Returns the telemetry facts of `runs`; `None` where no run has telemetry.
-#[must_use]
 pub fn group(runs: &[&Run]) -> Option<FactGroup> {
     let looked = runs.iter().any(|run| run.record.telemetry.is_some());
     looked.then(|| FactGroup { title: "Telemetry".into(), facts: facts(runs) })

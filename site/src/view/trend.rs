@@ -74,7 +74,6 @@ struct Series<'a> {
 impl TrendView {
     /// Builds the view of `trends`, which share engine, hardware and model, for a page at
     /// `target`.
-    #[must_use]
     pub fn new(catalog: &Catalog, trends: &[&Trend], target: &Target) -> Self {
         let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
         let path = target.path(Place::Html).unwrap_or_default();
@@ -97,7 +96,6 @@ impl TrendView {
 }
 
 /// Anchor of `cell` on the page of its trends.
-#[must_use]
 pub fn anchor(cell: &Cell) -> String {
     link::anchor(&format!("{}-{}", cell.config, cell.scenario))
 }

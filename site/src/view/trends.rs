@@ -49,7 +49,6 @@ pub struct TrendLine {
 impl TrendLine {
     /// Builds the line of `trends`, which belong to one cell and are shown on `page`. `None`
     /// without trends.
-    #[must_use]
     pub fn new(trends: &[&Trend], page: Target) -> Option<Self> {
         let drawn = trends.first()?;
         let (first, last) = (drawn.points.first()?, drawn.points.last()?);

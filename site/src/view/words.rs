@@ -8,7 +8,6 @@ use schema::verdict::VerdictKind;
 use crate::format;
 
 /// Splits a reason of a record's validity into id and sentence; the id is `-` where there is none.
-#[must_use]
 pub fn reason(text: &str) -> (&str, &str) {
     let is_id = |id: &str| {
         !id.is_empty()
@@ -18,7 +17,6 @@ pub fn reason(text: &str) -> (&str, &str) {
 }
 
 /// Words for a class of failure.
-#[must_use]
 pub fn class(class: FailureClass) -> &'static str {
     match class {
         FailureClass::Oom => "out of memory",
@@ -33,7 +31,6 @@ pub fn class(class: FailureClass) -> &'static str {
 }
 
 /// Words for the phase in which a run failed.
-#[must_use]
 pub fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Build => "building",
@@ -44,7 +41,6 @@ pub fn phase(phase: Phase) -> &'static str {
 }
 
 /// Words for the form in which prompts were sent.
-#[must_use]
 pub fn prompt_form(form: PromptForm) -> &'static str {
     match form {
         PromptForm::TokenIds => "token ids",
@@ -53,7 +49,6 @@ pub fn prompt_form(form: PromptForm) -> &'static str {
 }
 
 /// Word for the tier of a scenario.
-#[must_use]
 pub fn tier(tier: Tier) -> &'static str {
     match tier {
         Tier::Full => "full",
@@ -63,7 +58,6 @@ pub fn tier(tier: Tier) -> &'static str {
 }
 
 /// Words for the arrival of requests, to end a sentence.
-#[must_use]
 pub fn arrival(arrival: &Arrival) -> String {
     match arrival {
         Arrival::AllAtOnce => "all at once".to_owned(),
@@ -93,7 +87,6 @@ fn cap(arrival: &Arrival) -> String {
 
 /// Noise of release-blocking metrics, `Output tokens ±8.1 %`, from the percentages by which a
 /// release differs from itself, by metric name.
-#[must_use]
 pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<String> {
     let found: Vec<(&String, &f64)> = found.collect();
     let gating = METRICS.iter().filter(|metric| metric.gates != Gates::Never);
@@ -107,7 +100,6 @@ pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<Stri
 }
 
 /// Words for the kind of a verdict.
-#[must_use]
 pub fn verdict(verdict: VerdictKind) -> &'static str {
     match verdict {
         VerdictKind::ChangedConfig => "changed config",

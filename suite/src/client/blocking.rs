@@ -47,7 +47,6 @@ pub struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    #[must_use]
     pub fn new(server: &'a Server) -> Self {
         Self { server, wire: None }
     }

@@ -225,7 +225,6 @@ impl Connection {
 
     /// True when the server closed a kept-alive connection before it answered the current request,
     /// which may then be sent once more on a new connection (RFC 9112, 9.3.1).
-    #[must_use]
     pub fn may_reopen(&self) -> bool {
         let fresh = |request: &InFlight| request.stream.is_unanswered() && !request.reopened;
         self.served > 0 && self.request.as_ref().is_some_and(fresh)

@@ -79,7 +79,6 @@ impl Key {
     }
 
     /// Returns the key in `text` without surrounding white space, or `None` where it is not valid.
-    #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         let key = text.trim();
         let fits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
@@ -87,7 +86,6 @@ impl Key {
     }
 
     /// Returns the value of the `Authorization` header.
-    #[must_use]
     pub fn authorization(&self) -> String {
         format!("Bearer {}", self.0)
     }
@@ -162,7 +160,6 @@ impl Server {
     }
 
     /// Returns the server with an API key for every request.
-    #[must_use]
     pub fn with_key(self, key: Option<Key>) -> Self {
         Self { key, ..self }
     }
@@ -194,7 +191,6 @@ impl Server {
     }
 
     /// True when `route` gives any response within `limit`, whatever its status.
-    #[must_use]
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
         let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
         // An error status is an answer too.
@@ -253,7 +249,6 @@ fn json(route: &str, text: &str) -> Result<Value, ControlError> {
 
 /// Reads a page in Prometheus text format and returns the metrics in `wanted` (our name to the
 /// engine's), each summed over all label sets.
-#[must_use]
 pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<String, f64> {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {

@@ -55,19 +55,16 @@ pub struct ResponseDecoder {
 
 impl ResponseDecoder {
     /// Returns the head once it is complete.
-    #[must_use]
     pub fn head(&self) -> Option<&Head> {
         self.head.as_ref()
     }
 
     /// True where the body ends with the connection.
-    #[must_use]
     pub fn ends_with_connection(&self) -> bool {
         matches!(self.state, State::UntilClose)
     }
 
     /// True once the body has ended by its own framing.
-    #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
@@ -229,7 +226,6 @@ fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), Htt
 }
 
 /// Returns the first bytes of an unexpected body as quoted text, for an error message.
-#[must_use]
 pub fn preview(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(160)]);
     format!("{text:?}")

@@ -36,7 +36,6 @@ pub struct ClientLoad {
 
 impl ClientLoad {
     /// Starts the counters and the first slice.
-    #[must_use]
     pub fn start() -> Self {
         Self {
             turns_ns: durations(),
@@ -101,35 +100,30 @@ impl ClientLoad {
     }
 
     /// Returns the share of one core that the loop used, for each slice.
-    #[must_use]
     pub fn cpu_shares(&self) -> &[f64] {
         &self.shares
     }
 
     /// Returns the 99th percentile of the time from the end of one poll to the start of the next,
     /// in microseconds, or `None` before the first turn.
-    #[must_use]
     pub fn loop_lag_us_p99(&self) -> Option<u64> {
         quantile_us(&self.turns_ns)
     }
 
     /// Returns the 99th percentile of the delay from kernel time stamp to read in microseconds, or
     /// `None` without stamps.
-    #[must_use]
     pub fn kernel_to_user_us_p99(&self) -> Option<u64> {
         quantile_us(&self.kernel_to_user_ns)
     }
 
     /// True when at least 99.9 % of the reads with tokens have a kernel time stamp; `None` without
     /// reads.
-    #[must_use]
     pub fn kernel_timestamps(&self) -> Option<bool> {
         // One read in a thousand without a stamp does not change percentiles.
         (self.reads > 0).then_some(self.reads_unstamped * 1000 <= self.reads)
     }
 
     /// Returns the share of reads with more than one token-bearing chunk, or `None` without reads.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn coalesced_read_share(&self) -> Option<f64> {
         (self.reads > 0).then(|| self.reads_coalesced as f64 / self.reads as f64)
@@ -137,7 +131,6 @@ impl ClientLoad {
 
     /// Returns the share of reads whose several chunks may be more than 1 ms old, or `None` without
     /// reads.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn late_read_share(&self) -> Option<f64> {
         (self.reads > 0).then(|| self.reads_late as f64 / self.reads as f64)

@@ -73,7 +73,6 @@ pub struct Driven {
 
 impl Driven {
     /// Returns the output tokens that the server's usage reports for the successful requests.
-    #[must_use]
     pub fn output_tokens(&self) -> u64 {
         let ok = self.samples.iter().filter(|sample| sample.is_ok());
         ok.filter_map(|sample| Some(sample.usage?.completion_tokens)).sum()

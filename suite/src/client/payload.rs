@@ -46,7 +46,6 @@ const SAMPLING: [&str; 8] = [
 ];
 
 /// Builds the request of manifest entry `entry` for an engine that accepts the fields in `takes`.
-#[must_use]
 pub fn payload(
     endpoint: &Endpoint,
     takes: &Request,

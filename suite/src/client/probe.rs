@@ -69,7 +69,6 @@ fn version(server: &Server, told: &Told) -> Option<String> {
 }
 
 /// Returns the name of the first model that the server offers.
-#[must_use]
 pub fn served_model(server: &Server) -> Option<String> {
     let list = server.get_json("/v1/models").ok()?;
     Some(list["data"][0]["id"].as_str()?.to_owned())

@@ -143,7 +143,6 @@ impl Sample {
     /// Returns the delay that the client itself caused, in nanoseconds: from the scheduled send,
     /// without the wait for the concurrency limit, until the client took up the request. `None` if
     /// it was not sent.
-    #[must_use]
     pub fn schedule_lag_ns(&self) -> Option<u64> {
         let waited_ns = self.taken_ns.or(self.sent_ns)?.saturating_sub(self.scheduled_ns);
         Some(waited_ns.saturating_sub(self.queue_ns.unwrap_or(0)))
@@ -151,7 +150,6 @@ impl Sample {
 
     /// Returns the parts of the time from the scheduled send to the first parsed token (TTFT),
     /// which add up to the whole, or `None` without a token.
-    #[must_use]
     pub fn ttft_parts(&self) -> Option<TtftParts> {
         let (sent, (first, _)) = (self.sent_ns?, self.span()?);
         // Clamped, so that no part is negative and all parts add up to the whole.
@@ -181,13 +179,11 @@ impl Sample {
     }
 
     /// True when the request was answered completely.
-    #[must_use]
     pub fn is_ok(&self) -> bool {
         self.failure.is_none()
     }
 
     /// Returns the first and the last chunk with a token.
-    #[must_use]
     pub fn span(&self) -> Option<(ChunkStamp, ChunkStamp)> {
         self.chunks.first().copied().zip(self.chunks.last().copied())
     }

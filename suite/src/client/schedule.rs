@@ -28,7 +28,6 @@ pub struct Due {
 
 impl Schedule {
     /// Creates the schedule of `payloads`, with a clock that has not started.
-    #[must_use]
     pub fn new(payloads: &[Payload]) -> Self {
         let mut timed = Vec::new();
         let mut held: BTreeMap<usize, Vec<(u64, usize)>> = BTreeMap::new();
@@ -50,7 +49,6 @@ impl Schedule {
 
     /// Returns the request to send next, or `None`. A conversation that has begun goes on before a
     /// new one starts.
-    #[must_use]
     pub fn next(&self, now_ns: u64) -> Option<Due> {
         let released = self.released.peek().map(|Reverse((at_ns, index))| (*at_ns, *index));
         let timed = self.timed.front().map(|(ns, index)| (self.start_ns + ns, *index));
@@ -78,7 +76,6 @@ impl Schedule {
     }
 
     /// True when every remaining request waits for one in flight.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.timed.is_empty() && self.released.is_empty()
     }

@@ -43,13 +43,11 @@ pub struct Moment {
 
 impl Moment {
     /// Creates a moment without a kernel time stamp.
-    #[must_use]
     pub fn at(user_ns: u64) -> Self {
         Self { at_ns: user_ns, user_ns }
     }
 
     /// Returns the delay between arrival and read in nanoseconds, at most four seconds.
-    #[must_use]
     pub fn lag_ns(&self) -> u32 {
         u32::try_from(self.user_ns.saturating_sub(self.at_ns)).unwrap_or(u32::MAX)
     }
@@ -66,7 +64,6 @@ pub struct Stamper {
 
 impl Stamper {
     /// Creates a stamper; `kernel` requests the kernel's time stamps.
-    #[must_use]
     pub fn new(kernel: bool) -> Self {
         let control = nix::cmsg_space!(TimeSpec);
         let mut stamper = Self { control, offset_ns: 0, kernel };
@@ -101,7 +98,6 @@ impl Stamper {
 
     /// True when the kernel provides the time stamps, so that they do not depend on when a socket
     /// is read.
-    #[must_use]
     pub fn is_kernels(&self) -> bool {
         self.kernel
     }

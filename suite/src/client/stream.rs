@@ -53,14 +53,12 @@ pub enum Standing {
 
 impl Stream {
     /// Creates the stream of an answer in API format `dialect`.
-    #[must_use]
     pub fn new(sample: Sample, dialect: Dialect) -> Self {
         let reader = EventReader { dialect: Reader::of(dialect), ..EventReader::default() };
         Self { sample, decoder: ResponseDecoder::default(), reader }
     }
 
     /// True before the first byte of the response.
-    #[must_use]
     pub fn is_unanswered(&self) -> bool {
         !self.reader.answered
     }

@@ -94,13 +94,11 @@ impl Tls {
     }
 
     /// Returns the agreed TLS parameters, once there has been a handshake.
-    #[must_use]
     pub fn facts(&self) -> Option<TlsFacts> {
         self.agreed.get().cloned()
     }
 
     /// Creates a non-blocking connection that has yet to make its handshake.
-    #[must_use]
     pub fn session(&self) -> Session {
         let mut connection = self.connection();
         // A request is encrypted at once, however long it is.
@@ -158,7 +156,6 @@ pub struct Blocking(StreamOwned<ClientConnection, TcpStream>);
 
 impl Blocking {
     /// Returns the TCP socket of the connection.
-    #[must_use]
     pub fn socket(&self) -> &TcpStream {
         self.0.get_ref()
     }
@@ -251,7 +248,6 @@ impl Session {
     }
 
     /// True when the server announced that it will send no more data.
-    #[must_use]
     pub fn has_ended(&mut self) -> bool {
         self.connection.process_new_packets().is_ok_and(|state| state.peer_has_closed())
     }
@@ -308,7 +304,6 @@ impl Write for Sending<'_> {
 }
 
 /// Returns the text of an error on a blocking connection.
-#[must_use]
 pub fn said(error: &io::Error) -> String {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(error) => explain(error),

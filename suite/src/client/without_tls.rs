@@ -138,7 +138,6 @@ pub fn split(buffer: &mut [u8]) -> (&mut [u8], &mut [u8]) {
 }
 
 /// Returns the text of an error on a connection.
-#[must_use]
 pub fn said(error: &io::Error) -> String {
     error.to_string()
 }

@@ -222,13 +222,11 @@ impl Bench {
     }
 
     /// Arrival process of the scenario.
-    #[must_use]
     pub fn arrival(&self) -> &Arrival {
         &self.file.scenario.arrival
     }
 
     /// Number of measured requests in the plan.
-    #[must_use]
     pub fn requests(&self) -> u64 {
         self.plan.manifest.requests.len() as u64
     }
@@ -290,7 +288,6 @@ impl Bench {
 
     /// Facts that reports of other tools state and a measurement does not contain: backend, model
     /// and workload.
-    #[must_use]
     pub fn asked(&self) -> Asked {
         Asked {
             backend: Some(self.engine.id.clone()),

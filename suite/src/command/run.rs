@@ -77,14 +77,12 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
 }
 
 /// Exit code for a measurement: success unless it is INVALID or a request failed.
-#[must_use]
 pub fn exit_of(measurement: &Measurement) -> Exit {
     let invalid = measurement.validity.verdict == ValidityVerdict::Invalid;
     if invalid || measurement.status != Status::Ok { Exit::Worse } else { Exit::Well }
 }
 
 /// Exit code for an error that ended the program: 4 if the environment failed, else 2.
-#[must_use]
 pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     let io = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>();
     // A malformed URL or an unusable TLS setting is wrong use; any other failure of a connection is

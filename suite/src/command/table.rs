@@ -10,7 +10,6 @@ use super::looks::looks;
 const WIDTH: usize = 80;
 
 /// Whole table of a measurement, ending in a newline. Unknown values are shown as a dash.
-#[must_use]
 pub fn table(measurement: &Measurement) -> String {
     let mut lines = Vec::new();
     if let Some(counts) = &measurement.counts {
@@ -37,7 +36,6 @@ pub fn table(measurement: &Measurement) -> String {
 }
 
 /// Last lines of the table: the verdict and the reasons for it.
-#[must_use]
 pub fn verdict(measurement: &Measurement) -> String {
     let word = format!("{:?}", measurement.validity.verdict).to_uppercase();
     let mut lines = vec![format!("verdict        {word}")];

@@ -20,7 +20,6 @@ pub struct TrustFlags {
 }
 
 impl TrustFlags {
-    #[must_use]
     pub fn trust(&self) -> Trust {
         Trust { ca_file: self.ca_file.clone(), insecure: self.insecure_tls }
     }

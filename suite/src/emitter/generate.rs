@@ -24,7 +24,6 @@ pub struct Asked {
 
 impl Asked {
     /// Reads the lengths from a request's body; a missing one is zero.
-    #[must_use]
     pub fn read(body: &[u8]) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let words = |text: &str| text.split_whitespace().count();
@@ -52,7 +51,6 @@ impl Asked {
 
 impl Steady {
     /// Returns the events of one answer with their times.
-    #[must_use]
     pub fn events(&self, asked: Asked) -> Vec<Scripted> {
         let total = self.tokens.unwrap_or(asked.max_tokens);
         let mut events: Vec<_> =

@@ -50,7 +50,6 @@ pub struct Route {
 
 impl Route {
     /// Returns the answer to a request after `asked` earlier ones.
-    #[must_use]
     pub fn turn(&self, asked: usize) -> Self {
         let later = asked.min(self.later.len()).checked_sub(1);
         let body = later.map_or(&self.body, |turn| &self.later[turn]).clone();
@@ -279,7 +278,6 @@ impl Script {
     /// Returns the script of a well-behaved server: ready, one model, a cache that can be emptied,
     /// and for each request a steady stream of as many tokens as requested, in the API format of
     /// its route.
-    #[must_use]
     pub fn steady() -> Self {
         let route = |body: Value| Route { status: ok(), body, later: Vec::new() };
         let routes = [
@@ -312,7 +310,6 @@ impl Script {
 
 impl Answer {
     /// Creates an answer with status 200 and these events, for one request.
-    #[must_use]
     pub fn events(events: Vec<Scripted>) -> Self {
         Self {
             when: When::default(),
@@ -327,7 +324,6 @@ impl Answer {
     }
 
     /// Creates an answer by rule, for one request.
-    #[must_use]
     pub fn steady(steady: Steady) -> Self {
         Self { steady: Some(steady), ..Self::events(Vec::new()) }
     }
@@ -335,13 +331,11 @@ impl Answer {
 
 impl Scripted {
     /// Creates an event that writes text at a given time.
-    #[must_use]
     pub fn text(at_us: u64, text: impl Into<String>) -> Self {
         Self { at_us, text: Some(text.into()), ..Self::default() }
     }
 
     /// Creates an event with an action at a given time.
-    #[must_use]
     pub fn action(at_us: u64, action: Action) -> Self {
         Self { at_us, action: Some(action), ..Self::default() }
     }

@@ -56,13 +56,11 @@ pub enum Format {
 
 impl Format {
     /// Name of the format as a flag value.
-    #[must_use]
     pub fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// True when the format contains figures that only the samples file has.
-    #[must_use]
     pub fn needs_samples(self) -> bool {
         let detailed = matches!(self, Self::SglangJsonlDetailed | Self::VllmJsonDetailed);
         detailed || matches!(self, Self::Guidellm | Self::Aiperf | Self::LlmD)

@@ -68,14 +68,12 @@ impl Repeat {
     }
 
     /// The share that keeps the limits is at least this, at `confidence`.
-    #[must_use]
     pub fn share_min(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met, missed + 1, 1.0 - confidence).unwrap_or(0.0)
     }
 
     /// The share that keeps the limits is at most this, at `confidence`.
-    #[must_use]
     pub fn share_max(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met + 1, missed, confidence).unwrap_or(1.0)
@@ -89,7 +87,6 @@ fn beta(first: u64, second: u64, share: f64) -> Option<f64> {
 
 impl Target {
     /// Requests that must be sent at a rate for it to be kept with this confidence, if all do.
-    #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -160,14 +157,12 @@ pub fn search<E>(
 
 impl Found {
     /// The highest rate that is kept.
-    #[must_use]
     pub fn highest(&self) -> Option<&Trial> {
         let kept = self.trials.iter().filter(|trial| trial.standing == Standing::Met);
         kept.max_by(|left, right| left.rate.total_cmp(&right.rate))
     }
 
     /// The lowest rate that is not, or not surely.
-    #[must_use]
     pub fn lowest_lost(&self) -> Option<&Trial> {
         let lost = self.trials.iter().filter(|trial| trial.standing != Standing::Met);
         lost.min_by(|left, right| left.rate.total_cmp(&right.rate))
@@ -176,7 +171,6 @@ impl Found {
 
 impl Trial {
     /// All its runs as one.
-    #[must_use]
     pub fn pooled(&self) -> Repeat {
         Repeat::pooled(&self.repeats)
     }

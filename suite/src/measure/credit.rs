@@ -32,7 +32,6 @@ pub struct Retokenized {
 }
 
 /// Credits a sample.
-#[must_use]
 pub fn credit(sample: &Sample, retokenized: Option<&Retokenized>) -> Credit {
     let chunks = sample.chunks.len() as u64;
     let told: Option<Vec<u64>> =
@@ -63,7 +62,6 @@ pub fn credit(sample: &Sample, retokenized: Option<&Retokenized>) -> Credit {
 
 /// How many tokens end in each chunk, when they end at the bytes `ends` of the whole text. What
 /// ends beyond the chunks' own text belongs to the last.
-#[must_use]
 pub fn tokens_per_chunk(ends: &[usize], chunks: &[ChunkStamp]) -> Vec<u64> {
     let mut per_chunk = vec![0; chunks.len()];
     let (mut chunk, mut chunk_end) = (0, chunks.first().map_or(0, bytes_of));

@@ -42,7 +42,6 @@ pub struct Distributions {
 
 impl Distributions {
     /// Takes the samples of `answered`.
-    #[must_use]
     pub fn of(answered: &[Answered<'_>]) -> Self {
         let known = answered.iter().all(|request| request.credit.chunk_source.is_some());
         let mut all = Self { itl_token_ns: known.then(Vec::new), ..Self::default() };
@@ -84,7 +83,6 @@ impl Distributions {
     }
 
     /// The summaries of the parts of TTFT; none without an answer.
-    #[must_use]
     pub fn parts(&self) -> Option<schema::run::TtftParts> {
         let part =
             |read: fn(&TtftParts) -> u64| summarize(self.ttft_parts.iter().map(read).collect());
@@ -153,20 +151,17 @@ const TOKENS_UNKNOWN: &str =
 const ONE_TOKEN: &str = "no answer has more than one token";
 
 /// A summary of what each request has one of, or why there is none.
-#[must_use]
 pub fn request_summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Summary> {
     let found = summarize_requests(samples.to_vec());
     reasons.explain(&format!("metrics.{name}"), found, ONE_TOKEN)
 }
 
 /// A summary of gaps, or why there is none.
-#[must_use]
 pub fn summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Summary> {
     reasons.explain(&format!("metrics.{name}"), summarize(samples.to_vec()), ONE_TOKEN)
 }
 
 /// The summary of the gaps per token, which may be unknown for another reason.
-#[must_use]
 pub fn itl_token_summary(all: &Distributions, reasons: &mut Reasons) -> Option<Summary> {
     match &all.itl_token_ns {
         Some(samples) => summary("itl_token_us", samples, reasons),

@@ -34,7 +34,6 @@ impl Reasons {
 }
 
 /// Nanoseconds as whole microseconds, to the nearest.
-#[must_use]
 pub fn to_us(ns: u64) -> u64 {
     (ns + 500) / 1000
 }

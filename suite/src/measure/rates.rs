@@ -16,7 +16,6 @@ const SECOND_NS: u64 = 1_000_000_000;
 ///
 /// `gpus` is how many GPUs the server runs on, where it runs on any; `slos` are the limits of
 /// goodput.
-#[must_use]
 pub fn metrics(
     answered: &[Answered<'_>],
     wall: Wall,
@@ -86,7 +85,6 @@ pub fn metrics(
 const NOT_STEADY: &str = "the steady state is shorter than ten seconds";
 
 /// Lengths of the run and of its parts.
-#[must_use]
 pub fn lengths(answered: &[Answered<'_>], wall: Wall, reasons: &mut Reasons) -> Time {
     let window = steady(answered);
     let mut part = |name: &str, ns: Option<u64>| {

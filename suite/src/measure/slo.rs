@@ -76,14 +76,12 @@ impl Slo {
 }
 
 /// How many requests were answered within all of `slos`.
-#[must_use]
 pub fn met(slos: &[Slo], answered: &[Answered<'_>]) -> u64 {
     let good = |request: &&Answered<'_>| slos.iter().all(|slo| slo.is_met(request));
     answered.iter().filter(good).count() as u64
 }
 
 /// Requests a second that keep each limit, and that keep `all` of them; none of no limits.
-#[must_use]
 pub fn goodput(
     slos: &[Slo],
     answered: &[Answered<'_>],

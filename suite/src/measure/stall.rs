@@ -12,7 +12,6 @@ use super::to_us;
 const STALL_NS: u64 = 200_000_000;
 
 /// The stalls among `gaps` in nanoseconds between the chunks of answers; none of no gaps.
-#[must_use]
 pub fn stalls(gaps: &[u64]) -> Option<Stalls> {
     let long: Vec<u64> = gaps.iter().copied().filter(|gap| *gap > STALL_NS).collect();
     let (within, all): (u64, u64) = (long.iter().sum(), gaps.iter().sum());

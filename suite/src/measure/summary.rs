@@ -10,7 +10,6 @@ pub const CONFIDENCE: f64 = 0.99;
 
 /// Summarizes `samples` in nanoseconds of which each request has one, so that they are independent
 /// enough to bound their percentiles.
-#[must_use]
 pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
     samples.sort_unstable();
     let upper = |share| {
@@ -26,7 +25,6 @@ pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
 /// [`CONFIDENCE`]: the most k with `P(at most k of n lie beyond the quantile) <= 1 - CONFIDENCE`.
 /// None where that is no sample at all: MLPerf Inference asks for one
 /// (`loadgen/early_stopping.cc`).
-#[must_use]
 pub fn samples_beyond(samples: u64, share: f64) -> Option<u64> {
     let beyond = Binomial::new(1.0 - share, samples).ok()?;
     // The inverse is the least k at which the probability is reached.
@@ -35,7 +33,6 @@ pub fn samples_beyond(samples: u64, share: f64) -> Option<u64> {
 }
 
 /// Summarizes `samples` in nanoseconds, in any order; none of nothing.
-#[must_use]
 pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
     samples.sort_unstable();
     let max = *samples.last()?;
@@ -56,7 +53,6 @@ pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
 }
 
 /// Mean of `samples`; zero of nothing.
-#[must_use]
 pub fn mean(samples: &[u64]) -> f64 {
     let sum: u128 = samples.iter().map(|sample| u128::from(*sample)).sum();
     #[expect(clippy::cast_precision_loss, reason = "a sum of times keeps 53 bits of itself")]
@@ -65,7 +61,6 @@ pub fn mean(samples: &[u64]) -> f64 {
 }
 
 /// A count or a time as a float.
-#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
 pub fn float(value: u64) -> f64 {
     value as f64

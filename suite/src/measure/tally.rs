@@ -26,7 +26,6 @@ pub struct Answered<'a> {
 }
 
 /// Credits every request that was answered.
-#[must_use]
 pub fn answered<'a>(
     samples: &'a [Sample],
     manifest: &Manifest,
@@ -59,7 +58,6 @@ fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
 
 /// Counts a run. Token counts are over the requests that were answered, so that they stand to
 /// each other and to the times as they should; what a failed request produced is not counted.
-#[must_use]
 pub fn counts(samples: &[Sample], answered: &[Answered<'_>], reasons: &mut Reasons) -> Counts {
     let mut failures = BTreeMap::new();
     let mut finish_reasons = BTreeMap::new();

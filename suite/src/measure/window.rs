@@ -23,7 +23,6 @@ pub struct Wall {
 
 impl Wall {
     /// None where nothing was answered.
-    #[must_use]
     pub fn of(answered: &[Answered<'_>]) -> Option<Self> {
         let start_ns = answered.iter().map(|request| request.sample.scheduled_ns).min()?;
         let end_ns = answered
@@ -35,7 +34,6 @@ impl Wall {
     }
 
     /// From the first scheduled send to the last token.
-    #[must_use]
     pub fn length_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
@@ -44,7 +42,6 @@ impl Wall {
 /// The span in which the number of running requests is at least 90 % of its maximum, from the
 /// first such moment to the last. A closed loop dips between two requests of a slot, and stays in
 /// its steady state all the same. None under ten seconds.
-#[must_use]
 pub fn steady(answered: &[Answered<'_>]) -> Option<Wall> {
     // Ends before starts at one moment: a request that follows another adds nothing to it.
     let mut changes: Vec<(u64, i64)> = Vec::new();
@@ -70,7 +67,6 @@ pub fn steady(answered: &[Answered<'_>]) -> Option<Wall> {
 }
 
 /// Every token-bearing chunk's time and tokens, in order.
-#[must_use]
 pub fn token_times(answered: &[Answered<'_>]) -> Vec<(u64, u64)> {
     let chunks = answered.iter().flat_map(|request| {
         request.sample.chunks.iter().map(|chunk| chunk.at_ns).zip(request.credit.per_chunk.clone())
@@ -81,7 +77,6 @@ pub fn token_times(answered: &[Answered<'_>]) -> Vec<(u64, u64)> {
 }
 
 /// Tokens within `window`.
-#[must_use]
 pub fn tokens_within(times: &[(u64, u64)], window: &Wall) -> u64 {
     let inside = |at: &u64| (window.start_ns..=window.end_ns).contains(at);
     times.iter().filter(|(at, _)| inside(at)).map(|(_, tokens)| tokens).sum()
@@ -89,7 +84,6 @@ pub fn tokens_within(times: &[(u64, u64)], window: &Wall) -> u64 {
 
 /// Slices of a run, of as many whole seconds each as keep them below `SLICES_MAX`. The last may
 /// be shorter.
-#[must_use]
 pub fn slices(answered: &[Answered<'_>], times: &[(u64, u64)], wall: Wall) -> Vec<Slice> {
     let length_ns = wall.length_ns().div_ceil(SLICES_MAX * SECOND_NS).max(1) * SECOND_NS;
     let count = wall.length_ns().div_ceil(length_ns).max(1);
@@ -124,7 +118,6 @@ pub fn slices(answered: &[Answered<'_>], times: &[(u64, u64)], wall: Wall) -> Ve
 }
 
 /// Most tokens in any sliding second.
-#[must_use]
 pub fn peak_per_second(times: &[(u64, u64)]) -> u64 {
     let (mut most, mut sum, mut first) = (0, 0, 0);
     for (at, tokens) in times {

@@ -163,7 +163,6 @@ impl Assignment<'_> {
 
 /// Placeholder measurement that is on disk while a run is in progress. If it is found later, the
 /// run never ended; the samples taken so far are in the file named `samples`.
-#[must_use]
 pub fn unfinished(facts: &ScenarioFacts, samples: &str) -> Measurement {
     const WHY: &str = "the load generator ended before the run did";
     let failure = Failure {

@@ -9,7 +9,6 @@ use crate::measure::Reasons;
 
 impl Watch<'_> {
     /// Telemetry section of the record of a run whose clock started at `start_ns`.
-    #[must_use]
     pub fn facts(&self, start_ns: u64, reasons: &mut Reasons) -> Telemetry {
         let interval = self.pause.map(|pause| pause.as_micros());
         let gpus = self.gpu_facts(reasons);

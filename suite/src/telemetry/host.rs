@@ -51,7 +51,6 @@ impl CpuTicks {
 }
 
 /// Reads the machine's counters; `None` if the kernel does not report CPU time.
-#[must_use]
 pub fn read() -> Option<HostReading> {
     let cpu = KernelStats::current().ok()?.total;
     let rest = |ticks: Option<u64>| ticks.unwrap_or(0);
@@ -80,7 +79,6 @@ fn pressure() -> Option<Pressure> {
 }
 
 /// True when `address` belongs to this machine.
-#[must_use]
 pub fn is_here(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;

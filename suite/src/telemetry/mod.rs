@@ -67,7 +67,6 @@ pub struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// Creates a watch without samples. `pause_ns` is the time between two samples during the run,
     /// in nanoseconds; `None` samples only before and after.
-    #[must_use]
     pub fn new(
         server: &'a Server,
         engine: &'a EngineFile,
@@ -176,7 +175,6 @@ impl<'a> Watch<'a> {
     }
 
     /// Growth of the counter `name` from the first sample to the last.
-    #[must_use]
     pub fn grown(&self, name: &str) -> Option<u64> {
         let ends = [self.looks.first()?, self.looks.last()?];
         let [first, last] = ends.map(|look| look.server.as_ref()?.get(name).copied());

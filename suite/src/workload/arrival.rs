@@ -36,7 +36,6 @@ pub fn reschedule(manifest: &mut Manifest, arrival: &Arrival) -> Result<(), Plan
 
 /// Returns the arrival process at another rate: the same process where it has a constant mean rate,
 /// otherwise Poisson.
-#[must_use]
 pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
     let concurrency_max = match arrival {
         // The limit of a closed loop is its load; at a given rate it would distort the process.

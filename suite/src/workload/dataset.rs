@@ -140,7 +140,6 @@ impl Dataset {
     }
 
     /// Returns an error about line `number`.
-    #[must_use]
     pub fn line_error(&self, number: usize, message: String) -> DatasetError {
         DatasetError::Line { path: self.path.clone(), number, message }
     }

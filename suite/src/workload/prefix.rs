@@ -12,7 +12,6 @@ use schema::manifest::ManifestRequest;
 /// A page counts when an earlier prompt has the same tokens from its start to the page's end. The
 /// last token of a prompt is always computed, since its logits are needed. The figure is an upper
 /// bound: of two equal prompts in flight at once, the second may miss.
-#[must_use]
 pub fn expected_hit_tokens(requests: &[ManifestRequest], page_tokens: usize) -> u64 {
     if page_tokens == 0 {
         return 0;

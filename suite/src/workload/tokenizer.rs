@@ -200,20 +200,17 @@ impl Tokenizer {
     }
 
     /// Returns the number of special tokens that [`Self::encode`] adds to a text.
-    #[must_use]
     pub fn specials_added(&self) -> usize {
         let added = self.inner.get_post_processor().map_or(0, |added| added.added_tokens(false));
         added + usize::from(self.bos.is_some())
     }
 
     /// Returns the size of the vocabulary without added tokens.
-    #[must_use]
     pub fn vocabulary_size(&self) -> usize {
         self.inner.get_vocab_size(false)
     }
 
     /// Returns all token ids including added ones, ascending.
-    #[must_use]
     pub fn ids(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.inner.get_vocab(true).into_values().collect();
         ids.sort_unstable();
@@ -225,7 +222,6 @@ impl Tokenizer {
     ///
     /// Tools read the special tokens from a configuration file next to the tokenizer; here they are
     /// the ones that the tokenizer itself marks as special.
-    #[must_use]
     pub fn ordinary_ids(&self) -> Vec<u32> {
         let added = self.inner.get_added_tokens_decoder();
         let special = |id: &u32| added.get(id).is_some_and(|token| token.special);

@@ -32,7 +32,6 @@ const SERIAL: u64 = 60;
 ///
 /// # Panics
 /// A made-up record has no JSON form.
-#[must_use]
 pub fn lab(file: &LabFile, runs_max: u32, fate: impl Fn(&Candidate) -> Fate) -> Registry {
     let policy = policy::standard();
     let mut records: Vec<RunRecord> = Vec::new();

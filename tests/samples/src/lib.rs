@@ -102,14 +102,12 @@ impl Default for Sample {
 }
 
 /// Id of the made-up campaign number `serial`.
-#[must_use]
 pub fn campaign_id(serial: u64) -> String {
     ulid(EPOCH_MS + serial * 1_000, u128::from(serial))
 }
 
 impl Sample {
     /// The record, judged and sealed.
-    #[must_use]
     pub fn record(&self) -> RunRecord {
         let mut record = RunRecord {
             schema: SCHEMA.to_owned(),
@@ -154,7 +152,6 @@ impl Sample {
     }
 
     /// A run of the same cell whose server ran out of memory while it loaded: no figures.
-    #[must_use]
     pub fn failed_record(&self) -> RunRecord {
         let mut record = self.record();
         record.status = Status::Failed;
@@ -333,7 +330,6 @@ impl Sample {
 }
 
 /// Judges and seals a record again after a test has changed it.
-#[must_use]
 pub fn reseal(mut record: RunRecord) -> RunRecord {
     judge::seal(&mut record).expect("made-up figures are numbers");
     record

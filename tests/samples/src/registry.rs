@@ -20,7 +20,6 @@ const SCENARIOS: [(&str, f64); 4] = [
 
 /// The records: three launches of every cell; in the last release one launch fails to load and
 /// one loses requests, and the second model runs once.
-#[must_use]
 pub fn records() -> Vec<RunRecord> {
     let mut records = Vec::new();
     let mut serial = 1;
@@ -76,7 +75,6 @@ const REPEATS: u32 = 3;
 
 /// At least `count` records of several engines over as many releases as it takes: each cell three
 /// times, one cell in seventeen failing or losing requests.
-#[must_use]
 pub fn many(count: usize) -> Vec<RunRecord> {
     let mut records = Vec::with_capacity(count);
     let mut serial = 0;
@@ -147,7 +145,6 @@ pub(crate) fn wobble(serial: u64) -> f64 {
 }
 
 /// A registry that holds `records`.
-#[must_use]
 pub fn registry(records: Vec<RunRecord>) -> Registry {
     let stored = |record: RunRecord| Stored { path: path(&record), root: 0, record };
     let mut runs: Vec<Stored<RunRecord>> = records.into_iter().map(stored).collect();
@@ -156,7 +153,6 @@ pub fn registry(records: Vec<RunRecord>) -> Registry {
 }
 
 /// Path and text of every file of the made-up registry.
-#[must_use]
 pub fn files() -> Vec<(String, String)> {
     records().iter().map(file).collect()
 }
@@ -165,7 +161,6 @@ pub fn files() -> Vec<(String, String)> {
 ///
 /// # Panics
 /// A made-up record has no JSON form.
-#[must_use]
 pub fn file(record: &RunRecord) -> (String, String) {
     (path(record), to_file_text(record).expect("made-up figures are numbers"))
 }
@@ -175,7 +170,6 @@ fn path(record: &RunRecord) -> String {
 }
 
 /// Two runs of one cell, the second of which failed.
-#[must_use]
 pub fn two_runs() -> Registry {
     let failed = Sample { serial: 2, ..Sample::default() }.failed_record();
     registry(vec![Sample::default().record(), failed])

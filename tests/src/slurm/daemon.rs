@@ -129,7 +129,6 @@ fn processes() -> Vec<i32> {
 }
 
 /// Programs of the list that are not installed.
-#[must_use]
 pub fn missing<'a>(programs: &[&'a str]) -> Vec<&'a str> {
     programs.iter().copied().filter(|name| system(name).is_none()).collect()
 }

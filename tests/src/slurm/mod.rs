@@ -40,14 +40,12 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a cluster without accounting, which remembers ended jobs for ten minutes. Prints what
     /// is missing and returns `None` if Slurm is not installed.
-    #[must_use]
     pub fn without_accounting() -> Option<Self> {
         present(&PROGRAMS, PACKAGES).then(|| Self::start(false))
     }
 
     /// Starts a cluster that stores its jobs in an accounting database and otherwise forgets them
     /// within a minute. Prints what is missing and returns `None` if a program is not installed.
-    #[must_use]
     pub fn with_accounting() -> Option<Self> {
         let there =
             present(&PROGRAMS, PACKAGES) && present(&accounting::PROGRAMS, accounting::PACKAGES);
@@ -84,19 +82,16 @@ impl Cluster {
     }
 
     /// Folder that all nodes share; jobs may use it.
-    #[must_use]
     pub fn root(&self) -> &Path {
         self.folder.path()
     }
 
     /// Path of the cluster's `slurm.conf`, the value of `SLURM_CONF`.
-    #[must_use]
     pub fn conf(&self) -> PathBuf {
         conf::path(self.root())
     }
 
     /// Command that runs one of Slurm's tools against this cluster.
-    #[must_use]
     pub fn tool(&self, name: &str, words: &[&str]) -> Command {
         let mut command = Command::new(system(name).expect("it was looked for"));
         command.args(words).env("SLURM_CONF", self.conf());

@@ -47,7 +47,6 @@ pub struct Reported {
 impl Tool {
     pub const ALL: [Self; 4] = [Self::Redline, Self::Sglang, Self::Aiperf, Self::Floor];
 
-    #[must_use]
     pub fn id(self) -> &'static str {
         match self {
             Self::Redline => "redline-bench",
@@ -77,13 +76,11 @@ impl Tool {
 
     /// True for an exit code with which the client still leaves results: `redline-bench` ends with
     /// 1 when it judges its run invalid.
-    #[must_use]
     pub fn may_end_with(self, code: Option<i32>) -> bool {
         code == Some(0) || (self == Self::Redline && code == Some(1))
     }
 
     /// True when the client reads no answers under this load.
-    #[must_use]
     pub fn only_sends(self, load: &Load) -> bool {
         self == Self::Floor && load.requests_per_s.is_some()
     }

@@ -75,7 +75,6 @@ impl Ends for SlurmError {
 }
 
 /// Selects the variables that Slurm's tools are started with.
-#[must_use]
 pub fn client_environment(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     all.filter(|(name, _)| SEEN.contains(&name.as_str())).collect()
 }
@@ -88,7 +87,6 @@ pub struct Tools {
 }
 
 impl Tools {
-    #[must_use]
     pub fn new(env: BTreeMap<String, String>, interrupt: Interrupt) -> Self {
         Self { env, interrupt }
     }
@@ -127,20 +125,17 @@ pub struct Said {
 
 impl Said {
     /// Standard error of a tool that failed; `None` if it succeeded.
-    #[must_use]
     pub fn refused(&self) -> Option<&str> {
         (!self.status.success()).then_some(&self.stderr)
     }
 
     /// Converts a failed call into the error that the scheduler cannot be reached.
-    #[must_use]
     pub fn no_answer(self) -> SlurmError {
         let said = self.why();
         SlurmError::NoAnswer { tool: self.tool, said }
     }
 
     /// Converts a failed call into the error that the scheduler refuses the job.
-    #[must_use]
     pub fn refusal(self) -> SlurmError {
         SlurmError::Refused { said: self.why() }
     }

@@ -64,14 +64,12 @@ const STAGES: [LabStage; 4] =
     [LabStage::Confirm, LabStage::Combinations, LabStage::Options, LabStage::Engines];
 
 /// Result of `candidate` in the confirmation stage.
-#[must_use]
 pub fn confirmed<'a>(found: &'a Conclusion, candidate: &Candidate) -> Option<&'a Confirmed> {
     found.confirmed.iter().find(|confirmed| confirmed.row.candidate == *candidate)
 }
 
 impl ConclusionView {
     /// Builds the view; `None` while the lab has no conclusion.
-    #[must_use]
     pub fn new(lab: &Lab) -> Option<Self> {
         let found = lab.concluded()?;
         let baseline = LabFile::plain(0);

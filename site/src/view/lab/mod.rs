@@ -85,7 +85,6 @@ pub struct LabLine {
 }
 
 /// Returns the labs of `catalog`, newest first.
-#[must_use]
 pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
     let campaigns = &catalog.registry.campaigns;
     let labs = judged.labs.iter().filter_map(|(index, replay)| {
@@ -104,13 +103,11 @@ pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
 
 impl<'a> Lab<'a> {
     /// Target of the page of the lab.
-    #[must_use]
     pub fn target(&self) -> Target {
         Target::Lab { lab: self.asked.id.clone(), campaign: self.campaign.id.clone() }
     }
 
     /// Line of the lab in a list.
-    #[must_use]
     pub fn line(&self) -> LabLine {
         let best = self.concluded().and_then(|found| {
             let candidate = found.recommended.as_ref()?;
@@ -136,13 +133,11 @@ impl<'a> Lab<'a> {
     }
 
     /// Name of the lab on pages: `Lab cpu-smollm2`.
-    #[must_use]
     pub fn name(&self) -> String {
         outside::name(&format!("Lab {}", self.asked.id))
     }
 
     /// True when the campaign was read from an overlay, not from the registry.
-    #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.root != 0
     }
@@ -200,7 +195,6 @@ impl<'a> Lab<'a> {
 
 impl LabView {
     /// Builds the view of `lab` without its sections, and the sections separately, page by page.
-    #[must_use]
     pub fn new(lab: &Lab, related: Vec<Related>) -> (Self, Vec<Vec<Section>>) {
         let model = lab.file().model.clone();
         let hardware = lab.campaign.hardware.clone();
@@ -238,7 +232,6 @@ impl LabView {
     }
 
     /// Returns the view of one part of the page; further parts contain only sections.
-    #[must_use]
     pub fn part(&self, sections: Vec<Section>, pager: Vec<PartLink>, is_first: bool) -> Self {
         let mut view = Self { sections, pager, is_first, ..self.clone() };
         if !is_first {

@@ -52,7 +52,6 @@ struct Entry {
 }
 
 /// Returns the sections of `lab` in the order of stages, with options grouped by axis.
-#[must_use]
 pub fn all(lab: &Lab) -> Vec<Section> {
     let entries = entries(lab);
     let mut sections = Vec::new();
@@ -162,7 +161,6 @@ fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Secti
 }
 
 /// Groups sections into pages of at most `LINES_MAX` chart lines.
-#[must_use]
 pub fn paged(sections: Vec<Section>, profiles: usize) -> Vec<Vec<Section>> {
     let mut pages: Vec<Vec<Section>> = vec![Vec::new()];
     let mut lines = 0;

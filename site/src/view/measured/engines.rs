@@ -59,7 +59,6 @@ struct Match<'a> {
 
 /// Compares Redline with every other engine that was measured with the same model on the same
 /// hardware.
-#[must_use]
 pub fn all(catalog: &Catalog) -> Vec<Engines> {
     let is_measured =
         |record: &RunRecord| record.kind != Kind::Imported && catalog.is_contender(record);

@@ -21,7 +21,6 @@ pub struct MeasuredView {
 }
 
 impl MeasuredView {
-    #[must_use]
     pub fn new(catalog: &Catalog) -> Self {
         Self { engines: engines::all(catalog), rooflines: roofline::all(catalog) }
     }

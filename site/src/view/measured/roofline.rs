@@ -66,7 +66,6 @@ pub struct KernelRow {
 
 /// Returns the roofline of each hardware, from the latest record of the latest release that
 /// measured a limit.
-#[must_use]
 pub fn all(catalog: &Catalog) -> Vec<Roofline> {
     let with_limit = |stored: &&Stored<KernelRecord>| {
         let record = &stored.record;

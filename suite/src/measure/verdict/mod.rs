@@ -121,7 +121,6 @@ pub struct Judged<'a> {
 }
 
 /// Judges a run.
-#[must_use]
 pub fn verdict(run: &Judged<'_>) -> Validity {
     let mut findings = Findings::default();
     findings.client(run);

@@ -16,7 +16,6 @@ pub struct NumpyRandom {
 
 impl NumpyRandom {
     /// Creates the generator of `numpy.random.seed(seed)`.
-    #[must_use]
     pub fn seed(seed: u32) -> Self {
         Self { bits: Mt19937::from_seed(seed), spare: None }
     }

@@ -26,13 +26,11 @@ pub struct Pcg64 {
 
 impl Pcg64 {
     /// Creates the generator of `default_rng(seed)`.
-    #[must_use]
     pub fn seed(seed: u64) -> Self {
         Self::of_entropy(&words(seed))
     }
 
     /// Creates the generator of `default_rng([first, second])`.
-    #[must_use]
     pub fn of_pair(first: u64, second: u64) -> Self {
         Self::of_entropy(&[words(first), words(second)].concat())
     }

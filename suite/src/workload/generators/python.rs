@@ -8,7 +8,6 @@ pub struct PythonRandom(Mt19937);
 
 impl PythonRandom {
     /// Creates the generator of `random.seed(seed)`, for a non-negative integer.
-    #[must_use]
     pub fn seed(seed: u64) -> Self {
         let low = (seed & 0xffff_ffff) as u32;
         let high = (seed >> 32) as u32;
