@@ -33,9 +33,9 @@ pub use records::{Registry, Stored};
 pub use rule::{Rule, Scope};
 pub use rules::RULES;
 
-/// Revision of the list of quality rules. It grows when a rule is added. A rule that has judged a
-/// stored record never changes; an improved rule gets a new id.
-pub const CHECKS_REV: u32 = 6;
+/// Revision of the list of quality rules. It grows when a rule is added, or applies to other records.
+/// A rule never judges a stored record in another way than it did.
+pub const CHECKS_REV: u32 = 7;
 
 /// Returns the findings of today's rules over `record`, in the order of [`RULES`]. A rule gives no
 /// finding where it does not apply, or where the record lacks its inputs.
@@ -46,13 +46,14 @@ pub fn findings(record: &RunRecord) -> Vec<Check> {
 /// Returns the findings of the rules as they were at revision `rev`. A record whose `checks_rev`
 /// is `rev` must store exactly these.
 pub fn findings_at(record: &RunRecord, rev: u32) -> Vec<Check> {
-    RULES.iter().filter(|rule| rule.since <= rev).filter_map(|rule| rule.judge(record)).collect()
+    let known = RULES.iter().filter(|rule| rule.since.is_some_and(|since| since <= rev));
+    known.filter_map(|rule| rule.judge(record)).collect()
 }
 
 /// Returns the findings of rules that are newer than the `checks_rev` of `record`. Pages show
 /// them; records never store them.
 pub fn findings_later(record: &RunRecord) -> Vec<Check> {
-    let later = RULES.iter().filter(|rule| rule.since > record.checks_rev);
+    let later = RULES.iter().filter(|rule| rule.since > Some(record.checks_rev));
     later.filter_map(|rule| rule.judge(record)).collect()
 }
 

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::finding::STORAGE_RULES;
 use crate::groups::GROUP_RULES;
+use crate::rule::Family;
 use crate::table::columns;
 
 /// One rule in the list of rules.
@@ -15,10 +16,13 @@ pub struct RuleLine {
     /// Severity as a word: `storage` makes a registry unsound; `error` and `warning` are shown
     /// beside a run.
     pub level: &'static str,
-    /// First revision of the quality rules that contains the rule; storage rules have none.
+    /// First revision of the quality rules that contains the rule; storage rules and rules of the
+    /// load generator have none.
     pub since: Option<u32>,
     /// Records or files that the rule judges, in words.
     pub applies_to: String,
+    /// Metrics that are doubtful where the rule is broken, in words; empty for a storage rule.
+    pub affects: String,
     /// Claim that must hold, in a few words.
     pub title: &'static str,
 }
@@ -30,6 +34,7 @@ pub fn rules() -> Vec<RuleLine> {
         level: "storage",
         since: None,
         applies_to: "every file".to_owned(),
+        affects: String::new(),
         title: rule.title,
     });
     let over_several = GROUP_RULES.iter().map(|rule| RuleLine {
@@ -37,16 +42,27 @@ pub fn rules() -> Vec<RuleLine> {
         level: level_name(rule.level),
         since: Some(rule.since),
         applies_to: rule.scope.to_owned(),
+        affects: affects(Family::ALL),
         title: rule.title,
     });
     let quality = crate::RULES.iter().map(|rule| RuleLine {
         id: rule.id,
         level: level_name(rule.level),
-        since: Some(rule.since),
+        since: rule.since,
         applies_to: rule.scope.words(),
+        affects: affects(rule.affects),
         title: rule.title,
     });
     storage.chain(over_several).chain(quality).collect()
+}
+
+/// Families of metrics in words: `ttft, itl`.
+fn affects(families: &[Family]) -> String {
+    if families == Family::ALL {
+        return "all metrics".to_owned();
+    }
+    let names = families.iter().map(|family| format!("{family:?}").to_lowercase());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Severity of a quality rule as records spell it: `error` or `warning`.
@@ -59,14 +75,16 @@ pub fn level_name(level: Level) -> &'static str {
 
 /// Formats the rules as a text table, one line per rule.
 pub fn table(rules: &[RuleLine]) -> String {
-    let mut lines =
-        vec![["RULE", "LEVEL", "SINCE", "APPLIES TO", "CLAIM"].map(str::to_owned).to_vec()];
+    let mut lines = vec![
+        ["RULE", "LEVEL", "SINCE", "APPLIES TO", "AFFECTS", "CLAIM"].map(str::to_owned).to_vec(),
+    ];
     lines.extend(rules.iter().map(|rule| {
         vec![
             rule.id.to_owned(),
             rule.level.to_owned(),
             rule.since.map(|since| since.to_string()).unwrap_or_default(),
             rule.applies_to.clone(),
+            rule.affects.clone(),
             rule.title.to_owned(),
         ]
     }));

@@ -1,18 +1,21 @@
-//! Quality rule: an id, a claim that must hold, the reason for it, its severity, and the records
-//! that it applies to.
+//! Quality rule: an id, a claim that must hold, the reason for it, its severity, the metrics that it
+//! affects, and the records that it applies to.
+//!
+//! A rule has conditions. Those with a [`Reason`] are also judged by the load generator over its own
+//! fresh run, and give the run's verdict; the finished record is judged by all of them.
 
-use schema::run::{Check, Kind, Level, RunRecord, Status};
+use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use schema::scenario::Tier;
 
-/// Outcome of a rule over a record: `None` when the record lacks the rule's inputs; `Ok` when the
+/// Outcome of a condition over a record: `None` when the record lacks its inputs; `Ok` when the
 /// claim holds; else the figures that break it, as a sentence.
-pub type Finding = Option<Result<(), String>>;
+pub type Outcome = Option<Result<(), String>>;
 
-/// A quality rule over one record.
+/// A quality rule over one run.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     /// Id of the rule: `E..` finds what must not be published as it stands, `W..` what a reader
-    /// has to know.
+    /// has to know, and a word is a rule that only the load generator judges.
     pub id: &'static str,
     /// Claim that must hold, in a few words.
     pub title: &'static str,
@@ -22,23 +25,152 @@ pub struct Rule {
     pub level: Level,
     /// Severity on machines without a GPU, where client and server share the cores.
     pub level_on_cpu: Level,
-    /// First revision of the list of rules that contains this rule.
-    pub since: u32,
+    /// First revision of the list of rules that contains this rule; `None` for a rule that needs
+    /// what a record does not hold, or whose finding is stored in `validity` alone.
+    pub since: Option<u32>,
     /// Records that the rule applies to.
     pub scope: Scope,
-    pub(crate) look: fn(&RunRecord) -> Finding,
+    /// Metrics that are doubtful where the rule is broken.
+    pub affects: &'static [Family],
+    /// Conditions that must all hold.
+    pub conditions: &'static [Condition],
+}
+
+/// Family of metrics that a broken rule makes doubtful.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Rates of requests and tokens.
+    Throughput,
+    /// Time to first token.
+    Ttft,
+    /// Time per output token.
+    Tpot,
+    /// Inter-token latency: gaps between tokens and between chunks.
+    Itl,
+    /// End-to-end latency.
+    E2e,
+    /// Energy per output token.
+    Energy,
+}
+
+impl Family {
+    /// All families of metrics.
+    pub const ALL: &'static [Self] =
+        &[Self::Throughput, Self::Ttft, Self::Tpot, Self::Itl, Self::E2e, Self::Energy];
+    /// Families of latencies.
+    pub const LATENCIES: &'static [Self] = &[Self::Ttft, Self::Tpot, Self::Itl, Self::E2e];
+}
+
+/// A condition of a rule.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition {
+    /// Reason that a fresh run which breaks the condition gets; `None` where only finished records
+    /// are judged by it.
+    pub reason: Option<Reason>,
+    predicate: Predicate,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Predicate {
+    /// Needs the record alone.
+    Record(fn(&RunRecord) -> Outcome),
+    /// Needs facts about a fresh run that no record holds.
+    Fresh(fn(&RunRecord, &Evidence) -> Outcome),
+}
+
+/// Reason not to take the figures of a run as they stand, as `validity` of a record lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reason {
+    /// Id of the reason, with which its sentence in a record begins.
+    pub id: &'static str,
+    /// Verdict on a run that has the reason; VALID for a note.
+    pub verdict: ValidityVerdict,
+    /// Figure from which on a run has the reason, in words.
+    pub when: &'static str,
+}
+
+/// Facts about a fresh run that its record does not hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Evidence {
+    /// Mean prompt length of all requests, in tokens.
+    pub prompt_tokens_planned: f64,
+    /// Mean prompt length of the answered requests, in tokens.
+    pub prompt_tokens_answered: f64,
+    /// Number of prompts sent as token ids for which the server counts another length.
+    pub prompts_miscounted: u64,
+    /// Number of requests whose chunks hold another number of tokens than their usage says.
+    pub chunks_miscounted: u64,
+    /// Sum of all gaps between tokens, and of E2E - TTFT over all answers, in nanoseconds; `None`
+    /// where the tokens of chunks are not known.
+    pub decode_ns: Option<(u64, u64)>,
+}
+
+impl Condition {
+    /// Condition that only finished records are judged by.
+    pub(crate) const fn new(look: fn(&RunRecord) -> Outcome) -> Self {
+        Self { reason: None, predicate: Predicate::Record(look) }
+    }
+
+    /// Condition that needs facts about a fresh run that no record holds.
+    pub(crate) const fn fresh(look: fn(&RunRecord, &Evidence) -> Outcome) -> Self {
+        Self { reason: None, predicate: Predicate::Fresh(look) }
+    }
+
+    /// The condition, as one that leaves a fresh run VALID and is noted.
+    pub(crate) const fn note(self, id: &'static str, when: &'static str) -> Self {
+        Self { reason: Some(Reason { id, verdict: ValidityVerdict::Valid, when }), ..self }
+    }
+
+    /// The condition, as one without which a fresh run is DEGRADED.
+    pub(crate) const fn degraded(self, id: &'static str, when: &'static str) -> Self {
+        Self { reason: Some(Reason { id, verdict: ValidityVerdict::Degraded, when }), ..self }
+    }
+
+    /// The condition, as one without which a fresh run is INVALID.
+    pub(crate) const fn invalid(self, id: &'static str, when: &'static str) -> Self {
+        Self { reason: Some(Reason { id, verdict: ValidityVerdict::Invalid, when }), ..self }
+    }
+
+    /// Outcome of the condition over `record`; `evidence` is known of a fresh run only.
+    pub(crate) fn outcome(&self, record: &RunRecord, evidence: Option<&Evidence>) -> Outcome {
+        match self.predicate {
+            Predicate::Record(look) => look(record),
+            Predicate::Fresh(look) => look(record, evidence?),
+        }
+    }
 }
 
 impl Rule {
+    /// Rule that errors are made of: in the first revision, over all records and metrics.
+    pub(crate) const ERROR: Self = Self {
+        id: "",
+        title: "",
+        why: "",
+        level: Level::Error,
+        level_on_cpu: Level::Error,
+        since: Some(1),
+        scope: Scope::ALL,
+        affects: Family::ALL,
+        conditions: &[],
+    };
+    /// Rule that warnings are made of. See [`Self::ERROR`].
+    pub(crate) const WARNING: Self =
+        Self { level: Level::Warning, level_on_cpu: Level::Warning, ..Self::ERROR };
+
     /// Judges `record` by the rule; `None` where the rule does not apply.
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
         if !self.scope.covers(record) {
             return None;
         }
-        let finding = (self.look)(record)?;
+        let outcomes = self.conditions.iter().filter_map(|one| one.outcome(record, None));
+        let outcomes: Vec<Result<(), String>> = outcomes.collect();
+        if outcomes.is_empty() {
+            return None;
+        }
+        let broken: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
         let level = if on_cpu(record) { self.level_on_cpu } else { self.level };
-        let rule = self.id.to_owned();
-        Some(Check { rule, level, ok: finding.is_ok(), detail: finding.err() })
+        let detail = (!broken.is_empty()).then(|| broken.join("; "));
+        Some(Check { rule: self.id.to_owned(), level, ok: detail.is_none(), detail })
     }
 }
 
@@ -93,7 +225,7 @@ impl Scope {
     }
 }
 
-/// True when the record's machine has no GPU.
+/// True when the record's machine is known to have no GPU.
 pub fn on_cpu(record: &RunRecord) -> bool {
-    record.hardware.id.starts_with("cpu-")
+    record.hardware.gpu.as_ref().is_some_and(Vec::is_empty)
 }

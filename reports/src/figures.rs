@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schema::canonical::record_sha256;
 use schema::run::{
     Counts, EngineFacts, HardwareFacts, Kind, Metrics, ModelFacts, RunRecord, SCHEMA,
-    ScenarioFacts, ServerFacts, Source, Status, Summary, Time, TokenSource, unexplained_nulls,
+    ScenarioFacts, ServerFacts, Source, Status, Summary, Time, TokenSource,
 };
 use schema::scenario::Arrival;
 
@@ -196,7 +196,7 @@ impl Found {
         let counts = self.figures.counts(self.tool, planned);
         let short = planned.is_some_and(|planned| counts.requests_ok < Some(planned))
             || counts.requests_failed.is_some_and(|failed| failed > 0);
-        let mut record = RunRecord {
+        let record = RunRecord {
             schema: SCHEMA.to_owned(),
             kind: Kind::Imported,
             status: if short { Status::Partial } else { Status::Ok },
@@ -216,7 +216,9 @@ impl Found {
             },
             scenario: ScenarioFacts {
                 id: self.asked.scenario(),
+                dataset: self.asked.dataset.clone(),
                 requests: planned,
+                output_tokens: self.asked.tokens.map(|(_, output)| output),
                 arrival: self.arrival(),
                 ..ScenarioFacts::default()
             },
@@ -230,11 +232,10 @@ impl Found {
             source: Some(self.source(file, sha256)),
             ..RunRecord::default()
         };
-        let unread = |why: String| Unread { line: self.lines.0, why };
-        explain(&mut record).map_err(|error| unread(error.to_string()))?;
         // A figure that is not a number could not be sealed later, so it is reported with its line
         // here.
-        record_sha256(&record).map_err(|error| unread(error.to_string()))?;
+        record_sha256(&record)
+            .map_err(|error| Unread { line: self.lines.0, why: error.to_string() })?;
         Ok(record)
     }
 
@@ -272,17 +273,4 @@ impl Found {
 /// Returns the first known of two sources of a fact, else `unknown`.
 fn known(first: &Option<String>, second: &Option<String>) -> String {
     first.clone().or_else(|| second.clone()).unwrap_or_else(|| "unknown".to_owned())
-}
-
-/// Gives every null of `record` the reason that the report does not state it.
-fn explain(record: &mut RunRecord) -> serde_json::Result<()> {
-    let credits = record.counts.as_ref().and_then(|counts| counts.token_source);
-    if credits == Some(TokenSource::Requested) {
-        let why = "the tool credits the tokens that it asked for".to_owned();
-        record.absent.insert("counts.output_tokens_reported".to_owned(), why);
-    }
-    for path in unexplained_nulls(&serde_json::to_value(&*record)?) {
-        record.absent.insert(path, "the report does not say".to_owned());
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::lab::LabFile;
-use crate::run::{Absent, RunRecord};
+use crate::run::RunRecord;
 use crate::verdict::{Stage, Verdict};
 
 /// Schema name of a campaign record.
@@ -45,8 +45,10 @@ pub struct CampaignRecord {
     pub lab: Option<Box<CampaignLab>>,
     /// Status of the campaign: do all of its runs have figures?
     pub status: CampaignStatus,
-    /// Reason for each null field, by its dotted path.
-    pub absent: Absent,
+    /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
+    /// since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent: BTreeMap<String, String>,
 }
 
 /// Lab file that a campaign carried out, as a full copy, so that the campaign's runs and policy

@@ -1,9 +1,11 @@
 //! `kernel.v1`: record of micro-benchmarks of single operations (matmul, attention and so on).
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::run::{Absent, EngineFacts, HardwareFacts, Time};
+use crate::run::{EngineFacts, HardwareFacts, Time};
 
 /// Schema name of a kernel record.
 pub const SCHEMA: &str = "kernel.v1";
@@ -29,8 +31,10 @@ pub struct KernelRecord {
     /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bench: Option<ModelBench>,
-    /// Reason for each null field, by its dotted path.
-    pub absent: Absent,
+    /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
+    /// since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent: BTreeMap<String, String>,
 }
 
 /// Output of `redline bench MODEL --json`: speed of a model's steps and of its largest kernels,

@@ -6,7 +6,6 @@
 
 #![warn(missing_docs)]
 
-pub mod absent;
 pub mod arrival;
 pub mod campaign;
 pub mod canonical;

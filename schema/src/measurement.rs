@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::{
-    Absent, CacheFacts, ClientFacts, Correctness, Counts, Failure, Histograms, Metrics, RunRecord,
+    CacheFacts, ClientFacts, Correctness, Counts, Failure, Histograms, Metrics, RunRecord,
     ScenarioFacts, Status, Telemetry, Time, Validity,
 };
 
@@ -40,8 +40,6 @@ pub struct Measurement {
     pub telemetry: Option<Telemetry>,
     /// Check of the server's outputs: greedy tokens for fixed prompts.
     pub correctness: Option<Correctness>,
-    /// Reason for each null field, by its dotted path.
-    pub absent: Absent,
 }
 
 /// Schema name of a measurement.
@@ -62,6 +60,5 @@ impl Measurement {
         record.metrics = self.metrics;
         record.telemetry = self.telemetry;
         record.correctness = self.correctness;
-        record.absent.extend(self.absent);
     }
 }

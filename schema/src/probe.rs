@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::run::{Absent, ModelFacts, ServerFacts};
+use crate::run::{ModelFacts, ServerFacts};
 
 /// Output of `redline-bench probe`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,8 +29,6 @@ pub struct Probe {
     pub model: ModelFacts,
     /// Values of the server's metrics, by the suite's names.
     pub metrics: BTreeMap<String, f64>,
-    /// Reason for each null field, by its dotted path.
-    pub absent: Absent,
 }
 
 /// Schema name of a probe.

@@ -1,7 +1,7 @@
 //! `run.v1`: record of one run, which is one server start, one scenario and one repeat.
 //!
-//! A field that a run may not know is an `Option`, and a `null` in the file has a reason under
-//! `absent` (dotted paths; a path covers everything below it). Zero never means "unknown".
+//! A field that a run may not know is an `Option`: `null` in the file means not known. Zero never
+//! means "unknown".
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use crate::absent::{Absent, OPTIONAL, unexplained_nulls};
 pub use crate::figures::{Histograms, Metrics, Slice, Stalls, Summary, TtftParts};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
 pub use crate::setup::{
@@ -83,8 +82,10 @@ pub struct RunRecord {
     pub checks_rev: u32,
     /// Findings of the quality rules, in the order of the rules.
     pub checks: Vec<Check>,
-    /// Reason for each null field, by its dotted path.
-    pub absent: Absent,
+    /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
+    /// since.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub absent: BTreeMap<String, String>,
 }
 
 /// Origin of a record's figures.
@@ -245,10 +246,21 @@ pub struct ScenarioFacts {
     pub prompt_form: Option<PromptForm>,
     /// SHA-256 of the dataset file that requests were drawn from, lower-case hex.
     pub dataset_sha256: Option<String>,
+    /// Name of the dataset as a published report states it, such as `sharegpt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataset: Option<String>,
     /// Seed that the requests were drawn with.
     pub seed: Option<u64>,
     /// Number of requests that were drawn.
     pub requests: Option<u64>,
+    /// Output tokens of each request, where all ask for the same number; left out where lengths
+    /// differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    /// True when answers continue to the requested length, past an end-of-sequence token; left out
+    /// in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignore_eos: Option<bool>,
     /// Arrival process: when the requests were sent.
     pub arrival: Option<Arrival>,
     /// Warm-up requests that were sent before the clock started.

@@ -1,6 +1,5 @@
 //! Setup of a run: engine, server process, model, machine and client. A group that was added to
-//! records later is left out where none of it is known, and then has a reason under `absent`:
-//! [`FACTS`](crate::absent::FACTS).
+//! records later is left out where none of it is known.
 
 use std::collections::BTreeMap;
 
@@ -119,7 +118,7 @@ pub struct Parallel {
     pub gpus_used: Option<u32>,
 }
 
-/// Model that was served, identified by its files; what is not known has a reason under `absent`.
+/// Model that was served, identified by its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelFacts {
     /// Id of the model: file stem under `suite/models/`, or for an import the name in the report.

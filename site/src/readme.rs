@@ -35,7 +35,7 @@ One run is one server launch, one scenario, one repeat.
 ## How to read a record
 
 - Units are the last part of a name: `_us` microseconds, `_bytes`, `_per_s`.
-- What is not known is `null`, with its reason under `absent`; zero is never \"unknown\".
+- What is not known is `null`; zero is never \"unknown\".
 - `validity` says whether the client may be believed, `checks` which quality rules hold.
 - Rates divide by `time.wall_us`: first scheduled send to last token.
 - Percentiles are exact over all samples; the histograms beside them are for plots and for checking.

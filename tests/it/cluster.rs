@@ -193,7 +193,7 @@ fn noted(log: &Path, program: &str) -> String {
 }
 
 /// Paths within a record that differ between two runs of the same plan.
-const VARIES: [&str; 18] = [
+const VARIES: [&str; 15] = [
     "id",
     "record_sha256",
     "campaign.id",
@@ -210,10 +210,6 @@ const VARIES: [&str; 18] = [
     "server.kv_bytes",
     "server.startup_us",
     "server.weights_load_us",
-    // Reasons for missing times, and for missing counts that depend on times.
-    "absent.time",
-    "absent.metrics",
-    "absent.telemetry",
 ];
 
 /// Differences between two sets of records, one line each.

@@ -1,11 +1,12 @@
 //! A job: interleaved runs of one cell for one node, as plain data in a folder that controller and
 //! node share. Defines the folder's layout and the files that cross it; runs nothing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
 use schema::exit::Exit;
-use schema::run::{Absent, HardwareFacts};
+use schema::run::HardwareFacts;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError, read_text, write_whole};
@@ -20,18 +21,21 @@ const KEY_DIGITS: usize = 12;
 
 /// Facts of a machine in journals and jobs, where a map of reasons once stood beside them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "(HardwareFacts, Absent)", into = "(HardwareFacts, Absent)")]
+#[serde(
+    from = "(HardwareFacts, BTreeMap<String, String>)",
+    into = "(HardwareFacts, BTreeMap<String, String>)"
+)]
 pub struct RecordedHardware(pub HardwareFacts);
 
-impl From<(HardwareFacts, Absent)> for RecordedHardware {
-    fn from((facts, _): (HardwareFacts, Absent)) -> Self {
+impl From<(HardwareFacts, BTreeMap<String, String>)> for RecordedHardware {
+    fn from((facts, _): (HardwareFacts, BTreeMap<String, String>)) -> Self {
         Self(facts)
     }
 }
 
-impl From<RecordedHardware> for (HardwareFacts, Absent) {
+impl From<RecordedHardware> for (HardwareFacts, BTreeMap<String, String>) {
     fn from(RecordedHardware(facts): RecordedHardware) -> Self {
-        (facts, Absent::new())
+        (facts, BTreeMap::new())
     }
 }
 

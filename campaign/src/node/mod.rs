@@ -170,9 +170,6 @@ impl Node<'_> {
         let mut files = Vec::new();
         for mut record in records {
             record.calibration = probed.map(|(before, after)| calibration::facts(before, after));
-            if record.calibration.is_some() {
-                record.absent.remove("calibration");
-            }
             seal(&mut record)?;
             let path = record_path(&record.id);
             let text = to_file_text(&record).map_err(RecordError::from)?;

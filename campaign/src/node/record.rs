@@ -1,7 +1,6 @@
 //! Run record: combines the facts of a finished or failed run into a `run.v1` record. Pure: no
 //! clock, no files.
 
-use schema::absent::unexplained_facts;
 use schema::canonical::CanonicalError;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
@@ -9,7 +8,7 @@ use schema::path::PathError;
 use schema::probe::Probe;
 use schema::run::{
     CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord, SCHEMA,
-    ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict, unexplained_nulls,
+    ScenarioFacts, ServerFacts, Status, Time, Validity, ValidityVerdict,
 };
 use schema::setup::ClientPlace;
 use serde_json::Value;
@@ -18,9 +17,6 @@ use crate::catalog::ScenarioEntry;
 use crate::redact::Identity;
 use crate::stop::Ends;
 
-const NEVER_READY: &str = "the server never became ready";
-const NOT_REACHED: &str = "the run ended before this could be measured";
-const NOT_KNOWN: &str = "not known";
 /// Server flags that differ between runs without changing the configuration, such as the port. They
 /// are left out of the record, as out of the configuration's hash.
 const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
@@ -73,11 +69,8 @@ pub struct LaunchFacts {
     pub startup_us: Option<u64>,
 }
 
-/// Makes a record of the parts. Every null has a reason under `absent`; [`seal`] adds findings and
-/// hash.
+/// Makes a record of the parts; [`seal`] adds findings and hash.
 pub fn assemble(parts: Parts<'_>) -> RunRecord {
-    let had_probe = parts.probe.is_some();
-    let had_measurement = parts.measurement.is_some();
     let mut record = RunRecord {
         schema: SCHEMA.to_owned(),
         id: parts.id.to_owned(),
@@ -88,13 +81,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         memory: Some(Memory { rss_bytes_max: parts.rss_bytes_max, gpu_bytes_max: None }),
         ..RunRecord::default()
     };
-    let (server, model) = match parts.probe {
-        Some(probe) => {
-            record.absent.extend(probe.absent);
-            (probe.server, probe.model)
-        }
-        None => (ServerFacts::default(), ModelFacts::default()),
-    };
+    let Probe { server, model, .. } = parts.probe.unwrap_or_default();
     record.server = Some(server_facts(server, parts.launch, parts.identity));
     record.model = model_facts(model, parts.model);
     if let Some(measurement) = parts.measurement {
@@ -120,7 +107,6 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     if let Some(failure) = parts.failure {
         fail(&mut record, failure);
     }
-    explain(&mut record, had_probe, had_measurement);
     record
 }
 
@@ -128,9 +114,6 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
 ///
 /// # Errors
 /// The record has no JSON form.
-///
-/// # Panics
-/// A null has no reason, which [`assemble`] rules out.
 pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
     Ok(judge::seal(record)?)
 }
@@ -211,44 +194,6 @@ fn fail(record: &mut RunRecord, failure: Failure) {
     reasons.push(reason);
     record.validity = Validity { verdict: ValidityVerdict::Invalid, reasons };
     record.failure = Some(failure);
-}
-
-/// Adds a reason for every null, and removes the reasons of facts that are present.
-fn explain(record: &mut RunRecord, had_probe: bool, had_measurement: bool) {
-    let value = to_value(record);
-    record.absent.retain(|path, _| is_null_at(&value, path));
-    let value = to_value(record);
-    let facts = unexplained_facts(&value).into_iter().map(str::to_owned);
-    for path in unexplained_nulls(&value).into_iter().chain(facts) {
-        let of_server = path.starts_with("server") || path.starts_with("model");
-        let reason = match (of_server, had_probe, had_measurement) {
-            (true, false, _) => NEVER_READY,
-            (false, _, false) => NOT_REACHED,
-            _ => NOT_KNOWN,
-        };
-        record.absent.insert(path, reason.to_owned());
-    }
-}
-
-fn to_value(record: &RunRecord) -> Value {
-    // A record contains only string keys and finite numbers, so serialization cannot fail.
-    serde_json::to_value(record).unwrap_or_default()
-}
-
-/// True when `path` leads to a null or to no value.
-fn is_null_at(value: &Value, path: &str) -> bool {
-    let mut at = value;
-    for key in path.split('.') {
-        let below = match at {
-            Value::Array(list) => key.parse::<usize>().ok().and_then(|index| list.get(index)),
-            other => other.get(key),
-        };
-        match below {
-            Some(below) => at = below,
-            None => return true,
-        }
-    }
-    at.is_null()
 }
 
 #[cfg(test)]

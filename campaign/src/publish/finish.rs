@@ -7,7 +7,7 @@ use std::path::Path;
 use schema::campaign::{self, CampaignRecord, CampaignStatus, SCHEMA};
 use schema::comparison::Diff;
 use schema::exit::Exit;
-use schema::run::{Absent, RunRecord};
+use schema::run::RunRecord;
 use schema::verdict::Verdict;
 use serde_json::Value;
 
@@ -181,7 +181,7 @@ fn campaign_record(
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
-        absent: Absent::new(),
+        absent: BTreeMap::new(),
     }
 }
 

@@ -5,13 +5,15 @@ use schema::run::{Level, RunRecord, Status};
 use schema::scenario::{Arrival, Tier};
 
 use super::{claim, float};
-use crate::rule::{Finding, Rule, Scope, on_cpu};
+use crate::rule::{Condition, Family, Outcome, Rule, Scope, on_cpu};
 
 /// Largest share of one core that the client's event loop may use (95th percentile over the run).
 pub const CPU_SHARE_MAX: f64 = 0.8;
-/// Largest lag of the client's event loop, 99th percentile, in microseconds.
-pub const LOOP_LAG_US_MAX: u64 = 5_000;
-/// Largest lag of the client's event loop as a share of the median TPOT. It applies only where
+/// Limits on the lag of the client's event loop, 99th percentile, in microseconds. A lag above the
+/// first limit is always too long; one above the second is too long where it also exceeds
+/// [`LOOP_LAG_SHARE_OF_TPOT`] of the median TPOT.
+pub const LOOP_LAG_US: (u64, u64) = (5_000, 200);
+/// Share of the median TPOT above which a lag of the event loop is too long. It applies only where
 /// receive times are not stamped by the kernel, since stamps do not depend on the loop.
 pub const LOOP_LAG_SHARE_OF_TPOT: f64 = 0.02;
 
@@ -25,6 +27,10 @@ pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
 /// Largest share of reads that may bring several chunks which arrived separately: such chunks
 /// share one time stamp.
 pub const LATE_READ_SHARE_MAX: f64 = 0.02;
+/// Share of such reads above which the time stamps of a run are lost.
+pub const LATE_READ_SHARE_LOST: f64 = 0.5;
+/// Share of reads with more than one chunk above which gaps are bounds and not measurements.
+pub const COALESCED_SHARE_MAX: f64 = 0.5;
 /// Send lag (99th percentile, microseconds) up to which requests count as sent on time.
 pub const SCHEDULE_LAG_US_MAX: u64 = 5_000;
 /// Share of the median TTFT that a send lag must exceed as well to count as late. See
@@ -39,92 +45,120 @@ pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
 /// Shortest steady window of every other scenario, in microseconds.
 pub const WINDOW_US_MIN: u64 = 60_000_000;
 
-pub(super) const BUSY: Rule = Rule {
-    id: "E15",
-    title: "the client was not the bottleneck: under 80 % of a core, loop lag under 5 ms",
-    why: "A client that lags adds its own delay to every time it reports.",
-    level: Level::Error,
-    // Client and server share the cores, so a busy client is expected there and only reported.
-    level_on_cpu: Level::Warning,
-    since: 1,
-    scope: Scope::MEASURED_FIGURES,
-    look: busy,
-};
+/// Rules of this file, ordered by id.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "E15",
+        title: "the client was not the bottleneck: under 80 % of a core, loop lag under 5 ms",
+        why: "A client that lags adds its own delay to every time it reports.",
+        // Client and server share the cores: there a busy client is expected and only reported.
+        level_on_cpu: Level::Warning,
+        scope: Scope::MEASURED_FIGURES,
+        affects: Family::LATENCIES,
+        conditions: &[
+            Condition::new(cpu_share).degraded(
+                "cpu-share",
+                "the client used more than 80 % of a core (p95 of 100 ms slices)",
+            ),
+            Condition::new(loop_lag).degraded(
+                "loop-lag",
+                "the client's loop was away for 5 ms, or 2 % of the time per token where the \
+                 kernel gives no stamps (p99)",
+            ),
+        ],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E16",
+        title: "the steady state lasted 60 s, or 300 s for a full run with all requests at once",
+        why: "Short windows measure ramp-up and drain.",
+        scope: Scope::MEASURED_FIGURES.but_lite(),
+        conditions: &[Condition::new(window)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E17",
+        title: "a check that the outputs were right stands beside the speed",
+        why: "Fast and wrong looks like fast.",
+        scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
+        conditions: &[Condition::new(correctness)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E32",
+        title: "no more requests ran at one time than the cap allows",
+        why: "A cap that is not kept is another load.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(cap)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "W03",
+        title: "the engine sets the throughput, not the arrival",
+        why: "An engine that keeps up with the rate at which requests arrive shows that rate: it may \
+              be faster, and a change of it does not show.",
+        since: Some(3),
+        scope: Scope::FIGURES,
+        affects: &[Family::Throughput],
+        conditions: &[Condition::new(arrival_limited)],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "W14",
+        title: "what arrived was read at once, chunk by chunk",
+        why: "Chunks that wait for the client are read together, with one time for all of them.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Ttft, Family::Itl],
+        conditions: &[
+            Condition::new(kernel_gap).degraded(
+                "kernel-gap",
+                "arrived bytes waited for the client for 5 ms, or a tenth of the time per token \
+                 (p99)",
+            ),
+            Condition::new(late_reads).degraded(
+                "late-reads",
+                "more than 2 % of reads brought several chunks that may have come 1 ms apart",
+            ),
+            Condition::new(stamps_lost)
+                .invalid("stamps-lost", "more than half of all reads did (not on -lite)"),
+        ],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "W15",
+        title: "requests were sent when they were due",
+        why: "The load was another than the scenario says where the client was late with it.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Ttft],
+        conditions: &[Condition::new(schedule_lag).degraded(
+            "schedule-lag",
+            "requests were sent 5 ms late, and 2 % of the median TTFT (p99)",
+        )],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "coalesced-reads",
+        title: "most reads brought one chunk",
+        why: "Gaps between chunks that were read together are bounds, and no measurements.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Itl],
+        conditions: &[Condition::new(coalesced_reads)
+            .degraded("coalesced-reads", "more than half of all reads brought several chunks")],
+        ..Rule::WARNING
+    },
+];
 
-pub(super) const WINDOW: Rule = Rule {
-    id: "E16",
-    title: "the steady state lasted 60 s, or 300 s for a full run with all requests at once",
-    why: "Short windows measure ramp-up and drain.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope::MEASURED_FIGURES.but_lite(),
-    look: window,
-};
-
-pub(super) const CORRECTNESS: Rule = Rule {
-    id: "E17",
-    title: "a check that the outputs were right stands beside the speed",
-    why: "Fast and wrong looks like fast.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
-    look: correctness,
-};
-
-pub(super) const CAP: Rule = Rule {
-    id: "E32",
-    title: "no more requests ran at one time than the cap allows",
-    why: "A cap that is not kept is another load.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: cap,
-};
-
-pub(super) const ARRIVAL_LIMITED: Rule = Rule {
-    id: "W03",
-    title: "the engine sets the throughput, not the arrival",
-    why: "An engine that keeps up with the rate at which requests arrive shows that rate: it may \
-          be faster, and a change of it does not show.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 3,
-    scope: Scope::FIGURES,
-    look: arrival_limited,
-};
-
-pub(super) const READ_LATE: Rule = Rule {
-    id: "W14",
-    title: "what arrived was read at once, chunk by chunk",
-    why: "Chunks that wait for the client are read together, with one time for all of them.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: read_late,
-};
-
-pub(super) const SENT_LATE: Rule = Rule {
-    id: "W15",
-    title: "requests were sent when they were due",
-    why: "The load was another than the scenario says where the client was late with it.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: sent_late,
-};
-
-fn cap(record: &RunRecord) -> Finding {
+fn cap(record: &RunRecord) -> Outcome {
     let cap = record.scenario.arrival.as_ref().and_then(Arrival::concurrency_max)?;
     let streams = record.client.as_ref()?.streams_max?;
     Some(claim(streams <= cap, || format!("{streams} requests ran at once under a cap of {cap}")))
 }
 
-fn arrival_limited(record: &RunRecord) -> Finding {
+fn arrival_limited(record: &RunRecord) -> Outcome {
     let rate = match record.scenario.arrival.as_ref()? {
         Arrival::Constant { requests_per_s, .. }
         | Arrival::Poisson { requests_per_s, .. }
@@ -137,57 +171,77 @@ fn arrival_limited(record: &RunRecord) -> Finding {
     }))
 }
 
-fn read_late(record: &RunRecord) -> Finding {
-    let client = record.client.as_ref()?;
-    let tpot = record.metrics.as_ref().and_then(|metrics| metrics.tpot_us.as_ref()?.p50);
-    let waited = client.kernel_to_user_us_p99;
-    let late = client.late_read_share;
-    if waited.is_none() && late.is_none() {
-        return None;
-    }
-    let (much, little) = KERNEL_GAP_US;
-    let of_tpot =
-        |us: u64| tpot.is_some_and(|p50| float(us) > KERNEL_GAP_SHARE_OF_TPOT * float(p50));
-    let long = waited.filter(|us| *us > much || (*us > little && of_tpot(*us)));
-    let reasons = [
-        long.map(|us| format!("arrived bytes waited {us} us for the client")),
-        late.filter(|share| *share > LATE_READ_SHARE_MAX)
-            .map(|share| format!("{:.0} % of reads brought chunks that came apart", share * 100.0)),
-    ];
-    let reasons: Vec<String> = reasons.into_iter().flatten().collect();
-    Some(claim(reasons.is_empty(), || reasons.join("; ")))
+fn cpu_share(record: &RunRecord) -> Outcome {
+    let share = record.client.as_ref()?.cpu_share_p95?;
+    Some(claim(share <= CPU_SHARE_MAX, || {
+        format!("the client used {:.0} % of a core (p95)", share * 100.0)
+    }))
 }
 
-fn sent_late(record: &RunRecord) -> Finding {
+fn loop_lag(record: &RunRecord) -> Outcome {
+    let client = record.client.as_ref()?;
+    let lag = client.loop_lag_us_p99?;
+    // The kernel's stamps do not wait for the loop.
+    let tpot = tpot_p50(record).filter(|_| client.kernel_timestamps != Some(true));
+    Some(claim(!too_long(lag, LOOP_LAG_US, LOOP_LAG_SHARE_OF_TPOT, tpot), || {
+        format!("the client's loop was away for {lag} us (p99)")
+    }))
+}
+
+fn kernel_gap(record: &RunRecord) -> Outcome {
+    let gap = record.client.as_ref()?.kernel_to_user_us_p99?;
+    let long = too_long(gap, KERNEL_GAP_US, KERNEL_GAP_SHARE_OF_TPOT, tpot_p50(record));
+    Some(claim(!long, || format!("arrived bytes waited {gap} us for the client")))
+}
+
+fn tpot_p50(record: &RunRecord) -> Option<u64> {
+    record.metrics.as_ref()?.tpot_us.as_ref()?.p50
+}
+
+/// True for a time that is always too long, or long enough to be compared with `share` of the
+/// median TPOT, and above that.
+fn too_long(us: u64, (much, little): (u64, u64), share: f64, tpot: Option<u64>) -> bool {
+    us > much || (us > little && tpot.is_some_and(|tpot| float(us) > share * float(tpot)))
+}
+
+fn schedule_lag(record: &RunRecord) -> Outcome {
     let lag = record.client.as_ref()?.schedule_lag_us_p99?;
-    let ttft = record.metrics.as_ref()?.ttft_us.as_ref()?.p50?;
-    let late = lag > SCHEDULE_LAG_US_MAX && float(lag) > SCHEDULE_LAG_SHARE_OF_TTFT * float(ttft);
+    let ttft = record.metrics.as_ref().and_then(|metrics| metrics.ttft_us.as_ref()?.p50);
+    let of_ttft = SCHEDULE_LAG_SHARE_OF_TTFT * float(ttft.unwrap_or(0));
+    let late = lag > SCHEDULE_LAG_US_MAX && float(lag) > of_ttft;
     Some(claim(!late, || format!("requests were sent {lag} us late (p99)")))
 }
 
-fn busy(record: &RunRecord) -> Finding {
-    let client = record.client.as_ref()?;
-    let mut reasons = Vec::new();
-    if let Some(share) = client.cpu_share_p95.filter(|share| *share > CPU_SHARE_MAX) {
-        reasons.push(format!("it used {:.0} % of a core", share * 100.0));
-    }
-    if let Some(lag) = client.loop_lag_us_p99 {
-        let tpot = record.metrics.as_ref().and_then(|metrics| metrics.tpot_us.as_ref()?.p50);
-        let stamped = client.kernel_timestamps == Some(true);
-        let share_max = tpot.map(|tpot| LOOP_LAG_SHARE_OF_TPOT * float(tpot));
-        if lag > LOOP_LAG_US_MAX {
-            reasons.push(format!("its loop lagged by {lag} us"));
-        } else if share_max.is_some_and(|most| !stamped && float(lag) > most) {
-            reasons.push(format!("its loop lagged by {lag} us, over 2 % of the time per token"));
-        }
-    }
-    if client.cpu_share_p95.is_none() && client.loop_lag_us_p99.is_none() {
-        return None;
-    }
-    Some(claim(reasons.is_empty(), || format!("the client was busy: {}", reasons.join("; "))))
+fn coalesced_reads(record: &RunRecord) -> Outcome {
+    let share = record.client.as_ref()?.coalesced_read_share?;
+    Some(claim(share <= COALESCED_SHARE_MAX, || {
+        format!("{:.0} % of reads brought several chunks: their gaps are bounds", share * 100.0)
+    }))
 }
 
-fn window(record: &RunRecord) -> Finding {
+fn late_reads(record: &RunRecord) -> Outcome {
+    let share = record.client.as_ref()?.late_read_share?;
+    let late = share > LATE_READ_SHARE_MAX && !is_lost(record, share);
+    Some(claim(!late, || came_late(share)))
+}
+
+fn stamps_lost(record: &RunRecord) -> Outcome {
+    let share = record.client.as_ref()?.late_read_share?;
+    Some(claim(!is_lost(record, share), || came_late(share)))
+}
+
+/// True where so many reads came late that the run has no time stamps. In lite scenarios client and
+/// server share the cores, and a busy client is expected.
+fn is_lost(record: &RunRecord, share: f64) -> bool {
+    share > LATE_READ_SHARE_LOST && record.scenario.tier != Tier::Lite
+}
+
+fn came_late(share: f64) -> String {
+    let percent = share * 100.0;
+    format!("the client came late to {percent:.0} % of reads, which brought several chunks")
+}
+
+fn window(record: &RunRecord) -> Outcome {
     if on_cpu(record) {
         return None;
     }
@@ -204,7 +258,7 @@ fn window(record: &RunRecord) -> Finding {
     }))
 }
 
-fn correctness(record: &RunRecord) -> Finding {
+fn correctness(record: &RunRecord) -> Outcome {
     let looked = record.correctness.as_ref().is_some_and(|correctness| {
         let prompts = correctness.prompts.is_some_and(|prompts| prompts > 0);
         let share = |agreement: f64| (0.0..=1.0).contains(&agreement);

@@ -1,10 +1,10 @@
 //! Quality rules over counts: every request is accounted for, and the three ways of counting
 //! output tokens agree.
 
-use schema::run::{Counts, Kind, Level, RunRecord, Status, TokenSource};
+use schema::run::{Counts, Kind, RunRecord, Status, TokenSource};
 
 use super::{claim, float, within};
-use crate::rule::{Finding, Rule, Scope};
+use crate::rule::{Condition, Evidence, Family, Outcome, Rule, Scope};
 
 /// Smallest and largest ratio of output tokens counted again from the text to output tokens that
 /// the server reported.
@@ -13,51 +13,115 @@ pub const RETOKENIZED_RATIO: (f64, f64) = (0.98, 1.02);
 /// Share by which reported output tokens may differ from the requested ones.
 pub const REQUESTED_SHARE: f64 = 0.001;
 
-pub(super) const PLANNED: Rule = Rule {
-    id: "E04",
-    title: "as many requests were planned as the scenario asks for",
-    why: "A shortened run is another workload: a published page compared 1,000 requests with \
-          10,000 under one name.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope::FIGURES,
-    look: planned,
-};
+/// Largest share of failed requests in a run whose other requests still represent the workload, and
+/// largest relative difference of their mean prompt length from that of all requests.
+pub const FAILED_SHARE_MAX: f64 = 0.05;
 
-pub(super) const ACCOUNTED: Rule = Rule {
-    id: "E05",
-    title: "requests that succeeded and failed add up, and a run with failures says so",
-    why: "A client that counts successes alone makes a partial run look complete.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope::FIGURES,
-    look: accounted,
-};
-
-pub(super) const RETOKENIZED: Rule = Rule {
-    id: "W01",
-    title: "output tokens counted again from the text agree within 2 %",
-    why: "Throughput credited from a requested length rather than from text can be 20 % too high.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 1,
-    scope: Scope::FIGURES,
-    look: retokenized,
-};
-
-pub(super) const REQUESTED: Rule = Rule {
-    id: "W10",
-    title: "the server reports as many output tokens as were requested",
-    why: "With end-of-sequence ignored every answer has its requested length; another length is \
-          another workload.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 1,
-    scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
-    look: requested,
-};
+/// Rules of this file, ordered by id.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "E04",
+        title: "as many requests were planned as the scenario asks for",
+        why: "A shortened run is another workload: a published page compared 1,000 requests with \
+              10,000 under one name.",
+        scope: Scope::FIGURES,
+        conditions: &[Condition::new(planned)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E05",
+        title: "requests that succeeded and failed add up, and a run with failures says so",
+        why: "A client that counts successes alone makes a partial run look complete.",
+        scope: Scope::FIGURES,
+        conditions: &[
+            Condition::new(accounted)
+                .invalid("accounted", "requests answered and failed are not those planned"),
+            Condition::new(classified),
+        ],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "W01",
+        title: "output tokens counted again from the text agree within 2 %",
+        why: "Throughput credited from a requested length rather than from text can be 20 % too high.",
+        scope: Scope::FIGURES,
+        affects: &[Family::Throughput, Family::Tpot],
+        conditions: &[Condition::new(retokenized).degraded(
+            "retokenized",
+            "the text of the answers makes 2 % more or fewer tokens",
+        )],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "W10",
+        title: "the server reports as many output tokens as were requested",
+        why: "With end-of-sequence ignored every answer has its requested length; another length is \
+              another workload.",
+        scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
+        conditions: &[Condition::new(output_length).invalid(
+            "output-length",
+            "0.1 % more or fewer output tokens were reported than requested, where ends are ignored",
+        )],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "prompt-length",
+        title: "the server counts the prompt tokens that it was sent",
+        why: "A prompt that was sent as token ids has one length; a server that counts another \
+              computed another prompt.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::fresh(prompt_length).invalid(
+            "prompt-length",
+            "the server counts another length of a prompt that it got as ids",
+        )],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "chunk-count",
+        title: "chunks and usage agree on the number of tokens of an answer",
+        why: "Gaps between tokens are computed from the tokens of chunks.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Itl],
+        conditions: &[Condition::fresh(chunk_count).degraded(
+            "chunk-count",
+            "the chunks of an answer hold other tokens than its usage says",
+        )],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "failures",
+        title: "no request failed",
+        why: "Figures of a run with failures are those of the requests that were answered.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(failures).degraded("failures", "a request failed")],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "many-failures",
+        title: "at most 5 % of the requests failed",
+        why: "Beyond that the figures of the others say nothing about the whole workload.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(many_failures)
+            .invalid("many-failures", "more than 5 % of all requests failed")],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "survivors",
+        title: "the answered prompts are as long as the planned ones",
+        why: "A server that fails long prompts is measured on short ones: survivorship.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::fresh(survivors).invalid(
+            "survivors",
+            "the prompts that were answered differ by 5 % in mean length from those of the plan",
+        )],
+        ..Rule::ERROR
+    },
+];
 
 /// Number of output tokens that throughput is credited with: those that the server reported, or,
 /// for a tool that reports none, those that the tool counts in their place.
@@ -77,46 +141,98 @@ pub(super) fn answered(record: &RunRecord, counts: &Counts) -> Option<u64> {
     if published { credited_output(counts) } else { counts.output_tokens_reported }
 }
 
-fn planned(record: &RunRecord) -> Finding {
+fn planned(record: &RunRecord) -> Outcome {
     let planned = record.counts.as_ref()?.requests_planned?;
     let asked = record.scenario.requests?;
     Some(claim(planned == asked, || format!("{planned} planned, the scenario asks for {asked}")))
 }
 
-fn accounted(record: &RunRecord) -> Finding {
+fn accounted(record: &RunRecord) -> Outcome {
     let counts = record.counts.as_ref()?;
     let (planned, ok) = (counts.requests_planned?, counts.requests_ok?);
     let failed = counts.requests_failed?;
-    if ok.checked_add(failed) != Some(planned) {
-        return Some(Err(format!("{ok} ok and {failed} failed of {planned} planned")));
-    }
-    if record.status == Status::Ok && failed > 0 {
-        return Some(Err(format!("status is `ok` with {failed} failed requests")));
-    }
-    let classified: Option<u64> = counts
-        .failures
-        .as_ref()
-        .map(|classes| classes.values().fold(0_u64, |a, b| a.saturating_add(*b)));
-    Some(claim(classified.is_none_or(|classified| classified == failed), || {
-        format!("{failed} requests failed, {} are classified", classified.unwrap_or(0))
+    Some(claim(ok.checked_add(failed) == Some(planned), || {
+        format!("{ok} ok and {failed} failed of {planned} planned")
     }))
 }
 
-fn retokenized(record: &RunRecord) -> Finding {
+fn classified(record: &RunRecord) -> Outcome {
+    let counts = record.counts.as_ref()?;
+    let failed = counts.requests_failed?;
+    if record.status == Status::Ok && failed > 0 {
+        return Some(Err(format!("status is `ok` with {failed} failed requests")));
+    }
+    let classes = counts.failures.as_ref()?;
+    let classified = classes.values().fold(0_u64, |a, b| a.saturating_add(*b));
+    Some(claim(classified == failed, || {
+        format!("{failed} requests failed, {classified} are classified")
+    }))
+}
+
+fn failures(record: &RunRecord) -> Outcome {
+    let (planned, failed) = planned_and_failed(record)?;
+    Some(claim(failed == 0 || is_many(planned, failed), || figures_are_others(planned, failed)))
+}
+
+fn many_failures(record: &RunRecord) -> Outcome {
+    let (planned, failed) = planned_and_failed(record)?;
+    Some(claim(!is_many(planned, failed), || figures_are_others(planned, failed)))
+}
+
+fn planned_and_failed(record: &RunRecord) -> Option<(u64, u64)> {
+    let counts = record.counts.as_ref()?;
+    Some((counts.requests_planned?, counts.requests_failed?))
+}
+
+fn is_many(planned: u64, failed: u64) -> bool {
+    float(failed) > float(planned) * FAILED_SHARE_MAX
+}
+
+fn figures_are_others(planned: u64, failed: u64) -> String {
+    format!("{failed} of {planned} requests failed: figures are the others'")
+}
+
+fn survivors(record: &RunRecord, evidence: &Evidence) -> Outcome {
+    let (planned, failed) = planned_and_failed(record)?;
+    let (all, answered) = (evidence.prompt_tokens_planned, evidence.prompt_tokens_answered);
+    let alike = within(answered, all, FAILED_SHARE_MAX);
+    Some(claim(alike || failed == 0 || failed >= planned, || {
+        format!("prompts have {all:.0} tokens in the plan and {answered:.0} where answered")
+    }))
+}
+
+fn prompt_length(_: &RunRecord, evidence: &Evidence) -> Outcome {
+    let wrong = evidence.prompts_miscounted;
+    Some(claim(wrong == 0, || {
+        format!("the server counts another prompt length for {wrong} requests")
+    }))
+}
+
+fn chunk_count(_: &RunRecord, evidence: &Evidence) -> Outcome {
+    let wrong = evidence.chunks_miscounted;
+    Some(claim(wrong == 0, || {
+        format!("chunks and usage disagree on the number of tokens of {wrong} requests")
+    }))
+}
+
+fn output_length(record: &RunRecord) -> Outcome {
+    if record.scenario.ignore_eos == Some(false) {
+        return None;
+    }
+    let counts = record.counts.as_ref()?;
+    let (requested, reported) = (counts.output_tokens_requested?, counts.output_tokens_reported?);
+    Some(claim(within(float(reported), float(requested), REQUESTED_SHARE), || {
+        format!("{requested} output tokens were requested and {reported} reported")
+    }))
+}
+
+fn retokenized(record: &RunRecord) -> Outcome {
     let counts = record.counts.as_ref()?;
     let reported = answered(record, counts).filter(|tokens| *tokens > 0)?;
     let again = counts.output_tokens_retokenized?;
     let ratio = float(again) / float(reported);
     let (low, high) = RETOKENIZED_RATIO;
     Some(claim((low..=high).contains(&ratio), || {
-        format!("{again} tokens in the text, {reported} reported (ratio {ratio:.3})")
-    }))
-}
-
-fn requested(record: &RunRecord) -> Finding {
-    let counts = record.counts.as_ref()?;
-    let (requested, reported) = (counts.output_tokens_requested?, counts.output_tokens_reported?);
-    Some(claim(within(float(reported), float(requested), REQUESTED_SHARE), || {
-        format!("{reported} output tokens reported, {requested} requested")
+        format!("{reported} output tokens were reported, and their text makes {again}")
     }))
 }

@@ -1,84 +1,102 @@
 //! Quality rules over what a record states about itself: no unexplained gaps, build and machine
 //! identified, times in order, prefix cache as cold as claimed.
 
+use std::fmt::Display;
+
 use schema::event::unix_s_of;
 use schema::id::ulid_unix_ms;
-use schema::run::{Gpu, Level, RunRecord, Status, unexplained_nulls};
+use schema::run::{CacheState, Gpu, RunRecord, Status};
+use serde_json::Value;
 
 use super::{claim, float};
-use crate::rule::{Finding, Rule, Scope, on_cpu};
+use crate::rule::{Condition, Outcome, Rule, Scope, on_cpu};
 
 /// Number of unexplained nulls that a finding lists before it says "and more".
 const NAMED: usize = 6;
 
-/// Share of query tokens by which prefix-cache hits may exceed the hits that the workload's own
-/// repeats predict.
-pub const EXCESS_HITS_MAX: f64 = 0.01;
+/// Share of the prompt tokens by which prefix-cache hits may differ from the hits that the
+/// workload's own repeats, and prompts that were sent ahead, predict.
+pub const HITS_SHARE: f64 = 0.01;
 
-pub(super) const COMPLETE: Rule = Rule {
-    id: "E02",
-    title: "every field is known or says why not",
-    why: "A missing figure without a reason cannot be told from one that was forgotten.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope::ALL,
-    look: complete,
-};
+const CACHE_MISMATCH: &str = "prefix hits exceed what the plan explains by 1 % of the prompt \
+     tokens, or fall as far short of what was primed";
 
-pub(super) const PROVENANCE: Rule = Rule {
-    id: "E10",
-    title: "the measured program is a clean build that its hash identifies",
-    why: "Figures of a program that nobody can build again cannot be checked or repaired.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope::MEASURED,
-    look: provenance,
-};
+/// Rules of this file, ordered by id.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "E02",
+        title: "a failed run says why, and reasons for nulls, where a record has any, are complete",
+        why: "A missing figure cannot be told from one that was forgotten.",
+        conditions: &[Condition::new(complete)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E10",
+        title: "the measured program is a clean build that its hash identifies",
+        why: "Figures of a program that nobody can build again cannot be checked or repaired.",
+        scope: Scope::MEASURED,
+        conditions: &[Condition::new(provenance)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E11",
+        title: "the machine is described: driver, memory and clocks of a GPU, else CPU, cores, kernel",
+        why: "The same GPU name covers parts that differ by a factor; drivers and clocks move figures.",
+        scope: Scope::MEASURED,
+        conditions: &[Condition::new(hardware)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E12",
+        title: "no more prefix-cache hits than the workload's own repeats explain",
+        why: "A seeded workload repeated on a warm server measured the cache: published cases read \
+              up to 2.3 times too fast.",
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(excess_hits).invalid("cache-mismatch", CACHE_MISMATCH)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E18",
+        title: "it was started after its campaign was planned, and ended after it was started",
+        why: "A run of another time than its campaign's is no part of the comparison, and a clock that \
+              went back measured nothing.",
+        since: Some(5),
+        scope: Scope::MEASURED,
+        conditions: &[Condition::new(times)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "cache-primed",
+        title: "the prefix cache held what was sent ahead to fill it",
+        why: "A server that dropped the primed prefixes was measured with another cache.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(missing_hits).invalid("cache-mismatch", CACHE_MISMATCH)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "cache-not-empty",
+        title: "a prefix cache that was emptied held nothing",
+        why: "Prompts that the cache still held were not computed.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(cache_empty)
+            .degraded("cache-not-empty", "the prefix cache was emptied and still held something")],
+        ..Rule::WARNING
+    },
+];
 
-pub(super) const HARDWARE: Rule = Rule {
-    id: "E11",
-    title: "the machine is described: driver, memory and clocks of a GPU, else CPU, cores, kernel",
-    why: "The same GPU name covers parts that differ by a factor; drivers and clocks move figures.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope::MEASURED,
-    look: hardware,
-};
-
-pub(super) const PREFIX_HITS: Rule = Rule {
-    id: "E12",
-    title: "no more prefix-cache hits than the workload's own repeats explain",
-    why: "A seeded workload repeated on a warm server measured the cache: published cases read \
-          up to 2.3 times too fast.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 1,
-    scope: Scope::MEASURED_FIGURES,
-    look: prefix_hits,
-};
-
-pub(super) const TIMES: Rule = Rule {
-    id: "E18",
-    title: "it was started after its campaign was planned, and ended after it was started",
-    why: "A run of another time than its campaign's is no part of the comparison, and a clock that \
-          went back measured nothing.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 5,
-    scope: Scope::MEASURED,
-    look: times,
-};
-
-fn complete(record: &RunRecord) -> Finding {
+fn complete(record: &RunRecord) -> Outcome {
     let Ok(value) = serde_json::to_value(record) else {
         return Some(Err("the record has no JSON form: a rate in it is not a number".to_owned()));
     };
-    let mut missing = unexplained_nulls(&value);
+    let mut missing = Vec::new();
     if record.status == Status::Failed && record.failure.is_none() {
-        missing.insert(0, "failure".to_owned());
+        missing.push("failure".to_owned());
+    }
+    // Suites before v0.11 gave a reason for each null; later ones give none.
+    if !record.absent.is_empty() {
+        unexplained_nulls(&value, "", record, &mut missing);
     }
     Some(claim(missing.is_empty(), || {
         let named = missing.iter().take(NAMED).map(|path| format!("`{path}`"));
@@ -88,7 +106,46 @@ fn complete(record: &RunRecord) -> Finding {
     }))
 }
 
-fn provenance(record: &RunRecord) -> Finding {
+/// Dotted paths of record fields that may be null without a reason. A finding of a rule that passed
+/// has no detail.
+const NEED_NO_REASON: [&str; 8] = [
+    "checks",
+    "correctness.reference",
+    "engine.image_digest",
+    "failure",
+    "hardware.evidence",
+    "model.revision",
+    "server.variant",
+    "source",
+];
+
+/// Appends the dotted paths of nulls in `value`, which lies at `path` of `record`, to `found` where
+/// the record gives no reason for the path or for a group that contains it.
+fn unexplained_nulls(value: &Value, path: &str, record: &RunRecord, found: &mut Vec<String>) {
+    if NEED_NO_REASON.contains(&path) || record.absent.contains_key(path) {
+        return;
+    }
+    let below = |key: &dyn Display| match path {
+        "" => key.to_string(),
+        _ => format!("{path}.{key}"),
+    };
+    match value {
+        Value::Null => found.push(path.to_owned()),
+        Value::Object(map) => {
+            for (key, value) in map {
+                unexplained_nulls(value, &below(key), record, found);
+            }
+        }
+        Value::Array(list) => {
+            for (index, value) in list.iter().enumerate() {
+                unexplained_nulls(value, &below(&index), record, found);
+            }
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn provenance(record: &RunRecord) -> Outcome {
     let engine = &record.engine;
     if engine.dirty == Some(true) {
         return Some(Err("built from a working tree with changes".to_owned()));
@@ -102,7 +159,7 @@ fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn hardware(record: &RunRecord) -> Finding {
+fn hardware(record: &RunRecord) -> Outcome {
     let facts = &record.hardware;
     let mut missing = Vec::new();
     if on_cpu(record) {
@@ -128,7 +185,7 @@ fn gpu_gaps(gpu: &Gpu) -> impl Iterator<Item = &'static str> {
     gaps.into_iter().filter_map(|(name, gap)| gap.then_some(name))
 }
 
-fn times(record: &RunRecord) -> Finding {
+fn times(record: &RunRecord) -> Outcome {
     let time = record.time.as_ref()?;
     let started = time.started_at.as_deref().and_then(unix_s_of)?;
     let planned = record.campaign.as_ref().and_then(|slot| ulid_unix_ms(&slot.id));
@@ -142,14 +199,41 @@ fn times(record: &RunRecord) -> Finding {
     }))
 }
 
-fn prefix_hits(record: &RunRecord) -> Finding {
+/// Prefix-cache hits of a run, those that its workload predicts, and the difference that may be.
+fn hits(record: &RunRecord) -> Option<(u64, u64, f64)> {
     let cache = record.cache.as_ref()?;
-    let (query, hit) = (cache.query_tokens?, cache.hit_tokens?);
-    let expected = cache.expected_hit_tokens.unwrap_or(0);
-    let excess = hit.saturating_sub(expected);
-    Some(claim(float(excess) <= EXCESS_HITS_MAX * float(query), || {
-        format!(
-            "{hit} of {query} prompt tokens came from the cache, the workload predicts {expected}"
-        )
+    let prompts = cache.query_tokens.or_else(|| record.counts.as_ref()?.input_tokens);
+    let tolerance = HITS_SHARE * float(prompts.unwrap_or(0));
+    Some((cache.hit_tokens?, cache.expected_hit_tokens?, tolerance))
+}
+
+/// State of the prefix cache that the scenario asks for; left out of a record, it is cold.
+fn cache_intended(record: &RunRecord) -> CacheState {
+    record.scenario.cache.map_or(CacheState::Cold, |cache| cache.state)
+}
+
+fn excess_hits(record: &RunRecord) -> Outcome {
+    if cache_intended(record) == CacheState::Unknown {
+        return None;
+    }
+    let (hits, expected, tolerance) = hits(record)?;
+    Some(claim(float(hits) <= float(expected) + tolerance, || {
+        format!("{hits} prompt tokens came from the prefix cache, {expected} could")
+    }))
+}
+
+fn missing_hits(record: &RunRecord) -> Outcome {
+    record.cache.as_ref()?.primed_tokens?;
+    let (hits, expected, tolerance) = hits(record)?;
+    Some(claim(float(hits) + tolerance >= float(expected), || {
+        format!("{hits} prompt tokens came from the prefix cache, {expected} should have")
+    }))
+}
+
+fn cache_empty(record: &RunRecord) -> Outcome {
+    let cache = record.cache.as_ref()?;
+    let left = cache_intended(record) == CacheState::Cold && cache.state == CacheState::Primed;
+    Some(claim(!left, || {
+        "the prefix cache was emptied, and a second reset still found something".to_owned()
     }))
 }

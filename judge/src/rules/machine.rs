@@ -1,34 +1,11 @@
 //! Quality rules over the machine of a run: its GPUs were used by nobody else, they are configured
 //! as sold, and the machine's speed stayed the same.
 
-use schema::run::{Gpu, Level, RunRecord};
+use schema::run::{Gpu, RunRecord};
 use serde_json::Value;
 
 use super::{claim, within};
-use crate::rule::{Finding, Rule, Scope};
-
-pub(super) const OWN: Rule = Rule {
-    id: "E13",
-    title: "the GPUs were whole and nobody else's",
-    why: "A process of others, or a slice of a card, takes compute and memory that the page \
-          credits to the engine.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 5,
-    scope: Scope::MEASURED,
-    look: own,
-};
-
-pub(super) const POWER_LIMIT: Rule = Rule {
-    id: "W06",
-    title: "the power limit is the card's default",
-    why: "A card with a lower limit is slower than its name, one with a higher limit faster.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 5,
-    scope: Scope::MEASURED,
-    look: power_limit,
-};
+use crate::rule::{Condition, Outcome, Rule, Scope};
 
 /// Share by which a machine calibration after a block may differ from the one before it.
 pub const DRIFT_SHARE_MAX: f64 = 0.01;
@@ -37,22 +14,43 @@ pub const DRIFT_SHARE_MAX: f64 = 0.01;
 /// `gflops_after`) and their unit.
 const PROBES: [(&str, &str); 2] = [("gflops", "Gflop/s"), ("memory_gbps", "GB/s")];
 
-pub(super) const STEADY: Rule = Rule {
-    id: "W07",
-    title: "probes after the block read what they read before it, within 1 %",
-    why: "A machine that became faster or slower meanwhile moves the figures of its runs as well.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 6,
-    scope: Scope::MEASURED,
-    look: steady,
-};
+/// Rules of this file, ordered by id.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "E13",
+        title: "the GPUs were whole and nobody else's",
+        why: "A process of others, or a slice of a card, takes compute and memory that the page \
+              credits to the engine.",
+        since: Some(5),
+        scope: Scope::MEASURED,
+        conditions: &[Condition::new(own)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "W06",
+        title: "the power limit is the card's default",
+        why: "A card with a lower limit is slower than its name, one with a higher limit faster.",
+        since: Some(5),
+        scope: Scope::MEASURED,
+        conditions: &[Condition::new(power_limit)],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "W07",
+        title: "probes after the block read what they read before it, within 1 %",
+        why: "A machine that became faster or slower meanwhile moves the figures of its runs as well.",
+        since: Some(6),
+        scope: Scope::MEASURED,
+        conditions: &[Condition::new(steady)],
+        ..Rule::WARNING
+    },
+];
 
 fn gpus(record: &RunRecord) -> Option<&[Gpu]> {
     record.hardware.gpu.as_deref().filter(|gpus| !gpus.is_empty())
 }
 
-fn own(record: &RunRecord) -> Finding {
+fn own(record: &RunRecord) -> Outcome {
     let gpus = gpus(record)?;
     let others = record.hardware.platform.as_ref().and_then(|p| p.other_gpu_processes);
     let mig: Vec<Option<bool>> =
@@ -69,7 +67,7 @@ fn own(record: &RunRecord) -> Finding {
     Some(claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-fn power_limit(record: &RunRecord) -> Finding {
+fn power_limit(record: &RunRecord) -> Outcome {
     let limits = gpus(record)?.iter().enumerate().filter_map(|(index, gpu)| {
         Some((index, gpu.power_limit_mw?, gpu.state.as_ref()?.power_limit_default_mw?))
     });
@@ -84,7 +82,7 @@ fn power_limit(record: &RunRecord) -> Finding {
     (!limits.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-fn steady(record: &RunRecord) -> Finding {
+fn steady(record: &RunRecord) -> Outcome {
     let read = record.calibration.as_ref()?;
     let at = |probe: &str, when: &str| read.get(&format!("{probe}_{when}")).and_then(Value::as_f64);
     let probed = PROBES

@@ -1,5 +1,4 @@
-//! List of all quality rules over one record, in the order in which their findings are listed and
-//! stored.
+//! List of all quality rules over one run, and the verdict of the load generator on its own run.
 //!
 //! Rules that need files or other records are elsewhere: `E01` (path equals key) and `E03` (hash)
 //! are storage rules of the registry; `E09` (the same figures in two runs), `W08` (configuration
@@ -15,65 +14,59 @@ mod parts;
 mod published;
 mod telemetry;
 
-use crate::rule::Rule;
+use std::cmp::Reverse;
+use std::sync::LazyLock;
 
-pub use client::{
-    CPU_SHARE_MAX, KERNEL_GAP_SHARE_OF_TPOT, KERNEL_GAP_US, LATE_READ_SHARE_MAX,
-    LOOP_LAG_SHARE_OF_TPOT, LOOP_LAG_US_MAX, SCHEDULE_LAG_SHARE_OF_TTFT, SCHEDULE_LAG_US_MAX,
-};
-pub use telemetry::{
-    STEAL_SHARE_MAX, STEAL_WALL_US_MIN, THROTTLED_SHARE_MAX, counts_stray, held_down,
-};
+use schema::run::{RunRecord, Validity, ValidityVerdict};
 
-/// All quality rules over one record.
-pub const RULES: &[Rule] = &[
-    facts::COMPLETE,
-    counts::PLANNED,
-    counts::ACCOUNTED,
-    figures::RATES,
-    figures::PERCENTILES,
-    figures::PEAK,
-    facts::PROVENANCE,
-    facts::HARDWARE,
-    facts::PREFIX_HITS,
-    machine::OWN,
-    telemetry::UNDISTURBED,
-    client::BUSY,
-    client::WINDOW,
-    client::CORRECTNESS,
-    facts::TIMES,
-    identities::TPOT,
-    identities::TOKEN_GAPS,
-    identities::CONCURRENCY,
-    identities::FIRST_TOKEN,
-    published::TPOT,
-    published::GAPS,
-    published::SURVIVORS,
-    parts::TTFT_PARTS,
-    parts::SCHEDULED,
-    parts::SLICES,
-    parts::SAMPLED,
-    parts::PARTIAL,
-    parts::CHUNK_SOURCE,
-    client::CAP,
-    telemetry::COUNTED,
-    telemetry::ADDS_UP,
-    telemetry::ENERGY,
-    counts::RETOKENIZED,
-    identities::CHUNKED,
-    client::ARRIVAL_LIMITED,
-    identities::QUEUE_TIME,
-    telemetry::THROTTLED,
-    machine::POWER_LIMIT,
-    machine::STEADY,
-    counts::REQUESTED,
-    figures::SAMPLES,
-    published::CHUNK_TOKENS,
-    published::SAMPLE,
-    client::READ_LATE,
-    client::SENT_LATE,
-    telemetry::STEAL,
-];
+use crate::rule::{Evidence, Reason, Rule};
+
+/// All quality rules over one run, ordered by id, which is the order in which findings are listed
+/// and stored.
+pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+    let mut rules = [
+        client::RULES,
+        counts::RULES,
+        facts::RULES,
+        figures::RULES,
+        identities::RULES,
+        machine::RULES,
+        parts::RULES,
+        published::RULES,
+        telemetry::RULES,
+    ]
+    .concat();
+    rules.sort_by_key(|rule| rule.id);
+    rules
+});
+
+/// Reasons by which the load generator judges its own run, in the order in which it lists them.
+pub fn reasons() -> Vec<Reason> {
+    let mut reasons: Vec<Reason> = Vec::new();
+    for reason in RULES.iter().flat_map(|rule| rule.conditions).filter_map(|one| one.reason) {
+        // One reason may have two conditions: too many cache hits and too few.
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    reasons
+}
+
+/// Verdict of the load generator on a fresh run, with a sentence for each reason. The verdict is
+/// that of the worst reason, which comes first. `record` needs only the groups that a measurement
+/// has.
+pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
+    let mut found: Vec<(&Reason, String)> = Vec::new();
+    for condition in RULES.iter().flat_map(|rule| rule.conditions) {
+        let Some(reason) = &condition.reason else { continue };
+        if let Some(Err(figures)) = condition.outcome(record, Some(evidence)) {
+            found.push((reason, format!("{}: {figures}", reason.id)));
+        }
+    }
+    found.sort_by_key(|(reason, _)| Reverse(reason.verdict));
+    let verdict = found.first().map_or(ValidityVerdict::Valid, |(worst, _)| worst.verdict);
+    Validity { verdict, reasons: found.into_iter().map(|(_, sentence)| sentence).collect() }
+}
 
 /// True when two values differ by at most `share`: `|left - right| <= share * |right|`.
 fn within(left: f64, right: f64, share: f64) -> bool {
@@ -85,7 +78,7 @@ fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// Builds a finding from a claim and the sentence that says how the claim is broken.
+/// Builds an outcome from a claim and the sentence that says how the claim is broken.
 fn claim(holds: bool, broken: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(broken()) }
 }

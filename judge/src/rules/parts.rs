@@ -2,85 +2,82 @@
 //! run, samples of its distributions. Parts that do not add up to the whole were measured on
 //! something else.
 
-use schema::run::{Level, Metrics, RunRecord, Slice, Status, Summary, TokenSource};
+use schema::run::{Metrics, RunRecord, Slice, Status, Summary, TokenSource};
 
 use super::figures::RATE_SHARE;
 use super::{claim, float, within};
 use crate::quantile::Bins;
-use crate::rule::{Finding, Rule, Scope};
+use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
 /// Rounding error of a stored mean, which is in whole microseconds.
 const ROUNDING_US: f64 = 1.0;
 
-pub(super) const TTFT_PARTS: Rule = Rule {
-    id: "E26",
-    title: "the parts of TTFT add up to it",
-    why: "A part that is missing, or counted twice, blames the server for the client or the other \
-          way round.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: ttft_parts,
-};
+/// Rules of this file, ordered by id.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "E26",
+        title: "the parts of TTFT add up to it",
+        why: "A part that is missing, or counted twice, blames the server for the client or the other \
+              way round.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Ttft],
+        conditions: &[Condition::new(ttft_parts)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E27",
+        title: "no latency is shorter from the scheduled send than from the actual one",
+        why: "A request is never sent before it is due: a clock that says so hides the wait for a \
+              slow server, which is coordinated omission.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Ttft, Family::E2e],
+        conditions: &[Condition::new(scheduled)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E28",
+        title: "the slices of a run follow each other and hold all of it",
+        why: "Tokens or requests outside of every slice were counted elsewhere, or not at all.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Throughput],
+        conditions: &[Condition::new(slices)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E29",
+        title: "distributions have as many samples as requests and chunks allow",
+        why: "Samples that were dropped are the slow ones more often than not.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        affects: Family::LATENCIES,
+        conditions: &[Condition::new(sampled)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E30",
+        title: "a partial run says what is missing",
+        why: "Figures of a part of a run pass for those of the whole where nothing tells.",
+        since: Some(3),
+        scope: Scope { statuses: &[Status::Partial], ..Scope::MEASURED },
+        conditions: &[Condition::new(partial)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E31",
+        title: "where the tokens of chunks are known from fits the counts",
+        why: "Gaps between tokens are only as good as the number of tokens in each chunk.",
+        since: Some(3),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Itl],
+        conditions: &[Condition::new(chunk_source)],
+        ..Rule::ERROR
+    },
+];
 
-pub(super) const SCHEDULED: Rule = Rule {
-    id: "E27",
-    title: "no latency is shorter from the scheduled send than from the actual one",
-    why: "A request is never sent before it is due: a clock that says so hides the wait for a \
-          slow server, which is coordinated omission.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: scheduled,
-};
-
-pub(super) const SLICES: Rule = Rule {
-    id: "E28",
-    title: "the slices of a run follow each other and hold all of it",
-    why: "Tokens or requests outside of every slice were counted elsewhere, or not at all.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: slices,
-};
-
-pub(super) const SAMPLED: Rule = Rule {
-    id: "E29",
-    title: "distributions have as many samples as requests and chunks allow",
-    why: "Samples that were dropped are the slow ones more often than not.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: sampled,
-};
-
-pub(super) const PARTIAL: Rule = Rule {
-    id: "E30",
-    title: "a partial run says what is missing",
-    why: "Figures of a part of a run pass for those of the whole where nothing tells.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 3,
-    scope: Scope { statuses: &[Status::Partial], ..Scope::MEASURED },
-    look: partial,
-};
-
-pub(super) const CHUNK_SOURCE: Rule = Rule {
-    id: "E31",
-    title: "where the tokens of chunks are known from fits the counts",
-    why: "Gaps between tokens are only as good as the number of tokens in each chunk.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 3,
-    scope: Scope::MEASURED_FIGURES,
-    look: chunk_source,
-};
-
-fn ttft_parts(record: &RunRecord) -> Finding {
+fn ttft_parts(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let parts = metrics.ttft_parts_us.as_ref()?;
     let mean = |summary: &Summary| summary.mean.map(float);
@@ -100,7 +97,7 @@ fn ttft_parts(record: &RunRecord) -> Finding {
     Some(wrong.map_or(Ok(()), Err))
 }
 
-fn scheduled(record: &RunRecord) -> Finding {
+fn scheduled(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let pairs = [
         ("TTFT", metrics.ttft_us.as_ref(), metrics.ttft_scheduled_us.as_ref()),
@@ -128,7 +125,7 @@ fn scheduled(record: &RunRecord) -> Finding {
     Some(wrong.map_or(Ok(()), Err))
 }
 
-fn slices(record: &RunRecord) -> Finding {
+fn slices(record: &RunRecord) -> Outcome {
     let slices = record.metrics.as_ref()?.slices.as_ref()?;
     let counts = record.counts.as_ref()?;
     let wall_us = record.time.as_ref()?.wall_us?;
@@ -159,7 +156,7 @@ fn slices(record: &RunRecord) -> Finding {
     }))
 }
 
-fn sampled(record: &RunRecord) -> Finding {
+fn sampled(record: &RunRecord) -> Outcome {
     let (histograms, counts) = (record.histograms.as_ref()?, record.counts.as_ref()?);
     let ok = counts.requests_ok?;
     let gaps = counts.output_chunks.map(|chunks| chunks.saturating_sub(ok));
@@ -184,13 +181,13 @@ fn sampled(record: &RunRecord) -> Finding {
     seen.then_some(Ok(()))
 }
 
-fn partial(record: &RunRecord) -> Finding {
+fn partial(record: &RunRecord) -> Outcome {
     let failed = record.counts.as_ref().and_then(|counts| counts.requests_failed);
     let told = record.failure.is_some() || failed.is_some_and(|failed| failed > 0);
     Some(claim(told, || "status is `partial`, with no failure and no failed request".to_owned()))
 }
 
-fn chunk_source(record: &RunRecord) -> Finding {
+fn chunk_source(record: &RunRecord) -> Outcome {
     let counts = record.counts.as_ref()?;
     let source = counts.chunk_token_source?;
     let gaps = |metrics: &Metrics| metrics.itl_token_us.is_some();

@@ -1,12 +1,12 @@
 //! Quality rules over figures published elsewhere, which come without histograms: their means must
 //! agree with each other, and a contradiction shows how the tool miscounted.
 
-use schema::run::{Kind, Level, Metrics, RunRecord, Status, TPOT_WEIGHT};
+use schema::run::{Kind, Metrics, RunRecord, Status, TPOT_WEIGHT};
 use schema::scenario::SHAREGPT_REQUESTS;
 
 use super::counts::credited_output;
 use super::{claim, float, within};
-use crate::rule::{Finding, Rule, Scope};
+use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
 /// Share by which a mean TPOT over tokens may differ from (E2E - TTFT) / (tokens - 1).
 pub const TOKEN_MEAN_SHARE: f64 = 0.01;
@@ -32,64 +32,61 @@ const PRINTED_US: f64 = 5.0;
 const PUBLISHED: Scope =
     Scope { kinds: &[Kind::Imported], statuses: &[Status::Ok, Status::Partial], ..Scope::ALL };
 
-pub(super) const TPOT: Rule = Rule {
-    id: "E23",
-    title: "mean TPOT agrees with (E2E - TTFT) / (tokens - 1)",
-    why: "A client that misses chunks, or counts the first token's wait, prints another quantity \
-          under the name: one page's headline compared both kinds.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 2,
-    scope: PUBLISHED,
-    look: tpot,
-};
-
-pub(super) const GAPS: Rule = Rule {
-    id: "E24",
-    title: "mean ITL is no shorter than (E2E - TTFT) / (tokens - 1)",
-    why: "Gaps between chunks fill the time from the first to the last token; shorter ones, or \
-          none, mean that chunks were not seen.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 2,
-    scope: PUBLISHED,
-    look: gaps,
-};
-
-pub(super) const SURVIVORS: Rule = Rule {
-    id: "E25",
-    title: "all requests that were asked for succeeded",
-    why: "Figures of the requests that succeeded leave out those that were too slow or too long: \
-          survivorship.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 2,
-    scope: PUBLISHED,
-    look: survivors,
-};
-
-pub(super) const CHUNK_TOKENS: Rule = Rule {
-    id: "W12",
-    title: "chunks hold one token each",
-    why: "Where mean ITL is above the time per token, chunks hold several: it is a time per chunk.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 2,
-    scope: PUBLISHED,
-    look: chunk_tokens,
-};
-
-pub(super) const SAMPLE: Rule = Rule {
-    id: "W13",
-    title: "a ShareGPT run has the 10,000 requests of `sharegpt`",
-    why: "A sample of another size is a different workload: other lengths, and another share of \
-          the run in which the batch fills and drains.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 2,
-    scope: PUBLISHED,
-    look: sample,
-};
+/// Rules of this file, ordered by id.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "E23",
+        title: "mean TPOT agrees with (E2E - TTFT) / (tokens - 1)",
+        why: "A client that misses chunks, or counts the first token's wait, prints another quantity \
+              under the name: one page's headline compared both kinds.",
+        since: Some(2),
+        scope: PUBLISHED,
+        affects: &[Family::Tpot],
+        conditions: &[Condition::new(tpot)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E24",
+        title: "mean ITL is no shorter than (E2E - TTFT) / (tokens - 1)",
+        why: "Gaps between chunks fill the time from the first to the last token; shorter ones, or \
+              none, mean that chunks were not seen.",
+        since: Some(2),
+        scope: PUBLISHED,
+        affects: &[Family::Itl],
+        conditions: &[Condition::new(gaps)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E25",
+        title: "all requests that were asked for succeeded",
+        why: "Figures of the requests that succeeded leave out those that were too slow or too long: \
+              survivorship.",
+        since: Some(2),
+        scope: PUBLISHED,
+        conditions: &[Condition::new(survivors)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "W12",
+        title: "chunks hold one token each",
+        why: "Where mean ITL is above the time per token, chunks hold several: it is a time per chunk.",
+        since: Some(2),
+        scope: PUBLISHED,
+        affects: &[Family::Itl],
+        conditions: &[Condition::new(chunk_tokens)],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "W13",
+        title: "a ShareGPT run has the 10,000 requests of `sharegpt`",
+        why: "A sample of another size is a different workload: other lengths, and another share of \
+              the run in which the batch fills and drains.",
+        since: Some(2),
+        scope: PUBLISHED,
+        conditions: &[Condition::new(sample)],
+        ..Rule::WARNING
+    },
+];
 
 /// Mean times of a published result that belong together, in microseconds.
 struct Times {
@@ -122,7 +119,7 @@ fn ms(us: f64) -> String {
     format!("{:.2} ms", us / 1e3)
 }
 
-fn tpot(record: &RunRecord) -> Finding {
+fn tpot(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let times = Times::of(record, metrics)?;
     let (tpot, due) = (float(metrics.tpot_us.as_ref()?.mean?), times.per_token());
@@ -171,7 +168,7 @@ fn diagnosis(metrics: &Metrics, times: &Times, tpot: f64) -> String {
     "TPOT is not the time per token after the first".to_owned()
 }
 
-fn gaps(record: &RunRecord) -> Finding {
+fn gaps(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let due = Times::of(record, metrics)?.per_token();
     let gaps = metrics.itl_chunk_us.as_ref().or(metrics.itl_token_us.as_ref())?;
@@ -188,7 +185,7 @@ fn gaps(record: &RunRecord) -> Finding {
     }))
 }
 
-fn survivors(record: &RunRecord) -> Finding {
+fn survivors(record: &RunRecord) -> Outcome {
     let counts = record.counts.as_ref()?;
     let ok = counts.requests_ok?;
     let asked = counts.requests_planned.or_else(|| ok.checked_add(counts.requests_failed?))?;
@@ -202,7 +199,7 @@ fn survivors(record: &RunRecord) -> Finding {
     }))
 }
 
-fn chunk_tokens(record: &RunRecord) -> Finding {
+fn chunk_tokens(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let due = Times::of(record, metrics).filter(|times| times.per_token() > 0.0)?.per_token();
     let ratio = float(metrics.itl_chunk_us.as_ref()?.mean?) / due;
@@ -211,11 +208,19 @@ fn chunk_tokens(record: &RunRecord) -> Finding {
     }))
 }
 
-fn sample(record: &RunRecord) -> Finding {
-    let asked = record.scenario.requests?;
-    record.scenario.id.starts_with("sharegpt").then(|| {
-        claim(asked == SHAREGPT_REQUESTS, || {
-            format!("a different workload: {asked} requests of ShareGPT, `sharegpt` has {SHAREGPT_REQUESTS}")
+fn sample(record: &RunRecord) -> Outcome {
+    let (scenario, requests) = (&record.scenario, record.scenario.requests?);
+    let is_sharegpt = match &scenario.dataset {
+        Some(dataset) => dataset.eq_ignore_ascii_case("sharegpt"),
+        // Records from before the field state it by the id that the import made of it.
+        None => scenario.id.starts_with("sharegpt"),
+    };
+    is_sharegpt.then(|| {
+        claim(requests == SHAREGPT_REQUESTS, || {
+            format!(
+                "a different workload: {requests} requests of ShareGPT, `sharegpt` has \
+                 {SHAREGPT_REQUESTS}"
+            )
         })
     })
 }

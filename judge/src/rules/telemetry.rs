@@ -1,11 +1,11 @@
 //! Quality rules over the telemetry of a run: the server's counters, the host's CPU time, the
 //! GPUs' clocks, memory errors and energy.
 
-use schema::run::{Level, RunRecord};
+use schema::run::RunRecord;
 use schema::telemetry::{GpuTelemetry, ServerTelemetry, Spread, Telemetry, Throttled};
 
 use super::{claim, float, within};
-use crate::rule::{Finding, Rule, Scope};
+use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
 /// Share of output tokens by which the server's counter may differ from the tokens in its answers.
 pub const SERVER_COUNT_SHARE: f64 = 0.01;
@@ -26,92 +26,100 @@ const ENERGY_SHARE: f64 = 1e-6;
 /// Rounding error of a sum of CPU shares, which are stored with four decimals.
 const SHARES_ROUNDING: f64 = 0.001;
 
-pub(super) const UNDISTURBED: Rule = Rule {
-    id: "E14",
-    title: "no GPU lost data in its memory, and the hardware slowed none down",
-    why: "A GPU with memory that fails, or with too little power, measures its own defect.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 6,
-    scope: Scope::MEASURED,
-    look: undisturbed,
-};
+/// Rules of this file, ordered by id.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "E14",
+        title: "no GPU lost data in its memory, and the hardware slowed none down",
+        why: "A GPU with memory that fails, or with too little power, measures its own defect.",
+        since: Some(6),
+        scope: Scope::MEASURED,
+        conditions: &[Condition::new(undisturbed)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E33",
+        title: "the server counted the output tokens that its answers hold",
+        why: "A server that others used at the time, or that counts otherwise than it answers, was \
+              under another load than the record says.",
+        since: Some(4),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Throughput],
+        conditions: &[Condition::new(counted).degraded(
+            "server-count",
+            "the server's counter of output tokens grew by 1 % and 16 tokens more or less than \
+             its answers hold: others used it, or it counts otherwise",
+        )],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E34",
+        title: "telemetry adds up: series to their totals, shares to one, pages in use to those there",
+        why: "What does not add up was read from two servers, or from one that was started again.",
+        since: Some(4),
+        scope: Scope::MEASURED,
+        affects: &[Family::Energy],
+        conditions: &[Condition::new(adds_up)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E35",
+        title: "joules per token follow from the energy of the GPUs that worked",
+        why: "Energy of other GPUs, or over other tokens, makes an engine look frugal.",
+        since: Some(4),
+        scope: Scope::MEASURED_FIGURES,
+        affects: &[Family::Energy],
+        conditions: &[Condition::new(energy)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "W05",
+        title: "neither heat nor the hardware held a GPU's clocks down",
+        why: "A hot GPU is slower than the same one cooled well.",
+        since: Some(4),
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(throttled).degraded(
+            "throttled",
+            "heat or the hardware held a GPU's clocks down at more than 1 % of the looks",
+        )],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "W16",
+        title: "the hypervisor gave at most 2 % of the cores' time to others",
+        why: "On a machine that is shared, others set a part of the speed.",
+        since: Some(4),
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(steal).degraded(
+            "steal",
+            "the hypervisor gave others more than 2 % of the cores' time (in a run of 1 s or more)",
+        )],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "power-limited",
+        title: "no GPU was at its power limit",
+        why: "The limit is a setting of the machine, and sets a part of the speed.",
+        since: None,
+        scope: Scope::MEASURED_FIGURES,
+        conditions: &[Condition::new(power_limited)
+            .note("power-limited", "a GPU was at its power limit at more than 1 % of the looks")],
+        ..Rule::WARNING
+    },
+];
 
-pub(super) const COUNTED: Rule = Rule {
-    id: "E33",
-    title: "the server counted the output tokens that its answers hold",
-    why: "A server that others used at the time, or that counts otherwise than it answers, was \
-          under another load than the record says.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 4,
-    scope: Scope::MEASURED_FIGURES,
-    look: counted,
-};
-
-pub(super) const ADDS_UP: Rule = Rule {
-    id: "E34",
-    title: "telemetry adds up: series to their totals, shares to one, pages in use to those there",
-    why: "What does not add up was read from two servers, or from one that was started again.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 4,
-    scope: Scope::MEASURED,
-    look: adds_up,
-};
-
-pub(super) const ENERGY: Rule = Rule {
-    id: "E35",
-    title: "joules per token follow from the energy of the GPUs that worked",
-    why: "Energy of other GPUs, or over other tokens, makes an engine look frugal.",
-    level: Level::Error,
-    level_on_cpu: Level::Error,
-    since: 4,
-    scope: Scope::MEASURED_FIGURES,
-    look: energy,
-};
-
-pub(super) const THROTTLED: Rule = Rule {
-    id: "W05",
-    title: "neither heat nor the hardware held a GPU's clocks down",
-    why: "A hot GPU is slower than the same one cooled well.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 4,
-    scope: Scope::MEASURED_FIGURES,
-    look: throttled,
-};
-
-pub(super) const STEAL: Rule = Rule {
-    id: "W16",
-    title: "the hypervisor gave at most 2 % of the cores' time to others",
-    why: "On a machine that is shared, others set a part of the speed.",
-    level: Level::Warning,
-    level_on_cpu: Level::Warning,
-    since: 4,
-    scope: Scope::MEASURED_FIGURES,
-    look: steal,
-};
-
-/// True when the server's counter of output tokens differs too much from the tokens in its
-/// answers.
-pub fn counts_stray(counted: u64, reported: u64) -> bool {
-    let off = float(counted.abs_diff(reported));
-    off > SERVER_COUNT_TOKENS && off > float(reported) * SERVER_COUNT_SHARE
-}
-
-/// Largest share of telemetry samples in which heat or the hardware throttled a GPU that worked;
-/// `None` where no GPU reports it.
-pub fn held_down(telemetry: &Telemetry) -> Option<f64> {
-    let held = |held: &Throttled| held.thermal_share.max(held.hardware_share);
-    worked(telemetry).filter_map(|gpu| gpu.throttled.as_ref()).map(held).reduce(f64::max)
+/// Largest share of telemetry samples in which a GPU that worked was throttled by the causes that
+/// `share` reads; `None` where no GPU reports it.
+fn throttled_share(record: &RunRecord, share: fn(&Throttled) -> f64) -> Option<f64> {
+    let gpus = worked(record.telemetry.as_ref()?);
+    gpus.filter_map(|gpu| gpu.throttled.as_ref()).map(share).reduce(f64::max)
 }
 
 fn worked(telemetry: &Telemetry) -> impl Iterator<Item = &GpuTelemetry> {
     telemetry.gpus.iter().flatten().filter(|gpu| gpu.worked)
 }
 
-fn undisturbed(record: &RunRecord) -> Finding {
+fn undisturbed(record: &RunRecord) -> Outcome {
     let gpus = record.telemetry.as_ref()?.gpus.as_deref()?.iter().enumerate();
     let slowed = |gpu: &GpuTelemetry| gpu.throttled.as_ref().map(|held| held.hardware_share);
     let told: Vec<_> = gpus
@@ -134,16 +142,18 @@ fn undisturbed(record: &RunRecord) -> Finding {
 
 /// Judges rule E33. It needs every request to be answered: only the server knows what it produced
 /// for the others.
-fn counted(record: &RunRecord) -> Finding {
+fn counted(record: &RunRecord) -> Outcome {
     let counted = record.telemetry.as_ref()?.server.as_ref()?.output_tokens?;
     let counts = record.counts.as_ref().filter(|counts| counts.requests_failed == Some(0))?;
     let reported = counts.output_tokens_reported?;
-    Some(claim(!counts_stray(counted, reported), || {
+    let off = float(counted.abs_diff(reported));
+    let strays = off > SERVER_COUNT_TOKENS && off > float(reported) * SERVER_COUNT_SHARE;
+    Some(claim(!strays, || {
         format!("the server counted {counted} output tokens, its answers hold {reported}")
     }))
 }
 
-fn adds_up(record: &RunRecord) -> Finding {
+fn adds_up(record: &RunRecord) -> Outcome {
     let telemetry = record.telemetry.as_ref()?;
     if telemetry.server.is_none() && telemetry.host.is_none() {
         return None;
@@ -195,7 +205,7 @@ fn shares_stray(telemetry: &Telemetry) -> Option<String> {
     (sum > 1.0 + SHARES_ROUNDING).then(|| format!("the cores' time adds up to {sum:.3} of itself"))
 }
 
-fn energy(record: &RunRecord) -> Finding {
+fn energy(record: &RunRecord) -> Outcome {
     let told = record.metrics.as_ref()?.joules_per_output_token?;
     let tokens = record.counts.as_ref()?.output_tokens_reported.filter(|tokens| *tokens > 0)?;
     // The sum is `None` as soon as one GPU does not report its energy.
@@ -209,14 +219,21 @@ fn energy(record: &RunRecord) -> Finding {
     }))
 }
 
-fn throttled(record: &RunRecord) -> Finding {
-    let held = held_down(record.telemetry.as_ref()?)?;
+fn throttled(record: &RunRecord) -> Outcome {
+    let held = throttled_share(record, |held| held.thermal_share.max(held.hardware_share))?;
     Some(claim(held <= THROTTLED_SHARE_MAX, || {
-        format!("a GPU was slowed at {:.0} % of the looks", held * 100.0)
+        format!("heat or the hardware slowed a GPU at {:.0} % of the looks", held * 100.0)
     }))
 }
 
-fn steal(record: &RunRecord) -> Finding {
+fn power_limited(record: &RunRecord) -> Outcome {
+    let limited = throttled_share(record, |held| held.power_share)?;
+    Some(claim(limited <= THROTTLED_SHARE_MAX, || {
+        format!("a GPU was at its power limit at {:.0} % of the looks", limited * 100.0)
+    }))
+}
+
+fn steal(record: &RunRecord) -> Outcome {
     let share = record.telemetry.as_ref()?.host.as_ref()?.cpu_steal_share?;
     let wall_us = record.time.as_ref()?.wall_us?;
     (wall_us >= STEAL_WALL_US_MIN).then(|| {

@@ -93,7 +93,6 @@ fn name_model(record: &mut RunRecord) {
         // A path on somebody's machine is not a source that anyone else could look up.
         if written.matches('/').count() <= 1 {
             record.model.source = Some(written);
-            record.absent.remove("model.source");
         }
     }
 }
@@ -107,8 +106,6 @@ fn state_hardware(record: &mut RunRecord, claim: Option<&Claim>) {
         }
         None => {
             record.hardware.claimed = false;
-            let reason = "the report does not say, and nobody claimed it".to_owned();
-            record.absent.insert("hardware.id".to_owned(), reason);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use schema::engine::{EngineFile, Info, InfoDialect, Told};
 use schema::probe::{Probe, SCHEMA};
-use schema::run::{Absent, ModelFacts, ServerFacts};
+use schema::run::{ModelFacts, ServerFacts};
 use serde_json::Value;
 
 use super::control::{ControlError, Server, read_metrics};
@@ -26,7 +26,7 @@ pub struct Probed {
 /// absent.
 pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, ControlError> {
     server.get_text(&engine.ready.route)?;
-    let (mut probed, unsaid) = told(server, &engine.info);
+    let mut probed = told(server, &engine.info);
     let probe = &mut probed.probe;
     if let Some(told) = &engine.info.version {
         probe.version = version(server, told);
@@ -39,25 +39,17 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
         probe.model.id = served_model(server).unwrap_or_default();
     }
     probe.metrics = metrics(server, engine).unwrap_or_default();
-    probe.absent = reasons(probe, &unsaid);
     Ok(probed)
 }
 
-/// Returns the server's configuration, and the reason for values that it does not report.
-fn told(server: &Server, info: &Info) -> (Probed, String) {
-    let Some(route) = &info.route else {
-        return (Probed::default(), "the engine has no route that tells it".to_owned());
-    };
-    match server.get_json(route) {
-        Ok(answer) => {
-            let probed = match info.dialect {
-                InfoDialect::Redline => read_info(&answer),
-                InfoDialect::LlamaCpp => read_props(&answer),
-                InfoDialect::Fields => read_told(info, &answer),
-            };
-            (probed, format!("`{route}` does not say"))
-        }
-        Err(error) => (Probed::default(), format!("no answer to this question: {error}")),
+/// Returns the server's configuration, as far as it reports it.
+fn told(server: &Server, info: &Info) -> Probed {
+    let answer = info.route.as_ref().and_then(|route| server.get_json(route).ok());
+    let Some(answer) = answer else { return Probed::default() };
+    match info.dialect {
+        InfoDialect::Redline => read_info(&answer),
+        InfoDialect::LlamaCpp => read_props(&answer),
+        InfoDialect::Fields => read_told(info, &answer),
     }
 }
 
@@ -148,34 +140,6 @@ fn flag_name(flag: &str) -> String {
     flag.trim_start_matches('-').replace('_', "-")
 }
 
-/// Returns a reason for every null field of `server` and `model`.
-fn reasons(probe: &Probe, unsaid: &str) -> Absent {
-    let not_ours = "the client sees a running server, not how it was started or fetched";
-    let mut absent = Absent::new();
-    if probe.commit.is_none() {
-        absent.insert("engine.commit".to_owned(), unsaid.to_owned());
-    }
-    let groups = [
-        ("server", serde_json::to_value(&probe.server)),
-        ("model", serde_json::to_value(&probe.model)),
-    ];
-    for (group, value) in groups {
-        let value = value.unwrap_or_default();
-        for (key, value) in value.as_object().into_iter().flatten() {
-            let path = format!("{group}.{key}");
-            if !value.is_null() || schema::run::OPTIONAL.contains(&path.as_str()) {
-                continue;
-            }
-            let reason = match path.as_str() {
-                "server.argv" | "server.env" | "model.source" => not_ours,
-                _ => unsaid,
-            };
-            absent.insert(path, reason.to_owned());
-        }
-    }
-    absent
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -210,23 +174,5 @@ mod tests {
             server.config.iter().flatten().map(|(flag, _)| flag.as_str()).collect();
         assert_eq!(flags, ["max-batch-size", "no-prefix-cache", "tp"], "neither place nor unset");
         assert_eq!(probed.probe.model.parameters, Some(5));
-    }
-
-    #[test]
-    fn everything_unsaid_has_a_reason() {
-        let probe = read_info(&json!({"engine": "other"})).probe;
-        let absent = reasons(&probe, "it does not say");
-        assert_eq!(absent["server.kv_bytes"], "it does not say");
-        assert!(absent["server.argv"].contains("not how it was started"));
-        assert!(!absent.contains_key("server.variant"), "may be null without a reason");
-        let record = schema::run::RunRecord {
-            server: Some(probe.server),
-            model: probe.model,
-            absent,
-            ..Default::default()
-        };
-        let nulls = schema::run::unexplained_nulls(&serde_json::to_value(record).unwrap());
-        let ours = |path: &&String| path.starts_with("server.") || path.starts_with("model.");
-        assert_eq!(nulls.iter().filter(ours).count(), 0, "{nulls:?}");
     }
 }

@@ -44,6 +44,8 @@ impl ScenarioFile {
     /// Facts about the scenario for the record, with the hash of its manifest.
     pub fn facts(&self, manifest: &schema::manifest::Manifest, hash: String) -> ScenarioFacts {
         let scenario = &self.scenario;
+        let mut lengths = manifest.requests.iter().map(|request| request.output_tokens);
+        let first = lengths.next();
         ScenarioFacts {
             id: self.id.clone(),
             rev: scenario.rev,
@@ -53,7 +55,10 @@ impl ScenarioFile {
             prompt_form: Some(manifest.prompt_form),
             dataset_sha256: manifest.dataset_sha256.clone(),
             seed: Some(scenario.workload.seed),
+            dataset: None,
             requests: Some(scenario.workload.requests),
+            output_tokens: first.filter(|first| lengths.all(|next| next == *first)),
+            ignore_eos: Some(scenario.output.ignore_eos),
             arrival: Some(scenario.arrival.clone()),
             warmup: Some(scenario.warmup.clone()),
             connections: Some(scenario.connections),

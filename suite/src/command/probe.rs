@@ -14,7 +14,7 @@ use crate::client::probe::probe;
 /// Print what a running server reports about itself, as JSON with Redline's names.
 ///
 /// The output holds version, effective configuration, model and counters, as far as the engine
-/// reports them; a value that it does not report is null, with the reason under `absent`.
+/// reports them; a value that it does not report is null.
 ///
 /// Exit codes: 0 printed; 2 wrong use; 4 the server is not ready, with the reason on standard
 /// error.

@@ -1,11 +1,11 @@
 //! Times per request and per token, as exact samples: what they are is defined here.
 
 use schema::histogram::{HdrHistogram, HistogramError};
-use schema::run::{Histograms, Summary};
+use schema::run::Histograms;
 
-use super::summary::{summarize, summarize_requests};
+use super::summary::summarize;
 use super::tally::Answered;
-use super::{Reasons, to_us};
+use super::to_us;
 use crate::client::sample::TtftParts;
 
 /// Samples in nanoseconds, over the requests that were answered.
@@ -102,7 +102,7 @@ impl Distributions {
     ///
     /// # Errors
     /// A time beyond what a record holds.
-    pub fn histograms(&self, reasons: &mut Reasons) -> Result<Histograms, HistogramError> {
+    pub fn histograms(&self) -> Result<Histograms, HistogramError> {
         let histogram = |samples: &[u64]| {
             HdrHistogram::from_samples(samples.iter().map(|ns| to_us(*ns))).map(Some)
         };
@@ -114,10 +114,10 @@ impl Distributions {
             ttft_scheduled_us: histogram(&self.ttft_scheduled_ns)?,
             tpot_us: histogram(&self.tpot_ns)?,
             itl_chunk_us: histogram(&self.itl_chunk_ns)?,
-            itl_token_us: reasons.explain("histograms.itl_token_us", itl_token, TOKENS_UNKNOWN),
+            itl_token_us: itl_token,
             e2e_us: histogram(&self.e2e_ns)?,
             e2e_scheduled_us: histogram(&self.e2e_scheduled_ns)?,
-            queue_us: reasons.explain("histograms.queue_us", queue, NO_QUEUE),
+            queue_us: queue,
             connect_us: histogram(&self.connect_ns)?,
             schedule_lag_us: histogram(&self.schedule_lag_ns)?,
         })
@@ -143,30 +143,6 @@ fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
         None => found.extend((carried > 0).then_some(carried)),
     }
     found
-}
-
-const NO_QUEUE: &str = "this arrival has no cap on concurrency that a request could wait behind";
-const TOKENS_UNKNOWN: &str =
-    "the server does not tell how many tokens a chunk holds, and the tokenizer refuses its text";
-const ONE_TOKEN: &str = "no answer has more than one token";
-
-/// A summary of what each request has one of, or why there is none.
-pub fn request_summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Summary> {
-    let found = summarize_requests(samples.to_vec());
-    reasons.explain(&format!("metrics.{name}"), found, ONE_TOKEN)
-}
-
-/// A summary of gaps, or why there is none.
-pub fn summary(name: &str, samples: &[u64], reasons: &mut Reasons) -> Option<Summary> {
-    reasons.explain(&format!("metrics.{name}"), summarize(samples.to_vec()), ONE_TOKEN)
-}
-
-/// The summary of the gaps per token, which may be unknown for another reason.
-pub fn itl_token_summary(all: &Distributions, reasons: &mut Reasons) -> Option<Summary> {
-    match &all.itl_token_ns {
-        Some(samples) => summary("itl_token_us", samples, reasons),
-        None => reasons.none("metrics.itl_token_us", TOKENS_UNKNOWN),
-    }
 }
 
 #[cfg(test)]
@@ -258,9 +234,7 @@ mod tests {
             Some(crate::client::delta::Usage { completion_tokens: 5, ..Default::default() });
         let found = of(&[sample(&[(2000, 1)]), unknown]);
         assert_eq!(found.itl_token_ns, None);
-        let mut reasons = Reasons::default();
-        let histograms = found.histograms(&mut reasons).unwrap();
+        let histograms = found.histograms().unwrap();
         assert_eq!(histograms.itl_token_us, None);
-        assert!(reasons.0.contains_key("histograms.itl_token_us"));
     }
 }

@@ -2,13 +2,13 @@
 
 use schema::run::{Counts, Metrics, Time};
 
-use super::distribution::{Distributions, itl_token_summary, request_summary, summary};
+use super::distribution::Distributions;
 use super::slo::{Slo, goodput};
 use super::stall::stalls;
-use super::summary::{float, summarize_requests};
+use super::summary::{float, summarize, summarize_requests};
 use super::tally::Answered;
+use super::to_us;
 use super::window::{Wall, peak_per_second, slices, steady, token_times, tokens_within};
-use super::{Reasons, to_us};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -23,7 +23,6 @@ pub fn metrics(
     all: &Distributions,
     gpus: Option<u32>,
     slos: &[Slo],
-    reasons: &mut Reasons,
 ) -> Metrics {
     let wall_us = to_us(wall.length_ns());
     let rate = |count: Option<u64>| count.map(|count| float(count) * 1e6 / float(wall_us.max(1)));
@@ -40,64 +39,36 @@ pub fn metrics(
         input_tokens_per_s: rate(counts.input_tokens),
         output_tokens_per_s: output,
         total_tokens_per_s: rate(total),
-        output_tokens_per_s_per_gpu: reasons.explain(
-            "metrics.output_tokens_per_s_per_gpu",
-            per_gpu,
-            "the server runs on no GPU, or does not say so",
-        ),
-        output_tokens_per_s_steady: reasons.explain(
-            "metrics.output_tokens_per_s_steady",
-            steady_rate,
-            NOT_STEADY,
-        ),
-        output_tokens_per_s_peak: reasons.explain(
-            "metrics.output_tokens_per_s_peak",
-            peak,
-            "the run is shorter than one second",
-        ),
+        output_tokens_per_s_per_gpu: per_gpu,
+        output_tokens_per_s_steady: steady_rate,
+        output_tokens_per_s_peak: peak,
         concurrency_mean: Some(float(busy) / float(wall.length_ns().max(1))),
-        goodput_per_s: reasons.explain(
-            "metrics.goodput_per_s",
-            goodput(slos, answered, wall),
-            "no service level was given",
-        ),
+        goodput_per_s: goodput(slos, answered, wall),
         // The energy is told by what looks on: see `telemetry`.
         joules_per_output_token: None,
-        ttft_us: request_summary("ttft_us", &all.ttft_ns, reasons),
-        tpot_us: request_summary("tpot_us", &all.tpot_ns, reasons),
-        itl_chunk_us: summary("itl_chunk_us", &all.itl_chunk_ns, reasons),
-        itl_token_us: itl_token_summary(all, reasons),
-        e2e_us: request_summary("e2e_us", &all.e2e_ns, reasons),
+        ttft_us: summarize_requests(all.ttft_ns.clone()),
+        tpot_us: summarize_requests(all.tpot_ns.clone()),
+        itl_chunk_us: summarize(all.itl_chunk_ns.clone()),
+        itl_token_us: all.itl_token_ns.clone().and_then(summarize),
+        e2e_us: summarize_requests(all.e2e_ns.clone()),
         ttft_scheduled_us: summarize_requests(all.ttft_scheduled_ns.clone()),
         e2e_scheduled_us: summarize_requests(all.e2e_scheduled_ns.clone()),
         ttft_event_us: summarize_requests(all.ttft_event_ns.clone()),
-        ttft_content_us: reasons.explain(
-            "metrics.ttft_content_us",
-            summarize_requests(all.ttft_content_ns.clone()),
-            "no answer holds words beside reasoning and tool calls",
-        ),
+        ttft_content_us: summarize_requests(all.ttft_content_ns.clone()),
         ttft_parts_us: all.parts(),
         stalls: stalls(&all.itl_chunk_ns),
         slices: Some(slices(answered, &times, wall)),
     }
 }
 
-const NOT_STEADY: &str = "the steady state is shorter than ten seconds";
-
 /// Lengths of the run and of its parts.
-pub fn lengths(answered: &[Answered<'_>], wall: Wall, reasons: &mut Reasons) -> Time {
+pub fn lengths(answered: &[Answered<'_>], wall: Wall) -> Time {
     let window = steady(answered);
-    let mut part = |name: &str, ns: Option<u64>| {
-        reasons.explain(&format!("time.{name}"), ns.map(to_us), NOT_STEADY)
-    };
     Time {
         wall_us: Some(to_us(wall.length_ns())),
-        window_us: part("window_us", window.map(|window| window.length_ns())),
-        ramp_us: part(
-            "ramp_us",
-            window.map(|window| window.start_ns.saturating_sub(wall.start_ns)),
-        ),
-        drain_us: part("drain_us", window.map(|window| wall.end_ns.saturating_sub(window.end_ns))),
+        window_us: window.map(|window| to_us(window.length_ns())),
+        ramp_us: window.map(|window| to_us(window.start_ns.saturating_sub(wall.start_ns))),
+        drain_us: window.map(|window| to_us(wall.end_ns.saturating_sub(window.end_ns))),
         ..Time::default()
     }
 }

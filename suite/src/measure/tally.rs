@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use schema::manifest::Manifest;
 use schema::run::{Counts, TokenSource};
 
-use super::Reasons;
 use super::credit::{Credit, Retokenized, credit, tokens_per_chunk};
 use crate::client::sample::Sample;
 use crate::workload::tokenizer::Tokenizer;
@@ -58,7 +57,7 @@ fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
 
 /// Counts a run. Token counts are over the requests that were answered, so that they stand to
 /// each other and to the times as they should; what a failed request produced is not counted.
-pub fn counts(samples: &[Sample], answered: &[Answered<'_>], reasons: &mut Reasons) -> Counts {
+pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
     let mut failures = BTreeMap::new();
     let mut finish_reasons = BTreeMap::new();
     for sample in samples {
@@ -80,27 +79,12 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>], reasons: &mut Reaso
         input_tokens: sum(|request| request.prompt_tokens),
         output_tokens_requested: sum(|request| request.requested),
         output_tokens_reported: sum(|request| request.credit.tokens),
-        output_tokens_retokenized: reasons.explain(
-            "counts.output_tokens_retokenized",
-            retokenized,
-            "the tokenizer refuses the text of an answer",
-        ),
+        output_tokens_retokenized: retokenized,
         output_chunks: sum(|request| request.sample.chunks.len() as u64),
-        token_source: reasons.explain(
-            "counts.token_source",
-            least_trusted(answered.iter().map(|request| request.credit.source)),
-            "no request was answered",
-        ),
-        chunk_token_source: reasons.explain(
-            "counts.chunk_token_source",
-            chunk_source(answered),
-            TOKENS_UNKNOWN,
-        ),
+        token_source: least_trusted(answered.iter().map(|request| request.credit.source)),
+        chunk_token_source: chunk_source(answered),
     }
 }
-
-const TOKENS_UNKNOWN: &str = "the server does not tell how many tokens a chunk holds, and the \
-     tokenizer refuses the text of an answer";
 
 /// How the tokens of chunks are known; none where those of some answer are not.
 fn chunk_source(answered: &[Answered<'_>]) -> Option<TokenSource> {

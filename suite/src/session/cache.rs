@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::client::control::Server;
 use crate::client::sample::Sample;
-use crate::measure::Reasons;
 use crate::measure::summary::float;
 use crate::telemetry::Watch;
 use crate::workload::pack::Plan;
@@ -79,7 +78,6 @@ impl Observed {
         assignment: &super::Assignment<'_>,
         samples: &[Sample],
         watch: &Watch<'_>,
-        reasons: &mut Reasons,
     ) -> CacheFacts {
         // Without a counter of the server, the `usage` of the answers still states the hits.
         let hits = watch.grown("prefix_hit_tokens").or_else(|| cached_in_usage(samples));
@@ -104,21 +102,9 @@ impl Observed {
         CacheFacts {
             state,
             emptied: Some(matches!(self.emptied, Emptied::Yes)),
-            query_tokens: reasons.explain(
-                "cache.query_tokens",
-                watch.grown("prefix_query_tokens"),
-                "the server does not count, or was gone after the run",
-            ),
-            hit_tokens: reasons.explain(
-                "cache.hit_tokens",
-                hits,
-                "the server tells its hits neither as a counter nor with its usage",
-            ),
-            expected_hit_tokens: reasons.explain(
-                "cache.expected_hit_tokens",
-                expected,
-                "the server does not tell how many tokens a page of its cache holds",
-            ),
+            query_tokens: watch.grown("prefix_query_tokens"),
+            hit_tokens: hits,
+            expected_hit_tokens: expected,
             primed_tokens: primed.then_some(sent_ahead),
         }
     }

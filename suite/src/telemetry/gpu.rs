@@ -7,7 +7,6 @@ use schema::telemetry::{EnergySource, GpuTelemetry, Series, Throttled};
 
 use super::series::{Column, Together, float, series, share, spread, whole};
 use super::{Look, Watch};
-use crate::measure::Reasons;
 
 /// Source of GPU readings, such as NVML or a test's script.
 pub trait Gpus: fmt::Debug + Send + Sync {
@@ -15,8 +14,8 @@ pub trait Gpus: fmt::Debug + Send + Sync {
     fn look(&self) -> Vec<GpuReading>;
 }
 
-/// Reader of this machine's GPUs, or the reason why they cannot be read.
-pub type Meter = Result<Box<dyn Gpus>, String>;
+/// Reader of this machine's GPUs; `None` where they cannot be read.
+pub type Meter = Option<Box<dyn Gpus>>;
 
 /// Readings of one GPU at one moment. A field is `None` if the driver does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -62,12 +61,9 @@ pub struct Throttle {
 type Readings = Vec<(u64, GpuReading)>;
 
 impl Watch<'_> {
-    /// Telemetry of every GPU; `None`, with the reason recorded, if GPUs cannot be read.
-    pub(super) fn gpu_facts(&self, reasons: &mut Reasons) -> Option<Vec<GpuTelemetry>> {
-        match self.meter {
-            Err(why) => reasons.none("telemetry.gpus", why),
-            Ok(_) => Some(facts(&self.looks, reasons)),
-        }
+    /// Telemetry of every GPU; `None` if GPUs cannot be read.
+    pub(super) fn gpu_facts(&self) -> Option<Vec<GpuTelemetry>> {
+        self.meter.as_ref().map(|_| facts(&self.looks))
     }
 
     /// Time series over all GPUs that worked during the run, combined into one.
@@ -87,12 +83,11 @@ fn by_gpu(looks: &[Look]) -> Vec<Readings> {
     (0..count).map(of).collect()
 }
 
-fn facts(looks: &[Look], reasons: &mut Reasons) -> Vec<GpuTelemetry> {
-    let all = by_gpu(looks).into_iter().enumerate();
-    all.map(|(index, readings)| one(index, &readings, reasons)).collect()
+fn facts(looks: &[Look]) -> Vec<GpuTelemetry> {
+    by_gpu(looks).iter().map(one).collect()
 }
 
-fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry {
+fn one(readings: &Readings) -> GpuTelemetry {
     // The first and the last sample lie outside the timed run, when the GPU may be idle.
     let during =
         readings.get(1..readings.len().saturating_sub(1)).filter(|during| !during.is_empty());
@@ -107,36 +102,21 @@ fn one(index: usize, readings: &Readings, reasons: &mut Reasons) -> GpuTelemetry
     let energy = energy(readings);
     let throttles: Vec<Throttle> =
         during.iter().filter_map(|(_, reading)| reading.throttle).collect();
-    let path = |name: &str| format!("telemetry.gpus.{index}.{name}");
-    const UNTOLD: &str = "the driver does not tell";
-    const NO_ENERGY: &str = "the driver tells neither energy nor power";
     GpuTelemetry {
         // The server does not report which GPUs are its own, so every GPU with utilization counts.
         worked: readings.iter().any(|(_, reading)| reading.util_percent > Some(0)),
-        power_mw: reasons.explain(&path("power_mw"), spread(seen(|r| r.power_mw)), UNTOLD),
-        energy_mj: reasons.explain(&path("energy_mj"), energy.map(|energy| energy.0), NO_ENERGY),
-        energy_source: reasons.explain(&path("energy_source"), energy.map(|e| e.1), NO_ENERGY),
-        sm_mhz: reasons.explain(&path("sm_mhz"), spread(seen(|r| r.sm_mhz)), UNTOLD),
-        memory_mhz: reasons.explain(&path("memory_mhz"), spread(seen(|r| r.memory_mhz)), UNTOLD),
-        gpu_c_max: reasons.explain(&path("gpu_c_max"), most(|r| r.gpu_c), UNTOLD),
-        memory_c_max: reasons.explain(&path("memory_c_max"), most(|r| r.memory_c), UNTOLD),
-        util_percent: reasons.explain(
-            &path("util_percent"),
-            spread(seen(|r| r.util_percent)),
-            UNTOLD,
-        ),
-        memory_used_bytes_max: reasons.explain(
-            &path("memory_used_bytes_max"),
-            most(|r| r.memory_used_bytes),
-            UNTOLD,
-        ),
-        throttled: reasons.explain(&path("throttled"), throttled(&throttles), UNTOLD),
-        ecc_uncorrected: reasons.explain(
-            &path("ecc_uncorrected"),
-            counted(|r| r.ecc_uncorrected),
-            UNTOLD,
-        ),
-        pcie_replays: reasons.explain(&path("pcie_replays"), counted(|r| r.pcie_replays), UNTOLD),
+        power_mw: spread(seen(|r| r.power_mw)),
+        energy_mj: energy.map(|energy| energy.0),
+        energy_source: energy.map(|e| e.1),
+        sm_mhz: spread(seen(|r| r.sm_mhz)),
+        memory_mhz: spread(seen(|r| r.memory_mhz)),
+        gpu_c_max: most(|r| r.gpu_c),
+        memory_c_max: most(|r| r.memory_c),
+        util_percent: spread(seen(|r| r.util_percent)),
+        memory_used_bytes_max: most(|r| r.memory_used_bytes),
+        throttled: throttled(&throttles),
+        ecc_uncorrected: counted(|r| r.ecc_uncorrected),
+        pcie_replays: counted(|r| r.pcie_replays),
     }
 }
 
@@ -242,32 +222,29 @@ mod tests {
     fn energy_is_the_counters_where_there_is_one() {
         let looks =
             looks(&[at_work(100, Some(5000)), at_work(700, Some(5400)), at_work(100, Some(6100))]);
-        let mut reasons = Reasons::default();
-        let gpus = facts(&looks, &mut reasons);
+        let gpus = facts(&looks);
         assert_eq!(
             (gpus[0].energy_mj, gpus[0].energy_source),
             (Some(1_100_000), Some(EnergySource::Counter))
         );
         let power = Spread { mean: 7e5, p5: 700_000, p50: 700_000, p95: 700_000, max: 700_000 };
         assert_eq!(gpus[0].power_mw, Some(power), "of looks while the clock ran");
-        assert_eq!(reasons.0["telemetry.gpus.0.memory_c_max"], "the driver does not tell");
+        assert_eq!(gpus[0].memory_c_max, None, "the driver does not report it");
         assert_eq!((gpus[0].worked, gpus[1].worked), (true, false));
     }
 
     #[test]
     fn an_old_card_without_a_counter_has_its_power_integrated() {
         let seen = looks(&[at_work(100, None), at_work(700, None), at_work(300, None)]);
-        let mut reasons = Reasons::default();
-        let gpus = facts(&seen, &mut reasons);
+        let gpus = facts(&seen);
         assert_eq!(
             (gpus[0].energy_mj, gpus[0].energy_source),
             (Some(900_000), Some(EnergySource::Power)),
             "400 W for a second and 500 W for another"
         );
         let blind = [GpuReading { power_mw: None, ..at_work(0, None) }; 2];
-        let gpus = facts(&looks(&blind), &mut reasons);
+        let gpus = facts(&looks(&blind));
         assert_eq!((gpus[0].energy_mj, gpus[0].power_mw), (None, None));
-        assert!(reasons.0["telemetry.gpus.0.energy_mj"].contains("neither"));
     }
 
     #[test]
@@ -279,7 +256,7 @@ mod tests {
         let free = at_work(500, Some(0));
         let looks =
             looks(&[held(true, true), held(true, false), held(true, true), free, free, free]);
-        let gpus = facts(&looks, &mut Reasons::default());
+        let gpus = facts(&looks);
         let throttled = gpus[0].throttled.unwrap();
         assert_eq!((throttled.power_share, throttled.thermal_share), (0.5, 0.25));
         assert_eq!((throttled.hardware_share, throttled.sync_share), (0.0, 0.0));
@@ -287,20 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_the_run_and_a_driver_without_counters_has_a_reason() {
+    fn errors_are_those_of_the_run_and_unknown_without_counters() {
         let counting = |errors, replays| GpuReading {
             ecc_uncorrected: Some(errors),
             pcie_replays: Some(replays),
             ..at_work(500, None)
         };
         let looks = looks(&[counting(3, 9), counting(3, 9), counting(5, 4)]);
-        let mut reasons = Reasons::default();
-        let gpus = facts(&looks, &mut reasons);
+        let gpus = facts(&looks);
         assert_eq!((gpus[0].ecc_uncorrected, gpus[0].pcie_replays), (Some(2), None));
-        for path in ["telemetry.gpus.0.pcie_replays", "telemetry.gpus.1.ecc_uncorrected"] {
-            assert_eq!(reasons.0[path], "the driver does not tell");
-        }
-        assert!(!reasons.0.contains_key("telemetry.gpus.0.ecc_uncorrected"));
+        assert_eq!(gpus[1].ecc_uncorrected, None);
     }
 
     #[test]

@@ -9,7 +9,6 @@ use schema::telemetry::{HostTelemetry, Pressure};
 
 use super::series::{Together, float, series, share};
 use super::{Look, Watch};
-use crate::measure::Reasons;
 
 /// CPU time, memory, load and pressure of this machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -92,37 +91,20 @@ pub fn is_here(address: IpAddr) -> bool {
 }
 
 impl Watch<'_> {
-    /// Telemetry of this machine over the run; `None`, with the reason recorded, if the kernel
-    /// reports nothing.
-    pub(super) fn host_facts(&self, start_ns: u64, reasons: &mut Reasons) -> Option<HostTelemetry> {
+    /// Telemetry of this machine over the run; `None` if the kernel reports nothing.
+    pub(super) fn host_facts(&self, start_ns: u64) -> Option<HostTelemetry> {
         let has_server = is_here(self.server.address.ip());
-        let facts = facts(&self.looks, start_ns, has_server, reasons);
-        reasons.explain("telemetry.host", facts, "the kernel does not tell")
+        facts(&self.looks, start_ns, has_server)
     }
 }
 
-fn facts(
-    looks: &[Look],
-    start_ns: u64,
-    has_server: bool,
-    reasons: &mut Reasons,
-) -> Option<HostTelemetry> {
+fn facts(looks: &[Look], start_ns: u64, has_server: bool) -> Option<HostTelemetry> {
     let told: Vec<(u64, HostReading)> =
         looks.iter().filter_map(|look| Some((look.at_ns, look.host?))).collect();
     let (first, last) = (told.first()?.1, told.last()?.1);
     let cpu = last.cpu.since(first.cpu);
-    let known = cpu.all() > 0;
-    let mut of_all = |name: &str, ticks: u64| {
-        let path = format!("telemetry.host.cpu_{name}_share");
-        let value = known.then(|| share(ticks, cpu.all()));
-        reasons.explain(&path, value, "the run is shorter than the kernel's tick")
-    };
-    let shares = [
-        of_all("user", cpu.user),
-        of_all("system", cpu.system),
-        of_all("iowait", cpu.iowait),
-        of_all("steal", cpu.steal),
-    ];
+    // In a run shorter than the kernel's tick no core has any time.
+    let of_all = |ticks: u64| (cpu.all() > 0).then(|| share(ticks, cpu.all()));
     let used = told.iter().filter_map(|(_, reading)| reading.memory_used_bytes).max();
     let load = told.iter().filter_map(|(_, reading)| reading.load_1m);
     let load = load.map(|load| (load * 100.0).round() / 100.0).reduce(f64::max);
@@ -131,24 +113,15 @@ fn facts(
         memory_us: last.memory_us.saturating_sub(first.memory_us),
         io_us: last.io_us.saturating_sub(first.io_us),
     });
-    const UNTOLD: &str = "the kernel does not tell";
     Some(HostTelemetry {
         has_server,
-        cpu_user_share: shares[0],
-        cpu_system_share: shares[1],
-        cpu_iowait_share: shares[2],
-        cpu_steal_share: shares[3],
-        memory_used_bytes_max: reasons.explain(
-            "telemetry.host.memory_used_bytes_max",
-            used,
-            UNTOLD,
-        ),
-        load_1m_max: reasons.explain("telemetry.host.load_1m_max", load, UNTOLD),
-        pressure: reasons.explain(
-            "telemetry.host.pressure",
-            pressure,
-            "the kernel does not account for pressure stalls",
-        ),
+        cpu_user_share: of_all(cpu.user),
+        cpu_system_share: of_all(cpu.system),
+        cpu_iowait_share: of_all(cpu.iowait),
+        cpu_steal_share: of_all(cpu.steal),
+        memory_used_bytes_max: used,
+        load_1m_max: load,
+        pressure,
         series: over_time(&told, start_ns),
     })
 }
@@ -195,8 +168,7 @@ mod tests {
             look(2, [1100, 550, 10, 5, 9050]),
             look(3, [1280, 580, 8, 21, 9092]),
         ];
-        let mut reasons = Reasons::default();
-        let found = facts(&looks, 1_000_000_000, true, &mut reasons).unwrap();
+        let found = facts(&looks, 1_000_000_000, true).unwrap();
         assert_eq!(
             [found.cpu_user_share, found.cpu_system_share, found.cpu_steal_share],
             [Some(0.5983), Some(0.1709), Some(0.0342)],
@@ -208,21 +180,18 @@ mod tests {
         assert_eq!(series.at_us, [1_000_000, 2_000_000], "from the start of the clock");
         assert_eq!(series.columns["cpu_user_per_mille"], [500, 672]);
         assert_eq!(series.columns["cpu_steal_per_mille"], [0, 60]);
-        assert_eq!(reasons.0.len(), 0);
     }
 
     #[test]
-    fn what_the_kernel_does_not_account_for_has_a_reason() {
+    fn what_the_kernel_does_not_account_for_is_unknown() {
         let mut looks = [look(1, [1, 0, 0, 0, 1]), look(1, [1, 0, 0, 0, 1])];
         for look in &mut looks {
             look.host = look.host.map(|host| HostReading { pressure: None, ..host });
         }
-        let mut reasons = Reasons::default();
-        let found = facts(&looks, 0, false, &mut reasons).unwrap();
+        let found = facts(&looks, 0, false).unwrap();
         assert_eq!((found.pressure, found.cpu_user_share), (None, None));
-        assert!(reasons.0["telemetry.host.pressure"].contains("pressure stalls"));
-        assert!(reasons.0["telemetry.host.cpu_steal_share"].contains("shorter"));
-        assert_eq!(facts(&[Look::default()], 0, false, &mut reasons), None);
+        assert_eq!(found.cpu_steal_share, None, "the run is shorter than a tick");
+        assert_eq!(facts(&[Look::default()], 0, false), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use self::facts::{Ranks, joules_per_token};
 use self::gpu::{GpuReading, Meter};
 use self::host::HostReading;
 use crate::client::blocking::Caller;
-use crate::client::control::{ControlError, LIMIT, Server, read_metrics};
+use crate::client::control::{LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
 /// Longest time that the server may take to return its counters while the run is timed.
@@ -60,8 +60,6 @@ pub struct Watch<'a> {
     cost: LookCost,
     /// Time between two samples while the run is timed; `None` samples only before and after.
     pause: Option<Duration>,
-    /// Reason why the last request for the server's counters failed.
-    trouble: Option<String>,
 }
 
 impl<'a> Watch<'a> {
@@ -81,7 +79,6 @@ impl<'a> Watch<'a> {
             looks: Vec::new(),
             cost: LookCost::default(),
             pause: pause_ns.map(Duration::from_nanos),
-            trouble: None,
         }
     }
 
@@ -134,7 +131,6 @@ impl<'a> Watch<'a> {
 
     fn counters(&mut self, limit: Duration) -> Option<Counters> {
         if self.engine.metrics.is_empty() {
-            self.trouble = Some("the engine file names no metrics".to_owned());
             return None;
         }
         let began_ns = monotonic_ns();
@@ -143,9 +139,8 @@ impl<'a> Watch<'a> {
         self.cost.server_look_us_max = self.cost.server_look_us_max.max(took_us);
         match page {
             Ok(page) => Some(read_metrics(&page, &self.engine.metrics)),
-            Err(error) => {
+            Err(_) => {
                 self.cost.server_looks_failed += 1;
-                self.trouble = Some(without_place(self.engine.metrics_route(), &error));
                 None
             }
         }
@@ -182,21 +177,10 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Error message without the server's address, because records do not contain addresses.
-fn without_place(route: &str, error: &ControlError) -> String {
-    let said = match error {
-        ControlError::Status { status, .. } => return format!("`{route}` answered {status}"),
-        ControlError::Unreachable { message, .. } => message.clone(),
-        other => other.to_string(),
-    };
-    format!("`{route}` gave no answer: {}", said.lines().next().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::client::control::Trust;
-    use crate::measure::Reasons;
     use gpu::Throttle;
 
     const SECOND_NS: u64 = 1_000_000_000;
@@ -242,13 +226,12 @@ mod tests {
         let text = include_str!("../../engines/redline.toml");
         let engine = schema::engine::parse(text).unwrap();
         let names: Vec<&str> = engine.metrics.keys().map(String::as_str).collect();
-        let meter: Meter = Ok(Box::new(Unread));
+        let meter: Meter = Some(Box::new(Unread));
         for (seconds, gpus, most) in [(60, 1, 6 << 10), (28_800, 1, 6 << 10), (28_800, 8, 10 << 10)]
         {
             let mut watch = Watch::new(&server, &engine, &meter, Some(SECOND_NS));
             watch.looks = (0..=seconds).map(|second| look(second, &names, gpus)).collect();
-            let mut reasons = Reasons::default();
-            let facts = watch.facts(0, &mut reasons);
+            let facts = watch.facts(0);
             let server = facts.server.as_ref().unwrap();
             assert_eq!(server.output_tokens, Some(12_345 * seconds));
             let columns = &server.series.as_ref().unwrap().columns;
@@ -256,15 +239,5 @@ mod tests {
             let size = serde_json::to_string(&facts).unwrap().len();
             assert!(size < most, "{gpus} GPUs, {seconds} s: {size} bytes");
         }
-    }
-
-    #[test]
-    fn a_reason_does_not_say_where_the_server_is() {
-        let error = ControlError::Unreachable {
-            url: "http://10.1.2.3:80/metrics".to_owned(),
-            message: "no answer within 2 s\nhint: wait".to_owned(),
-        };
-        let said = without_place("/metrics", &error);
-        assert_eq!(said, "`/metrics` gave no answer: no answer within 2 s");
     }
 }

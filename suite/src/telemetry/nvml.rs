@@ -15,18 +15,18 @@ use super::gpu::{GpuReading, Gpus, Meter, Throttle};
 #[derive(Debug)]
 struct Library(Nvml);
 
-/// Loads NVML and returns a reader of this machine's GPUs.
-///
-/// # Errors
-/// The reason as recorded: no driver, or no access to it.
+/// Loads NVML and returns a reader of this machine's GPUs; `None` without a driver, or without
+/// access to it.
 pub fn open() -> Meter {
     match Nvml::init() {
-        Ok(nvml) => Ok(Box::new(Library(nvml))),
-        Err(NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound) => {
-            Err("no NVIDIA driver".to_owned())
+        Ok(nvml) => Some(Box::new(Library(nvml))),
+        Err(
+            NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound | NvmlError::DriverNotLoaded,
+        ) => None,
+        Err(error) => {
+            eprintln!("warning: no telemetry of GPUs: the NVIDIA driver gives no access: {error}");
+            None
         }
-        Err(NvmlError::DriverNotLoaded) => Err("the NVIDIA driver is not loaded".to_owned()),
-        Err(error) => Err(format!("the NVIDIA driver gives no access: {error}")),
     }
 }
 
@@ -104,10 +104,9 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_there_is_a_reason_and_no_failure() {
-        match open() {
-            Err(why) => assert!(why.contains("NVIDIA driver"), "{why}"),
-            Ok(meter) => assert_eq!(meter.look().len(), meter.look().len(), "as many every time"),
+    fn every_reading_has_as_many_gpus() {
+        if let Some(meter) = open() {
+            assert_eq!(meter.look().len(), meter.look().len());
         }
     }
 }

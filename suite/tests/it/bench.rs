@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use suite::emitter::log::Logged;
 use suite::emitter::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
 
-use crate::desk::{Desk, PLAN, REQUESTS, scenario, server, stderr, unexplained, url};
+use crate::desk::{Desk, PLAN, REQUESTS, scenario, server, stderr, url};
 use crate::harness::{Exchange, refusing_address, wait_until};
 
 /// Condition that matches measured request `n`, which follows two warm-up requests.
@@ -59,7 +59,6 @@ fn a_whole_run_is_written_counted_and_explained() {
     let p50 =
         |summary: &Option<schema::run::Summary>| summary.as_ref().and_then(|s| s.p50).expect("p50");
     assert!(p50(&metrics.ttft_us) >= 10_000 && p50(&metrics.e2e_us) >= 18_000);
-    assert_eq!(unexplained(found), [""; 0]);
     let mut left = desk.left_over();
     left.sort();
     assert_eq!(left, ["out.json", "out.samples.jsonl"]);
@@ -98,7 +97,6 @@ fn failed_requests_make_a_partial_run() {
     assert_eq!(counts.failures, Some([("http-500".to_owned(), 1)].into()));
     assert_eq!((counts.requests_ok, counts.input_tokens), (Some(3), Some(24)));
     assert!(found.validity.reasons[0].contains("1 of 4 requests failed"));
-    assert_eq!(unexplained(found), [""; 0]);
 }
 
 #[test]
@@ -113,7 +111,6 @@ fn a_server_that_answers_nothing_makes_a_failed_run() {
     assert_eq!((code, found.status), (Some(1), Status::Failed));
     assert_eq!(found.failure.as_ref().map(|failure| failure.class), Some(FailureClass::Crash));
     assert_eq!((found.metrics.as_ref(), found.histograms.as_ref()), (None, None));
-    assert_eq!(unexplained(found), [""; 0]);
 }
 
 #[test]
@@ -128,7 +125,6 @@ fn a_failed_warm_up_ends_the_run_before_the_clock() {
     let failure = found.failure.clone().expect("a failure");
     assert_eq!((failure.class, failure.phase), (FailureClass::Infrastructure, Phase::Warmup));
     assert_eq!(found.counts, None);
-    assert_eq!(unexplained(found), [""; 0]);
 }
 
 #[test]
@@ -139,7 +135,6 @@ fn silence_is_a_hang_and_what_was_measured_is_kept() {
     assert_eq!((code, found.status), (Some(1), Status::Partial));
     assert_eq!(found.failure.as_ref().map(|failure| failure.class), Some(FailureClass::Hang));
     assert_eq!(found.counts.as_ref().and_then(|counts| counts.requests_ok), Some(3));
-    assert_eq!(unexplained(found), [""; 0]);
 }
 
 #[test]
@@ -155,7 +150,6 @@ fn outputs_are_compared_with_a_reference_one_token_at_a_time() {
     let correctness = found.correctness.clone().expect("correctness");
     assert_eq!((code, correctness.agreement), (Some(0), Some(0.75)));
     assert_eq!(correctness.reference.as_deref(), Some("another program"));
-    assert_eq!(unexplained(found), [""; 0]);
 }
 
 #[test]
@@ -275,22 +269,6 @@ fn a_probe_says_what_the_server_is() {
         &arguments,
         &expect![[r#"
             {
-              "absent": {
-                "engine.commit": "`/server_info` does not say",
-                "model.dtype": "`/server_info` does not say",
-                "model.format": "`/server_info` does not say",
-                "model.parameters": "`/server_info` does not say",
-                "model.source": "the client sees a running server, not how it was started or fetched",
-                "model.tokenizer_sha256": "`/server_info` does not say",
-                "model.weights_sha256": "`/server_info` does not say",
-                "server.argv": "the client sees a running server, not how it was started or fetched",
-                "server.config_sha256": "`/server_info` does not say",
-                "server.env": "the client sees a running server, not how it was started or fetched",
-                "server.max_batch_size": "`/server_info` does not say",
-                "server.prefix_cache": "`/server_info` does not say",
-                "server.startup_us": "`/server_info` does not say",
-                "server.weights_load_us": "`/server_info` does not say"
-              },
               "commit": null,
               "device": "cpu",
               "device_name": null,
@@ -359,7 +337,6 @@ fn a_closed_loop_is_measured_too() {
     assert_eq!(found.client.as_ref().and_then(|client| client.streams_max), Some(2));
     let concurrency = found.metrics.as_ref().and_then(|metrics| metrics.concurrency_mean);
     assert!(concurrency.is_some_and(|mean| mean > 0.5 && mean <= 2.0), "{concurrency:?}");
-    assert_eq!(unexplained(found), [""; 0]);
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use schema::measurement::Measurement;
-use schema::run::{RunRecord, unexplained_nulls};
 use serde_json::{Value, json};
 use suite::emitter::script::{Answer, Script};
 use tempfile::TempDir;
@@ -131,28 +130,6 @@ pub fn server(first: Vec<Answer>) -> Exchange {
     }
     script.requests.splice(0..0, first);
     Exchange::playing(script)
-}
-
-/// Paths of null values in the suite's groups of a record that have no reason under `absent`.
-pub fn unexplained(measurement: Measurement) -> Vec<String> {
-    let mut record = RunRecord::default();
-    let ours = [
-        "validity",
-        "failure",
-        "time",
-        "scenario",
-        "client",
-        "cache",
-        "counts",
-        "histograms",
-        "metrics",
-        "telemetry",
-        "correctness",
-    ];
-    measurement.fill(&mut record);
-    let nulls = unexplained_nulls(&serde_json::to_value(record).expect("JSON"));
-    let group = |path: &String| path.split('.').next().unwrap_or_default().to_owned();
-    nulls.into_iter().filter(|path| ours.contains(&group(path).as_str())).collect()
 }
 
 pub fn stderr(output: &Output) -> String {

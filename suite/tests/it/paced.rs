@@ -16,7 +16,7 @@ use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
 use suite::emitter::paced::{Pace, PacedEmitter};
 
-use crate::desk::{Desk, unexplained};
+use crate::desk::Desk;
 use crate::harness::stop_never;
 
 /// Payloads of requests whose prompts begin with their number, counted from 1.
@@ -171,9 +171,6 @@ fn outputs_are_not_checked_where_that_was_turned_off() {
     let (code, measurement) = desk.run(&exchange, &["--no-output-check"]);
     assert_eq!(code, Some(0));
     assert_eq!(measurement.correctness, None);
-    let why = measurement.absent.get("correctness").map(String::as_str);
-    assert_eq!(why, Some("the check of the outputs was turned off"));
-    assert_eq!(unexplained(measurement), Vec::<String>::new());
     let received =
         |line: &suite::emitter::log::Line| line.event == suite::emitter::log::Logged::Received;
     let asked = exchange.log().iter().filter(|line| received(line)).count();

@@ -19,8 +19,6 @@ fn scenario() -> ScenarioEntry {
 /// Measurement and probe of a successful run.
 fn reported() -> (Measurement, Probe, RunRecord) {
     let sample = Sample::default().record();
-    let measured = |path: &str| !path.starts_with("server") && !path.starts_with("model");
-    let absent = sample.absent.clone().into_iter().filter(|(path, _)| measured(path)).collect();
     let measurement = Measurement {
         status: sample.status,
         time: sample.time.clone(),
@@ -31,7 +29,6 @@ fn reported() -> (Measurement, Probe, RunRecord) {
         histograms: sample.histograms.clone(),
         metrics: sample.metrics.clone(),
         correctness: sample.correctness.clone(),
-        absent,
         ..Measurement::default()
     };
     let probe = Probe {
@@ -100,16 +97,6 @@ fn a_server_that_never_became_ready_leaves_reasons() {
     seal(&mut record).unwrap();
     assert_eq!(record.status, Status::Failed);
     assert_eq!(record.validity.reasons, ["the run failed: it died"]);
-    for (path, reason) in [
-        ("server.config", NEVER_READY),
-        ("model.dtype", NEVER_READY),
-        ("counts", NOT_REACHED),
-        ("scenario.manifest_sha256", NOT_REACHED),
-        ("time.wall_us", NOT_REACHED),
-        ("memory.gpu_bytes_max", NOT_REACHED),
-    ] {
-        assert_eq!(record.absent.get(path).map(String::as_str), Some(reason), "{path}");
-    }
     assert_eq!(record.scenario.requests, Some(scenario.scenario.workload.requests));
     assert!(schema::path::of_run(&record).unwrap().contains("/unknown-unknown-tp1-unread/"));
 }
@@ -168,21 +155,6 @@ fn neither_port_nor_path_of_the_configuration_is_kept() {
 }
 
 #[test]
-fn a_reason_for_what_is_there_after_all_is_dropped() {
-    let (mut measurement, probe, _) = reported();
-    measurement.absent.insert("metrics.requests_per_s".into(), "no".into());
-    measurement.absent.insert("telemetry.power_mw".into(), "no GPU".into());
-    let (scenario, identity) = (scenario(), Identity::default());
-    let record = assemble(Parts {
-        measurement: Some(measurement),
-        probe: Some(probe),
-        ..parts(&scenario, &identity)
-    });
-    assert!(!record.absent.contains_key("metrics.requests_per_s"));
-    assert!(record.absent.contains_key("telemetry.power_mw"));
-}
-
-#[test]
 fn memory_of_the_gpus_is_what_the_load_generator_saw() {
     let (mut measurement, probe, _) = reported();
     let gpu =
@@ -196,5 +168,4 @@ fn memory_of_the_gpus_is_what_the_load_generator_saw() {
         ..parts(&scenario, &identity)
     });
     assert_eq!(record.memory.and_then(|memory| memory.gpu_bytes_max), Some(70 << 30));
-    assert!(!record.absent.contains_key("memory.gpu_bytes_max"));
 }

@@ -183,7 +183,10 @@ pub fn slice(record: &mut RunRecord) -> &mut Slice {
 /// s.
 pub fn published() -> RunRecord {
     let text = include_str!("../../../../reports/src/tests/sound.txt");
-    read("sound.txt", text).records.remove(0)
+    let mut record = read("sound.txt", text).records.remove(0);
+    // Rules over imports judge lengths that differ as well.
+    record.scenario.output_tokens = None;
+    record
 }
 
 pub fn mean_tpot(record: &mut RunRecord, mean_us: u64) {
