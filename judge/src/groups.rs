@@ -11,7 +11,6 @@ use statrs::statistics::Statistics;
 
 use crate::diff::flags;
 use crate::facts::RunFacts;
-use crate::listing::level_name;
 use crate::release::ReleaseKey;
 
 /// A quality rule over several runs.
@@ -105,7 +104,7 @@ impl Known<'_> {
             rule: rule.id.to_owned(),
             path: self.path.to_owned(),
             run: self.id.to_owned(),
-            level: level_name(rule.level),
+            level: rule.level.name(),
             detail: Some(detail),
             later: false,
         }

@@ -3,12 +3,11 @@
 //!
 //! Reading order: [`records`] and [`events`] (the input), [`rule`], [`rules`] and [`groups`] (is a
 //! figure valid), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
-//! repeats), [`diff`] (two releases), [`beside`] (two engines), [`trend`] (many releases),
+//! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
 //! [`best`] (a ranking), [`lab`] (a search for a configuration).
 
 #![warn(missing_docs)]
 
-pub mod beside;
 pub mod best;
 pub mod diff;
 pub mod events;
@@ -22,6 +21,7 @@ pub mod records;
 pub mod release;
 pub mod rule;
 pub mod rules;
+pub mod side_by_side;
 pub mod summary;
 pub mod table;
 pub mod trend;

@@ -1,6 +1,5 @@
 //! List of all rules for reading, made from the constants that do the checking.
 
-use schema::run::Level;
 use serde::Serialize;
 
 use crate::finding::STORAGE_RULES;
@@ -39,7 +38,7 @@ pub fn rules() -> Vec<RuleLine> {
     });
     let over_several = GROUP_RULES.iter().map(|rule| RuleLine {
         id: rule.id,
-        level: level_name(rule.level),
+        level: rule.level.name(),
         since: Some(rule.since),
         applies_to: rule.scope.to_owned(),
         affects: affects(Family::ALL),
@@ -47,7 +46,7 @@ pub fn rules() -> Vec<RuleLine> {
     });
     let quality = crate::RULES.iter().map(|rule| RuleLine {
         id: rule.id,
-        level: level_name(rule.level),
+        level: rule.level.name(),
         since: rule.since,
         applies_to: rule.scope.words(),
         affects: affects(rule.affects),
@@ -63,14 +62,6 @@ fn affects(families: &[Family]) -> String {
     }
     let names = families.iter().map(|family| format!("{family:?}").to_lowercase());
     names.collect::<Vec<_>>().join(", ")
-}
-
-/// Severity of a quality rule as records spell it: `error` or `warning`.
-pub fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warning => "warning",
-    }
 }
 
 /// Formats the rules as a text table, one line per rule.

@@ -15,7 +15,6 @@ use crate::survey::{Place, Survey, Surveyed, Trust};
 use judge::Registry;
 use judge::finding::{Finding, ID, LAYOUT};
 use judge::groups::{self, Badge, GROUP_RULES, Known};
-use judge::listing::level_name;
 use judge::table::plain;
 use store::folder::{Listing, StoreError};
 use store::storage::{self, Parsed};
@@ -128,7 +127,7 @@ fn badges(files: &[Surveyed], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<B
             rule: broken.rule.clone(),
             path: known.path.to_owned(),
             run: known.id.to_owned(),
-            level: level_name(broken.level),
+            level: broken.level.name(),
             detail: broken.detail.clone(),
             later: broken.later,
         }));

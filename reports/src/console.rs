@@ -4,7 +4,7 @@
 use super::figures::{Figures, name_of_label};
 use super::served::served;
 use super::tool::Tool;
-use super::workload::asked_before;
+use super::workload::workload_before;
 use super::{Found, Unread, line_at};
 
 const TITLE: &str = " Serving Benchmark Result ";
@@ -68,7 +68,7 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
     let lines = (line_at(text, block.start), line_at(text, block.end));
     figures.complete().map_err(|why| Unread { line: lines.0, why })?;
     let backend = pairs.iter().find(|(label, ..)| *label == "Backend");
-    let asked = asked_before(before, between);
+    let asked = workload_before(before, between);
     Ok(Found {
         tool: Tool::of_labels(pairs.iter().map(|(label, ..)| *label)),
         backend: backend.map(|(_, value, _)| (*value).to_owned()),

@@ -4,7 +4,7 @@
 use super::figures::Figures;
 use super::served::Served;
 use super::tool::Tool;
-use super::workload::Asked;
+use super::workload::StatedWorkload;
 use super::{Found, Unread};
 
 /// Beginning of the CSV file's head, by which the format is recognized.
@@ -43,10 +43,10 @@ fn found(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
         backend: text("backend").map(str::to_owned),
         figures,
         served: Served::default(),
-        asked: Asked {
+        asked: StatedWorkload {
             dataset: text("dataset_name").map(str::to_owned),
             tokens: lengths.filter(|_| fixed),
-            ..Asked::default()
+            ..StatedWorkload::default()
         },
         lines: (line, line),
     })

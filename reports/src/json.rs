@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::figures::Figures;
 use super::served::Served;
 use super::tool::Tool;
-use super::workload::Asked;
+use super::workload::StatedWorkload;
 use super::{Found, Unread, nested, summaries};
 
 /// Keys of vLLM's files that differ from SGLang's names, which are used here.
@@ -76,7 +76,7 @@ fn found(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread
         backend: text("backend"),
         figures,
         served: Served::default(),
-        asked: Asked {
+        asked: StatedWorkload {
             dataset: text("dataset_name"),
             requests: count("num_prompts"),
             tokens: lengths.filter(|_| fixed),

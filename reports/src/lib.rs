@@ -18,7 +18,7 @@ use schema::run::RunRecord;
 use figures::Figures;
 use served::Served;
 use tool::Tool;
-use workload::Asked;
+use workload::StatedWorkload;
 
 /// Records found in a report, and the parts that could not be read.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,7 +46,7 @@ struct Found {
     /// Kind of server that the tool was set to talk to.
     backend: Option<String>,
     figures: Figures,
-    asked: Asked,
+    asked: StatedWorkload,
     served: Served,
     lines: (u64, u64),
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::figures::Figures;
 use super::served::Served;
 use super::tool::Tool;
-use super::workload::Asked;
+use super::workload::StatedWorkload;
 use super::{Found, Unread};
 
 /// Reads the results in `object`; `None` where it is a report of none of these tools.
@@ -32,7 +32,7 @@ pub(super) fn found(
         tool,
         backend: None,
         figures,
-        asked: Asked::default(),
+        asked: StatedWorkload::default(),
         served: Served::default(),
         lines,
     })

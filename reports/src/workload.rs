@@ -5,7 +5,7 @@ use schema::scenario::SHAREGPT_REQUESTS;
 
 /// Workload of a published result, as far as its page states it.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Asked {
+pub struct StatedWorkload {
     /// Name of the dataset, such as `sharegpt` or `random`.
     pub dataset: Option<String>,
     pub requests: Option<u64>,
@@ -24,7 +24,7 @@ const FIXED: &[(&str, (u64, u64), u64)] = &[
     ("long-input", (6_000, 2_000), 500),
 ];
 
-impl Asked {
+impl StatedWorkload {
     /// Returns the id of the standard scenario with the same workload, else an id that describes
     /// the workload.
     pub fn scenario(&self) -> String {
@@ -47,12 +47,12 @@ impl Asked {
 
 /// Finds the workload of a result in the text before it. `between` is the part after the previous
 /// result: a command applies only to the one result that follows it.
-pub fn asked_before(before: &str, between: &str) -> Asked {
+pub fn workload_before(before: &str, between: &str) -> StatedWorkload {
     from_command(between).or_else(|| from_profile(before)).unwrap_or_default()
 }
 
 /// Reads the workload from a line with benchmark_serving's flags, as its scripts echo it.
-fn from_command(text: &str) -> Option<Asked> {
+fn from_command(text: &str) -> Option<StatedWorkload> {
     let at = text.rfind("--dataset-name ")?;
     let line = text[at..].lines().next()?;
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -60,7 +60,7 @@ fn from_command(text: &str) -> Option<Asked> {
     let number = |name: &str| flag(name).and_then(|value| value.parse().ok());
     let ratio: Option<f64> = flag("--random-range-ratio").and_then(|value| value.parse().ok());
     let lengths = number("--random-input-len").zip(number("--random-output-len"));
-    Some(Asked {
+    Some(StatedWorkload {
         dataset: flag("--dataset-name").map(str::to_owned),
         requests: number("--num-prompts"),
         // Only with a range ratio of 1 do all requests have these lengths.
@@ -80,7 +80,7 @@ fn quoted_argument(text: &str, name: &str) -> Option<String> {
 
 /// Reads the workload from the profile that was named last before a result: ``Profile: `NAME` ``
 /// or a heading `NAME Profile`, defined in a fence of YAML under a heading `NAME`.
-fn from_profile(text: &str) -> Option<Asked> {
+fn from_profile(text: &str) -> Option<StatedWorkload> {
     let named = |name: &str| {
         let label = text.rfind(&format!("Profile: `{name}`"));
         label.max(text.rfind(&format!("# {name} Profile")))
@@ -97,13 +97,13 @@ fn from_profile(text: &str) -> Option<Asked> {
 }
 
 /// Reads `key: value` pairs of words, which may share a line because line ends may be lost.
-fn profile(yaml: &str) -> Asked {
+fn profile(yaml: &str) -> StatedWorkload {
     let words: Vec<&str> = yaml.split_whitespace().collect();
     let value = |key: &str| {
         words.windows(2).find(|pair| pair[0].strip_suffix(':') == Some(key)).map(|pair| pair[1])
     };
     let number = |key: &str| value(key).and_then(|value| value.parse().ok());
-    Asked {
+    StatedWorkload {
         dataset: value("dataset_name").map(str::to_owned),
         requests: number("total_requests"),
         tokens: number("dataset_input_tokens").zip(number("dataset_output_tokens")),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::lab::LabFile;
+use crate::policy::Policy;
 use crate::run::RunRecord;
 use crate::verdict::{Stage, Verdict};
 
@@ -104,17 +105,6 @@ impl PlannedRun {
             stage: slot.and_then(|slot| slot.stage),
         }
     }
-}
-
-/// Comparison policy of a campaign: id, revision and hash of its file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Policy {
-    /// Id of the policy: stem of its file under `suite/policies/`.
-    pub id: String,
-    /// Revision of the policy file.
-    pub rev: u32,
-    /// SHA-256 of the policy file's content, lower-case hex.
-    pub sha256: String,
 }
 
 /// Status of a campaign: do all of its runs have figures?

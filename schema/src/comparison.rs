@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::campaign::Policy;
 use crate::exit::Exit;
 use crate::metric::{Better, Unit};
+use crate::policy::Policy;
 use crate::verdict::{Cell, Verdict, VerdictKind};
 
 /// Schema name of a comparison.

@@ -200,13 +200,13 @@ pub struct Ready {
 #[serde(deny_unknown_fields)]
 pub struct Info {
     /// Format of the server's answer.
-    pub dialect: InfoDialect,
+    pub dialect: InfoFormat,
     /// Route that reports the configuration; left out where the server has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
     /// Location of the version, for the format `fields`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<Told>,
+    pub version: Option<ReportedAt>,
     /// Location of each flag's value, for the format `fields`: the engine's own flag name to JSON
     /// pointers (RFC 6901) into the answer. The first pointer that finds a value is used; the rest
     /// of the answer is not kept.
@@ -220,7 +220,7 @@ pub struct Info {
 /// Location of a value: a route and a pointer into its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct ReportedAt {
     /// HTTP route whose answer holds the value.
     pub route: String,
     /// JSON pointer (RFC 6901) to the value in the route's answer.
@@ -258,7 +258,7 @@ pub struct InfoFacts {
 /// Format in which a server reports its version and configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum InfoDialect {
+pub enum InfoFormat {
     /// Format of Redline's `/server_info`.
     Redline,
     /// Format of `llama-server`'s `/props`.
@@ -335,7 +335,7 @@ pub struct Request {
     pub route: String,
     /// API format of the route; left out where the route's name implies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dialect: Option<Dialect>,
+    pub dialect: Option<ApiFormat>,
     /// True when prompts are sent as token ids; otherwise they are sent as text.
     pub token_ids: bool,
     /// True when the server accepts the field `ignore_eos`.
@@ -350,8 +350,8 @@ pub struct Request {
 
 impl Request {
     /// Returns the API format of the route: the file's, else the one that the route's name implies.
-    pub fn dialect(&self) -> Dialect {
-        self.dialect.unwrap_or_else(|| Dialect::of_route(&self.route))
+    pub fn dialect(&self) -> ApiFormat {
+        self.dialect.unwrap_or_else(|| ApiFormat::of_route(&self.route))
     }
 
     /// True when prompts are sent as token ids: the file says so and the API format supports it.
@@ -361,14 +361,14 @@ impl Request {
 
     /// True when answers contain output token ids, on request or, on SGLang's `/generate`, always.
     pub fn gets_ids(&self) -> bool {
-        self.return_token_ids || self.dialect() == Dialect::Generate
+        self.return_token_ids || self.dialect() == ApiFormat::Generate
     }
 }
 
 /// API format: how requests and answer streams are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Dialect {
+pub enum ApiFormat {
     /// API format of OpenAI's `/v1/completions`.
     #[default]
     Completions,
@@ -383,7 +383,7 @@ pub enum Dialect {
     Messages,
 }
 
-impl Dialect {
+impl ApiFormat {
     /// Returns the API format that the last part of `route` implies; completions for an unknown
     /// one.
     pub fn of_route(route: &str) -> Self {
@@ -426,17 +426,17 @@ mod tests {
             usage_per_chunk: false,
         };
         let cases = [
-            ("/v1/completions", Dialect::Completions, true),
-            ("/v1/chat/completions", Dialect::Chat, false),
-            ("/generate", Dialect::Generate, true),
-            ("/v1/responses", Dialect::Responses, false),
-            ("/v1/messages", Dialect::Messages, false),
-            ("/proxy", Dialect::Completions, true),
+            ("/v1/completions", ApiFormat::Completions, true),
+            ("/v1/chat/completions", ApiFormat::Chat, false),
+            ("/generate", ApiFormat::Generate, true),
+            ("/v1/responses", ApiFormat::Responses, false),
+            ("/v1/messages", ApiFormat::Messages, false),
+            ("/proxy", ApiFormat::Completions, true),
         ];
         for (route, dialect, sends_ids) in cases {
             let found = request(route, None);
             assert_eq!((found.dialect(), found.sends_ids()), (dialect, sends_ids), "{route}");
-            assert_eq!(request(route, Some(Dialect::Messages)).dialect(), Dialect::Messages);
+            assert_eq!(request(route, Some(ApiFormat::Messages)).dialect(), ApiFormat::Messages);
         }
     }
 

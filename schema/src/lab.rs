@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::campaign::Policy;
 use crate::canonical::sha256_of;
 use crate::metric;
+use crate::policy::Policy;
 
 /// Lab file `suite/labs/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

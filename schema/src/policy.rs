@@ -3,6 +3,17 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Comparison policy of a campaign: id, revision and hash of its file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Policy {
+    /// Id of the policy: stem of its file under `suite/policies/`.
+    pub id: String,
+    /// Revision of the policy file.
+    pub rev: u32,
+    /// SHA-256 of the policy file's content, lower-case hex.
+    pub sha256: String,
+}
+
 /// Policy file `suite/policies/<id>.toml`; the id is the file's stem. A revision that a campaign
 /// cites is never edited. Minimum effects are not part of a policy: each metric has its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,6 +1,6 @@
 //! Names of statuses, kinds and verdicts as records, pages and tables write them.
 
-use crate::run::{Kind, Status, ValidityVerdict};
+use crate::run::{Kind, Level, Status, ValidityVerdict};
 use crate::verdict::VerdictKind;
 
 impl Kind {
@@ -22,6 +22,16 @@ impl Status {
             Self::Partial => "partial",
             Self::Failed => "failed",
             Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl Level {
+    /// Returns the level's name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
         }
     }
 }

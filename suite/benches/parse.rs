@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 use suite::client::sample::Sample;
 use suite::client::stamp::Moment;
 use suite::client::stream::Stream;
@@ -16,36 +16,36 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
 
 /// Chunk formats, as the named servers send them.
-const SHAPES: [(&str, Dialect, &str); 6] = [
+const SHAPES: [(&str, ApiFormat, &str); 6] = [
     (
         "redline",
-        Dialect::Completions,
+        ApiFormat::Completions,
         r#"{"id":"cmpl-00000017","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":0,"text":" hello","finish_reason":null,"token_ids":[4321]}]}"#,
     ),
     (
         "completions",
-        Dialect::Completions,
+        ApiFormat::Completions,
         r#"{"id":"cmpl-00000017","object":"text_completion","created":1700000000,"model":"m","system_fingerprint":"fp_0123456789abcdef0123456789abcdef","choices":[{"index":0,"text":" hello","logprobs":null,"finish_reason":null}]}"#,
     ),
     (
         "chat",
-        Dialect::Chat,
+        ApiFormat::Chat,
         r#"{"id":"chatcmpl-00000017","object":"chat.completion.chunk","created":1700000000,"model":"m","system_fingerprint":"fp_0123456789abcdef01234567","choices":[{"index":0,"delta":{"content":"\n hello"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
     ),
     // The text has a fixed length, so that only the parser's cost grows.
     (
         "generate",
-        Dialect::Generate,
+        ApiFormat::Generate,
         r#"{"text":" hello","output_ids":[4321],"meta_info":{"id":"0123456789abcdef0123456789abcdef","finish_reason":null,"prompt_tokens":17,"weight_version":"default","completion_tokens":1,"cached_tokens":0}}"#,
     ),
     (
         "responses",
-        Dialect::Responses,
+        ApiFormat::Responses,
         r#"{"type":"response.output_text.delta","sequence_number":17,"item_id":"msg_0123456789abcdef0123456789abcdef","output_index":0,"content_index":0,"delta":" hello","logprobs":[]}"#,
     ),
     (
         "messages",
-        Dialect::Messages,
+        ApiFormat::Messages,
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" hello"}}"#,
     ),
 ];

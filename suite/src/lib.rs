@@ -1,7 +1,7 @@
 //! The load generator of Redline. Reading order: `workload` draws the requests and their send
 //! times, `client` sends them over HTTP and stamps every event, `measure` computes metrics (TTFT,
 //! TPOT, ITL, percentiles) and the verdict, `telemetry` samples server and machine meanwhile,
-//! `session` is the order of one run, `export` writes reports, and `emitter` is a mock server to
+//! `session` is the order of one run, `export` writes reports, and `mock_server` is a mock server to
 //! test the client with.
 
 #![warn(missing_docs)]
@@ -9,9 +9,9 @@
 pub mod client;
 pub mod clock;
 pub mod command;
-pub mod emitter;
 mod export;
 pub mod measure;
+pub mod mock_server;
 mod session;
 pub mod telemetry;
 pub mod workload;

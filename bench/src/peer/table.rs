@@ -1,7 +1,7 @@
 //! Table of the comparison with another engine: medians, ranges and ratios per figure. Pure.
 
-use judge::beside::{Ratio, ratio_of_pairs};
 use judge::diff::policy::standard;
+use judge::side_by_side::{Ratio, ratio_of_pairs};
 use judge::summary::{self, Summary};
 use serde::Serialize;
 

@@ -108,7 +108,7 @@ pub fn measured_us(state: &State) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schema::campaign::Policy;
+    use schema::policy::Policy;
 
     fn outline() -> LabOutline {
         LabOutline {

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use judge::beside::InTurns;
 use judge::diff::policy::standard;
+use judge::side_by_side::InTurns;
 use judge::summary;
 use schema::metric::{Unit, by_name};
 use schema::run::RunRecord;

@@ -85,7 +85,7 @@ pub fn cell_of(run: &RunRecord) -> Cell {
 /// Everything that determines how a server was started: engine, hardware, model, command,
 /// environment and variant.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Asked<'a> {
+struct ServerStart<'a> {
     engine: &'a str,
     hardware: &'a str,
     model: &'a str,
@@ -94,7 +94,7 @@ struct Asked<'a> {
     variant: Option<&'a str>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ServerStart<'a> {
     /// Returns `None` where the server died before it reported its configuration, or where its
     /// command is unknown.
     fn of(run: &'a RunRecord) -> Option<Self> {
@@ -115,15 +115,15 @@ impl<'a> Asked<'a> {
 /// cell.
 #[derive(Debug, Default)]
 pub struct Cells<'a> {
-    configs: BTreeMap<Asked<'a>, (ReleaseKey, String)>,
+    configs: BTreeMap<ServerStart<'a>, (ReleaseKey, String)>,
 }
 
 impl<'a> Cells<'a> {
     /// Assigns `runs` to cells, naming each cell after its newest release.
     pub fn of(runs: impl Iterator<Item = &'a RunRecord>) -> Self {
-        let mut configs: BTreeMap<Asked<'a>, (ReleaseKey, String)> = BTreeMap::new();
+        let mut configs: BTreeMap<ServerStart<'a>, (ReleaseKey, String)> = BTreeMap::new();
         for run in runs {
-            let Some(asked) = Asked::of(run) else { continue };
+            let Some(asked) = ServerStart::of(run) else { continue };
             let named = (ReleaseKey::of(&run.engine.release), config_slug(run));
             let newest = configs.entry(asked).or_insert_with(|| named.clone());
             if *newest < named {
@@ -136,7 +136,7 @@ impl<'a> Cells<'a> {
     /// Returns the cell of one of the assigned runs.
     pub fn cell(&self, run: &RunRecord) -> Cell {
         let mut cell = cell_of(run);
-        if let Some((_, config)) = Asked::of(run).and_then(|asked| self.configs.get(&asked)) {
+        if let Some((_, config)) = ServerStart::of(run).and_then(|asked| self.configs.get(&asked)) {
             cell.config.clone_from(config);
         }
         cell

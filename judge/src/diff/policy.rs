@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use schema::campaign::Policy;
 use schema::canonical::sha256_of;
 use schema::metric::METRICS;
+use schema::policy::Policy;
 use schema::policy::{PolicyFile, parse};
 
 /// Text of the policy file; its stem is the policy's id.

@@ -1,7 +1,7 @@
 //! Cost estimate of a lab from its file alone: least and largest number of runs and rounds.
 
-use schema::campaign::Policy;
 use schema::lab::{Combine, LabFile, LabOutline};
+use schema::policy::Policy;
 use schema::policy::PolicyFile;
 
 use super::candidates::together;

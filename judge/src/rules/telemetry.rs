@@ -149,7 +149,7 @@ fn counted(record: &RunRecord) -> Outcome {
     let off = float(counted.abs_diff(reported));
     let strays = off > SERVER_COUNT_TOKENS && off > float(reported) * SERVER_COUNT_SHARE;
     Some(claim(!strays, || {
-        format!("the server counted {counted} output tokens, its answers hold {reported}")
+        format!("the server counted {counted} output tokens, and its answers hold {reported}")
     }))
 }
 

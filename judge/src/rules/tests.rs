@@ -9,8 +9,8 @@ use schema::scenario::Arrival;
 use super::RULES;
 use crate::{CHECKS_REV, findings, findings_later, rule};
 use records::{
-    chunk_gaps, gpu, gpu_state, mean_tpot, points, probed, published, queued, seen, server, shift,
-    slice, sound, sound_on_gpu, told,
+    chunk_gaps, gpu, gpu_state, mean_tpot, points, probed, published, queued, reported, seen,
+    server, shift, slice, sound, sound_on_gpu,
 };
 use samples::Sample;
 
@@ -27,7 +27,7 @@ fn broken(record: &RunRecord) -> Vec<String> {
 fn a_sound_record_passes_every_rule() {
     let all = [
         (sound(), "cpu"),
-        (told(), "told"),
+        (reported(), "reported"),
         (seen(), "seen"),
         (probed(), "probed"),
         (sound_on_gpu(), "gpu"),
@@ -124,23 +124,23 @@ const BREAKING: &[Breaking] = &[
         r.counts.as_mut().unwrap().requests_planned = Some(1_010);
         r.scenario.requests = Some(1_010);
     }),
-    ("E26", told, |r| {
+    ("E26", reported, |r| {
         let parts = r.metrics.as_mut().unwrap().ttft_parts_us.as_mut().unwrap();
         parts.server.mean = parts.server.mean.map(|mean| mean - 10);
     }),
-    ("E27", told, |r| {
+    ("E27", reported, |r| {
         let scheduled = r.metrics.as_mut().unwrap().e2e_scheduled_us.as_mut().unwrap();
         scheduled.p50 = scheduled.p50.map(|p50| p50 - 2);
     }),
-    ("E28", told, |r| slice(r).output_tokens -= 5),
-    ("E28", told, |r| slice(r).requests_ended -= 1),
-    ("E28", told, |r| slice(r).length_us -= 2),
+    ("E28", reported, |r| slice(r).output_tokens -= 5),
+    ("E28", reported, |r| slice(r).requests_ended -= 1),
+    ("E28", reported, |r| slice(r).length_us -= 2),
     ("E29", sound, |r| {
         let dropped = HdrHistogram::from_samples([1_000; 31]).unwrap();
         r.histograms.as_mut().unwrap().e2e_scheduled_us = Some(dropped);
     }),
     ("E30", sound, |r| r.status = Status::Partial),
-    ("E31", told, |r| {
+    ("E31", reported, |r| {
         r.counts.as_mut().unwrap().chunk_token_source = Some(TokenSource::Usage);
     }),
     ("E32", sound, |r| r.scenario.arrival = Some(Arrival::Closed { concurrency: 31 })),
@@ -186,7 +186,7 @@ const BREAKING: &[Breaking] = &[
     ("W12", published, |r| chunk_gaps(r, 11_600)),
     ("W13", published, |r| r.scenario.dataset = Some("sharegpt".into())),
     ("W14", sound, |r| r.client.as_mut().unwrap().kernel_to_user_us_p99 = Some(2_100)),
-    ("W14", told, |r| r.client.as_mut().unwrap().late_read_share = Some(0.03)),
+    ("W14", reported, |r| r.client.as_mut().unwrap().late_read_share = Some(0.03)),
     ("W15", sound, |r| r.client.as_mut().unwrap().schedule_lag_us_p99 = Some(9_000)),
     ("W16", seen, |r| {
         r.telemetry.as_mut().unwrap().host.as_mut().unwrap().cpu_steal_share = Some(0.03);
@@ -361,7 +361,7 @@ fn what_the_rules_say_reads_well() {
         E30 status is `partial`, with no failure and no failed request
         E31 the count of a whole answer says nothing of its chunks
         E32 32 requests ran at once under a cap of 31
-        E33 the server counted 4200 output tokens, its answers hold 4096
+        E33 the server counted 4200 output tokens, and its answers hold 4096
         E34 `output_tokens` grew by 4096, its series by 4097
         E34 90 KV pages were in use, and there are 89
         E34 the percentiles of `requests_running` do not rise

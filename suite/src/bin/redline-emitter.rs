@@ -16,15 +16,15 @@ use schema::exit::Exit;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use suite::client::limits::allow_files;
-use suite::emitter::paced::{Pace, PacedEmitter};
-use suite::emitter::script::Script;
-use suite::emitter::server::Emitter;
+use suite::mock_server::paced::{Pace, PacedMockServer};
+use suite::mock_server::script::Script;
+use suite::mock_server::server::MockServer;
 
 /// Streams scripted or evenly paced tokens to clients under test.
 ///
 /// Prints one line `ready http://127.0.0.1:PORT` on standard error, then serves until its standard
 /// input closes or it receives a signal. The script is JSON; its format is documented in
-/// `suite/src/emitter/script.rs`. Without a script every request gets a steady stream of as many
+/// `suite/src/mock_server/script.rs`. Without a script every request gets a steady stream of as many
 /// tokens as it requests.
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -82,7 +82,7 @@ fn serve_paced(flags: &Flags, pace: Pace) -> anyhow::Result<()> {
     let mut log = flags.log.as_deref().map(create).transpose()?.map(BufWriter::new);
     // The number of clients is not known in advance, so the limit is raised as far as it goes.
     allow_files(u64::MAX, 0)?;
-    let emitter = PacedEmitter::bind(flags.listen, pace)
+    let emitter = PacedMockServer::bind(flags.listen, pace)
         .with_context(|| format!("cannot listen on `{}`", flags.listen))?;
     eprintln!("ready http://{}", emitter.address);
     let emitted = emitter.serve(&stop).context("a system call failed")?;
@@ -111,7 +111,7 @@ fn play(flags: &Flags) -> anyhow::Result<()> {
         Some(path) => Box::new(create(path)?),
         None => Box::new(io::sink()),
     };
-    let emitter = Emitter::start(flags.listen, script, log)
+    let emitter = MockServer::start(flags.listen, script, log)
         .with_context(|| format!("cannot listen on `{}`", flags.listen))?;
     eprintln!("ready http://{}", emitter.address);
     if flags.detach {

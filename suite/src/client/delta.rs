@@ -1,12 +1,14 @@
 //! Parser of one streaming event in OpenAI's API formats, completions and chat, including the
 //! additions of the measured engines. Knows nothing of times.
 
+mod scan;
+
 use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::scan::scan;
+use self::scan::scan;
 
 /// Event of an answer stream, in any API format.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::alarm::{ALARM, Alarm};
 use super::connection::{Connection, InFlight, Phase};
 use super::limits::{FILES_SPARE, port_held_us};
 use super::load::ClientLoad;
-use super::looks::Looks;
+use super::load::PollPacing;
 use super::orders::{AHEAD, Pool};
 pub use super::orders::{DriveError, Driven, Observer, Orders, Tally, Unobserved};
 use super::sample::{FailureKind, Sample};
@@ -69,7 +69,7 @@ pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven,
         idle: (0..slots).collect(),
         opened: 0,
         load: ClientLoad::start(),
-        looks: Looks::default(),
+        looks: PollPacing::default(),
         tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
         start_ns: 0,
         due_ns: 0,
@@ -98,7 +98,7 @@ struct Driver<'a> {
     /// Number of connections opened so far; these are the first ones in `connections`.
     opened: usize,
     load: ClientLoad,
-    looks: Looks,
+    looks: PollPacing,
     tally: Tally,
     start_ns: u64,
     /// Time at which the next request that has a free connection is due; `u64::MAX` where there is
@@ -122,7 +122,7 @@ impl Driver<'_> {
         let mut events = vec![EpollEvent::empty(); 256];
         let mut last_ns = monotonic_ns();
         while self.opened < ahead || opening > 0 {
-            self.stop_if_asked()?;
+            self.stop_if_interrupted()?;
             while opening < OPENING_MAX && self.opened < ahead {
                 opening += usize::from(self.open(self.opened)?);
                 self.opened += 1;
@@ -201,7 +201,7 @@ impl Driver<'_> {
             }
             if woken_ns - sweep_ns >= SWEEP_NS {
                 sweep_ns = woken_ns;
-                self.stop_if_asked()?;
+                self.stop_if_interrupted()?;
                 self.sweep(woken_ns);
                 self.observer.stands(&self.tally);
             }
@@ -231,7 +231,7 @@ impl Driver<'_> {
         }
     }
 
-    fn stop_if_asked(&self) -> Result<(), DriveError> {
+    fn stop_if_interrupted(&self) -> Result<(), DriveError> {
         if self.orders.stop.load(Ordering::Relaxed) {
             return Err(DriveError::Interrupted);
         }

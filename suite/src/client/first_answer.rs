@@ -1,33 +1,21 @@
 //! Time of a starting server's first answer: sends a one-token request repeatedly until the first
 //! byte of a successful answer arrives.
 
+use anyhow::bail;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use schema::engine::{Dialect, Request};
+use schema::engine::{ApiFormat, Request};
 use schema::probe::FirstAnswer;
 use serde_json::{Value, json};
 
-use super::blocking::{CallError, Caller};
-use super::control::Server;
-use super::http::HttpError;
-use super::payload::asked;
+use super::control::{CallError, Caller, Server};
+use super::payload::body;
 
 /// Pause between two attempts: much shorter than any start-up, and little work for the machine.
 const PAUSE: Duration = Duration::from_millis(1);
 /// HTTP status of a server that is still loading.
 const LOADING: u16 = 503;
-
-/// Error of waiting for a server's first answer.
-#[derive(Debug, thiserror::Error)]
-pub enum FirstAnswerError {
-    #[error("no answer from `{authority}` within {} s: {last}", .limit.as_secs_f64())]
-    TooLate { authority: String, limit: Duration, last: String },
-    #[error("`{route}` answered {status}: {body}")]
-    Refused { route: String, status: u16, body: String },
-    #[error(transparent)]
-    Http(#[from] HttpError),
-}
 
 /// Sends a one-token request on the route of `request` until it succeeds, for at most `limit`.
 ///
@@ -37,7 +25,7 @@ pub fn first_answer(
     server: &Server,
     request: &Request,
     limit: Duration,
-) -> Result<FirstAnswer, FirstAnswerError> {
+) -> anyhow::Result<FirstAnswer> {
     let bytes = question(&server.authority, request);
     let deadline = Instant::now() + limit;
     loop {
@@ -47,16 +35,15 @@ pub fn first_answer(
             Ok((200, reply)) => return Ok(FirstAnswer { first_byte_ns: reply.first_byte_ns }),
             Ok((LOADING, reply)) => words(&reply.body),
             Ok((status, reply)) => {
-                let (route, body) = (request.route.clone(), words(&reply.body));
-                return Err(FirstAnswerError::Refused { route, status, body });
+                bail!("`{}` answered {status}: {}", request.route, words(&reply.body));
             }
             Err(CallError::Http(error)) => return Err(error.into()),
             // A refused connection is normal while the server starts.
             Err(error) => error.to_string(),
         };
         if left.is_zero() {
-            let authority = server.authority.clone();
-            return Err(FirstAnswerError::TooLate { authority, limit, last });
+            let (authority, limit_s) = (&server.authority, limit.as_secs_f64());
+            bail!("no answer from `{authority}` within {limit_s} s: {last}");
         }
         thread::sleep(PAUSE);
     }
@@ -70,8 +57,8 @@ fn words(body: &[u8]) -> String {
 /// needs none, and asking the server for the name would take time.
 fn question(authority: &str, request: &Request) -> Vec<u8> {
     let (route, dialect) = (&request.route, request.dialect());
-    let mut body = asked(dialect, json!("Hello"), 1);
-    if dialect == Dialect::Completions {
+    let mut body = body(dialect, json!("Hello"), 1);
+    if dialect == ApiFormat::Completions {
         body.insert("temperature".into(), json!(0));
     }
     let body = Value::Object(body).to_string();

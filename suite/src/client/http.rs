@@ -249,7 +249,7 @@ mod tests {
         Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;x=y\r\n \r\n5\r\nworld\r\n0\r\nT: 1\r\n\r\n";
 
     #[test]
-    fn framings_are_told_apart() {
+    fn framings_differ() {
         let cases = [
             (CHUNKED, 200, "hello world", true),
             ("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusyextra", 503, "busy", true),

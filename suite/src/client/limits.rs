@@ -3,10 +3,64 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use procfs::net::{TcpNetEntry, TcpState, tcp, tcp6};
 
-use super::orders::DriveError;
+/// Error of a run that could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// The limit on open files is too low.
+    #[error(
+        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
+    )]
+    Files {
+        /// Number of open files that the run needs.
+        needed: u64,
+        /// System's limit on open files.
+        limit: u64,
+    },
+    /// Fewer local ports are free than connections will hold at one time.
+    #[error(
+        "{needed} ports are needed at one time to connect to `{address}` from, and {limit} are \
+         free; {held} more are held by other connections to it, open or ended\nhint: widen \
+         net.ipv4.ip_local_port_range, send fewer at once (`concurrency_max`), or keep \
+         connections (`connections = \"warm\"`)"
+    )]
+    Ports {
+        /// Address of the server.
+        address: SocketAddr,
+        /// Number of ports needed at one time.
+        needed: u64,
+        /// Number of free local ports.
+        limit: u64,
+        /// Number of ports that other connections to the server hold.
+        held: u64,
+    },
+    /// No local port was left during the run.
+    #[error(
+        "no port is left to connect to `{address}` from: an ended connection holds its port for \
+         {held_s} s\nhint: widen net.ipv4.ip_local_port_range, send fewer requests a second, or \
+         keep connections (`connections = \"warm\"`)"
+    )]
+    NoPort {
+        /// Address of the server.
+        address: SocketAddr,
+        /// Time for which a closed connection holds its port, in seconds.
+        held_s: u64,
+    },
+    /// A system call failed.
+    #[error("the system refuses {what}")]
+    System {
+        /// Purpose of the system call.
+        what: &'static str,
+        /// Error of the system call.
+        source: Errno,
+    },
+    /// The run was stopped from outside.
+    #[error("interrupted")]
+    Interrupted,
+}
 
 /// Number of open files besides the connections.
 pub(super) const FILES_SPARE: u64 = 64;

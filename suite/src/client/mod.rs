@@ -3,23 +3,19 @@
 //! metrics.
 
 mod alarm;
-pub(crate) mod blocking;
+mod api_format;
 mod connection;
 pub mod control;
 pub mod delta;
-mod dialect;
 pub mod drive;
 pub(crate) mod first_answer;
 mod http;
 pub mod limits;
 mod load;
-mod looks;
 mod orders;
 pub mod payload;
 pub(crate) mod probe;
-mod props;
 pub mod sample;
-mod scan;
 mod schedule;
 mod sse;
 pub mod stamp;
@@ -29,4 +25,3 @@ pub mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "without_tls.rs"]
 pub mod tls;
-mod told;

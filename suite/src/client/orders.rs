@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 
-use nix::errno::Errno;
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 use schema::scenario::{Arrival, Connections};
 
+pub use super::limits::DriveError;
 use super::limits::{FILES_SPARE, allow_files, allow_ports, port_held_us};
 use super::load::ClientLoad;
 use super::payload::Payload;
@@ -28,7 +28,7 @@ pub struct Orders<'a> {
     /// Requests to send, in order.
     pub payloads: &'a [Payload],
     /// API format of the answers.
-    pub dialect: Dialect,
+    pub dialect: ApiFormat,
     /// Arrival process of the requests.
     pub arrival: &'a Arrival,
     /// Connections: kept open, or one for each request.
@@ -77,61 +77,6 @@ impl Driven {
         let ok = self.samples.iter().filter(|sample| sample.is_ok());
         ok.filter_map(|sample| Some(sample.usage?.completion_tokens)).sum()
     }
-}
-
-/// Error of a run that could not be carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum DriveError {
-    /// The limit on open files is too low.
-    #[error(
-        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
-    )]
-    Files {
-        /// Number of open files that the run needs.
-        needed: u64,
-        /// System's limit on open files.
-        limit: u64,
-    },
-    /// Fewer local ports are free than connections will hold at one time.
-    #[error(
-        "{needed} ports are needed at one time to connect to `{address}` from, and {limit} are \
-         free; {held} more are held by other connections to it, open or ended\nhint: widen \
-         net.ipv4.ip_local_port_range, send fewer at once (`concurrency_max`), or keep \
-         connections (`connections = \"warm\"`)"
-    )]
-    Ports {
-        /// Address of the server.
-        address: SocketAddr,
-        /// Number of ports needed at one time.
-        needed: u64,
-        /// Number of free local ports.
-        limit: u64,
-        /// Number of ports that other connections to the server hold.
-        held: u64,
-    },
-    /// No local port was left during the run.
-    #[error(
-        "no port is left to connect to `{address}` from: an ended connection holds its port for \
-         {held_s} s\nhint: widen net.ipv4.ip_local_port_range, send fewer requests a second, or \
-         keep connections (`connections = \"warm\"`)"
-    )]
-    NoPort {
-        /// Address of the server.
-        address: SocketAddr,
-        /// Time for which a closed connection holds its port, in seconds.
-        held_s: u64,
-    },
-    /// A system call failed.
-    #[error("the system refuses {what}")]
-    System {
-        /// Purpose of the system call.
-        what: &'static str,
-        /// Error of the system call.
-        source: Errno,
-    },
-    /// The run was stopped from outside.
-    #[error("interrupted")]
-    Interrupted,
 }
 
 /// Observer of a running load generation loop.

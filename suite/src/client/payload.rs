@@ -1,6 +1,6 @@
 //! Requests as bytes for the wire, in each API format, built before the clock starts.
 
-use schema::engine::{Dialect, Request};
+use schema::engine::{ApiFormat, Request};
 use schema::manifest::ManifestRequest;
 use schema::scenario::Output;
 use serde_json::{Map, Value, json};
@@ -59,7 +59,7 @@ pub fn payload(
         // Other API formats take no token ids; their prompts were drawn as text.
         None => json!(""),
     };
-    let mut body = asked(dialect, prompt, entry.output_tokens);
+    let mut body = body(dialect, prompt, entry.output_tokens);
     let mut sampling = Map::new();
     if let Some(temperature) = output.temperature {
         sampling.insert("temperature".into(), json!(temperature));
@@ -70,18 +70,18 @@ pub fn payload(
     }
     body.insert("stream".into(), json!(true));
     match dialect {
-        Dialect::Completions | Dialect::Chat => {
+        ApiFormat::Completions | ApiFormat::Chat => {
             body.insert("model".into(), json!(endpoint.model));
             body.extend(sampling);
-            body.extend(told(takes));
+            body.extend(usage_and_ids(takes));
             body.extend(output.extra_body.clone());
         }
-        Dialect::Responses | Dialect::Messages => {
+        ApiFormat::Responses | ApiFormat::Messages => {
             body.insert("model".into(), json!(endpoint.model));
             body.extend(sampling);
             body.extend(output.extra_body.clone());
         }
-        Dialect::Generate => sample_natively(&mut body, sampling, output),
+        ApiFormat::Generate => sample_natively(&mut body, sampling, output),
     }
     // Sorted, so that the bytes of a request do not depend on insertion order.
     body.sort_keys();
@@ -94,15 +94,15 @@ pub fn payload(
 }
 
 /// Returns the fields that request at most `tokens` tokens after `prompt`, which is text or ids.
-pub(super) fn asked(dialect: Dialect, prompt: Value, tokens: u64) -> Map<String, Value> {
+pub(super) fn body(dialect: ApiFormat, prompt: Value, tokens: u64) -> Map<String, Value> {
     let said = |prompt: &Value| json!([{"role": "user", "content": prompt}]);
     let (key, prompt, length, tokens) = match dialect {
-        Dialect::Completions => ("prompt", prompt, "max_tokens", json!(tokens)),
-        Dialect::Chat | Dialect::Messages => {
+        ApiFormat::Completions => ("prompt", prompt, "max_tokens", json!(tokens)),
+        ApiFormat::Chat | ApiFormat::Messages => {
             ("messages", said(&prompt), "max_tokens", json!(tokens))
         }
-        Dialect::Responses => ("input", prompt, "max_output_tokens", json!(tokens)),
-        Dialect::Generate => {
+        ApiFormat::Responses => ("input", prompt, "max_output_tokens", json!(tokens)),
+        ApiFormat::Generate => {
             let key = if prompt.is_string() { "text" } else { "input_ids" };
             (key, prompt, "sampling_params", json!({"max_new_tokens": tokens}))
         }
@@ -111,7 +111,7 @@ pub(super) fn asked(dialect: Dialect, prompt: Value, tokens: u64) -> Map<String,
 }
 
 /// Returns the fields that request usage and token ids from OpenAI's routes.
-fn told(takes: &Request) -> Map<String, Value> {
+fn usage_and_ids(takes: &Request) -> Map<String, Value> {
     let mut told = Map::new();
     let mut usage = json!({"include_usage": true});
     if takes.usage_per_chunk {
@@ -142,12 +142,12 @@ fn sample_natively(body: &mut Map<String, Value>, own: Map<String, Value>, outpu
     body.insert("sampling_params".into(), Value::Object(sampling));
 }
 
-fn head(endpoint: &Endpoint, dialect: Dialect, length: usize) -> String {
+fn head(endpoint: &Endpoint, dialect: ApiFormat, length: usize) -> String {
     let mut more = String::new();
     if let Some(key) = &endpoint.key {
         more += &format!("Authorization: {}\r\n", key.authorization());
     }
-    if dialect == Dialect::Messages {
+    if dialect == ApiFormat::Messages {
         // The only version of this protocol; servers may require the header.
         more += "anthropic-version: 2023-06-01\r\n";
     }

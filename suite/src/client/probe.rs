@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use schema::engine::{EngineFile, Info, InfoDialect, Told};
+use schema::canonical::sha256_of;
+use schema::engine::{EngineFile, Info, InfoFormat, ReportedAt};
 use schema::probe::{Probe, SCHEMA};
 use schema::run::{ModelFacts, ServerFacts};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::control::{ControlError, Server, read_metrics};
-use super::props::read_props;
-use super::told::read_told;
 
 /// Probe of a server, and a fact that only the suite needs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +25,7 @@ pub struct Probed {
 /// absent.
 pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, ControlError> {
     server.get_text(&engine.ready.route)?;
-    let mut probed = told(server, &engine.info);
+    let mut probed = configuration(server, &engine.info);
     let probe = &mut probed.probe;
     if let Some(told) = &engine.info.version {
         probe.version = version(server, told);
@@ -43,18 +42,18 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
 }
 
 /// Returns the server's configuration, as far as it reports it.
-fn told(server: &Server, info: &Info) -> Probed {
+fn configuration(server: &Server, info: &Info) -> Probed {
     let answer = info.route.as_ref().and_then(|route| server.get_json(route).ok());
     let Some(answer) = answer else { return Probed::default() };
     match info.dialect {
-        InfoDialect::Redline => read_info(&answer),
-        InfoDialect::LlamaCpp => read_props(&answer),
-        InfoDialect::Fields => read_told(info, &answer),
+        InfoFormat::Redline => read_info(&answer),
+        InfoFormat::LlamaCpp => read_props(&answer),
+        InfoFormat::Fields => read_fields(info, &answer),
     }
 }
 
 /// Returns the server's version, without `v`.
-fn version(server: &Server, told: &Told) -> Option<String> {
+fn version(server: &Server, told: &ReportedAt) -> Option<String> {
     let answer = server.get_json(&told.route).ok()?;
     let version = answer.pointer(&told.at)?.as_str()?;
     Some(version.trim_start_matches('v').to_owned())
@@ -140,6 +139,146 @@ fn flag_name(flag: &str) -> String {
     flag.trim_start_matches('-').replace('_', "-")
 }
 
+/// Reads the flags that `info` points at from `answer`.
+pub(super) fn read_fields(info: &Info, answer: &Value) -> Probed {
+    // vLLM before 0.11 reports its configuration as one text.
+    let answer = spelled_out(answer);
+    let found = |pointers: &Vec<String>| {
+        pointers.iter().filter_map(|pointer| answer.pointer(pointer)).find_map(plain)
+    };
+    let config: BTreeMap<String, Value> = info
+        .flags
+        .iter()
+        .filter_map(|(flag, pointers)| Some((flag.clone(), found(pointers)?)))
+        .collect();
+    let facts = &info.facts;
+    let at = |flag: &Option<String>| config.get(flag.as_deref()?);
+    let text = |flag: &Option<String>| at(flag)?.as_str().map(str::to_owned);
+    let number = |flag: &Option<String>| at(flag)?.as_u64();
+    let device = text(&facts.device);
+    let server = ServerFacts {
+        tp: number(&facts.tp).and_then(|tp| u32::try_from(tp).ok()),
+        max_batch_size: number(&facts.max_batch_size),
+        kv_dtype: text(&facts.kv_dtype),
+        prefix_cache: facts.prefix_cache.as_deref().and_then(|flag| truth(&config, flag)),
+        device: device.clone(),
+        config_sha256: if config.is_empty() { None } else { sha256_of(&config).ok() },
+        config: (!config.is_empty()).then(|| config.clone()),
+        ..ServerFacts::default()
+    };
+    let model = ModelFacts { dtype: text(&facts.dtype), ..ModelFacts::default() };
+    Probed {
+        page_tokens: number(&facts.page_tokens),
+        probe: Probe { device, server, model, ..Probe::default() },
+    }
+}
+
+/// Returns a scalar value, or `None` for a list, object or null. PyTorch types lose their `torch.`
+/// prefix.
+fn plain(value: &Value) -> Option<Value> {
+    match value {
+        Value::String(text) => Some(text.strip_prefix("torch.").unwrap_or(text).into()),
+        Value::Bool(_) | Value::Number(_) => Some(value.clone()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// Returns the boolean value of `flag`, negated where its name begins with `!`.
+fn truth(config: &BTreeMap<String, Value>, flag: &str) -> Option<bool> {
+    match flag.strip_prefix('!') {
+        Some(flag) => config.get(flag)?.as_bool().map(|value| !value),
+        None => config.get(flag)?.as_bool(),
+    }
+}
+
+/// Returns the response with each text of the form `name=value, name=value` converted to an object.
+fn spelled_out(answer: &Value) -> Value {
+    let Value::Object(fields) = answer else { return answer.clone() };
+    let read = |value: &Value| {
+        let pairs = value.as_str().and_then(pairs);
+        pairs.map_or_else(|| value.clone(), Value::Object)
+    };
+    Value::Object(fields.iter().map(|(key, value)| (key.clone(), read(value))).collect())
+}
+
+/// Parses `name=value` pairs between commas, as Python programs print settings, or returns `None`
+/// for other text.
+fn pairs(text: &str) -> Option<Map<String, Value>> {
+    let mut pairs = Map::new();
+    for part in split_outside(text) {
+        let (name, value) = part.trim().split_once('=')?;
+        let is_name =
+            !name.is_empty() && name.bytes().all(|b| b == b'_' || b.is_ascii_alphanumeric());
+        if !is_name {
+            return None;
+        }
+        pairs.insert(name.to_owned(), scalar(value));
+    }
+    (!pairs.is_empty()).then_some(pairs)
+}
+
+/// Splits at commas outside of brackets and quotes.
+fn split_outside(text: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_u32, None);
+    for (at, byte) in text.bytes().enumerate() {
+        match (quote, byte) {
+            (Some(open), _) if open == byte => quote = None,
+            (Some(_), _) => {}
+            (None, b'\'' | b'"') => quote = Some(byte),
+            (None, b'(' | b'[' | b'{') => depth += 1,
+            (None, b')' | b']' | b'}') => depth = depth.saturating_sub(1),
+            (None, b',') if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// Parses a scalar value as Python prints it.
+fn scalar(text: &str) -> Value {
+    match text {
+        "None" => Value::Null,
+        "True" => Value::Bool(true),
+        "False" => Value::Bool(false),
+        text => match serde_json::from_str::<Value>(text) {
+            Ok(number @ Value::Number(_)) => number,
+            _ => Value::String(text.trim_matches(['\'', '"']).to_owned()),
+        },
+    }
+}
+
+/// Reads a `/props` response.
+///
+/// Source: `tools/server/README.md` of llama.cpp b11434.
+pub(super) fn read_props(props: &Value) -> Probed {
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    // A slot of `llama-server` is one sequence of its batch.
+    let slots = props["total_slots"].as_u64();
+    let context = props["default_generation_settings"]["n_ctx"].as_u64();
+    let config: BTreeMap<String, Value> = [("parallel", slots), ("slot-ctx-size", context)]
+        .into_iter()
+        .filter_map(|(flag, value)| Some((flag.to_owned(), json!(value?))))
+        .collect();
+    let server = ServerFacts {
+        max_batch_size: slots,
+        config: (!config.is_empty()).then_some(config),
+        ..ServerFacts::default()
+    };
+    // Without an alias, the model's name is its file path, and no path may enter a record.
+    let name = text(&props["model_alias"]).unwrap_or_default();
+    let model = ModelFacts {
+        id: name.rsplit('/').next().unwrap_or_default().to_owned(),
+        dtype: text(&props["model_ftype"]),
+        ..ModelFacts::default()
+    };
+    let version = text(&props["build_info"]);
+    Probed { probe: Probe { version, server, model, ..Probe::default() }, page_tokens: None }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,5 +313,85 @@ mod tests {
             server.config.iter().flatten().map(|(flag, _)| flag.as_str()).collect();
         assert_eq!(flags, ["max-batch-size", "no-prefix-cache", "tp"], "neither place nor unset");
         assert_eq!(probed.probe.model.parameters, Some(5));
+    }
+
+    fn info(name: &str) -> Info {
+        let path = format!("{}/engines/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        schema::engine::parse(&std::fs::read_to_string(path).unwrap()).unwrap().info
+    }
+
+    #[test]
+    fn settings_told_as_text_are_read_like_an_object() {
+        let text = "model='/home/a/m', speculative_config=None, dtype=torch.bfloat16, \
+                    max_seq_len=4096, tensor_parallel_size=2, enforce_eager=False, \
+                    observability_config=ObservabilityConfig(a=1, b='x, y'), seed=0, \
+                    enable_prefix_caching=True";
+        let probed = read_fields(&info("vllm"), &json!({"vllm_config": text}));
+        let server = probed.probe.server;
+        assert_eq!((server.tp, server.prefix_cache), (Some(2), Some(true)));
+        assert_eq!((server.max_batch_size, probed.page_tokens), (None, None), "not in the text");
+        let config = server.config.unwrap();
+        assert_eq!(config["max-model-len"], json!(4096));
+        assert!(!config.values().any(|value| value.to_string().contains("home")), "{config:?}");
+        assert_eq!(probed.probe.model.dtype.as_deref(), Some("bfloat16"));
+    }
+
+    #[test]
+    fn the_first_pointer_that_leads_anywhere_counts() {
+        let answer = json!({"vllm_config": {
+            "parallel_config": {"tensor_parallel_size": 4},
+            "cache_config": {"block_size": 16, "cache_dtype": "auto", "enable_prefix_caching": false},
+            "scheduler_config": {"max_num_seqs": 256},
+            "model_config": {"model": "/home/a/m", "dtype": "torch.bfloat16"},
+            "device_config": {"device": "cuda"},
+        }});
+        let probed = read_fields(&info("vllm"), &answer);
+        let server = probed.probe.server;
+        assert_eq!((server.tp, server.max_batch_size), (Some(4), Some(256)));
+        assert_eq!(probed.probe.model.dtype.as_deref(), Some("bfloat16"));
+        assert_eq!(server.device.as_deref(), Some("cuda"));
+        assert_eq!((server.prefix_cache, server.kv_dtype.as_deref()), (Some(false), Some("auto")));
+        assert_eq!(probed.page_tokens, Some(16));
+    }
+
+    #[test]
+    fn a_flag_may_say_the_opposite() {
+        let probed =
+            read_fields(&info("sglang"), &json!({"disable_radix_cache": false, "page_size": 1}));
+        assert_eq!(probed.probe.server.prefix_cache, Some(true));
+        assert_eq!(probed.page_tokens, Some(1));
+        assert_eq!(read_fields(&info("lmdeploy"), &Value::Null), Probed::default());
+    }
+
+    #[test]
+    fn a_text_that_is_no_list_of_settings_stays_a_text() {
+        for text in ["", "hello, world", "a=1, b", "=1"] {
+            assert_eq!(pairs(text), None, "{text:?}");
+        }
+        assert_eq!(pairs("a=1").map(|pairs| pairs["a"].clone()), Some(json!(1)));
+    }
+
+    #[test]
+    fn props_are_read_into_the_suites_words() {
+        let props = json!({
+            "default_generation_settings": {"n_ctx": 2048}, "total_slots": 32,
+            "model_alias": "/home/a/m.gguf", "model_ftype": "Q4_1", "build_info": "b11434-unknown",
+        });
+        let probe = read_props(&props).probe;
+        assert_eq!(probe.version.as_deref(), Some("b11434-unknown"));
+        assert_eq!(probe.server.max_batch_size, Some(32));
+        assert_eq!(
+            probe.server.config.map(|config| config["slot-ctx-size"].clone()),
+            Some(json!(2048))
+        );
+        assert_eq!(
+            (probe.model.id.as_str(), probe.model.dtype.as_deref()),
+            ("m.gguf", Some("Q4_1"))
+        );
+    }
+
+    #[test]
+    fn what_is_not_said_stays_unknown() {
+        assert_eq!(read_props(&json!({"total_slots": null})), Probed::default());
     }
 }

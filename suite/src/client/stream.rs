@@ -1,10 +1,10 @@
 //! Answer of one request as it arrives: response head, events, tokens, end. It is fed with bytes
 //! and their arrival time and does no I/O.
 
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 
+use super::api_format::{Reader, SoFar};
 use super::delta::{Chunk, Event, parse};
-use super::dialect::{Reader, SoFar};
 use super::http::{ResponseDecoder, preview};
 use super::sample::{ChunkStamp, FailureKind, Sample};
 use super::sse::SseParser;
@@ -53,7 +53,7 @@ pub enum Standing {
 
 impl Stream {
     /// Creates the stream of an answer in API format `dialect`.
-    pub fn new(sample: Sample, dialect: Dialect) -> Self {
+    pub fn new(sample: Sample, dialect: ApiFormat) -> Self {
         let reader = EventReader { dialect: Reader::of(dialect), ..EventReader::default() };
         Self { sample, decoder: ResponseDecoder::default(), reader }
     }

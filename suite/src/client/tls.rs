@@ -20,12 +20,19 @@ use rustls::{
 };
 use schema::run::TlsFacts;
 
-use super::control::Trust;
-
 /// Size of the read buffer during a handshake, in bytes.
 const HANDSHAKE_BYTES: usize = 8 << 10;
 /// Longest decrypted record in bytes: one read may complete a record that an earlier read began.
 const RECORD_MAX: usize = 16 << 10;
+
+/// Trust settings for a server's TLS certificate.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// File of trusted certificate authorities; the machine's own where left out.
+    pub ca_file: Option<PathBuf>,
+    /// True to accept any certificate.
+    pub insecure: bool,
+}
 
 /// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]

@@ -4,11 +4,19 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use schema::run::TlsFacts;
 
-use super::control::Trust;
+/// Trust settings for a server's TLS certificate.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// File of trusted certificate authorities; the machine's own where left out.
+    pub ca_file: Option<PathBuf>,
+    /// True to accept any certificate.
+    pub insecure: bool,
+}
 
 /// Error of a build without TLS.
 #[derive(Debug, thiserror::Error)]

@@ -13,21 +13,21 @@ use schema::scenario::{Arrival, CacheState, Scenario};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use super::inputs::TrustFlags;
 use super::inputs::{Engine, ScenarioFile};
 use super::keeper::Keeper;
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
-use super::trust::TrustFlags;
 use crate::client::control::{Key, Server};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
-use crate::export::Asked;
+use crate::export::ReportFacts;
 use crate::measure::slo::Slo;
 use crate::session::{Assignment, Finished, Reference};
 use crate::telemetry::gpu::Meter;
 use crate::telemetry::{Ranks, nvml};
 use crate::workload::arrival::reschedule;
-use crate::workload::pack::Plan;
+use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
 /// Flags shared by all measuring commands.
@@ -288,12 +288,12 @@ impl Bench {
 
     /// Facts that reports of other tools state and a measurement does not contain: backend, model
     /// and workload.
-    pub fn asked(&self) -> Asked {
-        Asked {
+    pub fn report_facts(&self) -> ReportFacts {
+        ReportFacts {
             backend: Some(self.engine.id.clone()),
             model: Some(self.model_name()).filter(|name| !name.is_empty()),
             workload: Some(self.file.scenario.workload.clone()),
-            ..Asked::default()
+            ..ReportFacts::default()
         }
     }
 

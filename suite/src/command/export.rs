@@ -12,7 +12,7 @@ use schema::samples::{Line, Sample};
 
 use super::inputs::ScenarioFile;
 use super::write;
-use crate::export::{Asked, ExportError, Format, Report, export};
+use crate::export::{ExportError, Format, Report, ReportFacts, export};
 
 /// Write a saved measurement in the format of another benchmark tool.
 ///
@@ -111,7 +111,7 @@ impl Saved {
     ///
     /// # Errors
     /// Nothing was measured, or the format needs samples that are missing.
-    pub fn export(&self, format: Format, asked: &Asked) -> Result<String, ExportError> {
+    pub fn export(&self, format: Format, asked: &ReportFacts) -> Result<String, ExportError> {
         let report = Report { measurement: &self.measurement, samples: &self.samples, asked };
         export(format, &report)
     }
@@ -142,7 +142,7 @@ fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
 ///
 /// # Errors
 /// A file cannot be read or written.
-pub fn export_all(wanted: &[ExportTo], saved: &Path, asked: &Asked) -> anyhow::Result<()> {
+pub fn export_all(wanted: &[ExportTo], saved: &Path, asked: &ReportFacts) -> anyhow::Result<()> {
     if wanted.is_empty() {
         return Ok(());
     }
@@ -171,11 +171,11 @@ pub fn execute(flags: &ExportFlags) -> anyhow::Result<Exit> {
             file.id
         );
     }
-    let asked = Asked {
+    let asked = ReportFacts {
         backend: flags.backend.clone(),
         model: flags.model.clone(),
         workload: scenario.map(|file| file.scenario.workload),
-        ..Asked::default()
+        ..ReportFacts::default()
     };
     let text = saved.export(flags.format, &asked)?;
     match &flags.out {

@@ -7,7 +7,7 @@ use clap::Args;
 use schema::exit::Exit;
 
 use super::inputs::Engine;
-use super::trust::TrustFlags;
+use super::inputs::TrustFlags;
 use crate::client::control::Server;
 use crate::client::first_answer::first_answer;
 

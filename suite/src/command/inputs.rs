@@ -1,12 +1,16 @@
-//! Input files of the commands (scenario and engine files), opened, parsed and checked.
+//! Inputs of several commands: scenario and engine files, opened, parsed and checked, and the flags
+//! for certificates.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::Args;
 use schema::canonical::sha256_hex;
 use schema::engine::{EngineFile, parse};
 use schema::run::{PromptForm, ScenarioFacts};
 use schema::scenario::Scenario;
+
+use crate::client::control::Trust;
 
 /// A scenario file: the parsed scenario, its id and the SHA-256 of its text.
 #[derive(Debug)]
@@ -95,4 +99,23 @@ fn read(path: &Path, what: &str) -> anyhow::Result<String> {
 
 fn stem(path: &Path) -> String {
     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// TLS flags of every command that connects to a server with `https://`.
+#[derive(Debug, Args)]
+pub struct TrustFlags {
+    /// File with PEM certificates of the authorities that may have signed the server's certificate;
+    /// by default the authorities that this machine trusts.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Accept any certificate. Anyone on the network path can then read and change the traffic; the
+    /// record says so.
+    #[arg(long, visible_alias = "insecure", conflicts_with = "ca_file")]
+    insecure_tls: bool,
+}
+
+impl TrustFlags {
+    pub fn trust(&self) -> Trust {
+        Trust { ca_file: self.ca_file.clone(), insecure: self.insecure_tls }
+    }
 }

@@ -15,8 +15,6 @@ pub mod verify_manifest;
 mod bench;
 mod inputs;
 mod keeper;
-mod looks;
 mod progress;
 mod table;
-mod trust;
 mod write;

@@ -12,7 +12,7 @@ use schema::run::PromptForm;
 use super::inputs::ScenarioFile;
 use super::write;
 use crate::workload::dataset::Dataset;
-use crate::workload::pack::{Plan, plan};
+use crate::workload::sampler::{Plan, plan};
 use crate::workload::tokenizer::Tokenizer;
 
 /// Draw a scenario's requests and print a summary, without a server.

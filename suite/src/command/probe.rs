@@ -7,7 +7,7 @@ use schema::canonical::to_file_text;
 use schema::exit::Exit;
 
 use super::inputs::Engine;
-use super::trust::TrustFlags;
+use super::inputs::TrustFlags;
 use crate::client::control::{Key, Server};
 use crate::client::probe::probe;
 

@@ -72,7 +72,7 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
         Err(error) => return bench.unmeasured(error),
     };
     print!("{}", table(&measurement));
-    export_all(&flags.export, &flags.out, &bench.asked())?;
+    export_all(&flags.export, &flags.out, &bench.report_facts())?;
     Ok(exit_of(&measurement))
 }
 

@@ -5,13 +5,13 @@ use schema::run::{
 };
 use schema::scenario::Arrival;
 
-use super::{Asked, Report};
+use super::{Report, ReportFacts};
 use crate::measure::summary::float;
 
 /// Figures of a run in which at least one request was answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures<'a> {
-    pub asked: &'a Asked,
+    pub asked: &'a ReportFacts,
     pub scenario: &'a ScenarioFacts,
     pub counts: &'a Counts,
     pub metrics: &'a Metrics,

@@ -69,7 +69,7 @@ impl Format {
 
 /// Facts that a tool's report states about a run and a measurement does not contain.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct ReportFacts {
     /// Kind of server, by the tool's name for it.
     pub backend: Option<String>,
     /// Model name, as the server knows it.
@@ -84,7 +84,7 @@ pub struct Asked {
     pub metadata: Vec<(String, String)>,
 }
 
-impl Asked {
+impl ReportFacts {
     /// Name of the dataset as a value of the tools' `--dataset-name` flag.
     fn dataset_name(&self) -> Option<&'static str> {
         Some(match self.workload.as_ref()?.pack {
@@ -127,7 +127,7 @@ pub struct Report<'a> {
     pub measurement: &'a Measurement,
     /// Samples in the order of the plan; empty if the samples file is missing.
     pub samples: &'a [Sample],
-    pub asked: &'a Asked,
+    pub asked: &'a ReportFacts,
 }
 
 /// Error of a measurement that a format cannot represent.

@@ -11,8 +11,8 @@ use crate::client::control::Server;
 use crate::client::sample::Sample;
 use crate::measure::summary::float;
 use crate::telemetry::Watch;
-use crate::workload::pack::Plan;
 use crate::workload::prefix::expected_hit_tokens;
+use crate::workload::sampler::Plan;
 
 /// Result of resetting the server's prefix cache before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

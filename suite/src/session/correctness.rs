@@ -1,7 +1,8 @@
 //! Correctness check beside every throughput figure: greedy outputs for fixed prompts, requested
 //! one at a time after the clock has stopped, and their agreement with reference outputs.
 
-use std::path::{Path, PathBuf};
+use anyhow::Context;
+use std::path::Path;
 
 use schema::canonical::sha256_of;
 use schema::manifest::ManifestRequest;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use super::Assignment;
 use crate::client::drive::DriveError;
 use crate::client::sample::Sample;
-use crate::workload::tokenizer::{Tokenizer, TokenizerError};
+use crate::workload::tokenizer::Tokenizer;
 
 /// Fixed prompts of the correctness check: a fact, code, science with a non-ASCII sign, digits.
 const PROMPTS: [&str; 4] = [
@@ -42,26 +43,18 @@ pub struct ReferenceCase {
     pub greedy: Vec<u32>,
 }
 
-/// Error of a file of reference outputs that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ReferenceError {
-    #[error("cannot read reference `{path}`")]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("`{path}` is not a file of reference outputs")]
-    Json { path: PathBuf, source: serde_json::Error },
-}
-
 impl Reference {
     /// Reads reference outputs as JSON: `{"reference": "...", "cases": [{"prompt": [ids], "greedy":
     /// [ids]}]}`.
     ///
     /// # Errors
     /// The file cannot be read or has another shape.
-    pub fn open(path: &Path) -> Result<Self, ReferenceError> {
-        let bytes = std::fs::read(path)
-            .map_err(|source| ReferenceError::Read { path: path.to_owned(), source })?;
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let bytes =
+            std::fs::read(path).with_context(|| format!("cannot read reference `{shown}`"))?;
         serde_json::from_slice(&bytes)
-            .map_err(|source| ReferenceError::Json { path: path.to_owned(), source })
+            .with_context(|| format!("`{shown}` is not a file of reference outputs"))
     }
 }
 
@@ -81,7 +74,7 @@ impl Assignment<'_> {
         let Ok(requests) = self.fixed_requests() else {
             return Ok(None);
         };
-        let samples = self.asked(&requests, 1)?.samples;
+        let samples = self.untimed(&requests, 1)?.samples;
         if samples.iter().any(|sample| sample.failure.is_some()) {
             return Ok(None);
         }
@@ -97,7 +90,7 @@ impl Assignment<'_> {
         }))
     }
 
-    fn fixed_requests(&self) -> Result<Vec<ManifestRequest>, TokenizerError> {
+    fn fixed_requests(&self) -> anyhow::Result<Vec<ManifestRequest>> {
         let request = |text: &&str| {
             let prompt = self.tokenizer.encode(text)?;
             Ok(self.request(prompt, TOKENS as u64, Some(*text)))
@@ -130,7 +123,7 @@ impl Assignment<'_> {
                 })
             })
             .unzip();
-        let samples = self.asked(&requests, FORCED_CONCURRENCY)?.samples;
+        let samples = self.untimed(&requests, FORCED_CONCURRENCY)?.samples;
         if samples.is_empty() || samples.iter().any(|sample| !sample.is_ok()) {
             return Ok(None);
         }
@@ -149,7 +142,7 @@ fn output_ids(samples: &[Sample], tokenizer: &Tokenizer) -> Option<(Vec<Vec<u32>
     if whole(&given) {
         return Some((given, IdsSource::Given));
     }
-    let retokenized: Result<Vec<Vec<u32>>, TokenizerError> =
+    let retokenized: anyhow::Result<Vec<Vec<u32>>> =
         samples.iter().map(|sample| tokenizer.encode_plain(&sample.text)).collect();
     Some((retokenized.ok().filter(whole)?, IdsSource::Retokenized))
 }

@@ -25,7 +25,7 @@ use crate::clock::utc_now;
 use crate::measure::slo::Slo;
 use crate::telemetry::gpu::Meter;
 use crate::telemetry::{Ranks, Watch};
-use crate::workload::pack::Plan;
+use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
 /// Priming requests in flight at a time. Each asks for one token and is not timed.
@@ -107,14 +107,14 @@ impl Assignment<'_> {
             CacheState::Cold | CacheState::Primed => cache::empty(self.server, self.engine),
         };
         let priming = cache::priming(self.scenario, self.plan);
-        let primed = self.asked(&priming, PRIMING_CONCURRENCY)?;
+        let primed = self.untimed(&priming, PRIMING_CONCURRENCY)?;
         if let Some(failure) = failure::of(&primed, self.is_gone(&primed), Phase::Warmup) {
             let measurement = self.failed_before_the_clock(failure);
             return Ok(Finished { measurement, slos_met: 0 });
         }
         let mut watch = Watch::new(self.server, self.engine, self.meter, self.telemetry_ns);
         let started_at = utc_now();
-        let driven = watch.beside(|| drive(&self.timed_orders(&payloads), observer))?;
+        let driven = watch.around(|| drive(&self.timed_orders(&payloads), observer))?;
         let finished_at = utc_now();
         // Asked before the counters are read again: a dead server would cost every retry of
         // `settle`.
@@ -179,7 +179,11 @@ impl Assignment<'_> {
     }
 
     /// Sends `requests` outside the timed part, `concurrency` at a time, and waits for all answers.
-    fn asked(&self, requests: &[ManifestRequest], concurrency: u64) -> Result<Driven, DriveError> {
+    fn untimed(
+        &self,
+        requests: &[ManifestRequest],
+        concurrency: u64,
+    ) -> Result<Driven, DriveError> {
         let arrival = Arrival::Closed { concurrency };
         self.drive(&self.written(requests), &arrival, &mut Unobserved)
     }

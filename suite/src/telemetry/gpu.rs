@@ -192,7 +192,7 @@ mod tests {
     use schema::telemetry::Spread;
 
     /// Samples of a GPU with the given readings, one a second, beside a second GPU that is idle.
-    fn looks(readings: &[GpuReading]) -> Vec<Look> {
+    fn polls(readings: &[GpuReading]) -> Vec<Look> {
         let idle =
             GpuReading { power_mw: Some(60_000), util_percent: Some(0), ..Default::default() };
         let look = |(second, reading): (usize, &GpuReading)| Look {
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn energy_is_the_counters_where_there_is_one() {
         let looks =
-            looks(&[at_work(100, Some(5000)), at_work(700, Some(5400)), at_work(100, Some(6100))]);
+            polls(&[at_work(100, Some(5000)), at_work(700, Some(5400)), at_work(100, Some(6100))]);
         let gpus = facts(&looks);
         assert_eq!(
             (gpus[0].energy_mj, gpus[0].energy_source),
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn an_old_card_without_a_counter_has_its_power_integrated() {
-        let seen = looks(&[at_work(100, None), at_work(700, None), at_work(300, None)]);
+        let seen = polls(&[at_work(100, None), at_work(700, None), at_work(300, None)]);
         let gpus = facts(&seen);
         assert_eq!(
             (gpus[0].energy_mj, gpus[0].energy_source),
@@ -243,7 +243,7 @@ mod tests {
             "400 W for a second and 500 W for another"
         );
         let blind = [GpuReading { power_mw: None, ..at_work(0, None) }; 2];
-        let gpus = facts(&looks(&blind));
+        let gpus = facts(&polls(&blind));
         assert_eq!((gpus[0].energy_mj, gpus[0].power_mw), (None, None));
     }
 
@@ -255,7 +255,7 @@ mod tests {
         };
         let free = at_work(500, Some(0));
         let looks =
-            looks(&[held(true, true), held(true, false), held(true, true), free, free, free]);
+            polls(&[held(true, true), held(true, false), held(true, true), free, free, free]);
         let gpus = facts(&looks);
         let throttled = gpus[0].throttled.unwrap();
         assert_eq!((throttled.power_share, throttled.thermal_share), (0.5, 0.25));
@@ -270,7 +270,7 @@ mod tests {
             pcie_replays: Some(replays),
             ..at_work(500, None)
         };
-        let looks = looks(&[counting(3, 9), counting(3, 9), counting(5, 4)]);
+        let looks = polls(&[counting(3, 9), counting(3, 9), counting(5, 4)]);
         let gpus = facts(&looks);
         assert_eq!((gpus[0].ecc_uncorrected, gpus[0].pcie_replays), (Some(2), None));
         assert_eq!(gpus[1].ecc_uncorrected, None);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_series_is_of_those_that_worked() {
-        let all = by_gpu(&looks(&[at_work(100, None), at_work(700, None), at_work(300, None)]));
+        let all = by_gpu(&polls(&[at_work(100, None), at_work(700, None), at_work(300, None)]));
         let one = together(&all[..1], 0).unwrap();
         assert_eq!(
             (one.at_us.as_slice(), one.columns["power_mw"].as_slice()),

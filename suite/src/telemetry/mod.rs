@@ -22,15 +22,14 @@ use schema::telemetry::LookCost;
 pub use self::facts::{Ranks, joules_per_token};
 use self::gpu::{GpuReading, Meter};
 use self::host::HostReading;
-use crate::client::blocking::Caller;
-use crate::client::control::{LIMIT, Server, read_metrics};
+use crate::client::control::{Caller, LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
 /// Longest time that the server may take to return its counters while the run is timed.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Most retries of the last sample. Some servers update their counters a moment after an answer has
 /// ended; `SETTLE_PAUSE` is the time between two retries.
-const SETTLE_LOOKS: u32 = 10;
+const SETTLE_POLLS: u32 = 10;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Counters of the server at one moment, by Redline's names for them.
@@ -83,7 +82,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Runs `work` with a sample before it, periodic samples during it, and a sample after it.
-    pub fn beside<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    pub fn around<T>(&mut self, work: impl FnOnce() -> T) -> T {
         self.look(LIMIT);
         let done = match self.pause {
             None => work(),
@@ -153,7 +152,7 @@ impl<'a> Watch<'a> {
         if self.looks.first().is_none_or(|look| look.server.is_none()) {
             return;
         }
-        for again in 0..SETTLE_LOOKS {
+        for again in 0..SETTLE_POLLS {
             let grown = self.grown("output_tokens");
             let last = self.looks.last().and_then(|look| look.server.as_ref());
             if last.is_some() && grown.is_none_or(|grown| grown >= output_tokens) {

@@ -11,7 +11,7 @@ const COUNTERS: [&str; 5] =
     ["prompt_tokens", "output_tokens", "prefix_query_tokens", "prefix_hit_tokens", "preemptions"];
 
 /// Samples in which the server reported its counters.
-pub(super) struct Told<'a> {
+pub(super) struct Reported<'a> {
     /// Times of the samples, in microseconds since the clock started.
     pub at_us: Vec<u64>,
     pub counters: Vec<&'a Counters>,
@@ -26,7 +26,7 @@ impl Watch<'_> {
         if counters.iter().all(|counters| counters.is_empty()) {
             return None;
         }
-        let told = Told { at_us, counters };
+        let told = Reported { at_us, counters };
         // Gauges are taken only from samples during the run, when the load was present.
         let during = self.looks.get(1..self.looks.len().saturating_sub(1)).unwrap_or_default();
         let gauge = |name: &str| -> Option<Spread> {
@@ -51,7 +51,7 @@ impl Watch<'_> {
     }
 }
 
-impl Told<'_> {
+impl Reported<'_> {
     /// Time series from the second sample on; the first, taken before the run, is the counters'
     /// baseline.
     fn series(&self) -> Option<schema::telemetry::Series> {

@@ -4,11 +4,11 @@
 //! Gaps come from NumPy's legacy generator with the workload's seed. Their sum is not corrected to
 //! hit the nominal duration: that would no longer be the requested process.
 
+use anyhow::Context;
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::scenario::Arrival;
 
 use super::generators::NumpyRandom;
-use super::pack::PlanError;
 
 /// Sets the send time of every request in microseconds. The first request is sent at 0. A request
 /// that waits for another keeps its think time.
@@ -24,12 +24,22 @@ pub fn schedule(requests: &mut [ManifestRequest], arrival: &Arrival, seed: u32) 
     }
 }
 
+/// Returns a scenario's seed as the 32 bits of NumPy's legacy generator.
+///
+/// # Errors
+/// The seed is beyond 32 bits.
+pub fn seed_of_numpy(seed: u64) -> anyhow::Result<u32> {
+    let beyond =
+        || format!("`workload.seed` {seed} is beyond the 32 bits that NumPy's generator takes");
+    u32::try_from(seed).with_context(beyond)
+}
+
 /// Replaces the send times of a manifest by those of another arrival process.
 ///
 /// # Errors
 /// The manifest's seed exceeds the generator's 32 bits.
-pub fn reschedule(manifest: &mut Manifest, arrival: &Arrival) -> Result<(), PlanError> {
-    let seed = u32::try_from(manifest.seed).map_err(|_| PlanError::Seed(manifest.seed))?;
+pub fn reschedule(manifest: &mut Manifest, arrival: &Arrival) -> anyhow::Result<()> {
+    let seed = seed_of_numpy(manifest.seed)?;
     schedule(&mut manifest.requests, arrival, seed);
     Ok(())
 }

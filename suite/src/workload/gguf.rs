@@ -5,6 +5,7 @@
 //! and the data must be present. Format: <https://github.com/ggml-org/ggml>, `docs/gguf.md`,
 //! version 3.
 
+use anyhow::{Context, bail, ensure};
 use std::io::Read;
 
 use serde::Serialize;
@@ -35,24 +36,7 @@ pub struct GgufTokenizer {
     pub tokens: Vec<String>,
 }
 
-/// Error of reading a GGUF file's metadata.
-#[derive(Debug, thiserror::Error)]
-pub enum GgufError {
-    #[error("cannot read the head of the file")]
-    Read(#[from] std::io::Error),
-    #[error("not a GGUF file: it begins with {0:02x?}")]
-    Magic([u8; 4]),
-    #[error("GGUF version {0} is not supported, only 2 and 3 are")]
-    Version(u32),
-    #[error("{what} of {found} is beyond the {max} that are accepted")]
-    TooLong { what: &'static str, found: u64, max: u64 },
-    #[error("value type {0} is unknown")]
-    Type(u32),
-    #[error("`{0}` is not text in UTF-8")]
-    Utf8(String),
-    #[error("`{key}` has type {found}, not {wanted}")]
-    Wanted { key: String, found: u32, wanted: &'static str },
-}
+const CUT_SHORT: &str = "cannot read the head of the file";
 
 const UINT32: u32 = 4;
 const INT32: u32 = 5;
@@ -64,15 +48,15 @@ const ARRAY: u32 = 9;
 ///
 /// # Errors
 /// The metadata are not GGUF, are cut short, or state lengths beyond every model in use.
-pub fn read_tokenizer(input: impl Read) -> Result<GgufTokenizer, GgufError> {
+pub fn read_tokenizer(input: impl Read) -> anyhow::Result<GgufTokenizer> {
     let mut head = Head { input };
     let magic: [u8; 4] = head.bytes()?;
     if &magic != b"GGUF" {
-        return Err(GgufError::Magic(magic));
+        bail!("not a GGUF file: it begins with {magic:02x?}");
     }
     let version = head.u32()?;
     if !(2..=3).contains(&version) {
-        return Err(GgufError::Version(version));
+        bail!("GGUF version {version} is not supported, only 2 and 3 are");
     }
     let _tensors = head.u64()?;
     let entries = head.u64()?;
@@ -96,8 +80,9 @@ pub fn read_tokenizer(input: impl Read) -> Result<GgufTokenizer, GgufError> {
     Ok(tokenizer)
 }
 
-fn bounded(what: &'static str, found: u64, max: u64) -> Result<(), GgufError> {
-    if found > max { Err(GgufError::TooLong { what, found, max }) } else { Ok(()) }
+fn bounded(what: &'static str, found: u64, max: u64) -> anyhow::Result<()> {
+    ensure!(found <= max, "{what} of {found} is beyond the {max} that are accepted");
+    Ok(())
 }
 
 struct Head<R> {
@@ -105,48 +90,48 @@ struct Head<R> {
 }
 
 impl<R: Read> Head<R> {
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], GgufError> {
+    fn bytes<const N: usize>(&mut self) -> anyhow::Result<[u8; N]> {
         let mut bytes = [0; N];
-        self.input.read_exact(&mut bytes)?;
+        self.input.read_exact(&mut bytes).context(CUT_SHORT)?;
         Ok(bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, GgufError> {
+    fn u32(&mut self) -> anyhow::Result<u32> {
         Ok(u32::from_le_bytes(self.bytes()?))
     }
 
-    fn u64(&mut self) -> Result<u64, GgufError> {
+    fn u64(&mut self) -> anyhow::Result<u64> {
         Ok(u64::from_le_bytes(self.bytes()?))
     }
 
-    fn string(&mut self, what: &'static str) -> Result<String, GgufError> {
+    fn string(&mut self, what: &'static str) -> anyhow::Result<String> {
         let length = self.u64()?;
         bounded(what, length, STRING_MAX)?;
         let mut bytes = Vec::new();
         // Memory grows with the bytes that are present, not with the stated length.
-        let read = (&mut self.input).take(length).read_to_end(&mut bytes)?;
+        let read = (&mut self.input).take(length).read_to_end(&mut bytes).context(CUT_SHORT)?;
         if read as u64 != length {
-            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)).context(CUT_SHORT);
         }
-        String::from_utf8(bytes).map_err(|_| GgufError::Utf8(what.to_owned()))
+        String::from_utf8(bytes).with_context(|| format!("`{what}` is not text in UTF-8"))
     }
 
-    fn expect_string(&mut self, key: &str, kind: u32) -> Result<String, GgufError> {
+    fn expect_string(&mut self, key: &str, kind: u32) -> anyhow::Result<String> {
         wanted(key, kind, kind == STRING, "a string")?;
         self.string("string")
     }
 
-    fn expect_u32(&mut self, key: &str, kind: u32) -> Result<u32, GgufError> {
+    fn expect_u32(&mut self, key: &str, kind: u32) -> anyhow::Result<u32> {
         wanted(key, kind, kind == UINT32, "a 32-bit number")?;
         self.u32()
     }
 
-    fn expect_bool(&mut self, key: &str, kind: u32) -> Result<bool, GgufError> {
+    fn expect_bool(&mut self, key: &str, kind: u32) -> anyhow::Result<bool> {
         wanted(key, kind, kind == BOOL, "a boolean")?;
         Ok(self.bytes::<1>()?[0] != 0)
     }
 
-    fn array(&mut self, key: &str, kind: u32) -> Result<(u32, u64), GgufError> {
+    fn array(&mut self, key: &str, kind: u32) -> anyhow::Result<(u32, u64)> {
         wanted(key, kind, kind == ARRAY, "an array")?;
         let element = self.u32()?;
         let length = self.u64()?;
@@ -154,13 +139,13 @@ impl<R: Read> Head<R> {
         Ok((element, length))
     }
 
-    fn expect_strings(&mut self, key: &str, kind: u32) -> Result<Vec<String>, GgufError> {
+    fn expect_strings(&mut self, key: &str, kind: u32) -> anyhow::Result<Vec<String>> {
         let (element, length) = self.array(key, kind)?;
         wanted(key, element, element == STRING, "an array of strings")?;
         (0..length).map(|_| self.string("element")).collect()
     }
 
-    fn expect_u32s(&mut self, key: &str, kind: u32) -> Result<Vec<u32>, GgufError> {
+    fn expect_u32s(&mut self, key: &str, kind: u32) -> anyhow::Result<Vec<u32>> {
         let (element, length) = self.array(key, kind)?;
         // Token types are signed numbers in some files, unsigned in others.
         let number = matches!(element, UINT32 | INT32);
@@ -169,7 +154,7 @@ impl<R: Read> Head<R> {
     }
 
     /// Skips a value; `depth` bounds nested arrays.
-    fn skip(&mut self, kind: u32, depth: u32) -> Result<(), GgufError> {
+    fn skip(&mut self, kind: u32, depth: u32) -> anyhow::Result<()> {
         let size = match kind {
             0 | 1 | BOOL => 1,
             2 | 3 => 2,
@@ -182,15 +167,16 @@ impl<R: Read> Head<R> {
                 bounded("array", length, ARRAY_MAX)?;
                 return (0..length).try_for_each(|_| self.skip(element, depth + 1));
             }
-            unknown => return Err(GgufError::Type(unknown)),
+            unknown => bail!("value type {unknown} is unknown"),
         };
         let mut value = [0; 8];
-        Ok(self.input.read_exact(&mut value[..size])?)
+        self.input.read_exact(&mut value[..size]).context(CUT_SHORT)
     }
 }
 
-fn wanted(key: &str, found: u32, right: bool, wanted: &'static str) -> Result<(), GgufError> {
-    if right { Ok(()) } else { Err(GgufError::Wanted { key: key.to_owned(), found, wanted }) }
+fn wanted(key: &str, found: u32, right: bool, wanted: &'static str) -> anyhow::Result<()> {
+    ensure!(right, "`{key}` has type {found}, not {wanted}");
+    Ok(())
 }
 
 #[cfg(test)]
@@ -259,10 +245,10 @@ mod tests {
     fn lengths_beyond_every_model_are_refused_before_anything_is_allocated() {
         let huge = [&STRING.to_le_bytes()[..], &u64::MAX.to_le_bytes()].concat();
         let error = read_tokenizer(file(&[("tokenizer.ggml.tokens", ARRAY, huge)]).as_slice());
-        assert!(matches!(error, Err(GgufError::TooLong { .. })), "{error:?}");
+        assert!(error.unwrap_err().to_string().contains("is beyond the"));
         let long = u64::MAX.to_le_bytes().to_vec();
         let error = read_tokenizer(file(&[("general.name", STRING, long)]).as_slice());
-        assert!(matches!(error, Err(GgufError::TooLong { .. })), "{error:?}");
+        assert!(error.unwrap_err().to_string().contains("is beyond the"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use schema::scenario::{
 use serde::Deserialize;
 
 use super::dataset::Dataset;
-use super::pack::{PlanError, plan};
+use super::sampler::plan;
 use super::tokenizer::Tokenizer;
 
 /// Built-in table of published totals: `suite/published.toml`.
@@ -66,7 +66,7 @@ impl Totals {
     ///
     /// # Errors
     /// The dataset is too small, or a text cannot be tokenized.
-    pub fn drawn(&self, dataset: &Dataset, tokenizer: &Tokenizer) -> Result<(u64, u64), PlanError> {
+    pub fn drawn(&self, dataset: &Dataset, tokenizer: &Tokenizer) -> anyhow::Result<(u64, u64)> {
         let drawn = plan("published", &self.scenario(), Some(dataset), tokenizer, FORM)?.manifest;
         Ok((drawn.input_tokens(), drawn.output_tokens()))
     }

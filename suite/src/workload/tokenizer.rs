@@ -2,9 +2,11 @@
 //!
 //! Independent of every engine, so that its token counts can check theirs.
 
+use anyhow::{Context, anyhow};
+use std::fmt::Display;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use schema::canonical::{sha256_hex, sha256_of};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
@@ -16,7 +18,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, PostProcessor, SplitDelimiterBehavior};
 
-use super::gguf::{GgufError, GgufTokenizer, read_tokenizer};
+use super::gguf::{GgufTokenizer, read_tokenizer};
 
 /// Pre-tokenizer pattern of Qwen2's `tokenizer.json`: words, single digits, punctuation, white
 /// space.
@@ -43,53 +45,12 @@ pub struct Tokenizer {
     pub sha256: String,
 }
 
-/// Error of building or using a tokenizer.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenizerError {
-    /// The tokenizer file cannot be read.
-    #[error("cannot read tokenizer `{path}`")]
-    Read {
-        /// Path of the tokenizer file.
-        path: PathBuf,
-        /// Error of reading the tokenizer file.
-        source: std::io::Error,
-    },
-    /// The file is not GGUF or has no tokenizer.
-    #[error("`{path}` has no usable GGUF head")]
-    Gguf {
-        /// Path of the tokenizer file.
-        path: PathBuf,
-        /// Error of the GGUF reader.
-        source: GgufError,
-    },
-    /// The file is not a `tokenizer.json`.
-    #[error("`{path}` is not a `tokenizer.json`: {message}")]
-    Json {
-        /// Path of the tokenizer file.
-        path: PathBuf,
-        /// Reason why the file is not valid, as text.
-        message: String,
-    },
-    /// The GGUF file's kind of tokenizer is not supported.
-    #[error(
-        "tokenizer model `{model}` with pre-tokenizer `{pre}` is not supported\nhint: give the \
-         model's `tokenizer.json` instead of its GGUF file"
-    )]
-    Unsupported {
-        /// Value of `tokenizer.ggml.model`.
-        model: String,
-        /// Value of `tokenizer.ggml.pre`.
-        pre: String,
-    },
-    /// The GGUF file's tokens and merges contradict each other.
-    #[error("the GGUF file's vocabulary contradicts itself: {0}")]
-    Vocabulary(String),
-    /// The text cannot be tokenized.
-    #[error("text cannot be tokenized: {0}")]
-    Encode(String),
-    /// The token ids cannot be decoded.
-    #[error("token ids cannot be decoded: {0}")]
-    Decode(String),
+fn contradiction(error: impl Display) -> anyhow::Error {
+    anyhow!("the GGUF file's vocabulary contradicts itself: {error}")
+}
+
+fn untokenizable(error: impl Display) -> anyhow::Error {
+    anyhow!("text cannot be tokenized: {error}")
 }
 
 impl Tokenizer {
@@ -98,21 +59,21 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The file cannot be read, or its kind of tokenizer is not supported.
-    pub fn open(path: &Path) -> Result<Self, TokenizerError> {
-        let read = |source| TokenizerError::Read { path: path.to_owned(), source };
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let read = || format!("cannot read tokenizer `{shown}`");
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
-            let input = BufReader::new(File::open(path).map_err(read)?);
+            let input = BufReader::new(File::open(path).with_context(read)?);
             let facts = read_tokenizer(input)
-                .map_err(|source| TokenizerError::Gguf { path: path.to_owned(), source })?;
+                .with_context(|| format!("`{shown}` has no usable GGUF head"))?;
             return Self::from_gguf(&facts);
         }
         if path.is_dir() {
             return Self::open(&path.join(IN_A_CHECKPOINT));
         }
-        let bytes = std::fs::read(path).map_err(read)?;
-        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
-            TokenizerError::Json { path: path.to_owned(), message: error.to_string() }
-        })?;
+        let bytes = std::fs::read(path).with_context(read)?;
+        let inner = tokenizers::Tokenizer::from_bytes(&bytes)
+            .map_err(|error| anyhow!("`{shown}` is not a `tokenizer.json`: {error}"))?;
         Ok(Self { inner, bos: None, sha256: sha256_hex(&bytes) })
     }
 
@@ -120,9 +81,15 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The model is not `gpt2`, its pre-tokenizer is unknown, or a merge has an unknown token.
-    pub fn from_gguf(facts: &GgufTokenizer) -> Result<Self, TokenizerError> {
-        let unsupported =
-            || TokenizerError::Unsupported { model: facts.model.clone(), pre: facts.pre.clone() };
+    pub fn from_gguf(facts: &GgufTokenizer) -> anyhow::Result<Self> {
+        let unsupported = || {
+            let (model, pre) = (&facts.model, &facts.pre);
+            anyhow!(
+                "tokenizer model `{model}` with pre-tokenizer `{pre}` is not supported
+hint: give \
+                 the model's `tokenizer.json` instead of its GGUF file"
+            )
+        };
         if facts.model != "gpt2" {
             return Err(unsupported());
         }
@@ -133,23 +100,20 @@ impl Tokenizer {
             // merges.
             .ignore_merges(facts.pre == "llama-bpe")
             .build()
-            .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
+            .map_err(contradiction)?;
         let mut inner = tokenizers::Tokenizer::new(bpe);
         inner.with_pre_tokenizer(Some(pre_tokenizer));
         inner.with_decoder(Some(ByteLevel::default()));
         // Qwen2 normalizes text to NFC first.
         if facts.pre == "qwen2" {
-            inner
-                .with_normalizer(Some(NFC))
-                .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
+            inner.with_normalizer(Some(NFC)).map_err(contradiction)?;
         }
         let added = |kind, special| added_tokens(facts, kind, special);
         inner
             .add_special_tokens(added(CONTROL, true))
             .and_then(|_| inner.add_tokens(added(USER_DEFINED, false)))
-            .map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
-        let sha256 =
-            sha256_of(facts).map_err(|error| TokenizerError::Vocabulary(error.to_string()))?;
+            .map_err(contradiction)?;
+        let sha256 = sha256_of(facts).map_err(contradiction)?;
         Ok(Self { inner, bos: facts.bos.filter(|_| facts.add_bos), sha256 })
     }
 
@@ -157,11 +121,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The tokenizer's model rejects the text.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode_fast(text, true)
-            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+    pub fn encode(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, true).map_err(untokenizable)?;
         Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
@@ -169,11 +130,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The tokenizer's model rejects the text.
-    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode_fast(text, false)
-            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+    pub fn encode_plain(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        let encoding = self.inner.encode_fast(text, false).map_err(untokenizable)?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -182,7 +140,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The tokenizer's model rejects the text.
-    pub fn count(&self, text: &str) -> Result<u64, TokenizerError> {
+    pub fn count(&self, text: &str) -> anyhow::Result<u64> {
         Ok(self.encode_plain(text)?.len() as u64)
     }
 
@@ -191,11 +149,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The tokenizer's model rejects the text.
-    pub fn token_ends(&self, text: &str) -> Result<Vec<usize>, TokenizerError> {
-        let encoding = self
-            .inner
-            .encode(text, false)
-            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+    pub fn token_ends(&self, text: &str) -> anyhow::Result<Vec<usize>> {
+        let encoding = self.inner.encode(text, false).map_err(untokenizable)?;
         Ok(encoding.get_offsets().iter().map(|(_, end)| *end).collect())
     }
 
@@ -233,8 +188,10 @@ impl Tokenizer {
     ///
     /// # Errors
     /// The tokenizer's decoder rejects the ids.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        self.inner.decode(ids, false).map_err(|error| TokenizerError::Decode(error.to_string()))
+    pub fn decode(&self, ids: &[u32]) -> anyhow::Result<String> {
+        self.inner
+            .decode(ids, false)
+            .map_err(|error| anyhow!("token ids cannot be decoded: {error}"))
     }
 }
 
@@ -253,24 +210,24 @@ fn pre_tokenizer(pre: &str) -> Option<PreTokenizerWrapper> {
     Some(Sequence::new(vec![first, byte_level.into()]).into())
 }
 
-fn vocabulary(facts: &GgufTokenizer) -> Result<Vocab, TokenizerError> {
-    let too_many = |_| TokenizerError::Vocabulary("more tokens than 32 bits count".into());
+fn vocabulary(facts: &GgufTokenizer) -> anyhow::Result<Vocab> {
+    let too_many = |_| contradiction("more tokens than 32 bits count");
     let mut vocabulary = Vocab::new();
     for (id, token) in facts.tokens.iter().enumerate() {
         vocabulary.insert(token.clone(), u32::try_from(id).map_err(too_many)?);
     }
     if vocabulary.len() != facts.tokens.len() {
-        return Err(TokenizerError::Vocabulary("a token appears twice".into()));
+        return Err(contradiction("a token appears twice"));
     }
     Ok(vocabulary)
 }
 
-fn merges(facts: &GgufTokenizer) -> Result<Merges, TokenizerError> {
+fn merges(facts: &GgufTokenizer) -> anyhow::Result<Merges> {
     let split = |merge: &String| {
         // Tokens of a byte-level vocabulary contain no space, so the first one separates the pair.
         let pair = merge.split_once(' ');
         let pair = pair.map(|(left, right)| (left.to_owned(), right.to_owned()));
-        pair.ok_or_else(|| TokenizerError::Vocabulary(format!("merge `{merge}` is not a pair")))
+        pair.ok_or_else(|| contradiction(format!("merge `{merge}` is not a pair")))
     };
     facts.merges.iter().map(split).collect()
 }
@@ -359,6 +316,7 @@ mod tests {
     #[test]
     fn merges_of_unknown_tokens_are_refused() {
         let facts = GgufTokenizer { merges: vec!["a z".into()], ..tiny("smollm") };
-        assert!(matches!(Tokenizer::from_gguf(&facts), Err(TokenizerError::Vocabulary(_))));
+        let error = Tokenizer::from_gguf(&facts).unwrap_err().to_string();
+        assert!(error.contains("contradicts itself"), "{error}");
     }
 }

@@ -9,11 +9,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use schema::run::{CacheState, FailureClass, Phase, Status};
 use serde_json::{Value, json};
-use suite::emitter::log::Logged;
-use suite::emitter::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
+use suite::mock_server::log::Logged;
+use suite::mock_server::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
 
-use crate::desk::{Desk, PLAN, REQUESTS, scenario, server, stderr, url};
 use crate::harness::{Exchange, refusing_address, wait_until};
+use crate::workspace::{PLAN, REQUESTS, Workspace, scenario, server, stderr, url};
 
 /// Condition that matches measured request `n`, which follows two warm-up requests.
 fn measured(n: u64) -> When {
@@ -22,8 +22,8 @@ fn measured(n: u64) -> When {
 
 #[test]
 fn a_whole_run_is_written_counted_and_explained() {
-    let desk = Desk::new();
-    let (code, found) = desk.run(&server(Vec::new()), &[]);
+    let workspace = Workspace::new();
+    let (code, found) = workspace.run(&server(Vec::new()), &[]);
     assert_eq!((code, found.status, found.failure.as_ref()), (Some(0), Status::Ok, None));
     let counts = found.counts.as_ref().expect("counts");
     assert_eq!(counts.requests_ok, Some(REQUESTS));
@@ -59,7 +59,7 @@ fn a_whole_run_is_written_counted_and_explained() {
     let p50 =
         |summary: &Option<schema::run::Summary>| summary.as_ref().and_then(|s| s.p50).expect("p50");
     assert!(p50(&metrics.ttft_us) >= 10_000 && p50(&metrics.e2e_us) >= 18_000);
-    let mut left = desk.left_over();
+    let mut left = workspace.left_over();
     left.sort();
     assert_eq!(left, ["out.json", "out.samples.jsonl"]);
 }
@@ -67,7 +67,7 @@ fn a_whole_run_is_written_counted_and_explained() {
 #[test]
 fn the_order_is_warm_up_then_the_plan_then_the_fixed_prompts() {
     let exchange = server(Vec::new());
-    Desk::new().run(&exchange, &[]);
+    Workspace::new().run(&exchange, &[]);
     let log = exchange.log();
     let received = log.iter().filter(|line| line.event == Logged::Received);
     assert_eq!(received.count() as u64, 2 + REQUESTS + 4);
@@ -88,7 +88,7 @@ fn failed_requests_make_a_partial_run() {
         framing: Framing::Length,
         ..Answer::events(vec![Scripted::text(0, r#"{"error":{"message":"no pages"}}"#)])
     };
-    let (code, found) = Desk::new().run(&server(vec![failing]), &[]);
+    let (code, found) = Workspace::new().run(&server(vec![failing]), &[]);
     assert_eq!((code, found.status), (Some(1), Status::Partial));
     let failure = found.failure.clone().expect("a failure");
     assert_eq!((failure.class, failure.phase), (FailureClass::BadOutput, Phase::Measure));
@@ -106,8 +106,8 @@ fn a_server_that_answers_nothing_makes_a_failed_run() {
         framing: Framing::Raw,
         ..Answer::events(vec![Scripted::action(0, Action::Close)])
     };
-    let desk = Desk::new();
-    let (code, found) = desk.run(&server((0..REQUESTS).map(close).collect()), &[]);
+    let workspace = Workspace::new();
+    let (code, found) = workspace.run(&server((0..REQUESTS).map(close).collect()), &[]);
     assert_eq!((code, found.status), (Some(1), Status::Failed));
     assert_eq!(found.failure.as_ref().map(|failure| failure.class), Some(FailureClass::Crash));
     assert_eq!((found.metrics.as_ref(), found.histograms.as_ref()), (None, None));
@@ -120,7 +120,7 @@ fn a_failed_warm_up_ends_the_run_before_the_clock() {
         framing: Framing::Length,
         ..Answer::events(vec![Scripted::text(0, "loading")])
     };
-    let (code, found) = Desk::new().run(&server(vec![busy]), &[]);
+    let (code, found) = Workspace::new().run(&server(vec![busy]), &[]);
     assert_eq!((code, found.status), (Some(1), Status::Failed));
     let failure = found.failure.clone().expect("a failure");
     assert_eq!((failure.class, failure.phase), (FailureClass::Infrastructure, Phase::Warmup));
@@ -131,7 +131,7 @@ fn a_failed_warm_up_ends_the_run_before_the_clock() {
 fn silence_is_a_hang_and_what_was_measured_is_kept() {
     let stall =
         Answer { when: measured(3), ..Answer::events(vec![Scripted::action(0, Action::Stall)]) };
-    let (code, found) = Desk::new().run(&server(vec![stall]), &["--timeout-s", "1"]);
+    let (code, found) = Workspace::new().run(&server(vec![stall]), &["--timeout-s", "1"]);
     assert_eq!((code, found.status), (Some(1), Status::Partial));
     assert_eq!(found.failure.as_ref().map(|failure| failure.class), Some(FailureClass::Hang));
     assert_eq!(found.counts.as_ref().and_then(|counts| counts.requests_ok), Some(3));
@@ -139,14 +139,14 @@ fn silence_is_a_hang_and_what_was_measured_is_kept() {
 
 #[test]
 fn outputs_are_compared_with_a_reference_one_token_at_a_time() {
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     // Each teacher-forced request asks for one token, and the mock server's first token is always
     // 100.
     let greedy = [vec![100; 24], vec![7; 8]].concat();
     let reference =
         json!({"reference": "another program", "cases": [{"prompt": [2, 3], "greedy": greedy}]});
-    desk.write("reference.json", &reference.to_string());
-    let (code, found) = desk.run(&server(Vec::new()), &["--reference", "reference.json"]);
+    workspace.write("reference.json", &reference.to_string());
+    let (code, found) = workspace.run(&server(Vec::new()), &["--reference", "reference.json"]);
     let correctness = found.correctness.clone().expect("correctness");
     assert_eq!((code, correctness.agreement), (Some(0), Some(0.75)));
     assert_eq!(correctness.reference.as_deref(), Some("another program"));
@@ -154,16 +154,16 @@ fn outputs_are_compared_with_a_reference_one_token_at_a_time() {
 
 #[test]
 fn an_engine_that_takes_text_gets_text() {
-    let desk = Desk::new();
-    let file = fs::read_to_string(desk.path("redline.toml")).expect("readable");
+    let workspace = Workspace::new();
+    let file = fs::read_to_string(workspace.path("redline.toml")).expect("readable");
     let file = file.replace("token_ids = true", "token_ids = false");
-    desk.write("redline.toml", &file);
+    workspace.write("redline.toml", &file);
     let exchange = server(vec![Answer {
         when: When { body_contains: Some("\"prompt\":\"w".to_owned()), ..When::default() },
         times: 0,
         ..Answer::steady(Steady::default())
     }]);
-    let (code, found) = desk.run(&exchange, &[]);
+    let (code, found) = workspace.run(&exchange, &[]);
     assert_eq!((code, found.status), (Some(0), Status::Ok));
     assert_eq!(found.scenario.prompt_form, Some(schema::run::PromptForm::Text));
     let correctness = found.correctness.as_ref().expect("correctness");
@@ -176,12 +176,12 @@ fn an_engine_that_takes_text_gets_text() {
 
 #[test]
 fn no_server_is_the_environments_fault_and_leaves_no_file() {
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     let url = format!("http://{}", refusing_address());
-    let output = desk.run_flags(&url).output().expect("runs");
+    let output = workspace.run_flags(&url).output().expect("runs");
     assert_eq!(output.status.code(), Some(4));
     assert!(stderr(&output).contains("no server answers"), "{}", stderr(&output));
-    assert_eq!(desk.left_over(), [""; 0]);
+    assert_eq!(workspace.left_over(), [""; 0]);
 }
 
 #[test]
@@ -192,9 +192,10 @@ fn an_interrupted_run_leaves_no_file() {
     };
     // The program that sends SIGTERM reports the interruption itself, so this one prints nothing.
     for (signal, said) in [(Signal::SIGINT, "error: interrupted"), (Signal::SIGTERM, "")] {
-        let desk = Desk::new();
+        let workspace = Workspace::new();
         let exchange = server((0..REQUESTS).map(stall).collect());
-        let child = desk.run_flags(&url(&exchange)).stderr(Stdio::piped()).spawn().expect("runs");
+        let child =
+            workspace.run_flags(&url(&exchange)).stderr(Stdio::piped()).spawn().expect("runs");
         let under_way = || exchange.log().iter().any(|line| line.request == 2);
         wait_until(under_way);
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
@@ -202,7 +203,7 @@ fn an_interrupted_run_leaves_no_file() {
         let output = finished(child);
         assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
         assert_eq!(stderr(&output).trim(), said, "{signal}");
-        assert_eq!(desk.left_over(), [""; 0]);
+        assert_eq!(workspace.left_over(), [""; 0]);
     }
 }
 
@@ -212,12 +213,12 @@ fn finished(child: Child) -> Output {
 
 #[test]
 fn wrong_use_is_named() {
-    let desk = Desk::new();
-    desk.write("wrong.toml", "question = \"?\"\nrev = 0\n");
+    let workspace = Workspace::new();
+    workspace.write("wrong.toml", "question = \"?\"\nrev = 0\n");
     let exchange = server(Vec::new());
     let url = url(&exchange);
     let with = |scenario: &str, url: &str| {
-        let mut command = desk.bench();
+        let mut command = workspace.bench();
         command.args(["run", "--url", url, "--engine", "redline.toml", "--scenario", scenario]);
         command.args(["--dataset", "rows.json", "--tokenizer", "tiny.json", "--out", "out.json"]);
         command.output().expect("runs")
@@ -230,20 +231,20 @@ fn wrong_use_is_named() {
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
-    assert_eq!(desk.left_over(), ["wrong.toml"]);
+    assert_eq!(workspace.left_over(), ["wrong.toml"]);
 }
 
-fn printed(desk: &Desk, arguments: &[&str], expected: &Expect) {
-    let output = desk.bench().args(arguments).output().expect("runs");
+fn printed(workspace: &Workspace, arguments: &[&str], expected: &Expect) {
+    let output = workspace.bench().args(arguments).output().expect("runs");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     expected.assert_eq(&String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
 fn a_plan_says_what_would_be_sent() {
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     printed(
-        &desk,
+        &workspace,
         &PLAN,
         &expect![[r#"
         scenario       short@1
@@ -255,7 +256,8 @@ fn a_plan_says_what_would_be_sent() {
     "#]],
     );
     let plan: Value =
-        serde_json::from_slice(&fs::read(desk.path("plan.json")).expect("written")).expect("JSON");
+        serde_json::from_slice(&fs::read(workspace.path("plan.json")).expect("written"))
+            .expect("JSON");
     assert_eq!(plan["manifest"]["requests"][0]["prompt"].as_array().map(Vec::len), Some(8));
     assert_eq!(plan["manifest"]["requests"][0]["send_us"], 0);
 }
@@ -265,7 +267,7 @@ fn a_probe_says_what_the_server_is() {
     let exchange = server(Vec::new());
     let arguments = ["probe", "--url", &url(&exchange), "--engine", "redline.toml"];
     printed(
-        &Desk::new(),
+        &Workspace::new(),
         &arguments,
         &expect![[r#"
             {
@@ -318,8 +320,8 @@ fn a_server_that_is_not_ready_has_no_probe() {
     let loading = json!({"status": 503, "body": {"status": "loading"}});
     script.routes.insert("/health".into(), serde_json::from_value(loading).expect("a route"));
     let exchange = Exchange::playing(script);
-    let desk = Desk::new();
-    let output = desk
+    let workspace = Workspace::new();
+    let output = workspace
         .bench()
         .args(["probe", "--url", &url(&exchange), "--engine", "redline.toml"])
         .output()
@@ -330,9 +332,9 @@ fn a_server_that_is_not_ready_has_no_probe() {
 
 #[test]
 fn a_closed_loop_is_measured_too() {
-    let desk = Desk::new();
-    desk.write("short.toml", &scenario(6, "{ kind = \"closed\", concurrency = 2 }"));
-    let (code, found) = desk.run(&server(Vec::new()), &[]);
+    let workspace = Workspace::new();
+    workspace.write("short.toml", &scenario(6, "{ kind = \"closed\", concurrency = 2 }"));
+    let (code, found) = workspace.run(&server(Vec::new()), &[]);
     assert_eq!((code, found.status), (Some(0), Status::Ok));
     assert_eq!(found.client.as_ref().and_then(|client| client.streams_max), Some(2));
     let concurrency = found.metrics.as_ref().and_then(|metrics| metrics.concurrency_mean);
@@ -342,7 +344,7 @@ fn a_closed_loop_is_measured_too() {
 #[test]
 fn the_help_teaches() {
     let help = |command: &str| {
-        let output = Desk::new().bench().args([command, "--help"]).output().expect("runs");
+        let output = Workspace::new().bench().args([command, "--help"]).output().expect("runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let run = help("run");
@@ -378,8 +380,8 @@ fn the_emitter_serves_until_its_input_closes() {
     let stderr = emitter.stderr.take().expect("piped");
     BufReader::new(stderr).read_line(&mut ready).expect("a line");
     let url = ready.trim().strip_prefix("ready ").expect("the address");
-    let desk = Desk::new();
-    let output = desk.run_flags(url).output().expect("runs");
+    let workspace = Workspace::new();
+    let output = workspace.run_flags(url).output().expect("runs");
     assert_eq!(output.status.code(), Some(0), "{}", self::stderr(&output));
     drop(emitter.stdin.take());
     assert_eq!(emitter.wait().expect("ended").code(), Some(0));

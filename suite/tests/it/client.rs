@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{self, Exchange, payloads, stop_never};
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{DriveError, Observer, Orders, Tally, drive};
 use suite::client::payload::Payload;
 use suite::client::sample::{FailureKind, Sample};
-use suite::emitter::log::Logged;
-use suite::emitter::script::{
+use suite::mock_server::log::Logged;
+use suite::mock_server::script::{
     Action, Answer, Framing, Script, Scripted, Shape, Steady, UsageWhen, When,
 };
 
@@ -225,7 +225,7 @@ fn a_stream_cut_at_any_byte_is_the_same_stream() {
 }
 
 #[test]
-fn failures_are_told_apart() {
+fn failures_are_classified() {
     let json = |status, body: &str| Answer {
         status,
         headers: [("Content-Type".to_owned(), "application/json".to_owned())].into(),
@@ -425,7 +425,7 @@ fn a_server_that_goes_away_fails_the_requests_that_come_too_late() {
         address: exchange.address,
         tls: None,
         payloads: &payloads,
-        dialect: Dialect::Completions,
+        dialect: ApiFormat::Completions,
         arrival: &Arrival::Closed { concurrency: 1 },
         connections: Connections::Cold,
         no_progress_ns: 60_000 * MS,
@@ -462,7 +462,7 @@ fn ports_that_ended_connections_hold_are_counted_before_the_run() {
             address: exchange.address,
             tls: None,
             payloads: &payloads,
-            dialect: Dialect::Completions,
+            dialect: ApiFormat::Completions,
             arrival: &arrival,
             connections,
             no_progress_ns: 60_000 * MS,
@@ -526,7 +526,7 @@ fn a_run_that_is_told_to_stop_stops() {
         address: exchange.address,
         tls: None,
         payloads: &payloads,
-        dialect: Dialect::Completions,
+        dialect: ApiFormat::Completions,
         arrival: &Arrival::AllAtOnce,
         connections: Connections::Warm,
         no_progress_ns: u64::MAX,

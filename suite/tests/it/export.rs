@@ -7,7 +7,7 @@ use expect_test::expect;
 use schema::measurement::Measurement;
 use serde_json::Value;
 
-use crate::desk::{Desk, REQUESTS, server, stderr};
+use crate::workspace::{REQUESTS, Workspace, server, stderr};
 
 const FORMATS: [&str; 11] = [
     "lmdeploy",
@@ -24,24 +24,24 @@ const FORMATS: [&str; 11] = [
 ];
 
 /// Folder with a run exported in all formats, each in a file of the format's name.
-fn exported() -> (Desk, Measurement) {
-    let desk = Desk::new();
+fn exported() -> (Workspace, Measurement) {
+    let workspace = Workspace::new();
     let flags: Vec<String> = FORMATS.iter().map(|format| format!("{format}={format}")).collect();
     let flags: Vec<&str> = flags.iter().flat_map(|to| ["--export", to]).collect();
-    let (code, measurement) = desk.run(&server(Vec::new()), &flags);
+    let (code, measurement) = workspace.run(&server(Vec::new()), &flags);
     assert_eq!(code, Some(0));
-    (desk, measurement)
+    (workspace, measurement)
 }
 
-fn json(desk: &Desk, format: &str) -> Value {
-    serde_json::from_slice(&fs::read(desk.path(format)).expect("written")).expect("JSON")
+fn json(workspace: &Workspace, format: &str) -> Value {
+    serde_json::from_slice(&fs::read(workspace.path(format)).expect("written")).expect("JSON")
 }
 
 #[test]
 fn what_is_exported_is_read_back_without_an_error() {
-    let (desk, _) = exported();
+    let (workspace, _) = exported();
     for format in FORMATS {
-        let output = desk.bench().args(["audit", "--json", format]).output().expect("runs");
+        let output = workspace.bench().args(["audit", "--json", format]).output().expect("runs");
         let files: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let results = files[0]["results"].as_array().expect("a list");
         assert_eq!(files[0]["unread"], serde_json::json!([]), "{format}");
@@ -64,11 +64,11 @@ fn what_is_exported_is_read_back_without_an_error() {
 
 #[test]
 fn every_format_has_the_measurements_own_figures() {
-    let (desk, measurement) = exported();
+    let (workspace, measurement) = exported();
     let metrics = measurement.metrics.expect("metrics");
     let seconds = measurement.time.expect("time").wall_us.expect("a wall") as f64 / 1e6;
     for format in FORMATS {
-        let text = fs::read_to_string(desk.path(format)).expect("written");
+        let text = fs::read_to_string(workspace.path(format)).expect("written");
         let found = reports::read(format, &text).records.remove(0);
         let (theirs, counts) = (found.metrics.expect("metrics"), found.counts.expect("counts"));
         let tokens = counts.output_tokens_reported.or(counts.output_tokens_requested);
@@ -111,34 +111,34 @@ fn every_format_has_the_measurements_own_figures() {
 
 #[test]
 fn lists_hold_every_request_in_the_order_of_the_plan() {
-    let (desk, _) = exported();
+    let (workspace, _) = exported();
     for format in ["vllm-json-detailed", "sglang-jsonl-detailed"] {
-        let found = json(&desk, format);
+        let found = json(&workspace, format);
         assert_eq!(found["input_lens"], serde_json::json!([8, 8, 8, 8]), "{format}");
         assert_eq!(found["output_lens"], serde_json::json!([5, 5, 5, 5]), "{format}");
         let gaps = found["itls"].as_array().expect("lists");
         assert!(gaps.iter().all(|gaps| gaps.as_array().is_some_and(|gaps| gaps.len() == 4)));
     }
-    assert!(json(&desk, "vllm-json").get("ttfts").is_none());
+    assert!(json(&workspace, "vllm-json").get("ttfts").is_none());
 }
 
 #[test]
 fn a_report_says_what_it_does_not_know_by_null() {
-    let (desk, _) = exported();
-    let found = json(&desk, "sglang-jsonl");
+    let (workspace, _) = exported();
+    let found = json(&workspace, "sglang-jsonl");
     for key in ["tag", "server_info", "accept_length", "max_concurrency", "random_input_len"] {
         assert!(found[key].is_null(), "{key}: {}", found[key]);
     }
     // The run is shorter than the second over which a peak rate is taken.
     assert!(found["max_output_tokens_per_s"].is_null());
     assert_eq!((&found["request_rate"], &found["backend"]), (&"inf".into(), &"redline".into()));
-    assert_eq!(json(&desk, "guidellm")["metadata"]["guidellm_version"], Value::Null);
+    assert_eq!(json(&workspace, "guidellm")["metadata"]["guidellm_version"], Value::Null);
 }
 
 #[test]
 fn keys_stand_in_the_order_of_the_tool() {
-    let (desk, _) = exported();
-    let found = json(&desk, "vllm-json");
+    let (workspace, _) = exported();
+    let found = json(&workspace, "vllm-json");
     let keys: Vec<&str> =
         found.as_object().expect("an object").keys().map(String::as_str).collect();
     expect![[r#"
@@ -149,21 +149,26 @@ fn keys_stand_in_the_order_of_the_tool() {
 
 #[test]
 fn a_saved_measurement_is_exported_as_it_was_then() {
-    let (desk, _) = exported();
+    let (workspace, _) = exported();
     for given in ["out.json", "out.samples.jsonl"] {
         let flags = ["export", given, "--format", "vllm-json", "--backend", "redline"];
-        let output = desk.bench().args(flags).args(["--model", "emitter"]).output().expect("runs");
+        let output =
+            workspace.bench().args(flags).args(["--model", "emitter"]).output().expect("runs");
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        assert_eq!(output.stdout, fs::read(desk.path("vllm-json")).expect("written"), "{given}");
+        assert_eq!(
+            output.stdout,
+            fs::read(workspace.path("vllm-json")).expect("written"),
+            "{given}"
+        );
     }
 }
 
 #[test]
 fn a_measurement_without_figures_or_samples_is_refused() {
-    let (desk, _) = exported();
-    fs::remove_file(desk.path("out.samples.jsonl")).expect("there");
+    let (workspace, _) = exported();
+    fs::remove_file(workspace.path("out.samples.jsonl")).expect("there");
     let export = |format: &str| {
-        let output = desk.bench().args(["export", "out.json", "--format", format]).output();
+        let output = workspace.bench().args(["export", "out.json", "--format", format]).output();
         let output = output.expect("runs");
         (output.status.code(), stderr(&output))
     };
@@ -171,9 +176,9 @@ fn a_measurement_without_figures_or_samples_is_refused() {
     let (code, said) = export("aiperf");
     assert_eq!(code, Some(2));
     assert!(said.contains("format `aiperf` needs samples"), "{said}");
-    let mut bare: Value = json(&desk, "out.json");
+    let mut bare: Value = json(&workspace, "out.json");
     bare["metrics"] = Value::Null;
-    desk.write("out.json", &bare.to_string());
+    workspace.write("out.json", &bare.to_string());
     let (code, said) = export("lmdeploy");
     assert_eq!(code, Some(2));
     assert!(said.contains("no request was answered"), "{said}");

@@ -4,11 +4,11 @@ use std::process::{Command, Output};
 
 use schema::probe::FirstAnswer;
 use suite::clock::monotonic_ns;
-use suite::emitter::script::{Answer, Framing, Scripted};
+use suite::mock_server::script::{Answer, Framing, Scripted};
 
 use crate::harness::{Exchange, refusing_address};
 
-fn asked(authority: &str, timeout_s: &str) -> Output {
+fn requested(authority: &str, timeout_s: &str) -> Output {
     let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/engines/redline.toml");
     Command::new(env!("CARGO_BIN_EXE_redline-bench"))
         .args(["first-answer", "--url", &format!("http://{authority}"), "--engine", engine])
@@ -27,7 +27,7 @@ fn a_server_that_loads_is_asked_again_until_it_answers() {
     let loading = answer(503, 2, "{\"error\":\"loading\"}");
     let exchange = Exchange::of(vec![loading, answer(200, 1, "{\"choices\":[]}")]);
     let before = monotonic_ns();
-    let output = asked(&exchange.address.to_string(), "60");
+    let output = requested(&exchange.address.to_string(), "60");
     let after = monotonic_ns();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let found: FirstAnswer = serde_json::from_slice(&output.stdout).expect("one document");
@@ -37,7 +37,7 @@ fn a_server_that_loads_is_asked_again_until_it_answers() {
 #[test]
 fn what_waiting_does_not_mend_is_said_at_once() {
     let exchange = Exchange::of(vec![answer(400, 0, "no such route")]);
-    let output = asked(&exchange.address.to_string(), "60");
+    let output = requested(&exchange.address.to_string(), "60");
     assert_eq!(output.status.code(), Some(4));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said.trim(), "error: `/v1/completions` answered 400: no such route");
@@ -46,7 +46,7 @@ fn what_waiting_does_not_mend_is_said_at_once() {
 #[test]
 fn a_server_that_never_listens_is_given_up() {
     let address = refusing_address();
-    let output = asked(&address.to_string(), "0");
+    let output = requested(&address.to_string(), "0");
     assert_eq!(output.status.code(), Some(4));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains(&format!("no answer from `{address}` within 0 s: ")), "{said}");

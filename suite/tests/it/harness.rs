@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
 use suite::client::tls::Tls;
-use suite::emitter::log::Line;
-use suite::emitter::script::{Answer, Script};
-use suite::emitter::server::Emitter;
+use suite::mock_server::log::Line;
+use suite::mock_server::script::{Answer, Script};
+use suite::mock_server::server::MockServer;
 
 /// A mock server that plays a script, and the settings of the client that sends requests to it.
 pub struct Exchange {
@@ -22,12 +22,12 @@ pub struct Exchange {
     /// TLS settings of the client; `None` for plain HTTP.
     pub tls: Option<Tls>,
     /// API format in which the client reads the answers.
-    pub dialect: Dialect,
+    pub dialect: ApiFormat,
     pub arrival: Arrival,
     pub connections: Connections,
     pub no_progress_ns: u64,
     log: Memory,
-    _emitter: Emitter,
+    _emitter: MockServer,
 }
 
 #[derive(Clone, Default)]
@@ -52,11 +52,11 @@ impl Exchange {
     pub fn playing(script: Script) -> Self {
         let log = Memory::default();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let emitter = Emitter::start(any, script, log.clone()).expect("a free port");
+        let emitter = MockServer::start(any, script, log.clone()).expect("a free port");
         Self {
             address: emitter.address,
             tls: None,
-            dialect: Dialect::Completions,
+            dialect: ApiFormat::Completions,
             arrival: Arrival::AllAtOnce,
             connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,

@@ -7,7 +7,7 @@ use schema::run::PromptForm;
 use schema::scenario::{Arrival, Scenario, Tier};
 use serde::Deserialize;
 use suite::workload::dataset::Dataset;
-use suite::workload::pack::plan;
+use suite::workload::sampler::plan;
 use suite::workload::tokenizer::Tokenizer;
 
 pub use fixtures::{CONVERSATIONS, QWEN3_TOKENIZER, cached};

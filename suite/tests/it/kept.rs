@@ -5,13 +5,13 @@ use std::fs;
 use schema::measurement::Measurement;
 use schema::run::{Status, ValidityVerdict};
 use schema::samples::{End, Line, Sample};
-use suite::emitter::script::{Action, Answer, Scripted, When};
+use suite::mock_server::script::{Action, Answer, Scripted, When};
 
-use crate::desk::{Desk, REQUESTS, server, url};
 use crate::harness::wait_until;
+use crate::workspace::{REQUESTS, Workspace, server, url};
 
-pub fn lines(desk: &Desk) -> Vec<Line> {
-    let text = fs::read_to_string(desk.path("out.samples.jsonl")).unwrap_or_default();
+pub fn lines(workspace: &Workspace) -> Vec<Line> {
+    let text = fs::read_to_string(workspace.path("out.samples.jsonl")).unwrap_or_default();
     // The last line may be incomplete while it is being written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(|line| serde_json::from_str(line).expect("a line")).collect()
@@ -29,10 +29,10 @@ fn samples(lines: &[Line]) -> Vec<&Sample> {
 
 #[test]
 fn every_sample_of_a_run_is_on_disk_with_its_times_in_order() {
-    let desk = Desk::new();
-    let (code, found) = desk.run(&server(Vec::new()), &[]);
+    let workspace = Workspace::new();
+    let (code, found) = workspace.run(&server(Vec::new()), &[]);
     assert_eq!(code, Some(0));
-    let lines = lines(&desk);
+    let lines = lines(&workspace);
     let Some(Line::Head(head)) = lines.first() else { panic!("no head") };
     assert_eq!((head.scenario.as_str(), head.requests), ("short@1", REQUESTS));
     assert_eq!(head.manifest_sha256, found.scenario.manifest_sha256);
@@ -65,19 +65,19 @@ fn a_killed_run_says_that_it_is_partial_and_keeps_its_samples() {
         when: When { index: Some(2 + 3), ..When::default() },
         ..Answer::events(vec![Scripted::action(0, Action::Stall)])
     };
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     let exchange = server(vec![stall]);
-    let mut child = desk.run_flags(&url(&exchange)).spawn().expect("runs");
-    wait_until(|| samples(&lines(&desk)).len() >= 3);
+    let mut child = workspace.run_flags(&url(&exchange)).spawn().expect("runs");
+    wait_until(|| samples(&lines(&workspace)).len() >= 3);
     // SIGKILL leaves the process no chance to clean up.
     child.kill().expect("still running");
     child.wait().expect("ended");
-    let text = fs::read(desk.path("out.json")).expect("there from the start");
+    let text = fs::read(workspace.path("out.json")).expect("there from the start");
     let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
     assert_eq!((found.status, found.validity.verdict), (Status::Partial, ValidityVerdict::Invalid));
     let failure = found.failure.clone().expect("a failure");
     assert!(failure.message.contains("`out.samples.jsonl`"), "{}", failure.message);
-    let lines = lines(&desk);
+    let lines = lines(&workspace);
     assert_eq!(samples(&lines).len(), 3);
     assert!(!lines.iter().any(|line| matches!(line, Line::End(_))));
 }

@@ -9,15 +9,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use schema::emitted::Emitted;
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 use schema::scenario::{Arrival, Connections};
 use serde_json::Value;
 use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
-use suite::emitter::paced::{Pace, PacedEmitter};
+use suite::mock_server::paced::{Pace, PacedMockServer};
 
-use crate::desk::Desk;
 use crate::harness::stop_never;
+use crate::workspace::Workspace;
 
 /// Payloads of requests whose prompts begin with their number, counted from 1.
 fn numbered(count: usize, tokens: u64) -> Vec<Payload> {
@@ -36,7 +36,7 @@ fn numbered(count: usize, tokens: u64) -> Vec<Payload> {
 /// log.
 fn exchange(payloads: &[Payload], pace: Pace) -> (Driven, Vec<Emitted>) {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let emitter = PacedEmitter::bind(any, pace).expect("a free port");
+    let emitter = PacedMockServer::bind(any, pace).expect("a free port");
     let (address, stop) = (emitter.address, AtomicBool::new(false));
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| emitter.serve(&stop).expect("it serves"));
@@ -44,7 +44,7 @@ fn exchange(payloads: &[Payload], pace: Pace) -> (Driven, Vec<Emitted>) {
             address,
             tls: None,
             payloads,
-            dialect: Dialect::Completions,
+            dialect: ApiFormat::Completions,
             arrival: &Arrival::AllAtOnce,
             connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,
@@ -84,7 +84,8 @@ fn every_token_of_every_stream_is_counted_by_both_sides_and_none_came_before_it_
 #[test]
 fn a_client_that_goes_away_leaves_the_others_alone() {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let emitter = PacedEmitter::bind(any, Pace { first_us: 0, gap_us: 500 }).expect("a free port");
+    let emitter =
+        PacedMockServer::bind(any, Pace { first_us: 0, gap_us: 500 }).expect("a free port");
     let (address, stop) = (emitter.address, AtomicBool::new(false));
     let log = std::thread::scope(|scope| {
         let serving = scope.spawn(|| emitter.serve(&stop).expect("it serves"));
@@ -97,7 +98,7 @@ fn a_client_that_goes_away_leaves_the_others_alone() {
             address,
             tls: None,
             payloads: &payloads,
-            dialect: Dialect::Completions,
+            dialect: ApiFormat::Completions,
             arrival: &Arrival::AllAtOnce,
             connections: Connections::Warm,
             no_progress_ns: 60_000_000_000,
@@ -167,12 +168,13 @@ fn a_floor_without_a_server_says_so() {
 
 #[test]
 fn outputs_are_not_checked_where_that_was_turned_off() {
-    let (desk, exchange) = (Desk::new(), crate::desk::server(vec![]));
-    let (code, measurement) = desk.run(&exchange, &["--no-output-check"]);
+    let (workspace, exchange) = (Workspace::new(), crate::workspace::server(vec![]));
+    let (code, measurement) = workspace.run(&exchange, &["--no-output-check"]);
     assert_eq!(code, Some(0));
     assert_eq!(measurement.correctness, None);
-    let received =
-        |line: &suite::emitter::log::Line| line.event == suite::emitter::log::Logged::Received;
+    let received = |line: &suite::mock_server::log::Line| {
+        line.event == suite::mock_server::log::Logged::Received
+    };
     let asked = exchange.log().iter().filter(|line| received(line)).count();
-    assert_eq!(asked as u64, crate::desk::REQUESTS + 2, "the measured and two to warm up");
+    assert_eq!(asked as u64, crate::workspace::REQUESTS + 2, "the measured and two to warm up");
 }

@@ -7,10 +7,10 @@ use schema::measurement::Measurement;
 use schema::run::{CacheState, ValidityVerdict};
 use schema::scenario::Arrival;
 use serde_json::{Value, json};
-use suite::emitter::script::{Answer, Framing, Scripted, Shape, Steady, When};
+use suite::mock_server::script::{Answer, Framing, Scripted, Shape, Steady, When};
 
-use crate::desk::{Desk, server, stderr, url};
 use crate::harness::Exchange;
+use crate::workspace::{Workspace, server, stderr, url};
 
 /// Flags of each tool for eight conversations, and below for six prompts of fixed length.
 const SHAREGPT: [(&str, &[&str]); 3] = [
@@ -25,8 +25,8 @@ const RANDOM: [(&str, &[&str]); 3] = [
 ];
 
 /// Runs `redline-bench serving` with `flags` and the flags that all these tests share.
-fn serving(desk: &Desk, exchange: &Exchange, flags: &[&str]) -> Output {
-    let mut command = desk.bench();
+fn serving(workspace: &Workspace, exchange: &Exchange, flags: &[&str]) -> Output {
+    let mut command = workspace.bench();
     command.args(["serving", "--base-url", &url(exchange), "--tokenizer", "tiny.json"]);
     command.args(["--out", "own.json"]).args(flags).env_remove("OPENAI_API_KEY");
     command.output().expect("runs")
@@ -42,8 +42,8 @@ fn of_random<'a>(backend: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     [&asked[..], rows, flags].concat()
 }
 
-fn own(desk: &Desk) -> Measurement {
-    let text = fs::read(desk.path("own.json")).expect("a measurement");
+fn own(workspace: &Workspace) -> Measurement {
+    let text = fs::read(workspace.path("own.json")).expect("a measurement");
     serde_json::from_slice(&text).expect("JSON")
 }
 
@@ -52,9 +52,9 @@ fn stdout(output: &Output) -> String {
 }
 
 /// Name of the one new file with this ending, apart from Redline's own files.
-fn left(desk: &Desk, ending: &str) -> String {
+fn left(workspace: &Workspace, ending: &str) -> String {
     let ours = |name: &String| name.starts_with("own.") || name.starts_with("block");
-    let mut names = desk.left_over();
+    let mut names = workspace.left_over();
     names.retain(|name| name.ends_with(ending) && !ours(name));
     assert_eq!(names.len(), 1, "{names:?}");
     names.remove(0)
@@ -62,8 +62,8 @@ fn left(desk: &Desk, ending: &str) -> String {
 
 /// Result of `redline-bench audit` on a file: tool, answered requests, and the ids of failed error
 /// rules.
-fn audited(desk: &Desk, file: &str) -> (String, u64, Vec<String>) {
-    let output = desk.bench().args(["audit", "--json", file]).output().expect("runs");
+fn audited(workspace: &Workspace, file: &str) -> (String, u64, Vec<String>) {
+    let output = workspace.bench().args(["audit", "--json", file]).output().expect("runs");
     let files: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(files[0]["unread"], json!([]), "{file}");
     let result = &files[0]["results"][0];
@@ -78,25 +78,25 @@ fn audited(desk: &Desk, file: &str) -> (String, u64, Vec<String>) {
 fn one_server_under_three_tools_flags_gives_each_ones_block_and_file() {
     let exchange = server(Vec::new());
     for (backend, flags) in SHAREGPT {
-        let desk = Desk::new();
-        let output = serving(&desk, &exchange, &of_rows(backend, flags));
+        let workspace = Workspace::new();
+        let output = serving(&workspace, &exchange, &of_rows(backend, flags));
         assert_eq!(output.status.code(), Some(0), "{backend}: {}", stderr(&output));
         let printed = stdout(&output);
         assert!(printed.starts_with(&format!("--backend {backend} --dataset-name sharegpt ")));
         assert!(printed.contains("\nmeasurement    own.json\nverdict        "), "{printed}");
-        desk.write("block.log", &printed);
+        workspace.write("block.log", &printed);
         let endings = [("vllm", ".json"), ("sglang", ".jsonl"), ("lmdeploy", ".csv")];
         let ending = endings.iter().find(|(tool, _)| *tool == backend).expect("a tool").1;
-        let result = left(&desk, ending);
+        let result = left(&workspace, ending);
         for file in ["block.log", &result] {
-            let (tool, answers, mut wrong) = audited(&desk, file);
+            let (tool, answers, mut wrong) = audited(&workspace, file);
             // A console block prints the duration with two digits, too few to check the rates of so
             // short a run.
             wrong.retain(|rule| file != "block.log" || (rule != "E06" && rule != "E21"));
             assert_eq!((tool.as_str(), answers), (backend, 8), "{file}");
             assert_eq!(wrong, [""; 0], "{file}");
         }
-        let found = own(&desk);
+        let found = own(&workspace);
         assert_eq!(found.scenario.requests, Some(8));
         assert_ne!(found.validity.verdict, ValidityVerdict::Invalid, "{:?}", found.validity);
         assert_eq!(found.cache.expect("known").state, CacheState::Unknown, "left as it was");
@@ -119,29 +119,33 @@ fn what_is_sent_is_what_the_pack_draws() {
     let random = RANDOM.map(|(backend, flags)| (of_random(backend, flags), 6));
     let lengths = ", input_tokens = 9, output_tokens = 6, range_ratio = R";
     for ((flags, requests), pack) in cases.chain(random.into_iter().zip(packs("random", lengths))) {
-        let desk = Desk::new();
-        let output = serving(&desk, &exchange, &flags);
+        let workspace = Workspace::new();
+        let output = serving(&workspace, &exchange, &flags);
         assert_eq!(output.status.code(), Some(0), "{pack}: {}", stderr(&output));
-        let scenario = left(&desk, ".toml");
+        let scenario = left(&workspace, ".toml");
         let expected = format!(
             "question = \"?\"\nrev = 1\nworkload = {{ {pack}, requests = {requests} }}\n\
              warmup = {{ requests = 0, from = \"disjoint\" }}\n\
              arrival = {{ kind = \"all-at-once\" }}\n\
              output = {{ ignore_eos = true, temperature = 0.0 }}\ntier = \"lite\"\n"
         );
-        desk.write("pack.toml", &expected);
+        workspace.write("pack.toml", &expected);
         let planned = |scenario: &str| -> Value {
-            let mut command = desk.bench();
+            let mut command = workspace.bench();
             command.args(["plan", "--scenario", scenario, "--tokenizer", "tiny.json"]);
             command.args(["--dataset", "rows.json", "--prompt-form", "text", "--out", "plan.json"]);
             let output = command.output().expect("runs");
             assert_eq!(output.status.code(), Some(0), "{pack}: {}", stderr(&output));
-            serde_json::from_slice(&fs::read(desk.path("plan.json")).expect("written"))
+            serde_json::from_slice(&fs::read(workspace.path("plan.json")).expect("written"))
                 .expect("JSON")
         };
         let (ours, packs) = (planned(&scenario), planned("pack.toml"));
         assert_eq!(ours["manifest"]["requests"], packs["manifest"]["requests"], "{pack}");
-        assert_eq!(json!(own(&desk).scenario.manifest_sha256), ours["manifest_sha256"], "{pack}");
+        assert_eq!(
+            json!(own(&workspace).scenario.manifest_sha256),
+            ours["manifest_sha256"],
+            "{pack}"
+        );
     }
 }
 
@@ -166,10 +170,10 @@ fn a_rate_a_shape_and_a_cap_are_an_arrival() {
         (&["--request-rate", "inf", "--burstiness", "0.5"], Arrival::AllAtOnce),
     ];
     for (flags, arrival) in cases {
-        let desk = Desk::new();
-        let output = serving(&desk, &exchange, &of_rows("sglang", flags));
+        let workspace = Workspace::new();
+        let output = serving(&workspace, &exchange, &of_rows("sglang", flags));
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        assert_eq!(own(&desk).scenario.arrival, Some(arrival));
+        assert_eq!(own(&workspace).scenario.arrival, Some(arrival));
     }
 }
 
@@ -183,11 +187,11 @@ fn a_request_carries_what_the_flags_ask_and_the_key() {
     };
     let shape = Shape::Chat;
     let asked = Answer { when, times: 0, ..Answer::steady(Steady { shape, ..Steady::default() }) };
-    let mut script = suite::emitter::script::Script::steady();
+    let mut script = suite::mock_server::script::Script::steady();
     script.requests = vec![asked];
     let exchange = Exchange::playing(script);
-    let desk = Desk::new();
-    let mut command = desk.bench();
+    let workspace = Workspace::new();
+    let mut command = workspace.bench();
     command.args(["serving", "--base-url", &url(&exchange), "--tokenizer", "tiny.json"]);
     command.args(["--out", "own.json", "--backend", "openai-chat", "--dataset-name", "sharegpt"]);
     command.args(["--dataset-path", "rows.json", "--num-prompts", "4", "--top-p", "0.5"]);
@@ -195,20 +199,21 @@ fn a_request_carries_what_the_flags_ask_and_the_key() {
     command.args(["--sharegpt-output-len", "3", "--served-model-name", "other"]);
     let output = command.env("OPENAI_API_KEY", "sesame").output().expect("runs");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let counts = own(&desk).counts.expect("counts");
+    let counts = own(&workspace).counts.expect("counts");
     assert_eq!((counts.requests_ok, counts.output_tokens_requested), (Some(4), Some(12)));
     let output =
-        serving(&desk, &exchange, &of_rows("openai-chat", &["--dataset-name", "sharegpt"]));
+        serving(&workspace, &exchange, &of_rows("openai-chat", &["--dataset-name", "sharegpt"]));
     assert_eq!(output.status.code(), Some(1), "other requests are not answered");
 }
 
 #[test]
 fn results_are_added_where_the_tool_adds_them() {
     let exchange = server(Vec::new());
-    let desk = Desk::new();
-    let lines = |name: &str| fs::read_to_string(desk.path(name)).expect("written").lines().count();
+    let workspace = Workspace::new();
+    let lines =
+        |name: &str| fs::read_to_string(workspace.path(name)).expect("written").lines().count();
     let run = |backend: &str, flags: &[&str]| {
-        let output = serving(&desk, &exchange, &of_rows(backend, flags));
+        let output = serving(&workspace, &exchange, &of_rows(backend, flags));
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     };
     for count in 1..=2 {
@@ -220,10 +225,10 @@ fn results_are_added_where_the_tool_adds_them() {
         let found = ["results/s.jsonl", "l.csv", "results/v.json", "results/one.json"].map(lines);
         assert_eq!(found, [count, 1 + count, count, 1], "a table has its head once");
     }
-    let text = fs::read_to_string(desk.path("results/one.json")).expect("written");
+    let text = fs::read_to_string(workspace.path("results/one.json")).expect("written");
     let found: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&found["tp"], &found["backend"]), (&json!("2"), &json!("vllm")));
-    let text = fs::read_to_string(desk.path("results/s.jsonl")).expect("written");
+    let text = fs::read_to_string(workspace.path("results/s.jsonl")).expect("written");
     let found: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
     assert_eq!((&found["tag"], &found["backend"]), (&json!("x"), &json!("sglang")));
 }
@@ -264,12 +269,12 @@ fn sglangs_own_route_is_asked_as_its_tool_asks_and_any_other_by_its_name() {
             ..Answer::steady(Steady { shape, ..Steady::default() })
         };
         for text in [length, prompt] {
-            let mut script = suite::emitter::script::Script::steady();
+            let mut script = suite::mock_server::script::Script::steady();
             script.requests = vec![answer(text)];
-            let desk = Desk::new();
-            let output = serving(&desk, &Exchange::playing(script), &of_rows(backend, flags));
+            let workspace = Workspace::new();
+            let output = serving(&workspace, &Exchange::playing(script), &of_rows(backend, flags));
             assert_eq!(output.status.code(), Some(0), "{route}, {text}: {}", stderr(&output));
-            let counts = own(&desk).counts.expect("counts");
+            let counts = own(&workspace).counts.expect("counts");
             assert_eq!(counts.requests_ok, Some(8), "{route}");
             assert_eq!(counts.output_tokens_reported, counts.output_tokens_requested, "{route}");
         }
@@ -278,19 +283,19 @@ fn sglangs_own_route_is_asked_as_its_tool_asks_and_any_other_by_its_name() {
 
 #[test]
 fn a_cache_is_flushed_where_the_tools_know_how() {
-    let mut script = suite::emitter::script::Script::steady();
+    let mut script = suite::mock_server::script::Script::steady();
     let route = serde_json::from_value(json!({"body": "flushed"})).expect("a route");
     script.routes.insert("/flush_cache".to_owned(), route);
     let exchange = Exchange::playing(script);
-    let desk = Desk::new();
-    let output = serving(&desk, &exchange, &of_rows("sglang", &["--flush-cache"]));
+    let workspace = Workspace::new();
+    let output = serving(&workspace, &exchange, &of_rows("sglang", &["--flush-cache"]));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let cache = own(&desk).cache.expect("known");
+    let cache = own(&workspace).cache.expect("known");
     assert_eq!((cache.state, cache.emptied), (CacheState::Cold, Some(true)));
     let engine = ["--flush-cache", "--engine", "redline.toml"];
-    let output = serving(&desk, &exchange, &of_rows("lmdeploy", &engine));
+    let output = serving(&workspace, &exchange, &of_rows("lmdeploy", &engine));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(own(&desk).cache.expect("known").state, CacheState::Cold);
+    assert_eq!(own(&workspace).cache.expect("known").state, CacheState::Cold);
 }
 
 #[test]
@@ -320,22 +325,22 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--percentile-metrics", "queue"], "`queue` is no quantity"),
     ];
     for (flags, expected) in cases {
-        let desk = Desk::new();
-        let output = serving(&desk, &exchange, flags);
+        let workspace = Workspace::new();
+        let output = serving(&workspace, &exchange, flags);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         assert!(said.contains(expected), "{flags:?}: {said}");
-        assert_eq!(desk.left_over(), [""; 0], "{flags:?}");
+        assert_eq!(workspace.left_over(), [""; 0], "{flags:?}");
     }
 }
 
 #[test]
 fn what_cannot_be_had_is_said() {
     let exchange = server(Vec::new());
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     let sglang = ["--backend", "sglang", "--dataset-path"];
     let run = |flags: &[&str], url: &str| {
-        let mut command = desk.bench();
+        let mut command = workspace.bench();
         command.args(["serving", "--base-url", url]).args(flags).env("HF_HUB_CACHE", "cache");
         let output = command.output().expect("runs");
         (output.status.code(), stderr(&output))
@@ -368,13 +373,13 @@ fn failures_are_no_result_of_the_tool_and_an_exit_code_of_ours() {
     };
     let first = When { index: Some(1), ..When::default() };
     let exchange = server(vec![failing(first)]);
-    let desk = Desk::new();
-    let output = serving(&desk, &exchange, &of_rows("sglang", &[]));
+    let workspace = Workspace::new();
+    let output = serving(&workspace, &exchange, &of_rows("sglang", &[]));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stdout(&output).contains("Successful requests:                     7\n"));
     assert!(stdout(&output).contains("verdict        INVALID"), "{}", stdout(&output));
     let exchange = server(vec![Answer { times: 0, ..failing(When::default()) }]);
-    let output = serving(&desk, &exchange, &of_rows("sglang", &["--disable-warmup"]));
+    let output = serving(&workspace, &exchange, &of_rows("sglang", &["--disable-warmup"]));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("no report: no request was answered"));
     assert!(!stdout(&output).contains("Benchmark Result"), "{}", stdout(&output));
@@ -383,12 +388,12 @@ fn failures_are_no_result_of_the_tool_and_an_exit_code_of_ours() {
 #[test]
 fn where_standard_error_is_no_terminal_lines_say_how_far_a_run_is() {
     let exchange = server(Vec::new());
-    let desk = Desk::new();
-    let output = serving(&desk, &exchange, &of_rows("sglang", &[]));
+    let workspace = Workspace::new();
+    let output = serving(&workspace, &exchange, &of_rows("sglang", &[]));
     let said = stderr(&output);
     assert!(said.contains("sharegpt@sglang `serving-") && said.contains("8 requests, "), "{said}");
     assert!(said.ends_with("8 of 8 requests done, 0 failed, in 0:00\n"), "{said}");
-    let output = serving(&desk, &exchange, &of_rows("sglang", &["--disable-tqdm"]));
+    let output = serving(&workspace, &exchange, &of_rows("sglang", &["--disable-tqdm"]));
     assert!(!stderr(&output).contains("done"), "{}", stderr(&output));
 }
 
@@ -401,16 +406,16 @@ fn a_server_that_is_not_ready_is_waited_for_where_the_flags_say_so() {
         framing: Framing::Length,
         ..Answer::events(vec![Scripted::text(0, text)])
     };
-    let mut script = suite::emitter::script::Script::steady();
+    let mut script = suite::mock_server::script::Script::steady();
     script.routes.remove("/v1/models");
     let ready = models(0, 200, r#"{"data":[{"id":"late"}]}"#);
     script.requests.splice(0..0, [models(2, 503, "loading"), ready]);
     let exchange = Exchange::playing(script);
-    let desk = Desk::new();
-    let output = serving(&desk, &exchange, &of_rows("sglang", &[]));
+    let workspace = Workspace::new();
+    let output = serving(&workspace, &exchange, &of_rows("sglang", &[]));
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     assert!(stderr(&output).contains("`/v1/models` answered 503: loading"), "{}", stderr(&output));
     let waiting = of_rows("sglang", &["--ready-check-timeout-sec", "60"]);
-    let output = serving(&desk, &exchange, &waiting);
+    let output = serving(&workspace, &exchange, &waiting);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }

@@ -8,12 +8,12 @@ use schema::measurement::Measurement;
 use schema::telemetry::EnergySource;
 use serde_json::{Value, json};
 use suite::client::control::{Server, Trust};
-use suite::emitter::script::{Answer, Route, Script, Steady, When};
+use suite::mock_server::script::{Answer, Route, Script, Steady, When};
 use suite::telemetry::gpu::{GpuReading, Gpus, Meter};
 use suite::telemetry::{Ranks, Watch, joules_per_token};
 
-use crate::desk::{Desk, stderr, url};
 use crate::harness::Exchange;
+use crate::workspace::{Workspace, stderr, url};
 
 /// Metrics page in the engine's format.
 fn page(output_tokens: u64, running: u64) -> Value {
@@ -62,7 +62,7 @@ fn what_the_server_counted_stands_in_the_record_over_time() {
     // One page for the probe, one for the sample before the clock, and the last for all later
     // samples.
     let exchange = counting(vec![page(7, 0), page(7, 0), page(27, 3)], slow);
-    let (code, found) = Desk::new().run(&exchange, &["--telemetry-s", "0.1"]);
+    let (code, found) = Workspace::new().run(&exchange, &["--telemetry-s", "0.1"]);
     assert_eq!(code, Some(0));
     let telemetry = found.telemetry.clone().expect("telemetry");
     assert_eq!(telemetry.interval_us, Some(100_000));
@@ -84,7 +84,7 @@ fn what_the_server_counted_stands_in_the_record_over_time() {
 #[test]
 fn before_and_after_suffice_for_what_was_counted() {
     let exchange = counting(vec![page(0, 0), page(0, 0), page(20, 0)], quick());
-    let (code, found) = Desk::new().run(&exchange, &["--telemetry-s", "0"]);
+    let (code, found) = Workspace::new().run(&exchange, &["--telemetry-s", "0"]);
     assert_eq!(code, Some(0));
     let telemetry = found.telemetry.clone().expect("telemetry");
     assert_eq!((telemetry.interval_us, telemetry.cost.looks, telemetry.cost.cpu_us), (None, 2, 0));
@@ -100,19 +100,19 @@ fn a_run_of_a_server_without_metrics_is_as_good() {
     let none = Route { status: 404, body: json!("none"), later: Vec::new() };
     script.routes.insert("/metrics".into(), none);
     script.requests = vec![Answer { times: 0, ..Answer::steady(quick()) }];
-    let (code, found) = Desk::new().run(&Exchange::playing(script), &[]);
+    let (code, found) = Workspace::new().run(&Exchange::playing(script), &[]);
     assert_eq!(code, Some(0));
     let telemetry = found.telemetry.expect("telemetry");
     assert!(telemetry.server.is_none() && telemetry.host.is_some());
     // A page that lacks all of the engine's metrics counts as no report.
-    let (_, found) = Desk::new().run(&exchange, &[]);
+    let (_, found) = Workspace::new().run(&exchange, &[]);
     assert_eq!(found.telemetry.expect("telemetry").server, None);
 }
 
 #[test]
 fn a_server_that_counts_otherwise_than_it_answers_degrades_the_run() {
     let exchange = counting(vec![page(0, 0), page(0, 0), page(200, 0)], quick());
-    let (code, found) = Desk::new().run(&exchange, &["--telemetry-s", "0"]);
+    let (code, found) = Workspace::new().run(&exchange, &["--telemetry-s", "0"]);
     assert_eq!(code, Some(0));
     let reason = found.validity.reasons.iter().find(|text| text.starts_with("server-count"));
     let expected = "server-count: the server counted 200 output tokens, and its answers hold 20";
@@ -123,17 +123,17 @@ fn a_server_that_counts_otherwise_than_it_answers_degrades_the_run() {
 fn a_server_may_count_a_moment_after_it_answered() {
     // Two requests after the run still get the old counters.
     let pages = vec![page(0, 0), page(0, 0), page(0, 0), page(0, 0), page(20, 0)];
-    let (_, found) = Desk::new().run(&counting(pages, quick()), &["--telemetry-s", "0"]);
+    let (_, found) = Workspace::new().run(&counting(pages, quick()), &["--telemetry-s", "0"]);
     let server = found.telemetry.and_then(|telemetry| telemetry.server).expect("it tells");
     assert_eq!(server.output_tokens, Some(20));
 }
 
 #[test]
 fn no_record_holds_where_the_server_is() {
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     let exchange = counting(vec![page(0, 0), page(20, 0)], quick());
-    desk.run(&exchange, &[]);
-    let text = fs::read_to_string(desk.path("out.json")).expect("written");
+    workspace.run(&exchange, &[]);
+    let text = fs::read_to_string(workspace.path("out.json")).expect("written");
     assert!(!text.contains(&exchange.address.to_string()));
 }
 
@@ -142,7 +142,7 @@ fn a_pause_that_is_none_is_refused() {
     let exchange = counting(vec![page(0, 0)], quick());
     for wrong in ["0.05", "-1", "often", "4000"] {
         let flag = format!("--telemetry-s={wrong}");
-        let output = Desk::new().run_flags(&url(&exchange)).arg(flag).output().expect("runs");
+        let output = Workspace::new().run_flags(&url(&exchange)).arg(flag).output().expect("runs");
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     }
 }
@@ -164,10 +164,10 @@ fn meter(looks: &[GpuReading]) -> Meter {
 
 #[test]
 fn energy_is_read_before_the_clock_and_after_it() {
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     let exchange = counting(vec![page(0, 0)], quick());
     let server = Server::at(&url(&exchange), &Trust::default()).expect("an address");
-    let text = fs::read_to_string(desk.path("redline.toml")).expect("readable");
+    let text = fs::read_to_string(workspace.path("redline.toml")).expect("readable");
     let engine = schema::engine::parse(&text).expect("an engine file");
     let reading = |energy_mj| GpuReading {
         energy_mj: Some(energy_mj),
@@ -176,7 +176,7 @@ fn energy_is_read_before_the_clock_and_after_it() {
     };
     let meter = meter(&[reading(1_000_000), reading(31_000_000)]);
     let mut watch = Watch::new(&server, &engine, &meter, None);
-    assert_eq!(watch.beside(|| "done"), "done");
+    assert_eq!(watch.around(|| "done"), "done");
     let found = watch.facts(0);
     let gpu = &found.gpus.as_ref().expect("GPUs")[0];
     assert_eq!(
@@ -190,7 +190,7 @@ fn energy_is_read_before_the_clock_and_after_it() {
 #[test]
 fn without_a_driver_nothing_fails() {
     let exchange = counting(vec![page(0, 0), page(20, 0)], quick());
-    let (code, found) = Desk::new().run(&exchange, &[]);
+    let (code, found) = Workspace::new().run(&exchange, &[]);
     if found.telemetry.as_ref().is_some_and(|telemetry| telemetry.gpus.is_some()) {
         return fixtures::skip("a machine without an NVIDIA driver", "run it elsewhere");
     }

@@ -14,12 +14,12 @@ use schema::scenario::Connections;
 use suite::client::control::Trust;
 use suite::client::sample::{FailureKind, Sample};
 use suite::client::tls::Tls;
-use suite::emitter::log::Logged;
-use suite::emitter::script::{Answer, Framing, Scripted, Shape, Steady, UsageWhen};
+use suite::mock_server::log::Logged;
+use suite::mock_server::script::{Answer, Framing, Scripted, Shape, Steady, UsageWhen};
 use tempfile::TempDir;
 
-use crate::desk::{Desk, scenario, server, stderr};
 use crate::harness::Exchange;
+use crate::workspace::{Workspace, scenario, server, stderr};
 
 const MS: u64 = 1_000_000;
 
@@ -291,24 +291,24 @@ fn the_end_of_a_connection_is_the_end_of_an_answer_only_where_that_is_whole() {
 }
 
 /// Folder with the certificate of a TLS proxy for `name` in front of a steady mock server.
-fn desk_before(name: &str) -> (Desk, Exchange, Front) {
+fn workspace_before(name: &str) -> (Workspace, Exchange, Front) {
     let exchange = server(Vec::new());
     let front = Front::of(exchange.address, name, PLAIN);
-    let desk = Desk::new();
-    desk.write("ca.pem", &front.certificate);
-    (desk, exchange, front)
+    let workspace = Workspace::new();
+    workspace.write("ca.pem", &front.certificate);
+    (workspace, exchange, front)
 }
 
 #[test]
 fn a_run_behind_tls_says_how_it_was_secured() {
-    let (desk, _exchange, front) = desk_before("127.0.0.1");
+    let (workspace, _exchange, front) = workspace_before("127.0.0.1");
     let cold = "connections = \"cold\"\n";
-    desk.write("short.toml", &(scenario(4, "{ kind = \"all-at-once\" }") + cold));
+    workspace.write("short.toml", &(scenario(4, "{ kind = \"all-at-once\" }") + cold));
     let address = format!("https://{}", front.address);
     for (flags, checked) in [(&["--ca-file", "ca.pem"][..], true), (&["--insecure-tls"], false)] {
-        let output = desk.run_flags(&address).args(flags).output().expect("runs");
+        let output = workspace.run_flags(&address).args(flags).output().expect("runs");
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let text = fs::read(desk.path("out.json")).expect("written");
+        let text = fs::read(workspace.path("out.json")).expect("written");
         let found: schema::measurement::Measurement =
             serde_json::from_slice(&text).expect("a measurement");
         let tls = found.client.as_ref().and_then(|client| client.tls.clone()).expect("secured");
@@ -327,9 +327,9 @@ fn a_certificate_that_nobody_vouches_for_ends_the_run_before_it_begins() {
         ("127.0.0.1", &[][..], "UnknownIssuer", "hint: `--ca-file` names"),
         ("other.example", &["--ca-file", "ca.pem"], "certificate not valid for name", ""),
     ] {
-        let (desk, exchange, front) = desk_before(name);
+        let (workspace, exchange, front) = workspace_before(name);
         let address = format!("https://{}", front.address);
-        let output = desk.run_flags(&address).args(flags).output().expect("runs");
+        let output = workspace.run_flags(&address).args(flags).output().expect("runs");
         let message = stderr(&output);
         if message.contains("has no list of certificate authorities") {
             fixtures::skip("certificate authorities", "apt-get install ca-certificates");
@@ -339,14 +339,14 @@ fn a_certificate_that_nobody_vouches_for_ends_the_run_before_it_begins() {
         assert!(message.contains(&format!("no server answers at `{address}/health`: ")));
         assert!(message.contains(said) && message.contains(hint), "{message}");
         assert!(exchange.log().is_empty(), "nothing was sent");
-        assert!(!desk.path("out.json").exists());
+        assert!(!workspace.path("out.json").exists());
     }
 }
 
 #[test]
 fn https_where_http_is_spoken_and_the_other_way_round_are_told() {
-    let (desk, _exchange, front) = desk_before("127.0.0.1");
-    let output = desk.run_flags(&format!("http://{}", front.address)).output().expect("runs");
+    let (workspace, _exchange, front) = workspace_before("127.0.0.1");
+    let output = workspace.run_flags(&format!("http://{}", front.address)).output().expect("runs");
     assert_eq!(output.status.code(), Some(4));
     let message = stderr(&output);
     assert!(
@@ -362,7 +362,7 @@ fn https_where_http_is_spoken_and_the_other_way_round_are_told() {
         }
     });
     let address = format!("https://{address}");
-    let output = desk.run_flags(&address).arg("--insecure-tls").output().expect("runs");
+    let output = workspace.run_flags(&address).arg("--insecure-tls").output().expect("runs");
     assert_eq!(output.status.code(), Some(4));
     let message = stderr(&output);
     assert!(
@@ -372,14 +372,15 @@ fn https_where_http_is_spoken_and_the_other_way_round_are_told() {
 
 #[test]
 fn certificates_that_cannot_be_read_are_wrong_use() {
-    let (desk, _exchange, front) = desk_before("127.0.0.1");
-    desk.write("empty.pem", "no certificate\n");
+    let (workspace, _exchange, front) = workspace_before("127.0.0.1");
+    workspace.write("empty.pem", "no certificate\n");
     for (file, said) in [
         ("none.pem", "cannot read certificates from `none.pem`: "),
         ("empty.pem", "the file has no certificate"),
     ] {
         let address = format!("https://{}", front.address);
-        let output = desk.run_flags(&address).args(["--ca-file", file]).output().expect("runs");
+        let output =
+            workspace.run_flags(&address).args(["--ca-file", file]).output().expect("runs");
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(said), "{}", stderr(&output));
     }

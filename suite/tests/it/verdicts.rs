@@ -8,12 +8,12 @@ use schema::measurement::Measurement;
 use schema::run::{CacheState, TokenSource, ValidityVerdict};
 use schema::samples::Line;
 use suite::clock::monotonic_ns;
-use suite::emitter::log::Logged;
-use suite::emitter::script::{Answer, Framing, Script, Scripted, Steady, UsageWhen, When};
+use suite::mock_server::log::Logged;
+use suite::mock_server::script::{Answer, Framing, Script, Scripted, Steady, UsageWhen, When};
 
-use crate::desk::{Desk, REQUESTS, server, stderr, url};
 use crate::harness::{Exchange, wait_until};
 use crate::kept::lines;
+use crate::workspace::{REQUESTS, Workspace, server, stderr, url};
 
 /// Ids of findings that a busy test machine causes by itself.
 const OF_THE_MACHINE: [&str; 9] = [
@@ -47,7 +47,7 @@ fn steady(change: impl FnOnce(&mut Steady)) -> Answer {
 }
 
 fn run(answer: Answer) -> (Option<i32>, Measurement) {
-    Desk::new().run(&server(vec![answer]), &[])
+    Workspace::new().run(&server(vec![answer]), &[])
 }
 
 #[test]
@@ -111,13 +111,13 @@ fn every_wrong_count_is_named() {
         exchange.requests = vec![answer, Answer { times: 0, ..Answer::steady(Steady::default()) }];
         // Without counters, the usage of each answer still states its cache hits.
         exchange.routes = server_routes();
-        let (_, found) = Desk::new().run(&Exchange::playing(exchange), &[]);
+        let (_, found) = Workspace::new().run(&Exchange::playing(exchange), &[]);
         assert_eq!(reasons(&found), expected, "{claim}: {:?}", found.validity);
     }
 }
 
 /// Routes of a mock server that reports its configuration but has no metrics of its own.
-fn server_routes() -> std::collections::BTreeMap<String, suite::emitter::script::Route> {
+fn server_routes() -> std::collections::BTreeMap<String, suite::mock_server::script::Route> {
     let mut routes = Script::steady().routes;
     let info = r#"{"body": {"engine": "redline", "version": "0.9.1", "device": "cpu",
         "config": {}, "kv": {"pages": 8, "page_tokens": 4, "bytes": 4096, "dtype": "f32"},
@@ -136,13 +136,13 @@ fn failures_and_their_share_are_told_apart() {
         framing: Framing::Length,
         ..Answer::events(vec![Scripted::text(0, r#"{"error":{"message":"busy"}}"#)])
     };
-    let desk = Desk::new();
-    desk.write(
+    let workspace = Workspace::new();
+    workspace.write(
         "short.toml",
-        &crate::desk::scenario(4, "{ kind = \"all-at-once\" }")
+        &crate::workspace::scenario(4, "{ kind = \"all-at-once\" }")
             .replace("requests = 2", "requests = 0"),
     );
-    let (code, found) = desk.run(&server(vec![failing(1)]), &[]);
+    let (code, found) = workspace.run(&server(vec![failing(1)]), &[]);
     assert_eq!((code, reasons(&found)), (Some(1), vec!["many-failures"]));
     let message = found.failure.map(|failure| failure.message).unwrap_or_default();
     assert_eq!(message, "1 of 4 requests: http-429: busy (`Retry-After: 7`)");
@@ -193,9 +193,10 @@ fn the_source_of_every_count_is_kept() {
 
 #[test]
 fn a_running_count_is_asked_for_where_the_engine_file_says_so() {
-    let desk = Desk::new();
-    let file = fs::read_to_string(desk.path("redline.toml")).expect("readable");
-    desk.write("redline.toml", &file.replace("[metrics]", "usage_per_chunk = true\n\n[metrics]"));
+    let workspace = Workspace::new();
+    let file = fs::read_to_string(workspace.path("redline.toml")).expect("readable");
+    workspace
+        .write("redline.toml", &file.replace("[metrics]", "usage_per_chunk = true\n\n[metrics]"));
     let asked = Answer {
         when: When {
             body_contains: Some(
@@ -207,7 +208,7 @@ fn a_running_count_is_asked_for_where_the_engine_file_says_so() {
         ..Answer::steady(Steady { usage: UsageWhen::Every, token_ids: false, ..Steady::default() })
     };
     let exchange = server(vec![asked]);
-    let (_, found) = desk.run(&exchange, &[]);
+    let (_, found) = workspace.run(&exchange, &[]);
     let source = found.counts.and_then(|counts| counts.token_source);
     assert_eq!(source, Some(TokenSource::UsagePerChunk));
 }
@@ -216,11 +217,11 @@ fn a_running_count_is_asked_for_where_the_engine_file_says_so() {
 fn a_cap_cannot_hide_how_long_requests_wait() {
     // Ten requests per second, half a second each, one at a time: the wait grows by 0.4 s per
     // request.
-    let desk = Desk::new();
+    let workspace = Workspace::new();
     let arrival = "{ kind = \"constant\", requests_per_s = 10.0, concurrency_max = 1 }";
-    desk.write("short.toml", &crate::desk::scenario(8, arrival));
+    workspace.write("short.toml", &crate::workspace::scenario(8, arrival));
     let exchange = server(vec![steady(|s| (s.first_us, s.gap_us) = (500_000, 0))]);
-    let (_, found) = desk.run(&exchange, &[]);
+    let (_, found) = workspace.run(&exchange, &[]);
     let metrics = found.metrics.expect("metrics");
     let p99 = |summary: Option<schema::run::Summary>| summary.and_then(|s| s.p99).expect("a p99");
     // The longest time is (7 x 0.4 + 0.5) s, and the p99 of eight values lies 7 % below the last
@@ -236,9 +237,9 @@ fn a_cap_cannot_hide_how_long_requests_wait() {
 #[test]
 fn a_client_that_is_held_up_says_so_and_moves_no_token() {
     const HELD_NS: u64 = 20_000_000;
-    let desk = Desk::new();
-    let short = crate::desk::scenario(REQUESTS, "{ kind = \"all-at-once\" }");
-    desk.write("short.toml", &short.replace("requests = 2,", "requests = 0,"));
+    let workspace = Workspace::new();
+    let short = crate::workspace::scenario(REQUESTS, "{ kind = \"all-at-once\" }");
+    workspace.write("short.toml", &short.replace("requests = 2,", "requests = 0,"));
     let exchange = server(vec![steady(|s| (s.first_us, s.gap_us) = (200_000, 100_000))]);
     let times_ns = |event: Logged| -> Vec<u64> {
         let log = exchange.log();
@@ -248,7 +249,7 @@ fn a_client_that_is_held_up_says_so_and_moves_no_token() {
         let times_ns = times_ns(event);
         (times_ns.len() as u64 >= REQUESTS).then(|| times_ns.into_iter().max()).flatten()
     };
-    let mut child = desk.run_flags(&url(&exchange)).spawn().expect("runs");
+    let mut child = workspace.run_flags(&url(&exchange)).spawn().expect("runs");
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process"));
     wait_until(|| all_ns(Logged::Received).is_some());
     kill(pid, Signal::SIGSTOP).expect("still running");
@@ -257,7 +258,7 @@ fn a_client_that_is_held_up_says_so_and_moves_no_token() {
     let resumed_ns = monotonic_ns();
     kill(pid, Signal::SIGCONT).expect("stopped");
     child.wait().expect("ends");
-    let text = fs::read(desk.path("out.json")).expect("a file");
+    let text = fs::read(workspace.path("out.json")).expect("a file");
     let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
     if found.client.as_ref().and_then(|client| client.kernel_timestamps) != Some(true) {
         return fixtures::skip("the kernel's receive stamps", "run it on Linux");
@@ -266,7 +267,7 @@ fn a_client_that_is_held_up_says_so_and_moves_no_token() {
     let says = |id: &str| found.validity.reasons.iter().any(|reason| reason.starts_with(id));
     assert!(says("kernel-gap"), "{:?}", found.validity.reasons);
     let (mut origin_ns, mut samples) = (0, 0);
-    for line in lines(&desk) {
+    for line in lines(&workspace) {
         let sample = match line {
             Line::Head(head) => {
                 origin_ns = head.origin_ns.expect("said");
@@ -285,37 +286,39 @@ fn a_client_that_is_held_up_says_so_and_moves_no_token() {
 
 #[test]
 fn a_cache_is_primed_or_left_alone_as_the_scenario_says() {
-    let desk = Desk::new();
-    let plain = fs::read_to_string(desk.path("short.toml")).expect("readable");
+    let workspace = Workspace::new();
+    let plain = fs::read_to_string(workspace.path("short.toml")).expect("readable");
     let requests = |exchange: &Exchange| {
         exchange.log().iter().filter(|line| line.event == Logged::Received).count()
     };
-    desk.write("short.toml", &format!("{plain}cache = {{ state = \"primed\", share = 0.5 }}\n"));
+    workspace
+        .write("short.toml", &format!("{plain}cache = {{ state = \"primed\", share = 0.5 }}\n"));
     let exchange = server(Vec::new());
-    let (code, found) = desk.run(&exchange, &[]);
+    let (code, found) = workspace.run(&exchange, &[]);
     let cache = found.cache.clone().expect("cache");
     assert_eq!((cache.state, cache.primed_tokens), (CacheState::Primed, Some(16)));
     assert_eq!(cache.expected_hit_tokens, Some(16), "half of four prompts of eight tokens");
     assert_eq!(requests(&exchange), 2 + 4 + 4 + 4, "warm-up, priming, the plan, fixed prompts");
     assert_eq!((code, reasons(&found)), (Some(1), vec!["cache-mismatch"]), "it has no cache");
 
-    desk.write("short.toml", &format!("{plain}cache = {{ state = \"unknown\" }}\n"));
-    let (code, found) = desk.run(&server(Vec::new()), &[]);
+    workspace.write("short.toml", &format!("{plain}cache = {{ state = \"unknown\" }}\n"));
+    let (code, found) = workspace.run(&server(Vec::new()), &[]);
     let cache = found.cache.expect("cache");
     assert_eq!((code, cache.state, cache.emptied), (Some(0), CacheState::Unknown, Some(false)));
 
-    desk.write("short.toml", &format!("{plain}cache = {{ state = \"primed\", share = 0.5 }}\n"));
-    let file = fs::read_to_string(desk.path("redline.toml")).expect("readable");
-    desk.write("redline.toml", &file.replace("token_ids = true", "token_ids = false"));
-    let output = desk.run_flags(&url(&server(Vec::new()))).output().expect("runs");
+    workspace
+        .write("short.toml", &format!("{plain}cache = {{ state = \"primed\", share = 0.5 }}\n"));
+    let file = fs::read_to_string(workspace.path("redline.toml")).expect("readable");
+    workspace.write("redline.toml", &file.replace("token_ids = true", "token_ids = false"));
+    let output = workspace.run_flags(&url(&server(Vec::new()))).output().expect("runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("accepts no token ids"), "{}", stderr(&output));
 }
 
 #[test]
 fn a_server_that_needs_a_key_is_shown_it_and_no_record_holds_it() {
-    let desk = Desk::new();
-    desk.write("key", "s3cret-key\n");
+    let workspace = Workspace::new();
+    workspace.write("key", "s3cret-key\n");
     let keyed = Answer {
         when: When {
             head_contains: Some("Authorization: Bearer s3cret-key\r\n".into()),
@@ -329,18 +332,21 @@ fn a_server_that_needs_a_key_is_shown_it_and_no_record_holds_it() {
     let mut script = Script { routes: server_routes(), ..Script::default() };
     script.requests = vec![keyed, refused];
     let exchange = Exchange::playing(script);
-    let (code, _) = desk.run(&exchange, &["--api-key-file", "key"]);
+    let (code, _) = workspace.run(&exchange, &["--api-key-file", "key"]);
     assert_eq!(code, Some(0));
     for file in ["out.json", "out.samples.jsonl"] {
-        let text = fs::read_to_string(desk.path(file)).expect("written");
+        let text = fs::read_to_string(workspace.path(file)).expect("written");
         assert!(!text.contains("s3cret"), "{file}");
     }
-    let (code, found) = desk.run(&exchange, &[]);
+    let (code, found) = workspace.run(&exchange, &[]);
     assert_eq!(code, Some(1));
     assert!(found.failure.is_some_and(|failure| failure.message.contains("http-401")));
-    desk.write("key", "two\nlines\n");
-    let output =
-        desk.run_flags(&url(&exchange)).args(["--api-key-file", "key"]).output().expect("runs");
+    workspace.write("key", "two\nlines\n");
+    let output = workspace
+        .run_flags(&url(&exchange))
+        .args(["--api-key-file", "key"])
+        .output()
+        .expect("runs");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 

@@ -53,7 +53,7 @@ const BANS: &[Ban] = &[
         instead: "only `engine/src/http` knows HTTP, and the preview of the site serves files",
     },
     Ban {
-        within: |file| !file.under("suite/src/client") && !file.under("suite/src/emitter"),
+        within: |file| !file.under("suite/src/client") && !file.under("suite/src/mock_server"),
         words: &["httparse::"],
         instead: "only the suite's client knows the wire",
     },

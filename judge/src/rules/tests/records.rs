@@ -136,7 +136,7 @@ pub fn gpu(record: &mut RunRecord) -> &mut GpuTelemetry {
 }
 
 /// A sound run with all client figures that later revisions of the record added.
-pub fn told() -> RunRecord {
+pub fn reported() -> RunRecord {
     let mut record = sound();
     record.client.as_mut().unwrap().late_read_share = Some(0.0);
     let counts = record.counts.as_mut().unwrap();

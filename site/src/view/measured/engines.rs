@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use judge::beside::{InTurns, Ratio};
 use judge::diff::policy;
+use judge::side_by_side::{InTurns, Ratio};
 use schema::metric::by_name;
 use schema::run::{Kind, RunRecord};
 use serde::Serialize;

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::super::bench::positive;
-use super::super::trust::TrustFlags;
+use super::super::inputs::TrustFlags;
 use super::tool::{Backend, DatasetName, Tool};
 use crate::export::{Percentile, Quantity};
 use crate::measure::slo::Slo;

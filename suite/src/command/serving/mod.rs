@@ -25,7 +25,7 @@ use super::write;
 use crate::client::control::{ControlError, Key, Server};
 use crate::client::probe::{Probed, probe, served_model};
 use crate::clock::utc_now;
-use crate::export::{Asked, Selection};
+use crate::export::{ReportFacts, Selection};
 use crate::telemetry::nvml;
 use crate::workload::tokenizer::Tokenizer;
 use results::Places;
@@ -114,7 +114,7 @@ pub fn execute(
     // The scenario is saved so that `redline-bench run` can repeat the measurement.
     write::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
     notes(&wanted, &file.id, &plan.manifest);
-    let asked = asked(flags, &wanted, &model);
+    let asked = report_facts(flags, &wanted, &model);
     let conduct = Conduct {
         model: Some(flags.server.served_model_name.clone().unwrap_or(model)),
         progress: if flags.results.disable_tqdm { Style::None } else { Style::Auto },
@@ -225,8 +225,8 @@ fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
     named.context("the server names no model at `/v1/models`\nhint: give its name with `--model`")
 }
 
-fn asked(flags: &ServingFlags, wanted: &Wanted, model: &str) -> Asked {
-    Asked {
+fn report_facts(flags: &ServingFlags, wanted: &Wanted, model: &str) -> ReportFacts {
+    ReportFacts {
         backend: Some(wanted.backend.name()),
         model: Some(model.to_owned()),
         tokenizer: Some(flags.server.tokenizer.clone().unwrap_or_else(|| model.to_owned())),

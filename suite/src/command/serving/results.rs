@@ -12,7 +12,7 @@ use super::super::write;
 use super::flags::ResultFlags;
 use super::scenario::Wanted;
 use super::tool::{DatasetName, Tool};
-use crate::export::{Asked, ExportError, Format, compact_date, python_float};
+use crate::export::{ExportError, Format, ReportFacts, compact_date, python_float};
 
 /// Paths and formats of the results of one run.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Places {
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn report(&self, asked: &Asked) -> anyhow::Result<()> {
+    pub fn report(&self, asked: &ReportFacts) -> anyhow::Result<()> {
         let saved = Saved::open(&self.own)?;
         // Both texts are made before one is written, so that an error leaves no half of a report.
         let made = saved.export(self.block, asked).and_then(|block| {

@@ -14,7 +14,7 @@ use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::Value;
 
-use super::generate::Asked;
+use super::generate::GenerateRequest;
 use super::log::{Line, Log, Logged};
 use super::script::{Action, Answer, Framing, Route, Script, Scripted};
 use crate::clock::monotonic_ns;
@@ -27,7 +27,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// Running scripted mock server, which stops when it is dropped.
 #[derive(Debug)]
-pub struct Emitter {
+pub struct MockServer {
     /// Address that the server listens on.
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -52,7 +52,7 @@ impl<W> Shared<W> {
     }
 }
 
-impl Emitter {
+impl MockServer {
     /// Listens on `address` and serves until dropped. Port 0 selects a free port.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Emitter {
     }
 }
 
-impl Drop for Emitter {
+impl Drop for MockServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // Wakes the accepting thread, which then sees the stop flag.
@@ -198,7 +198,7 @@ fn answer<W: Write>(
     };
     log(Logged::Received, received_ns, received_ns);
     let events = match &answer.steady {
-        Some(steady) => steady.events(Asked::read(&request.body)),
+        Some(steady) => steady.events(GenerateRequest::read(&request.body)),
         None => answer.events.clone(),
     };
     let written = write_answer(connection, answer, &events, (received_ns, &log));

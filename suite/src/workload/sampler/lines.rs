@@ -6,7 +6,6 @@ use schema::run::PromptForm;
 use schema::scenario::{Arrival, Scenario};
 use serde::Deserialize;
 
-use super::PlanError;
 use super::vocabulary::of_text;
 use crate::workload::dataset::Dataset;
 use crate::workload::generators::Pcg64;
@@ -37,7 +36,7 @@ pub fn traced(
     dataset: &Dataset,
     tokenizer: &Tokenizer,
     form: PromptForm,
-) -> Result<Vec<ManifestRequest>, PlanError> {
+) -> anyhow::Result<Vec<ManifestRequest>> {
     let mut lines: Vec<(usize, Traced)> = dataset.lines()?;
     lines.sort_by(|left, right| left.1.timestamp.total_cmp(&right.1.timestamp));
     lines.truncate(usize::try_from(count).unwrap_or(usize::MAX));
@@ -53,7 +52,7 @@ pub fn traced(
                 line.hash_ids.len(),
                 line.input_length
             );
-            return Err(dataset.line_error(*number, message).into());
+            return Err(dataset.line_error(*number, message));
         }
         let blocks = line.hash_ids.iter().flat_map(|block| block_ids(seed, *block, &ids));
         let prompt: Vec<u32> = blocks.take(line.input_length).collect();
@@ -109,7 +108,7 @@ pub fn own(
     dataset: &Dataset,
     tokenizer: &Tokenizer,
     form: PromptForm,
-) -> Result<Vec<ManifestRequest>, PlanError> {
+) -> anyhow::Result<Vec<ManifestRequest>> {
     let timed = matches!(scenario.arrival, Arrival::Trace { .. });
     let mut requests = Vec::new();
     for (number, line) in dataset.lines::<Own>()? {
@@ -119,7 +118,7 @@ pub fn own(
             .or(scenario.workload.output_tokens)
             .ok_or_else(|| wrong("it has no `output_tokens`, and neither has the scenario"))?;
         if timed && line.send_us.is_none() {
-            return Err(wrong("it has no `send_us`, and `arrival.kind` is `trace`").into());
+            return Err(wrong("it has no `send_us`, and `arrival.kind` is `trace`"));
         }
         let mut request = match (line.prompt, form) {
             (OwnPrompt::Text(text), _) => {
@@ -133,7 +132,7 @@ pub fn own(
             }
         };
         if request.prompt.is_empty() || output_tokens == 0 {
-            return Err(wrong("its prompt or its answer has no tokens").into());
+            return Err(wrong("its prompt or its answer has no tokens"));
         }
         request.send_us = line.send_us.unwrap_or(0);
         requests.push(request);

@@ -5,7 +5,7 @@ mod generate;
 mod messages;
 mod responses;
 
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 
 use super::delta::{Event, NotAChunk, parse};
 
@@ -31,12 +31,12 @@ pub(super) enum Reader {
 
 impl Reader {
     /// Returns a reader for a new stream in `dialect`.
-    pub fn of(dialect: Dialect) -> Self {
+    pub fn of(dialect: ApiFormat) -> Self {
         match dialect {
-            Dialect::Completions | Dialect::Chat => Self::OpenAi,
-            Dialect::Generate => Self::Generate,
-            Dialect::Responses => Self::Responses,
-            Dialect::Messages => Self::Messages(messages::Opening::default()),
+            ApiFormat::Completions | ApiFormat::Chat => Self::OpenAi,
+            ApiFormat::Generate => Self::Generate,
+            ApiFormat::Responses => Self::Responses,
+            ApiFormat::Messages => Self::Messages(messages::Opening::default()),
         }
     }
 

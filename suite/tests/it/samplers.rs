@@ -11,12 +11,12 @@ use schema::run::PromptForm;
 use schema::scenario::Scenario;
 use serde_json::json;
 use suite::workload::dataset::Dataset;
-use suite::workload::pack::{Plan, PlanError, plan};
+use suite::workload::sampler::{Plan, plan};
 use suite::workload::tokenizer::Tokenizer;
 use tempfile::TempDir;
 
-use crate::desk;
 use crate::inputs::{CONVERSATIONS, QWEN3_TOKENIZER, cached};
+use crate::workspace;
 
 const AT_ONCE: &str = "{ kind = \"all-at-once\" }";
 
@@ -96,8 +96,8 @@ fn drawn(tokenizer: &Path, conversations: &Path, expected: &Expect) {
 fn packs_draw_what_their_tools_draw_of_a_tiny_vocabulary() {
     let folder = TempDir::new().expect("a folder");
     let (tokenizer, rows) = (folder.path().join("tiny.json"), folder.path().join("rows.json"));
-    std::fs::write(&tokenizer, desk::tokenizer().to_string()).expect("writable");
-    std::fs::write(&rows, desk::rows().to_string()).expect("writable");
+    std::fs::write(&tokenizer, workspace::tokenizer().to_string()).expect("writable");
+    std::fs::write(&rows, workspace::rows().to_string()).expect("writable");
     drawn(
         &tokenizer,
         &rows,
@@ -150,10 +150,10 @@ fn planned(
     arrival: &str,
     text: &str,
     form: PromptForm,
-) -> Result<Plan, PlanError> {
+) -> anyhow::Result<Plan> {
     let folder = TempDir::new().expect("a folder");
     let (tokenizer, data) = (folder.path().join("tiny.json"), folder.path().join("data"));
-    std::fs::write(&tokenizer, desk::tokenizer().to_string()).expect("writable");
+    std::fs::write(&tokenizer, workspace::tokenizer().to_string()).expect("writable");
     std::fs::write(&data, text).expect("writable");
     let tokenizer = Tokenizer::open(&tokenizer).expect("a tokenizer");
     let dataset = Dataset::open(&data).expect("a data set");
@@ -272,9 +272,9 @@ fn what_cannot_be_drawn_is_said() {
 /// Runs `verify-manifest` with a table that states these totals for the twelve conversations of the
 /// folder.
 fn verified(extra: &[&str], input_tokens: u64) -> (Option<i32>, String, String) {
-    let desk = desk::Desk::new();
-    let sha256 = |name: &str| sha256_hex(&std::fs::read(desk.path(name)).expect("readable"));
-    desk.write(
+    let workspace = workspace::Workspace::new();
+    let sha256 = |name: &str| sha256_hex(&std::fs::read(workspace.path(name)).expect("readable"));
+    workspace.write(
         "published.toml",
         &format!(
             "[dataset]\nname = \"rows\"\nsha256 = \"{}\"\n[[totals]]\npack = \"sharegpt@lmdeploy\"\n\
@@ -284,11 +284,11 @@ fn verified(extra: &[&str], input_tokens: u64) -> (Option<i32>, String, String) 
             sha256("tiny.json")
         ),
     );
-    let mut command = desk.bench();
+    let mut command = workspace.bench();
     command.args(["verify-manifest", "--published", "published.toml"]).args(extra);
     let output = command.output().expect("runs");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    (output.status.code(), shown, desk::stderr(&output))
+    (output.status.code(), shown, workspace::stderr(&output))
 }
 
 #[test]

@@ -9,9 +9,9 @@ use schema::run::PromptForm;
 use schema::scenario::Workload;
 
 use super::lengths::{LowerBound, scaled, uniform};
-use super::{PlanError, seed32};
+use super::seed32;
 use crate::workload::generators::{NumpyRandom, Pcg64};
-use crate::workload::tokenizer::{Tokenizer, TokenizerError};
+use crate::workload::tokenizer::Tokenizer;
 
 /// Maximum number of rounds in which a text is corrected to its length.
 const ROUNDS: usize = 10;
@@ -21,7 +21,7 @@ pub fn vllm(
     workload: &Workload,
     tokenizer: &Tokenizer,
     form: PromptForm,
-) -> Result<Vec<ManifestRequest>, PlanError> {
+) -> anyhow::Result<Vec<ManifestRequest>> {
     let mut random = Pcg64::seed(workload.seed);
     let size = tokenizer.vocabulary_size() as u64;
     let ratio = workload.range_ratio.unwrap_or(0.0);
@@ -39,7 +39,7 @@ pub fn vllm(
     let outputs = draw(least, scaled_up(output, 1.0 + ratio).max(1));
     let offsets = draw(0, size - 1);
     if prefix_tokens + shortest == 0 {
-        return Err(PlanError::Empty { index: 0, what: "a prompt" });
+        return Err(super::empty(0, "a prompt"));
     }
     let ids = tokenizer.ordinary_ids();
     let count = ids.len() as u64;
@@ -54,7 +54,7 @@ pub fn inferencex(
     workload: &Workload,
     tokenizer: &Tokenizer,
     form: PromptForm,
-) -> Result<Vec<ManifestRequest>, PlanError> {
+) -> anyhow::Result<Vec<ManifestRequest>> {
     let mut random = NumpyRandom::seed(seed32(workload)?);
     let size = tokenizer.vocabulary_size() as u64;
     let ratio = workload.range_ratio.unwrap_or(1.0);
@@ -87,8 +87,8 @@ impl Runs<'_> {
         self,
         tokenizer: &Tokenizer,
         form: PromptForm,
-        settle: &mut dyn FnMut(Vec<u32>) -> Result<String, TokenizerError>,
-    ) -> Result<Vec<ManifestRequest>, PlanError> {
+        settle: &mut dyn FnMut(Vec<u32>) -> anyhow::Result<String>,
+    ) -> anyhow::Result<Vec<ManifestRequest>> {
         let lengths = self.inputs.iter().zip(&self.outputs);
         let mut requests = Vec::new();
         for (index, ((input, output), offset)) in lengths.zip(&self.offsets).enumerate() {
@@ -108,11 +108,11 @@ pub fn of_text(
     text: String,
     output_tokens: u64,
     index: usize,
-) -> Result<ManifestRequest, PlanError> {
+) -> anyhow::Result<ManifestRequest> {
     let prompt = tokenizer.encode(&text)?;
     for (what, empty) in [("a prompt", prompt.is_empty()), ("an answer", output_tokens == 0)] {
         if empty {
-            return Err(PlanError::Empty { index, what });
+            return Err(super::empty(index, what));
         }
     }
     let text = (form == PromptForm::Text).then_some(text);
@@ -126,7 +126,7 @@ pub fn settled(
     tokenizer: &Tokenizer,
     mut ids: Vec<u32>,
     mut extra: impl FnMut() -> u32,
-) -> Result<(String, Vec<u32>), TokenizerError> {
+) -> anyhow::Result<(String, Vec<u32>)> {
     let wanted = ids.len();
     let mut round = 0;
     loop {

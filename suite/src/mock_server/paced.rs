@@ -56,7 +56,7 @@ impl FromStr for Pace {
 
 /// Paced mock server that listens but does not serve yet.
 #[derive(Debug)]
-pub struct PacedEmitter {
+pub struct PacedMockServer {
     /// Address that the server listens on.
     pub address: SocketAddr,
     pace: Pace,
@@ -87,7 +87,7 @@ struct Connection {
     blocked: bool,
 }
 
-impl PacedEmitter {
+impl PacedMockServer {
     /// Listens on `address`; port 0 selects a free port.
     ///
     /// # Errors

@@ -9,7 +9,6 @@ use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
 use schema::scenario::Workload;
 
-use super::PlanError;
 use crate::workload::dataset::{Conversation, Dataset};
 use crate::workload::generators::PythonRandom;
 use crate::workload::tokenizer::Tokenizer;
@@ -34,7 +33,7 @@ impl<'a> Conversations<'a> {
         dataset: &'a Dataset,
         tokenizer: &'a Tokenizer,
         form: PromptForm,
-    ) -> Result<Self, PlanError> {
+    ) -> anyhow::Result<Self> {
         let mut shuffled = dataset.conversations()?;
         PythonRandom::seed(workload.seed).shuffle(&mut shuffled);
         let whole = |bound: Option<u64>| {
@@ -54,7 +53,7 @@ impl<'a> Conversations<'a> {
     /// Returns the turns of the next conversation, with `first` as the index of its first request
     /// in the plan. The list is empty where the first prompt is too long, and `None` after the last
     /// conversation.
-    pub fn next(&mut self, first: usize) -> Result<Option<Vec<ManifestRequest>>, PlanError> {
+    pub fn next(&mut self, first: usize) -> anyhow::Result<Option<Vec<ManifestRequest>>> {
         let Some(turns) = self.shuffled.get(self.next) else { return Ok(None) };
         self.next += 1;
         let (mut said, mut text) = (Vec::new(), String::new());
@@ -100,7 +99,7 @@ impl<'a> Conversations<'a> {
 
     /// Appends a turn, tokenized by itself, so that a prompt begins with exactly the ids of the
     /// previous prompt.
-    fn say(&self, said: &mut Vec<u32>, text: &mut String, turn: &str) -> Result<(), PlanError> {
+    fn say(&self, said: &mut Vec<u32>, text: &mut String, turn: &str) -> anyhow::Result<()> {
         if said.is_empty() {
             *text = turn.to_owned();
             // Only the first turn gets special tokens such as beginning-of-sequence.

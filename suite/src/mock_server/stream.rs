@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 
 use schema::emitted::Emitted;
 
-use super::generate::Asked;
+use super::generate::GenerateRequest;
 
 /// Maximum number of tokens written to one stream before the next stream's turn, without pacing.
 const BURST: usize = 16;
@@ -44,7 +44,7 @@ pub(super) enum Fired {
 impl Stream {
     /// Starts answer `number` to a request with this body.
     pub(super) fn begin(body: &[u8], number: u64) -> Self {
-        let asked = Asked::read(body);
+        let asked = GenerateRequest::read(body);
         let asks = |key: &str| memchr::memmem::find(body, key.as_bytes()).is_some();
         let ids = if asks("\"return_token_ids\"") { ",\"token_ids\":[100]" } else { "" };
         let event = |finish: &str| {

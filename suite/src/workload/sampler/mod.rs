@@ -15,16 +15,17 @@ mod prefix_sets;
 mod rows;
 mod vocabulary;
 
+use anyhow::{Context, bail};
 use std::collections::BTreeSet;
 
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::run::PromptForm;
 use schema::scenario::{Pack, Scenario, Warmup, Workload};
 
-use super::arrival::schedule;
-use super::dataset::{Dataset, DatasetError};
+use super::arrival::{schedule, seed_of_numpy};
+use super::dataset::Dataset;
 use super::generators::PythonRandom;
-use super::tokenizer::{Tokenizer, TokenizerError};
+use super::tokenizer::Tokenizer;
 use multi_turn::Conversations;
 use rows::Rows;
 
@@ -41,56 +42,12 @@ pub struct Plan {
     pub warmup: Vec<ManifestRequest>,
 }
 
-/// Error of drawing a plan.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// The dataset cannot be used.
-    #[error(transparent)]
-    Dataset(#[from] DatasetError),
-    /// The tokenizer cannot be used, or rejects a text.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// The dataset is too small.
-    #[error("the data set gives only {found} of the {wanted} requests in the scenario")]
-    TooFew {
-        /// Number of requests that the dataset gives.
-        found: usize,
-        /// Number of requests in the scenario.
-        wanted: u64,
-    },
-    /// Too few requests are suitable for warm-up.
-    #[error(
-        "only {found} of {wanted} warm-up requests begin unlike every measured one\n\
-         hint: lower `warmup.requests`"
-    )]
-    NoWarmup {
-        /// Number of requests that are suitable for warm-up.
-        found: usize,
-        /// Number of warm-up requests in the scenario.
-        wanted: u64,
-    },
-    /// A request would have an empty prompt or an empty answer.
-    #[error(
+/// Error of a request with an empty prompt or an empty answer.
+fn empty(index: usize, what: &str) -> anyhow::Error {
+    anyhow::anyhow!(
         "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
          the length"
-    )]
-    Empty {
-        /// Index of the request in the manifest.
-        index: usize,
-        /// Empty part: `a prompt` or `an answer`.
-        what: &'static str,
-    },
-    /// The seed exceeds the range of the tool's generator.
-    #[error("`workload.seed` {0} is beyond the 32 bits that NumPy's generator takes")]
-    Seed(u64),
-    /// The sampler needs a dataset, and the caller gave it no file.
-    #[error("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")]
-    NoDataset {
-        /// Name of the sampler.
-        pack: &'static str,
-        /// Id of the dataset in the scenario.
-        dataset: String,
-    },
+    )
 }
 
 /// Draws the requests of scenario `id` and sets their send times.
@@ -103,7 +60,7 @@ pub fn plan(
     dataset: Option<&Dataset>,
     tokenizer: &Tokenizer,
     form: PromptForm,
-) -> Result<Plan, PlanError> {
+) -> anyhow::Result<Plan> {
     let workload = &scenario.workload;
     let draw = Draw { scenario, dataset, tokenizer, form };
     let (mut requests, warmup) = draw.requests()?;
@@ -121,8 +78,8 @@ pub fn plan(
 }
 
 /// Returns the seed as the 32 bits of NumPy's legacy generator.
-fn seed32(workload: &Workload) -> Result<u32, PlanError> {
-    u32::try_from(workload.seed).map_err(|_| PlanError::Seed(workload.seed))
+fn seed32(workload: &Workload) -> anyhow::Result<u32> {
+    seed_of_numpy(workload.seed)
 }
 
 /// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
@@ -138,7 +95,7 @@ type Requests = Vec<ManifestRequest>;
 
 impl<'a> Draw<'a> {
     /// Draws the measured requests and the warm-up requests.
-    fn requests(&self) -> Result<(Requests, Requests), PlanError> {
+    fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
             Pack::SharegptLmdeploy
             | Pack::SharegptVllm
@@ -156,15 +113,16 @@ impl<'a> Draw<'a> {
         }
     }
 
-    fn dataset(&self) -> Result<&'a Dataset, PlanError> {
+    fn dataset(&self) -> anyhow::Result<&'a Dataset> {
         let workload = &self.scenario.workload;
-        self.dataset.ok_or_else(|| PlanError::NoDataset {
-            pack: workload.pack.id(),
-            dataset: workload.dataset.clone().unwrap_or_default(),
+        self.dataset.with_context(|| {
+            let (pack, dataset) =
+                (workload.pack.id(), workload.dataset.clone().unwrap_or_default());
+            format!("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")
         })
     }
 
-    fn of_rows(&self) -> Result<(Requests, Requests), PlanError> {
+    fn of_rows(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
         let mut rows = Rows::new(workload, self.dataset()?, self.tokenizer, self.form)?;
         let mut requests = Vec::new();
@@ -180,7 +138,7 @@ impl<'a> Draw<'a> {
         Ok((requests, warmup))
     }
 
-    fn of_conversations(&self) -> Result<(Requests, Requests), PlanError> {
+    fn of_conversations(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
         let dataset = self.dataset()?;
         let mut all = Conversations::new(workload, dataset, self.tokenizer, self.form)?;
@@ -204,7 +162,7 @@ impl<'a> Draw<'a> {
         Ok((requests, warmup))
     }
 
-    fn of_lines(&self) -> Result<(Requests, Requests), PlanError> {
+    fn of_lines(&self) -> anyhow::Result<(Requests, Requests)> {
         let dataset = self.dataset()?;
         let mut requests = lines::own(self.scenario, dataset, self.tokenizer, self.form)?;
         self.enough(&requests)?;
@@ -215,7 +173,7 @@ impl<'a> Draw<'a> {
     }
 
     /// Draws requests that no dataset limits; warm-up requests come from the next seed.
-    fn made_up(&self) -> Result<(Requests, Requests), PlanError> {
+    fn made_up(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
         let requests = self.drawn(workload)?;
         self.enough(&requests)?;
@@ -231,7 +189,7 @@ impl<'a> Draw<'a> {
         Ok((requests, warmup))
     }
 
-    fn drawn(&self, workload: &Workload) -> Result<Requests, PlanError> {
+    fn drawn(&self, workload: &Workload) -> anyhow::Result<Requests> {
         let (tokenizer, form) = (self.tokenizer, self.form);
         match workload.pack {
             Pack::RandomVllm => vocabulary::vllm(workload, tokenizer, form),
@@ -242,10 +200,11 @@ impl<'a> Draw<'a> {
         }
     }
 
-    fn enough(&self, requests: &[ManifestRequest]) -> Result<(), PlanError> {
+    fn enough(&self, requests: &[ManifestRequest]) -> anyhow::Result<()> {
         let wanted = self.scenario.workload.requests;
         if (requests.len() as u64) < wanted {
-            return Err(PlanError::TooFew { found: requests.len(), wanted });
+            let found = requests.len();
+            bail!("the data set gives only {found} of the {wanted} requests in the scenario");
         }
         Ok(())
     }
@@ -254,8 +213,8 @@ impl<'a> Draw<'a> {
     fn warmup(
         &self,
         measured: &[ManifestRequest],
-        mut next: impl FnMut() -> Result<Option<ManifestRequest>, PlanError>,
-    ) -> Result<Requests, PlanError> {
+        mut next: impl FnMut() -> anyhow::Result<Option<ManifestRequest>>,
+    ) -> anyhow::Result<Requests> {
         let Warmup { requests: wanted, output_tokens_max, .. } = self.scenario.warmup;
         let head = |request: &ManifestRequest| {
             request.prompt[..request.prompt.len().min(SHARED_MAX)].to_vec()
@@ -264,7 +223,11 @@ impl<'a> Draw<'a> {
         let mut found: Requests = Vec::new();
         while (found.len() as u64) < wanted {
             let Some(request) = next()? else {
-                return Err(PlanError::NoWarmup { found: found.len(), wanted });
+                let found = found.len();
+                bail!(
+                    "only {found} of {wanted} warm-up requests begin unlike every measured one\n\
+                     hint: lower `warmup.requests`"
+                );
             };
             found.extend(Some(request).filter(|request| !taken.contains(&head(request))));
         }
@@ -320,7 +283,7 @@ mod tests {
         .unwrap()
     }
 
-    fn drawn(pack: &str, requests: u64, rows: &[(&str, &str)]) -> Result<Plan, PlanError> {
+    fn drawn(pack: &str, requests: u64, rows: &[(&str, &str)]) -> anyhow::Result<Plan> {
         let dataset = Dataset::of_pairs(rows);
         plan("x", &scenario(pack, requests), Some(&dataset), &letters(), PromptForm::TokenIds)
     }
@@ -393,10 +356,8 @@ mod tests {
     #[test]
     fn warm_up_prompts_do_not_begin_like_measured_ones() {
         let alike = [("aaaaaa", "bbbb"), ("aaaaaa", "bbbb")];
-        assert!(matches!(
-            drawn("sharegpt@lmdeploy", 1, &alike),
-            Err(PlanError::NoWarmup { found: 0, wanted: 1 })
-        ));
+        let error = drawn("sharegpt@lmdeploy", 1, &alike).unwrap_err().to_string();
+        assert!(error.starts_with("only 0 of 1 warm-up requests begin"), "{error}");
     }
 
     #[test]

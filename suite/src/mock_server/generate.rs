@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use super::dialects;
+use super::api_formats;
 use super::script::{Scripted, Shape, Steady, UsageWhen};
 
 /// Id of the first emitted token; later tokens count up from it.
@@ -13,7 +13,7 @@ const FIRST_ID: u64 = 100;
 
 /// Parts of a request that the mock server reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct GenerateRequest {
     /// Number of prompt tokens, or of words for a text prompt.
     pub prompt_tokens: u64,
     /// Number of output tokens that the request asks for.
@@ -22,7 +22,7 @@ pub struct Asked {
     pub tag: Option<u64>,
 }
 
-impl Asked {
+impl GenerateRequest {
     /// Reads the lengths from a request's body; a missing one is zero.
     pub fn read(body: &[u8]) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Asked {
 
 impl Steady {
     /// Returns the events of one answer with their times.
-    pub fn events(&self, asked: Asked) -> Vec<Scripted> {
+    pub fn events(&self, asked: GenerateRequest) -> Vec<Scripted> {
         let total = self.tokens.unwrap_or(asked.max_tokens);
         let mut events: Vec<_> =
             self.opening(asked).iter().map(|data| self.event(0, data)).collect();
@@ -75,11 +75,11 @@ impl Steady {
     }
 
     /// Returns the data of the events before the first token.
-    fn opening(&self, asked: Asked) -> Vec<Value> {
+    fn opening(&self, asked: GenerateRequest) -> Vec<Value> {
         match self.shape {
             Shape::Completions | Shape::Generate => Vec::new(),
-            Shape::Responses => dialects::response_opening(),
-            Shape::Messages => dialects::message_opening(asked.prompt_tokens),
+            Shape::Responses => api_formats::response_opening(),
+            Shape::Messages => api_formats::message_opening(asked.prompt_tokens),
             _ => {
                 let role = json!({"index": 0, "delta": {"role": "assistant", "content": ""}});
                 vec![json!({"choices": [role]})]
@@ -88,18 +88,18 @@ impl Steady {
     }
 
     /// Returns the data of the events after the last token, without `[DONE]`.
-    fn closing(&self, total: u64, asked: Asked) -> Vec<Value> {
+    fn closing(&self, total: u64, asked: GenerateRequest) -> Vec<Value> {
         let usage = (self.usage != UsageWhen::Never).then(|| self.usage(total, asked));
         match self.shape {
             Shape::Generate => Vec::new(),
-            Shape::Responses => dialects::response_closing(usage.as_ref(), self.done),
-            Shape::Messages => dialects::message_closing(usage.as_ref(), self.done),
+            Shape::Responses => api_formats::response_closing(usage.as_ref(), self.done),
+            Shape::Messages => api_formats::message_closing(usage.as_ref(), self.done),
             _ if self.usage == UsageWhen::Last => vec![json!({"choices": [], "usage": usage})],
             _ => Vec::new(),
         }
     }
 
-    fn chunk(&self, sent: u64, count: u64, last: bool, asked: Asked) -> Value {
+    fn chunk(&self, sent: u64, count: u64, last: bool, asked: GenerateRequest) -> Value {
         let words = |count: u64| " t".repeat(usize::try_from(count).unwrap_or(0));
         let ids = |ids: Range<u64>| ids.map(|i| FIRST_ID + i).collect::<Vec<_>>();
         let text = words(count);
@@ -119,10 +119,10 @@ impl Steady {
                 let so_far = sent + count;
                 let usage = (self.usage != UsageWhen::Never).then(|| self.usage(so_far, asked));
                 let ids = self.token_ids.then(|| ids(0..so_far));
-                return dialects::generated(&words(so_far), ids, usage.as_ref(), last);
+                return api_formats::generated(&words(so_far), ids, usage.as_ref(), last);
             }
-            Shape::Responses => return dialects::response_delta(&text),
-            Shape::Messages => return dialects::message_delta(&text),
+            Shape::Responses => return api_formats::response_delta(&text),
+            Shape::Messages => return api_formats::message_delta(&text),
         };
         choice["finish_reason"] = if last { json!("length") } else { Value::Null };
         if self.token_ids {
@@ -135,7 +135,7 @@ impl Steady {
         chunk
     }
 
-    fn usage(&self, tokens: u64, asked: Asked) -> Value {
+    fn usage(&self, tokens: u64, asked: GenerateRequest) -> Value {
         let completion = tokens.saturating_add_signed(self.usage_error);
         let mut usage = json!({
             "prompt_tokens": asked.prompt_tokens,

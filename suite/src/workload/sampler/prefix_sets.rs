@@ -5,10 +5,10 @@ use schema::run::PromptForm;
 use schema::scenario::Workload;
 
 use super::lengths::{LowerBound, uniform};
+use super::seed32;
 use super::vocabulary::{of_text, settled};
-use super::{PlanError, seed32};
 use crate::workload::generators::{NumpyRandom, PythonRandom};
-use crate::workload::tokenizer::{Tokenizer, TokenizerError};
+use crate::workload::tokenizer::Tokenizer;
 
 /// Draws requests as SGLang's `generated-shared-prefix` does, with one turn and in shuffled order.
 ///
@@ -18,7 +18,7 @@ pub fn sglang(
     workload: &Workload,
     tokenizer: &Tokenizer,
     form: PromptForm,
-) -> Result<Vec<ManifestRequest>, PlanError> {
+) -> anyhow::Result<Vec<ManifestRequest>> {
     let groups = workload.groups.unwrap_or(1);
     let ratio = workload.range_ratio.unwrap_or(1.0);
     let mut numbers = NumpyRandom::seed(seed32(workload)?);
@@ -32,10 +32,10 @@ pub fn sglang(
     let output_lengths = draw(workload.output_tokens, workload.requests);
     let ids = tokenizer.ids();
     let mut random = PythonRandom::seed(workload.seed);
-    let mut text = |length: u64| -> Result<String, TokenizerError> {
+    let mut text = |length: u64| -> anyhow::Result<String> {
         tokenizer.decode(&random.choices(&ids, usize::try_from(length).unwrap_or(0)))
     };
-    let texts = |lengths: Vec<u64>, text: &mut dyn FnMut(u64) -> Result<String, TokenizerError>| {
+    let texts = |lengths: Vec<u64>, text: &mut dyn FnMut(u64) -> anyhow::Result<String>| {
         lengths.into_iter().map(text).collect::<Result<Vec<String>, _>>()
     };
     let prefixes = texts(prefix_lengths, &mut text)?;
@@ -59,7 +59,7 @@ pub fn vllm(
     workload: &Workload,
     tokenizer: &Tokenizer,
     form: PromptForm,
-) -> Result<Vec<ManifestRequest>, PlanError> {
+) -> anyhow::Result<Vec<ManifestRequest>> {
     let groups = workload.groups.unwrap_or(1);
     let size = tokenizer.vocabulary_size() as u64;
     let mut numbers = NumpyRandom::seed(seed32(workload)?);

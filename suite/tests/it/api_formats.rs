@@ -4,33 +4,33 @@
 
 use std::fs;
 
-use schema::engine::Dialect;
+use schema::engine::ApiFormat;
 use schema::run::{IdsSource, TokenSource, ValidityVerdict};
 use suite::client::delta::Usage;
 use suite::client::sample::{FailureKind, Sample};
 use suite::client::stamp::Moment;
 use suite::client::stream::Stream;
-use suite::emitter::generate::Asked;
-use suite::emitter::log::Logged;
-use suite::emitter::script::{
-    Action, Answer, Framing, Script, Scripted, Shape, Steady, UsageWhen, When,
-};
 use suite::measure::credit::{Retokenized, credit};
 use suite::measure::distribution::Distributions;
 use suite::measure::tally::Answered;
+use suite::mock_server::generate::GenerateRequest;
+use suite::mock_server::log::Logged;
+use suite::mock_server::script::{
+    Action, Answer, Framing, Script, Scripted, Shape, Steady, UsageWhen, When,
+};
 
-use crate::desk::Desk;
 use crate::harness::Exchange;
+use crate::workspace::Workspace;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
 /// All tested API formats, each with its shape in the mock server, its route and its finish reason
 /// for an answer of full length.
-const ALL: [(Dialect, Shape, &str, &str); 3] = [
-    (Dialect::Generate, Shape::Generate, "/generate", "length"),
-    (Dialect::Responses, Shape::Responses, "/v1/responses", "max_output_tokens"),
-    (Dialect::Messages, Shape::Messages, "/v1/messages", "max_tokens"),
+const ALL: [(ApiFormat, Shape, &str, &str); 3] = [
+    (ApiFormat::Generate, Shape::Generate, "/generate", "length"),
+    (ApiFormat::Responses, Shape::Responses, "/v1/responses", "max_output_tokens"),
+    (ApiFormat::Messages, Shape::Messages, "/v1/messages", "max_tokens"),
 ];
 
 fn steady(shape: Shape, tokens_per_chunk: u64) -> Steady {
@@ -39,14 +39,14 @@ fn steady(shape: Shape, tokens_per_chunk: u64) -> Steady {
 }
 
 fn events(steady: &Steady) -> Vec<(u64, String)> {
-    let asked = Asked { prompt_tokens: 3, ..Asked::default() };
+    let asked = GenerateRequest { prompt_tokens: 3, ..GenerateRequest::default() };
     let text = |event: Scripted| (event.at_us * US, event.text.expect("text"));
     steady.events(asked).into_iter().map(text).collect()
 }
 
 /// Sample of a request sent at time 0 whose answer arrives in these pieces; the end of the
 /// connection ends the body.
-fn played(dialect: Dialect, pieces: &[(u64, &[u8])]) -> Sample {
+fn played(dialect: ApiFormat, pieces: &[(u64, &[u8])]) -> Sample {
     let sample = Sample { sent_ns: Some(0), ..Sample::default() };
     let mut stream = Stream::new(sample, dialect);
     stream.take(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", Moment::at(0));
@@ -57,7 +57,7 @@ fn played(dialect: Dialect, pieces: &[(u64, &[u8])]) -> Sample {
     stream.sample
 }
 
-fn played_steadily(dialect: Dialect, steady: &Steady) -> Sample {
+fn played_steadily(dialect: ApiFormat, steady: &Steady) -> Sample {
     let events = events(steady);
     let pieces: Vec<(u64, &[u8])> =
         events.iter().map(|(at_ns, text)| (*at_ns, text.as_bytes())).collect();
@@ -71,12 +71,12 @@ fn times_counts_and_their_provenance_are_exact() {
     // Tokens per chunk, source of the final count, source of the counts per chunk, and the gap
     // before each token in microseconds.
     let cases = [
-        (Dialect::Generate, 1, UsagePerChunk, UsagePerChunk, vec![3_000; 5]),
-        (Dialect::Generate, 2, UsagePerChunk, UsagePerChunk, vec![1_500; 4]),
-        (Dialect::Responses, 1, Told, Chunks, vec![3_000; 5]),
-        (Dialect::Responses, 2, Told, Ours, vec![1_000, 1_000, 1_000, 1_500, 1_500]),
-        (Dialect::Messages, 1, Told, Chunks, vec![3_000; 5]),
-        (Dialect::Messages, 2, Told, Ours, vec![1_000, 1_000, 1_000, 1_500, 1_500]),
+        (ApiFormat::Generate, 1, UsagePerChunk, UsagePerChunk, vec![3_000; 5]),
+        (ApiFormat::Generate, 2, UsagePerChunk, UsagePerChunk, vec![1_500; 4]),
+        (ApiFormat::Responses, 1, Told, Chunks, vec![3_000; 5]),
+        (ApiFormat::Responses, 2, Told, Ours, vec![1_000, 1_000, 1_000, 1_500, 1_500]),
+        (ApiFormat::Messages, 1, Told, Chunks, vec![3_000; 5]),
+        (ApiFormat::Messages, 2, Told, Ours, vec![1_000, 1_000, 1_000, 1_500, 1_500]),
     ];
     for (dialect, tokens_per_chunk, source, chunk_source, token_gaps_us) in cases {
         let claim = format!("{dialect:?}, {tokens_per_chunk} tokens a chunk");
@@ -102,7 +102,7 @@ fn times_counts_and_their_provenance_are_exact() {
         assert_eq!(all.itl_chunk_ns, vec![3 * MS; usize::try_from(gaps).expect("few")], "{claim}");
         let token_gaps_ns: Vec<u64> = token_gaps_us.iter().map(|us| us * US).collect();
         assert_eq!(all.itl_token_ns, Some(token_gaps_ns), "{claim}");
-        let first_event = if dialect == Dialect::Generate { 20 * MS } else { 0 };
+        let first_event = if dialect == ApiFormat::Generate { 20 * MS } else { 0 };
         assert_eq!(all.ttft_event_ns, [first_event], "{claim}: what opens a stream is no token");
     }
 }
@@ -110,29 +110,29 @@ fn times_counts_and_their_provenance_are_exact() {
 #[test]
 fn native_ids_are_the_tokens_and_each_is_kept_once() {
     let ids: Vec<u32> = (100..106).collect();
-    let sample = played_steadily(Dialect::Generate, &steady(Shape::Generate, 2));
+    let sample = played_steadily(ApiFormat::Generate, &steady(Shape::Generate, 2));
     assert_eq!(sample.ids, ids);
     assert!(sample.usage_per_chunk && sample.chunks.iter().all(|chunk| chunk.tokens == Some(2)));
     let without = Steady { token_ids: false, ..steady(Shape::Generate, 4) };
-    let sample = played_steadily(Dialect::Generate, &without);
+    let sample = played_steadily(ApiFormat::Generate, &without);
     let tokens: Vec<_> = sample.chunks.iter().map(|chunk| chunk.tokens).collect();
     assert_eq!(tokens, [Some(4), Some(2)], "the count alone says as much");
     let uncounted =
         Steady { token_ids: false, usage: UsageWhen::Never, ..steady(Shape::Generate, 1) };
-    let sample = played_steadily(Dialect::Generate, &uncounted);
+    let sample = played_steadily(ApiFormat::Generate, &uncounted);
     assert_eq!((sample.usage, sample.chunks.len()), (None, 6));
     assert_eq!(sample.text, " t".repeat(6));
 }
 
 /// Stream in each API format with a non-ASCII character in its second word.
-fn odd_stream(dialect: Dialect) -> String {
+fn odd_stream(dialect: ApiFormat) -> String {
     let events: &[&str] = match dialect {
-        Dialect::Generate => &[
+        ApiFormat::Generate => &[
             r#"data: {"text":"a","meta_info":{"prompt_tokens":3,"completion_tokens":1}}"#,
             r#"data: {"text":"aé","meta_info":{"prompt_tokens":3,"completion_tokens":2,"finish_reason":{"type":"stop"}}}"#,
             "data: [DONE]",
         ],
-        Dialect::Responses => &[
+        ApiFormat::Responses => &[
             "event: response.output_text.delta\r\ndata: {\"type\":\"response.output_text.delta\",\r\ndata: \"delta\":\"a\"}",
             ": keep-alive",
             "event: response.output_text.delta\r\ndata:{\"type\":\"response.output_text.delta\",\"delta\":\"é\"}",
@@ -169,15 +169,15 @@ fn a_stream_cut_at_any_byte_is_the_same_stream() {
 #[test]
 fn an_error_event_is_a_failed_request_with_the_servers_words() {
     let error = |dialect| match dialect {
-        Dialect::Generate => r#"{"error":{"message":"out of pages"}}"#,
-        Dialect::Responses => {
+        ApiFormat::Generate => r#"{"error":{"message":"out of pages"}}"#,
+        ApiFormat::Responses => {
             r#"{"type":"response.failed","response":{"error":{"message":"out of pages"}}}"#
         }
         _ => r#"{"type":"error","error":{"type":"api_error","message":"out of pages"}}"#,
     };
     for (dialect, shape, ..) in ALL {
         let Steady { first_us, .. } = steady(shape, 1);
-        let mut scripted = steady(shape, 1).events(Asked::default());
+        let mut scripted = steady(shape, 1).events(GenerateRequest::default());
         scripted.retain(|event| event.at_us <= first_us);
         scripted.push(Scripted::text(first_us, format!("data: {}\n\n", error(dialect))));
         scripted.push(Scripted::action(first_us, Action::Stall));
@@ -209,13 +209,13 @@ fn a_stream_that_ends_before_its_closing_event_is_cut() {
         let failure = played(dialect, &[(MS, foreign)]).failure.expect("no such event");
         let expected = match dialect {
             // Events of this format have no kind, and this one carries no token.
-            Dialect::Generate => FailureKind::Closed,
+            ApiFormat::Generate => FailureKind::Closed,
             _ => FailureKind::BadEvent,
         };
         assert_eq!(failure.kind, expected, "{dialect:?}");
     }
     let unclosed = Steady { done: false, ..steady(Shape::Responses, 1) };
-    let sample = played_steadily(Dialect::Responses, &unclosed);
+    let sample = played_steadily(ApiFormat::Responses, &unclosed);
     assert_eq!(sample.failure.expect("no closing event").kind, FailureKind::Closed);
 }
 
@@ -255,10 +255,10 @@ fn a_run_asks_and_reads_by_the_route_of_the_engine_file() {
         let rule = Steady { first_us: 5_000, gap_us: 1_000, shape, ..Steady::default() };
         script.requests = vec![Answer { when, times: 0, ..Answer::steady(rule) }];
         let exchange = Exchange::playing(script);
-        let desk = Desk::new();
-        let engine = fs::read_to_string(desk.path("redline.toml")).expect("given");
-        desk.write("redline.toml", &engine.replace("/v1/completions", route));
-        let (code, found) = desk.run(&exchange, &[]);
+        let workspace = Workspace::new();
+        let engine = fs::read_to_string(workspace.path("redline.toml")).expect("given");
+        workspace.write("redline.toml", &engine.replace("/v1/completions", route));
+        let (code, found) = workspace.run(&exchange, &[]);
         assert_eq!(code, Some(0), "{route}: {:?} {:?}", found.failure, found.validity);
         assert_ne!(found.validity.verdict, ValidityVerdict::Invalid, "{:?}", found.validity);
         let counts = found.counts.expect("counts");
@@ -268,7 +268,7 @@ fn a_run_asks_and_reads_by_the_route_of_the_engine_file() {
         assert_eq!(reasons.keys().collect::<Vec<_>>(), [finish], "{route}");
         let correctness = found.correctness.expect("asked");
         let source = match dialect {
-            Dialect::Generate => IdsSource::Given,
+            ApiFormat::Generate => IdsSource::Given,
             _ => IdsSource::Retokenized,
         };
         assert_eq!(correctness.ids_source, Some(source), "{route}");

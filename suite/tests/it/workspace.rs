@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use schema::measurement::Measurement;
 use serde_json::{Value, json};
-use suite::emitter::script::{Answer, Script};
+use suite::mock_server::script::{Answer, Script};
 use tempfile::TempDir;
 
 use crate::harness::Exchange;
@@ -28,19 +28,19 @@ pub const PLAN: [&str; 9] = [
 ];
 
 /// Temporary folder with all inputs of a run: scenario, dataset, tokenizer and engine file.
-pub struct Desk {
+pub struct Workspace {
     folder: TempDir,
 }
 
-impl Desk {
+impl Workspace {
     pub fn new() -> Self {
-        let desk = Self { folder: TempDir::new().expect("a folder") };
-        desk.write("tiny.json", &tokenizer().to_string());
-        desk.write("rows.json", &rows().to_string());
-        desk.write("short.toml", &scenario(REQUESTS, "{ kind = \"all-at-once\" }"));
+        let workspace = Self { folder: TempDir::new().expect("a folder") };
+        workspace.write("tiny.json", &tokenizer().to_string());
+        workspace.write("rows.json", &rows().to_string());
+        workspace.write("short.toml", &scenario(REQUESTS, "{ kind = \"all-at-once\" }"));
         let engine = concat!(env!("CARGO_MANIFEST_DIR"), "/engines/redline.toml");
-        desk.write("redline.toml", &fs::read_to_string(engine).expect("the engine file"));
-        desk
+        workspace.write("redline.toml", &fs::read_to_string(engine).expect("the engine file"));
+        workspace
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -2,11 +2,11 @@
 //!
 //! A saturated client spends most of its time on JSON, and few of a chunk's two hundred bytes
 //! matter. Anything unusual (errors, tool calls, malformed data) is left to
-//! [`super::delta::parse_any`], which defines the result: where this parser succeeds, both agree.
+//! [`super::parse_any`], which defines the result: where this parser succeeds, both agree.
 
 use std::borrow::Cow;
 
-use super::delta::{Chunk, Usage};
+use super::{Chunk, Usage};
 
 /// Longest string, in bytes, that is searched byte by byte instead of with `memchr`.
 const SHORT: usize = 16;

@@ -1,7 +1,8 @@
 //! Scripts of the mock server as JSON; see [`Script`] for their shape.
 
+use anyhow::Context;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -240,37 +241,15 @@ fn once() -> u64 {
     1
 }
 
-/// Error of reading a script.
-#[derive(Debug, thiserror::Error)]
-pub enum ScriptError {
-    /// The script file cannot be read.
-    #[error("cannot read script `{path}`")]
-    Read {
-        /// Path of the script file.
-        path: PathBuf,
-        /// Error of reading the script file.
-        source: std::io::Error,
-    },
-    /// The file is not a script.
-    #[error("`{path}` is not a script")]
-    Json {
-        /// Path of the script file.
-        path: PathBuf,
-        /// Error of the JSON parser.
-        source: serde_json::Error,
-    },
-}
-
 impl Script {
     /// Reads the script at `path`.
     ///
     /// # Errors
     /// The file cannot be read or is not a script.
-    pub fn open(path: &Path) -> Result<Self, ScriptError> {
-        let text = std::fs::read(path)
-            .map_err(|source| ScriptError::Read { path: path.to_owned(), source })?;
-        serde_json::from_slice(&text)
-            .map_err(|source| ScriptError::Json { path: path.to_owned(), source })
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let text = std::fs::read(path).with_context(|| format!("cannot read script `{shown}`"))?;
+        serde_json::from_slice(&text).with_context(|| format!("`{shown}` is not a script"))
     }
 }
 

@@ -9,11 +9,10 @@ use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
 use schema::scenario::{Pack, Workload};
 
-use super::PlanError;
 use super::lengths::{LowerBound, uniform};
 use crate::workload::dataset::{Dataset, Pair};
 use crate::workload::generators::{NumpyRandom, PythonRandom};
-use crate::workload::tokenizer::{Tokenizer, TokenizerError};
+use crate::workload::tokenizer::Tokenizer;
 
 /// Number of rows that each core tokenizes before the sampler checks whether there are enough.
 const ROWS_PER_CORE: usize = 64;
@@ -86,7 +85,7 @@ impl<'a> Rows<'a> {
         dataset: &'a Dataset,
         tokenizer: &'a Tokenizer,
         form: PromptForm,
-    ) -> Result<Self, PlanError> {
+    ) -> anyhow::Result<Self> {
         let mut pairs = dataset.pairs()?;
         // LMDeploy drops empty prompts before it shuffles, SGLang skips them afterwards.
         if workload.pack == Pack::RandomLmdeploy {
@@ -99,7 +98,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Returns the next request, or `None` where no rows are left.
-    pub fn next(&mut self) -> Result<Option<ManifestRequest>, PlanError> {
+    pub fn next(&mut self) -> anyhow::Result<Option<ManifestRequest>> {
         loop {
             if self.ready.is_empty() {
                 self.tokenize()?;
@@ -113,13 +112,13 @@ impl<'a> Rows<'a> {
     }
 
     /// Tokenizes the next rows in parallel, [`ROWS_PER_CORE`] for each core.
-    fn tokenize(&mut self) -> Result<(), PlanError> {
+    fn tokenize(&mut self) -> anyhow::Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let count = (cores * ROWS_PER_CORE).min(self.pairs.len());
         let pairs: Vec<Pair<'_>> = self.pairs.drain(..count).collect();
         let this = &*self;
         let share = |pairs: &[Pair<'_>]| pairs.iter().map(|pair| this.tokenized(pair)).collect();
-        let parts: Vec<Result<Vec<Row>, TokenizerError>> = std::thread::scope(|scope| {
+        let parts: Vec<anyhow::Result<Vec<Row>>> = std::thread::scope(|scope| {
             let shares = pairs.chunks(count.div_ceil(cores).max(1));
             let threads: Vec<_> = shares.map(|pairs| scope.spawn(move || share(pairs))).collect();
             // A panic in a thread is a bug and continues here.
@@ -134,7 +133,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    fn tokenized(&self, pair: &Pair<'_>) -> Result<Row, TokenizerError> {
+    fn tokenized(&self, pair: &Pair<'_>) -> anyhow::Result<Row> {
         let answer_tokens = match self.lengths {
             Lengths::Data { answer: None, .. } => self.tokenizer.encode(&pair.answer)?.len(),
             Lengths::Data { answer: Some(tokens), .. } => tokens,
@@ -146,7 +145,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Returns the request of a row, or `None` if its lengths are outside of the limits.
-    fn request(&self, row: Row) -> Result<Option<ManifestRequest>, PlanError> {
+    fn request(&self, row: Row) -> anyhow::Result<Option<ManifestRequest>> {
         match &self.lengths {
             Lengths::Data { bounds, .. } => {
                 let kept = bounds.hold(row.prompt.len(), row.answer_tokens);
@@ -170,10 +169,10 @@ impl<'a> Rows<'a> {
         &self,
         ids: &[u32],
         (input, output): (u64, u64),
-    ) -> Result<ManifestRequest, PlanError> {
+    ) -> anyhow::Result<ManifestRequest> {
         for (what, tokens) in [("an answer", output), ("a prompt", input)] {
             if tokens == 0 {
-                return Err(PlanError::Empty { index: self.made, what });
+                return Err(super::empty(self.made, what));
             }
         }
         let length = usize::try_from(input).unwrap_or(usize::MAX);
@@ -187,7 +186,7 @@ impl<'a> Rows<'a> {
 }
 
 impl Lengths {
-    fn of(workload: &Workload, tokenizer: &Tokenizer, form: PromptForm) -> Result<Self, PlanError> {
+    fn of(workload: &Workload, tokenizer: &Tokenizer, form: PromptForm) -> anyhow::Result<Self> {
         let (Some(input), Some(output)) = (workload.input_tokens, workload.output_tokens) else {
             let answer = workload.output_tokens;
             let answer = answer.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
