@@ -1,8 +1,11 @@
 //! `redline bench`: measures the prefill and decode throughput of a model, on the CPU or a GPU,
 //! without scheduler and HTTP server. It must not know what a step computes.
 
+pub mod cases;
 mod gpu;
 mod kernels;
+pub mod list;
+pub mod setup;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -10,17 +13,18 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use crate::config::{DeviceChoice, LoadFormat, PAGE_TOKENS};
-use crate::launch::{NO_GPU, random_seed};
+use crate::EnvironmentError;
+use crate::config::{DeviceChoice, LoadFormat, NO_GPU, PAGE_TOKENS};
 use crate::load::{self, LoadError, LoadOptions};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cpu::{Isa, limits};
 use engine_cuda::driver::Cubins;
 use engine_weights::{ModelFiles, ModelSource};
-use kernels::{Attention, Kernels, Product};
+use kernels::{AttentionFigures, Kernels, MatmulFigures};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
 /// Options of `redline bench`: lengths, batch sizes and device to measure.
@@ -55,39 +59,6 @@ pub struct BenchFlags {
     pub json: bool,
 }
 
-/// Reason why `redline bench` ends without a measurement.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum BenchError {
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(transparent)]
-    Step(#[from] DeviceError),
-    #[error("{}", NO_GPU)]
-    NoGpu,
-    #[error(
-        "`--kernels` measures GPU kernels; hint: use `--device cuda`, or `cargo xtask kernels` for the \
-         kernels of the CPU"
-    )]
-    KernelsOfCpu,
-    #[error("no MODEL is given; hint: name a model, or use `--kernels`, which needs none")]
-    NoModel,
-    #[error("{wanted} tokens are requested, but a sequence has at most {max_seq_len}")]
-    TooLong { wanted: usize, max_seq_len: usize },
-}
-
-impl BenchError {
-    /// Exit code of the process: 2 for wrong use, 4 for a device error, else that of the load
-    /// error.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::TooLong { .. } | Self::KernelsOfCpu | Self::NoModel => 2,
-            Self::Step(_) | Self::NoGpu => 4,
-            Self::Load(error) => error.exit_code(),
-        }
-    }
-}
-
 /// Throughput of one model on the CPU, beside the limits of the machine: the JSON document that
 /// `redline bench --json` prints.
 #[derive(Debug, Serialize)]
@@ -101,8 +72,8 @@ struct Report {
     dtype: &'static str,
     prefill: Vec<Prefill>,
     decode: Vec<Decode>,
-    products: Vec<Product>,
-    attention: Vec<Attention>,
+    products: Vec<MatmulFigures>,
+    attention: Vec<AttentionFigures>,
     limits: Limits,
     /// Reason for each missing figure, by the JSON path of the figure.
     absent: BTreeMap<&'static str, &'static str>,
@@ -151,8 +122,9 @@ pub struct Subject<'a> {
 
 impl Subject<'_> {
     /// Finds the files of the model.
-    fn source(&self) -> Result<ModelSource, BenchError> {
-        let model = self.model.ok_or(BenchError::NoModel)?;
+    fn source(&self) -> Result<ModelSource> {
+        let missing = "no MODEL is given; hint: name a model, or use `--kernels`, which needs none";
+        let model = self.model.context(missing)?;
         Ok(ModelSource::find(model, self.hub_cache).map_err(LoadError::from)?)
     }
 }
@@ -166,25 +138,28 @@ pub fn run(
     flags: &BenchFlags,
     cubins: &Cubins,
     clock: Clock,
-) -> Result<String, BenchError> {
+) -> Result<String> {
     let has_gpu = flags.device != DeviceChoice::Cpu && !engine_cuda::usable().is_empty();
     // `auto` falls back to the CPU; only `cuda` by name is an error without a GPU.
     match (flags.device, has_gpu) {
         (_, true) => gpu::run(subject, flags, cubins, clock),
-        (DeviceChoice::Cuda, false) => Err(BenchError::NoGpu),
-        _ if flags.kernels => Err(BenchError::KernelsOfCpu),
+        (DeviceChoice::Cuda, false) => bail!(EnvironmentError(NO_GPU.into())),
+        _ if flags.kernels => bail!(
+            "`--kernels` measures GPU kernels; hint: use `--device cuda`, or `cargo xtask kernels` \
+             for the kernels of the CPU"
+        ),
         _ => on_cpu(subject, flags, clock),
     }
 }
 
 /// Measures a model on the CPU.
-fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String, BenchError> {
+fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String> {
     let source = subject.source()?;
     let isa = Isa::best();
     let options = LoadOptions {
         threads: flags.threads,
         isa: Some(isa),
-        random_seed: random_seed(flags.load_format),
+        random_seed: flags.load_format.random_seed(),
         ..LoadOptions::default()
     };
     let mut loaded = load::load(&source, &options)?;
@@ -206,7 +181,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     };
     let (prefill, decode) = timed.rows(flags, &speeds)?;
     let kernels = Kernels { isa, threads: loaded.device.threads, clock, limits: &limits };
-    let (products, attention) = (kernels.products(&info)?, kernels.attention(&info)?);
+    let (products, attention) = (kernels.matmuls(&info)?, kernels.attention(&info)?);
     let mut absent = BTreeMap::new();
     if decode.iter().any(|row| row.limit_share.is_none()) {
         absent.insert("decode.limit_share", "the system does not say how large the weights are");

@@ -8,10 +8,11 @@ mod tests;
 pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -31,6 +32,10 @@ const TP_MAX: usize = 64;
 /// Largest `--threads`, more than any machine has cores. Far beyond it the system refuses to start
 /// threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
+
+/// Error message where `--device cuda` finds no supported GPU.
+pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
+                                 driver, and there is none; hint: `--device cpu`";
 
 /// Flags that say where and under which name a server runs, but not what it computes. They are left
 /// out of the configuration's hash, so that two starts with equal computation have equal hashes.
@@ -75,27 +80,6 @@ impl Setting<bool> {
     fn pick_switch(flag: bool, profile: bool) -> Self {
         Self::pick(flag.then_some(true), profile.then_some(true), || false)
     }
-}
-
-/// Error in the flags or in a file that a flag names.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum ConfigError {
-    #[error("`--{flag} {value}` is not supported by this release; supported: {supported}")]
-    Unsupported { flag: &'static str, value: String, supported: &'static str },
-    #[error("`--{flag} {value}` is invalid: it must be {wanted}")]
-    Invalid { flag: &'static str, value: String, wanted: &'static str },
-    #[error("failed to read `{path}`")]
-    ReadFile { path: PathBuf, source: io::Error },
-    #[error("the profile `{path}` is not a TOML table of flags")]
-    Profile { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("the key file `{path}` is empty")]
-    EmptyKey { path: PathBuf },
-    #[error(
-        "`--host {host}` is reachable from other machines; hint: give `--api-key-file`, or \
-         `--insecure-bind` to serve everyone"
-    )]
-    OpenBind { host: String },
 }
 
 /// Values of all flags, each with its origin. A value that the model decides is `None` until the
@@ -150,7 +134,7 @@ impl Config {
     ///
     /// # Errors
     /// A file cannot be read, or a value is out of range or not supported by this release.
-    pub fn resolve(flags: Flags, machine: &Machine<'_>) -> Result<Self, ConfigError> {
+    pub fn resolve(flags: Flags, machine: &Machine<'_>) -> Result<Self> {
         let profile = match &flags.profile {
             Some(path) => Flags::read_profile(path)?,
             None => Flags::default(),
@@ -203,7 +187,7 @@ impl Config {
     }
 
     /// Checks that numeric flags are within their ranges.
-    fn check_sense(&self) -> Result<(), ConfigError> {
+    fn check_sense(&self) -> Result<()> {
         for (flag, value) in [
             ("tp", self.tp.value),
             ("max-batch-size", self.max_batch_size.value),
@@ -212,26 +196,24 @@ impl Config {
             ("threads", self.threads.value),
         ] {
             if value == 0 {
-                return Err(ConfigError::Invalid { flag, value: "0".into(), wanted: "at least 1" });
+                return Err(invalid(flag, &0, "at least 1"));
             }
         }
-        let threads = self.threads.value;
-        if threads > THREADS_MAX {
-            let (flag, value) = ("threads", threads.to_string());
-            return Err(ConfigError::Invalid { flag, value, wanted: "at most 4096" });
+        if self.threads.value > THREADS_MAX {
+            return Err(invalid("threads", &self.threads.value, "at most 4096"));
         }
         let ratio = self.cache_max_entry_count.value;
         // Negated, so that NaN is refused, too.
         if !(ratio > 0.0 && ratio < f64::from(u32::MAX)) {
-            let (flag, wanted) = ("cache-max-entry-count", "a share above 0 or a number of pages");
-            return Err(ConfigError::Invalid { flag, value: ratio.to_string(), wanted });
+            let wanted = "a share above 0 or a number of pages";
+            return Err(invalid("cache-max-entry-count", &ratio, wanted));
         }
         Ok(())
     }
 
     /// Refuses values that this release knows by name but cannot compute, such as `--dtype int4`,
     /// rather than replacing them silently.
-    fn check_support(&self) -> Result<(), ConfigError> {
+    fn check_support(&self) -> Result<()> {
         let (device, dtype, kv_dtype) = (self.device.value, self.dtype.value, self.kv_dtype.value);
         let is_cuda = device == DeviceChoice::Cuda;
         let is_bf16 = matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16);
@@ -253,7 +235,9 @@ impl Config {
             ("kv-dtype", kv, kv_dtype, supported_kv),
         ] {
             if !ok {
-                return Err(ConfigError::Unsupported { flag, value, supported });
+                bail!(
+                    "`--{flag} {value}` is not supported by this release; supported: {supported}"
+                );
             }
         }
         Ok(())
@@ -264,17 +248,23 @@ impl Config {
     ///
     /// # Errors
     /// The host has no address, or is reachable from other machines without a key.
-    pub fn addresses(&self) -> Result<Vec<SocketAddr>, ConfigError> {
+    pub fn addresses(&self) -> Result<Vec<SocketAddr>> {
         let host = &self.host.value;
         let resolved = (host.as_str(), self.port.value).to_socket_addrs();
         let addresses: Vec<_> = resolved.map(Iterator::collect).unwrap_or_default();
         if addresses.is_empty() {
-            let wanted = "an address of this machine, or a name that has one";
-            return Err(ConfigError::Invalid { flag: "host", value: host.clone(), wanted });
+            return Err(invalid(
+                "host",
+                host,
+                "an address of this machine, or a name that has one",
+            ));
         }
         let open = addresses.iter().any(|address| !address.ip().is_loopback());
         if open && self.api_key_file.value.is_none() && !self.insecure_bind.value {
-            return Err(ConfigError::OpenBind { host: host.clone() });
+            bail!(
+                "`--host {host}` is reachable from other machines; hint: give `--api-key-file`, or \
+                 `--insecure-bind` to serve everyone"
+            );
         }
         Ok(addresses)
     }
@@ -284,12 +274,13 @@ impl Config {
     ///
     /// # Errors
     /// The file cannot be read or holds no key.
-    pub fn read_api_key(&self) -> Result<Option<String>, ConfigError> {
+    pub fn read_api_key(&self) -> Result<Option<String>> {
         let Some(path) = &self.api_key_file.value else { return Ok(None) };
-        let key = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::ReadFile { path: path.clone(), source })?;
+        let shown = path.display();
+        let key =
+            std::fs::read_to_string(path).with_context(|| format!("failed to read `{shown}`"))?;
         match key.trim() {
-            "" => Err(ConfigError::EmptyKey { path: path.clone() }),
+            "" => bail!("the key file `{shown}` is empty"),
             key => Ok(Some(key.to_owned())),
         }
     }
@@ -334,6 +325,10 @@ impl Config {
             ("tp", entry(&self.tp)),
         ])
     }
+}
+
+fn invalid(flag: &str, value: &dyn fmt::Display, wanted: &str) -> anyhow::Error {
+    anyhow!("`--{flag} {value}` is invalid: it must be {wanted}")
 }
 
 fn name_of(value: &impl Serialize) -> String {

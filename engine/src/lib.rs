@@ -16,14 +16,39 @@ pub mod config;
 mod emulated;
 pub mod guide;
 pub mod http;
-pub mod launch;
-pub mod listen;
 pub mod load;
 pub mod logprobs;
 pub mod metrics;
 pub mod perplexity;
-pub mod say;
+pub mod serve;
 pub mod server;
-pub mod text;
 pub mod tokenize;
 pub mod worker;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::LazyLock;
+
+/// Commit that this binary was built from; the builder sets it in `REDLINE_COMMIT`.
+pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
+
+/// Version and commit of this binary, as `--version` prints them.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        format!("{} ({})", env!("CARGO_PKG_VERSION"), COMMIT.unwrap_or("unknown commit"))
+    });
+    &VERSION
+}
+
+/// Failure of the environment, such as a missing GPU or a taken port. A command that ends with it
+/// has exit code 4.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct EnvironmentError(pub String);
+
+/// Writes one line to standard error in a single call. Nothing else in the engine writes there.
+/// Errors are ignored: the program that waited for `ready` may have closed the pipe since, where
+/// `eprintln` would panic.
+pub fn log(line: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}

@@ -5,22 +5,32 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use anyhow::Result;
 use serde::Serialize;
 
+use super::list;
+use super::setup::{Make, Setup};
 use super::steps::{self, Decode, Prefill, Speeds, Timed, pages_each};
-use super::{BenchError, BenchFlags, Subject, shown};
+use super::{BenchFlags, Subject, shown};
 use crate::config::PAGE_TOKENS;
-use crate::launch::random_seed;
 use crate::load::{LoadError, LoadOptions, load_on};
-use crate::say::say;
+use crate::log;
 use engine_core::clock::Clock;
+use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
 use engine_cuda::driver::{Cubins, Driver};
 use engine_cuda::generation;
 use engine_cuda::limits::{Limits, Sizes};
-use engine_cuda::table::cases::{Case, standard};
-use engine_cuda::table::{LAYERS_BYTES, Measured, Table};
+use engine_cuda::stopwatch::Stopwatch;
 use engine_weights::{Checkpoint, ModelSource};
+
+/// Number of timed runs of a case; their median counts.
+const SAMPLES: usize = 11;
+/// Smallest number of calls in a run, so that a run is long compared with the resolution of an
+/// event.
+const CALLS_MIN: usize = 4;
+/// Bytes of weights or KV pages over all layers of a case.
+const LAYERS_BYTES: usize = 256 << 20;
 
 /// Report of one GPU: figures of a model, of kernels, or of both.
 #[derive(Debug, Serialize)]
@@ -54,7 +64,7 @@ struct Steps {
 struct Kernel {
     op: &'static str,
     shape: String,
-    dtype: &'static str,
+    dtype: String,
     isa: &'static str,
     device: &'static str,
     median_ns: f64,
@@ -84,7 +94,7 @@ pub(super) fn run(
     flags: &BenchFlags,
     cubins: &Cubins,
     clock: Clock,
-) -> Result<String, BenchError> {
+) -> Result<String> {
     // Looked up first, so that a wrong model name is reported before a minute of measuring.
     let source = match subject.model {
         None if flags.kernels => None,
@@ -93,7 +103,7 @@ pub(super) fn run(
     let driver: Arc<dyn Driver> = Gpu::open(0, cubins)?;
     let bench = Bench { driver, cubins, clock };
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
-    let cases = if flags.kernels { standard() } else { Vec::new() };
+    let cases = if flags.kernels { list::gpu() } else { Vec::new() };
     Ok(shown(&bench.report(source, flags, limits, &cases)?, flags.json))
 }
 
@@ -111,8 +121,8 @@ impl Bench<'_> {
         source: Option<ModelSource>,
         flags: &BenchFlags,
         limits: Limits,
-        cases: &[Case],
-    ) -> Result<Report, BenchError> {
+        cases: &[Make<Cuda>],
+    ) -> Result<Report> {
         let facts = self.driver.facts();
         let mut absent = BTreeMap::new();
         let library = self.driver.blas().map(|blas| blas.version().to_owned());
@@ -143,42 +153,45 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures the kernel cases one after another, and prints each result at once.
-    fn kernels(&self, limits: Limits, cases: &[Case]) -> Result<Vec<Kernel>, BenchError> {
-        let kept = self.cubins.choices.clone();
-        let table = Table { driver: &self.driver, kept, limits, layers_bytes: LAYERS_BYTES };
-        let isa = generation(self.driver.facts().capability);
-        let one = |case: &Case| {
-            let Measured { timing, bytes, flops, limit_share, .. } = table.measure(*case)?;
-            let kernel = Kernel {
-                op: case.op(),
-                shape: case.shape(),
-                dtype: case.dtype(),
-                isa,
-                device: "cuda",
-                median_ns: timing.median_ns,
-                mad_ns: timing.mad_ns,
-                samples: timing.samples,
-                bytes,
-                flops,
-                limit_share,
-            };
-            // Printed at once, because all cases together take minutes and the user may stop
-            // earlier.
-            say(format_args!("{kernel}"));
+    /// Measures the kernel cases one after another, and prints each result at once, because all of
+    /// them take minutes and the user may stop earlier.
+    fn kernels(&self, limits: Limits, cases: &[Make<Cuda>]) -> Result<Vec<Kernel>> {
+        let one = |make: &Make<Cuda>| {
+            let kernel = self.kernel(limits, make, LAYERS_BYTES)?;
+            log(format_args!("{kernel}"));
             Ok(kernel)
         };
         cases.iter().map(one).collect()
     }
 
+    /// Measures a case, with layers of `memory` bytes, on a fresh device.
+    fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
+        let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
+        let mut case = make(Setup { device, memory })?;
+        let calls = case.layers.max(CALLS_MIN);
+        let timing = Stopwatch::new(&self.driver)?
+            .time(calls, SAMPLES, || (0..calls).try_for_each(|_| (case.run)()))?;
+        let seconds = timing.median_ns / 1e9;
+        let read = case.bytes as f64 / seconds / limits.read_bytes_per_s;
+        let computed = case.flops as f64 / seconds / limits.bf16_flops_per_s;
+        Ok(Kernel {
+            op: case.op,
+            shape: case.shape,
+            dtype: case.dtype,
+            isa: generation(self.driver.facts().capability),
+            device: "cuda",
+            median_ns: timing.median_ns,
+            mad_ns: timing.mad_ns,
+            samples: timing.samples,
+            bytes: case.bytes,
+            flops: case.flops,
+            limit_share: read.max(computed),
+        })
+    }
+
     /// Loads the model and measures its steps.
-    fn steps(
-        &self,
-        source: ModelSource,
-        flags: &BenchFlags,
-        limits: Limits,
-    ) -> Result<Steps, BenchError> {
-        let seed = random_seed(flags.load_format);
+    fn steps(&self, source: ModelSource, flags: &BenchFlags, limits: Limits) -> Result<Steps> {
+        let seed = flags.load_format.random_seed();
         let cubins = self.cubins.clone();
         let options = LoadOptions { random_seed: seed, cubins, ..LoadOptions::default() };
         let checkpoint = Checkpoint::open(&source.files, seed).map_err(LoadError::from)?;
@@ -248,10 +261,15 @@ mod tests {
     use clap::Parser;
     use serde_json::Value;
 
+    use std::sync::LazyLock;
+
+    use super::super::cases::{Matmul, MoeOp, MoeShape, RowOp, Step};
     use super::*;
     use crate::emulated::{Emulated, Script};
-    use engine_cuda::launch::product::MatrixType;
 
+    use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
+
+    const KERNEL_NS: f64 = 2000.0;
     const LIMITS: Limits = Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
 
     #[derive(Debug, Parser)]
@@ -282,12 +300,17 @@ mod tests {
         "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
         "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []"#;
 
-    /// Report of an emulated GPU on which every kernel takes 2 µs.
-    fn report(source: Option<ModelSource>, words: &[&str], cases: &[Case]) -> Option<Report> {
-        let script = Script { ns: |_| 2000.0, ..Script::default() };
+    /// Emulated GPU on which every kernel takes 2 µs.
+    fn bench() -> Option<Bench<'static>> {
+        static CUBINS: LazyLock<Cubins> = LazyLock::new(Cubins::default);
+        let script = Script { ns: |_| KERNEL_NS, ..Script::default() };
         let driver: Arc<dyn Driver> = Emulated::with(1 << 30, script)?;
-        let bench = Bench { driver, cubins: &Cubins::default(), clock: Clock::start() };
-        Some(bench.report(source, &flags(words), LIMITS, cases).unwrap())
+        Some(Bench { driver, cubins: &CUBINS, clock: Clock::start() })
+    }
+
+    /// Report of an emulated GPU on which every kernel takes 2 µs.
+    fn report(source: Option<ModelSource>, words: &[&str], cases: &[Make<Cuda>]) -> Option<Report> {
+        Some(bench()?.report(source, &flags(words), LIMITS, cases).unwrap())
     }
 
     fn json(report: &Report) -> Value {
@@ -322,9 +345,72 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_work_over_the_time_of_the_device() {
+        let Some(Bench { driver, .. }) = bench() else { return };
+        let sizes = Sizes { read_bytes: 1 << 16, product: 64 };
+        let Limits { read_bytes_per_s, bf16_flops_per_s } =
+            Limits::measure(&driver, None, sizes).unwrap();
+        let is_near = |got: f64, want: f64| (got / want - 1.0).abs() < 1e-9;
+        assert!(is_near(read_bytes_per_s, f64::from(1 << 16) / (KERNEL_NS / 1e9)));
+        assert!(is_near(bf16_flops_per_s, 2.0 * 64f64.powi(3) / (KERNEL_NS / 1e9)));
+    }
+
+    /// Each kind of case at a size that a processor can emulate, with its number of launches per
+    /// call.
+    fn small() -> Vec<(Make<Cuda>, f64)> {
+        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
+        let attention = |kv_type, window, sequences, rows, context| -> Make<Cuda> {
+            let step = Step { sequences, rows, context };
+            Box::new(move |setup| setup.attention(("x", shape, window), kv_type, step))
+        };
+        let matmul = |weight_type, t| -> Make<Cuda> {
+            let matmul = Matmul { t, k: 128, n: 64, weight_type };
+            Box::new(move |setup| setup.matmul("matmul", matmul, false))
+        };
+        let experts = |weight_type, t| -> Make<Cuda> {
+            let moe = MoeShape { experts: 8, top_k: 2, hidden: 128, intermediate: 32 };
+            Box::new(move |setup| setup.moe(MoeOp::ExpertMatmul(weight_type), moe, t))
+        };
+        let delta_net = |sequences, rows| -> Make<Cuda> {
+            let (key_dim, value_dim) = (32, 32);
+            let net = DeltaNetShape { key_heads: 1, value_heads: 2, key_dim, value_dim, taps: 4 };
+            Box::new(move |setup| setup.delta_net(net, sequences, rows))
+        };
+        vec![
+            (matmul(WeightType::Bf16, 20), 1.0),
+            (matmul(WeightType::F8E4M3, 3), 1.0),
+            (experts(WeightType::Bf16, 1), 1.0),
+            (experts(WeightType::F8E4M3, 3), 1.0),
+            (experts(WeightType::Mxfp4, 40), 1.0),
+            (attention(KvType::Bf16, None, 2, 1, 39), 2.0),
+            (attention(KvType::Fp8, Some(16), 1, 20, 20), 2.0),
+            (delta_net(2, 1), 2.0),
+            (delta_net(1, 5), 2.0),
+            (Box::new(|setup| setup.rows(RowOp::AddRmsNorm, 3, 64)), 1.0),
+            (Box::new(|setup| setup.rows(RowOp::SiluMul, 3, 64)), 1.0),
+        ]
+    }
+
+    #[test]
+    fn every_kind_of_case_is_timed_with_its_share_of_the_nearer_limit() {
+        let Some(bench) = bench() else { return };
+        let free = bench.driver.memory().unwrap().free;
+        for (make, launches) in small() {
+            let kernel = bench.kernel(LIMITS, &make, 100_000).unwrap();
+            let what = format!("{kernel:?}");
+            assert!((kernel.median_ns - launches * KERNEL_NS).abs() < 1e-6, "{what}");
+            assert_eq!((kernel.mad_ns < 1e-6, kernel.samples), (true, SAMPLES), "{what}");
+            let shares = [kernel.bytes as f64 / 1e9, kernel.flops as f64 / 1e12];
+            let share = shares[0].max(shares[1]) / (kernel.median_ns / 1e9);
+            let got = kernel.limit_share;
+            assert!(got > 0.0 && (got / share - 1.0).abs() < 1e-9, "{what}");
+            assert_eq!(bench.driver.memory().unwrap().free, free, "{what}: memory is given back");
+        }
+    }
+
+    #[test]
     fn kernels_are_what_a_record_of_kernels_holds() {
-        let case = Case::Product { matrix_type: MatrixType::Bf16, rows: 20, n: 64, k: 128 };
-        let Some(report) = report(None, &["--kernels"], &[case]) else { return };
+        let Some(report) = report(None, &["--kernels"], &[small().remove(0).0]) else { return };
         let json = json(&report);
         let kernel = &json["kernels"][0];
         assert_eq!(

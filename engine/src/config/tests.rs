@@ -13,11 +13,11 @@ struct Line {
     flags: Flags,
 }
 
-fn resolve(line: &str) -> Result<Config, ConfigError> {
+fn resolve(line: &str) -> Result<Config> {
     resolve_on(&[], line)
 }
 
-fn resolve_on(gpus: &[&str], line: &str) -> Result<Config, ConfigError> {
+fn resolve_on(gpus: &[&str], line: &str) -> Result<Config> {
     let flags = Line::parse_from(std::iter::once("redline").chain(line.split_whitespace())).flags;
     Config::resolve(flags, &Machine { cores: 2, processor: "some processor", gpus })
 }
@@ -85,7 +85,7 @@ fn a_profile_with_a_strange_line_is_refused() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "max-batch = 7").unwrap();
     let error = Flags::read_profile(file.path()).unwrap_err();
-    assert!(matches!(error, ConfigError::Profile { .. }), "{error}");
+    assert!(error.to_string().ends_with("is not a TOML table of flags"), "{error}");
 }
 
 #[test]
