@@ -16,9 +16,21 @@ mod soak;
 
 pub use cli::Cli;
 
+use campaign::stop::Ends;
 use campaign::{Stop, World};
 use cli::Verb;
 use schema::exit::Exit;
+
+/// Failure of a compared engine or client: exit code 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct RivalError(String);
+
+impl Ends for RivalError {
+    fn exit(&self) -> Exit {
+        Exit::Worse
+    }
+}
 
 /// Runs the subcommand that `cli` names and returns the exit code of its result.
 ///

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use schema::emitted::Emitted;
 
-use crate::clients::ClientsError;
+use crate::RivalError;
 use crate::clients::load::{Load, Truth};
 use crate::clients::pinned::{Cost, run_on, start_on, wait_for};
 use crate::clients::testbed::{Testbed, read_lines};
@@ -45,18 +45,20 @@ pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchan
     let failed = |what: String| {
         let log = read_text(&said).unwrap_or_default();
         let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("silent");
-        ClientsError::Tool { tool: tool.id(), what, said: last.trim().to_owned() }
+        let id = tool.id();
+        Stop::from(RivalError(format!("{id}: {what}: {}", last.trim())))
+            .with_hint(format!("`--skip {id}` leaves it out"))
     };
     if !tool.may_end_with(status.code()) {
-        return Err(failed(format!("ended with {}", describe(status))).into());
+        return Err(failed(format!("ended with {}", describe(status))));
     }
     let answered = truth.answers.len() as u64;
     // The raw-socket client in send-only mode ends before its answers are complete.
     if answered != load.requests && !tool.only_sends(load) {
         let what = format!("{answered} of {} requests were answered", load.requests);
-        return Err(failed(what).into());
+        return Err(failed(what));
     }
-    let reported = tool.read(testbed, load).map_err(|what| Stop::from(failed(what)))?;
+    let reported = tool.read(testbed, load).map_err(failed)?;
     Ok(Exchange { reported, truth, cost })
 }
 

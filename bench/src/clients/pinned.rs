@@ -12,7 +12,7 @@ use campaign::process::{Group, Interrupt, ProcessError, children_us};
 use campaign::stop::Stop;
 
 /// Interval at which a running client is polled.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 /// Time after which a client counts as hung.
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -37,7 +37,7 @@ pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
         let message = format!("the system refuses to {what} core {core}");
         Stop::environment(message).with_hint("give cores that this machine has")
     };
-    let before = sched_getaffinity(this).map_err(|_| refused("tell of"))?;
+    let before = sched_getaffinity(this).map_err(|_| refused("report"))?;
     let mut only = CpuSet::new();
     only.set(core).and_then(|()| sched_setaffinity(this, &only)).map_err(|_| refused("run on"))?;
     let started = Group::start(command);
@@ -70,7 +70,7 @@ pub fn run_on(
         if interrupt.elapsed() > started + LIMIT {
             return Err(Stop::environment(format!("`{name}` has not ended in {LIMIT:?}")));
         }
-        interrupt.sleep(LOOK);
+        interrupt.sleep(POLL);
     };
     let wall_s = (interrupt.elapsed() - started).as_secs_f64();
     Ok((status, Cost { cpu_us: children_us()? - before_us, wall_s, peak_bytes }))
@@ -94,7 +94,7 @@ pub fn wait_for<T>(
         if interrupt.elapsed() > deadline {
             return Err(Stop::environment(format!("{what} within 5 s")));
         }
-        interrupt.sleep(LOOK);
+        interrupt.sleep(POLL);
     }
 }
 

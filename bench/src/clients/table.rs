@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::clients::figure::{Figure, Row};
+use crate::clients::figure::{FIGURES, Figure, Reach};
 use crate::clients::kept::{Kept, RowResult};
 use crate::clients::tool::Tool;
 use judge::summary::Summary;
@@ -14,11 +14,8 @@ pub fn render(kept: &Kept) -> String {
     let mut text = format!("| | wanted | {} |\n|---|---|", tools.join(" | "));
     text += &"---|".repeat(tools.len());
     text.push('\n');
-    for row in Row::ALL {
-        let Some(result) = kept.rows.get(&row) else { continue };
-        for figure in row.figures() {
-            text += &line(figure, result);
-        }
+    for figure in &FIGURES {
+        text += &kept.rows.get(&figure.row).map_or(String::new(), |row| line(figure, row));
     }
     text + "\n" + &provenance(kept)
 }
@@ -26,8 +23,8 @@ pub fn render(kept: &Kept) -> String {
 fn line(figure: &Figure, result: &RowResult) -> String {
     let number = |value: f64| grouped(value, figure.digits);
     let wanted = figure.reach.map(|reach| match reach {
-        crate::clients::figure::Reach::AtLeast(value) => format!(">= {}", number(value)),
-        crate::clients::figure::Reach::AtMost(value) => format!("<= {}", number(value)),
+        Reach::AtLeast(value) => format!(">= {}", number(value)),
+        Reach::AtMost(value) => format!("<= {}", number(value)),
     });
     let cell = |tool: Tool| {
         let Some(repeats) = result.repeats(figure.id, tool.id()) else { return String::new() };
@@ -83,6 +80,7 @@ fn provenance(kept: &Kept) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::figure::Row;
     use expect_test::expect;
 
     fn kept() -> Kept {

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::clients::ClientsError;
 use campaign::files::{FileError, read_text};
 use campaign::stop::Stop;
 use campaign::world::World;
@@ -56,8 +55,5 @@ impl Testbed<'_> {
 pub fn read_lines<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>, Stop> {
     let text = read_text(path)?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<T>, _>>();
-    lines.map_err(|error| {
-        let (path, detail) = (path.to_owned(), error.to_string());
-        ClientsError::Unreadable { path, detail }.into()
-    })
+    lines.map_err(|error| Stop::wrong_use(format!("`{}` cannot be read: {error}", path.display())))
 }
