@@ -15,15 +15,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::EnvironmentError;
 use crate::config::{DeviceChoice, LoadFormat, NO_GPU, PAGE_TOKENS};
-use crate::load::{self, LoadError, LoadOptions};
+use crate::load::{self, DeviceInfo, LoadError, LoadOptions};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cpu::{Isa, limits};
 use engine_cuda::driver::Cubins;
 use engine_weights::{ModelFiles, ModelSource};
+use gpu::Kernel;
 use kernels::{AttentionFigures, Kernels, MatmulFigures};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
@@ -59,24 +61,57 @@ pub struct BenchFlags {
     pub json: bool,
 }
 
-/// Throughput of one model on the CPU, beside the limits of the machine: the JSON document that
-/// `redline bench --json` prints.
-#[derive(Debug, Serialize)]
+/// Figures of a model or of kernels on one device, beside the limits of the machine: the JSON document
+/// that `redline bench --json` prints.
+#[derive(Debug, Default, Serialize)]
 struct Report {
     engine: &'static str,
     version: &'static str,
-    model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     device: &'static str,
     device_name: String,
-    threads: usize,
-    dtype: &'static str,
+    /// Compute threads of the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<usize>,
+    /// GPU architecture for which kernels were compiled, such as `sm_90a`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    isa: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dtype: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     prefill: Vec<Prefill>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     decode: Vec<Decode>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     products: Vec<MatmulFigures>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     attention: Vec<AttentionFigures>,
-    limits: Limits,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<Kernel>,
+    limits: Value,
     /// Reason for each missing figure, by the JSON path of the figure.
     absent: BTreeMap<&'static str, &'static str>,
+    /// Lines about the device and its limits, for people.
+    #[serde(skip)]
+    device_lines: String,
+}
+
+impl Report {
+    /// Report of a device without figures.
+    fn new(device: &'static str, device_name: String) -> Self {
+        let (engine, version) = ("redline", env!("CARGO_PKG_VERSION"));
+        Self { engine, version, device, device_name, ..Self::default() }
+    }
+
+    /// One JSON document, or a table for people.
+    fn text(&self, as_json: bool) -> String {
+        if as_json {
+            serde_json::to_string_pretty(self).expect("plain values are JSON") + "\n"
+        } else {
+            self.to_string()
+        }
+    }
 }
 
 /// Measured limits of the processor: peak arithmetic throughput per type, and read bandwidth of
@@ -189,32 +224,21 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     if limits.bf16_flops_per_s.is_none() {
         absent.insert("limits.bf16_flops_per_s", "the processor has no products of bf16");
     }
+    let DeviceInfo { kind, name, threads, .. } = loaded.device;
     let report = Report {
-        engine: "redline",
-        version: env!("CARGO_PKG_VERSION"),
-        model: source.id,
-        device: loaded.device.kind,
-        device_name: loaded.device.name,
-        threads: loaded.device.threads,
-        dtype: info.compute_dtype,
+        model: Some(source.id),
+        device_lines: format!("{name} · {threads} threads\n{limits}"),
+        threads: Some(threads),
+        dtype: Some(info.compute_dtype),
         prefill,
         decode,
         products,
         attention,
-        limits,
+        limits: serde_json::to_value(&limits)?,
         absent,
+        ..Report::new(kind, name)
     };
-    Ok(shown(&report, flags.json))
-}
-
-/// Text of `report`: one JSON document, or a table for people.
-fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
-    if as_json {
-        let json = serde_json::to_string_pretty(report).expect("plain values are JSON");
-        json + "\n"
-    } else {
-        report.to_string()
-    }
+    Ok(report.text(flags.json))
 }
 
 /// Size of the weights in their files, in bytes. A decode step reads at least as much from memory,
@@ -245,12 +269,15 @@ impl fmt::Display for Limits {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} {} · {} in {}", self.engine, self.version, self.model, self.dtype)?;
-        writeln!(f, "{} · {} threads", self.device_name, self.threads)?;
-        writeln!(f, "{}", self.limits)?;
-        steps::write(f, self.dtype, &self.prefill, &self.decode)?;
+        write!(f, "{} {}", self.engine, self.version)?;
+        let dtype = self.dtype.unwrap_or_default();
+        if let Some(model) = &self.model {
+            write!(f, " {model} in {dtype}")?;
+        }
+        writeln!(f, "\n{}", self.device_lines)?;
+        steps::write(f, dtype, &self.prefill, &self.decode)?;
         self.products.iter().try_for_each(|product| writeln!(f, "{product}"))?;
         self.attention.iter().try_for_each(|attention| writeln!(f, "{attention}"))?;
-        Ok(())
+        self.kernels.iter().try_for_each(|kernel| writeln!(f, "{kernel}"))
     }
 }

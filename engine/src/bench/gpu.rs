@@ -1,17 +1,17 @@
 //! `redline bench` on a GPU: steps as the server runs them, and single kernels, compared with
 //! hardware limits measured in the same process.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::json;
 
 use super::list;
 use super::setup::{Make, Setup};
-use super::steps::{self, Decode, Prefill, Speeds, Timed, pages_each};
-use super::{BenchFlags, Subject, shown};
+use super::steps::{Speeds, Timed, pages_each};
+use super::{BenchFlags, Report, Subject};
 use crate::config::PAGE_TOKENS;
 use crate::load::{LoadError, LoadOptions, load_on};
 use crate::log;
@@ -32,36 +32,9 @@ const CALLS_MIN: usize = 4;
 /// Bytes of weights or KV pages over all layers of a case.
 const LAYERS_BYTES: usize = 256 << 20;
 
-/// Report of one GPU: figures of a model, of kernels, or of both.
-#[derive(Debug, Serialize)]
-struct Report {
-    engine: &'static str,
-    version: &'static str,
-    device: &'static str,
-    device_name: String,
-    /// GPU architecture for which kernels were compiled, such as `sm_90a`.
-    isa: &'static str,
-    #[serde(flatten)]
-    steps: Option<Steps>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    kernels: Vec<Kernel>,
-    limits: Reached,
-    /// Reason for each missing figure, by its path in the report.
-    absent: BTreeMap<&'static str, &'static str>,
-}
-
-/// Figures of a model's prefill and decoding steps.
-#[derive(Debug, Serialize)]
-struct Steps {
-    model: String,
-    dtype: &'static str,
-    prefill: Vec<Prefill>,
-    decode: Vec<Decode>,
-}
-
 /// Figures of one kernel case, an element of `benches` in a `kernel.v1` record.
 #[derive(Debug, Serialize)]
-struct Kernel {
+pub(super) struct Kernel {
     op: &'static str,
     shape: String,
     dtype: String,
@@ -73,16 +46,6 @@ struct Kernel {
     bytes: u64,
     flops: u64,
     limit_share: f64,
-}
-
-/// Measured hardware limits of the GPU, with which figures are compared.
-#[derive(Debug, Serialize)]
-struct Reached {
-    bf16_flops_per_s: f64,
-    read_bytes_per_s: f64,
-    /// Version of the GEMM library that may compute matrix multiplications; none where it is not
-    /// installed.
-    library: Option<String>,
 }
 
 /// Opens the first GPU, measures what `flags` select, and returns the report as text.
@@ -104,7 +67,7 @@ pub(super) fn run(
     let bench = Bench { driver, cubins, clock };
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
     let cases = if flags.kernels { list::gpu() } else { Vec::new() };
-    Ok(shown(&bench.report(source, flags, limits, &cases)?, flags.json))
+    Ok(bench.report(source, flags, limits, &cases)?.text(flags.json))
 }
 
 /// Open GPU with what its measurements need.
@@ -124,33 +87,31 @@ impl Bench<'_> {
         cases: &[Make<Cuda>],
     ) -> Result<Report> {
         let facts = self.driver.facts();
-        let mut absent = BTreeMap::new();
+        let isa = generation(facts.capability);
+        let kernels = self.kernels(limits, cases)?;
+        let device = Report::new("cuda", facts.name.clone());
+        let mut report = match source {
+            Some(source) => self.steps(source, flags, limits, device)?,
+            None => device,
+        };
         let library = self.driver.blas().map(|blas| blas.version().to_owned());
         if library.is_none() {
-            absent.insert("limits.library", "cuBLASLt is not installed");
+            report.absent.insert("limits.library", "cuBLASLt is not installed");
         }
-        let kernels = self.kernels(limits, cases)?;
-        let steps = source.map(|source| self.steps(source, flags, limits)).transpose()?;
-        let decode = steps.iter().flat_map(|steps| &steps.decode);
-        if decode.into_iter().any(|row| row.limit_share.is_none()) {
-            let reason = "which experts a step reads is known on the device only";
-            absent.insert("decode.limit_share", reason);
-        }
-        Ok(Report {
-            engine: "redline",
-            version: env!("CARGO_PKG_VERSION"),
-            device: "cuda",
-            device_name: facts.name.clone(),
-            isa: generation(facts.capability),
-            steps,
-            kernels,
-            limits: Reached {
-                bf16_flops_per_s: limits.bf16_flops_per_s,
-                read_bytes_per_s: limits.read_bytes_per_s,
-                library,
-            },
-            absent,
-        })
+        let Limits { bf16_flops_per_s, read_bytes_per_s } = limits;
+        report.device_lines = format!(
+            "{} ({isa}, {})\nlimits: {:.0} Tflop/s in bf16, memory reads {:.1} GB/s",
+            facts.name,
+            library.as_deref().unwrap_or("no GEMM library"),
+            bf16_flops_per_s / 1e12,
+            read_bytes_per_s / 1e9
+        );
+        // `library` is the version of the GEMM library that may compute matrix multiplications.
+        let limits = json!({
+            "bf16_flops_per_s": bf16_flops_per_s, "read_bytes_per_s": read_bytes_per_s,
+            "library": library,
+        });
+        Ok(Report { isa: Some(isa), kernels, limits, ..report })
     }
 
     /// Measures the kernel cases one after another, and prints each result at once, because all of
@@ -189,8 +150,14 @@ impl Bench<'_> {
         })
     }
 
-    /// Loads the model and measures its steps.
-    fn steps(&self, source: ModelSource, flags: &BenchFlags, limits: Limits) -> Result<Steps> {
+    /// Loads the model, measures its steps and adds them to the report of the device.
+    fn steps(
+        &self,
+        source: ModelSource,
+        flags: &BenchFlags,
+        limits: Limits,
+        mut report: Report,
+    ) -> Result<Report> {
         let seed = flags.load_format.random_seed();
         let cubins = self.cubins.clone();
         let options = LoadOptions { random_seed: seed, cubins, ..LoadOptions::default() };
@@ -212,8 +179,13 @@ impl Bench<'_> {
             weight_bytes: (!info.has_experts).then_some(weight_bytes as f64),
         };
         let mut timed = Timed { model: model.as_mut(), pages_each, clock: self.clock };
-        let (prefill, decode) = timed.rows(flags, &speeds)?;
-        Ok(Steps { model: source.id, dtype: info.compute_dtype, prefill, decode })
+        (report.prefill, report.decode) = timed.rows(flags, &speeds)?;
+        if report.decode.iter().any(|row| row.limit_share.is_none()) {
+            let reason = "which experts a step reads is known on the device only";
+            report.absent.insert("decode.limit_share", reason);
+        }
+        (report.model, report.dtype) = (Some(source.id), Some(info.compute_dtype));
+        Ok(report)
     }
 }
 
@@ -229,30 +201,6 @@ impl fmt::Display for Kernel {
             *flops as f64 / median_ns / 1e3,
             limit_share * 100.0
         )
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, version, device_name, isa, steps, kernels, limits, .. } = self;
-        match steps {
-            Some(Steps { model, dtype, .. }) => {
-                writeln!(f, "{engine} {version} {model} in {dtype}")?
-            }
-            None => writeln!(f, "{engine} {version}")?,
-        }
-        let library = limits.library.as_deref().unwrap_or("no GEMM library");
-        writeln!(f, "{device_name} ({isa}, {library})")?;
-        writeln!(
-            f,
-            "limits: {:.0} Tflop/s in bf16, memory reads {:.1} GB/s",
-            limits.bf16_flops_per_s / 1e12,
-            limits.read_bytes_per_s / 1e9
-        )?;
-        if let Some(Steps { dtype, prefill, decode, .. }) = steps {
-            steps::write(f, dtype, prefill, decode)?;
-        }
-        kernels.iter().try_for_each(|kernel| writeln!(f, "{kernel}"))
     }
 }
 
@@ -314,7 +262,7 @@ mod tests {
     }
 
     fn json(report: &Report) -> Value {
-        serde_json::from_str(&shown(report, true)).unwrap()
+        serde_json::from_str(&report.text(true)).unwrap()
     }
 
     const STEPS: [&str; 10] =
@@ -326,7 +274,7 @@ mod tests {
             let folder = config(model);
             let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
             let Some(report) = report(Some(source), &STEPS, &[]) else { return };
-            let text = shown(&report, false);
+            let text = report.text(false);
             let json = json(&report);
             assert_eq!([&json["device"], &json["dtype"]], ["cuda", "bf16"]);
             for (kind, is_positive) in [("prefill", true), ("decode", has_share)] {
@@ -422,6 +370,6 @@ mod tests {
         assert_eq!(kernel["flops"], 2 * 20 * 64 * 128);
         assert!(kernel["limit_share"].as_f64().unwrap() > 0.0);
         assert!(json.get("model").is_none() && json.get("prefill").is_none(), "{json}");
-        assert!(shown(&report, false).contains("2.00 us"), "{report}");
+        assert!(report.text(false).contains("2.00 us"), "{report}");
     }
 }

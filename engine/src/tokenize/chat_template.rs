@@ -10,6 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
+use time::OffsetDateTime;
 
 use crate::guide::TextError;
 
@@ -173,30 +174,11 @@ impl serde_json::ser::Formatter for Spaced {
     }
 }
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const DAYS: [&str; 7] =
-    ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-
 /// Formats a time in UTC, with the conversions of `strftime` that chat templates use.
 pub(super) fn strftime(format: &str, unix_s: u64) -> String {
-    let (days, second) = ((unix_s / 86_400) as i64, unix_s % 86_400);
-    let (year, month, day) = civil(days);
-    let month_name = MONTHS[month - 1];
-    let day_name = DAYS[days.rem_euclid(7) as usize];
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let now = OffsetDateTime::from_unix_timestamp(unix_s as i64);
+    let now = now.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (month, weekday) = (now.month().to_string(), now.weekday().to_string());
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
@@ -204,41 +186,24 @@ pub(super) fn strftime(format: &str, unix_s: u64) -> String {
             out.push(c);
             continue;
         }
-        match chars.next() {
-            Some('Y') => out.push_str(&format!("{year:04}")),
-            Some('y') => out.push_str(&format!("{:02}", year.rem_euclid(100))),
-            Some('m') => out.push_str(&format!("{month:02}")),
-            Some('d') => out.push_str(&format!("{day:02}")),
-            Some('B') => out.push_str(month_name),
-            Some('b') => out.push_str(&month_name[..3]),
-            Some('A') => out.push_str(day_name),
-            Some('a') => out.push_str(&day_name[..3]),
-            Some('H') => out.push_str(&format!("{hour:02}")),
-            Some('M') => out.push_str(&format!("{minute:02}")),
-            Some('S') => out.push_str(&format!("{second:02}")),
-            Some('%') => out.push('%'),
+        out += &match chars.next() {
+            Some('Y') => format!("{:04}", now.year()),
+            Some('y') => format!("{:02}", now.year() % 100),
+            Some('m') => format!("{:02}", u8::from(now.month())),
+            Some('d') => format!("{:02}", now.day()),
+            Some('B') => month.clone(),
+            Some('b') => month[..3].to_owned(),
+            Some('A') => weekday.clone(),
+            Some('a') => weekday[..3].to_owned(),
+            Some('H') => format!("{:02}", now.hour()),
+            Some('M') => format!("{:02}", now.minute()),
+            Some('S') => format!("{:02}", now.second()),
+            None | Some('%') => "%".to_owned(),
             // An unknown conversion stays as it is.
-            Some(other) => out.extend(['%', other]),
-            None => out.push('%'),
-        }
+            Some(other) => format!("%{other}"),
+        };
     }
     out
-}
-
-/// Calendar date (year, month from 1, day from 1) of the day `days` after 1970-01-01, by Hinnant's
-/// algorithm `civil_from_days`.
-fn civil(days: i64) -> (i64, usize, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month as usize, day)
 }
 
 #[cfg(test)]
