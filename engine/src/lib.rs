@@ -1,13 +1,14 @@
 //! Redline's engine: an OpenAI-compatible server for large language models.
 //!
-//! Read in this order: `worker` is the engine loop, `schedule` forms batches, `model` computes them
-//! on a `device`, `sample` picks the tokens, `http` talks to clients. `schedule` and `model` do not
-//! know each other; only `http` knows the wire format.
+//! Read in this order: `worker` is the engine loop, which schedules steps and runs them on the model;
+//! `http` talks to clients; `tokenize` turns text into tokens and back; `serve` starts a server.
+//! Only `http` knows the wire format.
 
 #![warn(missing_docs)]
 
 pub mod bench;
 mod capacity;
+mod chat_template;
 pub mod cli;
 pub mod config;
 #[cfg(test)]

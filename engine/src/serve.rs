@@ -239,10 +239,10 @@ fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions> {
 /// Replaces `auto` and unset flags by the values that the loaded model decides.
 fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<()> {
     match config.max_seq_len.value {
-        Some(asked) if asked > info.max_seq_len => {
+        Some(wanted) if wanted > info.max_seq_len => {
             let made_for = info.max_seq_len;
             bail!(
-                "`--max-seq-len {asked}` is more than the {made_for} tokens that the model was made for"
+                "`--max-seq-len {wanted}` is more than the {made_for} tokens that the model was made for"
             );
         }
         Some(_) => {}

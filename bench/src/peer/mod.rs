@@ -264,5 +264,5 @@ pub fn failed(engine: &str, record: &RunRecord) -> Stop {
 /// Makes the error of an engine that failed, with the end of its log.
 pub fn failure(engine: &str, what: &str, log: &str) -> Stop {
     Stop::from(RivalError(format!("{engine}: {what}\n{log}")))
-        .with_hint("nothing is compared with a side that fails")
+        .with_hint("nothing is compared with an engine that fails")
 }

@@ -17,7 +17,7 @@ use engine_schedule::Limits;
 
 /// Largest number of choices per request: number of prompts times `n`.
 pub(super) const CHOICES_MAX: usize = 128;
-/// Largest number of stop strings per request.
+/// Largest number of strings in `stop`.
 const STOPS_MAX: usize = 16;
 
 /// Parameters of a completion or chat request, without its prompt.

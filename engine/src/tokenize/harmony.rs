@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::chat_template::{Chat, strftime};
+use crate::chat_template::{Chat, strftime};
 use crate::guide::TextError;
 
 const START: &str = "<|start|>";

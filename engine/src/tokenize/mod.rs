@@ -3,7 +3,6 @@
 //!
 //! Reads the checkpoint's tokenizer files or GGUF metadata. It must not know requests or a clock.
 
-mod chat_template;
 mod detokenizer;
 mod gguf;
 mod harmony;
@@ -19,10 +18,11 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-pub use chat_template::{Chat, ChatTemplate};
+pub use crate::chat_template::Chat;
 pub use detokenizer::Detokenizer;
 pub use reasoning::{Reasoning, SplitText, Splitter, overlap};
 
+use crate::chat_template::ChatTemplate;
 use crate::guide::{Grammars, Guide, Opening, Structure, TextError};
 use detokenizer::{Pieces, TableDetokenizer};
 use engine_weights::{CheckpointError, ConfigSource, hex, read_json};

@@ -24,7 +24,7 @@ const FUEL: u64 = 20_000_000;
 const NAME: &str = "chat";
 
 /// Compiled chat template, with the special tokens that it prints.
-pub struct ChatTemplate {
+pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     bos_token: String,
     eos_token: String,
@@ -55,7 +55,7 @@ pub struct Chat<'a> {
 struct Raised(String);
 
 impl ChatTemplate {
-    pub(super) fn new(
+    pub(crate) fn new(
         source: String,
         bos_token: Option<String>,
         eos_token: Option<String>,
@@ -84,7 +84,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// The template refuses the messages, or is faulty.
-    pub(super) fn render(&self, chat: &Chat<'_>) -> Result<String, TextError> {
+    pub(crate) fn render(&self, chat: &Chat<'_>) -> Result<String, TextError> {
         let template = self.environment.get_template(NAME).map_err(refused)?;
         let mut variables = match chat.variables {
             Some(serde_json::Value::Object(variables)) => variables.clone(),
@@ -175,7 +175,7 @@ impl serde_json::ser::Formatter for Spaced {
 }
 
 /// Formats a time in UTC, with the conversions of `strftime` that chat templates use.
-pub(super) fn strftime(format: &str, unix_s: u64) -> String {
+pub(crate) fn strftime(format: &str, unix_s: u64) -> String {
     let now = OffsetDateTime::from_unix_timestamp(unix_s as i64);
     let now = now.unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let (month, weekday) = (now.month().to_string(), now.weekday().to_string());
