@@ -96,7 +96,7 @@ impl Cli {
                 let (processor, gpus) = (engine_cpu::processor_name(), engine_cuda::usable());
                 let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
                 let machine = Machine { cores, processor: &processor, gpus: &gpus };
-                let config = Config::resolve(*flags, &machine)?;
+                let config = Config::resolve(&flags, &machine)?;
                 serve(Start { config, model, hub_cache, cubins, clock }, prepare)?;
                 Ok(String::new())
             }

@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::capacity::{self, FreeMemory};
 use crate::config::{
-    Config, DeviceChoice, DtypeChoice, KvDtypeChoice, NO_GPU, Setting, Source, config_sha256,
+    Config, DeviceChoice, DtypeChoice, KvDtypeChoice, NO_GPU, Source, config_sha256,
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::load::{self, KvChoice, LoadError, LoadOptions};
@@ -54,8 +54,8 @@ pub type Prepare = fn(&Start) -> Result<Loaded>;
 pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     engine_cpu::keep_large_blocks_apart();
     // Checked before the socket opens, so that an impossible command fails at once.
-    if start.config.device.value == DeviceChoice::Cuda {
-        check_gpus(engine_cuda::usable().len(), start.config.tp.value)?;
+    if start.config.device == DeviceChoice::Cuda {
+        check_gpus(engine_cuda::usable().len(), start.config.tp)?;
     }
     let addresses = start.config.addresses()?;
     let api_key = start.config.read_api_key()?;
@@ -63,7 +63,7 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
         .with_context(|| EnvironmentError(format!("failed to listen on {addresses:?}")))?;
     let started = || EnvironmentError("failed to start".into());
     // The system has replaced port 0 by a free one.
-    start.config.port.value = listener.local_addr().with_context(started)?.port();
+    start.config.port = listener.local_addr().with_context(started)?.port();
     let mut terminate = signal(SignalKind::terminate()).with_context(started)?;
     let mut interrupt = signal(SignalKind::interrupt()).with_context(started)?;
     let clock = start.clock;
@@ -118,7 +118,7 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
     let info = loaded.info().clone();
     settle(&mut config, &info, &source.id)?;
     let is_cuda = loaded.device.kind == "cuda";
-    config.device.value = if is_cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
+    config.device = if is_cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
     let limits = allocate_kv(&config, &info, &mut loaded)?;
     log_model(&source.id, &info, &loaded, &limits);
     let effective = config.effective();
@@ -161,7 +161,7 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
         model: loaded.model,
         text,
         limits,
-        model_name: config.model_name.value.unwrap_or(source.id),
+        model_name: config.model_name.unwrap_or(source.id),
         info: server_info,
         weights_sha256: loaded.weights_sha256,
     })
@@ -170,7 +170,7 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
 /// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory that
 /// is left.
 fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> Result<Limits> {
-    let (tokens, sequences) = (config.max_prefill_token_num.value, config.max_batch_size.value);
+    let (tokens, sequences) = (config.max_prefill_token_num, config.max_batch_size);
     let profiled = loaded.model.rehearse(tokens, sequences);
     let memory = match profiled.context("failed to run the largest step as a warm-up")? {
         Some(free) => FreeMemory { bytes: free, is_own: true },
@@ -204,11 +204,11 @@ fn load(
 /// Options for loading a model, translated from the flags.
 fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions> {
     Ok(LoadOptions {
-        device: config.device.value,
+        device: config.device,
         cubins: cubins.clone(),
-        tp: NonZeroUsize::new(config.tp.value),
-        threads: NonZeroUsize::new(config.threads.value),
-        kv: match config.kv_dtype.value {
+        tp: NonZeroUsize::new(config.tp),
+        threads: NonZeroUsize::new(config.threads),
+        kv: match config.kv_dtype {
             KvDtypeChoice::F32 => KvChoice::F32,
             KvDtypeChoice::F16 => KvChoice::F16,
             KvDtypeChoice::Bf16 => KvChoice::Bf16,
@@ -216,19 +216,17 @@ fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions> {
             // `int8` was refused with the flags.
             KvDtypeChoice::Auto | KvDtypeChoice::Int8 => KvChoice::Auto,
         },
-        random_seed: config.load_format.value.random_seed(),
-        arithmetic: match config.dtype.value {
+        random_seed: config.load_format.random_seed(),
+        arithmetic: match config.dtype {
             // A GPU multiplies in bf16 whatever instructions the processor has.
-            DtypeChoice::Bf16
-                if config.suits_gpu() && engine_cuda::usable().len() >= config.tp.value =>
-            {
+            DtypeChoice::Bf16 if config.suits_gpu() && engine_cuda::usable().len() >= config.tp => {
                 Arithmetic::Bf16
             }
             dtype => dtype.arithmetic(Isa::best())?,
         },
         // `--dtype f32` reproduces reference outputs, whose RoPE frequencies were rounded to the
         // checkpoint's type; `auto` keeps exact frequencies, even where it computes in f32.
-        rope: match config.dtype.value {
+        rope: match config.dtype {
             DtypeChoice::F32 => RopeChoice::AsConverted,
             _ => RopeChoice::Exact,
         },
@@ -238,7 +236,7 @@ fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions> {
 
 /// Replaces `auto` and unset flags by the values that the loaded model decides.
 fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<()> {
-    match config.max_seq_len.value {
+    match config.max_seq_len {
         Some(wanted) if wanted > info.max_seq_len => {
             let made_for = info.max_seq_len;
             bail!(
@@ -247,11 +245,13 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<()> {
         }
         Some(_) => {}
         None => {
-            config.max_seq_len = Setting { value: Some(info.max_seq_len), source: Source::Model };
+            config.max_seq_len = Some(info.max_seq_len);
+            config.sources.insert("max-seq-len".into(), Source::Model);
         }
     }
-    if config.model_name.value.is_none() {
-        config.model_name = Setting { value: Some(id.to_owned()), source: Source::Model };
+    if config.model_name.is_none() {
+        config.model_name = Some(id.to_owned());
+        config.sources.insert("model-name".into(), Source::Model);
     }
     config.settle_dtypes(info.compute_dtype, info.kv_type.name());
     Ok(())

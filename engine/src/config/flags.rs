@@ -87,7 +87,7 @@ impl LoadFormat {
 
 /// Options of `redline serve`, as given: a flag that was not given is `None`. A profile uses the
 /// same names.
-#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Flags {
     /// Tensor-parallel ranks: threads of the CPU, or GPUs of this machine, connected by NCCL
@@ -146,7 +146,7 @@ pub struct Flags {
     pub insecure_bind: bool,
     /// TOML file with values for these flags; the command line takes precedence
     #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
+    #[serde(skip_deserializing)] // A profile cannot name another profile.
     pub profile: Option<PathBuf>,
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::error::{ApiError, blocking};
 use super::state::App;
@@ -26,7 +25,7 @@ pub struct ServerInfo {
     /// Name of the processor or the GPU.
     pub device_name: String,
     /// Value and origin of every flag, by the flag's name.
-    pub config: BTreeMap<&'static str, Setting<Value>>,
+    pub config: BTreeMap<String, Setting>,
     /// Hash of the flags in `config`, as [`config_sha256`](crate::config::config_sha256) computes
     /// it.
     pub config_sha256: String,

@@ -198,7 +198,7 @@ fn info() -> ServerInfo {
         device_name: "none".into(),
         config: {
             let machine = Machine { cores: 2, processor: "none", gpus: &[] };
-            Config::resolve(Flags::default(), &machine).unwrap().effective()
+            Config::resolve(&Flags::default(), &machine).unwrap().effective()
         },
         config_sha256: String::new(),
         kv: KvFacts { pages: 1024, page_tokens: 4, bytes: 0, dtype: "f32" },
