@@ -8,9 +8,9 @@ use schema::exit::Exit;
 use schema::run::Status;
 
 use crate::cli::Soak;
+use crate::local_bench;
 use crate::peer::{failed, failure};
 use campaign::build::variants;
-use campaign::executor;
 use campaign::files::FileError;
 use campaign::inputs::workload::draw;
 use campaign::launch::LaunchSpec;
@@ -64,16 +64,8 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     world.console.step(world.clock.elapsed(), &format!("Serve {}", cell.cell.model));
     let mut server = serve(world, &variant, &cell.model.served(), &places.log("server"))?;
     let url = server.url();
-    let bench = Bench {
-        world,
-        campaign: &id,
-        executor: executor::LOCAL,
-        places: &places,
-        hardware: &machine.facts(&machine.id(false)),
-        url: Some(&url),
-        timeout_s: None,
-        limit: None,
-    };
+    let hardware = machine.facts(&machine.id(false));
+    let bench = Bench { url: Some(&url), ..local_bench(world, &id, &places, &hardware) };
     let end = world.clock.elapsed() + Duration::from_secs(60 * u64::from(flags.minutes));
     let mut held = Vec::new();
     // A quarter of fewer loads would be too few for a median.

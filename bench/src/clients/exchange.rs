@@ -9,8 +9,8 @@ use std::time::Duration;
 use schema::emitted::Emitted;
 
 use crate::RivalError;
-use crate::clients::load::{Load, Truth};
-use crate::clients::pinned::{Cost, run_on, start_on, wait_for};
+use crate::clients::testbed::{Cost, run_on, start_on, wait_for};
+use crate::clients::testbed::{Load, Truth};
 use crate::clients::testbed::{Testbed, read_lines};
 use crate::clients::tool::{Reported, Tool};
 use campaign::files::{FileError, make_dir, read_text};

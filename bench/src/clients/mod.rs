@@ -5,10 +5,7 @@
 pub mod conversations;
 pub mod exchange;
 pub mod figure;
-pub mod kept;
-pub mod load;
 pub mod obtain;
-pub mod pinned;
 pub mod rows;
 pub mod table;
 pub mod testbed;
@@ -19,10 +16,10 @@ use schema::exit::Exit;
 
 use crate::cli::ClientBench;
 use crate::clients::figure::{FIGURES, Row};
-use crate::clients::kept::{Kept, RowResult};
+use crate::clients::table::{Kept, RowResult};
 use crate::clients::testbed::Testbed;
 use crate::clients::tool::Tool;
-use crate::document;
+use crate::write_table;
 use campaign::files::read_text;
 use campaign::git::Git;
 use campaign::lock::Lock;
@@ -52,7 +49,7 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let kept = Kept::open(&path)?;
     let table = table::render(&kept);
     if flags.document {
-        document::write(world, DOCUMENT, COMMAND, &table)?;
+        write_table(world, DOCUMENT, COMMAND, &table)?;
     }
     world.console.answer(&if flags.json { read_text(&path)? } else { table });
     Ok(if wanted_are_kept(&kept) { Exit::Well } else { Exit::Worse })

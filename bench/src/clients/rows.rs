@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::clients::conversations;
 use crate::clients::exchange::{Exchange, exchange};
 use crate::clients::figure::{FIGURES, Row};
-use crate::clients::load::{Load, Truth};
 use crate::clients::testbed::Testbed;
+use crate::clients::testbed::{Load, Truth};
 use crate::clients::tool::{Tool, stamp_errors_ns};
 use campaign::files::read_text;
 use campaign::process::{describe, show};
@@ -274,8 +274,8 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
-    use crate::clients::load::Spread;
-    use crate::clients::pinned::Cost;
+    use crate::clients::testbed::Cost;
+    use crate::clients::testbed::Spread;
     use crate::clients::tool::Reported;
 
     fn taken(said: (f64, f64), truth: (f64, f64)) -> Exchange {

@@ -10,7 +10,7 @@ use schema::run::{HardwareFacts, RunRecord};
 
 use crate::gpu_validation::pack::{TESTS, tokenizer_of};
 use crate::gpu_validation::{plan_file, stage_file};
-use campaign::executor;
+use crate::local_bench;
 use campaign::files::{self, FileError};
 use campaign::inputs::cache::sha256_file;
 use campaign::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
@@ -122,14 +122,8 @@ impl StageRunner<'_> {
         let world = self.world;
         let places = CampaignPlaces::at(self.results);
         let bench = Bench {
-            world,
-            campaign: &self.described.campaign,
-            executor: executor::LOCAL,
-            places: &places,
-            hardware: self.hardware,
-            url: None,
-            timeout_s: None,
             limit: Some(self.limit()),
+            ..local_bench(world, &self.described.campaign, &places, self.hardware)
         };
         let record = bench.run(slot, &self.spec()?, &self.ready(cell)?)?;
         write_run(&places.staged(), &record)?;

@@ -17,24 +17,22 @@ use schema::engine::Source;
 use schema::exit::Exit;
 use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
 
-use crate::RivalError;
 use crate::cli::PeerBench;
 use crate::peer::figure::{Figure, Sample, Work};
 use crate::peer::memory::Resident;
 use crate::peer::report::Report;
 use crate::peer::table::PERPLEXITY_TEXT;
 use crate::peer::tool::ToolFilling;
+use crate::{RivalError, local_bench};
 use campaign::CatalogError;
 use campaign::Engine;
 use campaign::build::source;
 use campaign::build::variants;
-use campaign::executor;
 use campaign::inputs::Input;
 use campaign::launch::LaunchSpec;
 use campaign::launch::ReadyCell;
 use campaign::lock::Lock;
 use campaign::node::hardware;
-use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
 use campaign::plan::decide::{default_cell, ready_cells};
 use campaign::plan::{PlannedRun, Round, Variant, interleave};
@@ -211,16 +209,7 @@ impl Comparison<'_> {
         variant: &LaunchSpec,
         into: &mut Measured,
     ) -> Result<(), Stop> {
-        let bench = Bench {
-            world: self.world,
-            campaign: self.id,
-            executor: executor::LOCAL,
-            places: &self.places,
-            hardware: &self.hardware,
-            url: None,
-            timeout_s: None,
-            limit: None,
-        };
+        let bench = local_bench(self.world, self.id, &self.places, &self.hardware);
         let mut resident = None;
         let record = bench.run_and_look(slot, variant, self.cell, &mut |server| {
             resident = Some(memory::read(self.world, variant, server)?);

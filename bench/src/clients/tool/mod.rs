@@ -9,8 +9,8 @@ use std::process::Command;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use crate::clients::load::{Load, Spread};
 use crate::clients::testbed::Testbed;
+use crate::clients::testbed::{Load, Spread};
 use campaign::files::{read_text, write_whole};
 use campaign::stop::Stop;
 use campaign::tools::FLOOR;

@@ -11,7 +11,7 @@ use schema::measurement::Measurement;
 use schema::run::Summary;
 use schema::samples::{Line, Sample};
 
-use crate::clients::load::{Load, Spread};
+use crate::clients::testbed::{Load, Spread};
 use crate::clients::testbed::{Testbed, read_lines};
 use crate::clients::tool::Reported;
 use campaign::files::{read_text, write_whole};
