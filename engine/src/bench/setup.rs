@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(attention(Some(100), 1, 999), (bytes, flops / 10));
         // The four rows see 1 + 2 + 3 + 4 positions.
         assert_eq!(attention(None, 4, 0).1, 2 * 4 * 10 * 32 * 128);
-        assert_eq!(used_experts(&[1.0, 3.0, 2.0, 0.0, 9.0, 1.0], 3, 2), 3);
+        assert_eq!(used_experts(&[1.0, 3.0, 2.0, 0.0, 9.0, 1.0], 3, 2), 2);
         let moe = MoeShape { experts: 8, top_k: 2, hidden: 128, intermediate: 32 };
         let op = MoeOp::ExpertMatmul(WeightType::Mxfp4);
         assert_eq!(setup().moe(op, moe, 3).unwrap().flops, 2 * 6 * 64 * 128);
