@@ -63,101 +63,66 @@ impl Reach {
     }
 }
 
-const fn figure(
-    row: Row,
-    id: &'static str,
-    title: &'static str,
-    reach: Option<Reach>,
-    digits: usize,
-) -> Figure {
-    Figure { row, id, title, reach, digits }
+type Text = &'static str;
+
+const fn unbound(row: Row, id: Text, title: Text, digits: usize) -> Figure {
+    Figure { row, id, title, reach: None, digits }
 }
 
-const fn most(value: f64) -> Option<Reach> {
-    Some(Reach::AtMost(value))
+const fn most(row: Row, id: Text, title: Text, value: f64, digits: usize) -> Figure {
+    Figure { reach: Some(Reach::AtMost(value)), ..unbound(row, id, title, digits) }
 }
 
-const fn least(value: f64) -> Option<Reach> {
-    Some(Reach::AtLeast(value))
+const fn least(row: Row, id: Text, title: Text, value: f64, digits: usize) -> Figure {
+    Figure { reach: Some(Reach::AtLeast(value)), ..unbound(row, id, title, digits) }
 }
 
 /// All figures, in the order of the table.
 pub const FIGURES: [Figure; 21] = [
-    figure(
+    least(
         Row::Saturated,
         "saturated_events_per_cpu_s",
         "events per CPU second, saturated",
-        least(350_000.0),
+        350_000.0,
         0,
     ),
-    figure(
-        Row::Paced,
-        "paced_cpu_us_per_event",
-        "CPU per event, 100 streams x 100/s, us",
-        most(12.0),
-        1,
-    ),
-    figure(Row::Paced, "ttft_error_ms_mean", "TTFT error, 100 streams, mean, ms", most(0.5), 2),
-    figure(Row::Paced, "ttft_error_ms_p99", "TTFT error, 100 streams, p99, ms", most(3.5), 2),
-    figure(
+    most(Row::Paced, "paced_cpu_us_per_event", "CPU per event, 100 streams x 100/s, us", 12.0, 1),
+    most(Row::Paced, "ttft_error_ms_mean", "TTFT error, 100 streams, mean, ms", 0.5, 2),
+    most(Row::Paced, "ttft_error_ms_p99", "TTFT error, 100 streams, p99, ms", 3.5, 2),
+    least(
         Row::Limit,
         "right_events_per_s_max",
         "highest load with right gaps, events/s",
-        least(120_000.0),
+        120_000.0,
         0,
     ),
-    figure(
-        Row::Starts,
-        "starts_ttft_error_ms_mean",
-        "TTFT error, 1,000 at once, mean, ms",
-        most(8.0),
-        1,
-    ),
-    figure(
-        Row::Starts,
-        "starts_ttft_error_ms_p99",
-        "TTFT error, 1,000 at once, p99, ms",
-        most(14.0),
-        1,
-    ),
-    figure(
-        Row::Starts,
-        "starts_lag_ms_mean",
-        "its own start burst, shown as lag, mean, ms",
-        None,
-        1,
-    ),
-    figure(Row::Starts, "starts_lag_ms_p99", "its own start burst, shown as lag, p99, ms", None, 1),
-    figure(Row::Parse, "parse_us_p50", "parse cost per event, median, us", most(0.6), 2),
-    figure(
+    most(Row::Starts, "starts_ttft_error_ms_mean", "TTFT error, 1,000 at once, mean, ms", 8.0, 1),
+    most(Row::Starts, "starts_ttft_error_ms_p99", "TTFT error, 1,000 at once, p99, ms", 14.0, 1),
+    unbound(Row::Starts, "starts_lag_ms_mean", "its own start burst, shown as lag, mean, ms", 1),
+    unbound(Row::Starts, "starts_lag_ms_p99", "its own start burst, shown as lag, p99, ms", 1),
+    most(Row::Parse, "parse_us_p50", "parse cost per event, median, us", 0.6, 2),
+    most(
         Row::Stamps,
         "stamp_error_us_p99",
         "token time error, 9,000 streams, 40,000/s, p99, us",
-        most(20.0),
+        20.0,
         1,
     ),
-    figure(Row::Stamps, "stamp_error_us_p999", "the same, p99.9, us", most(100.0), 1),
-    figure(
+    most(Row::Stamps, "stamp_error_us_p999", "the same, p99.9, us", 100.0, 1),
+    unbound(
         Row::Stamps,
         "user_stamp_error_us_p99",
         "the same by the client's own clock, p99, us",
-        None,
         0,
     ),
-    figure(
-        Row::Spread,
-        "itl_spread_ms",
-        "ITL spread added, 1,000 streams x 100/s, ms",
-        most(0.1),
-        3,
-    ),
-    figure(Row::OpenLoop, "send_lag_ms_p99", "send lag, 1,000 requests/s, p99, ms", most(1.0), 2),
-    figure(Row::OpenLoop, "rate_error_pct", "mean drift of the rate, %", most(0.1), 3),
-    figure(Row::Memory, "idle_stream_kb", "memory per idle stream, KB", most(12.0), 1),
-    figure(Row::Memory, "peak_mb", "memory, 10,000 streams and their samples, MB", most(250.0), 0),
-    figure(Row::Prepare, "prepare_s", "10,000 conversations prepared, s", most(20.0), 1),
-    figure(Row::Clean, "invalid_runs", "sound runs called INVALID, of 50", most(0.0), 0),
-    figure(Row::Clean, "degraded_runs", "sound runs called DEGRADED, of 50", None, 0),
+    most(Row::Spread, "itl_spread_ms", "ITL spread added, 1,000 streams x 100/s, ms", 0.1, 3),
+    most(Row::OpenLoop, "send_lag_ms_p99", "send lag, 1,000 requests/s, p99, ms", 1.0, 2),
+    most(Row::OpenLoop, "rate_error_pct", "mean drift of the rate, %", 0.1, 3),
+    most(Row::Memory, "idle_stream_kb", "memory per idle stream, KB", 12.0, 1),
+    most(Row::Memory, "peak_mb", "memory, 10,000 streams and their samples, MB", 250.0, 0),
+    most(Row::Prepare, "prepare_s", "10,000 conversations prepared, s", 20.0, 1),
+    most(Row::Clean, "invalid_runs", "sound runs called INVALID, of 50", 0.0, 0),
+    unbound(Row::Clean, "degraded_runs", "sound runs called DEGRADED, of 50", 0),
 ];
 
 #[cfg(test)]

@@ -8,8 +8,7 @@ mod trace;
 
 use std::process::ExitCode;
 
-use engine::bench::cases::{Case, Matmul, RowOp, Step};
-use engine::bench::list::SMOLLM2_135M;
+use engine::bench::cases::{Case, Matmul, RowOp, SMOLLM2_135M, Step};
 use engine::bench::setup::{Make, Setup};
 use engine_core::{DeltaNetShape, DeviceError, KvType, WeightType};
 use engine_cpu::{Cpu, Isa};

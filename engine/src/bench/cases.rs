@@ -1,6 +1,8 @@
 //! Benchmark cases: an operation of a [`Device`] at one size, with its work and a call to time.
 //!
-//! `list.rs` says which sizes are measured, and `setup.rs` creates a case on a device.
+//! `setup.rs` creates a case on a device. Criterion (`engine/benches/kernels.rs`), `redline bench`, its
+//! `--kernels` on a GPU (`list.rs`) and the instruction counts (`engine/examples/counts`) measure the
+//! same cases.
 
 use std::fmt;
 use std::ops::Range;
@@ -26,6 +28,17 @@ pub struct Shape {
     pub head_dim: usize,
     pub vocab: usize,
 }
+
+/// Layer sizes of SmolLM2-135M.
+pub const SMOLLM2_135M: Shape = Shape {
+    model: "smollm2-135m",
+    hidden: 576,
+    intermediate: 1536,
+    heads: 9,
+    kv_heads: 3,
+    head_dim: 64,
+    vocab: 49_152,
+};
 
 impl Shape {
     /// Attention of the model's layers.
