@@ -35,13 +35,13 @@ pub struct Exchange {
 /// A program does not start or fails, or not every request was answered.
 pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchange, Stop> {
     make_dir(&testbed.dir)?;
-    let emitter = emit(testbed, load)?;
-    let mut command = tool.command(testbed, load, &emitter.address)?;
+    let server = start_mock_server(testbed, load)?;
+    let mut command = tool.command(testbed, load, &server.address)?;
     let said = testbed.dir.join("client.log");
     let log = File::create(&said).map_err(FileError::at("write", &said))?;
     command.stderr(log).stdout(testbed.create("client.out")?).current_dir(&testbed.dir);
     let (status, cost) = run_on(testbed.client_core, &mut command, &testbed.world.interrupt)?;
-    let truth = Truth::of(emitter.end()?, load);
+    let truth = Truth::of(server.end()?, load);
     let failed = |what: String| {
         let log = read_text(&said).unwrap_or_default();
         let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("silent");
@@ -62,7 +62,7 @@ pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchan
     Ok(Exchange { reported, truth, cost })
 }
 
-fn emit(testbed: &Testbed<'_>, load: &Load) -> Result<Emitter, Stop> {
+fn start_mock_server(testbed: &Testbed<'_>, load: &Load) -> Result<MockServer, Stop> {
     let (log, said) = (testbed.path("emitted.jsonl"), testbed.path("emitter.log"));
     let mut command = Command::new(testbed.world.tools.path(EMITTER));
     command.args(["--detach", "--pace", &format!("{}:{}", load.first_us, load.gap_us)]);
@@ -72,19 +72,19 @@ fn emit(testbed: &Testbed<'_>, load: &Load) -> Result<Emitter, Stop> {
         let text = read_text(&said).ok()?;
         Some(text.strip_prefix("ready http://")?.strip_suffix('\n')?.to_owned())
     };
-    let address = wait_for("the emitter was not ready", &testbed.world.interrupt, ready)?;
-    Ok(Emitter { group, address, log })
+    let address = wait_for("the mock server was not ready", &testbed.world.interrupt, ready)?;
+    Ok(MockServer { group, address, log })
 }
 
 /// A running mock server.
-struct Emitter {
+struct MockServer {
     group: Group,
     /// Address of the mock server, `HOST:PORT`.
     address: String,
     log: PathBuf,
 }
 
-impl Emitter {
+impl MockServer {
     /// Stops the mock server and reads its log.
     fn end(mut self) -> Result<Vec<Emitted>, Stop> {
         self.group.end(GRACE);

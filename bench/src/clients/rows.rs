@@ -182,7 +182,7 @@ fn stamps(testbed: &Testbed<'_>) -> Result<Values, Stop> {
     recorded.sort_unstable();
     had.sort_unstable();
     let us = |sorted: &[u64], share| {
-        let none = || Stop::environment("no sample could be found again in the emitter's log");
+        let none = || Stop::environment("no sample could be found again in the mock server's log");
         percentile(sorted, share).map(|ns| ns / 1e3).ok_or_else(none)
     };
     Ok([
