@@ -7,13 +7,13 @@ use schema::histogram::{Bin, HdrHistogram, HistogramError};
 /// between its neighbors, as benchmark clients commonly define it (NumPy's default). `None`
 /// without samples.
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
-pub fn percentile(sorted: &[u64], share: f64) -> Option<f64> {
+pub fn quantile(sorted: &[u64], share: f64) -> Option<f64> {
     between(sorted.len(), share, |index| sorted[index] as f64)
 }
 
 /// Percentile of rates, shares and other floating-point values in any order, by the definition of
-/// [`percentile`].
-pub fn percentile_f64(values: &[f64], share: f64) -> Option<f64> {
+/// [`quantile`].
+pub fn quantile_of_floats(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     between(sorted.len(), share, |index| sorted[index])
@@ -22,7 +22,7 @@ pub fn percentile_f64(values: &[f64], share: f64) -> Option<f64> {
 /// Median of values in any order; the mean of the middle two where their number is even. `None`
 /// without values.
 pub fn median(values: &[f64]) -> Option<f64> {
-    percentile_f64(values, 0.5)
+    quantile_of_floats(values, 0.5)
 }
 
 /// Interpolates linearly between the order statistics `at` the two neighbors of the rank.
@@ -132,12 +132,12 @@ mod tests {
         let samples = [15, 20, 35, 40, 50];
         for (share, expected) in [(0.25, 20.0), (0.5, 35.0), (0.9, 46.0), (0.99, 49.6), (1.0, 50.0)]
         {
-            let found = percentile(&samples, share).expect("samples");
+            let found = quantile(&samples, share).expect("samples");
             assert!((found - expected).abs() < 1e-9, "{share}");
         }
-        assert_eq!(percentile_f64(&[0.75, 0.25], 0.5), Some(0.5));
+        assert_eq!(quantile_of_floats(&[0.75, 0.25], 0.5), Some(0.5));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!((percentile(&[], 0.5), percentile_f64(&[], 0.5)), (None, None));
+        assert_eq!((quantile(&[], 0.5), quantile_of_floats(&[], 0.5)), (None, None));
     }
 
     #[test]

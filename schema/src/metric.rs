@@ -1,5 +1,5 @@
-//! Metrics that tables and comparisons show: name, unit, better direction, and the minimum effect
-//! of each metric.
+//! Metrics that tables and comparisons show: name, unit, better direction, and the
+//! minimum effect of a metric, below which a difference is never called a change.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

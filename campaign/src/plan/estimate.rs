@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use judge::quantile::percentile;
+use judge::quantile::quantile;
 use schema::run::{RunRecord, Status};
 use schema::scenario::{Scenario, Workload};
 
@@ -113,7 +113,7 @@ pub fn tokens_per_s_assumed(on_gpu: bool) -> u64 {
 fn median(past_us: &[u64]) -> Option<u64> {
     let mut sorted = past_us.to_vec();
     sorted.sort_unstable();
-    percentile(&sorted, 0.5).map(|us| us.round() as u64)
+    quantile(&sorted, 0.5).map(|us| us.round() as u64)
 }
 
 /// Reads the wall times of a cell from the registry in `results`, whatever the release and

@@ -1,7 +1,7 @@
 //! Times and tokens of each request, read from the samples file, and their distributions as the
 //! tools compute them.
 
-use judge::quantile::percentile_f64;
+use judge::quantile::quantile_of_floats;
 use schema::samples::Sample;
 
 use crate::measure::summary::float;
@@ -105,6 +105,6 @@ impl Spread {
 
     /// Percentile by linear interpolation between order statistics, NumPy's default.
     pub fn percentile(&self, share: f64) -> Option<f64> {
-        percentile_f64(&self.values, share)
+        quantile_of_floats(&self.values, share)
     }
 }

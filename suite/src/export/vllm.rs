@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use judge::quantile::percentile_f64;
+use judge::quantile::quantile_of_floats;
 use schema::run::{Metrics, Summary};
 use schema::scenario::Arrival;
 use serde_json::{Map, Value, json};
@@ -109,7 +109,7 @@ pub fn percentile_ms(
     if let Some((_, us)) = measured {
         return ms(*us);
     }
-    let seconds = percentile_f64(&quantity.samples_s(requests), percentile.0 / 100.0)?;
+    let seconds = quantile_of_floats(&quantity.samples_s(requests), percentile.0 / 100.0)?;
     Some(seconds * 1e3)
 }
 

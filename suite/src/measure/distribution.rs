@@ -1,4 +1,5 @@
-//! Times per request and per token, as exact samples: what they are is defined here.
+//! Exact samples of latencies per request and per token: TTFT definition, TPOT, ITL, E2E, and the
+//! parts of TTFT.
 
 use schema::histogram::{HdrHistogram, HistogramError};
 use schema::run::Histograms;

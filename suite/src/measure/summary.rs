@@ -1,7 +1,7 @@
 //! Mean, deviation and percentiles of a run's samples, by the conventions that every benchmark
 //! client of the field follows: the deviation is that of the population.
 
-use judge::quantile::percentile;
+use judge::quantile::quantile;
 use schema::run::Summary;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
@@ -39,7 +39,7 @@ pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
     let mean = mean(&samples);
     let squares: f64 = samples.iter().map(|sample| (float(*sample) - mean).powi(2)).sum();
     let deviation = (squares / float(samples.len() as u64)).sqrt();
-    let at = |share| percentile(&samples, share).map(whole_us);
+    let at = |share| quantile(&samples, share).map(whole_us);
     Some(Summary {
         mean: Some(whole_us(mean)),
         std: Some(whole_us(deviation)),

@@ -1,6 +1,6 @@
 //! Builds the measurement record of a run out of what was observed.
 
-use judge::quantile::{percentile, percentile_f64};
+use judge::quantile::{quantile, quantile_of_floats};
 use judge::rule::Evidence;
 use judge::rules::validity;
 use schema::measurement::{Measurement, SCHEMA};
@@ -148,7 +148,7 @@ fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
     let mut lags: Vec<u64> = driven.samples.iter().filter_map(Sample::schedule_lag_ns).collect();
     lags.sort_unstable();
     debug_assert!(lags.len() >= all.schedule_lag_ns.len(), "every answer was sent");
-    let lag_ns = percentile(&lags, 0.99);
+    let lag_ns = quantile(&lags, 0.99);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -162,7 +162,7 @@ fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         // Nor does the client know the commit that it was built at.
         commit: None,
-        cpu_share_p95: percentile_f64(load.cpu_shares(), 0.95),
+        cpu_share_p95: quantile_of_floats(load.cpu_shares(), 0.95),
         loop_lag_us_p99: load.loop_lag_us_p99(),
         kernel_timestamps: load.kernel_timestamps(),
         kernel_to_user_us_p99: load.kernel_to_user_us_p99(),

@@ -19,7 +19,7 @@ use schema::scenario::{Arrival, Tier, Warmup, WarmupSource};
 use schema::verdict::Stage;
 use serde_json::Value;
 
-use judge::quantile::percentile;
+use judge::quantile::quantile;
 
 /// Tokens of every prompt and of every answer.
 const TOKENS: u64 = 128;
@@ -411,7 +411,7 @@ fn summary(samples: &[u64]) -> Summary {
     let mean = sorted.iter().sum::<u64>() as f64 / count;
     let square = |sample: &u64| (*sample as f64 - mean).powi(2);
     let std = (sorted.iter().map(square).sum::<f64>() / count).sqrt();
-    let percentile = |share: f64| Some(percentile(&sorted, share)?.round() as u64);
+    let percentile = |share: f64| Some(quantile(&sorted, share)?.round() as u64);
     Summary {
         mean: Some(mean.round() as u64),
         std: Some(std.round() as u64),
