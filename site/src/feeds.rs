@@ -184,7 +184,7 @@ struct Shield {
 
 /// Returns path and text of every badge: one file per model and hardware.
 pub fn badges(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
-    catalog.places().into_iter().map(|(model, hardware)| {
+    catalog.places().into_iter().map(move |(model, hardware)| {
         let shield = shield(catalog, model, hardware);
         let text = serde_json::to_string(&shield).unwrap_or_default();
         (format!("badge/{}/{}.json", part(model), part(hardware)), text + "\n")

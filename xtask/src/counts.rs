@@ -54,7 +54,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         return Ok(if renew { 4 } else { 0 });
     }
     let compiler = shell.read(Path::new("rustc"), &["--version"])?.trim().to_owned();
-    let path = shell.root().join(FILE);
+    let path = shell.root.join(FILE);
     if renew {
         let counted = Committed { compiler, instructions: count(shell)? };
         std::fs::write(&path, counted.text()).with_context(|| format!("cannot write `{FILE}`"))?;
@@ -83,8 +83,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
 
 /// Counts the instructions of every case of the example `counts`.
 fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
-    let line = "build --quiet --locked --release --workspace --example counts";
-    shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
+    shell.cargo("build --quiet --locked --release --workspace --example counts")?;
     let example = shell.built("examples/counts");
     let names = shell.read::<&str>(&example, &[])?;
     names.lines().map(|name| Ok((name.to_owned(), count_one(shell, &example, name)?))).collect()
@@ -137,14 +136,13 @@ impl Committed {
             };
             let percent = 100.0 * now.abs_diff(*then) as f64 / *then as f64;
             // Integers keep the bounds exact.
-            if 100 * now > (100 + GROWTH_PERCENT) * then {
-                Some(format!("{name}: {now} instructions, {percent:.1} % more than {then}"))
-            } else if 100 * now < (100 - SHRINKAGE_PERCENT) * then {
-                Some(format!(
-                    "{name}: {now} instructions, {percent:.1} % less than {then}: lower it"
-                ))
-            } else {
-                None
+            let more = 100 * now > (100 + GROWTH_PERCENT) * then;
+            let less = 100 * now < (100 - SHRINKAGE_PERCENT) * then;
+            let line = |what| format!("{name}: {now} instructions, {percent:.1} % {what} {then}");
+            match (more, less) {
+                (true, _) => Some(line("more than")),
+                (_, true) => Some(line("less than") + ": lower it"),
+                (false, false) => None,
             }
         };
         counted.iter().filter_map(compare).collect()

@@ -63,8 +63,7 @@ struct Function<'a> {
 /// # Errors
 /// The server does not build, or is not an ELF program with symbols.
 pub fn run(shell: &Shell) -> Result<u8> {
-    let line = "build --quiet --locked --release --workspace --bin redline";
-    shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
+    shell.cargo("build --quiet --locked --release --workspace --bin redline")?;
     check(shell)
 }
 
@@ -110,11 +109,8 @@ fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a
         let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
         Some(Function { name, address: symbol.address(), code: code.get(from..to)? })
     };
-    let functions: Vec<Function<'_>> = file
-        .symbols()
-        .filter(|symbol| symbol.kind() == object::SymbolKind::Text)
-        .filter_map(function)
-        .collect();
+    let code = file.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text);
+    let functions: Vec<Function<'_>> = code.filter_map(function).collect();
     if functions.is_empty() {
         bail!(
             "`{}` has no symbols: it was stripped of more than debug information",
@@ -141,7 +137,7 @@ impl Expectation {
     fn judge_one(&self, function: &Function<'_>) -> Result<String, String> {
         let (tile, max) = (&self.tile, self.instructions_max);
         let loops = find::innermost(function.code, function.address).into_iter();
-        let with_all = loops.filter(|one| self.has.iter().all(|has| has.holds(one)));
+        let with_all = loops.filter(|one| self.has.iter().all(|has| has.is_met_by(one)));
         let Some(found) = with_all.min_by_key(|one| one.instructions().len()) else {
             let has: Vec<String> = self.has.iter().map(ToString::to_string).collect();
             let (has, name) = (has.join(" and "), &self.function);
@@ -164,7 +160,7 @@ impl fmt::Display for Count {
 }
 
 impl Count {
-    fn holds(&self, one: &Loop) -> bool {
+    fn is_met_by(&self, one: &Loop) -> bool {
         let (first, last) = self.name.split_once('*').unwrap_or((&self.name, ""));
         let matches = |name: &str| match self.name.contains('*') {
             true => name.starts_with(first) && name.ends_with(last),

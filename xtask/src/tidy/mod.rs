@@ -96,7 +96,7 @@ fn tracked_files(shell: &Shell) -> Result<Vec<File>> {
     )?;
     let mut files = Vec::new();
     for path in listed.split('\0').filter(|path| !path.is_empty()) {
-        let full = shell.root().join(path);
+        let full = shell.root.join(path);
         // Git also lists files that were deleted in the working tree.
         if !full.is_file() {
             continue;

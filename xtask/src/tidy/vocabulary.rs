@@ -1,7 +1,8 @@
 //! The field's words: names that the project gave up, and the table of ARCHITECTURE.md that leads
 //! from a term of vLLM to the file that implements it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use super::source::code_lines;
 use super::{File, Finding};
@@ -54,7 +55,6 @@ const REMAINING: &[(&str, usize)] = &[
     ("registry", 3),
     ("reports", 2),
     ("schema", 1),
-    ("site", 8),
     ("suite", 38),
     ("tests", 1),
 ];
@@ -70,25 +70,21 @@ const SEARCHED: usize = 3;
 /// lead to.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let sources = files.iter().filter(|file| file.is_rust() && !file.under("xtask/src/tidy"));
-    let names: Vec<Finding> = sources.flat_map(check_names).collect();
-    let mut findings: Vec<Finding> = Vec::new();
-    for package in packages(&names) {
-        let of_package: Vec<&Finding> =
-            names.iter().filter(|finding| finding.path.starts_with(package)).collect();
-        let remaining = REMAINING.iter().find(|(name, _)| *name == package).map_or(0, |(_, n)| *n);
-        if of_package.len() > remaining {
-            findings.extend(of_package.into_iter().cloned());
-        }
+    let mut packages: BTreeMap<PathBuf, Vec<Finding>> = BTreeMap::new();
+    for finding in sources.flat_map(check_names) {
+        let package = finding.path.iter().take(1).collect();
+        packages.entry(package).or_default().push(finding);
     }
+    let remaining = |package: &Path| {
+        let known = REMAINING.iter().find(|(name, _)| Path::new(name) == package);
+        known.map_or(0, |(_, remaining)| *remaining)
+    };
+    packages.retain(|package, names| names.len() > remaining(package));
+    let mut findings: Vec<Finding> = packages.into_values().flatten().collect();
     if let Some(document) = files.iter().find(|file| file.path.ends_with(DOCUMENT)) {
         findings.extend(check_terms(document, files));
     }
     findings
-}
-
-/// The top-level folders of the findings.
-fn packages(names: &[Finding]) -> BTreeSet<&str> {
-    names.iter().filter_map(|finding| finding.path.iter().next()?.to_str()).collect()
 }
 
 fn check_names(file: &File) -> Vec<Finding> {
@@ -147,19 +143,17 @@ fn words(name: &str) -> impl Iterator<Item = String> {
     words.into_iter().filter(|word| !word.is_empty())
 }
 
-/// Rows `| term | \`file\` |` whose file does not name the term in its heading or in an item, or that
-/// a search for the term lists too late.
+/// Rows `| vLLM's term | words to search for | \`file\` |` whose file does not name the words in its
+/// heading or in an item, or that a search for the words lists too late.
 fn check_terms(document: &File, files: &[File]) -> Vec<Finding> {
     let text = document.text.as_deref().unwrap_or_default();
     let lines = text.lines().enumerate().skip_while(|(_, line)| !line.starts_with(HEADING)).skip(2);
     let mut findings = Vec::new();
     for (index, line) in lines.take_while(|(_, line)| line.starts_with('|')) {
-        let mut cells = line.trim_matches('|').split('|').map(str::trim);
-        let (Some(term), Some(path)) = (cells.next(), cells.next()) else { continue };
-        let path = path.trim_matches('`');
-        if let Some(problem) = missing(term, path, files) {
-            findings.push(document.finding(index + 1, problem));
-        }
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [_, words, path] = cells[..] else { continue };
+        let problem = missing(words, path.trim_matches('`'), files);
+        findings.extend(problem.map(|problem| document.finding(index + 1, problem)));
     }
     findings
 }
@@ -238,8 +232,10 @@ mod tests {
 
     #[test]
     fn a_term_leads_to_the_file_whose_heading_or_item_names_it() {
-        let table = "| vLLM's term | file |\n|---|---|\n| paged attention | `e/a.rs` |\n\
-                     | top-p | `e/b.rs` |\n| prefix cache | `e/c.rs` |\n";
+        let table = "| vLLM's term | search for | file |\n|---|---|---|\n\
+                     | PagedAttention | paged attention | `e/a.rs` |\n\
+                     | sampler | top-p | `e/b.rs` |\n\
+                     | prefix caching | prefix cache | `e/c.rs` |\n";
         let files = [
             file("ARCHITECTURE.md", table),
             file("e/a.rs", "//! Paged attention over KV pages.\n"),
