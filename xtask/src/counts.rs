@@ -61,7 +61,9 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         eprintln!("{} counts in {FILE}", counted.instructions.len());
         return Ok(0);
     }
-    let committed = Committed::read(&path)?;
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read `{FILE}`"))?;
+    let committed: Committed =
+        toml::from_str(&text).with_context(|| format!("`{FILE}` is not as --renew writes it"))?;
     // Another compiler generates other code, so that its counts cannot be compared.
     if committed.compiler != compiler {
         eprintln!(
@@ -72,9 +74,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         return Ok(0);
     }
     let findings = committed.compare(&count(shell)?);
-    for finding in &findings {
-        eprintln!("{finding}");
-    }
+    findings.iter().for_each(|finding| eprintln!("{finding}"));
     if !findings.is_empty() {
         eprintln!("hint: if this is intended, run `cargo xtask counts --renew` and commit {FILE}");
     }
@@ -114,16 +114,9 @@ fn collected(log: &str) -> Option<u64> {
 }
 
 impl Committed {
-    fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read `{FILE}`"))?;
-        toml::from_str(&text).with_context(|| format!("`{FILE}` is not as --renew writes it"))
-    }
-
     fn text(&self) -> String {
-        let counts =
-            self.instructions.iter().map(|(name, count)| format!("\"{name}\" = {count}\n"));
-        let counts: String = counts.collect();
+        let line = |(name, count): (&String, &u64)| format!("\"{name}\" = {count}\n");
+        let counts: String = self.instructions.iter().map(line).collect();
         format!("{HEAD}compiler = \"{}\"\n\n[instructions]\n{counts}", self.compiler)
     }
 

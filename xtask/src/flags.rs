@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 
-use lexopt::prelude::*;
-
 /// Help text that `cargo xtask --help` prints.
 pub const HELP: &str = "\
 usage: cargo xtask COMMAND
@@ -105,7 +103,7 @@ pub enum Command {
 ///
 /// # Errors
 /// The command is unknown, or does not take a given flag.
-pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
+pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
     let Some((word, rest)) = arguments.split_first() else { return Ok(Command::Help) };
     let word = word.to_string_lossy();
     for &(program, verbs) in PROGRAMS {
@@ -113,32 +111,24 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
             return Ok(Command::Program { program, verb, rest: rest.to_vec() });
         }
     }
-    // No flag has an empty name, so any argument is refused.
-    let no_flag = |command| one_flag(rest, "").map(|_| command);
+    // The only flag that the command takes, or an empty text.
+    let with_flag = |name: &str| match rest {
+        [] => Ok(false),
+        [flag] if !name.is_empty() && flag == name => Ok(true),
+        [other, ..] => Err(format!("unexpected argument `{}`", other.to_string_lossy())),
+    };
+    let alone = |command| with_flag("").map(|_| command);
     match &*word {
         "help" | "-h" | "--help" => Ok(Command::Help),
         "site" => Ok(Command::Site { rest: rest.to_vec() }),
-        "codegen" => Ok(Command::Codegen { check: one_flag(rest, "check")? }),
-        "ci" => Ok(Command::Ci { extra: one_flag(rest, "extra")? }),
-        "counts" => Ok(Command::Counts { renew: one_flag(rest, "renew")? }),
-        "tidy" => no_flag(Command::Tidy),
-        "loops" => no_flag(Command::Loops),
-        "cuda-check" => no_flag(Command::CudaCheck),
-        _ => Err(format!("no command `{word}`").into()),
+        "codegen" => Ok(Command::Codegen { check: with_flag("--check")? }),
+        "ci" => Ok(Command::Ci { extra: with_flag("--extra")? }),
+        "counts" => Ok(Command::Counts { renew: with_flag("--renew")? }),
+        "tidy" => alone(Command::Tidy),
+        "loops" => alone(Command::Loops),
+        "cuda-check" => alone(Command::CudaCheck),
+        _ => Err(format!("no command `{word}`")),
     }
-}
-
-/// True if `--name` is given; any other argument is an error.
-fn one_flag(rest: &[OsString], name: &str) -> Result<bool, lexopt::Error> {
-    let mut parser = lexopt::Parser::from_args(rest);
-    let mut given = false;
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long(flag) if flag == name => given = true,
-            _ => return Err(argument.unexpected()),
-        }
-    }
-    Ok(given)
 }
 
 #[cfg(test)]

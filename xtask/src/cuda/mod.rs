@@ -153,13 +153,10 @@ impl Unit {
     /// Compiles the kernel with NVRTC as well; returns its errors, if any. On machines that have
     /// only a driver, NVRTC is the compiler.
     fn refused_by_nvrtc(&self, shell: &Shell, toolchain: &Path) -> Result<Option<String>> {
-        let words: [OsString; 5] = [
-            "-c".into(),
-            NVRTC.into(),
-            toolchain.join("lib/libnvrtc.so.13").into(),
-            self.generation.name.into(),
-            self.source.clone().into(),
-        ];
+        let library = toolchain.join("lib/libnvrtc.so.13").into_os_string();
+        let [script, generation, source] =
+            [NVRTC.as_ref(), self.generation.name.as_ref(), self.source.as_os_str()];
+        let words = ["-c".as_ref(), script, &library, generation, source];
         let done = shell.output(Path::new("python3"), &words)?;
         let report = String::from_utf8_lossy(&done.stderr);
         Ok((!done.status.success()).then(|| report.trim_end().to_owned()))

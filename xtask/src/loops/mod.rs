@@ -6,7 +6,6 @@
 
 mod find;
 
-use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -83,19 +82,14 @@ pub fn check(shell: &Shell) -> Result<u8> {
     }
     let functions = functions(&file, &path)?;
     let expected: Expected = toml::from_str(EXPECTED).context("expected.toml")?;
-    let mut findings = Vec::new();
-    for expectation in &expected.loops {
-        for line in expectation.judge(&functions) {
-            match line {
-                Ok(line) => eprintln!("{line}"),
-                Err(line) => findings.push(line),
-            }
-        }
+    let mut lines: Vec<Result<String, String>> =
+        expected.loops.iter().flat_map(|expectation| expectation.judge(&functions)).collect();
+    // Findings are printed last.
+    lines.sort_by_key(Result::is_err);
+    for (Ok(line) | Err(line)) in &lines {
+        eprintln!("{line}");
     }
-    for finding in &findings {
-        eprintln!("{finding}");
-    }
-    Ok(u8::from(!findings.is_empty()))
+    Ok(u8::from(lines.iter().any(Result::is_err)))
 }
 
 /// All functions of the server that have a symbol.
@@ -138,24 +132,19 @@ impl Expectation {
         let (tile, max) = (&self.tile, self.instructions_max);
         let loops = find::innermost(function.code, function.address).into_iter();
         let with_all = loops.filter(|one| self.has.iter().all(|has| has.is_met_by(one)));
-        let Some(found) = with_all.min_by_key(|one| one.instructions().len()) else {
-            let has: Vec<String> = self.has.iter().map(ToString::to_string).collect();
-            let (has, name) = (has.join(" and "), &self.function);
+        let Some(found) = with_all.min_by_key(|one| one.instructions.len()) else {
+            let has =
+                self.has.iter().map(|of| format!("{} of {} registers", of.name, of.registers));
+            let (has, name) = (has.collect::<Vec<_>>().join(" and "), &self.function);
             return Err(format!("{tile}: no innermost loop of `{name}` has {has}"));
         };
-        let (all, stack) = (found.instructions().len(), found.stack_accesses());
+        let (all, stack) = (found.instructions.len(), found.stack_accesses());
         let line = format!("{tile}: {all} instructions at {:#x}", found.start());
         match stack {
             0 if all <= max => Ok(line),
             0 => Err(format!("{line}, where {max} were enough")),
             _ => Err(format!("{line}, {stack} of them on the stack, which none may touch")),
         }
-    }
-}
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} registers", self.name, self.registers)
     }
 }
 

@@ -19,21 +19,15 @@ const IMPURE: &[&str] =
 
 const BANS: &[Ban] = &[
     Ban {
-        within: &["schema/src"],
+        within: &["schema/src", "judge/src", "reports/src"],
         except: &["schema/src/bin"],
         words: IMPURE,
-        instead: "`schema` does no I/O and reads no clock: take the value as an argument",
-    },
-    Ban {
-        within: &["judge/src", "reports/src"],
-        except: &[],
-        words: IMPURE,
-        instead: "`judge` and `reports` are pure: take the value as an argument",
+        instead: "no I/O, clock or environment here: take the value as an argument",
     },
     Ban {
         within: &["engine/schedule/src"],
         except: &[],
-        words: &["std::fs", "std::net", "Instant", "SystemTime"],
+        words: IMPURE,
         instead: "the scheduler is bookkeeping only: no I/O, no clock",
     },
     Ban {

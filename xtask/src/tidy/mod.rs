@@ -8,7 +8,6 @@ mod dependencies;
 mod docs;
 mod layers;
 mod source;
-mod tree;
 mod vocabulary;
 
 use std::fmt;
@@ -69,7 +68,6 @@ const RULES: &[Rule] = &[
     layers::check,
     cycles::check,
     source::check,
-    tree::check,
     docs::check,
     vocabulary::check,
 ];

@@ -9,43 +9,31 @@ use super::{File, Finding};
 
 /// Words that no item and no source file is named by, each with the field's word for it.
 ///
-/// The folder limits a word that is wrong in one package only. Names that a record or a command line
+/// The folder limits words that are wrong in one package only. Names that a record or a command line
 /// has are no items, and stay.
 const REPLACED: &[(&str, &str, &str)] = &[
-    ("engine", "draw", "sample"),
-    ("engine", "drawn", "sampled"),
-    ("engine", "flight", "step in flight: `StepsInFlight`"),
-    ("engine", "flights", "steps in flight"),
-    ("engine", "land", "complete"),
-    ("engine", "landed", "completed"),
-    ("engine", "landing", "completion"),
-    ("engine", "product", "matmul"),
-    ("engine", "products", "matmul"),
-    ("engine", "segment", "scheduled sequence"),
-    ("engine", "segments", "scheduled sequences"),
+    ("engine", "draw drawn", "sample"),
+    ("engine", "flight flights", "step in flight: `StepsInFlight`"),
+    ("engine", "land landed landing", "complete"),
+    ("engine", "product products", "matmul"),
+    ("engine", "segment segments", "scheduled sequence"),
     ("engine", "rehearse", "profile run, warm-up"),
     ("engine", "soften", "softmax"),
     ("engine", "turns", "cos/sin table"),
     ("engine", "weigh", "multiply by V"),
-    ("suite", "dialect", "API format"),
-    ("suite", "dialects", "API formats"),
+    ("suite", "dialect dialects", "API format"),
     ("suite", "emitter", "mock server"),
     ("suite", "looks", "polls, samples"),
     ("suite", "pack", "dataset, sampler"),
-    ("campaign", "arm", "variant"),
+    ("campaign", "arm side sides", "variant"),
     ("campaign", "overlay", "staged results"),
-    ("campaign", "side", "variant"),
-    ("campaign", "sides", "variants"),
     ("", "asked", "request"),
     ("", "beside", "side by side"),
     ("", "claimed", "published elsewhere"),
     ("", "desk", "name what it holds"),
     ("", "ladder", "concurrency sweep"),
-    ("", "rung", "concurrency level"),
-    ("", "rungs", "concurrency levels"),
-    ("", "tell", "report, print, log"),
-    ("", "tells", "reports, prints, logs"),
-    ("", "told", "reported"),
+    ("", "rung rungs", "concurrency level"),
+    ("", "tell tells told", "report, print, log"),
 ];
 
 /// Names with a replaced word that are still in each package. The numbers may only shrink.
@@ -94,8 +82,10 @@ fn check_names(file: &File) -> Vec<Finding> {
     let items = lines.filter_map(|(line, code)| Some((line, item(code)?)));
     let mut findings = Vec::new();
     for (line, name) in [(0, &*stem)].into_iter().chain(items) {
-        for (_, word, instead) in &replaced {
-            if words(name).any(|part| part == *word) {
+        let parts = words(name);
+        for (_, wrong, instead) in &replaced {
+            if let Some(word) = wrong.split(' ').find(|word| parts.iter().any(|part| part == word))
+            {
                 let message = format!("`{name}`: instead of `{word}` the field says {instead}");
                 findings.push(file.finding(line, message));
             }
@@ -107,13 +97,12 @@ fn check_names(file: &File) -> Vec<Finding> {
 /// The name of the function, type, module or constant that a line defines.
 fn item(code: &str) -> Option<&str> {
     const KINDS: [&str; 8] = ["fn", "struct", "enum", "trait", "mod", "const", "static", "type"];
-    const BEFORE: [&str; 5] = ["pub", "async", "unsafe", "const", "extern"];
-    let mut parts = code
-        .split_whitespace()
-        .skip_while(|part| BEFORE.contains(part) && *part != "const" || part.starts_with("pub("));
-    let mut kind = parts.next()?;
-    let mut name = parts.next()?;
-    while kind == "const" && KINDS.contains(&name) || BEFORE.contains(&kind) && kind != "const" {
+    const BEFORE: [&str; 4] = ["pub", "async", "unsafe", "extern"];
+    let is_before = |part: &&str| BEFORE.contains(part) || part.starts_with("pub(");
+    let mut parts = code.split_whitespace().filter(|part| !is_before(part));
+    let (mut kind, mut name) = (parts.next()?, parts.next()?);
+    // Such as `const fn`.
+    if KINDS.contains(&name) {
         (kind, name) = (name, parts.next()?);
     }
     if !KINDS.contains(&kind) {
@@ -126,21 +115,17 @@ fn item(code: &str) -> Option<&str> {
 }
 
 /// The words of a name in snake or camel case, in lower case.
-fn words(name: &str) -> impl Iterator<Item = String> {
-    let mut words = vec![String::new()];
+fn words(name: &str) -> Vec<String> {
+    let mut snake = String::new();
     let mut before = '_';
     for c in name.chars() {
-        if c == '_' || (c.is_uppercase() && !before.is_uppercase()) {
-            words.push(String::new());
+        if c.is_uppercase() && !before.is_uppercase() {
+            snake.push('_');
         }
-        if c != '_'
-            && let Some(word) = words.last_mut()
-        {
-            word.extend(c.to_lowercase());
-        }
+        snake.extend(c.to_lowercase());
         before = c;
     }
-    words.into_iter().filter(|word| !word.is_empty())
+    snake.split('_').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 /// Rows `| vLLM's term | words to search for | \`file\` |` whose file does not name the words in its
@@ -189,7 +174,7 @@ fn missing(term: &str, path: &str, files: &[File]) -> Option<String> {
         .any(|line| line.to_lowercase().contains(&term));
     let in_item = code_lines(text)
         .filter_map(|(_, code)| item(code))
-        .any(|name| words(name).collect::<Vec<_>>().join("_").contains(&joined));
+        .any(|name| words(name).join("_").contains(&joined));
     let in_title = path.ends_with(".md")
         && text.lines().any(|line| line.starts_with('#') && line.to_lowercase().contains(&term));
     (!in_heading && !in_item && !in_title).then(|| {
@@ -227,7 +212,7 @@ mod tests {
         ] {
             assert_eq!(item(code), name, "{code}");
         }
-        assert_eq!(words("HTTPServer_told2Me").collect::<Vec<_>>(), ["httpserver", "told2", "me"]);
+        assert_eq!(words("HTTPServer_told2Me"), ["httpserver", "told2", "me"]);
     }
 
     #[test]
