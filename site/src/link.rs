@@ -10,7 +10,19 @@ use crate::catalog::{ReleaseKey, Run};
 use crate::outside;
 
 /// Target that a page can link to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+///
+/// - `Report` and `Claims`: pages of the results in one file published elsewhere, as a list and in
+///   the form of a lab's page.
+/// - `Trend`: page of the release-blocking metrics over the releases of an engine.
+/// - `Frontier`: page of throughput against speed per user of one model (the Pareto frontier).
+/// - `Release`: page of a release on all hardware. `ModelOn`: page of one model of a release in one
+///   configuration, where the page of `ReleaseOn` would be too long.
+/// - `Diff`: page of the comparison of two consecutive releases on a hardware.
+/// - `Kernels`: page of the kernel benchmarks of a release on a hardware.
+/// - `Run`: page of a run; `results/` has no such page and links to the record.
+/// - `Record`: file of the registry, by its path there.
+/// - `Part`: further part of a page that is too long; the page itself is the first part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     Overview {},
     Method {},
@@ -19,78 +31,23 @@ pub enum Target {
     Health {},
     Corrections {},
     Imports {},
-    /// Page of the results in one file published elsewhere.
-    Report {
-        source: String,
-        file: String,
-    },
+    Report { source: String, file: String },
+    Claims { source: String, file: String },
     Trends {},
-    /// Page of trends of the release-blocking metrics over the releases of an engine.
-    Trend {
-        engine: String,
-        hardware: String,
-        model: String,
-    },
-    Model {
-        model: String,
-    },
-    Hardware {
-        hardware: String,
-    },
-    /// Page of a scenario, as `id@rev`.
-    Scenario {
-        scenario: String,
-    },
-    /// Page of throughput against speed per user of one model (the Pareto frontier).
-    Frontier {
-        model: String,
-    },
-    /// Page of a release on all hardware.
-    Release {
-        engine: String,
-        release: String,
-    },
+    Trend { engine: String, hardware: String, model: String },
+    Model { model: String },
+    Hardware { hardware: String },
+    Scenario { scenario: String },
+    Frontier { model: String },
+    Release { engine: String, release: String },
     ReleaseOn(ReleaseKey),
-    /// Page of one model of a release in one configuration, where the release's page would be too
-    /// long.
-    ModelOn {
-        release: ReleaseKey,
-        model: String,
-        config: String,
-    },
-    /// Page of the comparison of two consecutive releases on a hardware.
-    Diff {
-        engine: String,
-        baseline: String,
-        candidate: String,
-        hardware: String,
-    },
-    /// Page of a lab, by name and campaign.
-    Lab {
-        lab: String,
-        campaign: String,
-    },
-    /// Page of one file published elsewhere, in the form of a lab's page.
-    Claims {
-        source: String,
-        file: String,
-    },
-    /// Page of the kernel benchmarks of a release on a hardware.
+    ModelOn { release: ReleaseKey, model: String, config: String },
+    Diff { engine: String, baseline: String, candidate: String, hardware: String },
+    Lab { lab: String, campaign: String },
     Kernels(ReleaseKey),
-    /// Page of a run; `results/` has no such page and links to the record.
-    Run {
-        id: String,
-        record: String,
-    },
-    /// File of the registry, by its path there.
-    Record {
-        path: String,
-    },
-    /// Further part of a page that is too long; the page itself is the first part.
-    Part {
-        of: Box<Target>,
-        number: usize,
-    },
+    Run { id: String, record: String },
+    Record { path: String },
+    Part { of: Box<Target>, number: usize },
 }
 
 /// Place that a page is written for.

@@ -72,31 +72,19 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Parsed command of `cargo xtask`, with the arguments to pass on.
+/// Parsed command of `cargo xtask`, with the arguments to pass on; `Program` is a verb of another
+/// program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     Help,
-    /// Verb of another program, with its arguments.
-    Program {
-        program: &'static str,
-        verb: &'static str,
-        rest: Vec<OsString>,
-    },
-    Site {
-        rest: Vec<OsString>,
-    },
-    Codegen {
-        check: bool,
-    },
+    Program { program: &'static str, verb: &'static str, rest: Vec<OsString> },
+    Site { rest: Vec<OsString> },
+    Codegen { check: bool },
     Tidy,
-    Counts {
-        renew: bool,
-    },
+    Counts { renew: bool },
     Loops,
     CudaCheck,
-    Ci {
-        extra: bool,
-    },
+    Ci { extra: bool },
 }
 
 /// Parses the arguments after the program's name.

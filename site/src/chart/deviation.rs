@@ -37,7 +37,7 @@ pub struct ForestRow {
     pub effect_pct: f64,
     pub interval_pct: Option<(f64, f64)>,
     /// Minimum effect in percent, below which nothing is called a change.
-    pub floor_pct: f64,
+    pub min_effect_pct: f64,
     pub mark: ForestMark,
 }
 
@@ -82,12 +82,12 @@ pub fn forest(rows: &[ForestRow]) -> Svg {
     let mut svg = Svg::new(WIDTH, bottom + 34.0);
     let ends = rows.iter().flat_map(|row| {
         let (low, high) = row.interval_pct.unwrap_or((row.effect_pct, row.effect_pct));
-        [low.abs(), high.abs(), row.effect_pct.abs(), row.floor_pct]
+        [low.abs(), high.abs(), row.effect_pct.abs(), row.min_effect_pct]
     });
     let scale = around_zero(round_up(ends.fold(1.0, f64::max).min(WIDEST_PCT)));
     let top = |index| TOP + coordinate_of(index) * ROW;
     for (index, row) in rows.iter().enumerate() {
-        let (left, right) = (scale.at(-row.floor_pct), scale.at(row.floor_pct));
+        let (left, right) = (scale.at(-row.min_effect_pct), scale.at(row.min_effect_pct));
         svg.rect("floor", (left, top(index) + 19.0), (right - left, ROW - 19.0));
     }
     x_axis(&mut svg, &scale, TOP, bottom, "% change");
@@ -116,7 +116,7 @@ fn draw_effect(svg: &mut Svg, scale: &Scale, row: &ForestRow, top: f64) {
         svg.line("whisker", (scale.at(low), middle), (scale.at(high), middle));
         for (end, lean) in [(low, 1.0), (high, -1.0)] {
             let x = scale.at(end);
-            let lean = if scale.holds(end) { 0.0 } else { lean * 4.0 };
+            let lean = if scale.contains(end) { 0.0 } else { lean * 4.0 };
             svg.path("whisker", &[(x + lean, middle - 4.0), (x, middle), (x + lean, middle + 4.0)]);
         }
     }
@@ -179,7 +179,7 @@ mod tests {
             text: "inconclusive".into(),
             effect_pct: 1.0,
             interval_pct: Some((-2.0, high)),
-            floor_pct: 2.0,
+            min_effect_pct: 2.0,
             mark: ForestMark::Hollow,
         };
         let drawn = |high| forest(&[row(high)]).finish("t", "d");

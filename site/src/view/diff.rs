@@ -343,7 +343,7 @@ fn forest_plot(gating: &[&Row]) -> Option<Chart> {
             text,
             effect_pct,
             interval_pct: verdict.interval_pct,
-            floor_pct: verdict.floor_pct,
+            min_effect_pct: verdict.floor_pct,
             mark: match (verdict.verdict, verdict.stage) {
                 (VerdictKind::Regressed, _) => ForestMark::Worse,
                 (VerdictKind::Improved, Stage::Confirm) => ForestMark::Solid,

@@ -60,7 +60,7 @@ fn headline(lab: &Lab, recommended: Option<&Candidate>) -> String {
         Some(candidate) if *candidate == LabFile::plain(0) => format!(
             "The baseline, {}: nothing that was tried is confirmed to be better, by {} % or more",
             lab.title(candidate),
-            words::effect_min_pct(lab)
+            words::min_effect_pct(lab)
         ),
         Some(candidate) => lab.title(candidate),
         None => "Nothing: no candidate runs within the bounds".to_owned(),

@@ -226,7 +226,7 @@ fn line(lab: &Lab, label: &str, found: &str, effect: &Effect, mark: ForestMark) 
         text: format!("{gain} {found}").trim_end().to_owned(),
         effect_pct: effect.gain_pct,
         interval_pct: Some(effect.interval_pct),
-        floor_pct: words::effect_min_pct(lab),
+        min_effect_pct: words::min_effect_pct(lab),
         mark,
     };
     let table = vec![label.to_owned(), gain, interval, effect.pairs.to_string()];

@@ -68,7 +68,7 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
 pub fn method(lab: &Lab) -> Vec<String> {
     let policy = policy::standard().file;
     let file = lab.file();
-    let floor = effect_min_pct(lab);
+    let floor = min_effect_pct(lab);
     let title = lab.metric().map_or("the objective", |metric| metric.title);
     let (first, second, last) = (policy.pairs_min, policy.screen_pairs, policy.confirm_pairs);
     let mut sentences = vec![
@@ -120,7 +120,7 @@ fn bounds(lab: &Lab) -> Option<String> {
 }
 
 /// Minimum effect of the objective's metric, in percent.
-pub fn effect_min_pct(lab: &Lab) -> f64 {
+pub fn min_effect_pct(lab: &Lab) -> f64 {
     lab.metric().map_or(0.0, |metric| metric.floor_pct)
 }
 
