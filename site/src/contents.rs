@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use judge::Stored;
-use minijinja::{Value, context};
+use minijinja::context;
+use minijinja::value::{Value, merge_maps};
 use schema::canonical::{sha256_hex, sha256_of};
 use schema::kernel::KernelRecord;
 
@@ -174,7 +175,9 @@ impl<'a> Contents<'a> {
             } else {
                 context! {}
             };
-            let view = context! { pager => part.pager, ..rows, ..first, ..view.clone() };
+            // Of equal keys the last one counts.
+            let view = merge_maps([view.clone(), first, rows]);
+            let view = context! { pager => part.pager, ..view };
             let at = (template, part.target);
             self.page(at, title, crumbs.clone(), sources.clone(), move || view.clone())
         };

@@ -130,14 +130,14 @@ impl<'a> Contents<'a> {
             let (view, sections) = lab::view(&lab, self.claims_of(&lab.asked.file.model));
             for Part { target, rows, pager } in split(&lab.target(), sections, 1) {
                 let is_first = target == lab.target();
-                // Further parts of the page contain only sections.
-                let without = if is_first {
-                    context! {}
-                } else {
-                    context! { conclusion => () }
-                };
                 let sections = rows.concat();
-                let view = context! { sections, pager, is_first, ..without, ..view.clone() };
+                // Further parts of the page contain only sections.
+                let view = match is_first {
+                    true => context! { sections, pager, is_first, ..view.clone() },
+                    false => {
+                        context! { conclusion => (), sections, pager, is_first, ..view.clone() }
+                    }
+                };
                 let (crumbs, sources) = (crumbs.clone(), sources.clone());
                 let fill = move || view.clone();
                 pages.push(self.page(("lab", target), &title, crumbs, sources, fill));

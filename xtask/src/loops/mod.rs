@@ -86,7 +86,7 @@ pub fn check(shell: &Shell) -> Result<u8> {
         expected.loops.iter().flat_map(|expectation| expectation.judge(&functions)).collect();
     // Findings are printed last.
     lines.sort_by_key(Result::is_err);
-    for (Ok(line) | Err(line)) in &lines {
+    for Ok(line) | Err(line) in &lines {
         eprintln!("{line}");
     }
     Ok(u8::from(lines.iter().any(Result::is_err)))

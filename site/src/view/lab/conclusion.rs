@@ -139,8 +139,9 @@ fn other_metrics(lab: &Lab, candidate: &Candidate) -> Vec<Value> {
     for metric in metrics.filter(|metric| metric.name != lab.file().objective.metric) {
         let column = column(lab, metric);
         for profile in lab.profiles() {
-            let figure =
-                |candidate| lab.figure(metric, &freshest(lab, candidate, profile), column.scale);
+            let figure = |candidate: &Candidate| {
+                lab.figure(metric, &freshest(lab, candidate, profile), column.scale)
+            };
             rows.push(context! {
                 profile => lab.profile(profile).text,
                 head => column.head(),
