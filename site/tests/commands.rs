@@ -74,7 +74,7 @@ fn a_document_holds_what_the_registry_measured_and_check_says_where_it_does_not(
     let document = folder.path().join("docs/method/performance.md");
     let begin = "<!-- The table below is written by `cargo xtask site --pages`. -->";
     let text = format!("# Method\n\n{begin}\n<!-- End of the table. -->\n\nThe end.\n");
-    fs::create_dir_all(folder.path().join("docs")).expect("a folder");
+    fs::create_dir_all(folder.path().join("docs/method")).expect("a folder");
     fs::write(&document, text).expect("a document");
     let pages = ["pages", "--out", "results", "--document", "docs/method/performance.md"];
     let check = ["check", "--document", "docs/method/performance.md"];

@@ -63,19 +63,20 @@ fn table(cells: &[Cell], key: &ReleaseKey) -> Value {
     let mut findings = findings.into_iter();
     let mut rows = Vec::new();
     for group in cells.chunk_by(|a, b| a.key.model == b.key.model) {
-        let several = group.iter().any(|cell| cell.key.config != group[0].key.config);
+        let configs: Vec<String> =
+            group.iter().map(|cell| outside::name(&cell.key.config)).collect();
         for (index, cell) in group.iter().enumerate() {
             let CellKey { model, config, scenario, .. } = &cell.key;
             rows.push(context! {
                 model => outside::name(model),
                 anchor => link::anchor(&format!("{model}-{config}")),
                 model_page => model::target(key, model, config),
-                config => outside::name(config),
+                config => &configs[index],
                 // A model's name spans all of its rows, so only the first row has a span.
                 span => if index == 0 { group.len() } else { 0 },
-                first => index == 0 || group[index - 1].key.config != *config,
+                first => index == 0 || configs[index] != configs[index - 1],
                 // True where the model was served in more than one configuration.
-                variant => several,
+                variant => configs.iter().any(|other| *other != configs[0]),
                 scenario => outside::name(scenario),
                 n => launches(cell),
                 figures => columns.iter().map(|column| column.figure(cell)).collect::<Value>(),
