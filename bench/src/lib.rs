@@ -8,7 +8,6 @@
 
 mod cli;
 mod clients;
-mod document;
 mod gpu_validation;
 mod peer;
 mod scale;
@@ -16,9 +15,26 @@ mod soak;
 
 pub use cli::Cli;
 
+use campaign::executor::LOCAL;
+use campaign::files::{read_text, write_whole};
+use campaign::node::run::Bench;
+use campaign::places::CampaignPlaces;
+use campaign::stop::Ends;
 use campaign::{Stop, World};
 use cli::Verb;
 use schema::exit::Exit;
+use schema::run::HardwareFacts;
+
+/// Failure of a compared engine or client: exit code 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct RivalError(String);
+
+impl Ends for RivalError {
+    fn exit(&self) -> Exit {
+        Exit::Worse
+    }
+}
 
 /// Runs the subcommand that `cli` names and returns the exit code of its result.
 ///
@@ -32,4 +48,27 @@ pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
         Verb::Soak(flags) => soak::run(world, flags),
         Verb::GpuValidation { step } => gpu_validation::run(world, step),
     }
+}
+
+/// Puts `table` into the page at `document` (a path below this clone's root), at the place that
+/// `command` writes.
+///
+/// # Errors
+/// The document has no such place, or is not to be read or written.
+fn write_table(world: &World, document: &str, command: &str, table: &str) -> Result<(), Stop> {
+    let path = world.places.root().join(document);
+    let written = schema::document::insert(&read_text(&path)?, command, table)
+        .map_err(|why| Stop::wrong_use(format!("the table has no place in `{document}`: {why}")))?;
+    Ok(write_whole(&path, written.as_bytes())?)
+}
+
+/// Load generator for runs on this machine that belong to no campaign.
+fn local_bench<'a>(
+    world: &'a World,
+    campaign: &'a str,
+    places: &'a CampaignPlaces,
+    hardware: &'a HardwareFacts,
+) -> Bench<'a> {
+    let (url, timeout_s, limit) = (None, None, None);
+    Bench { world, campaign, executor: LOCAL, places, hardware, url, timeout_s, limit }
 }

@@ -8,9 +8,9 @@ use schema::exit::Exit;
 use schema::run::Status;
 
 use crate::cli::Soak;
-use crate::peer::{PeerError, failed};
+use crate::local_bench;
+use crate::peer::{failed, failure};
 use campaign::build::variants;
-use campaign::executor;
 use campaign::files::FileError;
 use campaign::inputs::workload::draw;
 use campaign::launch::LaunchSpec;
@@ -64,16 +64,8 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     world.console.step(world.clock.elapsed(), &format!("Serve {}", cell.cell.model));
     let mut server = serve(world, &variant, &cell.model.served(), &places.log("server"))?;
     let url = server.url();
-    let bench = Bench {
-        world,
-        campaign: &id,
-        executor: executor::LOCAL,
-        places: &places,
-        hardware: &machine.facts(&machine.id(false)),
-        url: Some(&url),
-        timeout_s: None,
-        limit: None,
-    };
+    let hardware = machine.facts(&machine.id(false));
+    let bench = Bench { url: Some(&url), ..local_bench(world, &id, &places, &hardware) };
     let end = world.clock.elapsed() + Duration::from_secs(60 * u64::from(flags.minutes));
     let mut held = Vec::new();
     // A quarter of fewer loads would be too few for a median.
@@ -84,15 +76,15 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
             PlannedRun { run, variant: 0, cell: 0, block: 0, position: 0, repeat: 1, stage: None };
         let record = bench.run(&slot, &variant, &cell)?;
         if record.status != Status::Ok {
-            return Err(failed(&variant.engine.id, &record).into());
+            return Err(failed(&variant.engine.id, &record));
         }
         // Measurements are removed at once, since an hour produces hundreds.
         let measured = places.measurement(&slot.run);
         fs::remove_file(&measured).map_err(FileError::at("remove", &measured))?;
         let now = read(&server)?;
         let (mb, Held { files, threads, .. }) = (now.bytes / 1_000_000, now);
-        let told = format!("load {}: {mb} MB, {files} files, {threads} threads", held.len() + 1);
-        world.console.step(world.clock.elapsed(), &told);
+        let line = format!("load {}: {mb} MB, {files} files, {threads} threads", held.len() + 1);
+        world.console.step(world.clock.elapsed(), &line);
         held.push(now);
     }
     server.stop();
@@ -123,7 +115,7 @@ fn serve(
         not_ready => {
             let what = format!("its server did not become ready: {not_ready:?}");
             let log = world.identity.tail(&server.log_tail());
-            Err(PeerError::Failed { engine: variant.engine.id.clone(), what, log }.into())
+            Err(failure(&variant.engine.id, &what, &log))
         }
     }
 }
@@ -178,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_after_the_first_quarter_is_told() {
+    fn what_grows_after_the_first_quarter_is_reported() {
         let warm = |load: u64| 100_000_000 + load.min(8) * 10_000_000;
         assert_eq!(grown(&loads(warm, |_| 20)), [] as [String; 0]);
         let uneven = |load: u64| warm(load) + load % 2 * 1_000_000;

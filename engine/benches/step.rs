@@ -1,15 +1,11 @@
 //! Benchmark of the host's share of a decoding step: the engine loop over a model that takes no
 //! time, with the next step submitted before the previous one is complete.
 
-#[expect(dead_code, reason = "this bench uses a part of the shared table")]
-mod shapes;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use engine::metrics::Metrics;
-use engine::text::CheckpointText;
 use engine::tokenize::Tokenizer;
 use engine::worker::{Command, Output, Request, Worker};
 use engine_core::clock::Clock;
@@ -21,7 +17,6 @@ use engine_model::{MatrixShape, Model, ModelInfo};
 use engine_schedule::{Limits, SeqId};
 use engine_weights::fixture::tiny_llama_gguf;
 use engine_weights::{Checkpoint, ModelSource};
-use shapes::{Case, Lazy, measure};
 use tokio::sync::mpsc as async_mpsc;
 
 /// Prompt length of a sequence, and largest number of tokens that it generates.
@@ -88,7 +83,8 @@ impl Model for Timeless {
 }
 
 /// Engine loop with a constant number of decoding sequences: a new one is submitted when one ends.
-struct Server {
+#[derive(Debug)]
+pub struct Server {
     worker: Worker,
     commands: mpsc::Receiver<Command>,
     submit: mpsc::Sender<Command>,
@@ -104,7 +100,7 @@ impl Server {
         std::fs::write(&path, tiny_llama_gguf(1)).expect("room for a file");
         let source = ModelSource::find(&path.to_string_lossy(), None).expect("it is there");
         let checkpoint = Checkpoint::open(&source.files, None).expect("it is sound");
-        let tokenizer = Tokenizer::load(checkpoint.config()).expect("it has a tokenizer");
+        let tokenizer = Tokenizer::load(checkpoint.config()).expect("it is sound");
         let limits = Limits {
             max_batch_size: sequences,
             token_budget: 8192,
@@ -117,7 +113,7 @@ impl Server {
             states: None,
             run_ahead: 1,
         };
-        let text = Arc::new(CheckpointText::new(tokenizer));
+        let text = Arc::new(tokenizer.expect("it has a tokenizer"));
         let (model, metrics) = (Box::new(Timeless::new()), Arc::new(Metrics::default()));
         let worker = Worker::new(model, text, limits, metrics, Clock::start());
         let (submit, commands) = mpsc::channel();
@@ -150,7 +146,7 @@ impl Server {
     }
 
     /// Runs the engine loop once: submits a step and completes the previous one.
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         assert!(self.worker.turn(&self.commands, &self.outputs).expect("nothing fails"));
         let mut ended = 0;
         while let Ok(step) = self.taken.try_recv() {
@@ -162,31 +158,26 @@ impl Server {
     }
 }
 
-pub fn case(sequences: usize) -> Case {
+/// Server after the prefill of its sequences, which is not measured.
+pub fn decoding(sequences: usize) -> Server {
     let mut server = Server::new(sequences);
-    // Prefill is not measured, so it runs first.
     for _ in 0..2 * sequences * PROMPT / 8192 + 4 {
         server.turn();
     }
-    Case {
-        id: format!("step/B{sequences}_drawn/portable"),
-        flops: sequences as u64,
-        bytes: 4 * sequences as u64,
-        run: Box::new(move || server.turn()),
-    }
-}
-
-pub fn cases() -> Vec<Lazy> {
-    [1, 32, 256, 1024].map(|sequences| Box::new(move || case(sequences)) as Lazy).into()
-}
-
-/// Smallest case, run by tests.
-pub fn smallest() -> Case {
-    case(1)
+    server
 }
 
 fn all(criterion: &mut Criterion) {
-    measure(criterion, "step", cases());
+    let mut group = criterion.benchmark_group("step");
+    for sequences in [1, 32, 256, 1024] {
+        let mut server = decoding(sequences);
+        let (elements, bytes) = (sequences as u64, 4 * sequences as u64);
+        group.throughput(Throughput::ElementsAndBytes { elements, bytes });
+        group.bench_function(format!("B{sequences}_drawn/portable"), |bencher| {
+            bencher.iter(|| server.turn());
+        });
+    }
+    group.finish();
 }
 
 criterion_group!(benches, all);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use engine::cli::{Cli, Surroundings};
-use engine::launch::{self, Launch, PrepareError};
+use engine::serve::{self, Start};
 use engine::server::Loaded;
 use engine_core::clock::Clock;
 use engine_core::{DeviceError, Landed, StepBatch};
@@ -41,8 +41,8 @@ impl Model for Panicking {
     }
 }
 
-fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
-    let loaded = launch::prepare(launch)?;
+fn prepare(start: &Start) -> anyhow::Result<Loaded> {
+    let loaded = serve::prepare(start)?;
     Ok(Loaded { model: Box::new(Panicking { model: loaded.model, steps: 0 }), ..loaded })
 }
 

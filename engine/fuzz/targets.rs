@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
-use engine::text::CheckpointText;
 use engine::tokenize::Tokenizer;
 use engine_weights::fixture::tiny_llama_gguf;
 use engine_weights::gguf::{Value, Writer};
@@ -44,17 +43,17 @@ pub fn completion_body(bytes: &[u8]) {
 /// Reads the body of a chat request, and renders the conversation by a template and in the harmony
 /// format.
 pub fn chat_body(bytes: &[u8]) {
-    static TEXTS: LazyLock<[CheckpointText; 2]> =
+    static TEXTS: LazyLock<[Tokenizer; 2]> =
         LazyLock::new(|| [text_of(&tiny_llama_gguf(1)), text_of(&harmony_gguf())]);
     for text in &*TEXTS {
         check_refusal(check_chat(bytes, text, VOCAB_SIZE));
     }
 }
 
-fn text_of(file: &[u8]) -> CheckpointText {
+fn text_of(file: &[u8]) -> Tokenizer {
     let header = gguf::parse(Path::new("text.gguf"), file).expect("a sound file");
     let tokenizer = Tokenizer::load(&ConfigSource::Gguf(header.metadata));
-    CheckpointText::new(tokenizer.expect("a sound tokenizer"))
+    tokenizer.expect("a sound tokenizer").expect("the file has one")
 }
 
 /// GGUF file with a vocabulary that contains only the special tokens of the harmony format.

@@ -1,8 +1,11 @@
 //! `redline bench`: measures the prefill and decode throughput of a model, on the CPU or a GPU,
 //! without scheduler and HTTP server. It must not know what a step computes.
 
+pub mod cases;
 mod gpu;
 mod kernels;
+pub mod list;
+pub mod setup;
 mod steps;
 
 use std::collections::BTreeMap;
@@ -10,17 +13,20 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::config::{DeviceChoice, LoadFormat, PAGE_TOKENS};
-use crate::launch::{NO_GPU, random_seed};
-use crate::load::{self, LoadError, LoadOptions};
+use crate::EnvironmentError;
+use crate::config::{DeviceChoice, LoadFormat, NO_GPU, PAGE_TOKENS};
+use crate::load::{self, DeviceInfo, LoadError, LoadOptions};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cpu::{Isa, limits};
 use engine_cuda::driver::Cubins;
 use engine_weights::{ModelFiles, ModelSource};
-use kernels::{Attention, Kernels, Product};
+use gpu::Kernel;
+use kernels::{AttentionFigures, Kernels, MatmulFigures};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
 /// Options of `redline bench`: lengths, batch sizes and device to measure.
@@ -55,57 +61,57 @@ pub struct BenchFlags {
     pub json: bool,
 }
 
-/// Reason why `redline bench` ends without a measurement.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum BenchError {
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(transparent)]
-    Step(#[from] DeviceError),
-    #[error("{}", NO_GPU)]
-    NoGpu,
-    #[error(
-        "`--kernels` measures GPU kernels; hint: use `--device cuda`, or `cargo xtask kernels` for the \
-         kernels of the CPU"
-    )]
-    KernelsOfCpu,
-    #[error("no MODEL is given; hint: name a model, or use `--kernels`, which needs none")]
-    NoModel,
-    #[error("{wanted} tokens are requested, but a sequence has at most {max_seq_len}")]
-    TooLong { wanted: usize, max_seq_len: usize },
-}
-
-impl BenchError {
-    /// Exit code of the process: 2 for wrong use, 4 for a device error, else that of the load
-    /// error.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::TooLong { .. } | Self::KernelsOfCpu | Self::NoModel => 2,
-            Self::Step(_) | Self::NoGpu => 4,
-            Self::Load(error) => error.exit_code(),
-        }
-    }
-}
-
-/// Throughput of one model on the CPU, beside the limits of the machine: the JSON document that
-/// `redline bench --json` prints.
-#[derive(Debug, Serialize)]
+/// Figures of a model or of kernels on one device, beside the limits of the machine: the JSON document
+/// that `redline bench --json` prints.
+#[derive(Debug, Default, Serialize)]
 struct Report {
     engine: &'static str,
     version: &'static str,
-    model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     device: &'static str,
     device_name: String,
-    threads: usize,
-    dtype: &'static str,
+    /// Compute threads of the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<usize>,
+    /// GPU architecture for which kernels were compiled, such as `sm_90a`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    isa: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dtype: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     prefill: Vec<Prefill>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     decode: Vec<Decode>,
-    products: Vec<Product>,
-    attention: Vec<Attention>,
-    limits: Limits,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    products: Vec<MatmulFigures>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    attention: Vec<AttentionFigures>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<Kernel>,
+    limits: Value,
     /// Reason for each missing figure, by the JSON path of the figure.
     absent: BTreeMap<&'static str, &'static str>,
+    /// Lines about the device and its limits, for people.
+    #[serde(skip)]
+    device_lines: String,
+}
+
+impl Report {
+    /// Report of a device without figures.
+    fn new(device: &'static str, device_name: String) -> Self {
+        let (engine, version) = ("redline", env!("CARGO_PKG_VERSION"));
+        Self { engine, version, device, device_name, ..Self::default() }
+    }
+
+    /// One JSON document, or a table for people.
+    fn text(&self, as_json: bool) -> String {
+        if as_json {
+            serde_json::to_string_pretty(self).expect("plain values are JSON") + "\n"
+        } else {
+            self.to_string()
+        }
+    }
 }
 
 /// Measured limits of the processor: peak arithmetic throughput per type, and read bandwidth of
@@ -151,8 +157,9 @@ pub struct Subject<'a> {
 
 impl Subject<'_> {
     /// Finds the files of the model.
-    fn source(&self) -> Result<ModelSource, BenchError> {
-        let model = self.model.ok_or(BenchError::NoModel)?;
+    fn source(&self) -> Result<ModelSource> {
+        let missing = "no MODEL is given; hint: name a model, or use `--kernels`, which needs none";
+        let model = self.model.context(missing)?;
         Ok(ModelSource::find(model, self.hub_cache).map_err(LoadError::from)?)
     }
 }
@@ -166,25 +173,28 @@ pub fn run(
     flags: &BenchFlags,
     cubins: &Cubins,
     clock: Clock,
-) -> Result<String, BenchError> {
+) -> Result<String> {
     let has_gpu = flags.device != DeviceChoice::Cpu && !engine_cuda::usable().is_empty();
     // `auto` falls back to the CPU; only `cuda` by name is an error without a GPU.
     match (flags.device, has_gpu) {
         (_, true) => gpu::run(subject, flags, cubins, clock),
-        (DeviceChoice::Cuda, false) => Err(BenchError::NoGpu),
-        _ if flags.kernels => Err(BenchError::KernelsOfCpu),
+        (DeviceChoice::Cuda, false) => bail!(EnvironmentError(NO_GPU.into())),
+        _ if flags.kernels => bail!(
+            "`--kernels` measures GPU kernels; hint: use `--device cuda`, or `cargo xtask kernels` \
+             for the kernels of the CPU"
+        ),
         _ => on_cpu(subject, flags, clock),
     }
 }
 
 /// Measures a model on the CPU.
-fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String, BenchError> {
+fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String> {
     let source = subject.source()?;
     let isa = Isa::best();
     let options = LoadOptions {
         threads: flags.threads,
         isa: Some(isa),
-        random_seed: random_seed(flags.load_format),
+        random_seed: flags.load_format.random_seed(),
         ..LoadOptions::default()
     };
     let mut loaded = load::load(&source, &options)?;
@@ -206,7 +216,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     };
     let (prefill, decode) = timed.rows(flags, &speeds)?;
     let kernels = Kernels { isa, threads: loaded.device.threads, clock, limits: &limits };
-    let (products, attention) = (kernels.products(&info)?, kernels.attention(&info)?);
+    let (products, attention) = (kernels.matmuls(&info)?, kernels.attention(&info)?);
     let mut absent = BTreeMap::new();
     if decode.iter().any(|row| row.limit_share.is_none()) {
         absent.insert("decode.limit_share", "the system does not say how large the weights are");
@@ -214,32 +224,21 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     if limits.bf16_flops_per_s.is_none() {
         absent.insert("limits.bf16_flops_per_s", "the processor has no products of bf16");
     }
+    let DeviceInfo { kind, name, threads, .. } = loaded.device;
     let report = Report {
-        engine: "redline",
-        version: env!("CARGO_PKG_VERSION"),
-        model: source.id,
-        device: loaded.device.kind,
-        device_name: loaded.device.name,
-        threads: loaded.device.threads,
-        dtype: info.compute_dtype,
+        model: Some(source.id),
+        device_lines: format!("{name} · {threads} threads\n{limits}"),
+        threads: Some(threads),
+        dtype: Some(info.compute_dtype),
         prefill,
         decode,
         products,
         attention,
-        limits,
+        limits: serde_json::to_value(&limits)?,
         absent,
+        ..Report::new(kind, name)
     };
-    Ok(shown(&report, flags.json))
-}
-
-/// Text of `report`: one JSON document, or a table for people.
-fn shown<R: Serialize + fmt::Display>(report: &R, as_json: bool) -> String {
-    if as_json {
-        let json = serde_json::to_string_pretty(report).expect("plain values are JSON");
-        json + "\n"
-    } else {
-        report.to_string()
-    }
+    Ok(report.text(flags.json))
 }
 
 /// Size of the weights in their files, in bytes. A decode step reads at least as much from memory,
@@ -270,12 +269,15 @@ impl fmt::Display for Limits {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} {} · {} in {}", self.engine, self.version, self.model, self.dtype)?;
-        writeln!(f, "{} · {} threads", self.device_name, self.threads)?;
-        writeln!(f, "{}", self.limits)?;
-        steps::write(f, self.dtype, &self.prefill, &self.decode)?;
+        write!(f, "{} {}", self.engine, self.version)?;
+        let dtype = self.dtype.unwrap_or_default();
+        if let Some(model) = &self.model {
+            write!(f, " {model} in {dtype}")?;
+        }
+        writeln!(f, "\n{}", self.device_lines)?;
+        steps::write(f, dtype, &self.prefill, &self.decode)?;
         self.products.iter().try_for_each(|product| writeln!(f, "{product}"))?;
         self.attention.iter().try_for_each(|attention| writeln!(f, "{attention}"))?;
-        Ok(())
+        self.kernels.iter().try_for_each(|kernel| writeln!(f, "{kernel}"))
     }
 }

@@ -3,8 +3,10 @@
 //!
 //! Must not know any device: it divides bytes.
 
+use anyhow::{Result, bail};
+
+use crate::EnvironmentError;
 use crate::config::{CHUNK_TOKENS, Config, PAGE_TOKENS, STATE_INTERVAL};
-use crate::launch::PrepareError;
 use engine_model::ModelInfo;
 use engine_schedule::{Limits, StateLimits};
 
@@ -18,16 +20,12 @@ pub(crate) struct FreeMemory {
 }
 
 /// Computes the scheduler's limits from the flags, the model and the free memory.
-pub(crate) fn limits(
-    config: &Config,
-    info: &ModelInfo,
-    memory: FreeMemory,
-) -> Result<Limits, PrepareError> {
+pub(crate) fn limits(config: &Config, info: &ModelInfo, memory: FreeMemory) -> Result<Limits> {
     let free_bytes = memory.bytes;
-    let max_batch_size = config.max_batch_size.value;
-    let max_seq_len = config.max_seq_len.value.unwrap_or(info.max_seq_len);
+    let max_batch_size = config.max_batch_size;
+    let max_seq_len = config.max_seq_len.unwrap_or(info.max_seq_len);
     let ask = Ask {
-        entry_count: config.cache_max_entry_count.value,
+        entry_count: config.cache_max_entry_count,
         sequences: max_batch_size,
         // A CPU's memory has other users, so take no more than the largest batch can use.
         useful_pages: match memory.is_own {
@@ -36,15 +34,19 @@ pub(crate) fn limits(
         },
         page_bytes: page_bytes(info),
         state_bytes: info.state_bytes as u64,
-        snapshots: !config.no_prefix_cache.value,
+        snapshots: !config.no_prefix_cache,
     };
     let Some(Share { pages, places }) = ask.divide(free_bytes) else {
         let Ask { page_bytes, state_bytes, .. } = ask;
-        return Err(PrepareError::NoPage { free_bytes, page_bytes, state_bytes });
+        bail!(EnvironmentError(format!(
+            "too little memory for one KV page: {free_bytes} bytes are free, a page takes \
+             {page_bytes} and a sequence's state {state_bytes}; hint: raise \
+             `--cache-max-entry-count`, or free memory"
+        )));
     };
     Ok(Limits {
         max_batch_size,
-        token_budget: config.max_prefill_token_num.value,
+        token_budget: config.max_prefill_token_num,
         max_seq_len,
         pages,
         page_tokens: PAGE_TOKENS,

@@ -4,19 +4,23 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use crate::bench::{self, BenchFlags, Subject};
 use crate::config::{Config, Flags, Machine};
-use crate::launch::{self, Launch, LaunchError, Prepare};
+use crate::load::LoadError;
 use crate::perplexity::{self, PerplexityFlags};
-use crate::say::say;
+use crate::serve::{self, Prepare, Start};
+use crate::server::EnginePanic;
+use crate::{EnvironmentError, log, version};
+use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
 
 /// Serves large language models over an OpenAI-compatible API.
 #[derive(Debug, Parser)]
-#[command(name = "redline", version = launch::version(), arg_required_else_help = true)]
+#[command(name = "redline", version = version(), arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -71,29 +75,29 @@ impl Cli {
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                let code = error.exit_code();
-                say(format_args!("error: {:#}", anyhow::Error::new(error)));
-                ExitCode::from(code)
+                log(format_args!("error: {error:#}"));
+                ExitCode::from(exit_code(&error))
             }
         }
     }
 
-    fn answer(self, surroundings: Surroundings, prepare: Prepare) -> Result<String, LaunchError> {
+    fn answer(self, surroundings: Surroundings, prepare: Prepare) -> Result<String> {
         let Surroundings { clock, cores, hub_cache, cubins } = surroundings;
         match self.command {
             Command::Bench { model, flags } => {
                 let subject = Subject { model: model.as_deref(), hub_cache: hub_cache.as_deref() };
-                Ok(bench::run(subject, &flags, &cubins, clock)?)
+                bench::run(subject, &flags, &cubins, clock).context("failed to measure the model")
             }
             Command::Perplexity { model, flags } => {
-                Ok(perplexity::run(&model, hub_cache.as_deref(), &flags)?)
+                perplexity::run(&model, hub_cache.as_deref(), &flags)
+                    .context("failed to measure the perplexity")
             }
             Command::Serve { model, flags } => {
                 let (processor, gpus) = (engine_cpu::processor_name(), engine_cuda::usable());
                 let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
                 let machine = Machine { cores, processor: &processor, gpus: &gpus };
-                let config = Config::resolve(*flags, &machine)?;
-                serve(Launch { config, model, hub_cache, cubins, clock }, prepare)?;
+                let config = Config::resolve(&flags, &machine)?;
+                serve(Start { config, model, hub_cache, cubins, clock }, prepare)?;
                 Ok(String::new())
             }
         }
@@ -102,11 +106,24 @@ impl Cli {
 
 /// Runs `redline serve` on a runtime with one thread: one is enough for all clients, and the model
 /// needs the other cores.
-fn serve(launch: Launch, prepare: Prepare) -> Result<(), LaunchError> {
+fn serve(start: Start, prepare: Prepare) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(LaunchError::Start)?;
-    let result = runtime.block_on(launch::serve(launch, prepare));
+    let runtime = runtime.context(EnvironmentError("failed to start".into()))?;
+    let result = runtime.block_on(serve::serve(start, prepare));
     // Returns without waiting for blocking tasks, such as hashing of the weights or tokenizing.
     runtime.shutdown_background();
     result
+}
+
+/// Exit code of a failed command: 2 wrong use or unsound data, 4 the environment, 101 a bug.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<LoadError>() {
+        error.exit_code()
+    } else if error.is::<EnginePanic>() {
+        101
+    } else if error.is::<EnvironmentError>() || error.is::<DeviceError>() {
+        4
+    } else {
+        2
+    }
 }

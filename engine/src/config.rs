@@ -8,12 +8,13 @@ mod tests;
 pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use serde::Serialize;
-use serde_json::Value;
+use anyhow::{Context, Result, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use engine_weights::hex;
@@ -31,6 +32,10 @@ const TP_MAX: usize = 64;
 /// Largest `--threads`, more than any machine has cores. Far beyond it the system refuses to start
 /// threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
+
+/// Error message where `--device cuda` finds no supported GPU.
+pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
+                                 driver, and there is none; hint: `--device cpu`";
 
 /// Flags that say where and under which name a server runs, but not what it computes. They are left
 /// out of the configuration's hash, so that two starts with equal computation have equal hashes.
@@ -50,76 +55,41 @@ pub enum Source {
     Model,
 }
 
-/// Value of a flag, with its origin.
+/// Value of a flag, with its origin, as `/server_info` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Setting<T> {
+pub struct Setting {
     /// Value of the flag that is in effect.
-    pub value: T,
+    pub value: Value,
     /// Origin of the flag's value.
     pub source: Source,
 }
 
-impl<T> Setting<T> {
-    /// Picks a value: the command line takes precedence over the profile, the profile over the
-    /// default.
-    fn pick(flag: Option<T>, profile: Option<T>, default: impl FnOnce() -> T) -> Self {
-        match (flag, profile) {
-            (Some(value), _) => Self { value, source: Source::Flag },
-            (None, Some(value)) => Self { value, source: Source::Profile },
-            (None, None) => Self { value: default(), source: Source::Default },
-        }
-    }
-}
-
-impl Setting<bool> {
-    fn pick_switch(flag: bool, profile: bool) -> Self {
-        Self::pick(flag.then_some(true), profile.then_some(true), || false)
-    }
-}
-
-/// Error in the flags or in a file that a flag names.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum ConfigError {
-    #[error("`--{flag} {value}` is not supported by this release; supported: {supported}")]
-    Unsupported { flag: &'static str, value: String, supported: &'static str },
-    #[error("`--{flag} {value}` is invalid: it must be {wanted}")]
-    Invalid { flag: &'static str, value: String, wanted: &'static str },
-    #[error("failed to read `{path}`")]
-    ReadFile { path: PathBuf, source: io::Error },
-    #[error("the profile `{path}` is not a TOML table of flags")]
-    Profile { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("the key file `{path}` is empty")]
-    EmptyKey { path: PathBuf },
-    #[error(
-        "`--host {host}` is reachable from other machines; hint: give `--api-key-file`, or \
-         `--insecure-bind` to serve everyone"
-    )]
-    OpenBind { host: String },
-}
-
-/// Values of all flags, each with its origin. A value that the model decides is `None` until the
+/// Values of all flags, and where each comes from. A value that the model decides is `None` until the
 /// model is loaded.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "`Flags` says what each flag is")]
 pub struct Config {
-    pub tp: Setting<usize>,
-    pub device: Setting<DeviceChoice>,
-    pub host: Setting<String>,
-    pub port: Setting<u16>,
-    pub max_batch_size: Setting<usize>,
-    pub cache_max_entry_count: Setting<f64>,
-    pub max_prefill_token_num: Setting<usize>,
-    pub max_seq_len: Setting<Option<usize>>,
-    pub dtype: Setting<DtypeChoice>,
-    pub kv_dtype: Setting<KvDtypeChoice>,
-    pub load_format: Setting<LoadFormat>,
-    pub no_prefix_cache: Setting<bool>,
-    pub threads: Setting<usize>,
-    pub model_name: Setting<Option<String>>,
-    pub api_key_file: Setting<Option<PathBuf>>,
-    pub insecure_bind: Setting<bool>,
-    pub profile: Setting<Option<PathBuf>>,
+    pub tp: usize,
+    pub device: DeviceChoice,
+    pub host: String,
+    pub port: u16,
+    pub max_batch_size: usize,
+    pub cache_max_entry_count: f64,
+    pub max_prefill_token_num: usize,
+    pub max_seq_len: Option<usize>,
+    pub dtype: DtypeChoice,
+    pub kv_dtype: KvDtypeChoice,
+    pub load_format: LoadFormat,
+    pub no_prefix_cache: bool,
+    pub threads: usize,
+    pub model_name: Option<String>,
+    pub api_key_file: Option<PathBuf>,
+    pub insecure_bind: bool,
+    pub profile: Option<PathBuf>,
+    /// Origin of each value, by the flag's name.
+    #[serde(skip)]
+    pub sources: BTreeMap<String, Source>,
 }
 
 /// Facts about the machine that the server will run on, from which defaults follow.
@@ -133,106 +103,97 @@ pub struct Machine<'a> {
     pub gpus: &'a [&'a str],
 }
 
-/// True when a GPU supports this combination of device, matrix type and KV cache type.
-fn suits_gpu(device: DeviceChoice, dtype: DtypeChoice, kv: KvDtypeChoice) -> bool {
-    device != DeviceChoice::Cpu
-        && matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16)
-        && matches!(kv, KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8)
-}
-
 impl Config {
     /// True when a GPU, if there is one, supports the configured device and types.
     pub fn suits_gpu(&self) -> bool {
-        suits_gpu(self.device.value, self.dtype.value, self.kv_dtype.value)
+        self.device != DeviceChoice::Cpu
+            && matches!(self.dtype, DtypeChoice::Auto | DtypeChoice::Bf16)
+            && matches!(
+                self.kv_dtype,
+                KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8
+            )
     }
 
-    /// Resolves flags, profile and defaults to the configuration for `machine`.
+    /// Resolves flags, profile and defaults to the configuration for `machine`: the command line takes
+    /// precedence over the profile, the profile over the default.
     ///
     /// # Errors
     /// A file cannot be read, or a value is out of range or not supported by this release.
-    pub fn resolve(flags: Flags, machine: &Machine<'_>) -> Result<Self, ConfigError> {
+    pub fn resolve(flags: &Flags, machine: &Machine<'_>) -> Result<Self> {
         let profile = match &flags.profile {
             Some(path) => Flags::read_profile(path)?,
             None => Flags::default(),
         };
-        let (a, b) = (flags, profile);
-        let some = |value: Option<usize>| value.map(Some);
-        let tp = Setting::pick(a.tp, b.tp, || 1);
-        let device = Setting::pick(a.device, b.device, || DeviceChoice::Auto);
-        let dtype = Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto);
-        let kv_dtype = Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto);
+        let mut values = json!({
+            "tp": 1, "device": "auto", "host": "127.0.0.1", "port": 23333,
+            "max-batch-size": default_max_batch_size(machine.processor),
+            "cache-max-entry-count": 0.8, "max-prefill-token-num": 512, "max-seq-len": null,
+            "dtype": "auto", "kv-dtype": "auto", "load-format": "auto", "no-prefix-cache": false,
+            "threads": machine.cores, "model-name": null, "api-key-file": null,
+            "insecure-bind": false, "profile": null,
+        });
+        let mut sources: BTreeMap<String, Source> = BTreeMap::new();
+        for (source, flags) in [(Source::Profile, &profile), (Source::Flag, flags)] {
+            // Checked here, because JSON has no NaN.
+            if let Some(ratio) = flags.cache_max_entry_count
+                && !(ratio > 0.0 && ratio < f64::from(u32::MAX))
+            {
+                let wanted = "a share above 0 or a number of pages";
+                return Err(invalid("cache-max-entry-count", &ratio, wanted));
+            }
+            let given: BTreeMap<String, Value> =
+                serde_json::from_value(serde_json::to_value(flags)?)?;
+            for (flag, value) in given {
+                // Flags that were not given are `null`, and switches `false`.
+                if !value.is_null() && value != Value::Bool(false) {
+                    values[&flag] = value;
+                    sources.insert(flag, source);
+                } else {
+                    sources.entry(flag).or_insert(Source::Default);
+                }
+            }
+        }
+        let mut config = Self { sources, ..serde_json::from_value(values)? };
         // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
-        let suits_gpu = suits_gpu(device.value, dtype.value, kv_dtype.value);
-        let is_gpu = suits_gpu && machine.gpus.len() >= tp.value;
-        let gpu = machine.gpus.first().copied().filter(|_| is_gpu);
-        let config = Self {
-            tp,
-            device,
-            host: Setting::pick(a.host, b.host, || "127.0.0.1".into()),
-            port: Setting::pick(a.port, b.port, || 23333),
-            max_batch_size: Setting::pick(a.max_batch_size, b.max_batch_size, || {
-                default_max_batch_size(gpu.unwrap_or(machine.processor))
-            }),
-            cache_max_entry_count: Setting::pick(
-                a.cache_max_entry_count,
-                b.cache_max_entry_count,
-                || 0.8,
-            ),
-            max_prefill_token_num: Setting::pick(
-                a.max_prefill_token_num,
-                b.max_prefill_token_num,
-                || if gpu.is_some() { 8192 } else { 512 },
-            ),
-            max_seq_len: Setting::pick(some(a.max_seq_len), some(b.max_seq_len), || None),
-            dtype,
-            kv_dtype,
-            load_format: Setting::pick(a.load_format, b.load_format, || LoadFormat::Auto),
-            no_prefix_cache: Setting::pick_switch(a.no_prefix_cache, b.no_prefix_cache),
-            threads: Setting::pick(a.threads, b.threads, || machine.cores),
-            model_name: Setting::pick(a.model_name.map(Some), b.model_name.map(Some), || None),
-            api_key_file: Setting::pick(a.api_key_file.map(Some), b.api_key_file.map(Some), || {
-                None
-            }),
-            insecure_bind: Setting::pick_switch(a.insecure_bind, b.insecure_bind),
-            // A profile cannot name another profile.
-            profile: Setting::pick(a.profile.map(Some), None, || None),
-        };
+        if let Some(gpu) = machine.gpus.first()
+            && config.suits_gpu()
+            && machine.gpus.len() >= config.tp
+        {
+            if config.sources["max-batch-size"] == Source::Default {
+                config.max_batch_size = default_max_batch_size(gpu);
+            }
+            if config.sources["max-prefill-token-num"] == Source::Default {
+                config.max_prefill_token_num = 8192;
+            }
+        }
         config.check_sense()?;
         config.check_support()?;
         Ok(config)
     }
 
     /// Checks that numeric flags are within their ranges.
-    fn check_sense(&self) -> Result<(), ConfigError> {
+    fn check_sense(&self) -> Result<()> {
         for (flag, value) in [
-            ("tp", self.tp.value),
-            ("max-batch-size", self.max_batch_size.value),
-            ("max-prefill-token-num", self.max_prefill_token_num.value),
-            ("max-seq-len", self.max_seq_len.value.unwrap_or(1)),
-            ("threads", self.threads.value),
+            ("tp", self.tp),
+            ("max-batch-size", self.max_batch_size),
+            ("max-prefill-token-num", self.max_prefill_token_num),
+            ("max-seq-len", self.max_seq_len.unwrap_or(1)),
+            ("threads", self.threads),
         ] {
             if value == 0 {
-                return Err(ConfigError::Invalid { flag, value: "0".into(), wanted: "at least 1" });
+                return Err(invalid(flag, &0, "at least 1"));
             }
         }
-        let threads = self.threads.value;
-        if threads > THREADS_MAX {
-            let (flag, value) = ("threads", threads.to_string());
-            return Err(ConfigError::Invalid { flag, value, wanted: "at most 4096" });
-        }
-        let ratio = self.cache_max_entry_count.value;
-        // Negated, so that NaN is refused, too.
-        if !(ratio > 0.0 && ratio < f64::from(u32::MAX)) {
-            let (flag, wanted) = ("cache-max-entry-count", "a share above 0 or a number of pages");
-            return Err(ConfigError::Invalid { flag, value: ratio.to_string(), wanted });
+        if self.threads > THREADS_MAX {
+            return Err(invalid("threads", &self.threads, "at most 4096"));
         }
         Ok(())
     }
 
     /// Refuses values that this release knows by name but cannot compute, such as `--dtype int4`,
     /// rather than replacing them silently.
-    fn check_support(&self) -> Result<(), ConfigError> {
-        let (device, dtype, kv_dtype) = (self.device.value, self.dtype.value, self.kv_dtype.value);
+    fn check_support(&self) -> Result<()> {
+        let (device, dtype, kv_dtype) = (self.device, self.dtype, self.kv_dtype);
         let is_cuda = device == DeviceChoice::Cuda;
         let is_bf16 = matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16);
         let kv_on_cpu =
@@ -244,16 +205,18 @@ impl Config {
             DeviceChoice::Cpu => (kv_on_cpu, "auto, f32, f16 on the CPU"),
             DeviceChoice::Cuda => (kv_on_cuda, "auto, bf16, fp8 on a GPU"),
         };
-        let (tp, kv_dtype) = (name_of(&self.tp.value), name_of(&kv_dtype));
+        let (tp, kv_dtype) = (name_of(&self.tp), name_of(&kv_dtype));
         for (flag, ok, value, supported) in [
-            ("tp", (1..=TP_MAX).contains(&self.tp.value), tp, "1 to 64"),
+            ("tp", (1..=TP_MAX).contains(&self.tp), tp, "1 to 64"),
             // A known name, for a clear message, but no kernel computes it.
             ("dtype", dtype != DtypeChoice::Int4, name_of(&dtype), "auto, f32, bf16, int8"),
             ("dtype", is_bf16 || !is_cuda, name_of(&dtype), "auto, bf16 on a GPU"),
             ("kv-dtype", kv, kv_dtype, supported_kv),
         ] {
             if !ok {
-                return Err(ConfigError::Unsupported { flag, value, supported });
+                bail!(
+                    "`--{flag} {value}` is not supported by this release; supported: {supported}"
+                );
             }
         }
         Ok(())
@@ -264,17 +227,23 @@ impl Config {
     ///
     /// # Errors
     /// The host has no address, or is reachable from other machines without a key.
-    pub fn addresses(&self) -> Result<Vec<SocketAddr>, ConfigError> {
-        let host = &self.host.value;
-        let resolved = (host.as_str(), self.port.value).to_socket_addrs();
+    pub fn addresses(&self) -> Result<Vec<SocketAddr>> {
+        let host = &self.host;
+        let resolved = (host.as_str(), self.port).to_socket_addrs();
         let addresses: Vec<_> = resolved.map(Iterator::collect).unwrap_or_default();
         if addresses.is_empty() {
-            let wanted = "an address of this machine, or a name that has one";
-            return Err(ConfigError::Invalid { flag: "host", value: host.clone(), wanted });
+            return Err(invalid(
+                "host",
+                host,
+                "an address of this machine, or a name that has one",
+            ));
         }
         let open = addresses.iter().any(|address| !address.ip().is_loopback());
-        if open && self.api_key_file.value.is_none() && !self.insecure_bind.value {
-            return Err(ConfigError::OpenBind { host: host.clone() });
+        if open && self.api_key_file.is_none() && !self.insecure_bind {
+            bail!(
+                "`--host {host}` is reachable from other machines; hint: give `--api-key-file`, or \
+                 `--insecure-bind` to serve everyone"
+            );
         }
         Ok(addresses)
     }
@@ -284,12 +253,13 @@ impl Config {
     ///
     /// # Errors
     /// The file cannot be read or holds no key.
-    pub fn read_api_key(&self) -> Result<Option<String>, ConfigError> {
-        let Some(path) = &self.api_key_file.value else { return Ok(None) };
-        let key = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::ReadFile { path: path.clone(), source })?;
+    pub fn read_api_key(&self) -> Result<Option<String>> {
+        let Some(path) = &self.api_key_file else { return Ok(None) };
+        let shown = path.display();
+        let key =
+            std::fs::read_to_string(path).with_context(|| format!("failed to read `{shown}`"))?;
         match key.trim() {
-            "" => Err(ConfigError::EmptyKey { path: path.clone() }),
+            "" => bail!("the key file `{shown}` is empty"),
             key => Ok(Some(key.to_owned())),
         }
     }
@@ -299,41 +269,27 @@ impl Config {
         // A type that no flag value names leaves the flag at `auto`; `/server_info` names it
         // elsewhere.
         let name = |name: &str| Value::from(name);
-        self.dtype.value = serde_json::from_value(name(dtype)).unwrap_or(self.dtype.value);
-        self.kv_dtype.value = serde_json::from_value(name(kv_dtype)).unwrap_or(self.kv_dtype.value);
+        self.dtype = serde_json::from_value(name(dtype)).unwrap_or(self.dtype);
+        self.kv_dtype = serde_json::from_value(name(kv_dtype)).unwrap_or(self.kv_dtype);
     }
 
     /// Value and origin of every flag by its name, as `/server_info` shows them.
-    pub fn effective(&self) -> BTreeMap<&'static str, Setting<Value>> {
-        fn entry<T: Serialize>(setting: &Setting<T>) -> Setting<Value> {
-            let value = serde_json::to_value(&setting.value).unwrap_or(Value::Null);
-            Setting { value, source: setting.source }
-        }
-        // A path may contain private names, so that only its presence is shown.
-        let path = |setting: &Setting<Option<PathBuf>>| Setting {
-            value: setting.value.as_ref().map_or(Value::Null, |_| "set".into()),
-            source: setting.source,
+    pub fn effective(&self) -> BTreeMap<String, Setting> {
+        let values = serde_json::to_value(self).unwrap_or_default();
+        let setting = |(flag, source): (&String, &Source)| {
+            // A path may contain private names, so that only its presence is shown.
+            let value = match &values[flag] {
+                Value::String(_) if flag == "api-key-file" || flag == "profile" => "set".into(),
+                value => value.clone(),
+            };
+            (flag.clone(), Setting { value, source: *source })
         };
-        BTreeMap::from([
-            ("api-key-file", path(&self.api_key_file)),
-            ("cache-max-entry-count", entry(&self.cache_max_entry_count)),
-            ("device", entry(&self.device)),
-            ("dtype", entry(&self.dtype)),
-            ("host", entry(&self.host)),
-            ("insecure-bind", entry(&self.insecure_bind)),
-            ("kv-dtype", entry(&self.kv_dtype)),
-            ("load-format", entry(&self.load_format)),
-            ("max-batch-size", entry(&self.max_batch_size)),
-            ("max-prefill-token-num", entry(&self.max_prefill_token_num)),
-            ("max-seq-len", entry(&self.max_seq_len)),
-            ("model-name", entry(&self.model_name)),
-            ("no-prefix-cache", entry(&self.no_prefix_cache)),
-            ("port", entry(&self.port)),
-            ("profile", path(&self.profile)),
-            ("threads", entry(&self.threads)),
-            ("tp", entry(&self.tp)),
-        ])
+        self.sources.iter().map(setting).collect()
     }
+}
+
+fn invalid(flag: &str, value: &dyn fmt::Display, wanted: &str) -> anyhow::Error {
+    anyhow!("`--{flag} {value}` is invalid: it must be {wanted}")
 }
 
 fn name_of(value: &impl Serialize) -> String {
@@ -346,11 +302,11 @@ fn name_of(value: &impl Serialize) -> String {
 
 /// SHA-256, in hex, of the canonical JSON (RFC 8785) of the flags with their values, without those
 /// in `UNHASHED`.
-pub fn config_sha256(effective: &BTreeMap<&'static str, Setting<Value>>) -> String {
+pub fn config_sha256(effective: &BTreeMap<String, Setting>) -> String {
     let values: BTreeMap<_, _> = effective
         .iter()
-        .filter(|(flag, _)| !UNHASHED.contains(flag))
-        .map(|(flag, setting)| (*flag, canonical(&setting.value)))
+        .filter(|(flag, _)| !UNHASHED.contains(&flag.as_str()))
+        .map(|(flag, setting)| (flag, canonical(&setting.value)))
         .collect();
     // serde_json writes sorted keys, no spaces and shortest numbers: the canonical form of these
     // values.

@@ -52,12 +52,12 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// Reason why an output cannot follow a structure.
+/// Error of a guide, a tokenizer or a chat template, as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct GrammarError(String);
+pub struct TextError(pub String);
 
-impl GrammarError {
+impl TextError {
     fn of(error: &dyn fmt::Display) -> Self {
         // The lines after the first are a trace of the grammar engine, or a drawing of the
         // expression with the error below it.
@@ -100,7 +100,7 @@ impl Grammars {
     pub fn new(
         tokens: impl Iterator<Item = TokenBytes>,
         end_tokens: &[u32],
-    ) -> Result<Self, GrammarError> {
+    ) -> Result<Self, TextError> {
         let words: Vec<Vec<u8>> = tokens
             .map(|token| {
                 // llguidance recognizes special tokens by this marker.
@@ -108,11 +108,11 @@ impl Grammars {
                 marker.into_iter().chain(token.bytes).collect()
             })
             .collect();
-        let size = u32::try_from(words.len()).map_err(|error| GrammarError::of(&error))?;
+        let size = u32::try_from(words.len()).map_err(|error| TextError::of(&error))?;
         // A checkpoint may list end tokens beyond its tokenizer's vocabulary.
         let ends: Vec<u32> = end_tokens.iter().copied().filter(|id| *id < size).collect();
         let Some(end) = ends.first() else {
-            return Err(GrammarError("the model has no token that ends an answer".into()));
+            return Err(TextError("the model has no token that ends an answer".into()));
         };
         // The grammar engine reports some errors by panics.
         let made = catch_unwind(AssertUnwindSafe(|| {
@@ -126,28 +126,28 @@ impl Grammars {
             limits.max_lexer_states = LEXER_STATES_MAX;
             Ok(factory)
         }));
-        Ok(Self { factory: made.map_err(|error| GrammarError::of(&error))? })
+        Ok(Self { factory: made.map_err(|error| TextError::of(&error))? })
     }
 
     /// Makes a guide for an output that follows `structure` from `opening` on.
     ///
     /// # Errors
     /// The structure is invalid, or uses features that the grammar engine does not support.
-    pub fn guide(&self, structure: &Structure, opening: Opening) -> Result<Guide, GrammarError> {
+    pub fn guide(&self, structure: &Structure, opening: Opening) -> Result<Guide, TextError> {
         let grammar = match structure {
             Structure::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
             Structure::Regex(expression) => TopLevelGrammar::from_regex(expression),
         };
         let parser = catch_unwind(AssertUnwindSafe(|| self.factory.create_parser(grammar)));
-        let mut matcher = Matcher::new(Ok(parser.map_err(|error| GrammarError::of(&error))?));
+        let mut matcher = Matcher::new(Ok(parser.map_err(|error| TextError::of(&error))?));
         if let Some(error) = matcher.get_error() {
-            return Err(GrammarError::of(&error));
+            return Err(TextError::of(&error));
         }
         // A structure that no token can begin is refused here; later it would fail a running
         // sequence.
         if let Err(error) = matcher.compute_mask_or_eos() {
-            let reason = GrammarError::of(&error);
-            return Err(GrammarError(format!("no answer can begin with it ({reason})")));
+            let reason = TextError::of(&error);
+            return Err(TextError(format!("no answer can begin with it ({reason})")));
         }
         Ok(Guide { matcher, opening, seen: Vec::new() })
     }
@@ -198,12 +198,12 @@ impl Guide {
     ///
     /// # Errors
     /// The grammar has become too large to follow.
-    pub fn allowed(&mut self) -> Result<Option<TokenSet>, GrammarError> {
+    pub fn allowed(&mut self) -> Result<Option<TokenSet>, TextError> {
         // Free text may stand before the structure.
         if matches!(self.opening, Opening::After(_)) {
             return Ok(None);
         }
-        let set = self.matcher.compute_mask_or_eos().map_err(|error| GrammarError::of(&error))?;
+        let set = self.matcher.compute_mask_or_eos().map_err(|error| TextError::of(&error))?;
         let mut set = TokenSet::from_bits(set.into());
         // Instead of the structure, the model may begin with its reasoning.
         if let Opening::Unless { open, .. } = self.opening {
@@ -216,7 +216,7 @@ impl Guide {
     ///
     /// # Errors
     /// The token is not allowed, or the grammar has become too large to follow.
-    pub fn accept(&mut self, token: u32) -> Result<bool, GrammarError> {
+    pub fn accept(&mut self, token: u32) -> Result<bool, TextError> {
         match &self.opening {
             Opening::After(wanted) => {
                 self.seen.push(token);
@@ -232,7 +232,7 @@ impl Guide {
             Opening::Unless { .. } => self.opening = Opening::AtOnce,
             Opening::AtOnce => {}
         }
-        self.matcher.consume_token(token).map_err(|error| GrammarError::of(&error))?;
+        self.matcher.consume_token(token).map_err(|error| TextError::of(&error))?;
         Ok(self.matcher.is_stopped())
     }
 }

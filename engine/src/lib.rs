@@ -1,13 +1,14 @@
 //! Redline's engine: an OpenAI-compatible server for large language models.
 //!
-//! Read in this order: `worker` is the engine loop, `schedule` forms batches, `model` computes them
-//! on a `device`, `sample` picks the tokens, `http` talks to clients. `schedule` and `model` do not
-//! know each other; only `http` knows the wire format.
+//! Read in this order: `worker` is the engine loop, which schedules steps and runs them on the model;
+//! `http` talks to clients; `tokenize` turns text into tokens and back; `serve` starts a server.
+//! Only `http` knows the wire format.
 
 #![warn(missing_docs)]
 
 pub mod bench;
 mod capacity;
+mod chat_template;
 pub mod cli;
 pub mod config;
 #[cfg(test)]
@@ -16,14 +17,39 @@ pub mod config;
 mod emulated;
 pub mod guide;
 pub mod http;
-pub mod launch;
-pub mod listen;
 pub mod load;
 pub mod logprobs;
 pub mod metrics;
 pub mod perplexity;
-pub mod say;
+pub mod serve;
 pub mod server;
-pub mod text;
 pub mod tokenize;
 pub mod worker;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::LazyLock;
+
+/// Commit that this binary was built from; the builder sets it in `REDLINE_COMMIT`.
+pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
+
+/// Version and commit of this binary, as `--version` prints them.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        format!("{} ({})", env!("CARGO_PKG_VERSION"), COMMIT.unwrap_or("unknown commit"))
+    });
+    &VERSION
+}
+
+/// Failure of the environment, such as a missing GPU or a taken port. A command that ends with it
+/// has exit code 4.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct EnvironmentError(pub String);
+
+/// Writes one line to standard error in a single call. Nothing else in the engine writes there.
+/// Errors are ignored: the program that waited for `ready` may have closed the pipe since, where
+/// `eprintln` would panic.
+pub fn log(line: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}

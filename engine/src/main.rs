@@ -1,29 +1,32 @@
 //! The program `redline`: serves a model or measures it. Time, environment and arguments are read
 //! here and handed down.
 
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
-use clap::{CommandFactory, FromArgMatches, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
+use clap_complete::Shell;
 use engine::cli::{Cli, Surroundings};
-use engine::launch;
+use engine::{log, serve};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
 use engine_weights::hub_cache;
 
-use crate::manual::Manual;
-
-mod manual;
+/// Exit code for an error of the environment, such as a folder that cannot be written.
+const ENVIRONMENT: u8 = 4;
 
 fn main() -> ExitCode {
     let program = Manual::augment_subcommands(Cli::command());
     // Man pages and completions are made from the same definition of the command line.
-    let asked = program.clone().get_matches();
+    let given = program.clone().get_matches();
     // `completions` and `man` need neither clock nor environment.
-    if let Ok(manual) = Manual::from_arg_matches(&asked) {
+    if let Ok(manual) = Manual::from_arg_matches(&given) {
         return manual.answer(program);
     }
-    let cli = Cli::from_arg_matches(&asked).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
     let variable = |name: &str| std::env::var(name).ok();
     let surroundings = Surroundings {
         clock: Clock::start(),
@@ -31,5 +34,48 @@ fn main() -> ExitCode {
         hub_cache: hub_cache(variable),
         cubins: Cubins::of_environment(variable),
     };
-    cli.run(surroundings, launch::prepare)
+    cli.run(surroundings, serve::prepare)
+}
+
+/// `redline completions` and `redline man`, which belong to the program, not to the library.
+#[derive(Debug, Subcommand)]
+enum Manual {
+    /// Prints a script that completes this program's commands and flags in a shell
+    Completions { shell: Shell },
+    /// Writes this program's man pages into a folder
+    Man {
+        /// Folder to write into; created if it is missing
+        folder: PathBuf,
+    },
+}
+
+impl Manual {
+    /// Prints the completions or writes the man pages of `program`, and returns the exit code.
+    fn answer(self, mut program: Command) -> ExitCode {
+        match self {
+            Self::Completions { shell } => {
+                let name = program.get_name().to_owned();
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut program, name, &mut script);
+                // `write_all` rather than `print!`, which panics when the reader closes the pipe
+                // early.
+                let written = io::stdout().write_all(&script);
+                written.map_or(ExitCode::from(ENVIRONMENT), |()| ExitCode::SUCCESS)
+            }
+            Self::Man { folder } => match write_pages(program, &folder) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    let folder = folder.display();
+                    log(format_args!("error: failed to write man pages into `{folder}`: {error}"));
+                    ExitCode::from(ENVIRONMENT)
+                }
+            },
+        }
+    }
+}
+
+/// Writes one man page for `program` and one for each of its commands, in roff.
+fn write_pages(program: Command, folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(program, folder)
 }

@@ -6,16 +6,15 @@
 //! each begins with the BOS token where the model has one, and the second half of each is scored.
 
 use std::fs;
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, PAGE_TOKENS};
-use crate::launch::{DtypeError, arithmetic};
 use crate::load::{self, LoadError, LoadOptions};
-use crate::tokenize::{TokenizeError, Tokenizer};
+use crate::tokenize::{Text, Tokenizer};
 use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch};
 use engine_cpu::Isa;
 use engine_model::Model;
@@ -43,41 +42,6 @@ pub struct PerplexityFlags {
     pub json: bool,
 }
 
-/// Reason why `redline perplexity` ends without a figure.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum PerplexityError {
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(transparent)]
-    Step(#[from] DeviceError),
-    #[error(transparent)]
-    Tokenize(#[from] TokenizeError),
-    #[error("failed to read the text `{path}`")]
-    Read { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Dtype(#[from] DtypeError),
-    #[error("the model has no tokenizer; hint: a folder needs its tokenizer.json")]
-    NoTokenizer,
-    #[error("`--context {context}` is out of range; the model takes 2 to {max_seq_len} tokens")]
-    Context { context: usize, max_seq_len: usize },
-    #[error("the text has {tokens} tokens, less than one window of {context}")]
-    Short { tokens: usize, context: usize },
-}
-
-impl PerplexityError {
-    /// Exit code of the process: 2 for wrong use or a bad text, 4 for a device error, else that of
-    /// the load error.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Load(error) => error.exit_code(),
-            Self::Dtype(error) => error.exit_code(),
-            Self::Step(_) => 4,
-            _ => 2,
-        }
-    }
-}
-
 /// Perplexity of one text under one model, as printed.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -94,14 +58,10 @@ struct Report {
 ///
 /// # Errors
 /// The model cannot be loaded or run, or the text cannot be read or is too short.
-pub fn run(
-    name: &str,
-    hub_cache: Option<&Path>,
-    flags: &PerplexityFlags,
-) -> Result<String, PerplexityError> {
+pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
     let text = fs::read_to_string(&flags.text)
-        .map_err(|source| PerplexityError::Read { path: flags.text.clone(), source })?;
-    let arithmetic = arithmetic(flags.dtype, Isa::best())?;
+        .with_context(|| format!("failed to read the text `{}`", flags.text.display()))?;
+    let arithmetic = flags.dtype.arithmetic(Isa::best())?;
     let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
     let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
     let checkpoint =
@@ -109,24 +69,26 @@ pub fn run(
     let mut loaded = load::load_checkpoint(&checkpoint, &options)?;
     let tokenizer = Tokenizer::load(checkpoint.config())
         .map_err(LoadError::from)?
-        .ok_or(PerplexityError::NoTokenizer)?;
+        .context("the model has no tokenizer; hint: a folder needs its tokenizer.json")?;
     let info = loaded.info().clone();
     let context = flags.context.get();
     if context < 2 || context > info.max_seq_len {
-        return Err(PerplexityError::Context { context, max_seq_len: info.max_seq_len });
+        let max_seq_len = info.max_seq_len;
+        bail!("`--context {context}` is out of range; the model takes 2 to {max_seq_len} tokens");
     }
     let tokens = tokenizer.encode(&text, false)?;
     let windows = flags.windows.map_or(usize::MAX, NonZeroUsize::get);
     let windows = windows.min(tokens.len() / context);
     if windows == 0 {
-        return Err(PerplexityError::Short { tokens: tokens.len(), context });
+        let tokens = tokens.len();
+        bail!("the text has {tokens} tokens, less than one window of {context}");
     }
     // Windows are computed one after another, so the KV pages of one suffice.
     loaded.model.allocate_kv(context.div_ceil(PAGE_TOKENS), PAGE_TOKENS)?;
     loaded.model.allocate_states(1)?;
     let mut total = 0.0;
     for window in tokens.chunks_exact(context).take(windows) {
-        total += surprise(loaded.model.as_mut(), window, tokenizer.bos_id())?;
+        total += surprise(loaded.model.as_mut(), window, tokenizer.bos_id)?;
     }
     // The last token of a window predicts none of its tokens, so it is not scored.
     let scored = windows * (context - 1 - context / 2);

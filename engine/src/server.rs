@@ -1,4 +1,4 @@
-//! Life of one server: the socket that answers from the start, the thread that loads the model and
+//! Life of one server: the listening socket, which answers from the start, the thread that loads the model and
 //! then runs the engine loop, and the shutdown of both.
 
 use std::any::Any;
@@ -9,15 +9,16 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
 use crate::http::{self, App, Phase, Ready, ServerInfo};
 use crate::metrics::Metrics;
-use crate::say::say;
-use crate::text::Text;
+use crate::tokenize::Text;
 use crate::worker::{Command, Handle, Output, Worker};
-use engine_core::DeviceError;
+use crate::{EnvironmentError, log};
 use engine_core::clock::Clock;
 use engine_model::Model;
 use engine_schedule::Limits;
@@ -28,6 +29,14 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Time that the last answers get to reach their clients, and during which a failed engine still
 /// answers `/health`.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Length of the accept queue; the system lowers it to its own limit. A connection that does not
+/// fit is dropped and the client retries a second later: a workload that sends all its requests at
+/// once would measure that second.
+const BACKLOG: u32 = 65_535;
+/// Number of open files to allow, one per connection. Shells allow 1,024, and a server that has
+/// reached its limit leaves clients waiting without an answer.
+const FILES_MAX: u64 = 65_536;
 
 /// Loaded model, with the facts about it that the routes report.
 #[derive(Debug)]
@@ -46,39 +55,30 @@ pub struct Loaded {
     pub weights_sha256: Digest,
 }
 
-/// Reason why a server ended without a shutdown signal.
+/// A bug of the engine: a thread panicked with this message.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum ServeError<E> {
-    #[error("failed to load the model")]
-    Load(#[source] E),
-    #[error("the engine failed")]
-    Step(#[from] DeviceError),
-    #[error("the engine broke an invariant: {0}")]
-    Panic(String),
-    #[error("failed to start the worker")]
-    Thread(#[source] io::Error),
-}
+#[error("the engine broke an invariant: {0}")]
+pub struct EnginePanic(String);
 
 /// A server whose model is loading or loaded.
 #[derive(Debug)]
-pub struct Server<E> {
+pub struct Server {
     app: App,
     phase: watch::Receiver<Phase>,
-    worker: JoinHandle<Result<(), ServeError<E>>>,
+    worker: JoinHandle<Result<()>>,
 }
 
-impl<E: std::error::Error + Send + 'static> Server<E> {
+impl Server {
     /// Starts a thread that loads the model and then runs the engine loop. Must be called within a
     /// tokio runtime.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn start(
-        load: impl FnOnce() -> Result<Loaded, E> + Send + 'static,
+        load: impl FnOnce() -> Result<Loaded> + Send + 'static,
         api_key: Option<&str>,
         clock: Clock,
-    ) -> Result<Self, ServeError<E>> {
+    ) -> Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let (phase_sender, phase) = watch::channel(Phase::Loading);
         let (command_sender, commands) = mpsc::channel();
@@ -90,13 +90,13 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
         let work = move || {
             let phase = phase_sender;
             let life = || {
-                let loaded = load().map_err(ServeError::Load)?;
+                let loaded = load().context("failed to load the model")?;
                 work(loaded, handle, &phase, &queues, metrics, clock)
             };
             // A panic becomes a failure that clients and the exit code report; a server whose
             // worker is gone would answer nothing.
             let end = catch_unwind(AssertUnwindSafe(life))
-                .unwrap_or_else(|panic| Err(ServeError::Panic(panic_message(&*panic))));
+                .unwrap_or_else(|panic| Err(EnginePanic(panic_message(&*panic)).into()));
             // Sent before the queues close, so that a route that sees them closed finds the reason.
             if let Err(error) = &end {
                 let _ = phase.send(Phase::Failed(error.to_string()));
@@ -105,7 +105,8 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
             end
         };
         let worker = thread::Builder::new().name("worker".into()).spawn(work);
-        Ok(Self { app, phase, worker: worker.map_err(ServeError::Thread)? })
+        let worker = worker.context(EnvironmentError("failed to start the worker".into()))?;
+        Ok(Self { app, phase, worker })
     }
 
     /// Answers requests on `listener` until `shutdown` or a failure of the engine. Calls `ready`
@@ -118,7 +119,7 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
         listener: TcpListener,
         shutdown: impl Future<Output = ()>,
         ready: impl FnOnce(SocketAddr) + Send + 'static,
-    ) -> Result<(), ServeError<E>> {
+    ) -> Result<()> {
         let address = listener.local_addr();
         let (close, closed) = oneshot::channel::<()>();
         let mut server =
@@ -136,7 +137,7 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
             () = shutdown => {
                 self.app.drain();
                 if tokio::time::timeout(GRACE, ended(&self.app)).await.is_err() {
-                    say(format_args!("{} sequences did not end in time", self.app.open_sequences()));
+                    log(format_args!("{} sequences did not end in time", self.app.open_sequences()));
                 }
             }
         }
@@ -149,6 +150,40 @@ impl<E: std::error::Error + Send + 'static> Server<E> {
         // A worker that did not fail ends with the process; joining it would wait for its last
         // step.
         if failed { self.worker.join().unwrap_or(Ok(())) } else { Ok(()) }
+    }
+}
+
+/// Listens on the first of `addresses` that is available. Must be called within a tokio runtime.
+///
+/// # Errors
+/// No address is available; the error is that of the last one.
+pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    allow_files();
+    let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
+    for address in addresses {
+        result = listen_on(*address);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Allows a port whose connections of an earlier server are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Raises the soft limit on open files. A failure is ignored: fewer clients are served then.
+fn allow_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let wanted = hard.min(FILES_MAX);
+        if soft < wanted {
+            let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard);
+        }
     }
 }
 
@@ -177,21 +212,21 @@ struct Queues {
 }
 
 /// Makes the worker, announces that the server is ready and runs the engine loop.
-fn work<E>(
+fn work(
     loaded: Loaded,
     handle: Handle,
     phase: &watch::Sender<Phase>,
     queues: &Queues,
     metrics: Arc<Metrics>,
     clock: Clock,
-) -> Result<(), ServeError<E>> {
+) -> Result<()> {
     let Loaded { model, text, limits, model_name, mut info, weights_sha256 } = loaded;
     let vocab_size = model.info().vocab_size;
     let worker = Worker::new(model, Arc::clone(&text), limits.clone(), metrics, clock);
     info.startup_us = clock.elapsed_us();
     let ready = Ready { handle, text, limits, vocab_size, model_name, info, weights_sha256 };
     phase.send_replace(Phase::Ready(Arc::new(ready)));
-    Ok(worker.run(&queues.commands, &queues.outputs)?)
+    worker.run(&queues.commands, &queues.outputs).context("the engine failed")
 }
 
 /// Message of a panic, as far as it is text.

@@ -1,6 +1,13 @@
-//! Runs the smallest case of every benchmark once, so that none breaks unnoticed. Nothing is timed.
+//! Runs a small case of every benchmark once, so that none breaks unnoticed. Nothing is timed.
 
-#![expect(clippy::duplicate_mod, reason = "each bench is a crate of its own that shares tables")]
+#[path = "../benches/step.rs"]
+mod step;
+
+use engine::bench::cases::{Case, Matmul, MoeOp, MoeShape, RowOp, SMOLLM2_135M, Step};
+use engine::bench::setup::{Setup, sample};
+use engine_core::sample::Sampling;
+use engine_core::{DeltaNetShape, KvType, WeightType};
+use engine_cpu::{Cpu, Isa};
 
 /// True for a size such as `T1`: a capital letter and a number.
 fn is_size(word: &str) -> bool {
@@ -8,61 +15,59 @@ fn is_size(word: &str) -> bool {
     number.is_some_and(|number| number.parse::<usize>().is_ok())
 }
 
-macro_rules! benches {
-    ($($op:ident: $path:literal),* $(,)?) => {
-        $(
-            #[path = $path]
-            mod $op;
-        )*
-
-        #[test]
-        fn the_smallest_case_of_every_bench_runs() {
-            $(
-                let mut case = $op::smallest();
-                (case.run)();
-                assert!(case.id.starts_with(concat!(stringify!($op), "/")), "{case:?}");
-                // MoE dispatch only copies rows, so it has no floating-point operations.
-                let copies = stringify!($op) == "dispatch";
-                assert!((case.flops > 0 || copies) && case.bytes > 0, "{case:?}");
-            )*
-        }
-
-        #[test]
-        fn case_ids_name_op_shape_and_instruction_set() {
-            let isas: Vec<&str> =
-                engine_cpu::Isa::detected().iter().map(|isa| isa.name()).collect();
-            $(
-                let id = $op::smallest().id;
-                let parts: Vec<&str> = id.split('/').collect();
-                assert!(parts.len() == 3 && isas.contains(&parts[2]), "{id}");
-                // Sizes, then the data type: `T1_K576_q4_1`.
-                let words: Vec<&str> = parts[1].split('_').collect();
-                let sizes = words.iter().take_while(|word| is_size(word)).count();
-                assert!(0 < sizes && sizes < words.len(), "{id}");
-                assert!(!$op::cases().is_empty(), "{id}");
-                // The group of criterion would be dead code here otherwise.
-                let _runs_them: fn() = $op::benches;
-            )*
-        }
-    };
+/// A small case of every operation.
+fn small() -> Vec<Case> {
+    let setup = || Setup { device: Cpu::new(Isa::best(), 2), memory: 0 };
+    let weight_type = WeightType::Q4_1;
+    let matmul = Matmul { t: 1, k: 576, n: 1536, weight_type };
+    let moe = MoeShape { experts: 4, top_k: 2, hidden: 64, intermediate: 32 };
+    let net = DeltaNetShape { key_heads: 1, value_heads: 2, key_dim: 128, value_dim: 128, taps: 4 };
+    let step = Step { sequences: 1, rows: 1, context: 32 };
+    let layer = ("smollm2-135m", SMOLLM2_135M.attention(), None);
+    let mut cases = vec![
+        setup().matmul("matmul", matmul, false),
+        setup().embed(1, 64, 576, WeightType::Q8_0),
+        setup().rope(&SMOLLM2_135M, 1),
+        setup().attention(layer, KvType::F16, step),
+        setup().delta_net(net, 1, 1),
+        Ok(sample("top_k50", Sampling { top_k: Some(50), ..Sampling::greedy() }, 49_152)),
+    ];
+    for op in [
+        RowOp::AddBias,
+        RowOp::AddRmsNorm,
+        RowOp::ClampedSwiglu,
+        RowOp::RmsNorm,
+        RowOp::SigmoidMul,
+        RowOp::SiluMul,
+    ] {
+        cases.push(setup().rows(op, 1, 576));
+    }
+    for op in [MoeOp::Route, MoeOp::Dispatch, MoeOp::Combine, MoeOp::ExpertMatmul(weight_type)] {
+        cases.push(setup().moe(op, moe, 1));
+    }
+    cases.into_iter().map(|case| case.expect("the case fits into memory")).collect()
 }
 
-benches! {
-    add_bias: "../benches/add_bias.rs",
-    add_rms_norm: "../benches/add_rms_norm.rs",
-    attention: "../benches/attention.rs",
-    clamped_swiglu: "../benches/clamped_swiglu.rs",
-    combine: "../benches/combine.rs",
-    delta_net: "../benches/delta_net.rs",
-    dispatch: "../benches/dispatch.rs",
-    embed: "../benches/embed.rs",
-    expert_matmul: "../benches/expert_matmul.rs",
-    matmul: "../benches/matmul.rs",
-    rms_norm: "../benches/rms_norm.rs",
-    rope: "../benches/rope.rs",
-    route: "../benches/route.rs",
-    sample: "../benches/sample.rs",
-    sigmoid_mul: "../benches/sigmoid_mul.rs",
-    silu_mul: "../benches/silu_mul.rs",
-    step: "../benches/step.rs",
+#[test]
+fn a_small_case_of_every_bench_runs() {
+    for mut case in small() {
+        (case.run)().unwrap();
+        // MoE dispatch only copies rows, so it has no floating-point operations.
+        assert!((case.flops > 0 || case.op == "dispatch") && case.bytes > 0, "{case:?}");
+    }
+    step::decoding(1).turn();
+    // The group of criterion would be dead code here otherwise.
+    let _runs_them: fn() = step::benches;
+}
+
+#[test]
+fn a_case_names_sizes_and_data_type() {
+    for case in small() {
+        // Sizes, then the data type, which a record tells apart by them: `T1_K576_q4_1`.
+        let id = format!("{}_{}", case.shape, case.dtype);
+        let words: Vec<&str> = id.split('_').collect();
+        let sizes = words.iter().take_while(|word| is_size(word)).count();
+        assert_eq!(words[..sizes].join("_"), case.shape, "{id}");
+        assert!(0 < sizes && sizes < words.len(), "{id}");
+    }
 }

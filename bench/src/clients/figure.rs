@@ -31,42 +31,11 @@ pub enum Row {
     Clean,
 }
 
-impl Row {
-    pub const ALL: [Self; 11] = [
-        Self::Saturated,
-        Self::Paced,
-        Self::Limit,
-        Self::Starts,
-        Self::Parse,
-        Self::Stamps,
-        Self::Spread,
-        Self::OpenLoop,
-        Self::Memory,
-        Self::Prepare,
-        Self::Clean,
-    ];
-
-    /// Figures that the row yields.
-    pub fn figures(self) -> &'static [Figure] {
-        match self {
-            Self::Saturated => &[EVENTS_PER_CPU_S],
-            Self::Paced => &[CPU_US_PER_EVENT, TTFT_ERROR_MEAN, TTFT_ERROR_P99],
-            Self::Limit => &[EVENTS_PER_S_MAX],
-            Self::Starts => &[STARTS_ERROR_MEAN, STARTS_ERROR_P99, STARTS_LAG_MEAN, STARTS_LAG_P99],
-            Self::Parse => &[PARSE_US],
-            Self::Stamps => &[STAMP_ERROR_P99, STAMP_ERROR_P999, USER_STAMP_ERROR_P99],
-            Self::Spread => &[ITL_SPREAD],
-            Self::OpenLoop => &[SEND_LAG_P99, RATE_ERROR],
-            Self::Memory => &[STREAM_KB, PEAK_MB],
-            Self::Prepare => &[PREPARE_S],
-            Self::Clean => &[INVALID_RUNS, DEGRADED_RUNS],
-        }
-    }
-}
-
 /// A figure: one line of the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
+    /// Row whose measurement yields the figure.
+    pub row: Row,
     /// Id of the figure, with the unit last.
     pub id: &'static str,
     /// Title for people, with the unit.
@@ -94,67 +63,67 @@ impl Reach {
     }
 }
 
-const fn figure(
-    id: &'static str,
-    title: &'static str,
-    reach: Option<Reach>,
-    digits: usize,
-) -> Figure {
-    Figure { id, title, reach, digits }
+type Text = &'static str;
+
+const fn unbound(row: Row, id: Text, title: Text, digits: usize) -> Figure {
+    Figure { row, id, title, reach: None, digits }
 }
 
-const fn most(value: f64) -> Option<Reach> {
-    Some(Reach::AtMost(value))
+const fn most(row: Row, id: Text, title: Text, value: f64, digits: usize) -> Figure {
+    Figure { reach: Some(Reach::AtMost(value)), ..unbound(row, id, title, digits) }
 }
 
-const fn least(value: f64) -> Option<Reach> {
-    Some(Reach::AtLeast(value))
+const fn least(row: Row, id: Text, title: Text, value: f64, digits: usize) -> Figure {
+    Figure { reach: Some(Reach::AtLeast(value)), ..unbound(row, id, title, digits) }
 }
 
-pub const EVENTS_PER_CPU_S: Figure =
-    figure("saturated_events_per_cpu_s", "events per CPU second, saturated", least(350_000.0), 0);
-pub const CPU_US_PER_EVENT: Figure =
-    figure("paced_cpu_us_per_event", "CPU per event, 100 streams x 100/s, us", most(12.0), 1);
-pub const EVENTS_PER_S_MAX: Figure =
-    figure("right_events_per_s_max", "highest load with right gaps, events/s", least(120_000.0), 0);
-pub const TTFT_ERROR_MEAN: Figure =
-    figure("ttft_error_ms_mean", "TTFT error, 100 streams, mean, ms", most(0.5), 2);
-pub const TTFT_ERROR_P99: Figure =
-    figure("ttft_error_ms_p99", "TTFT error, 100 streams, p99, ms", most(3.5), 2);
-pub const STARTS_ERROR_MEAN: Figure =
-    figure("starts_ttft_error_ms_mean", "TTFT error, 1,000 at once, mean, ms", most(8.0), 1);
-pub const STARTS_ERROR_P99: Figure =
-    figure("starts_ttft_error_ms_p99", "TTFT error, 1,000 at once, p99, ms", most(14.0), 1);
-pub const STARTS_LAG_MEAN: Figure =
-    figure("starts_lag_ms_mean", "its own start burst, shown as lag, mean, ms", None, 1);
-pub const STARTS_LAG_P99: Figure =
-    figure("starts_lag_ms_p99", "its own start burst, shown as lag, p99, ms", None, 1);
-pub const PARSE_US: Figure =
-    figure("parse_us_p50", "parse cost per event, median, us", most(0.6), 2);
-pub const STAMP_ERROR_P99: Figure = figure(
-    "stamp_error_us_p99",
-    "token time error, 9,000 streams, 40,000/s, p99, us",
-    most(20.0),
-    1,
-);
-pub const STAMP_ERROR_P999: Figure =
-    figure("stamp_error_us_p999", "the same, p99.9, us", most(100.0), 1);
-pub const USER_STAMP_ERROR_P99: Figure =
-    figure("user_stamp_error_us_p99", "the same by the client's own clock, p99, us", None, 0);
-pub const ITL_SPREAD: Figure =
-    figure("itl_spread_ms", "ITL spread added, 1,000 streams x 100/s, ms", most(0.1), 3);
-pub const SEND_LAG_P99: Figure =
-    figure("send_lag_ms_p99", "send lag, 1,000 requests/s, p99, ms", most(1.0), 2);
-pub const RATE_ERROR: Figure = figure("rate_error_pct", "mean drift of the rate, %", most(0.1), 3);
-pub const STREAM_KB: Figure = figure("idle_stream_kb", "memory per idle stream, KB", most(12.0), 1);
-pub const PEAK_MB: Figure =
-    figure("peak_mb", "memory, 10,000 streams and their samples, MB", most(250.0), 0);
-pub const PREPARE_S: Figure =
-    figure("prepare_s", "10,000 conversations prepared, s", most(20.0), 1);
-pub const INVALID_RUNS: Figure =
-    figure("invalid_runs", "sound runs called INVALID, of 50", most(0.0), 0);
-pub const DEGRADED_RUNS: Figure =
-    figure("degraded_runs", "sound runs called DEGRADED, of 50", None, 0);
+/// All figures, in the order of the table.
+pub const FIGURES: [Figure; 21] = [
+    least(
+        Row::Saturated,
+        "saturated_events_per_cpu_s",
+        "events per CPU second, saturated",
+        350_000.0,
+        0,
+    ),
+    most(Row::Paced, "paced_cpu_us_per_event", "CPU per event, 100 streams x 100/s, us", 12.0, 1),
+    most(Row::Paced, "ttft_error_ms_mean", "TTFT error, 100 streams, mean, ms", 0.5, 2),
+    most(Row::Paced, "ttft_error_ms_p99", "TTFT error, 100 streams, p99, ms", 3.5, 2),
+    least(
+        Row::Limit,
+        "right_events_per_s_max",
+        "highest load with right gaps, events/s",
+        120_000.0,
+        0,
+    ),
+    most(Row::Starts, "starts_ttft_error_ms_mean", "TTFT error, 1,000 at once, mean, ms", 8.0, 1),
+    most(Row::Starts, "starts_ttft_error_ms_p99", "TTFT error, 1,000 at once, p99, ms", 14.0, 1),
+    unbound(Row::Starts, "starts_lag_ms_mean", "its own start burst, shown as lag, mean, ms", 1),
+    unbound(Row::Starts, "starts_lag_ms_p99", "its own start burst, shown as lag, p99, ms", 1),
+    most(Row::Parse, "parse_us_p50", "parse cost per event, median, us", 0.6, 2),
+    most(
+        Row::Stamps,
+        "stamp_error_us_p99",
+        "token time error, 9,000 streams, 40,000/s, p99, us",
+        20.0,
+        1,
+    ),
+    most(Row::Stamps, "stamp_error_us_p999", "the same, p99.9, us", 100.0, 1),
+    unbound(
+        Row::Stamps,
+        "user_stamp_error_us_p99",
+        "the same by the client's own clock, p99, us",
+        0,
+    ),
+    most(Row::Spread, "itl_spread_ms", "ITL spread added, 1,000 streams x 100/s, ms", 0.1, 3),
+    most(Row::OpenLoop, "send_lag_ms_p99", "send lag, 1,000 requests/s, p99, ms", 1.0, 2),
+    most(Row::OpenLoop, "rate_error_pct", "mean drift of the rate, %", 0.1, 3),
+    most(Row::Memory, "idle_stream_kb", "memory per idle stream, KB", 12.0, 1),
+    most(Row::Memory, "peak_mb", "memory, 10,000 streams and their samples, MB", 250.0, 0),
+    most(Row::Prepare, "prepare_s", "10,000 conversations prepared, s", 20.0, 1),
+    most(Row::Clean, "invalid_runs", "sound runs called INVALID, of 50", 0.0, 0),
+    unbound(Row::Clean, "degraded_runs", "sound runs called DEGRADED, of 50", 0),
+];
 
 #[cfg(test)]
 mod tests {
@@ -162,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_figure_has_an_id_of_its_own() {
-        let all: Vec<&str> = Row::ALL.iter().flat_map(|r| r.figures()).map(|f| f.id).collect();
+        let all: Vec<&str> = FIGURES.iter().map(|figure| figure.id).collect();
         let one_each: std::collections::BTreeSet<&str> = all.iter().copied().collect();
         assert_eq!(one_each.len(), all.len());
     }

@@ -5,31 +5,26 @@
 pub mod conversations;
 pub mod exchange;
 pub mod figure;
-pub mod kept;
-pub mod load;
 pub mod obtain;
-pub mod parse;
-pub mod pinned;
 pub mod rows;
 pub mod table;
 pub mod testbed;
 pub mod tool;
 
-use std::path::PathBuf;
-
+use clap::ValueEnum;
 use schema::exit::Exit;
 
 use crate::cli::ClientBench;
-use crate::clients::figure::Row;
-use crate::clients::kept::{Kept, RowResult};
+use crate::clients::figure::{FIGURES, Row};
+use crate::clients::table::{Kept, RowResult};
 use crate::clients::testbed::Testbed;
 use crate::clients::tool::Tool;
-use crate::document;
+use crate::write_table;
 use campaign::files::read_text;
 use campaign::git::Git;
 use campaign::lock::Lock;
 use campaign::node::hardware;
-use campaign::stop::{Ends, Stop};
+use campaign::stop::Stop;
 use campaign::tools::{BENCH, EMITTER, FLOOR};
 use campaign::world::World;
 
@@ -38,39 +33,6 @@ const KEPT: &str = "figures.json";
 const DOCUMENT: &str = "docs/method/client.md";
 /// Command that the page names as the writer of the table.
 const COMMAND: &str = "cargo xtask client-bench --document";
-
-#[derive(Debug, thiserror::Error)]
-pub enum ClientsError {
-    #[error("{tool}: {what}: {said}")]
-    Tool { tool: &'static str, what: String, said: String },
-    #[error("{tool} is not installed")]
-    NotHad { tool: &'static str },
-    #[error("`sglang-bench` is built for Python {wanted}, and this is {found}")]
-    Python { found: String, wanted: &'static str },
-    #[error("{package} cannot be installed: {said}")]
-    Install { package: &'static str, said: String },
-    #[error("`{}` cannot be read: {detail}", .path.display())]
-    Unreadable { path: PathBuf, detail: String },
-}
-
-impl Ends for ClientsError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Tool { .. } => Exit::Worse,
-            Self::Unreadable { .. } => Exit::Unsound,
-            Self::NotHad { .. } | Self::Python { .. } | Self::Install { .. } => Exit::Environment,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Tool { tool, .. } => Some(format!("`--skip {tool}` leaves it out")),
-            Self::Python { .. } => Some("`--skip sglang-bench` leaves it out".to_owned()),
-            Self::Install { .. } => Some("`--skip aiperf` leaves it out".to_owned()),
-            Self::NotHad { .. } | Self::Unreadable { .. } => None,
-        }
-    }
-}
 
 /// Runs `client-bench`. The exit code is 1 if Redline misses a required value.
 ///
@@ -87,7 +49,7 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let kept = Kept::open(&path)?;
     let table = table::render(&kept);
     if flags.document {
-        document::write(world, DOCUMENT, COMMAND, &table)?;
+        write_table(world, DOCUMENT, COMMAND, &table)?;
     }
     world.console.answer(&if flags.json { read_text(&path)? } else { table });
     Ok(if wanted_are_kept(&kept) { Exit::Well } else { Exit::Worse })
@@ -95,7 +57,7 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
 
 /// Measures row by row, and writes each row to the results file when it is complete.
 fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result<(), Stop> {
-    let rows = if flags.rows.is_empty() { &Row::ALL[..] } else { &flags.rows };
+    let rows = if flags.rows.is_empty() { Row::value_variants() } else { &flags.rows };
     let tools: Vec<Tool> =
         Tool::ALL.into_iter().filter(|tool| !flags.skipped.contains(tool)).collect();
     let needed: Vec<Tool> = tools
@@ -132,10 +94,11 @@ fn measure_row(
             result.absent.insert(tool.id().to_owned(), "left out".to_owned());
         }
     }
-    let asked: Vec<Tool> = tools.iter().copied().filter(|tool| rows::applies(row, *tool)).collect();
+    let measured: Vec<Tool> =
+        tools.iter().copied().filter(|tool| rows::applies(row, *tool)).collect();
     // Clients alternate within a repeat, so that drift of the machine affects all alike.
     for repeat in 1..=flags.repeats {
-        for &tool in &asked {
+        for &tool in &measured {
             world.interrupt.check()?;
             let title = format!("{row:?}, {}, repeat {repeat}", tool.id());
             world.console.step(world.clock.elapsed(), &title);
@@ -181,10 +144,9 @@ pub fn place(world: &World) -> Result<RowResult, Stop> {
 
 /// True when Redline keeps every required value.
 fn wanted_are_kept(kept: &Kept) -> bool {
-    kept.rows.iter().all(|(row, result)| {
-        row.figures().iter().all(|figure| {
-            let repeats = result.repeats(figure.id, Tool::Redline.id());
-            figure.reach.zip(repeats).is_none_or(|(reach, r)| reach.is_kept_by(r.median))
-        })
+    FIGURES.iter().all(|figure| {
+        let result = kept.rows.get(&figure.row);
+        let repeats = result.and_then(|row| row.repeats(figure.id, Tool::Redline.id()));
+        figure.reach.zip(repeats).is_none_or(|(reach, r)| reach.is_kept_by(r.median))
     })
 }

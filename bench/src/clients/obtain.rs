@@ -8,7 +8,6 @@ use std::process::Command;
 use schema::model::InputSource;
 use tempfile::TempDir;
 
-use crate::clients::ClientsError;
 use crate::clients::testbed::{Peers, SglangClient};
 use crate::clients::tool::Tool;
 use campaign::files::{FileError, make_dir};
@@ -44,7 +43,9 @@ fn sglang(world: &World) -> Result<SglangClient, Stop> {
     version.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
     let found = campaign::process::text(&mut version, &world.interrupt)?.trim().to_owned();
     if found != SGLANG_PYTHON {
-        return Err(ClientsError::Python { found, wanted: SGLANG_PYTHON }.into());
+        let message =
+            format!("`sglang-bench` is built for Python {SGLANG_PYTHON}, and this is {found}");
+        return Err(Stop::environment(message).with_hint("`--skip sglang-bench` leaves it out"));
     }
     let source = InputSource {
         pip: Some(SGLANG.to_owned()),
@@ -89,9 +90,10 @@ fn install(world: &World, dir: &Path) -> Result<(), Stop> {
     for step in [&mut venv, &mut pip] {
         let written = capture(step, &world.interrupt)?;
         if !written.status.success() {
-            let said = written.last_said().unwrap_or("it said nothing").to_owned();
+            let said = written.last_said().unwrap_or("it said nothing");
             let _ = fs::remove_dir_all(dir);
-            return Err(ClientsError::Install { package: AIPERF, said }.into());
+            return Err(Stop::environment(format!("{AIPERF} cannot be installed: {said}"))
+                .with_hint("`--skip aiperf` leaves it out"));
         }
     }
     let mark = dir.join(WHOLE);

@@ -2,15 +2,20 @@
 //! difference of two measurements with different loads removes it.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
 
 use judge::quantile::percentile;
+use serde_json::Value;
 
+use crate::clients::conversations;
 use crate::clients::exchange::{Exchange, exchange};
-use crate::clients::figure::{self, Figure, Row};
-use crate::clients::load::{Load, Truth};
+use crate::clients::figure::{FIGURES, Row};
 use crate::clients::testbed::Testbed;
+use crate::clients::testbed::{Load, Truth};
 use crate::clients::tool::{Tool, stamp_errors_ns};
-use crate::clients::{conversations, parse};
+use campaign::files::read_text;
+use campaign::process::{describe, show};
 use campaign::stop::Stop;
 
 const SATURATED: Load = Load::burst(100, 500, 50_000, 0);
@@ -71,19 +76,20 @@ pub fn measure(testbed: &Testbed<'_>, row: Row, tool: Tool) -> Result<Values, St
         Row::Stamps => stamps(testbed),
         Row::OpenLoop => open_loop(testbed, tool),
         Row::Memory => memory(testbed, tool),
-        Row::Parse => Ok([value(figure::PARSE_US, parse::median_us(testbed)?)].into()),
-        Row::Prepare => Ok([value(figure::PREPARE_S, conversations::prepare_s(testbed)?)].into()),
+        Row::Parse => Ok([value("parse_us_p50", parse_us(testbed)?)].into()),
+        Row::Prepare => Ok([value("prepare_s", conversations::prepare_s(testbed)?)].into()),
         Row::Clean => clean(testbed),
     }
 }
 
-fn value(figure: Figure, value: f64) -> (&'static str, f64) {
-    (figure.id, value)
+fn value(figure: &'static str, value: f64) -> (&'static str, f64) {
+    debug_assert!(FIGURES.iter().any(|known| known.id == figure), "`{figure}` is in no row");
+    (figure, value)
 }
 
 /// Difference of a reported and a true time in milliseconds; `None` if one of them is unknown.
 fn error_ms(
-    figure: Figure,
+    figure: &'static str,
     said: Option<f64>,
     true_us: Option<f64>,
 ) -> Option<(&'static str, f64)> {
@@ -105,7 +111,7 @@ fn saturated(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
         &exchange(testbed, tool, &more)?,
         (&less, &more),
     );
-    Ok([value(figure::EVENTS_PER_CPU_S, 1e6 / costs)].into())
+    Ok([value("saturated_events_per_cpu_s", 1e6 / costs)].into())
 }
 
 fn paced(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
@@ -114,9 +120,9 @@ fn paced(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let costs = cpu_us_per_event(&short, &long, (&less, &more));
     let (said, truth) = (short.reported.ttft, short.truth.ttft);
     let known = [
-        Some(value(figure::CPU_US_PER_EVENT, costs)),
-        error_ms(figure::TTFT_ERROR_MEAN, said.mean_us, truth.mean_us),
-        error_ms(figure::TTFT_ERROR_P99, said.p99_us, truth.p99_us),
+        Some(value("paced_cpu_us_per_event", costs)),
+        error_ms("ttft_error_ms_mean", said.mean_us, truth.mean_us),
+        error_ms("ttft_error_ms_p99", said.p99_us, truth.p99_us),
     ];
     Ok(known.into_iter().flatten().collect())
 }
@@ -125,10 +131,10 @@ fn starts(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let taken = exchange(testbed, tool, &STARTS)?;
     let (said, truth) = (taken.reported.ttft, taken.truth.ttft);
     let known = [
-        error_ms(figure::STARTS_ERROR_MEAN, said.mean_us, truth.mean_us),
-        error_ms(figure::STARTS_ERROR_P99, said.p99_us, truth.p99_us),
-        error_ms(figure::STARTS_LAG_MEAN, taken.reported.lag.mean_us, Some(0.0)),
-        error_ms(figure::STARTS_LAG_P99, taken.reported.lag.p99_us, Some(0.0)),
+        error_ms("starts_ttft_error_ms_mean", said.mean_us, truth.mean_us),
+        error_ms("starts_ttft_error_ms_p99", said.p99_us, truth.p99_us),
+        error_ms("starts_lag_ms_mean", taken.reported.lag.mean_us, Some(0.0)),
+        error_ms("starts_lag_ms_p99", taken.reported.lag.p99_us, Some(0.0)),
     ];
     Ok(known.into_iter().flatten().collect())
 }
@@ -152,7 +158,7 @@ fn limit(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
         }
     }
     let most = right.map_or(0.0, |at| LOADS[at] as f64);
-    Ok([value(figure::EVENTS_PER_S_MAX, most)].into())
+    Ok([value("right_events_per_s_max", most)].into())
 }
 
 fn gaps_are_right(taken: &Exchange) -> bool {
@@ -167,7 +173,7 @@ fn gaps_are_right(taken: &Exchange) -> bool {
 fn spread(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let taken = exchange(testbed, tool, &SPREAD)?;
     let (said, truth) = (taken.reported.gaps.std_us, taken.truth.gaps.std_us);
-    Ok(error_ms(figure::ITL_SPREAD, said, truth).into_iter().collect())
+    Ok(error_ms("itl_spread_ms", said, truth).into_iter().collect())
 }
 
 fn stamps(testbed: &Testbed<'_>) -> Result<Values, Stop> {
@@ -176,13 +182,13 @@ fn stamps(testbed: &Testbed<'_>) -> Result<Values, Stop> {
     recorded.sort_unstable();
     had.sort_unstable();
     let us = |sorted: &[u64], share| {
-        let none = || Stop::environment("no sample could be found again in the emitter's log");
+        let none = || Stop::environment("no sample could be found again in the mock server's log");
         percentile(sorted, share).map(|ns| ns / 1e3).ok_or_else(none)
     };
     Ok([
-        value(figure::STAMP_ERROR_P99, us(&recorded, 0.99)?),
-        value(figure::STAMP_ERROR_P999, us(&recorded, 0.999)?),
-        value(figure::USER_STAMP_ERROR_P99, us(&had, 0.99)?),
+        value("stamp_error_us_p99", us(&recorded, 0.99)?),
+        value("stamp_error_us_p999", us(&recorded, 0.999)?),
+        value("user_stamp_error_us_p99", us(&had, 0.99)?),
     ]
     .into())
 }
@@ -190,8 +196,8 @@ fn stamps(testbed: &Testbed<'_>) -> Result<Values, Stop> {
 fn open_loop(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let taken = exchange(testbed, tool, &OPEN_LOOP)?;
     let known = [
-        error_ms(figure::SEND_LAG_P99, taken.reported.lag.p99_us, Some(0.0)),
-        rate_error_pct(tool, &taken.truth).map(|error| value(figure::RATE_ERROR, error)),
+        error_ms("send_lag_ms_p99", taken.reported.lag.p99_us, Some(0.0)),
+        rate_error_pct(tool, &taken.truth).map(|error| value("rate_error_pct", error)),
     ];
     Ok(known.into_iter().flatten().collect())
 }
@@ -210,7 +216,7 @@ fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
 
 #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
 fn memory(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
-    let unknown = || Stop::environment("the system does not tell how much memory a client took");
+    let unknown = || Stop::environment("the system does not report how much memory a client took");
     let peak = |load: &Load| -> Result<f64, Stop> {
         Ok(exchange(testbed, tool, load)?.cost.peak_bytes.ok_or_else(unknown)? as f64)
     };
@@ -218,7 +224,7 @@ fn memory(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let few = peak(&Load { requests: IDLE_FEW, ..IDLE })?;
     let streams = (IDLE.requests - IDLE_FEW) as f64;
     let idle = (peak(&IDLE)? - few) / streams / 1e3;
-    Ok([value(figure::STREAM_KB, idle), value(figure::PEAK_MB, peak(&FULL)? / 1e6)].into())
+    Ok([value("idle_stream_kb", idle), value("peak_mb", peak(&FULL)? / 1e6)].into())
 }
 
 fn clean(testbed: &Testbed<'_>) -> Result<Values, Stop> {
@@ -231,15 +237,45 @@ fn clean(testbed: &Testbed<'_>) -> Result<Values, Stop> {
         *verdicts.entry(reported.verdict.unwrap_or_default()).or_default() += 1;
     }
     let of = |verdict: &str| f64::from(verdicts.get(verdict).copied().unwrap_or(0));
-    Ok([value(figure::INVALID_RUNS, of("invalid")), value(figure::DEGRADED_RUNS, of("degraded"))]
-        .into())
+    Ok([value("invalid_runs", of("invalid")), value("degraded_runs", of("degraded"))].into())
+}
+
+/// Result file of the benchmark whose chunks have the mock server's form.
+const ESTIMATES: &str = "parse/completions/new/estimates.json";
+/// Events per iteration of the benchmark.
+const EVENTS: f64 = 1000.0;
+
+/// Median cost of parsing an event into a sample in microseconds, by the load generator's criterion
+/// benchmark.
+fn parse_us(testbed: &Testbed<'_>) -> Result<f64, Stop> {
+    let home = testbed.path("criterion");
+    // An earlier result must not be read if the benchmark writes none.
+    let _ = fs::remove_dir_all(&home);
+    let mut cargo = Command::new(&testbed.world.programs.cargo);
+    cargo
+        .args(["bench", "--quiet", "--locked", "-p", "suite", "--bench", "parse", "--"])
+        .args(["--noplot", "--warm-up-time", "1", "--measurement-time", "3", "completions"])
+        .env("CRITERION_HOME", &home);
+    let places = &testbed.world.places;
+    campaign::build::call_in(&mut cargo, places, places.root());
+    let status = show(&mut cargo, &testbed.world.interrupt)?;
+    if !status.success() {
+        return Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))));
+    }
+    let estimates: Value =
+        serde_json::from_str(&read_text(&home.join(ESTIMATES))?).unwrap_or_default();
+    let median_ns = estimates.pointer("/median/point_estimate").and_then(Value::as_f64);
+    let median_ns = median_ns.ok_or_else(|| Stop::environment("the bench left no median"))?;
+    Ok(median_ns / EVENTS / 1e3)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use super::*;
-    use crate::clients::load::Spread;
-    use crate::clients::pinned::Cost;
+    use crate::clients::testbed::Cost;
+    use crate::clients::testbed::Spread;
     use crate::clients::tool::Reported;
 
     fn taken(said: (f64, f64), truth: (f64, f64)) -> Exchange {
@@ -257,7 +293,7 @@ mod tests {
         assert!(!gaps_are_right(&taken((10_101.0, 10_000.0), (10_000.0, 10_000.0))));
         assert!(!gaps_are_right(&taken((10_000.0, 12_001.0), (10_000.0, 10_000.0))));
         let silent = Exchange { reported: Reported::default(), ..taken((0.0, 0.0), (0.0, 0.0)) };
-        assert!(!gaps_are_right(&silent), "what is not told is not right");
+        assert!(!gaps_are_right(&silent), "what is not reported is not right");
     }
 
     #[test]
@@ -272,6 +308,6 @@ mod tests {
 
     #[test]
     fn every_row_can_be_measured_with_redline() {
-        assert!(Row::ALL.iter().all(|row| applies(*row, Tool::Redline)));
+        assert!(Row::value_variants().iter().all(|row| applies(*row, Tool::Redline)));
     }
 }

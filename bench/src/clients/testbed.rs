@@ -1,11 +1,20 @@
-//! The testbed of an exchange: its folder, the cores of mock server and client, and the other
-//! clients.
+//! The testbed of the client comparison: folder, cores and other clients; the load that a client sends
+//! with the true times in the mock server's log; and programs pinned to a core, with what they cost.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
-use crate::clients::ClientsError;
+use judge::quantile::percentile;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use schema::emitted::Emitted;
+use serde::Serialize;
+
 use campaign::files::{FileError, read_text};
+use campaign::node::server::status_bytes;
+use campaign::process::{Group, Interrupt, ProcessError, children_us};
 use campaign::stop::Stop;
 use campaign::world::World;
 
@@ -56,8 +65,223 @@ impl Testbed<'_> {
 pub fn read_lines<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>, Stop> {
     let text = read_text(path)?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<T>, _>>();
-    lines.map_err(|error| {
-        let (path, detail) = (path.to_owned(), error.to_string());
-        ClientsError::Unreadable { path, detail }.into()
-    })
+    lines.map_err(|error| Stop::wrong_use(format!("`{}` cannot be read: {error}", path.display())))
+}
+
+/// A load: requests that the mock server answers with one steady stream each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Load {
+    pub requests: u64,
+    /// Tokens of each answer. No client sends requests with this number before or after the load
+    /// itself, so that it identifies the load's requests in the log.
+    pub tokens: u64,
+    /// Time from a request to its first token in microseconds.
+    pub first_us: u64,
+    /// Time between tokens in microseconds; 0 saturates the client.
+    pub gap_us: u64,
+    /// Rate at which requests are sent; `None` sends all at once.
+    pub requests_per_s: Option<u32>,
+}
+
+impl Load {
+    /// Makes a load of requests that are sent all at once.
+    pub const fn burst(requests: u64, tokens: u64, first_us: u64, gap_us: u64) -> Self {
+        Self { requests, tokens, first_us, gap_us, requests_per_s: None }
+    }
+
+    /// Returns the same load with another number of tokens per answer.
+    pub const fn of_tokens(self, tokens: u64) -> Self {
+        Self { tokens, ..self }
+    }
+
+    pub const fn events(&self) -> u64 {
+        self.requests * self.tokens
+    }
+}
+
+/// Mean, standard deviation and p99 of times in microseconds; `None` where a client does not report
+/// one.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Spread {
+    pub mean_us: Option<f64>,
+    pub std_us: Option<f64>,
+    pub p99_us: Option<f64>,
+}
+
+impl Spread {
+    /// Computes the statistics of samples in nanoseconds as the compared clients do: percentiles
+    /// are linear between order statistics, and the deviation is that of the population. All are
+    /// `None` without samples.
+    #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 ns")]
+    pub fn of(mut samples_ns: Vec<u64>) -> Self {
+        if samples_ns.is_empty() {
+            return Self::default();
+        }
+        samples_ns.sort_unstable();
+        let count = samples_ns.len() as f64;
+        let mean = samples_ns.iter().map(|ns| *ns as f64).sum::<f64>() / count;
+        let squares = samples_ns.iter().map(|ns| (*ns as f64 - mean).powi(2)).sum::<f64>();
+        Self {
+            mean_us: Some(mean / 1e3),
+            std_us: Some((squares / count).sqrt() / 1e3),
+            p99_us: percentile(&samples_ns, 0.99).map(|ns| ns / 1e3),
+        }
+    }
+}
+
+/// True times of a load, from the mock server's log.
+#[derive(Debug, Clone, Default)]
+pub struct Truth {
+    pub answers: Vec<Emitted>,
+    /// Time from the arrival of the complete request at the server until its first token is
+    /// written.
+    pub ttft: Spread,
+    pub gaps: Spread,
+}
+
+impl Truth {
+    /// Selects the answers of `load` from the log and computes their times.
+    pub fn of(log: Vec<Emitted>, load: &Load) -> Self {
+        // Warm-up requests have another number of tokens.
+        let ours = |answer: &Emitted| answer.max_tokens == load.tokens && answer.is_whole();
+        let answers: Vec<Emitted> = log.into_iter().filter(ours).collect();
+        let first = |answer: &Emitted| Some(answer.first_ns?.saturating_sub(answer.received_ns));
+        let ttft = Spread::of(answers.iter().filter_map(first).collect());
+        let gaps = Spread::of(answers.iter().flat_map(|a| a.gaps_ns.iter().copied()).collect());
+        Self { answers, ttft, gaps }
+    }
+}
+
+/// Interval at which a running client is polled.
+const POLL: Duration = Duration::from_millis(20);
+/// Time after which a client counts as hung.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Resources that a finished program has used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// User and system time in microseconds, including the program's children.
+    pub cpu_us: f64,
+    pub wall_s: f64,
+    /// Peak memory of the program's first process, in bytes.
+    pub peak_bytes: Option<u64>,
+}
+
+/// Starts `command` pinned to `core`. This process moves to the core for the moment of the start,
+/// because a child inherits its parent's cores.
+///
+/// # Errors
+/// The machine has no such core, or the program cannot be started.
+pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
+    let this = Pid::from_raw(0);
+    let refused = |what: &str| {
+        let message = format!("the system refuses to {what} core {core}");
+        Stop::environment(message).with_hint("give cores that this machine has")
+    };
+    let before = sched_getaffinity(this).map_err(|_| refused("report"))?;
+    let mut only = CpuSet::new();
+    only.set(core).and_then(|()| sched_setaffinity(this, &only)).map_err(|_| refused("run on"))?;
+    let started = Group::start(command);
+    sched_setaffinity(this, &before).map_err(|_| refused("leave"))?;
+    Ok(started?)
+}
+
+/// Runs `command` on `core` to its end; returns its status and cost.
+///
+/// # Errors
+/// It cannot be started, takes too long, or the wait was interrupted.
+pub fn run_on(
+    core: usize,
+    command: &mut Command,
+    interrupt: &Interrupt,
+) -> Result<(ExitStatus, Cost), Stop> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let (before_us, started) = (children_us()?, interrupt.elapsed());
+    let mut group = start_on(core, command)?;
+    let status_file = format!("/proc/{}/status", group.id());
+    let mut peak_bytes = None;
+    let status = loop {
+        if let Some(status) = group.poll()? {
+            break status;
+        }
+        let seen = fs::read_to_string(&status_file).ok();
+        // `VmHWM` is a maximum, so the last poll before the end is accurate enough.
+        peak_bytes = seen.and_then(|text| status_bytes(&text, "VmHWM")).or(peak_bytes);
+        interrupt.check()?;
+        if interrupt.elapsed() > started + LIMIT {
+            return Err(Stop::environment(format!("`{name}` has not ended in {LIMIT:?}")));
+        }
+        interrupt.sleep(POLL);
+    };
+    let wall_s = (interrupt.elapsed() - started).as_secs_f64();
+    Ok((status, Cost { cpu_us: children_us()? - before_us, wall_s, peak_bytes }))
+}
+
+/// Polls `found` until it returns a value.
+///
+/// # Errors
+/// It returns none within five seconds, or the wait was interrupted.
+pub fn wait_for<T>(
+    what: &str,
+    interrupt: &Interrupt,
+    mut found: impl FnMut() -> Option<T>,
+) -> Result<T, Stop> {
+    let deadline = interrupt.elapsed() + Duration::from_secs(5);
+    loop {
+        if let Some(found) = found() {
+            return Ok(found);
+        }
+        interrupt.check().map_err(|error: ProcessError| Stop::from(error))?;
+        if interrupt.elapsed() > deadline {
+            return Err(Stop::environment(format!("{what} within 5 s")));
+        }
+        interrupt.sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use campaign::environment::SystemClock;
+
+    #[test]
+    fn a_spread_is_as_the_tools_compute_it() {
+        let spread = Spread::of((1..=101).rev().map(|i| i * 1000).collect());
+        assert_eq!((spread.mean_us, spread.p99_us), (Some(51.0), Some(100.0)));
+        assert!((spread.std_us.unwrap() - 29.154_759).abs() < 1e-5);
+        assert_eq!(Spread::of(Vec::new()), Spread::default());
+    }
+
+    #[test]
+    fn what_was_sent_before_and_after_a_load_is_no_part_of_it() {
+        let load = Load::burst(2, 3, 0, 0);
+        let answer = |max_tokens, gaps: &[u64]| Emitted {
+            max_tokens,
+            received_ns: 5,
+            first_ns: Some(1005),
+            gaps_ns: gaps.to_vec(),
+            ..Emitted::default()
+        };
+        let log = vec![answer(1, &[]), answer(3, &[2000, 4000]), answer(3, &[1])];
+        let truth = Truth::of(log, &load);
+        assert_eq!(truth.answers.len(), 1, "one is of the warm-up, one was cut");
+        assert_eq!((truth.ttft.mean_us, truth.gaps.mean_us), (Some(1.0), Some(3.0)));
+    }
+
+    #[test]
+    fn a_program_on_its_core_is_charged_for_what_it_did_and_its_parent_is_left_where_it_was() {
+        let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3"]);
+        let (status, cost) = run_on(0, &mut shell, &Interrupt::new(&SystemClock::start())).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert!(cost.cpu_us > 0.0 && cost.wall_s > 0.0, "{cost:?}");
+        assert_eq!(sched_getaffinity(Pid::from_raw(0)).unwrap(), before);
+    }
+
+    #[test]
+    fn a_core_that_is_not_there_is_named() {
+        let refused = start_on(1000, &mut Command::new("true")).unwrap_err();
+        assert!(refused.to_string().contains("core 1000"), "{refused}");
+    }
 }

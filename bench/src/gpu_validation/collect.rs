@@ -1,5 +1,5 @@
-//! The command `gpu-validation collect`: turns the results of a bundle into records, pages and a
-//! commit.
+//! The command `gpu-validation collect`: turns the results of a bundle into records of runs and of
+//! kernels, pages and a commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,21 @@ use std::process::Command;
 use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
 use schema::exit::Exit;
 use schema::gpu_validation::{Outcome, StageReport, StageWork, ValidationBundle};
+use schema::kernel::{KernelBench, KernelRecord};
+use schema::run::Time;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cli::CollectFlags;
-use crate::gpu_validation::kernels;
-use crate::gpu_validation::layout::ResultPlaces;
 use crate::gpu_validation::run::{MachineFile, line};
-use crate::gpu_validation::{read_bundle, read_json};
+use crate::gpu_validation::{MACHINE, read_bundle, read_json, stage_file};
 use campaign::files;
+use campaign::kernels::fill;
+use campaign::node::record::RecordError;
 use campaign::places::CampaignPlaces;
 use campaign::plan::release::is_development;
 use campaign::process::{self, describe};
-use campaign::publish::{Named, Registry, write_campaign};
+use campaign::publish::{Named, Registry, write, write_campaign};
 use campaign::stop::Stop;
 use campaign::world::World;
 
@@ -30,17 +33,16 @@ use campaign::world::World;
 pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
-    let results = ResultPlaces::new(&dir);
-    let described = read_bundle(&results.description())?;
-    let machine: MachineFile = read_json(&results.machine())?;
-    let reports = reports(&described, &results)?;
+    let described = read_bundle(&dir)?;
+    let machine: MachineFile = read_json(&dir.join(MACHINE))?;
+    let reports = reports(&described, &dir)?;
     for stage in &described.stages {
         let report = reports.iter().find(|report| report.stage == stage.id);
         let said = report.map_or("not run".to_owned(), line);
         world.console.answer(&format!("{:<40} {said}", stage.id));
     }
     let staged = CampaignPlaces::at(&dir).staged();
-    let kernels = kernels::record(&described, &machine, &reports, &results, &staged)?;
+    let kernels = kernel_record(&described, &machine, &reports, &dir, &staged)?;
     if kernels > 0 {
         world.console.answer(&format!("kernels  {kernels}"));
     }
@@ -84,10 +86,9 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
 }
 
 /// Reads the reports of the stages that have run, in the stages' order.
-fn reports(described: &ValidationBundle, results: &ResultPlaces) -> Result<Vec<StageReport>, Stop> {
-    let paths = described.stages.iter().map(|stage| results.report(&stage.id));
-    let run = paths.filter(|path| path.exists());
-    Ok(run.map(|path| read_json(&path)).collect::<Result<_, _>>()?)
+fn reports(described: &ValidationBundle, results: &Path) -> Result<Vec<StageReport>, Stop> {
+    let paths = described.stages.iter().map(|stage| stage_file(results, &stage.id, "json"));
+    paths.filter(|path| path.exists()).map(|path| read_json(&path)).collect()
 }
 
 fn campaign_record(
@@ -162,4 +163,53 @@ fn publish(
     registry.print_table(named, None)?;
     world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")));
     Ok(())
+}
+
+/// The field of a command's JSON output that is read.
+#[derive(Debug, Deserialize)]
+struct Printed {
+    kernels: Vec<KernelBench>,
+}
+
+/// Writes the record of all kernel benchmarks in the stages' outputs to the staged results
+/// `staged`; returns their number. The record has the bundle's own id, so that collecting again
+/// makes the same record.
+///
+/// # Errors
+/// The record has no path under `results/`, or the folder is not writable.
+fn kernel_record(
+    described: &ValidationBundle,
+    machine: &MachineFile,
+    reports: &[StageReport],
+    results: &Path,
+    staged: &Path,
+) -> Result<usize, Stop> {
+    let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
+    for stage in &described.stages {
+        let report = reports.iter().find(|report| report.stage == stage.id);
+        let report = report.filter(|report| report.outcome == Outcome::Done);
+        let (StageWork::Command { .. }, Some(report)) = (&stage.work, report) else { continue };
+        let printed = fs::read(stage_file(results, &stage.id, "stdout")).unwrap_or_default();
+        // Other commands print no such document, which is no error.
+        let Ok(Printed { kernels }) = serde_json::from_slice(&printed) else { continue };
+        benches.extend(kernels);
+        wall_us += report.wall_us;
+        started_at.get_or_insert_with(|| report.started_at.clone());
+    }
+    let count = benches.len();
+    if count == 0 {
+        return Ok(0);
+    }
+    let mut record = KernelRecord {
+        schema: schema::kernel::SCHEMA.to_owned(),
+        id: described.campaign.clone(),
+        engine: described.engine.clone(),
+        hardware: machine.hardware.clone(),
+        time: Time { started_at, wall_us: Some(wall_us), ..Time::default() },
+        ..KernelRecord::default()
+    };
+    fill(&mut record, benches)?;
+    let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
+    write(staged, &place, &record)?;
+    Ok(count)
 }

@@ -3,48 +3,38 @@
 //! collected here.
 
 pub mod collect;
-mod kernels;
-pub mod layout;
 pub mod pack;
 pub mod run;
 mod stage;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::gpu_validation::{BUNDLE_SCHEMA, ValidationBundle};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cli::GpuValidation;
-use campaign::files::{self, FileError};
-use campaign::stop::{Ends, Stop};
+use campaign::files;
+use campaign::node::record::RecordError;
+use campaign::stop::Stop;
 use campaign::world::World;
 
-/// Error about a bundle or its results.
-#[derive(Debug, thiserror::Error)]
-pub enum ValidationError {
-    #[error("`{path}` cannot be read: {detail}")]
-    Unreadable { path: String, detail: String },
-    #[error("`{path}` is a `{found}`, and this program reads `{BUNDLE_SCHEMA}`")]
-    OtherSchema { path: String, found: String },
-    #[error(transparent)]
-    File(#[from] FileError),
+/// Description of a bundle, in its folder and in that of its results: release and stages.
+const DESCRIPTION: &str = "bundle.json";
+/// Facts about the machine on which results were measured, in the results' folder.
+const MACHINE: &str = "machine.json";
+
+/// File of a stage in the results' folder: its report (`json`), or an output of its command
+/// (`stdout`, `stderr`).
+fn stage_file(results: &Path, stage: &str, extension: &str) -> PathBuf {
+    results.join("stages").join(format!("{stage}.{extension}"))
 }
 
-impl Ends for ValidationError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::File(error) => error.exit(),
-            _ => Exit::Unsound,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::File(error) => error.hint(),
-            _ => None,
-        }
-    }
+/// Workload manifest of a scenario in a bundle, drawn with a tokenizer.
+fn plan_file(bundle: &Path, scenario: &str, tokenizer: &str) -> PathBuf {
+    bundle.join("plans").join(format!("{scenario}-{tokenizer}.json"))
 }
 
 /// Runs a subcommand of `gpu-validation`.
@@ -59,19 +49,26 @@ pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     }
 }
 
-fn read_bundle(path: &Path) -> Result<ValidationBundle, ValidationError> {
-    let described: ValidationBundle = read_json(path)?;
-    if described.schema != BUNDLE_SCHEMA {
-        let path = path.display().to_string();
-        return Err(ValidationError::OtherSchema { path, found: described.schema });
+/// Reads the description of the bundle, or of results of a bundle, in `dir`.
+fn read_bundle(dir: &Path) -> Result<ValidationBundle, Stop> {
+    let path = dir.join(DESCRIPTION);
+    let described: ValidationBundle = read_json(&path)?;
+    let found = &described.schema;
+    if found != BUNDLE_SCHEMA {
+        return Err(Stop::wrong_use(format!(
+            "`{}` is a `{found}`, and this program reads `{BUNDLE_SCHEMA}`",
+            path.display()
+        )));
     }
     Ok(described)
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ValidationError> {
-    let text = files::read_text(path)?;
-    serde_json::from_str(&text).map_err(|error| ValidationError::Unreadable {
-        path: path.display().to_string(),
-        detail: error.to_string(),
-    })
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Stop> {
+    serde_json::from_str(&files::read_text(path)?)
+        .map_err(|error| Stop::wrong_use(format!("`{}` cannot be read: {error}", path.display())))
+}
+
+fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
+    let text = to_file_text(document).map_err(RecordError::from)?;
+    Ok(files::write_whole(path, text.as_bytes())?)
 }

@@ -5,13 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::gpu_validation::{BUNDLE_SCHEMA, GpuValidation, ValidationBundle, stages};
 use serde_json::Value;
 
 use crate::cli::PackFlags;
-use crate::gpu_validation::layout::BundlePlaces;
+use crate::gpu_validation::{DESCRIPTION, plan_file, write_json};
 use campaign::ScenarioEntry;
 use campaign::build;
 use campaign::build::origin::{Origin, Wanted};
@@ -20,7 +19,6 @@ use campaign::files::{self, FileError};
 use campaign::inputs::workload::draw;
 use campaign::launch::LaunchSpec;
 use campaign::lock::Lock;
-use campaign::node::record::RecordError;
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
 use campaign::process::{self, describe};
@@ -32,10 +30,11 @@ const ENGINE: &str = "redline";
 /// Name, in the bundle, of the program that contains the engine's own tests.
 pub const TESTS: &str = "engine-tests";
 const SELF: &str = "redline-peers";
-/// Folder of the clone with reference checkpoints and outputs.
+/// Folder, in the clone and in the bundle, of reference checkpoints and outputs that the engine's
+/// tests read.
 const FIXTURES: &str = "tests/fixtures/conformance";
-/// Subfolder of the references that the engine's tests read.
-const CONFORMANCE: &str = "conformance";
+/// Name of the script that runs the bundle, the only command that a user needs.
+const SCRIPT_NAME: &str = "validate";
 
 const SCRIPT: &str = "#!/bin/sh\n\
     # Runs the stages that have not been run yet: ./validate [--out DIR] [--only STAGE]\n\
@@ -57,23 +56,23 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
         .clone()
         .unwrap_or_else(|| world.places.validation(&flags.validation).join("bundle"));
     // Files of an earlier release in the same folder would otherwise be packed too.
-    if dir.join("bundle.json").exists() {
+    if dir.join(DESCRIPTION).exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
     }
-    let places = BundlePlaces::new(&dir);
-    put_programs(world, &places, &validation, &wanted, &spec)?;
-    put_inputs(world, &places, &validation)?;
-    put_suite(world, &places, &validation)?;
+    put_programs(world, &dir, &validation, &wanted, &spec)?;
+    put_inputs(world, &dir, &validation)?;
+    put_suite(world, &dir, &validation)?;
     let described = describe_bundle(world, flags, &validation, spec)?;
-    let text = to_file_text(&described).map_err(RecordError::from)?;
-    files::write_whole(&places.description(), text.as_bytes())?;
-    put_script(&places)?;
+    write_json(&dir.join(DESCRIPTION), &described)?;
+    let script = dir.join(SCRIPT_NAME);
+    files::write_whole(&script, SCRIPT.as_bytes())?;
+    files::set_mode(&script, 0o755).map_err(FileError::at("write", &script))?;
     world.console.answer(&format!(
         "bundle   {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
          collect  cargo xtask gpu-validation collect DIR",
         world.places.shown(&dir),
         described.stages.len(),
-        world.places.shown(&places.script()),
+        world.places.shown(&script),
     ));
     Ok(Exit::Well)
 }
@@ -115,18 +114,19 @@ fn describe_bundle(
 /// tests.
 fn put_programs(
     world: &World,
-    places: &BundlePlaces,
+    bundle: &Path,
     validation: &GpuValidation,
     wanted: &Wanted,
     spec: &LaunchSpec,
 ) -> Result<(), Stop> {
-    put_program(spec.binary(), &places.program(ENGINE))?;
-    put_program(&world.tools.path(BENCH), &places.program(BENCH))?;
-    put_program(&world.program, &places.program(SELF))?;
+    let programs = bundle.join("bin");
+    put_program(spec.binary(), &programs.join(ENGINE))?;
+    put_program(&world.tools.path(BENCH), &programs.join(BENCH))?;
+    put_program(&world.program, &programs.join(SELF))?;
     if validation.has_tests() {
         world.console.step(world.clock.elapsed(), "Build the engine's tests");
-        put_program(&build_tests(world, wanted)?, &places.program(TESTS))?;
-        put_fixtures(world, places)?;
+        put_program(&build_tests(world, wanted)?, &programs.join(TESTS))?;
+        put_fixtures(world, bundle)?;
     }
     Ok(())
 }
@@ -163,10 +163,10 @@ fn tests_of_engine(message: &Value) -> Option<PathBuf> {
 
 /// Copies the reference outputs, if the user has them; without them the tests report that they are
 /// missing.
-fn put_fixtures(world: &World, places: &BundlePlaces) -> Result<(), Stop> {
+fn put_fixtures(world: &World, bundle: &Path) -> Result<(), Stop> {
     let fixtures = world.places.root().join(FIXTURES);
     if fixtures.is_dir() {
-        return Ok(copy_tree(&fixtures, &places.fixtures().join(CONFORMANCE))?);
+        return Ok(copy_tree(&fixtures, &bundle.join(FIXTURES))?);
     }
     world.console.note(&format!("`{FIXTURES}` is not there: the tests will have no references"));
     Ok(())
@@ -174,21 +174,17 @@ fn put_fixtures(world: &World, places: &BundlePlaces) -> Result<(), Stop> {
 
 /// Copies models and tokenizers, and draws the workload manifest of each scenario with each of
 /// them.
-fn put_inputs(
-    world: &World,
-    places: &BundlePlaces,
-    validation: &GpuValidation,
-) -> Result<(), Stop> {
+fn put_inputs(world: &World, bundle: &Path, validation: &GpuValidation) -> Result<(), Stop> {
     world.console.step(world.clock.elapsed(), "Draw the requests");
     let (cells, scenarios) = cells(world, validation)?;
     for cell in ready_cells(world, &cells, &scenarios)? {
         let tokenizer = tokenizer_of(world, &cell.cell.model)?;
-        let to = places.model(&cell.cell.model);
+        let to = bundle.join("models").join(&cell.cell.model);
         match cell.model.path.is_dir() {
             true => copy_tree(&cell.model.path, &to)?,
             false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
         }
-        draw(world, &cell, &places.plan(&cell.scenario.id, &tokenizer))?;
+        draw(world, &cell, &plan_file(bundle, &cell.scenario.id, &tokenizer))?;
     }
     Ok(())
 }
@@ -217,9 +213,9 @@ pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
 }
 
 /// Copies the suite's files that the stages name.
-fn put_suite(world: &World, places: &BundlePlaces, validation: &GpuValidation) -> Result<(), Stop> {
+fn put_suite(world: &World, bundle: &Path, validation: &GpuValidation) -> Result<(), Stop> {
     let engine = world.catalog.engine(ENGINE)?.path;
-    let to = places.suite();
+    let to = bundle.join("suite");
     copy(&engine, &to.join("engines").join(file_name(&engine)))?;
     for scenario in &validation.scenarios {
         let path = world.catalog.scenario(scenario)?.path;
@@ -230,12 +226,6 @@ fn put_suite(world: &World, places: &BundlePlaces, validation: &GpuValidation) -
         copy(&path, &to.join("models").join(file_name(&path)))?;
     }
     Ok(())
-}
-
-fn put_script(places: &BundlePlaces) -> Result<(), FileError> {
-    let path = places.script();
-    files::write_whole(&path, SCRIPT.as_bytes())?;
-    files::set_mode(&path, 0o755).map_err(FileError::at("write", &path))
 }
 
 fn put_program(from: &Path, to: &Path) -> Result<(), FileError> {

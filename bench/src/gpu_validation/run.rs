@@ -2,22 +2,19 @@
 //! neither network nor compiler nor git.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::gpu_validation::{Outcome, STAGE_SCHEMA, StageReport, ValidationBundle};
 use schema::run::HardwareFacts;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::RunFlags;
-use crate::gpu_validation::layout::{BundlePlaces, ResultPlaces};
 use crate::gpu_validation::stage::StageRunner;
-use crate::gpu_validation::{read_bundle, read_json};
+use crate::gpu_validation::{DESCRIPTION, MACHINE, read_bundle, read_json, stage_file, write_json};
 use campaign::files;
 use campaign::node::hardware;
-use campaign::node::record::RecordError;
 use campaign::plan::target;
 use campaign::process::{self, describe};
 use campaign::stop::Stop;
@@ -34,18 +31,20 @@ pub struct MachineFile {
 /// # Errors
 /// The machine does not match the GPU validation, or a stage cannot be attempted.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
-    let places = BundlePlaces::new(world.places.root());
-    let described = read_bundle(&places.description())?;
+    let bundle = world.places.root();
+    let described = read_bundle(bundle)?;
     refuse_unknown(&described, &flags.only)?;
-    let out = flags.out.clone().unwrap_or_else(|| PathBuf::from("validation-results"));
-    let results = ResultPlaces::new(&out);
+    let results = flags.out.clone().unwrap_or_else(|| PathBuf::from("validation-results"));
+    let archive_path = results.with_extension("tar.gz");
     let hardware = machine(world, &described, &results)?;
-    fs::copy(places.description(), results.description())
-        .map_err(files::FileError::at("copy", &places.description()))?;
+    // A copy of the description, so that results can be read without the bundle.
+    let description = bundle.join(DESCRIPTION);
+    fs::copy(&description, results.join(DESCRIPTION))
+        .map_err(files::FileError::at("copy", &description))?;
     let runner = StageRunner {
         world,
         described: &described,
-        places: &places,
+        bundle,
         results: &results,
         hardware: &hardware,
     };
@@ -59,23 +58,22 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
         world
             .console
             .step(world.clock.elapsed(), &format!("Stage {} of {total}: {}", index + 1, stage.id));
-        let path = results.report(&stage.id);
+        let path = stage_file(&results, &stage.id, "json");
         let report = match path.exists() {
             // Stages with a report are not repeated: an interrupted validation continues where it
             // was.
             true => read_json::<StageReport>(&path)?,
             false => {
                 let report = carry_out(&runner, stage)?;
-                let text = to_file_text(&report).map_err(RecordError::from)?;
-                files::write_whole(&path, text.as_bytes())?;
-                archive(world, &results)?;
+                write_json(&path, &report)?;
+                archive(world, &results, &archive_path)?;
                 report
             }
         };
         world.console.note(&line(&report));
         reports.push(report);
     }
-    world.console.answer(&format!("results  {}", results.archive().display()));
+    world.console.answer(&format!("results  {}", archive_path.display()));
     let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }
@@ -125,7 +123,7 @@ fn refuse_unknown(described: &ValidationBundle, only: &[String]) -> Result<(), S
 fn machine(
     world: &World,
     described: &ValidationBundle,
-    results: &ResultPlaces,
+    results: &Path,
 ) -> Result<HardwareFacts, Stop> {
     let seen = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
     let on_gpu = !described.matches.device_name.is_empty();
@@ -139,7 +137,7 @@ fn machine(
         .with_hint("`--validation rehearsal` packs one for any machine"));
     }
     let hardware = seen.facts(&seen.id(on_gpu));
-    let path = results.machine();
+    let path = results.join(MACHINE);
     if path.exists() {
         let before: MachineFile = read_json(&path)?;
         // Results of two machines in one folder could not be told apart later.
@@ -147,22 +145,21 @@ fn machine(
             let (id, before) = (&hardware.id, &before.hardware.id);
             return Err(Stop::wrong_use(format!(
                 "`{}` holds results of {before}, and this is {id}",
-                results.dir().display()
+                results.display()
             ))
             .with_hint("give another folder: `--out DIR`"));
         }
     }
     let file = MachineFile { hardware };
-    let text = to_file_text(&file).map_err(RecordError::from)?;
-    files::write_whole(&path, text.as_bytes())?;
+    write_json(&path, &file)?;
     Ok(file.hardware)
 }
 
 /// Writes all results into the archive. It is renewed after every stage, because the machine may be
 /// taken away at any time.
-fn archive(world: &World, results: &ResultPlaces) -> Result<(), Stop> {
+fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     let mut tar = Command::new(&world.programs.tar);
-    tar.arg("-czf").arg(results.archive()).arg("-C").arg(results.dir()).arg(".");
+    tar.arg("-czf").arg(to).arg("-C").arg(results).arg(".");
     let status = process::show(&mut tar, &world.interrupt)?;
     if status.success() {
         return Ok(());

@@ -8,9 +8,9 @@ use std::time::Duration;
 use schema::gpu_validation::{Outcome, Stage, StageWork, ValidationBundle};
 use schema::run::{HardwareFacts, RunRecord};
 
-use crate::gpu_validation::layout::{BundlePlaces, ResultPlaces};
 use crate::gpu_validation::pack::{TESTS, tokenizer_of};
-use campaign::executor;
+use crate::gpu_validation::{plan_file, stage_file};
+use crate::local_bench;
 use campaign::files::{self, FileError};
 use campaign::inputs::cache::sha256_file;
 use campaign::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
@@ -29,8 +29,10 @@ use campaign::world::World;
 pub struct StageRunner<'a> {
     pub world: &'a World,
     pub described: &'a ValidationBundle,
-    pub places: &'a BundlePlaces,
-    pub results: &'a ResultPlaces,
+    /// Folder of the bundle, which can be copied to a machine without network and compiler.
+    pub bundle: &'a Path,
+    /// Folder of the bundle's results.
+    pub results: &'a Path,
     pub hardware: &'a HardwareFacts,
 }
 
@@ -74,8 +76,8 @@ impl StageRunner<'_> {
         let shown = |path: PathBuf| path.to_string_lossy().into_owned();
         let model = model.map_or(String::new(), |model| shown(self.served(model)));
         let fill = |word: &String| match word.as_str() {
-            "{redline}" => shown(self.places.program("redline")),
-            "{tests}" => shown(self.places.program(TESTS)),
+            "{redline}" => shown(self.program("redline")),
+            "{tests}" => shown(self.program(TESTS)),
             "{model}" => model.clone(),
             _ => word.clone(),
         };
@@ -88,14 +90,14 @@ impl StageRunner<'_> {
             return Ok((Outcome::Failed, Some("the stage names no program".to_owned())));
         };
         let open = |stream| -> Result<File, FileError> {
-            let path = self.results.output(stage, stream);
+            let path = stage_file(self.results, stage, stream);
             files::make_dir(path.parent().unwrap_or(Path::new(".")))?;
             File::create(&path).map_err(FileError::at("write", &path))
         };
         let mut command = Command::new(program);
         command.args(args).stdout(open("stdout")?).stderr(open("stderr")?);
         // Test programs look for their fixtures below the working directory.
-        command.current_dir(self.places.dir());
+        command.current_dir(self.bundle);
         let mut group = match Group::start(&mut command) {
             Ok(group) => group,
             Err(error @ ProcessError::Start { .. }) => {
@@ -118,16 +120,10 @@ impl StageRunner<'_> {
     /// Serves a model and sends the workload manifest that the bundle contains for the scenario.
     fn scenario(&self, slot: &PlannedRun, cell: Cell) -> Result<Ended, Stop> {
         let world = self.world;
-        let places = CampaignPlaces::at(self.results.dir());
+        let places = CampaignPlaces::at(self.results);
         let bench = Bench {
-            world,
-            campaign: &self.described.campaign,
-            executor: executor::LOCAL,
-            places: &places,
-            hardware: self.hardware,
-            url: None,
-            timeout_s: None,
             limit: Some(self.limit()),
+            ..local_bench(world, &self.described.campaign, &places, self.hardware)
         };
         let record = bench.run(slot, &self.spec()?, &self.ready(cell)?)?;
         write_run(&places.staged(), &record)?;
@@ -140,7 +136,7 @@ impl StageRunner<'_> {
         let engine = self.world.catalog.engine(&facts.name)?;
         let mut variant = Variant::plain(&facts.name, &facts.release);
         variant.flags.clone_from(&self.described.flags);
-        let (binary, version) = (self.places.program("redline"), self.described.version.clone());
+        let (binary, version) = (self.program("redline"), self.described.version.clone());
         Ok(LaunchSpec {
             engine,
             built: BuiltVariant::program(variant, facts, binary, Some(version)),
@@ -159,7 +155,7 @@ impl StageRunner<'_> {
             }
             Some(sha256) => Obtained::file(path, sha256, GIVEN.to_owned()),
         };
-        let plan = Some(self.places.plan(&cell.scenario, &tokenizer));
+        let plan = Some(plan_file(self.bundle, &cell.scenario, &tokenizer));
         let tokenizer = match model.random_weights {
             true => model.path.join(TOKENIZER),
             false => model.path.clone(),
@@ -170,10 +166,14 @@ impl StageRunner<'_> {
     /// Returns the path that the server is given: the folder of a model, or the one GGUF file in
     /// it.
     fn served(&self, model: &str) -> PathBuf {
-        let folder = self.places.model(model);
+        let folder = self.bundle.join("models").join(model);
         let mut files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         let gguf = files.find(|entry| entry.path().extension().is_some_and(|e| e == "gguf"));
         gguf.map_or(folder, |entry| entry.path())
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.bundle.join("bin").join(name)
     }
 
     fn is_installed(&self, program: &str) -> bool {

@@ -21,15 +21,6 @@ pub enum Work {
 }
 
 impl Work {
-    pub const ALL: [Self; 6] = [
-        Self::Prefill,
-        Self::Decode,
-        Self::DecodeBatch,
-        Self::Served,
-        Self::FirstAnswer,
-        Self::Perplexity,
-    ];
-
     /// True when the measurement is done in repeat `repeat`, counted from 1.
     pub fn is_done_in(self, repeat: u32) -> bool {
         self != Self::Perplexity || repeat == 1
@@ -74,32 +65,28 @@ impl Figure {
         Self::PerplexityF32,
     ];
 
-    /// Id of the figure, with the unit last.
-    pub fn id(self) -> &'static str {
+    /// Id of the figure with the unit last, and title for people.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Prefill => "prefill_512_tokens_per_s",
-            Self::Decode => "decode_batch_1_tokens_per_s",
-            Self::DecodeBatch => "decode_batch_32_tokens_per_s",
-            Self::Served => "sharegpt_lite_output_tokens_per_s",
-            Self::FirstAnswer => "first_answer_s",
-            Self::Memory => "resident_beyond_kv_files",
-            Self::Perplexity => "perplexity",
-            Self::PerplexityF32 => "perplexity_f32",
+            Self::Prefill => ("prefill_512_tokens_per_s", "prefill 512 tokens, tok/s"),
+            Self::Decode => ("decode_batch_1_tokens_per_s", "decode one stream, tok/s"),
+            Self::DecodeBatch => ("decode_batch_32_tokens_per_s", "decode batch 32, tok/s"),
+            Self::Served => {
+                ("sharegpt_lite_output_tokens_per_s", "sharegpt-lite over HTTP, output tok/s")
+            }
+            Self::FirstAnswer => ("first_answer_s", "start to first answer, s"),
+            Self::Memory => ("resident_beyond_kv_files", "resident beyond KV, x file"),
+            Self::Perplexity => ("perplexity", "perplexity"),
+            Self::PerplexityF32 => ("perplexity_f32", "perplexity, redline in f32"),
         }
     }
 
-    /// Title for people, with the unit.
+    pub fn id(self) -> &'static str {
+        self.names().0
+    }
+
     pub fn title(self) -> &'static str {
-        match self {
-            Self::Prefill => "prefill 512 tokens, tok/s",
-            Self::Decode => "decode one stream, tok/s",
-            Self::DecodeBatch => "decode batch 32, tok/s",
-            Self::Served => "sharegpt-lite over HTTP, output tok/s",
-            Self::FirstAnswer => "start to first answer, s",
-            Self::Memory => "resident beyond KV, x file",
-            Self::Perplexity => "perplexity",
-            Self::PerplexityF32 => "perplexity, redline in f32",
-        }
+        self.names().1
     }
 
     pub fn more_is_better(self) -> bool {

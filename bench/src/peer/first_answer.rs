@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use schema::probe::FirstAnswer;
 
-use crate::peer::PeerError;
+use crate::peer::failure;
 use campaign::files::{FileError, make_dir, read_text};
 use campaign::launch::LaunchSpec;
 use campaign::launch::{Filling, command_line};
@@ -17,7 +17,7 @@ use campaign::tools::{BENCH, ToolError};
 use campaign::world::World;
 
 /// Interval at which server and client are polled; the measured time does not depend on it.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(20);
 const VERB: &str = "first-answer";
 
 /// Measures the seconds from just before the server's start, without flags for load, to the first
@@ -53,13 +53,13 @@ pub fn measure(
     let mut server =
         Server::start(&line.argv, &variant.engine.file.launch.env, port, log, &world.interrupt)?;
     let status = loop {
-        if let Some(status) = client.wait(Some(LOOK), &world.interrupt)? {
+        if let Some(status) = client.wait(Some(POLL), &world.interrupt)? {
             break status;
         }
         if let Some(status) = server.poll()? {
             let what = format!("its server ended with {}", describe(status));
             let log = world.identity.tail(&server.log_tail());
-            return Err(PeerError::Failed { engine: variant.engine.id.clone(), what, log }.into());
+            return Err(failure(&variant.engine.id, &what, &log));
         }
     };
     server.stop();

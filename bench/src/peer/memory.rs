@@ -5,7 +5,7 @@ use std::time::Duration;
 use schema::probe::Probe;
 use serde::Serialize;
 
-use crate::peer::PeerError;
+use crate::RivalError;
 use campaign::launch::LaunchSpec;
 use campaign::node::server::{ProbeAnswer, Server, ask, status_bytes};
 use campaign::stop::Stop;
@@ -42,13 +42,13 @@ impl Resident {
 /// The system or the server does not report it.
 pub fn read(world: &World, variant: &LaunchSpec, server: &Server) -> Result<Resident, Stop> {
     let engine = &variant.engine;
-    let untold =
-        |what: &str| PeerError::Memory { engine: engine.id.clone(), what: what.to_owned() };
-    let status = server.status().ok_or_else(|| untold("the system does not show its memory"))?;
+    let unknown =
+        |what: &str| RivalError(format!("{}: its memory cannot be read: {what}", engine.id));
+    let status = server.status().ok_or_else(|| unknown("the system does not show its memory"))?;
     let bytes = |field: &str| status_bytes(&status, field);
-    let asked = ask(&world.tools, &server.url(), &engine.path, PROBE_LIMIT, &world.interrupt)?;
-    let ProbeAnswer::Ready(probe) = asked else {
-        return Err(untold("it no longer answers").into());
+    let answer = ask(&world.tools, &server.url(), &engine.path, PROBE_LIMIT, &world.interrupt)?;
+    let ProbeAnswer::Ready(probe) = answer else {
+        return Err(unknown("it no longer answers").into());
     };
     let marker = engine.file.cache.kv_log.as_deref();
     // Engines without such a metric allocate the whole KV cache at the start and log its size.
@@ -56,11 +56,11 @@ pub fn read(world: &World, variant: &LaunchSpec, server: &Server) -> Result<Resi
     let (kv_bytes, kv_from) = match (touched(&probe), logged()) {
         (Some(bytes), _) => (bytes, "the pages that were touched, of its metrics"),
         (None, Some(bytes)) => (bytes, "the whole buffer, of its log"),
-        (None, None) => return Err(untold("it tells the size of its KV cache nowhere").into()),
+        (None, None) => return Err(unknown("it reports the size of its KV cache nowhere").into()),
     };
     Ok(Resident {
         engine: engine.id.clone(),
-        rss_bytes: bytes("VmRSS").ok_or_else(|| untold("the system does not show its memory"))?,
+        rss_bytes: bytes("VmRSS").ok_or_else(|| unknown("the system does not show its memory"))?,
         rss_anon_bytes: bytes("RssAnon"),
         rss_file_bytes: bytes("RssFile"),
         kv_bytes,

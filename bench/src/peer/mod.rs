@@ -6,13 +6,13 @@
 pub mod figure;
 pub mod first_answer;
 pub mod memory;
-pub mod perplexity;
 pub mod report;
 pub mod table;
 pub mod tool;
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use schema::engine::Source;
 use schema::exit::Exit;
 use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
@@ -21,56 +21,26 @@ use crate::cli::PeerBench;
 use crate::peer::figure::{Figure, Sample, Work};
 use crate::peer::memory::Resident;
 use crate::peer::report::Report;
+use crate::peer::table::PERPLEXITY_TEXT;
 use crate::peer::tool::ToolFilling;
+use crate::{RivalError, local_bench};
 use campaign::CatalogError;
 use campaign::Engine;
 use campaign::build::source;
 use campaign::build::variants;
-use campaign::executor;
 use campaign::inputs::Input;
 use campaign::launch::LaunchSpec;
 use campaign::launch::ReadyCell;
 use campaign::lock::Lock;
 use campaign::node::hardware;
-use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
 use campaign::plan::decide::{default_cell, ready_cells};
 use campaign::plan::{PlannedRun, Round, Variant, interleave};
-use campaign::stop::{Ends, Stop};
+use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
 /// Name of the figure for an engine whose reference path differs from the one that it serves with.
 const PERPLEXITY_F32: &str = "perplexity-f32";
-
-#[derive(Debug, thiserror::Error)]
-pub enum PeerError {
-    #[error("engine `{id}` is no peer: its file has no `[source]`; peers are {}", .known.join(", "))]
-    NoPeer { id: String, known: Vec<String> },
-    #[error("the file of engine `{engine}` has no `[figures.{figure}]`")]
-    NoFigure { engine: String, figure: &'static str },
-    #[error("{engine}: `{program}` {what}")]
-    Tool { engine: String, program: String, what: String },
-    #[error("{engine}: {what}\n{log}")]
-    Failed { engine: String, what: String, log: String },
-    #[error("{engine}: its memory cannot be told: {what}")]
-    Memory { engine: String, what: String },
-}
-
-impl Ends for PeerError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::NoPeer { .. } | Self::NoFigure { .. } => Exit::Unsound,
-            Self::Tool { .. } | Self::Failed { .. } | Self::Memory { .. } => Exit::Worse,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Failed { .. } => Some("nothing is compared with a side that fails".to_owned()),
-            _ => None,
-        }
-    }
-}
 
 /// Runs `peer-bench`.
 ///
@@ -116,14 +86,14 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
 
 /// Selects the measurements: the named ones, by default all, without the skipped ones.
 fn works(flags: &PeerBench) -> Vec<Work> {
-    let named = if flags.figures.is_empty() { &Work::ALL[..] } else { &flags.figures };
+    let named = if flags.figures.is_empty() { Work::value_variants() } else { &flags.figures };
     named.iter().copied().filter(|work| !flags.skipped.contains(work)).collect()
 }
 
 /// Fetches the text on which perplexity is measured.
 fn text(world: &World) -> Result<PathBuf, Stop> {
-    let file = world.catalog.dataset(perplexity::TEXT)?;
-    Ok(world.fetcher().obtain(&Input::dataset(perplexity::TEXT, &file))?.path)
+    let file = world.catalog.dataset(PERPLEXITY_TEXT)?;
+    Ok(world.fetcher().obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
 }
 
 /// Reads the other engine's file and its source distribution.
@@ -131,7 +101,10 @@ fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
     match world.catalog.engine(id) {
         Ok(engine) => match engine.file.source.clone() {
             Some(source) => Ok((engine, source)),
-            None => Err(PeerError::NoPeer { id: id.to_owned(), known: peers(world)? }.into()),
+            None => Err(Stop::wrong_use(format!(
+                "engine `{id}` is no peer: its file has no `[source]`; peers are {}",
+                peers(world)?.join(", ")
+            ))),
         },
         Err(CatalogError::Unknown { kind: _, id, known: _ }) => {
             Err(CatalogError::Unknown { kind: "engine", id, known: peers(world)? }.into())
@@ -217,8 +190,8 @@ impl Comparison<'_> {
 
     fn by_tool(&self, variant: &LaunchSpec, figure: &'static str) -> Result<f64, Stop> {
         let engine = &variant.engine;
-        let missing = || PeerError::NoFigure { engine: engine.id.clone(), figure };
-        let tool = engine.file.figures.get(figure).ok_or_else(missing)?;
+        let missing = || format!("the file of engine `{}` has no `[figures.{figure}]`", engine.id);
+        let tool = engine.file.figures.get(figure).ok_or_else(|| Stop::wrong_use(missing()))?;
         let with = ToolFilling {
             engine: &engine.id,
             binary: variant.binary(),
@@ -236,16 +209,7 @@ impl Comparison<'_> {
         variant: &LaunchSpec,
         into: &mut Measured,
     ) -> Result<(), Stop> {
-        let bench = Bench {
-            world: self.world,
-            campaign: self.id,
-            executor: executor::LOCAL,
-            places: &self.places,
-            hardware: &self.hardware,
-            url: None,
-            timeout_s: None,
-            limit: None,
-        };
+        let bench = local_bench(self.world, self.id, &self.places, &self.hardware);
         let mut resident = None;
         let record = bench.run_and_look(slot, variant, self.cell, &mut |server| {
             resident = Some(memory::read(self.world, variant, server)?);
@@ -255,7 +219,7 @@ impl Comparison<'_> {
         let (Status::Ok, Some(tokens_per_s), Some(resident)) =
             (record.status, tokens_per_s, resident)
         else {
-            return Err(failed(&variant.engine.id, &record).into());
+            return Err(failed(&variant.engine.id, &record));
         };
         if record.validity.verdict != ValidityVerdict::Valid {
             let verdict = format!("{:?}", record.validity.verdict).to_uppercase();
@@ -278,10 +242,16 @@ impl Comparison<'_> {
 }
 
 /// Makes the error of a run that gave no figures.
-pub fn failed(engine: &str, record: &RunRecord) -> PeerError {
+pub fn failed(engine: &str, record: &RunRecord) -> Stop {
     let said = record.failure.as_ref().map(|failure| failure.message.as_str());
     let (what, log) = said
         .and_then(|said| said.split_once('\n'))
         .unwrap_or((said.unwrap_or("not every request was answered"), "see its record's counts"));
-    PeerError::Failed { engine: engine.to_owned(), what: what.to_owned(), log: log.to_owned() }
+    failure(engine, what, log)
+}
+
+/// Makes the error of an engine that failed, with the end of its log.
+pub fn failure(engine: &str, what: &str, log: &str) -> Stop {
+    Stop::from(RivalError(format!("{engine}: {what}\n{log}")))
+        .with_hint("nothing is compared with an engine that fails")
 }

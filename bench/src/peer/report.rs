@@ -8,8 +8,7 @@ use schema::run::HardwareFacts;
 use serde::Serialize;
 
 use crate::peer::memory::Resident;
-use crate::peer::perplexity::{self, Limit};
-use crate::peer::table::{self, Row};
+use crate::peer::table::{self, Limit, Row};
 use crate::peer::{Comparison, Measured};
 use campaign::build::source::BuildFacts;
 use campaign::files::FileError;
@@ -86,7 +85,7 @@ impl Report {
             },
             redline: engine_report(redline, threads, None),
             peer: engine_report(peer, threads, Some(build)),
-            perplexity_limits: perplexity::limits(&figures, &peer.engine.id),
+            perplexity_limits: table::limits(&figures, &peer.engine.id),
             figures,
             memory: measured.memory,
             remarks: measured.remarks,

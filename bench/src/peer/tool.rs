@@ -7,7 +7,7 @@ use std::process::Command;
 use schema::engine::FigureTool;
 use serde_json::Value;
 
-use crate::peer::PeerError;
+use crate::RivalError;
 use campaign::process::{Interrupt, capture, describe};
 use campaign::stop::Stop;
 use judge::summary;
@@ -37,12 +37,8 @@ pub fn measure(
         return Err(Stop::wrong_use(format!("a figure of `{}` names no program", with.engine)));
     };
     let written = capture(Command::new(program).args(args), interrupt)?;
-    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let failed = |what: String| PeerError::Tool {
-        engine: with.engine.to_owned(),
-        program: name.clone(),
-        what,
-    };
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    let failed = |what: String| RivalError(format!("{}: `{name}` {what}", with.engine));
     if !written.status.success() {
         let last = written.last_said();
         let what = format!("ended with {}: {}", describe(written.status), last.unwrap_or("silent"));

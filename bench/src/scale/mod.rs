@@ -13,7 +13,7 @@ use schema::exit::Exit;
 
 use crate::cli::ScaleBench;
 use crate::clients;
-use crate::document;
+use crate::write_table;
 use campaign::executor::collect::files_below;
 use campaign::files::{FileError, make_dir};
 use campaign::lock::Lock;
@@ -74,7 +74,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     };
     let table = scaled.render();
     if flags.document {
-        document::write(world, DOCUMENT, COMMAND, &table)?;
+        write_table(world, DOCUMENT, COMMAND, &table)?;
     }
     world.console.answer(&table);
     Ok(if scaled.is_as_wanted() { Exit::Well } else { Exit::Worse })

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub struct CheckpointFacts {
     /// Quantization method in `config.json`, such as `fp8` or `mxfp4`.
     pub quantization: Option<String>,
-    /// SHA-256 of the chat template's text.
+    /// SHA-256 of the text of the chat's template.
     pub chat_template_sha256: Option<String>,
 }
 
@@ -25,7 +25,7 @@ pub fn read(dir: &Path) -> CheckpointFacts {
     let config = json("config.json");
     let method =
         config.as_ref().and_then(|config| config.pointer("/quantization_config/quant_method"));
-    // Newer checkpoints keep the chat template in its own file, which takes precedence.
+    // Newer checkpoints keep the template of chats in its own file, which takes precedence.
     let template = fs::read_to_string(dir.join("chat_template.jinja")).ok();
     let template = template.or_else(|| text(json("tokenizer_config.json")?.get("chat_template")));
     CheckpointFacts {

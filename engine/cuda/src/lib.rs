@@ -28,9 +28,8 @@ mod routes;
 mod staging;
 mod step;
 mod steps;
-mod stopwatch;
+pub mod stopwatch;
 mod stream;
-pub mod table;
 #[cfg(test)]
 mod tests;
 mod weights;

@@ -1,60 +1,43 @@
 //! `redline bench` on a GPU: steps as the server runs them, and single kernels, compared with
 //! hardware limits measured in the same process.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use anyhow::Result;
 use serde::Serialize;
+use serde_json::json;
 
-use super::steps::{self, Decode, Prefill, Speeds, Timed, pages_each};
-use super::{BenchError, BenchFlags, Subject, shown};
+use super::list;
+use super::setup::{Make, Setup};
+use super::steps::{Speeds, Timed, pages_each};
+use super::{BenchFlags, Report, Subject};
 use crate::config::PAGE_TOKENS;
-use crate::launch::random_seed;
 use crate::load::{LoadError, LoadOptions, load_on};
-use crate::say::say;
+use crate::log;
 use engine_core::clock::Clock;
+use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
 use engine_cuda::driver::{Cubins, Driver};
 use engine_cuda::generation;
 use engine_cuda::limits::{Limits, Sizes};
-use engine_cuda::table::cases::{Case, standard};
-use engine_cuda::table::{LAYERS_BYTES, Measured, Table};
+use engine_cuda::stopwatch::Stopwatch;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Report of one GPU: figures of a model, of kernels, or of both.
-#[derive(Debug, Serialize)]
-struct Report {
-    engine: &'static str,
-    version: &'static str,
-    device: &'static str,
-    device_name: String,
-    /// GPU architecture for which kernels were compiled, such as `sm_90a`.
-    isa: &'static str,
-    #[serde(flatten)]
-    steps: Option<Steps>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    kernels: Vec<Kernel>,
-    limits: Reached,
-    /// Reason for each missing figure, by its path in the report.
-    absent: BTreeMap<&'static str, &'static str>,
-}
-
-/// Figures of a model's prefill and decoding steps.
-#[derive(Debug, Serialize)]
-struct Steps {
-    model: String,
-    dtype: &'static str,
-    prefill: Vec<Prefill>,
-    decode: Vec<Decode>,
-}
+/// Number of timed runs of a case; their median counts.
+const SAMPLES: usize = 11;
+/// Smallest number of calls in a run, so that a run is long compared with the resolution of an
+/// event.
+const CALLS_MIN: usize = 4;
+/// Bytes of weights or KV pages over all layers of a case.
+const LAYERS_BYTES: usize = 256 << 20;
 
 /// Figures of one kernel case, an element of `benches` in a `kernel.v1` record.
 #[derive(Debug, Serialize)]
-struct Kernel {
+pub(super) struct Kernel {
     op: &'static str,
     shape: String,
-    dtype: &'static str,
+    dtype: String,
     isa: &'static str,
     device: &'static str,
     median_ns: f64,
@@ -63,16 +46,6 @@ struct Kernel {
     bytes: u64,
     flops: u64,
     limit_share: f64,
-}
-
-/// Measured hardware limits of the GPU, with which figures are compared.
-#[derive(Debug, Serialize)]
-struct Reached {
-    bf16_flops_per_s: f64,
-    read_bytes_per_s: f64,
-    /// Version of the GEMM library that may compute matrix multiplications; none where it is not
-    /// installed.
-    library: Option<String>,
 }
 
 /// Opens the first GPU, measures what `flags` select, and returns the report as text.
@@ -84,7 +57,7 @@ pub(super) fn run(
     flags: &BenchFlags,
     cubins: &Cubins,
     clock: Clock,
-) -> Result<String, BenchError> {
+) -> Result<String> {
     // Looked up first, so that a wrong model name is reported before a minute of measuring.
     let source = match subject.model {
         None if flags.kernels => None,
@@ -93,8 +66,8 @@ pub(super) fn run(
     let driver: Arc<dyn Driver> = Gpu::open(0, cubins)?;
     let bench = Bench { driver, cubins, clock };
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
-    let cases = if flags.kernels { standard() } else { Vec::new() };
-    Ok(shown(&bench.report(source, flags, limits, &cases)?, flags.json))
+    let cases = if flags.kernels { list::gpu() } else { Vec::new() };
+    Ok(bench.report(source, flags, limits, &cases)?.text(flags.json))
 }
 
 /// Open GPU with what its measurements need.
@@ -111,74 +84,81 @@ impl Bench<'_> {
         source: Option<ModelSource>,
         flags: &BenchFlags,
         limits: Limits,
-        cases: &[Case],
-    ) -> Result<Report, BenchError> {
+        cases: &[Make<Cuda>],
+    ) -> Result<Report> {
         let facts = self.driver.facts();
-        let mut absent = BTreeMap::new();
+        let isa = generation(facts.capability);
+        let kernels = self.kernels(limits, cases)?;
+        let device = Report::new("cuda", facts.name.clone());
+        let mut report = match source {
+            Some(source) => self.steps(source, flags, limits, device)?,
+            None => device,
+        };
         let library = self.driver.blas().map(|blas| blas.version().to_owned());
         if library.is_none() {
-            absent.insert("limits.library", "cuBLASLt is not installed");
+            report.absent.insert("limits.library", "cuBLASLt is not installed");
         }
-        let kernels = self.kernels(limits, cases)?;
-        let steps = source.map(|source| self.steps(source, flags, limits)).transpose()?;
-        let decode = steps.iter().flat_map(|steps| &steps.decode);
-        if decode.into_iter().any(|row| row.limit_share.is_none()) {
-            let reason = "which experts a step reads is known on the device only";
-            absent.insert("decode.limit_share", reason);
-        }
-        Ok(Report {
-            engine: "redline",
-            version: env!("CARGO_PKG_VERSION"),
-            device: "cuda",
-            device_name: facts.name.clone(),
-            isa: generation(facts.capability),
-            steps,
-            kernels,
-            limits: Reached {
-                bf16_flops_per_s: limits.bf16_flops_per_s,
-                read_bytes_per_s: limits.read_bytes_per_s,
-                library,
-            },
-            absent,
-        })
+        let Limits { bf16_flops_per_s, read_bytes_per_s } = limits;
+        report.device_lines = format!(
+            "{} ({isa}, {})\nlimits: {:.0} Tflop/s in bf16, memory reads {:.1} GB/s",
+            facts.name,
+            library.as_deref().unwrap_or("no GEMM library"),
+            bf16_flops_per_s / 1e12,
+            read_bytes_per_s / 1e9
+        );
+        // `library` is the version of the GEMM library that may compute matrix multiplications.
+        let limits = json!({
+            "bf16_flops_per_s": bf16_flops_per_s, "read_bytes_per_s": read_bytes_per_s,
+            "library": library,
+        });
+        Ok(Report { isa: Some(isa), kernels, limits, ..report })
     }
 
-    /// Measures the kernel cases one after another, and prints each result at once.
-    fn kernels(&self, limits: Limits, cases: &[Case]) -> Result<Vec<Kernel>, BenchError> {
-        let kept = self.cubins.choices.clone();
-        let table = Table { driver: &self.driver, kept, limits, layers_bytes: LAYERS_BYTES };
-        let isa = generation(self.driver.facts().capability);
-        let one = |case: &Case| {
-            let Measured { timing, bytes, flops, limit_share, .. } = table.measure(*case)?;
-            let kernel = Kernel {
-                op: case.op(),
-                shape: case.shape(),
-                dtype: case.dtype(),
-                isa,
-                device: "cuda",
-                median_ns: timing.median_ns,
-                mad_ns: timing.mad_ns,
-                samples: timing.samples,
-                bytes,
-                flops,
-                limit_share,
-            };
-            // Printed at once, because all cases together take minutes and the user may stop
-            // earlier.
-            say(format_args!("{kernel}"));
+    /// Measures the kernel cases one after another, and prints each result at once, because all of
+    /// them take minutes and the user may stop earlier.
+    fn kernels(&self, limits: Limits, cases: &[Make<Cuda>]) -> Result<Vec<Kernel>> {
+        let one = |make: &Make<Cuda>| {
+            let kernel = self.kernel(limits, make, LAYERS_BYTES)?;
+            log(format_args!("{kernel}"));
             Ok(kernel)
         };
         cases.iter().map(one).collect()
     }
 
-    /// Loads the model and measures its steps.
+    /// Measures a case, with layers of `memory` bytes, on a fresh device.
+    fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
+        let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
+        let mut case = make(Setup { device, memory })?;
+        let calls = case.layers.max(CALLS_MIN);
+        let timing = Stopwatch::new(&self.driver)?
+            .time(calls, SAMPLES, || (0..calls).try_for_each(|_| (case.run)()))?;
+        let seconds = timing.median_ns / 1e9;
+        let read = case.bytes as f64 / seconds / limits.read_bytes_per_s;
+        let computed = case.flops as f64 / seconds / limits.bf16_flops_per_s;
+        Ok(Kernel {
+            op: case.op,
+            shape: case.shape,
+            dtype: case.dtype,
+            isa: generation(self.driver.facts().capability),
+            device: "cuda",
+            median_ns: timing.median_ns,
+            mad_ns: timing.mad_ns,
+            samples: timing.samples,
+            bytes: case.bytes,
+            flops: case.flops,
+            limit_share: read.max(computed),
+        })
+    }
+
+    /// Loads the model, measures its steps and adds them to the report of the device.
     fn steps(
         &self,
         source: ModelSource,
         flags: &BenchFlags,
         limits: Limits,
-    ) -> Result<Steps, BenchError> {
-        let seed = random_seed(flags.load_format);
+        mut report: Report,
+    ) -> Result<Report> {
+        let seed = flags.load_format.random_seed();
         let cubins = self.cubins.clone();
         let options = LoadOptions { random_seed: seed, cubins, ..LoadOptions::default() };
         let checkpoint = Checkpoint::open(&source.files, seed).map_err(LoadError::from)?;
@@ -199,8 +179,13 @@ impl Bench<'_> {
             weight_bytes: (!info.has_experts).then_some(weight_bytes as f64),
         };
         let mut timed = Timed { model: model.as_mut(), pages_each, clock: self.clock };
-        let (prefill, decode) = timed.rows(flags, &speeds)?;
-        Ok(Steps { model: source.id, dtype: info.compute_dtype, prefill, decode })
+        (report.prefill, report.decode) = timed.rows(flags, &speeds)?;
+        if report.decode.iter().any(|row| row.limit_share.is_none()) {
+            let reason = "which experts a step reads is known on the device only";
+            report.absent.insert("decode.limit_share", reason);
+        }
+        (report.model, report.dtype) = (Some(source.id), Some(info.compute_dtype));
+        Ok(report)
     }
 }
 
@@ -219,39 +204,20 @@ impl fmt::Display for Kernel {
     }
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, version, device_name, isa, steps, kernels, limits, .. } = self;
-        match steps {
-            Some(Steps { model, dtype, .. }) => {
-                writeln!(f, "{engine} {version} {model} in {dtype}")?
-            }
-            None => writeln!(f, "{engine} {version}")?,
-        }
-        let library = limits.library.as_deref().unwrap_or("no GEMM library");
-        writeln!(f, "{device_name} ({isa}, {library})")?;
-        writeln!(
-            f,
-            "limits: {:.0} Tflop/s in bf16, memory reads {:.1} GB/s",
-            limits.bf16_flops_per_s / 1e12,
-            limits.read_bytes_per_s / 1e9
-        )?;
-        if let Some(Steps { dtype, prefill, decode, .. }) = steps {
-            steps::write(f, dtype, prefill, decode)?;
-        }
-        kernels.iter().try_for_each(|kernel| writeln!(f, "{kernel}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
     use serde_json::Value;
 
+    use std::sync::LazyLock;
+
+    use super::super::cases::{Matmul, MoeOp, MoeShape, RowOp, Step};
     use super::*;
     use crate::emulated::{Emulated, Script};
-    use engine_cuda::launch::product::MatrixType;
 
+    use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
+
+    const KERNEL_NS: f64 = 2000.0;
     const LIMITS: Limits = Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
 
     #[derive(Debug, Parser)]
@@ -282,16 +248,21 @@ mod tests {
         "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
         "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []"#;
 
-    /// Report of an emulated GPU on which every kernel takes 2 µs.
-    fn report(source: Option<ModelSource>, words: &[&str], cases: &[Case]) -> Option<Report> {
-        let script = Script { ns: |_| 2000.0, ..Script::default() };
+    /// Emulated GPU on which every kernel takes 2 µs.
+    fn bench() -> Option<Bench<'static>> {
+        static CUBINS: LazyLock<Cubins> = LazyLock::new(Cubins::default);
+        let script = Script { ns: |_| KERNEL_NS, ..Script::default() };
         let driver: Arc<dyn Driver> = Emulated::with(1 << 30, script)?;
-        let bench = Bench { driver, cubins: &Cubins::default(), clock: Clock::start() };
-        Some(bench.report(source, &flags(words), LIMITS, cases).unwrap())
+        Some(Bench { driver, cubins: &CUBINS, clock: Clock::start() })
+    }
+
+    /// Report of an emulated GPU on which every kernel takes 2 µs.
+    fn report(source: Option<ModelSource>, words: &[&str], cases: &[Make<Cuda>]) -> Option<Report> {
+        Some(bench()?.report(source, &flags(words), LIMITS, cases).unwrap())
     }
 
     fn json(report: &Report) -> Value {
-        serde_json::from_str(&shown(report, true)).unwrap()
+        serde_json::from_str(&report.text(true)).unwrap()
     }
 
     const STEPS: [&str; 10] =
@@ -303,7 +274,7 @@ mod tests {
             let folder = config(model);
             let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
             let Some(report) = report(Some(source), &STEPS, &[]) else { return };
-            let text = shown(&report, false);
+            let text = report.text(false);
             let json = json(&report);
             assert_eq!([&json["device"], &json["dtype"]], ["cuda", "bf16"]);
             for (kind, is_positive) in [("prefill", true), ("decode", has_share)] {
@@ -322,9 +293,72 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_work_over_the_time_of_the_device() {
+        let Some(Bench { driver, .. }) = bench() else { return };
+        let sizes = Sizes { read_bytes: 1 << 16, product: 64 };
+        let Limits { read_bytes_per_s, bf16_flops_per_s } =
+            Limits::measure(&driver, None, sizes).unwrap();
+        let is_near = |got: f64, want: f64| (got / want - 1.0).abs() < 1e-9;
+        assert!(is_near(read_bytes_per_s, f64::from(1 << 16) / (KERNEL_NS / 1e9)));
+        assert!(is_near(bf16_flops_per_s, 2.0 * 64f64.powi(3) / (KERNEL_NS / 1e9)));
+    }
+
+    /// Each kind of case at a size that a processor can emulate, with its number of launches per
+    /// call.
+    fn small() -> Vec<(Make<Cuda>, f64)> {
+        let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
+        let attention = |kv_type, window, sequences, rows, context| -> Make<Cuda> {
+            let step = Step { sequences, rows, context };
+            Box::new(move |setup| setup.attention(("x", shape, window), kv_type, step))
+        };
+        let matmul = |weight_type, t| -> Make<Cuda> {
+            let matmul = Matmul { t, k: 128, n: 64, weight_type };
+            Box::new(move |setup| setup.matmul("matmul", matmul, false))
+        };
+        let experts = |weight_type, t| -> Make<Cuda> {
+            let moe = MoeShape { experts: 8, top_k: 2, hidden: 128, intermediate: 32 };
+            Box::new(move |setup| setup.moe(MoeOp::ExpertMatmul(weight_type), moe, t))
+        };
+        let delta_net = |sequences, rows| -> Make<Cuda> {
+            let (key_dim, value_dim) = (32, 32);
+            let net = DeltaNetShape { key_heads: 1, value_heads: 2, key_dim, value_dim, taps: 4 };
+            Box::new(move |setup| setup.delta_net(net, sequences, rows))
+        };
+        vec![
+            (matmul(WeightType::Bf16, 20), 1.0),
+            (matmul(WeightType::F8E4M3, 3), 1.0),
+            (experts(WeightType::Bf16, 1), 1.0),
+            (experts(WeightType::F8E4M3, 3), 1.0),
+            (experts(WeightType::Mxfp4, 40), 1.0),
+            (attention(KvType::Bf16, None, 2, 1, 39), 2.0),
+            (attention(KvType::Fp8, Some(16), 1, 20, 20), 2.0),
+            (delta_net(2, 1), 2.0),
+            (delta_net(1, 5), 2.0),
+            (Box::new(|setup| setup.rows(RowOp::AddRmsNorm, 3, 64)), 1.0),
+            (Box::new(|setup| setup.rows(RowOp::SiluMul, 3, 64)), 1.0),
+        ]
+    }
+
+    #[test]
+    fn every_kind_of_case_is_timed_with_its_share_of_the_nearer_limit() {
+        let Some(bench) = bench() else { return };
+        let free = bench.driver.memory().unwrap().free;
+        for (make, launches) in small() {
+            let kernel = bench.kernel(LIMITS, &make, 100_000).unwrap();
+            let what = format!("{kernel:?}");
+            assert!((kernel.median_ns - launches * KERNEL_NS).abs() < 1e-6, "{what}");
+            assert_eq!((kernel.mad_ns < 1e-6, kernel.samples), (true, SAMPLES), "{what}");
+            let shares = [kernel.bytes as f64 / 1e9, kernel.flops as f64 / 1e12];
+            let share = shares[0].max(shares[1]) / (kernel.median_ns / 1e9);
+            let got = kernel.limit_share;
+            assert!(got > 0.0 && (got / share - 1.0).abs() < 1e-9, "{what}");
+            assert_eq!(bench.driver.memory().unwrap().free, free, "{what}: memory is given back");
+        }
+    }
+
+    #[test]
     fn kernels_are_what_a_record_of_kernels_holds() {
-        let case = Case::Product { matrix_type: MatrixType::Bf16, rows: 20, n: 64, k: 128 };
-        let Some(report) = report(None, &["--kernels"], &[case]) else { return };
+        let Some(report) = report(None, &["--kernels"], &[small().remove(0).0]) else { return };
         let json = json(&report);
         let kernel = &json["kernels"][0];
         assert_eq!(
@@ -336,6 +370,6 @@ mod tests {
         assert_eq!(kernel["flops"], 2 * 20 * 64 * 128);
         assert!(kernel["limit_share"].as_f64().unwrap() > 0.0);
         assert!(json.get("model").is_none() && json.get("prefill").is_none(), "{json}");
-        assert!(shown(&report, false).contains("2.00 us"), "{report}");
+        assert!(report.text(false).contains("2.00 us"), "{report}");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::{BenchError, BenchFlags};
+use super::BenchFlags;
 use crate::config::PAGE_TOKENS;
 use engine_core::clock::Clock;
 use engine_core::sample::Sampling;
@@ -50,12 +51,12 @@ pub(super) struct Speeds {
 }
 
 /// Number of KV pages of the longest sequence that `flags` select.
-pub(super) fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize, BenchError> {
+pub(super) fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize> {
     let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
     let wanted = longest.max(flags.context.get() + flags.steps.get());
     let max_seq_len = info.max_seq_len;
     if wanted > max_seq_len {
-        return Err(BenchError::TooLong { wanted, max_seq_len });
+        bail!("{wanted} tokens are requested, but a sequence has at most {max_seq_len}");
     }
     Ok(wanted.div_ceil(PAGE_TOKENS))
 }

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use crate::EnvironmentError;
+use engine_cpu::{Arithmetic, Isa};
 
 /// Device to compute on: `--device`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
@@ -52,9 +54,40 @@ pub enum LoadFormat {
     Random,
 }
 
+impl DtypeChoice {
+    /// Arithmetic in which the CPU multiplies matrices on `isa`.
+    ///
+    /// # Errors
+    /// This release, or the processor, does not support the type.
+    pub fn arithmetic(self, isa: Isa) -> Result<Arithmetic> {
+        match self {
+            Self::Auto => Ok(Arithmetic::AsStored),
+            Self::F32 => Ok(Arithmetic::F32),
+            Self::Bf16 if isa.has_bf16() => Ok(Arithmetic::Bf16),
+            Self::Bf16 => bail!(EnvironmentError(format!(
+                "`--dtype bf16` needs a processor with AVX-512 BF16, which `{}` lacks; hint: \
+                 `--dtype auto` computes bf16 weights in f32 there",
+                engine_cpu::processor_name()
+            ))),
+            Self::Int8 => Ok(Arithmetic::Int8),
+            Self::Int4 => bail!(
+                "`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8"
+            ),
+        }
+    }
+}
+
+impl LoadFormat {
+    /// Seed of random weights, or `None` where the weights are read from the checkpoint.
+    pub fn random_seed(self) -> Option<u64> {
+        // Fixed, so that two starts have equal weights.
+        (self == Self::Random).then_some(1)
+    }
+}
+
 /// Options of `redline serve`, as given: a flag that was not given is `None`. A profile uses the
 /// same names.
-#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Flags {
     /// Tensor-parallel ranks: threads of the CPU, or GPUs of this machine, connected by NCCL
@@ -113,7 +146,7 @@ pub struct Flags {
     pub insecure_bind: bool,
     /// TOML file with values for these flags; the command line takes precedence
     #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
+    #[serde(skip_deserializing)] // A profile cannot name another profile.
     pub profile: Option<PathBuf>,
 }
 
@@ -122,10 +155,11 @@ impl Flags {
     ///
     /// # Errors
     /// The file cannot be read, or has a key that is not a flag.
-    pub fn read_profile(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::ReadFile { path: path.to_owned(), source })?;
+    pub fn read_profile(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("failed to read `{shown}`"))?;
         toml::from_str(&text)
-            .map_err(|source| ConfigError::Profile { path: path.to_owned(), source: source.into() })
+            .with_context(|| format!("the profile `{shown}` is not a TOML table of flags"))
     }
 }

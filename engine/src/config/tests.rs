@@ -13,13 +13,13 @@ struct Line {
     flags: Flags,
 }
 
-fn resolve(line: &str) -> Result<Config, ConfigError> {
+fn resolve(line: &str) -> Result<Config> {
     resolve_on(&[], line)
 }
 
-fn resolve_on(gpus: &[&str], line: &str) -> Result<Config, ConfigError> {
+fn resolve_on(gpus: &[&str], line: &str) -> Result<Config> {
     let flags = Line::parse_from(std::iter::once("redline").chain(line.split_whitespace())).flags;
-    Config::resolve(flags, &Machine { cores: 2, processor: "some processor", gpus })
+    Config::resolve(&flags, &Machine { cores: 2, processor: "some processor", gpus })
 }
 
 fn check_refused(line: &str, expected: &Expect) {
@@ -85,7 +85,7 @@ fn a_profile_with_a_strange_line_is_refused() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "max-batch = 7").unwrap();
     let error = Flags::read_profile(file.path()).unwrap_err();
-    assert!(matches!(error, ConfigError::Profile { .. }), "{error}");
+    assert!(error.to_string().ends_with("is not a TOML table of flags"), "{error}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_a_release_cannot_do_is_refused_by_name() {
 fn defaults_are_those_of_the_device_that_computes() {
     let on = |gpus: usize, line: &str| {
         let config = resolve_on(&["NVIDIA H100 80GB HBM3"; 2][..gpus], line).unwrap();
-        (config.max_prefill_token_num.value, config.max_batch_size.value)
+        (config.max_prefill_token_num, config.max_batch_size)
     };
     let defaults = |line: &str| on(1, line);
     assert_eq!(on(2, "--tp 2"), (8192, 1024));

@@ -7,16 +7,13 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, Choice, Piece, Shape, Writing, reason};
-use super::beside::beside;
-use super::error::{ApiError, ErrorKind};
+use super::answer::{self, Piece, Shape, Writing};
+use super::error::{ApiError, ErrorKind, blocking};
 use super::fields::{Fields, wrong_type};
-use super::params::{Asked, Params, check_choices, take_chat_logprobs};
+use super::params::{Params, SequenceOptions, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
-use super::tokens::encode;
 use crate::logprobs::Candidate;
-use crate::text::{self, Text};
-use crate::tokenize::{Reasoning, SplitText, Splitter};
+use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
 use crate::worker::TokenOutput;
 
 pub(super) async fn chat_completions(
@@ -27,21 +24,21 @@ pub(super) async fn chat_completions(
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
     let reasoning = ready.text.reasoning();
-    let Asking { prompt, mut params, logprobs } =
-        Asking::take(fields, reasoning, ready.vocab_size)?;
-    let text = prompt.render(&ready, app.clock().unix_s()).await?;
+    let ChatRequest { prompt, mut params, logprobs } =
+        ChatRequest::take(fields, reasoning, ready.vocab_size)?;
+    let text = prompt.render(&ready, app.clock.unix_s()).await?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
     let guide = params.guide(&ready, Some(&text)).await?;
     // The chat template has written the special tokens already.
-    let ids = encode(&ready, text, false).await?;
-    let asked = Asked { prompt: &ids, logprobs, echo: false, default_max_tokens: None, guide };
-    let requests = params.requests(asked, &ready.limits, || app.unique())?;
+    let ids = ready.encode(text, false).await?;
+    let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };
+    let requests = params.requests(&ids, options, &ready.limits, || app.unique())?;
     let ticket = ready.handle.submit(requests)?;
     let writing = Writing {
         id: format!("chatcmpl-{:016x}", app.unique()),
-        created: app.clock().unix_s(),
+        created: app.clock.unix_s(),
         ready,
-        answer: params.answer,
+        options: params.answer,
         prompts: vec![ids],
         n: params.n,
         splitter,
@@ -58,19 +55,19 @@ pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<(),
     let mut fields = Fields::parse(body)?;
     // Without a server any model name is right, but it must be a string.
     fields.string("model")?;
-    let asking = Asking::take(fields, text.reasoning(), vocab_size)?;
+    let asking = ChatRequest::take(fields, text.reasoning(), vocab_size)?;
     asking.prompt.written(text, 0).map(|_| ())
 }
 
 /// Parsed body of a chat request, without `model`.
 #[derive(Debug)]
-struct Asking {
+struct ChatRequest {
     prompt: ChatPrompt,
     params: Params,
     logprobs: Option<usize>,
 }
 
-impl Asking {
+impl ChatRequest {
     fn take(mut fields: Fields, reasoning: Reasoning, vocab_size: usize) -> Result<Self, ApiError> {
         let prompt = ChatPrompt::take(&mut fields, reasoning)?;
         let names = ["max_completion_tokens", "max_tokens"];
@@ -80,7 +77,7 @@ impl Asking {
         check_choices(1, params.n)?;
         // Harmony's channel marks are special tokens, and the splitter needs them.
         if reasoning == Reasoning::Harmony {
-            params.show_special();
+            params.shows_special = true;
         }
         Ok(Self { prompt, params, logprobs })
     }
@@ -128,11 +125,11 @@ impl ChatPrompt {
         now_unix_s: u64,
     ) -> Result<String, ApiError> {
         let text = Arc::clone(&ready.text);
-        beside("the chat template", move || self.written(&*text, now_unix_s)).await?
+        blocking("the chat template", move || self.written(&*text, now_unix_s)).await?
     }
 
     fn written(&self, text: &dyn Text, now_unix_s: u64) -> Result<String, ApiError> {
-        let rendered = text.render_chat(&text::Chat {
+        let rendered = text.render_chat(&tokenize::Chat {
             messages: &self.messages,
             add_generation_prompt: self.add_generation_prompt,
             variables: self.variables.as_ref(),
@@ -218,30 +215,19 @@ struct Chat;
 impl Shape for Chat {
     const OBJECT: &'static str = "chat.completion";
     const CHUNK_OBJECT: &'static str = "chat.completion.chunk";
+    const PROMPT_IDS_ON_TOP: bool = true;
 
-    fn whole(&self, writing: &Writing, choice: &Choice) -> Value {
-        let (finish_reason, stop_reason) = reason(choice.finish.as_ref());
-        let mut message = json!({"role": "assistant", "content": choice.parts.content});
-        if writing.splitter.is_some() {
-            add_reasoning(&mut message, &choice.parts);
+    fn add(&self, writing: &Writing, piece: &Piece<'_>, choice: &mut Value) {
+        choice["logprobs"] = logprobs(writing, piece.tokens);
+        let parts = &piece.parts;
+        if !writing.options.stream {
+            let mut message = json!({"role": "assistant", "content": parts.content});
+            if writing.splitter.is_some() {
+                add_reasoning(&mut message, parts);
+            }
+            choice["message"] = message;
+            return;
         }
-        let mut value = json!({
-            "index": choice.index,
-            "message": message,
-            "logprobs": logprobs(writing, choice.tokens.iter()),
-            "finish_reason": finish_reason,
-            "stop_reason": stop_reason,
-        });
-        if writing.answer.return_token_ids {
-            let ids: Vec<u32> = choice.tokens.iter().map(|output| output.token).collect();
-            value["token_ids"] = ids.into();
-        }
-        value
-    }
-
-    fn chunk(&self, writing: &Writing, piece: &Piece<'_>) -> Value {
-        let (finish_reason, stop_reason) = reason(piece.output.finish.as_ref());
-        let parts = piece.parts;
         let mut delta = json!({});
         if !parts.reasoning.is_empty() {
             add_reasoning(&mut delta, parts);
@@ -255,22 +241,7 @@ impl Shape for Chat {
         if piece.first {
             delta["role"] = "assistant".into();
         }
-        let mut value = json!({
-            "index": piece.index,
-            "delta": delta,
-            "logprobs": logprobs(writing, piece.output.token.iter()),
-            "finish_reason": finish_reason,
-            "stop_reason": stop_reason,
-        });
-        if writing.answer.return_token_ids {
-            let ids: Vec<u32> = piece.output.token.iter().map(|output| output.token).collect();
-            value["token_ids"] = ids.into();
-        }
-        value
-    }
-
-    fn prompt_ids_on_top(&self) -> bool {
-        true
+        choice["delta"] = delta;
     }
 }
 
@@ -282,7 +253,7 @@ fn add_reasoning(object: &mut Value, parts: &SplitText) {
 }
 
 /// OpenAI's `logprobs` object of a chat choice; `null` where the request wants none.
-fn logprobs<'a>(writing: &Writing, outputs: impl Iterator<Item = &'a TokenOutput>) -> Value {
+fn logprobs(writing: &Writing, outputs: &[TokenOutput]) -> Value {
     let entry = |candidate: &Candidate| {
         json!({
             "token": writing.token_name(candidate.token),
@@ -291,7 +262,7 @@ fn logprobs<'a>(writing: &Writing, outputs: impl Iterator<Item = &'a TokenOutput
         })
     };
     let mut content = Vec::new();
-    for logprobs in outputs.filter_map(|output| output.logprobs.as_ref()) {
+    for logprobs in outputs.iter().filter_map(|output| output.logprobs.as_ref()) {
         let mut value = entry(&logprobs.chosen);
         value["top_logprobs"] = logprobs.top.iter().map(entry).collect();
         content.push(value);

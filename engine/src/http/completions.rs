@@ -5,14 +5,14 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::answer::{self, Choice, Piece, Shape, Writing, reason};
+use super::answer::{self, Piece, Shape, Writing};
 use super::error::ApiError;
 use super::fields::Fields;
-use super::params::{Asked, Params, Prompt, check_choices, take_completion_logprobs, take_prompts};
+use super::params::{
+    Params, Prompt, SequenceOptions, check_choices, take_completion_logprobs, take_prompts,
+};
 use super::state::App;
-use super::tokens::{encode, token_text};
 use crate::logprobs::TokenLogprobs;
-use crate::worker::TokenOutput;
 
 /// Default of `max_tokens`, from OpenAI's API reference.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -21,8 +21,8 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
-    let Asking { prompts, echo, mut params, logprobs, add_special_tokens } =
-        Asking::take(fields, ready.vocab_size)?;
+    let CompletionRequest { prompts, echo, mut params, logprobs, add_special_tokens } =
+        CompletionRequest::take(fields, ready.vocab_size)?;
     // Built once and copied for each choice, since building a grammar takes long.
     let guide = params.guide(&ready, None).await?;
     let (mut prompt_ids, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
@@ -36,19 +36,19 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
         }
         let ids = match prompt {
             Prompt::Tokens(ids) => ids,
-            Prompt::Text(text) => encode(&ready, text, add_special_tokens).await?,
+            Prompt::Text(text) => ready.encode(text, add_special_tokens).await?,
         };
         let (default_max_tokens, guide) = (Some(DEFAULT_MAX_TOKENS), guide.clone());
-        let asked = Asked { prompt: &ids, logprobs, echo, default_max_tokens, guide };
-        requests.extend(params.requests(asked, &ready.limits, || app.unique())?);
+        let options = SequenceOptions { logprobs, echo, default_max_tokens, guide };
+        requests.extend(params.requests(&ids, options, &ready.limits, || app.unique())?);
         prompt_ids.push(ids);
     }
     let ticket = ready.handle.submit(requests)?;
     let writing = Writing {
         id: format!("cmpl-{:016x}", app.unique()),
-        created: app.clock().unix_s(),
+        created: app.clock.unix_s(),
         ready,
-        answer: params.answer,
+        options: params.answer,
         prompts: prompt_ids,
         n: params.n,
         splitter: None,
@@ -63,12 +63,12 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
 pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> {
     let mut fields = Fields::parse(body)?;
     fields.string("model")?;
-    Asking::take(fields, vocab_size).map(|_| ())
+    CompletionRequest::take(fields, vocab_size).map(|_| ())
 }
 
 /// Parsed body of a completion request, without `model`.
 #[derive(Debug)]
-struct Asking {
+struct CompletionRequest {
     prompts: Vec<Prompt>,
     /// True when the answer repeats the prompt before the output.
     echo: bool,
@@ -77,7 +77,7 @@ struct Asking {
     add_special_tokens: bool,
 }
 
-impl Asking {
+impl CompletionRequest {
     fn take(mut fields: Fields, vocab_size: usize) -> Result<Self, ApiError> {
         let prompts = take_prompts(&mut fields, vocab_size)?;
         let echo = fields.bool("echo")?;
@@ -100,64 +100,19 @@ struct Completion {
     echoes: Vec<String>,
 }
 
-impl Completion {
-    fn echo(&self, writing: &Writing, choice: usize) -> &str {
-        self.echoes.get(choice / writing.n).map_or("", String::as_str)
-    }
-}
-
 impl Shape for Completion {
     const OBJECT: &'static str = "text_completion";
     const CHUNK_OBJECT: &'static str = "text_completion";
+    const PROMPT_IDS_ON_TOP: bool = false;
 
-    fn whole(&self, writing: &Writing, choice: &Choice) -> Value {
-        let (finish_reason, stop_reason) = reason(choice.finish.as_ref());
-        let entries = entries(writing, choice.index, choice.prompt.as_deref(), &choice.tokens);
-        let text = [self.echo(writing, choice.index), &choice.parts.content].concat();
-        let mut value = json!({
-            "index": choice.index,
-            "text": text,
-            "logprobs": logprobs(writing, &entries, 0),
-            "finish_reason": finish_reason,
-            "stop_reason": stop_reason,
-        });
-        if writing.answer.return_token_ids {
-            let ids: Vec<u32> = choice.tokens.iter().map(|output| output.token).collect();
-            value["token_ids"] = ids.into();
-            value["prompt_token_ids"] = writing.prompt_ids(choice.index).into();
-        }
-        value
-    }
-
-    fn chunk(&self, writing: &Writing, piece: &Piece<'_>) -> Value {
-        let (finish_reason, stop_reason) = reason(piece.output.finish.as_ref());
-        let output = piece.output;
-        let echo = self.echo(writing, piece.index);
-        let entries =
-            entries(writing, piece.index, output.prompt.as_deref(), output.token.as_slice());
+    fn add(&self, writing: &Writing, piece: &Piece<'_>, choice: &mut Value) {
+        let entries = entries(writing, piece);
+        let echo = self.echoes.get(piece.index / writing.n).map_or("", String::as_str);
         // The repeated prompt is part of the first piece, so later offsets begin after it.
         let (shown, offset) =
             if piece.first { (echo, 0) } else { ("", echo.chars().count() + piece.text_offset) };
-        let text = [shown, &piece.parts.content].concat();
-        let mut value = json!({
-            "index": piece.index,
-            "text": text,
-            "logprobs": logprobs(writing, &entries, offset),
-            "finish_reason": finish_reason,
-            "stop_reason": stop_reason,
-        });
-        if writing.answer.return_token_ids {
-            let ids: Vec<u32> = output.token.iter().map(|output| output.token).collect();
-            value["token_ids"] = ids.into();
-            if piece.first {
-                value["prompt_token_ids"] = writing.prompt_ids(piece.index).into();
-            }
-        }
-        value
-    }
-
-    fn prompt_ids_on_top(&self) -> bool {
-        false
+        choice["text"] = [shown, &piece.parts.content].concat().into();
+        choice["logprobs"] = logprobs(writing, &entries, offset);
     }
 }
 
@@ -166,19 +121,14 @@ impl Shape for Completion {
 type Entry<'a> = (u32, Option<&'a TokenLogprobs>);
 
 /// Tokens of a choice that have log-probabilities: those of the repeated prompt, then the output's.
-fn entries<'a>(
-    writing: &Writing,
-    choice: usize,
-    prompt: Option<&'a [TokenLogprobs]>,
-    outputs: &'a [TokenOutput],
-) -> Vec<Entry<'a>> {
+fn entries<'a>(writing: &Writing, piece: &Piece<'a>) -> Vec<Entry<'a>> {
     let known = |logprobs: &'a TokenLogprobs| (logprobs.chosen.token, Some(logprobs));
     let mut entries: Vec<Entry<'a>> = Vec::new();
-    if let Some(prompt) = prompt {
-        entries.push((writing.prompt_ids(choice)[0], None));
+    if let Some(prompt) = piece.prompt {
+        entries.push((writing.prompt_ids(piece.index)[0], None));
         entries.extend(prompt.iter().map(known));
     }
-    entries.extend(outputs.iter().filter_map(|output| output.logprobs.as_ref()).map(known));
+    entries.extend(piece.tokens.iter().filter_map(|output| output.logprobs.as_ref()).map(known));
     entries
 }
 
@@ -190,10 +140,10 @@ fn logprobs(writing: &Writing, entries: &[Entry<'_>], mut text_offset: usize) ->
     }
     let (mut tokens, mut values, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for (token, logprobs) in entries {
-        let text = token_text(&writing.ready, *token);
+        let text = writing.token_text(*token);
         offsets.push(text_offset);
         text_offset += text.chars().count();
-        tokens.push(if writing.answer.tokens_as_ids { writing.token_name(*token) } else { text });
+        tokens.push(if writing.options.tokens_as_ids { writing.token_name(*token) } else { text });
         values.push(logprobs.map(|logprobs| logprobs.chosen.logprob));
         tops.push(logprobs.map_or(Value::Null, |logprobs| top(writing, logprobs)));
     }

@@ -1,12 +1,12 @@
 //! Errors that clients see: one table from the kind of error to HTTP status, code and metric.
 
-use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{StatusCode, header};
+use axum::response::{AppendHeaders, IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
+use crate::guide::TextError;
 use crate::metrics::Outcome;
-use crate::text::TextError;
 use crate::worker::WorkerGone;
 use engine_schedule::Refusal;
 
@@ -43,27 +43,19 @@ pub enum ErrorKind {
     EngineFailed,
 }
 
-/// HTTP status, code, type and metric label of a kind of error.
-struct Facts {
-    status: StatusCode,
-    code: &'static str,
-    r#type: &'static str,
-    outcome: Option<Outcome>,
-}
-
 impl ErrorKind {
-    fn facts(self) -> Facts {
+    /// HTTP status, code and type.
+    fn facts(self) -> (StatusCode, &'static str, &'static str) {
         const INVALID: &str = "invalid_request_error";
         const SERVER: &str = "server_error";
-        let (status, code, r#type) = match self {
-            Self::InvalidJson => (StatusCode::BAD_REQUEST, "invalid_json", INVALID),
-            Self::InvalidField => (StatusCode::BAD_REQUEST, "invalid_value", INVALID),
-            Self::MissingField => (StatusCode::BAD_REQUEST, "missing_field", INVALID),
-            Self::UnsupportedField => (StatusCode::BAD_REQUEST, "unsupported_field", INVALID),
-            Self::ContextLengthExceeded => {
-                (StatusCode::BAD_REQUEST, "context_length_exceeded", INVALID)
-            }
-            Self::KvCacheExceeded => (StatusCode::BAD_REQUEST, "kv_cache_exceeded", INVALID),
+        let bad_request = |code| (StatusCode::BAD_REQUEST, code, INVALID);
+        match self {
+            Self::InvalidJson => bad_request("invalid_json"),
+            Self::InvalidField => bad_request("invalid_value"),
+            Self::MissingField => bad_request("missing_field"),
+            Self::UnsupportedField => bad_request("unsupported_field"),
+            Self::ContextLengthExceeded => bad_request("context_length_exceeded"),
+            Self::KvCacheExceeded => bad_request("kv_cache_exceeded"),
             Self::InvalidApiKey => {
                 (StatusCode::UNAUTHORIZED, "invalid_api_key", "authentication_error")
             }
@@ -76,15 +68,13 @@ impl ErrorKind {
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", SERVER),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining", SERVER),
             Self::EngineFailed => (StatusCode::INTERNAL_SERVER_ERROR, "engine_failed", SERVER),
-        };
-        let outcome = (self != Self::EngineFailed).then_some(Outcome::Refused);
-        Facts { status, code, r#type, outcome }
+        }
     }
 
     /// Outcome under which `redline_requests_total` counts the error; `None` for failures of the
     /// engine, which the engine loop has counted.
     pub(super) fn outcome(self) -> Option<Outcome> {
-        self.facts().outcome
+        (self != Self::EngineFailed).then_some(Outcome::Refused)
     }
 }
 
@@ -120,7 +110,7 @@ impl ApiError {
 
     /// JSON body of the error, for an error response or an event within a stream.
     pub(super) fn body(&self) -> Value {
-        let Facts { code, r#type, .. } = self.kind.facts();
+        let (_, code, r#type) = self.kind.facts();
         json!({"error": {
             "message": self.message, "type": r#type, "param": self.param, "code": code,
         }})
@@ -152,22 +142,27 @@ impl From<TextError> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = self.kind.facts().status;
-        let mut response = (status, Json(self.body())).into_response();
+        let (status, ..) = self.kind.facts();
+        let header = match self.kind {
+            // HTTP requires the scheme with status 401.
+            ErrorKind::InvalidApiKey => Some((header::WWW_AUTHENTICATE, "Bearer")),
+            ErrorKind::Loading | ErrorKind::Draining => Some((header::RETRY_AFTER, "1")),
+            _ => None,
+        };
         // The middleware counts the error by its kind.
-        response.extensions_mut().insert(self.kind);
-        match self.kind {
-            ErrorKind::InvalidApiKey => {
-                // HTTP requires the scheme with status 401.
-                let scheme = HeaderValue::from_static("Bearer");
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
-            }
-            ErrorKind::Loading | ErrorKind::Draining => {
-                let seconds = HeaderValue::from_static("1");
-                response.headers_mut().insert(header::RETRY_AFTER, seconds);
-            }
-            _ => {}
-        }
-        response
+        let kind = Extension(self.kind);
+        (status, AppendHeaders(header), kind, Json(self.body())).into_response()
     }
+}
+
+/// Runs slow work, such as chat templates, on a blocking thread, because the event loop answers all
+/// clients on one thread and must not wait. A panic becomes the error "`what` failed".
+pub(super) async fn blocking<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|panicked| ApiError {
+        source: Some(Box::new(panicked)),
+        ..ApiError::new(ErrorKind::EngineFailed, format!("{what} failed"))
+    })
 }

@@ -9,81 +9,42 @@ use super::error::{ApiError, ErrorKind};
 #[derive(Debug)]
 pub(super) struct Fields(Map<String, Value>);
 
-/// Unsupported fields that would change the output, each with the value at which it has no effect
-/// and is accepted. Unknown fields that are not listed are ignored.
-const UNSUPPORTED: &[(&str, Neutral)] = &[
-    ("add_special_tokens", Neutral::False),
-    ("allowed_token_ids", Neutral::Empty),
-    ("audio", Neutral::Never),
-    ("audio_data", Neutral::Never),
-    ("bad_words", Neutral::Empty),
-    ("chat_template", Neutral::Never),
-    ("continue_final_message", Neutral::False),
-    ("custom_logit_processor", Neutral::Never),
-    ("detokenize", Neutral::True),
-    ("do_sample", Neutral::True),
-    ("documents", Neutral::Empty),
-    ("dry_multiplier", Neutral::Zero),
-    ("dynatemp_range", Neutral::Zero),
-    ("early_stopping", Neutral::False),
-    ("ebnf", Neutral::Never),
-    ("echo", Neutral::False),
-    ("enable_thinking", Neutral::Never),
-    ("function_call", Neutral::Text(&["none", "auto"])),
-    ("functions", Neutral::Empty),
-    ("grammar", Neutral::Empty),
-    ("guided_decoding", Neutral::Empty),
-    ("guided_grammar", Neutral::Never),
-    ("image_data", Neutral::Never),
-    ("include_reasoning", Neutral::True),
-    ("input_embeds", Neutral::Never),
-    ("input_ids", Neutral::Never),
-    ("length_penalty", Neutral::One),
-    ("logit_processors", Neutral::Empty),
-    ("logits_processors", Neutral::Empty),
-    ("logprob_token_ids", Neutral::Empty),
-    ("lora", Neutral::Empty),
-    ("lora_path", Neutral::Never),
-    ("max_new_tokens", Neutral::Never),
-    ("min_new_tokens", Neutral::Never),
-    ("mirostat", Neutral::Zero),
-    ("modalities", Neutral::OnlyText),
-    ("n_predict", Neutral::Never),
-    ("no_repeat_ngram_size", Neutral::Zero),
-    ("num_beams", Neutral::One),
-    ("prediction", Neutral::Never),
-    ("prompt_embeds", Neutral::Never),
-    ("prompt_logprobs", Neutral::Never),
-    ("reasoning_effort", Neutral::Never),
-    ("repeat_penalty", Neutral::One),
-    ("repetition_detection", Neutral::Never),
-    ("return_hidden_states", Neutral::False),
-    ("return_logprob", Neutral::False),
-    ("return_routed_experts", Neutral::False),
-    ("return_text_in_logprobs", Neutral::False),
-    ("separate_reasoning", Neutral::True),
-    ("spaces_between_special_tokens", Neutral::True),
-    ("stop_regex", Neutral::Empty),
-    ("stream_reasoning", Neutral::True),
-    ("suffix", Neutral::Empty),
-    ("tfs_z", Neutral::One),
-    ("thinking", Neutral::Never),
-    ("thinking_token_budget", Neutral::Never),
-    ("token_ids_logprob", Neutral::Empty),
-    ("tool_choice", Neutral::Text(&["none", "auto"])),
-    ("tools", Neutral::Empty),
-    ("top_a", Neutral::Zero),
-    ("top_logprobs_num", Neutral::Zero),
-    ("top_n_sigma", Neutral::Never),
-    ("truncate_prompt_tokens", Neutral::Never),
-    ("typical", Neutral::One),
-    ("typical_p", Neutral::One),
-    ("use_beam_search", Neutral::False),
-    ("verbosity", Neutral::Text(&["medium"])),
-    ("video_data", Neutral::Never),
-    ("vllm_xargs", Neutral::Empty),
-    ("web_search_options", Neutral::Never),
-    ("xtc_probability", Neutral::Zero),
+/// Unsupported fields that would change the output, by the value at which they have no effect and are
+/// accepted. Unknown fields that are not listed are ignored.
+const UNSUPPORTED: &[(Neutral, &str)] = &[
+    (
+        Neutral::False,
+        "add_special_tokens continue_final_message early_stopping echo return_hidden_states \
+         return_logprob return_routed_experts return_text_in_logprobs use_beam_search",
+    ),
+    (
+        Neutral::Empty,
+        "allowed_token_ids bad_words documents functions grammar guided_decoding logit_processors \
+         logits_processors logprob_token_ids lora stop_regex suffix token_ids_logprob tools \
+         vllm_xargs",
+    ),
+    (
+        Neutral::Never,
+        "audio audio_data chat_template custom_logit_processor ebnf enable_thinking \
+         guided_grammar image_data input_embeds input_ids lora_path max_new_tokens min_new_tokens \
+         n_predict prediction prompt_embeds prompt_logprobs reasoning_effort repetition_detection \
+         thinking thinking_token_budget top_n_sigma truncate_prompt_tokens video_data \
+         web_search_options",
+    ),
+    (
+        Neutral::True,
+        "detokenize do_sample include_reasoning separate_reasoning spaces_between_special_tokens \
+         stream_reasoning",
+    ),
+    (
+        Neutral::Zero,
+        "dry_multiplier dynatemp_range mirostat no_repeat_ngram_size top_a top_logprobs_num \
+         xtc_probability",
+    ),
+    (Neutral::Text(&["none", "auto"]), "function_call tool_choice"),
+    (Neutral::One, "length_penalty num_beams repeat_penalty tfs_z typical typical_p"),
+    (Neutral::OnlyText, "modalities"),
+    (Neutral::Text(&["medium"]), "verbosity"),
 ];
 
 /// Value at which an unsupported field has no effect on the output.
@@ -198,7 +159,7 @@ impl Fields {
 
     /// Refuses the remaining fields that would change the output.
     pub(super) fn finish(mut self) -> Result<(), ApiError> {
-        for (name, neutral) in UNSUPPORTED {
+        for (neutral, name) in unsupported() {
             let Some(value) = self.take(name) else { continue };
             if !neutral.holds(&value) {
                 let message = format!("`{name}` is not supported{}", hint(name));
@@ -207,6 +168,12 @@ impl Fields {
         }
         Ok(())
     }
+}
+
+fn unsupported() -> impl Iterator<Item = (Neutral, &'static str)> {
+    UNSUPPORTED
+        .iter()
+        .flat_map(|(neutral, names)| names.split(' ').map(move |name| (*neutral, name)))
 }
 
 fn hint(name: &str) -> &'static str {
@@ -249,6 +216,8 @@ pub(super) fn wrong_type(name: &str, wanted: &str, found: &Value) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn refused(body: &str) -> Option<String> {
@@ -274,7 +243,11 @@ mod tests {
 
     #[test]
     fn the_table_is_sorted_and_has_no_field_twice() {
-        let unsorted = UNSUPPORTED.windows(2).find(|pair| pair[0].0 >= pair[1].0);
-        assert!(unsorted.is_none(), "{unsorted:?}");
+        for (_, names) in UNSUPPORTED {
+            assert!(names.split(' ').is_sorted(), "{names}");
+        }
+        let names: Vec<&str> = unsupported().map(|(_, name)| name).collect();
+        let one_each: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(one_each.len(), names.len());
     }
 }

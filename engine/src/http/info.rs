@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
-use serde_json::Value;
 
-use super::error::ApiError;
+use super::error::{ApiError, blocking};
 use super::state::App;
 use crate::config::Setting;
-use engine_weights::Digest;
 
 /// Body of `/server_info`. The digest of the weights is filled in per request, because it may still
 /// be computed.
@@ -27,7 +25,7 @@ pub struct ServerInfo {
     /// Name of the processor or the GPU.
     pub device_name: String,
     /// Value and origin of every flag, by the flag's name.
-    pub config: BTreeMap<&'static str, Setting<Value>>,
+    pub config: BTreeMap<String, Setting>,
     /// Hash of the flags in `config`, as [`config_sha256`](crate::config::config_sha256) computes
     /// it.
     pub config_sha256: String,
@@ -71,7 +69,7 @@ pub struct ModelFacts {
     pub format: &'static str,
     /// Commit of the hub repository that the files are from, if known.
     pub revision: Option<String>,
-    /// SHA-256 of the tokenizer, as [`Tokenizer::sha256`](crate::tokenize::Tokenizer::sha256)
+    /// SHA-256 of the tokenizer, as [`Tokenizer`](crate::tokenize::Tokenizer)
     /// defines it; `None` for a model without a tokenizer.
     pub tokenizer_sha256: Option<String>,
     /// Type in which matrix multiplications are computed.
@@ -85,14 +83,8 @@ pub struct ModelFacts {
 pub(super) async fn server_info(State(app): State<App>) -> Result<Json<ServerInfo>, ApiError> {
     let ready = app.ready()?;
     let mut info = ready.info.clone();
-    info.model.weights_sha256 = wait(&ready.weights_sha256).await;
+    // On a blocking thread, because hashing large files takes longer than loading them.
+    let digest = ready.weights_sha256.clone();
+    info.model.weights_sha256 = blocking("hashing", move || digest.wait()).await?.ok();
     Ok(Json(info))
-}
-
-/// Waits for the digest of the weights on a blocking thread: hashing large files takes longer than
-/// loading them.
-async fn wait(digest: &Digest) -> Option<String> {
-    let digest = digest.clone();
-    let waited = tokio::task::spawn_blocking(move || digest.wait()).await;
-    waited.ok()?.ok()
 }

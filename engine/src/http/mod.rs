@@ -1,37 +1,55 @@
 //! The HTTP front end: routes, API formats and errors. No other module may know HTTP.
 
 mod answer;
-mod beside;
 mod chat;
 mod completions;
 mod error;
 mod fields;
 mod info;
 mod params;
-mod serve;
 mod state;
 mod structure;
-mod tokens;
 
 pub use chat::check_chat;
 pub use completions::check_completion;
 pub use error::{ApiError, ErrorKind};
 pub use info::{KvFacts, ModelFacts, ServerInfo};
-pub use serve::serve;
 pub use state::{App, Phase, Ready};
 
+use std::io;
+
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
+use chat::ChatPrompt;
 use fields::Fields;
 
 /// Largest request body in bytes. A prompt of a million token ids fits with room to spare.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Serves HTTP on `listener` until `closed`, then until the answers in progress have ended.
+///
+/// # Errors
+/// The socket failed.
+pub async fn serve(
+    listener: TcpListener,
+    app: App,
+    closed: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    // Nagle's algorithm would delay each token: it is a small packet, and no other follows it soon.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    axum::serve(listener, router(app)).with_graceful_shutdown(closed).await
+}
 
 /// Router with all routes of one engine.
 fn router(app: App) -> Router {
@@ -41,8 +59,8 @@ fn router(app: App) -> Router {
         .route("/v1/models", get(models))
         // A wildcard, because hub ids contain a slash.
         .route("/v1/models/{*id}", get(model))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
         .route("/health", get(health))
         .route("/server_info", get(info::server_info))
         .route("/metrics", get(metrics))
@@ -70,7 +88,7 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
     };
     let kind = response.extensions().get::<ErrorKind>().copied();
     if let (true, Some(outcome)) = (generates, kind.and_then(ErrorKind::outcome)) {
-        app.metrics().count_request(outcome);
+        app.metrics.count_request(outcome);
     }
     // axum refuses a long body in plain text; this gives the answer our format.
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE && kind.is_none() {
@@ -94,10 +112,11 @@ fn unknown_model(name: &str, ready: &Ready) -> ApiError {
 }
 
 async fn health(State(app): State<App>) -> Response {
-    let (status, reason) = match app.phase() {
+    let phase = app.phase.borrow().clone();
+    let (status, reason) = match &phase {
         Phase::Ready(_) => return Json(json!({"status": "ok"})).into_response(),
-        Phase::Loading => ("loading", "the model is being loaded".to_owned()),
-        Phase::Failed(reason) => ("failed", reason),
+        Phase::Loading => ("loading", "the model is being loaded"),
+        Phase::Failed(reason) => ("failed", reason.as_str()),
     };
     let body = Json(json!({"status": status, "reason": reason}));
     (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
@@ -121,7 +140,7 @@ fn model_json(app: &App, ready: &Ready) -> Value {
         "id": ready.model_name,
         "object": "model",
         // The model has no date of its own; the start of the server stands for it.
-        "created": app.clock().start_unix_ns() / 1_000_000_000,
+        "created": app.clock.start_unix_ns() / 1_000_000_000,
         "owned_by": "redline",
         "max_model_len": ready.limits.max_seq_len,
     })
@@ -129,7 +148,7 @@ fn model_json(app: &App, ready: &Ready) -> Value {
 
 async fn metrics(State(app): State<App>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, app.metrics().render()).into_response()
+    (kind, app.metrics.render()).into_response()
 }
 
 async fn reset_prefix_cache(State(app): State<App>) -> Result<Json<Value>, ApiError> {
@@ -145,4 +164,38 @@ async fn not_found(request: Request) -> ApiError {
 async fn method_not_allowed(request: Request) -> ApiError {
     let message = format!("`{}` does not take {}", request.uri().path(), request.method());
     ApiError::new(ErrorKind::MethodNotAllowed, message)
+}
+
+async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let ready = app.ready()?;
+    let mut fields = Fields::parse(&body)?;
+    check_model(&mut fields, &ready)?;
+    let tokens = match fields.string("prompt")? {
+        Some(text) => {
+            let add_special_tokens = fields.bool_or("add_special_tokens", true)?;
+            ready.encode(text, add_special_tokens).await?
+        }
+        None => {
+            // The chat template has written the special tokens already.
+            let add_special_tokens = fields.bool_or("add_special_tokens", false)?;
+            let prompt = ChatPrompt::take(&mut fields, ready.text.reasoning())?;
+            let text = prompt.render(&ready, app.clock.unix_s()).await?;
+            ready.encode(text, add_special_tokens).await?
+        }
+    };
+    Ok(Json(json!({
+        "count": tokens.len(),
+        "max_model_len": ready.limits.max_seq_len,
+        "tokens": tokens,
+    })))
+}
+
+async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let ready = app.ready()?;
+    let mut fields = Fields::parse(&body)?;
+    check_model(&mut fields, &ready)?;
+    let tokens = fields.tokens("tokens", ready.vocab_size)?.ok_or_else(|| {
+        ApiError::new(ErrorKind::MissingField, "`tokens` is missing").at("tokens")
+    })?;
+    Ok(Json(json!({"prompt": ready.text.decode(&tokens)})))
 }

@@ -17,13 +17,13 @@ use engine_schedule::Limits;
 
 /// Largest number of choices per request: number of prompts times `n`.
 pub(super) const CHOICES_MAX: usize = 128;
-/// Largest number of stop strings per request.
+/// Largest number of strings in `stop`.
 const STOPS_MAX: usize = 16;
 
 /// Parameters of a completion or chat request, without its prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Params {
-    pub(super) answer: Answer,
+    pub(super) answer: AnswerOptions,
     /// Number of choices per prompt.
     pub(super) n: usize,
     max_tokens: Option<usize>,
@@ -32,7 +32,8 @@ pub(super) struct Params {
     stop: Vec<String>,
     include_stop: bool,
     stop_tokens: Vec<u32>,
-    shows_special: bool,
+    /// True to keep special tokens in the output's text.
+    pub(super) shows_special: bool,
     sampling: Sampling,
     /// Structure that the answer must have, if the request wants one.
     structure: Option<Wanted>,
@@ -42,7 +43,7 @@ pub(super) struct Params {
 
 /// Options for the form of an answer: streaming, token usage, token ids.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Answer {
+pub(super) struct AnswerOptions {
     pub(super) stream: bool,
     /// True to end a stream with a chunk that has the token usage.
     pub(super) include_usage: bool,
@@ -54,10 +55,9 @@ pub(super) struct Answer {
     pub(super) tokens_as_ids: bool,
 }
 
-/// One prompt with the parameters that only its route knows.
-#[derive(Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) prompt: &'a [u32],
+/// Options of a prompt's sequences that only its route knows.
+#[derive(Debug, Default)]
+pub(super) struct SequenceOptions {
     pub(super) logprobs: Option<usize>,
     /// True when the answer repeats the prompt, with its log-probabilities if any are wanted.
     pub(super) echo: bool,
@@ -118,19 +118,14 @@ impl Params {
         })
     }
 
-    /// Keeps special tokens in the output's text, because the reasoning splitter reads them.
-    pub(super) fn show_special(&mut self) {
-        self.shows_special = true;
-    }
-
     /// Makes the requests for the sequences of one prompt, one per choice.
     pub(super) fn requests(
         &self,
-        asked: Asked<'_>,
+        prompt: &[u32],
+        options: SequenceOptions,
         limits: &Limits,
         fresh_seed: impl Fn() -> u64,
     ) -> Result<Vec<Request>, ApiError> {
-        let prompt = asked.prompt;
         if prompt.is_empty() {
             return Err(ApiError::field("prompt", "the prompt has no tokens"));
         }
@@ -138,7 +133,7 @@ impl Params {
         let max_tokens = match self.max_tokens {
             Some(max_tokens) => max_tokens,
             // At least one token, so that a prompt that leaves no room is refused below.
-            None => asked.default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
+            None => options.default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
         };
         let refused = |refusal| ApiError::from(refusal).at("max_tokens");
         // The first check has the smallest output, so that an error of the prompt alone names the
@@ -158,10 +153,10 @@ impl Params {
             stop: self.stop.clone(),
             include_stop: self.include_stop,
             stop_tokens: self.stop_tokens.clone(),
-            logprobs: asked.logprobs,
-            prompt_logprobs: asked.echo && asked.logprobs.is_some(),
+            logprobs: options.logprobs,
+            prompt_logprobs: options.echo && options.logprobs.is_some(),
             shows_special: self.shows_special,
-            guide: asked.guide.clone().map(Box::new),
+            guide: options.guide.clone().map(Box::new),
         };
         Ok((0..self.n).map(request).collect())
     }
@@ -187,7 +182,7 @@ fn refuse_best_of(fields: &mut Fields, n: usize) -> Result<(), ApiError> {
     }
 }
 
-fn take_answer(fields: &mut Fields) -> Result<Answer, ApiError> {
+fn take_answer(fields: &mut Fields) -> Result<AnswerOptions, ApiError> {
     let stream = fields.bool("stream")?;
     let (mut include_usage, mut continuous_usage) = (false, false);
     match fields.take("stream_options") {
@@ -201,7 +196,7 @@ fn take_answer(fields: &mut Fields) -> Result<Answer, ApiError> {
     }
     let return_token_ids = fields.bool("return_token_ids")?;
     let tokens_as_ids = fields.bool("return_tokens_as_token_ids")?;
-    Ok(Answer { stream, include_usage, continuous_usage, return_token_ids, tokens_as_ids })
+    Ok(AnswerOptions { stream, include_usage, continuous_usage, return_token_ids, tokens_as_ids })
 }
 
 fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, ApiError> {

@@ -6,13 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use super::error::{ApiError, ErrorKind};
+use super::error::{ApiError, ErrorKind, blocking};
 use super::info::ServerInfo;
 use crate::metrics::Metrics;
-use crate::text::Text;
+use crate::tokenize::Text;
 use crate::worker::Handle;
 use engine_core::clock::Clock;
 use engine_schedule::Limits;
+
+/// Longest text in bytes that is tokenized on the event loop. A longer one would block it for
+/// milliseconds and goes to a blocking thread.
+const INLINE_BYTES_MAX: usize = 8 * 1024;
 
 /// Phase of the engine: loading, ready or failed.
 #[derive(Debug, Clone)]
@@ -44,22 +48,35 @@ pub struct Ready {
     pub weights_sha256: engine_weights::Digest,
 }
 
+impl Ready {
+    /// Token ids of `text`; with `add_special_tokens` those that the model expects around it as
+    /// well.
+    pub(super) async fn encode(
+        self: &Arc<Self>,
+        text: String,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, ApiError> {
+        // No length limit here: a text far beyond the model's context is refused by its number of
+        // tokens, which is cheap to find out.
+        if text.len() <= INLINE_BYTES_MAX {
+            return Ok(self.text.encode(&text, add_special_tokens)?);
+        }
+        let shared = Arc::clone(&self.text);
+        Ok(blocking("the tokenizer", move || shared.encode(&text, add_special_tokens)).await??)
+    }
+}
+
 /// Shared state of the HTTP routes; clones share it.
 #[derive(Debug, Clone)]
 pub struct App {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    phase: watch::Receiver<Phase>,
-    draining: AtomicBool,
-    metrics: Arc<Metrics>,
-    clock: Clock,
+    pub(super) phase: watch::Receiver<Phase>,
+    draining: Arc<AtomicBool>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) clock: Clock,
     /// SHA-256 of the API key that requests must send, if one is required.
     api_key: Option<[u8; 32]>,
     /// Number of unique ids given out so far.
-    answers: AtomicU64,
+    answers: Arc<AtomicU64>,
 }
 
 impl App {
@@ -71,50 +88,36 @@ impl App {
         api_key: Option<&str>,
     ) -> Self {
         let api_key = api_key.map(|key| Sha256::digest(key).into());
-        let (draining, answers) = (AtomicBool::new(false), AtomicU64::new(0));
-        let shared = Shared { phase, draining, metrics, clock, api_key, answers };
-        Self { shared: Arc::new(shared) }
+        Self { phase, draining: Arc::default(), metrics, clock, api_key, answers: Arc::default() }
     }
 
     /// Refuses new requests from now on, because the server is shutting down.
     pub fn drain(&self) {
-        self.shared.draining.store(true, Ordering::Relaxed);
+        self.draining.store(true, Ordering::Relaxed);
     }
 
     /// Number of sequences that are waiting or running.
     pub fn open_sequences(&self) -> usize {
-        match &*self.shared.phase.borrow() {
+        match &*self.phase.borrow() {
             Phase::Ready(ready) => ready.handle.open(),
             _ => 0,
         }
     }
 
-    pub(super) fn phase(&self) -> Phase {
-        self.shared.phase.borrow().clone()
-    }
-
-    pub(super) fn metrics(&self) -> &Metrics {
-        &self.shared.metrics
-    }
-
-    pub(super) fn clock(&self) -> Clock {
-        self.shared.clock
-    }
-
     /// The loaded engine; an error while it loads or after it failed.
     pub(super) fn ready(&self) -> Result<Arc<Ready>, ApiError> {
-        match self.phase() {
-            Phase::Ready(ready) => Ok(ready),
+        match &*self.phase.borrow() {
+            Phase::Ready(ready) => Ok(Arc::clone(ready)),
             Phase::Loading => {
                 Err(ApiError::new(ErrorKind::Loading, "the model is still being loaded"))
             }
-            Phase::Failed(reason) => Err(ApiError::new(ErrorKind::EngineFailed, reason)),
+            Phase::Failed(reason) => Err(ApiError::new(ErrorKind::EngineFailed, reason.as_str())),
         }
     }
 
     /// The loaded engine for a new request; an error also while the server shuts down.
     pub(super) fn ready_for_work(&self) -> Result<Arc<Ready>, ApiError> {
-        if self.shared.draining.load(Ordering::Relaxed) {
+        if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::new(ErrorKind::Draining, "the server is shutting down"));
         }
         self.ready()
@@ -123,14 +126,14 @@ impl App {
     /// Number that is unique within this process, and most likely among processes. Used for ids of
     /// answers and for seeds.
     pub(super) fn unique(&self) -> u64 {
-        let n = self.shared.answers.fetch_add(1, Ordering::Relaxed);
-        self.shared.clock.start_unix_ns().wrapping_add(n)
+        let n = self.answers.fetch_add(1, Ordering::Relaxed);
+        self.clock.start_unix_ns().wrapping_add(n)
     }
 
     /// True when `shown` is the API key, or no key is required. Compares whole digests without an
     /// early exit, so that the time taken reveals nothing about the key.
     pub(super) fn authorizes(&self, shown: Option<&str>) -> bool {
-        let Some(key) = &self.shared.api_key else { return true };
+        let Some(key) = &self.api_key else { return true };
         // A missing key is compared like a wrong one.
         let shown: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
         let different = key.iter().zip(&shown).fold(0, |sum, (a, b)| sum | (a ^ b));

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::beside::beside;
-use super::error::{ApiError, ErrorKind};
+use super::error::{ApiError, ErrorKind, blocking};
 use super::fields::{Fields, wrong_type};
 use super::state::Ready;
 use crate::guide::{Guide, Structure};
@@ -59,7 +58,7 @@ impl Wanted {
     ) -> Result<Guide, ApiError> {
         let text = Arc::clone(&ready.text);
         let Self { field, structure } = self;
-        let built = beside("the grammar", move || text.guide(&structure, chat.as_deref()));
+        let built = blocking("the grammar", move || text.guide(&structure, chat.as_deref()));
         built.await?.map_err(|error| {
             let message = format!("`{field}` cannot be used: {error}");
             ApiError::field(field, message)

@@ -3,9 +3,12 @@
 //!
 //! gpt-oss's tokenizer files have no chat template. If a checkpoint has one, it is used instead.
 
+use std::fmt;
+
 use serde_json::Value;
 
-use super::chat::{ChatInput, TemplateError, strftime};
+use crate::chat_template::{Chat, strftime};
+use crate::guide::TextError;
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
@@ -39,11 +42,11 @@ pub(super) fn is_reasoning(header: &str) -> bool {
 ///
 /// # Errors
 /// A message has an unknown role, or a tool message names no tool.
-pub(super) fn render(input: &ChatInput<'_>) -> Result<String, TemplateError> {
+pub(super) fn render(chat: &Chat<'_>) -> Result<String, TextError> {
     let empty = Vec::new();
-    let messages = input.messages.as_array().unwrap_or(&empty);
+    let messages = chat.messages.as_array().unwrap_or(&empty);
     let mut out = String::new();
-    push_system(input, &mut out)?;
+    push_system(chat, &mut out)?;
     // The format drops reasoning that led to an answer, but keeps what led to a tool call.
     let last_answer =
         messages.iter().rposition(|m| m["role"] == "assistant" && calls(m).is_empty());
@@ -70,7 +73,7 @@ pub(super) fn render(input: &ChatInput<'_>) -> Result<String, TemplateError> {
             role => return Err(refused(format!("there is no role `{role}`"))),
         }
     }
-    if input.add_generation_prompt {
+    if chat.add_generation_prompt {
         out.push_str(START);
         out.push_str("assistant");
     }
@@ -78,14 +81,14 @@ pub(super) fn render(input: &ChatInput<'_>) -> Result<String, TemplateError> {
 }
 
 /// Writes the system message: identity, date and reasoning effort.
-fn push_system(input: &ChatInput<'_>, out: &mut String) -> Result<(), TemplateError> {
-    let variable = |name: &str| input.variables.and_then(|variables| variables[name].as_str());
+fn push_system(chat: &Chat<'_>, out: &mut String) -> Result<(), TextError> {
+    let variable = |name: &str| chat.variables.and_then(|variables| variables[name].as_str());
     let effort = variable("reasoning_effort").unwrap_or("medium");
     if !EFFORTS.contains(&effort) {
         return Err(refused(format!("`reasoning_effort` is one of {}", EFFORTS.join(", "))));
     }
     let identity = variable("model_identity").unwrap_or(IDENTITY);
-    let date = strftime("%Y-%m-%d", input.now_unix_s);
+    let date = strftime("%Y-%m-%d", chat.now_unix_s);
     let system = format!(
         "{identity}\nKnowledge cutoff: 2024-06\nCurrent date: {date}\n\nReasoning: {effort}\n\n\
          # Valid channels: analysis, commentary, final. Channel must be included for every message."
@@ -147,8 +150,8 @@ fn tool_name<'a>(message: &'a Value, before: &'a [Value]) -> Option<&'a str> {
     message["name"].as_str().or_else(|| called.next()?["function"]["name"].as_str())
 }
 
-fn refused(message: impl Into<String>) -> TemplateError {
-    TemplateError::Refused { message: message.into() }
+fn refused(message: impl fmt::Display) -> TextError {
+    TextError(format!("the chat template refused the messages: {message}"))
 }
 
 #[cfg(test)]
@@ -159,9 +162,8 @@ mod tests {
     use super::*;
 
     fn rendered(messages: &Value, variables: &Value) -> Result<String, String> {
-        let input = ChatInput {
+        let input = Chat {
             messages,
-            tools: None,
             add_generation_prompt: true,
             variables: Some(variables),
             now_unix_s: 1_751_068_800,

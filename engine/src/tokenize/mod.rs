@@ -1,39 +1,105 @@
-//! Tokenizer: text to token ids and back, and the chat template of a checkpoint.
+//! Tokenizer of a checkpoint: text to token ids and back, the rendering of chats, and guides for
+//! structured output. The engine loop and the HTTP routes use it through the trait [`Text`].
 //!
 //! Reads the checkpoint's tokenizer files or GGUF metadata. It must not know requests or a clock.
 
-mod chat;
+mod detokenizer;
 mod gguf;
 mod harmony;
-mod pieces;
 mod reasoning;
-mod stream;
 
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-pub use chat::{ChatInput, ChatTemplate, TemplateError};
-pub use reasoning::{Reasoning, SplitText, Splitter};
-pub use stream::Detokenizer;
+pub use crate::chat_template::Chat;
+pub use detokenizer::Detokenizer;
+pub use reasoning::{Reasoning, SplitText, Splitter, overlap};
 
-use crate::guide::{Opening, TokenBytes};
+use crate::chat_template::ChatTemplate;
+use crate::guide::{Grammars, Guide, Opening, Structure, TextError};
+use detokenizer::{Pieces, TableDetokenizer};
 use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
-use pieces::Pieces;
 
-/// Error of encoding or decoding: a text that cannot be tokenized, or an unknown token id.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum TokenizeError {
-    #[error("failed to tokenize the text: {reason}")]
-    Encode { reason: String },
-    #[error("token id {id} is not in the vocabulary of {vocab_size}")]
-    UnknownId { id: u32, vocab_size: usize },
+/// Tokenizer of one model as the engine uses it. The methods that are given here are those of a model
+/// without a tokenizer: prompts must be token ids, and outputs have no text.
+pub trait Text: Send + Sync + fmt::Debug {
+    /// Token ids of `text`, in which names of special tokens become their ids; with
+    /// `add_special_tokens` those that the model expects around it as well.
+    ///
+    /// # Errors
+    /// The text cannot be tokenized.
+    fn encode(&self, _text: &str, _add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        Err(no_tokenizer())
+    }
+
+    /// Text of `tokens` without special tokens.
+    fn decode(&self, _tokens: &[u32]) -> String {
+        String::new()
+    }
+
+    /// Bytes of one token as they stand in running text; the name of a special token.
+    fn token_bytes(&self, _token: u32) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Detokenizer for a new output; with `shows_special` special tokens appear by their names.
+    fn detokenizer(&self, _shows_special: bool) -> Box<dyn Detokenizer> {
+        Box::new(NoTokenizer)
+    }
+
+    /// End tokens: the ids with which the model ends an answer.
+    fn end_tokens(&self) -> &[u32] {
+        &[]
+    }
+
+    /// Prompt for a conversation, rendered with the model's chat template.
+    ///
+    /// # Errors
+    /// The model has no chat template, or the template refuses the messages.
+    fn render_chat(&self, _chat: &Chat<'_>) -> Result<String, TextError> {
+        Err(no_tokenizer())
+    }
+
+    /// How the model marks its reasoning in the output.
+    fn reasoning(&self) -> Reasoning {
+        Reasoning::None
+    }
+
+    /// Guide that keeps an output within `structure`. `chat` is the rendered conversation, if any:
+    /// after it the model may reason before the structured answer begins.
+    ///
+    /// # Errors
+    /// The structure is not valid, or no grammar can express it.
+    fn guide(&self, _structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
+        Err(no_tokenizer())
+    }
+}
+
+fn no_tokenizer() -> TextError {
+    TextError("the model has no tokenizer; hint: give prompts as token ids".into())
+}
+
+/// Stand-in for the tokenizer of a model that has none.
+#[derive(Debug, Clone, Copy)]
+pub struct NoTokenizer;
+
+impl Text for NoTokenizer {}
+
+impl Detokenizer for NoTokenizer {
+    fn push(&mut self, _token: u32) -> String {
+        String::new()
+    }
+
+    fn finish(&mut self) -> String {
+        String::new()
+    }
 }
 
 /// The tokenizer of a checkpoint that cannot be used.
@@ -54,8 +120,14 @@ pub struct Tokenizer {
     template: Option<ChatTemplate>,
     reasoning: Reasoning,
     end_ids: Vec<u32>,
-    bos_id: Option<u32>,
-    sha256: String,
+    /// BOS token: the id that every sequence begins with, if the model has one.
+    pub bos_id: Option<u32>,
+    /// SHA-256 of the tokenizer.json in hex. For a GGUF file, that of the tokenizer.json that is
+    /// rebuilt from its metadata, with sorted keys and without white space.
+    pub sha256: String,
+    /// Grammars for structured output, made on the first request that needs them: it takes long, and
+    /// most servers never need them.
+    grammars: OnceLock<Result<Grammars, TextError>>,
 }
 
 /// Contents of a tokenizer, read from files in a folder or from GGUF metadata.
@@ -115,72 +187,13 @@ impl Tokenizer {
             end_ids,
             bos_id: parts.bos_id,
             sha256: hex(Sha256::digest(&parts.json).as_ref()),
+            grammars: OnceLock::new(),
         })
-    }
-
-    /// Token ids of `text`. Names of special tokens within it become their ids; with
-    /// `add_special_tokens` those that the checkpoint puts around every text are added.
-    ///
-    /// # Errors
-    /// The text cannot be tokenized.
-    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizeError> {
-        self.inner
-            .encode_fast(text, add_special_tokens)
-            .map(|encoding| encoding.get_ids().to_vec())
-            .map_err(|err| TokenizeError::Encode { reason: err.to_string() })
-    }
-
-    /// Text of token ids; bytes that are not UTF-8 become U+FFFD.
-    ///
-    /// # Errors
-    /// An id is not in the vocabulary.
-    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizeError> {
-        let mut bytes = Vec::new();
-        for &id in ids {
-            let piece = self
-                .pieces
-                .get(id)
-                .ok_or(TokenizeError::UnknownId { id, vocab_size: self.pieces.len() })?;
-            if !(skip_special && piece.is_special) {
-                bytes.extend_from_slice(piece.bytes);
-            }
-        }
-        // The tokenizer of such a vocabulary put a space before the text.
-        let start = usize::from(self.pieces.strips_first_space() && bytes.first() == Some(&b' '));
-        Ok(String::from_utf8_lossy(&bytes[start..]).into_owned())
-    }
-
-    /// Detokenizer for the tokens of one output.
-    pub fn detokenizer(&self, skip_special: bool) -> Detokenizer {
-        Detokenizer::new(Arc::clone(&self.pieces), skip_special)
-    }
-
-    /// Chat template of the checkpoint, if it has one.
-    pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
-    }
-
-    /// Renders the prompt for a conversation: with the checkpoint's chat template, else in the
-    /// format that its special tokens show (harmony). `None` if neither is known.
-    ///
-    /// # Errors
-    /// The template refuses the messages, or is faulty.
-    pub fn render_chat(&self, input: &ChatInput<'_>) -> Option<Result<String, TemplateError>> {
-        match (self.chat_template(), self.reasoning) {
-            (Some(template), _) => Some(template.render(input)),
-            (None, Reasoning::Harmony) => Some(harmony::render(input)),
-            (None, _) => None,
-        }
-    }
-
-    /// How the model marks its reasoning in the output.
-    pub fn reasoning(&self) -> Reasoning {
-        self.reasoning
     }
 
     /// Place in the answer where a structured output begins, after `prompt`, a rendered
     /// conversation: a model may reason first.
-    pub fn opening(&self, prompt: &str) -> Opening {
+    fn opening(&self, prompt: &str) -> Opening {
         let id = |token: &str| self.inner.token_to_id(token);
         match self.reasoning {
             Reasoning::None => Opening::AtOnce,
@@ -197,34 +210,52 @@ impl Tokenizer {
             }
         }
     }
+}
 
-    /// Bytes of every token, in order of the ids.
-    pub fn token_bytes(&self) -> impl Iterator<Item = TokenBytes> {
-        (0..self.pieces.len() as u32).map(|id| {
-            let piece = self.pieces.get(id).expect("the id is below the number of tokens");
-            TokenBytes { bytes: piece.bytes.to_vec(), is_special: piece.is_special }
-        })
+impl Text for Tokenizer {
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = self.inner.encode_fast(text, add_special_tokens);
+        let encoding =
+            encoding.map_err(|error| TextError(format!("failed to tokenize the text: {error}")))?;
+        Ok(encoding.get_ids().to_vec())
     }
 
-    /// End tokens: ids with which the model ends an answer.
-    pub fn end_ids(&self) -> &[u32] {
+    fn decode(&self, tokens: &[u32]) -> String {
+        self.pieces.decode(tokens, true)
+    }
+
+    fn token_bytes(&self, token: u32) -> Vec<u8> {
+        self.pieces.decode(&[token], false).into_bytes()
+    }
+
+    fn detokenizer(&self, shows_special: bool) -> Box<dyn Detokenizer> {
+        Box::new(TableDetokenizer::new(Arc::clone(&self.pieces), !shows_special))
+    }
+
+    fn end_tokens(&self) -> &[u32] {
         &self.end_ids
     }
 
-    /// BOS token: the id that every sequence begins with, if the model has one.
-    pub fn bos_id(&self) -> Option<u32> {
-        self.bos_id
+    fn render_chat(&self, chat: &Chat<'_>) -> Result<String, TextError> {
+        match (&self.template, self.reasoning) {
+            (Some(template), _) => template.render(chat),
+            // Special tokens in the vocabulary show this format.
+            (None, Reasoning::Harmony) => harmony::render(chat),
+            (None, _) => {
+                Err(TextError("the model has no chat template; hint: use `/v1/completions`".into()))
+            }
+        }
     }
 
-    /// Size of the vocabulary: one more than the largest token id.
-    pub fn vocab_size(&self) -> usize {
-        self.pieces.len()
+    fn reasoning(&self) -> Reasoning {
+        self.reasoning
     }
 
-    /// SHA-256 of the tokenizer.json in hex. For a GGUF file, that of the tokenizer.json that is
-    /// rebuilt from its metadata, with sorted keys and without white space.
-    pub fn sha256(&self) -> &str {
-        &self.sha256
+    fn guide(&self, structure: &Structure, chat: Option<&str>) -> Result<Guide, TextError> {
+        let grammars =
+            self.grammars.get_or_init(|| Grammars::new(self.pieces.all(), &self.end_ids));
+        let opening = chat.map_or(Opening::AtOnce, |prompt| self.opening(prompt));
+        grammars.as_ref().map_err(Clone::clone)?.guide(structure, opening)
     }
 }
 

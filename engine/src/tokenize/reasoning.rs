@@ -5,7 +5,6 @@
 //! matter whether a tag is one token or several.
 
 use super::harmony;
-use crate::text::overlap;
 
 pub(super) const THINK: &str = "<think>";
 pub(super) const THINK_END: &str = "</think>";
@@ -176,6 +175,16 @@ impl Splitter {
         self.held.drain(..end);
         None
     }
+}
+
+/// Length in bytes of the longest suffix of `text` that is a proper prefix of `mark`: text that may
+/// become the mark with the next piece.
+pub fn overlap(text: &str, mark: &str) -> usize {
+    let longest = text.len().min(mark.len().saturating_sub(1));
+    (1..=longest)
+        .rev()
+        .find(|&n| mark.is_char_boundary(n) && text.as_bytes().ends_with(&mark.as_bytes()[..n]))
+        .unwrap_or(0)
 }
 
 /// True if a prompt ends with an open `<think>` tag.

@@ -6,7 +6,7 @@ use super::prompt::PromptLogprobs;
 use super::stop::StopText;
 use super::{Finish, Request};
 use crate::guide::Guide;
-use crate::text::Detokenizer;
+use crate::tokenize::Detokenizer;
 use engine_core::LogitRows;
 use engine_core::sample::{Row, Sampler};
 use engine_schedule::{Sequence, Slot};

@@ -10,7 +10,7 @@ use super::stop::StopText;
 use super::{Command, Finish, Flight, Output, Request, TokenOutput};
 use crate::logprobs::TokenLogprobs;
 use crate::metrics::{Metrics, Outcome};
-use crate::text::Text;
+use crate::tokenize::Text;
 use engine_core::clock::Clock;
 use engine_core::sample::{NoFiniteLogit, Sampler};
 use engine_core::{Landed, LogitRows};

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 use crate::guide::Guide;
 use crate::logprobs::TokenLogprobs;
 use crate::metrics::Metrics;
-use crate::text::Text;
+use crate::tokenize::Text;
 use desk::Desk;
 use engine_core::clock::Clock;
 use engine_core::sample::Sampling;

@@ -1,7 +1,7 @@
 //! Stop strings: ends an output at a stop string, even if it is spread over several tokens, and
 //! never releases the beginning of one.
 
-use crate::text::overlap;
+use crate::tokenize::overlap;
 
 /// Output text of one sequence, which is held back while it may be the beginning of a stop string.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::load::{self, KvChoice, LoadOptions};
-use crate::text::CheckpointText;
+use crate::tokenize::NoTokenizer;
 use engine_cpu::Arithmetic;
 use engine_model::RopeChoice;
 use engine_schedule::StateLimits;
@@ -76,7 +76,7 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
         Some(states) => model.allocate_states(states.places).unwrap(),
         None => limits.states = None,
     }
-    let text = Arc::new(CheckpointText::new(None));
+    let text = Arc::new(NoTokenizer);
     let model = Box::new(ahead::Ahead::new(model));
     Worker::new(model, text, limits, Arc::clone(metrics), Clock::start())
 }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use engine::guide::{Grammars, Guide, Opening, Structure, TokenBytes};
-use engine::text::{Chat, Detokenizer, Text, TextError};
-use engine::tokenize::Reasoning;
+use engine::guide::{Grammars, Guide, Opening, Structure, TextError, TokenBytes};
+use engine::tokenize::{Chat, Detokenizer, Reasoning, Text};
 use engine_core::sample::Sampler;
 use engine_core::{
     AttentionShape, DeviceError, KvType, Landed, LogitRows, SegmentState, StepBatch, StepToken,
@@ -214,7 +213,7 @@ impl Text for ByteText {
     fn guide(&self, structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
         let tokens = (0..VOCAB_SIZE as u32)
             .map(|token| TokenBytes { bytes: self.token_bytes(token), is_special: token >= BEGIN });
-        Ok(Grammars::new(tokens, &[END])?.guide(structure, Opening::AtOnce)?)
+        Grammars::new(tokens, &[END])?.guide(structure, Opening::AtOnce)
     }
 
     fn end_tokens(&self) -> &[u32] {
@@ -229,7 +228,7 @@ impl Text for ByteText {
                 self.wake.wait();
             }
             if role == "wizard" {
-                return Err(TextError::Template("there is no role `wizard`".into()));
+                return Err(TextError("there is no role `wizard`".into()));
             }
             text.push_str(&format!("<{}:{}", role.as_str().unwrap(), content.as_str().unwrap()));
         }

@@ -1,6 +1,5 @@
 //! Server with the fake model on a free port, and a client for it.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use engine::config::{Config, Flags, Machine};
 use engine::http::{KvFacts, ModelFacts, ServerInfo};
-use engine::server::{Loaded, ServeError, Server};
+use engine::server::{Loaded, Server};
 use engine::tokenize::Reasoning;
 use engine_core::clock::Clock;
 use engine_model::Model;
@@ -79,7 +78,7 @@ pub struct Running {
     pub client: Client,
     pub widest: Arc<AtomicUsize>,
     stop: Option<oneshot::Sender<()>>,
-    pub end: JoinHandle<Result<(), ServeError<Infallible>>>,
+    pub end: JoinHandle<anyhow::Result<()>>,
     /// Barrier that releases a waiting template.
     pub wake: Arc<Barrier>,
     /// Sender that lets the model finish loading, when it sends or is dropped.
@@ -199,7 +198,7 @@ fn info() -> ServerInfo {
         device_name: "none".into(),
         config: {
             let machine = Machine { cores: 2, processor: "none", gpus: &[] };
-            Config::resolve(Flags::default(), &machine).unwrap().effective()
+            Config::resolve(&Flags::default(), &machine).unwrap().effective()
         },
         config_sha256: String::new(),
         kv: KvFacts { pages: 1024, page_tokens: 4, bytes: 0, dtype: "f32" },

@@ -11,8 +11,7 @@ use schema::measurement::Measurement;
 use schema::run::Summary;
 use schema::samples::{Line, Sample};
 
-use crate::clients::ClientsError;
-use crate::clients::load::{Load, Spread};
+use crate::clients::testbed::{Load, Spread};
 use crate::clients::testbed::{Testbed, read_lines};
 use crate::clients::tool::Reported;
 use campaign::files::{read_text, write_whole};
@@ -109,9 +108,9 @@ fn samples(testbed: &Testbed<'_>) -> Result<(u64, Vec<Sample>), Stop> {
             Line::End(_) => {}
         }
     }
-    let detail = "it does not say where its times begin".to_owned();
-    let origin_ns = origin_ns.ok_or(ClientsError::Unreadable { path, detail })?;
-    Ok((origin_ns, samples))
+    let shown = path.display();
+    let unknown = || Stop::wrong_use(format!("`{shown}` does not say where its times begin"));
+    Ok((origin_ns.ok_or_else(unknown)?, samples))
 }
 
 /// Computes the error of each token's time in nanoseconds, relative to the moment at which the mock

@@ -10,6 +10,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value};
 use serde::Serialize;
+use time::OffsetDateTime;
+
+use crate::guide::TextError;
 
 /// Largest output of a template, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
@@ -20,19 +23,8 @@ const RECURSION_MAX: usize = 100;
 const FUEL: u64 = 20_000_000;
 const NAME: &str = "chat";
 
-/// Reason why a chat template could not be rendered.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum TemplateError {
-    /// The template called `raise_exception`: the messages are wrong, not the template.
-    #[error("the chat template refused the messages: {message}")]
-    Refused { message: String },
-    #[error("failed to render the chat template")]
-    Render(#[source] Error),
-}
-
 /// Compiled chat template, with the special tokens that it prints.
-pub struct ChatTemplate {
+pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     bos_token: String,
     eos_token: String,
@@ -44,19 +36,17 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-/// Variables that a chat template is rendered with.
+/// Conversation to render with a chat template.
 #[derive(Debug, Clone, Copy)]
-pub struct ChatInput<'a> {
+pub struct Chat<'a> {
     /// Messages: a JSON array of objects with `role` and `content`.
     pub messages: &'a serde_json::Value,
-    /// Tool definitions, a JSON array, or `None`.
-    pub tools: Option<&'a serde_json::Value>,
     /// True to end the prompt with the header of the model's next answer.
     pub add_generation_prompt: bool,
     /// Further variables, such as `enable_thinking`, a JSON object, or `None`.
     pub variables: Option<&'a serde_json::Value>,
     /// Current time in seconds since 1970, for templates that print the date.
-    pub now_unix_s: i64,
+    pub now_unix_s: u64,
 }
 
 /// Marks an error that the template raised itself by `raise_exception`.
@@ -65,7 +55,7 @@ pub struct ChatInput<'a> {
 struct Raised(String);
 
 impl ChatTemplate {
-    pub(super) fn new(
+    pub(crate) fn new(
         source: String,
         bos_token: Option<String>,
         eos_token: Option<String>,
@@ -89,43 +79,42 @@ impl ChatTemplate {
         Ok(Self { environment, bos_token, eos_token })
     }
 
-    /// Renders the prompt for `input`. The template writes the special tokens, so encode the prompt
+    /// Renders the prompt for `chat`. The template writes the special tokens, so encode the prompt
     /// without adding more.
     ///
     /// # Errors
     /// The template refuses the messages, or is faulty.
-    pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
-        let template = self.environment.get_template(NAME).map_err(TemplateError::Render)?;
-        let mut variables = match input.variables {
+    pub(crate) fn render(&self, chat: &Chat<'_>) -> Result<String, TextError> {
+        let template = self.environment.get_template(NAME).map_err(refused)?;
+        let mut variables = match chat.variables {
             Some(serde_json::Value::Object(variables)) => variables.clone(),
             _ => serde_json::Map::new(),
         };
-        variables.insert("messages".into(), input.messages.clone());
-        variables.insert("tools".into(), input.tools.cloned().unwrap_or_default());
-        variables.insert("add_generation_prompt".into(), input.add_generation_prompt.into());
+        variables.insert("messages".into(), chat.messages.clone());
+        variables.insert("tools".into(), serde_json::Value::Null);
+        variables.insert("add_generation_prompt".into(), chat.add_generation_prompt.into());
         variables.insert("bos_token".into(), self.bos_token.clone().into());
         variables.insert("eos_token".into(), self.eos_token.clone().into());
-        let now = input.now_unix_s;
+        let now = chat.now_unix_s;
         let strftime_now = Value::from_function(move |format: String| strftime(&format, now));
         let context = minijinja::context! {
             strftime_now => strftime_now,
             ..Value::from(Serde(&variables))
         };
         let mut out = Limited(Vec::new());
-        template.render_captured_to(context, &mut out).map_err(classify)?;
+        template.render_captured_to(context, &mut out).map_err(refused)?;
         Ok(String::from_utf8_lossy(&out.0).into_owned())
     }
 }
 
-fn classify(error: Error) -> TemplateError {
-    let mut cause: Option<&dyn std::error::Error> = Some(&error);
-    while let Some(current) = cause {
-        if let Some(Raised(message)) = current.downcast_ref::<Raised>() {
-            return TemplateError::Refused { message: message.clone() };
-        }
-        cause = current.source();
+/// Error of a template, with its causes, because a client does not see the log.
+fn refused(error: Error) -> TextError {
+    let error = anyhow::Error::new(error);
+    // Raised by the template itself: the messages are wrong, not the template.
+    if let Some(Raised(message)) = error.chain().find_map(|cause| cause.downcast_ref()) {
+        return TextError(format!("the chat template refused the messages: {message}"));
     }
-    TemplateError::Render(error)
+    TextError(format!("failed to render the chat template: {error:#}"))
 }
 
 /// Output buffer that refuses to grow beyond `OUTPUT_BYTES_MAX`.
@@ -185,30 +174,11 @@ impl serde_json::ser::Formatter for Spaced {
     }
 }
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const DAYS: [&str; 7] =
-    ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-
 /// Formats a time in UTC, with the conversions of `strftime` that chat templates use.
-pub(super) fn strftime(format: &str, unix_s: i64) -> String {
-    let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    let month_name = MONTHS[month - 1];
-    let day_name = DAYS[days.rem_euclid(7) as usize];
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+pub(crate) fn strftime(format: &str, unix_s: u64) -> String {
+    let now = OffsetDateTime::from_unix_timestamp(unix_s as i64);
+    let now = now.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    let (month, weekday) = (now.month().to_string(), now.weekday().to_string());
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
@@ -216,41 +186,24 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> String {
             out.push(c);
             continue;
         }
-        match chars.next() {
-            Some('Y') => out.push_str(&format!("{year:04}")),
-            Some('y') => out.push_str(&format!("{:02}", year.rem_euclid(100))),
-            Some('m') => out.push_str(&format!("{month:02}")),
-            Some('d') => out.push_str(&format!("{day:02}")),
-            Some('B') => out.push_str(month_name),
-            Some('b') => out.push_str(&month_name[..3]),
-            Some('A') => out.push_str(day_name),
-            Some('a') => out.push_str(&day_name[..3]),
-            Some('H') => out.push_str(&format!("{hour:02}")),
-            Some('M') => out.push_str(&format!("{minute:02}")),
-            Some('S') => out.push_str(&format!("{second:02}")),
-            Some('%') => out.push('%'),
+        out += &match chars.next() {
+            Some('Y') => format!("{:04}", now.year()),
+            Some('y') => format!("{:02}", now.year() % 100),
+            Some('m') => format!("{:02}", u8::from(now.month())),
+            Some('d') => format!("{:02}", now.day()),
+            Some('B') => month.clone(),
+            Some('b') => month[..3].to_owned(),
+            Some('A') => weekday.clone(),
+            Some('a') => weekday[..3].to_owned(),
+            Some('H') => format!("{:02}", now.hour()),
+            Some('M') => format!("{:02}", now.minute()),
+            Some('S') => format!("{:02}", now.second()),
+            None | Some('%') => "%".to_owned(),
             // An unknown conversion stays as it is.
-            Some(other) => out.extend(['%', other]),
-            None => out.push('%'),
-        }
+            Some(other) => format!("%{other}"),
+        };
     }
     out
-}
-
-/// Calendar date (year, month from 1, day from 1) of the day `days` after 1970-01-01, by Hinnant's
-/// algorithm `civil_from_days`.
-fn civil(days: i64) -> (i64, usize, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month as usize, day)
 }
 
 #[cfg(test)]
@@ -263,7 +216,6 @@ mod tests {
             (0, "Thursday 01 January 1970 00:00:00"),
             (951_782_399, "Monday 28 February 2000 23:59:59"),
             (951_782_400, "Tuesday 29 February 2000 00:00:00"),
-            (-1, "Wednesday 31 December 1969 23:59:59"),
             (4_107_542_400, "Monday 01 March 2100 00:00:00"),
         ] {
             assert_eq!(strftime("%A %d %B %Y %H:%M:%S", seconds), want);

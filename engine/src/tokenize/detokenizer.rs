@@ -1,15 +1,80 @@
-//! Table from token id to the bytes that the token stands for.
+//! Detokenizer: decodes tokens to text as they are generated, by a table of each token's bytes.
 //!
 //! Decoding by table instead of the tokenizer's decoder guarantees that a stream of tokens decodes
-//! to the same text as all tokens at once, and needs no allocation per token.
+//! to the same text as all tokens at once.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use crate::guide::TokenBytes;
+
+/// Incremental detokenizer: turns the tokens of one sequence into text, token by token.
+pub trait Detokenizer: Send + fmt::Debug {
+    /// Text that `token` completes; empty while a character is unfinished.
+    fn push(&mut self, token: u32) -> String;
+
+    /// Text that was held back at the end of the output; an unfinished character becomes U+FFFD.
+    fn finish(&mut self) -> String;
+}
+
+/// Detokenizer of one output: turns token ids into text, and holds back the bytes of a character
+/// until it is complete.
+///
+/// The pieces together equal the text of all tokens decoded at once, except that a leading space is
+/// kept, because an output continues a prompt.
+#[derive(Debug)]
+pub(super) struct TableDetokenizer {
+    pieces: Arc<Pieces>,
+    skip_special: bool,
+    /// Bytes of a character whose remaining bytes have not arrived yet.
+    pending: Vec<u8>,
+}
+
+impl TableDetokenizer {
+    pub(super) fn new(pieces: Arc<Pieces>, skip_special: bool) -> Self {
+        Self { pieces, skip_special, pending: Vec::new() }
+    }
+}
+
+impl Detokenizer for TableDetokenizer {
+    fn push(&mut self, token: u32) -> String {
+        let Some(piece) = self.pieces.get(token) else { return String::new() };
+        if self.skip_special && piece.is_special {
+            return String::new();
+        }
+        // Fast path: most tokens are whole characters.
+        if self.pending.is_empty()
+            && let Ok(whole) = std::str::from_utf8(piece.bytes)
+        {
+            return whole.to_owned();
+        }
+        self.pending.extend_from_slice(piece.bytes);
+        let whole = match std::str::from_utf8(&self.pending) {
+            Ok(all) => all.len(),
+            // The bytes from the last invalid sequence on may be an unfinished character.
+            Err(_) => {
+                let chunks = self.pending.utf8_chunks();
+                let unfinished = chunks.last().map_or(&[][..], |chunk| chunk.invalid());
+                let waits =
+                    std::str::from_utf8(unfinished).is_err_and(|error| error.error_len().is_none());
+                self.pending.len() - if waits { unfinished.len() } else { 0 }
+            }
+        };
+        let rest = self.pending.split_off(whole);
+        String::from_utf8_lossy(&std::mem::replace(&mut self.pending, rest)).into_owned()
+    }
+
+    fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
+    }
+}
+
 /// Bytes of all tokens, one after another, by token id.
 #[derive(Debug)]
-pub(crate) struct Pieces {
+pub(super) struct Pieces {
     bytes: Vec<u8>,
     /// End offset in `bytes` of each token, by id; an id without a token has no bytes.
     ends: Vec<u32>,
@@ -30,9 +95,9 @@ enum Spelling {
 
 /// Bytes of one token, and whether it is special.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) is_special: bool,
+struct Piece<'a> {
+    bytes: &'a [u8],
+    is_special: bool,
 }
 
 impl Pieces {
@@ -64,20 +129,28 @@ impl Pieces {
         pieces
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    pub(super) fn get(&self, id: u32) -> Option<Piece<'_>> {
+    fn get(&self, id: u32) -> Option<Piece<'_>> {
         let id = id as usize;
         let end = *self.ends.get(id)? as usize;
         let start = id.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
         Some(Piece { bytes: &self.bytes[start..end], is_special: self.special[id] })
     }
 
-    /// True if the tokenizer puts a space before a text, which decoding must remove again.
-    pub(super) fn strips_first_space(&self) -> bool {
-        self.spelling == Spelling::SentencePiece
+    /// Text of token ids, without special ones if `skip_special`. Bytes that are not UTF-8 become
+    /// U+FFFD; ids without a token have no text.
+    pub(super) fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let pieces = ids.iter().filter_map(|id| self.get(*id));
+        let shown = pieces.filter(|piece| !(skip_special && piece.is_special));
+        let bytes: Vec<u8> = shown.flat_map(|piece| piece.bytes).copied().collect();
+        // The tokenizer of such a vocabulary put a space before the text.
+        let strips = self.spelling == Spelling::SentencePiece && bytes.first() == Some(&b' ');
+        String::from_utf8_lossy(&bytes[usize::from(strips)..]).into_owned()
+    }
+
+    /// Bytes of every token, in order of the ids.
+    pub(super) fn all(&self) -> impl Iterator<Item = TokenBytes> {
+        let pieces = (0..self.ends.len() as u32).filter_map(|id| self.get(id));
+        pieces.map(|piece| TokenBytes { bytes: piece.bytes.to_vec(), is_special: piece.is_special })
     }
 }
 

@@ -1,0 +1,156 @@
+//! Benchmark of every operation of the CPU device, and of sampling on the host, at the sizes of
+//! published models.
+
+use std::thread;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use engine::bench::cases::{Case, Matmul, MoeOp, RowOp, SMOLLM2_135M, Shape, Step};
+use engine::bench::list::{QWEN3_8B, QWEN3_30B_A3B, QWEN3_NEXT, add};
+use engine::bench::setup::{Make, Setup, sample};
+use engine_core::sample::Sampling;
+use engine_core::{KvType, WeightType};
+use engine_cpu::{Arithmetic, Cpu, Isa};
+
+const QWEN3_0_6B: Shape = Shape {
+    model: "qwen3-0.6b",
+    hidden: 1024,
+    intermediate: 3072,
+    heads: 16,
+    kv_heads: 8,
+    head_dim: 128,
+    vocab: 151_936,
+};
+const MODELS: [Shape; 3] = [SMOLLM2_135M, QWEN3_0_6B, QWEN3_8B];
+
+/// Rows of a step: one sequence that decodes, a batch that decodes, a prefill chunk.
+const TOKENS: [usize; 3] = [1, 32, 512];
+/// Rows for 8-bit integer and bf16 arithmetic: those of every case, and a full tile.
+const NARROW_TOKENS: [usize; 4] = [1, 8, 32, 512];
+
+/// Cases of the CPU that depend on its instruction set.
+fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
+    let mut list = Vec::new();
+    for model in MODELS {
+        for t in TOKENS {
+            for (op, n) in [
+                (RowOp::RmsNorm, model.hidden),
+                (RowOp::AddRmsNorm, model.hidden),
+                (RowOp::SiluMul, model.intermediate),
+                (RowOp::ClampedSwiglu, model.intermediate),
+                (RowOp::SigmoidMul, model.heads * model.head_dim),
+            ] {
+                add(&mut list, move |setup| setup.rows(op, t, n));
+            }
+            add(&mut list, move |setup| setup.rope(&model, t));
+        }
+        for kv_type in [KvType::F16, KvType::F32] {
+            for (sequences, rows, context) in
+                [(1, 1, 1024), (32, 1, 256), (32, 1, 1024), (1, 512, 0)]
+            {
+                let step = Step { sequences, rows, context };
+                let layer = (model.model, model.attention(), None);
+                add(&mut list, move |setup| setup.attention(layer, kv_type, step));
+            }
+        }
+    }
+    add_matmuls(&mut list, "matmul", Arithmetic::F32, &TOKENS, &WeightType::ALL);
+    let int8 = [WeightType::Q4_1, WeightType::Q8_0];
+    add_matmuls(&mut list, "matmul_int8", Arithmetic::Int8, &NARROW_TOKENS, &int8);
+    if isa.has_bf16() {
+        let bf16 = [WeightType::Bf16];
+        add_matmuls(&mut list, "matmul_bf16", Arithmetic::Bf16, &NARROW_TOKENS, &bf16);
+    }
+    for (sequences, rows) in [(1, 1), (32, 1), (1, 512)] {
+        add(&mut list, move |setup| setup.delta_net(QWEN3_NEXT, sequences, rows));
+    }
+    // One format that is multiplied in 8-bit integers, and one in f32. No prefill chunk: it would
+    // take minutes in portable code.
+    for weight_type in [WeightType::Q4_1, WeightType::Mxfp4] {
+        for t in [1, 32] {
+            add(&mut list, move |setup| {
+                setup.moe(MoeOp::ExpertMatmul(weight_type), QWEN3_30B_A3B, t)
+            });
+        }
+    }
+    list
+}
+
+/// Adds up and down projections of the feed-forward layers of the two smaller models.
+fn add_matmuls(
+    list: &mut Vec<Make<Cpu>>,
+    op: &'static str,
+    arithmetic: Arithmetic,
+    tokens: &'static [usize],
+    types: &[WeightType],
+) {
+    for Shape { hidden, intermediate, .. } in [SMOLLM2_135M, QWEN3_0_6B] {
+        for weight_type in types.iter().copied() {
+            for (k, n) in [(hidden, intermediate), (intermediate, hidden)] {
+                // A row must consist of whole blocks of its format.
+                for t in tokens.iter().copied().filter(|_| k.is_multiple_of(weight_type.block())) {
+                    add(list, move |Setup { device, memory }| {
+                        let setup = Setup { device: device.with(arithmetic), memory };
+                        setup.matmul(op, Matmul { t, k, n, weight_type }, false)
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Cases of the CPU whose code is the same for every instruction set.
+fn portable() -> Vec<Make<Cpu>> {
+    let mut list = Vec::new();
+    for t in TOKENS {
+        for op in [MoeOp::Route, MoeOp::Dispatch, MoeOp::Combine] {
+            add(&mut list, move |setup| setup.moe(op, QWEN3_30B_A3B, t));
+        }
+        for model in MODELS {
+            let n = (model.heads + 2 * model.kv_heads) * model.head_dim;
+            add(&mut list, move |setup| setup.rows(RowOp::AddBias, t, n));
+        }
+        for Shape { vocab, hidden, .. } in [SMOLLM2_135M, QWEN3_0_6B] {
+            for weight_type in [WeightType::Bf16, WeightType::Q8_0] {
+                add(&mut list, move |setup| setup.embed(t, vocab, hidden, weight_type));
+            }
+        }
+    }
+    for Shape { vocab, .. } in [SMOLLM2_135M, QWEN3_0_6B] {
+        let warm = Sampling { temperature: 0.8, ..Sampling::greedy() };
+        for (name, params) in [
+            ("greedy", Sampling::greedy()),
+            ("top_k50", Sampling { top_k: Some(50), ..warm.clone() }),
+            ("top_p95", Sampling { top_p: 0.95, ..warm.clone() }),
+        ] {
+            add(&mut list, move |_| Ok(sample(name, params.clone(), vocab)));
+        }
+    }
+    list
+}
+
+/// Measures a case, named `op/shape_dtype/isa`.
+fn measure(criterion: &mut Criterion, mut case: Case, isa: &str) {
+    let mut group = criterion.benchmark_group(case.op);
+    group.throughput(Throughput::ElementsAndBytes { elements: case.flops, bytes: case.bytes });
+    group.bench_function(format!("{}_{}/{isa}", case.shape, case.dtype), |bencher| {
+        bencher.iter(|| (case.run)().expect("the operation succeeds"));
+    });
+    group.finish();
+}
+
+fn all(criterion: &mut Criterion) {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get());
+    let mut each = |cases: Vec<Make<Cpu>>, isa: Isa, name| {
+        for make in cases {
+            let device = Cpu::new(isa, threads);
+            measure(criterion, make(Setup { device, memory: 0 }).expect("the case fits"), name);
+        }
+    };
+    for isa in Isa::detected() {
+        each(of_isa(isa), isa, isa.name());
+    }
+    each(portable(), Isa::best(), "portable");
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);

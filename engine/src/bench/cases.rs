@@ -1,0 +1,222 @@
+//! Benchmark cases: an operation of a [`Device`] at one size, with its work and a call to time.
+//!
+//! `setup.rs` creates a case on a device. Criterion (`engine/benches/kernels.rs`), `redline bench`, its
+//! `--kernels` on a GPU (`list.rs`) and the instruction counts (`engine/examples/counts`) measure the
+//! same cases.
+
+use std::fmt;
+use std::ops::Range;
+
+use engine_core::{
+    AttentionShape, Device, DeviceError, KvShape, KvType, LogitRows, Segment, SegmentState,
+    StepBatch, WeightType,
+};
+use engine_cpu::Cpu;
+use engine_cuda::Cuda;
+
+use crate::config::PAGE_TOKENS;
+
+/// Layer sizes of a model.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names are those of config.json")]
+pub struct Shape {
+    pub model: &'static str,
+    pub hidden: usize,
+    pub intermediate: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub vocab: usize,
+}
+
+/// Layer sizes of SmolLM2-135M.
+pub const SMOLLM2_135M: Shape = Shape {
+    model: "smollm2-135m",
+    hidden: 576,
+    intermediate: 1536,
+    heads: 9,
+    kv_heads: 3,
+    head_dim: 64,
+    vocab: 49_152,
+};
+
+impl Shape {
+    /// Attention of the model's layers.
+    pub fn attention(&self) -> AttentionShape {
+        attention_shape(self.heads, self.kv_heads, self.head_dim)
+    }
+}
+
+pub(super) fn attention_shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+}
+
+/// Sizes of a mixture-of-experts layer.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the names are those of config.json")]
+pub struct MoeShape {
+    pub experts: usize,
+    pub top_k: usize,
+    pub hidden: usize,
+    pub intermediate: usize,
+}
+
+/// Case: one operation at one size, ready to be timed.
+pub struct Case {
+    /// Name of the measured operation.
+    pub op: &'static str,
+    /// Sizes by their letters: T rows, K contraction, N columns, B sequences, C context, E experts.
+    pub shape: String,
+    /// DType of the weights, else of the KV cache, else of the activations.
+    pub dtype: String,
+    /// Smallest number of bytes that one call reads and writes.
+    pub bytes: u64,
+    /// Floating-point operations of one call; a multiplication and an addition count as two.
+    pub flops: u64,
+    /// DType in which a matrix multiplication is computed; empty for other operations.
+    pub compute_dtype: &'static str,
+    /// Number of layers that successive calls use in turn.
+    pub layers: usize,
+    /// Makes one call of the operation.
+    pub run: Box<dyn FnMut() -> Result<(), DeviceError>>,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op, shape, dtype, bytes, flops, .. } = self;
+        write!(f, "{op}/{shape}_{dtype}: {flops} flops, {bytes} bytes")
+    }
+}
+
+impl Case {
+    /// Makes a case of `call`, which gets the index of the layer to use.
+    pub(super) fn new(
+        op: &'static str,
+        (shape, dtype): (String, impl Into<String>),
+        [bytes, flops]: [usize; 2],
+        layers: usize,
+        mut call: impl FnMut(usize) -> Result<(), DeviceError> + 'static,
+    ) -> Self {
+        let mut next = 0;
+        let run = Box::new(move || {
+            let layer = next;
+            next = if layer + 1 < layers { layer + 1 } else { 0 };
+            call(layer)
+        });
+        let (bytes, flops) = (bytes as u64, flops as u64);
+        Self { op, shape, dtype: dtype.into(), bytes, flops, compute_dtype: "", layers, run }
+    }
+}
+
+/// Device that cases run on, with what its work is counted by.
+pub trait BenchDevice: Device + 'static {
+    /// DType of activations.
+    const DTYPE: &'static str;
+    /// Bytes of one element of an activation.
+    const ELEMENT_BYTES: usize;
+    /// Distance between two successive KV pages of a sequence.
+    const PAGE_STRIDE: usize;
+
+    /// Bytes of the weights `[n, k]` with their scales.
+    fn weight_bytes(weight_type: WeightType, n: usize, k: usize) -> usize {
+        n * weight_type.row_bytes(k)
+    }
+}
+
+impl BenchDevice for Cpu {
+    const DTYPE: &'static str = "f32";
+    const ELEMENT_BYTES: usize = 4;
+    const PAGE_STRIDE: usize = 1;
+}
+
+impl BenchDevice for Cuda {
+    const DTYPE: &'static str = "bf16";
+    const ELEMENT_BYTES: usize = 2;
+    /// A prime that divides no number of pages in `list.rs`, so that pages are scattered and distinct.
+    const PAGE_STRIDE: usize = 7919;
+
+    fn weight_bytes(weight_type: WeightType, n: usize, k: usize) -> usize {
+        match weight_type {
+            // One f32 scale per 128 x 128 weights.
+            WeightType::F8E4M3 => n * k + 4 * n.div_ceil(128) * k.div_ceil(128),
+            other => n * other.row_bytes(k),
+        }
+    }
+}
+
+/// Operation over the rows of activations alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the operations of `Device`")]
+pub enum RowOp {
+    AddBias,
+    AddRmsNorm,
+    ClampedSwiglu,
+    RmsNorm,
+    SigmoidMul,
+    SiluMul,
+}
+
+/// Operation of a mixture-of-experts layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoeOp {
+    /// Top-k experts of each row.
+    Route,
+    /// Copy of the rows to their experts.
+    Dispatch,
+    /// Grouped GEMM of the gate and up projections, with weights of this format.
+    ExpertMatmul(WeightType),
+    /// Weighted sum of the experts' outputs.
+    Combine,
+}
+
+/// Matrix multiplication of `[t, k]` by the transpose of `[n, k]`.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "letters of shapes")]
+pub struct Matmul {
+    pub t: usize,
+    pub k: usize,
+    pub n: usize,
+    pub weight_type: WeightType,
+}
+
+/// Rows of a step: sequences, new rows of each, and positions that each has already.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "the comment names them")]
+pub struct Step {
+    pub sequences: usize,
+    pub rows: usize,
+    pub context: usize,
+}
+
+impl Step {
+    pub(super) fn pages_each(&self) -> usize {
+        (self.context + self.rows).div_ceil(PAGE_TOKENS)
+    }
+
+    /// One layer of a KV cache with room for all positions.
+    pub(super) fn kv_shape(&self, shape: AttentionShape, kv_type: KvType) -> KvShape {
+        let AttentionShape { kv_heads, head_dim, .. } = shape;
+        let pages = self.sequences * self.pages_each();
+        KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens: PAGE_TOKENS, kv_type }
+    }
+
+    /// Batch of `rows` rows from `position` on of some of the sequences.
+    pub(super) fn batch(
+        &self,
+        stride: usize,
+        of: Range<usize>,
+        position: usize,
+        rows: usize,
+    ) -> StepBatch {
+        let (each, all) = (self.pages_each(), self.sequences * self.pages_each());
+        let tokens = vec![0; of.len() * rows];
+        let segment = |i: usize| Segment {
+            rows,
+            position,
+            pages: (i * each..(i + 1) * each).map(|page| (page * stride % all) as u32).collect(),
+            logits: LogitRows::None,
+            state: Some(SegmentState { place: i as u32, load: None, save: None }),
+        };
+        StepBatch::known(&tokens, of.map(segment).collect())
+    }
+}

@@ -1,0 +1,469 @@
+//! Creation of benchmark cases on a device: allocates weights, activations and KV pages, and states
+//! the work of a call. Everything is pseudo-random, the same on every run; no model is loaded.
+
+use engine_core::sample::{Row, Sampler, Sampling};
+use engine_core::{
+    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, DeviceError, Gate, HostMatrix,
+    KvShape, KvType, Rotation, RowOrder, StateShape, StepBatch, WeightType,
+};
+use engine_weights::random_tensor;
+
+use super::cases::{
+    BenchDevice, Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape,
+};
+use crate::config::PAGE_TOKENS;
+
+/// Positions that one step writes to the KV cache while a case is created.
+const FILL_ROWS: usize = 512;
+/// Largest number of layers; many small layers would take long to fill.
+const LAYERS_MAX: usize = 64;
+
+/// Device on which one case is created, and the memory that the case's layers fill.
+#[derive(Debug)]
+pub struct Setup<D> {
+    /// Device that computes the case.
+    pub device: D,
+    /// Total bytes of weights or KV pages over all layers: far larger than any cache, so that they
+    /// come from memory as in a step. 0 for one layer.
+    pub memory: usize,
+}
+
+/// Creates a case, lazily, so that only one case holds memory at a time.
+pub type Make<D> = Box<dyn Fn(Setup<D>) -> Result<Case, DeviceError>>;
+
+impl<D: BenchDevice> Setup<D> {
+    fn layers(&self, layer_bytes: usize) -> usize {
+        (self.memory / layer_bytes.max(1)).clamp(1, LAYERS_MAX)
+    }
+
+    /// Buffer of pseudo-random numbers.
+    fn input(&mut self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
+        let mut x = self.device.buffer(cols)?;
+        self.device.write(&mut x, &numbers(rows * cols))?;
+        Ok(x)
+    }
+
+    fn output(&mut self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
+        let mut out = self.device.buffer(cols)?;
+        self.device.resize(&mut out, rows)?;
+        Ok(out)
+    }
+
+    fn matrices(
+        &mut self,
+        count: usize,
+        weight_type: WeightType,
+        n: usize,
+        k: usize,
+    ) -> Result<Vec<D::Matrix>, DeviceError> {
+        let mut bytes = random_tensor(1, "bench", weight_type, &[n, k]).bytes.into_owned();
+        if weight_type == WeightType::F8E4M3 {
+            // A GPU has one scale per 128 x 128 weights, and takes no other FP8 weights.
+            let blocks = bytes.chunks_exact_mut(weight_type.block_bytes());
+            blocks.for_each(|block| block[..4].copy_from_slice(&1f32.to_le_bytes()));
+        }
+        let order = RowOrder::AsStored;
+        let host = [HostMatrix { weight_type, n, k, bytes: &bytes, order }];
+        (0..count).map(|_| self.device.matrix(&host)).collect()
+    }
+
+    /// Plans the step without rotation of heads, and with a KV cache that only its positions need.
+    fn plan(&mut self, step: Step, position: usize) -> Result<D::Plan, DeviceError> {
+        let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
+        let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), kv_type))?;
+        let batch = step.batch(D::PAGE_STRIDE, 0..step.sequences, position, step.rows);
+        self.device.plan(&batch, &kv, &unrotated())
+    }
+
+    /// Case of an operation over `t` rows of `n` columns.
+    ///
+    /// # Errors
+    /// The device reports an error, or does not have enough memory; so do the other cases.
+    pub fn rows(mut self, op: RowOp, t: usize, n: usize) -> Result<Case, DeviceError> {
+        // Elements that are read and written, and operations, of which an exponential has most.
+        let (name, elements, flops) = match op {
+            RowOp::AddBias => ("add_bias", 2, 1),
+            RowOp::AddRmsNorm => ("add_rms_norm", 4, 5),
+            RowOp::ClampedSwiglu => ("clamped_swiglu", 3, 25),
+            RowOp::RmsNorm => ("rms_norm", 2, 4),
+            RowOp::SigmoidMul => ("sigmoid_mul", 3, 20),
+            RowOp::SiluMul => ("silu_mul", 3, 20),
+        };
+        let bytes = elements * D::ELEMENT_BYTES * t * n;
+        let layers = self.layers(bytes);
+        let wide = if matches!(op, RowOp::SiluMul | RowOp::ClampedSwiglu) { 2 * n } else { n };
+        // Zeros added to the rows, and gates near 1, keep them bounded however often a case runs.
+        let added = if op == RowOp::SigmoidMul { 20.0 } else { 0.0 };
+        let weight = if op == RowOp::AddBias { vec![0.0; n] } else { numbers(n) };
+        let weight = self.device.vector(&weight)?;
+        let mut all = Vec::new();
+        for _ in 0..layers {
+            let (x, mut y) = (self.input(t, wide)?, self.device.buffer(n)?);
+            self.device.write(&mut y, &vec![added; t * n])?;
+            all.push((x, y, self.output(t, n)?));
+        }
+        let Self { mut device, .. } = self;
+        let shape = (format!("T{t}_N{n}"), D::DTYPE);
+        Ok(Case::new(name, shape, [bytes, flops * t * n], layers, move |layer| {
+            let (x, y, out) = &mut all[layer];
+            match op {
+                RowOp::AddBias => device.add_bias(x, &weight),
+                RowOp::AddRmsNorm => device.add_rms_norm(x, y, &weight, 1e-5, out),
+                RowOp::ClampedSwiglu => device.clamped_swiglu(x, 1.702, 7.0, out),
+                RowOp::RmsNorm => device.rms_norm(x, &weight, 1e-5, out),
+                RowOp::SigmoidMul => device.sigmoid_mul(x, y),
+                RowOp::SiluMul => device.silu_mul(x, out),
+            }
+        }))
+    }
+
+    /// Case of a matrix multiplication (GEMM), named `op`. With `normed` its rows come from a norm as
+    /// in a step, which leaves them in the form that multiplication reads; else preparing them, such
+    /// as quantizing, is part of the measured time.
+    ///
+    /// # Errors
+    /// As for [`Setup::rows`].
+    pub fn matmul(
+        mut self,
+        op: &'static str,
+        matmul: Matmul,
+        normed: bool,
+    ) -> Result<Case, DeviceError> {
+        let Matmul { t, k, n, weight_type } = matmul;
+        let weight_bytes = D::weight_bytes(weight_type, n, k);
+        let layers = self.layers(weight_bytes);
+        let weights = self.matrices(layers, weight_type, n, k)?;
+        let (mut x, mut out) = (self.input(t, k)?, self.output(t, n)?);
+        if normed {
+            let (raw, ones) = (x, self.device.vector(&vec![1.0; k])?);
+            x = self.output(t, k)?;
+            self.device.rms_norm(&raw, &ones, 0.0, &mut x)?;
+        }
+        let Self { mut device, .. } = self;
+        // A device may then choose among its implementations for the shape that it has seen.
+        weights.iter().try_for_each(|w| device.matmul(&x, w, &mut out))?;
+        device.tune()?;
+        let work = [weight_bytes + D::ELEMENT_BYTES * t * (n + k), 2 * t * n * k];
+        let shape = (format!("T{t}_K{k}_N{n}"), weight_type.name());
+        let compute_dtype = device.compute_dtype();
+        let case = Case::new(op, shape, work, layers, move |layer| {
+            device.matmul(&x, &weights[layer], &mut out)
+        });
+        Ok(Case { compute_dtype, ..case })
+    }
+
+    /// Case of looking up `t` embeddings in a table of `vocab` rows of `n` columns.
+    ///
+    /// # Errors
+    /// As for [`Setup::rows`].
+    pub fn embed(
+        mut self,
+        t: usize,
+        vocab: usize,
+        n: usize,
+        weight_type: WeightType,
+    ) -> Result<Case, DeviceError> {
+        /// Distance between two token ids: a prime, so that rows are far from one another.
+        const STRIDE: usize = 7_919;
+        let table = self.matrices(1, weight_type, vocab, n)?.remove(0);
+        let step = Step { sequences: 1, rows: t, context: 0 };
+        let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), KvType::F16))?;
+        let ids: Vec<u32> = (0..t).map(|i| (i * STRIDE % vocab) as u32).collect();
+        let segments = step.batch(D::PAGE_STRIDE, 0..1, 0, t).segments;
+        let plan = self.device.plan(&StepBatch::known(&ids, segments), &kv, &unrotated())?;
+        let mut out = self.output(t, n)?;
+        let Self { mut device, .. } = self;
+        // One multiplication per element, of a quantized value with its scale.
+        let work = [t * (weight_type.row_bytes(n) + D::ELEMENT_BYTES * n), t * n];
+        let shape = (format!("T{t}_V{vocab}_N{n}"), weight_type.name());
+        Ok(Case::new("embed", shape, work, 1, move |_| device.embed(&table, 0, &plan, &mut out)))
+    }
+
+    /// Case of rotating queries and keys of `t` rows of one sequence, and of writing keys and values
+    /// to the KV cache.
+    ///
+    /// # Errors
+    /// As for [`Setup::rows`].
+    pub fn rope(mut self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
+        let shape = model.attention();
+        let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
+        let (layer, kv_type) = (AttentionLayer::new(shape, 0), KvType::F16);
+        self.device.prepare_attention(&layer)?;
+        let step = Step { sequences: 1, rows: t, context: 0 };
+        let mut kv = self.device.kv(step.kv_shape(shape, kv_type))?;
+        let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
+        let batch = step.batch(D::PAGE_STRIDE, 0..1, 0, t);
+        let plan = self.device.plan(&batch, &kv, &rotation)?;
+        let mut qkv = self.input(t, shape.qkv_cols())?;
+        let Self { mut device, .. } = self;
+        let (rotated, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
+        let work = [2 * D::ELEMENT_BYTES * rotated + cached * kv_type.bytes(), 3 * rotated];
+        let shape = (format!("T{t}"), format!("{}_{}", model.model, kv_type.name()));
+        Ok(Case::new("rope", shape, work, 1, move |_| {
+            device.rope_and_cache(&mut qkv, &layer, &plan, &mut kv)
+        }))
+    }
+
+    /// Case of attention over KV pages, in layers of `shape` that are named `label`.
+    ///
+    /// # Errors
+    /// As for [`Setup::rows`].
+    pub fn attention(
+        mut self,
+        (label, shape, window): (&str, AttentionShape, Option<usize>),
+        kv_type: KvType,
+        step: Step,
+    ) -> Result<Case, DeviceError> {
+        let Step { sequences, rows, context } = step;
+        let one = step.kv_shape(shape, kv_type);
+        let layers = self.layers(one.pages * PAGE_TOKENS * one.token_bytes());
+        let all: Vec<AttentionLayer<D::Vector>> = (0..layers)
+            .map(|kv_layer| AttentionLayer { window, ..AttentionLayer::new(shape, kv_layer) })
+            .collect();
+        all.iter().try_for_each(|layer| self.device.prepare_attention(layer))?;
+        let mut kv = self.device.kv(KvShape { layers, ..one })?;
+        self.fill_kv(&all, &mut kv, step)?;
+        let batch = step.batch(D::PAGE_STRIDE, 0..sequences, context, rows);
+        let plan = self.device.plan(&batch, &kv, &unrotated())?;
+        let t = self.device.rows(&plan).all;
+        let qkv = self.input(t, shape.qkv_cols())?;
+        let mut out = self.output(t, shape.heads * shape.head_dim)?;
+        let Self { mut device, .. } = self;
+        // With a window, rows read from the window of the first row to the last position.
+        let most = window.unwrap_or(context + rows);
+        let read = (context + rows).min(most + rows - 1);
+        let seen: usize = (context..context + rows).map(|at| (at + 1).min(most)).sum();
+        let lines = rows * shape.heads * shape.head_dim;
+        let work = [
+            sequences * (read * one.token_bytes() + 2 * D::ELEMENT_BYTES * lines),
+            4 * sequences * seen * shape.heads * shape.head_dim,
+        ];
+        let names = (
+            format!("B{sequences}_T{}_C{context}", sequences * rows),
+            format!("{label}_{}", kv_type.name()),
+        );
+        Ok(Case::new("attention", names, work, layers, move |layer| {
+            device.attention(&qkv, &all[layer], &plan, &kv, &mut out)
+        }))
+    }
+
+    /// Writes keys and values at every position of the step's sequences.
+    fn fill_kv(
+        &mut self,
+        layers: &[AttentionLayer<D::Vector>],
+        kv: &mut D::Kv,
+        step: Step,
+    ) -> Result<(), DeviceError> {
+        let end = step.context + step.rows;
+        let mut done = self.output(1, 8)?;
+        for sequence in 0..step.sequences {
+            for position in (0..end).step_by(FILL_ROWS) {
+                let rows = FILL_ROWS.min(end - position);
+                let batch = step.batch(D::PAGE_STRIDE, sequence..sequence + 1, position, rows);
+                let plan = self.device.plan(&batch, kv, &unrotated())?;
+                let mut qkv =
+                    self.input(self.device.rows(&plan).all, layers[0].shape.qkv_cols())?;
+                for layer in layers {
+                    self.device.rope_and_cache(&mut qkv, layer, &plan, kv)?;
+                }
+                // Waits, since a GPU's plan must not be replaced while it is used.
+                self.device.read(&mut done)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Case of the gated delta net over `rows` rows of each sequence.
+    ///
+    /// # Errors
+    /// As for [`Setup::rows`].
+    pub fn delta_net(
+        mut self,
+        net: DeltaNetShape,
+        sequences: usize,
+        rows: usize,
+    ) -> Result<Case, DeviceError> {
+        let one = StateShape { layers: 1, places: sequences, net };
+        let layers = self.layers(sequences * one.place_bytes());
+        let mut state = self.device.state(StateShape { layers, ..one })?;
+        let mut all = Vec::new();
+        for index in 0..layers {
+            all.push(DeltaNetLayer {
+                shape: net,
+                index,
+                conv: self.device.vector(&numbers(net.taps * net.conv_cols()))?,
+                rate: self.device.vector(&vec![-1.0; net.value_heads])?,
+                bias: self.device.vector(&vec![0.5; net.value_heads])?,
+                norm: self.device.vector(&vec![1.0; net.value_dim])?,
+                epsilon: 1e-6,
+            });
+        }
+        all.iter().try_for_each(|layer| self.device.prepare_delta_net(layer))?;
+        let step = Step { sequences, rows, context: rows };
+        // The first rows of a sequence set its state, which later rows then read.
+        let plan = self.plan(step, 0)?;
+        let t = self.device.rows(&plan).all;
+        let projected = self.input(t, net.cols())?;
+        let mut out = self.output(t, net.value_heads * net.value_dim)?;
+        for layer in &all {
+            self.device.delta_net(&projected, layer, &plan, &mut state, &mut out)?;
+        }
+        let plan = self.plan(step, rows)?;
+        let Self { mut device, .. } = self;
+        let (t, heads, dim) = (sequences * rows, net.value_heads, net.value_dim);
+        // Per element of the state: decay, product with the key, update, product with the query.
+        let work = [
+            D::ELEMENT_BYTES * t * (net.cols() + heads * dim)
+                + 8 * sequences * net.state_elements(),
+            t * (7 * heads * net.key_dim * dim + 2 * net.taps * net.conv_cols()),
+        ];
+        let shape = (format!("B{sequences}_T{t}_H{heads}_D{dim}"), D::DTYPE);
+        Ok(Case::new("delta_net", shape, work, layers, move |layer| {
+            device.delta_net(&projected, &all[layer], &plan, &mut state, &mut out)
+        }))
+    }
+
+    /// Case of an operation of a mixture-of-experts layer over `t` rows.
+    ///
+    /// # Errors
+    /// As for [`Setup::rows`].
+    pub fn moe(mut self, op: MoeOp, moe: MoeShape, t: usize) -> Result<Case, DeviceError> {
+        const GATE: Gate = Gate::SoftmaxTop { normalized: true };
+        let MoeShape { experts, top_k, hidden, intermediate } = moe;
+        // Scores of random rows spread the rows about evenly over the experts.
+        let router = self.matrices(1, WeightType::Bf16, experts, hidden)?.remove(0);
+        let (mut x, mut logits) = (self.input(t, hidden)?, self.output(t, experts)?);
+        self.device.scores(&x, &router, &mut logits)?;
+        let routes = self.device.route(&logits, top_k, GATE, 0..experts)?;
+        let (routed, n) = (self.device.routed_rows(&routes), 2 * intermediate);
+        let element = D::ELEMENT_BYTES;
+        let copied = [element * t * (1 + top_k) * hidden, 2 * t * top_k * hidden];
+        let activations = |letter, size| (format!("T{t}_{letter}{size}_C{top_k}"), D::DTYPE);
+        Ok(match op {
+            MoeOp::Route => {
+                let Self { mut device, .. } = self;
+                // Sorting only compares; each top-k expert has an exponential and a division.
+                let work = [4 * t * (experts + 2 * top_k), 2 * t * top_k];
+                Case::new("route", activations('E', experts), work, 1, move |_| {
+                    device.route(&logits, top_k, GATE, 0..experts).map(|_| ())
+                })
+            }
+            MoeOp::Dispatch => {
+                let mut out = self.output(routed, hidden)?;
+                let Self { mut device, .. } = self;
+                Case::new("dispatch", activations('N', hidden), [copied[0], 0], 1, move |_| {
+                    device.dispatch(&x, &routes, &mut out)
+                })
+            }
+            MoeOp::Combine => {
+                let (x, mut out) = (self.input(routed, hidden)?, self.output(t, hidden)?);
+                let Self { mut device, .. } = self;
+                Case::new("combine", activations('N', hidden), copied, 1, move |_| {
+                    device.combine(&x, &routes, &mut out)
+                })
+            }
+            MoeOp::ExpertMatmul(weight_type) => {
+                let one = D::weight_bytes(weight_type, n, hidden);
+                let layers = self.layers(experts * one);
+                let mut all = Vec::new();
+                for _ in 0..layers {
+                    let weights = self.matrices(experts, weight_type, n, hidden)?;
+                    let bias = |_| self.device.vector(&numbers(n));
+                    let biases = (0..experts).map(bias).collect::<Result<_, _>>()?;
+                    all.push(self.device.stack(weights, biases)?);
+                }
+                let used = used_experts(self.device.read(&mut logits)?, experts, top_k);
+                x = self.input(routed, hidden)?;
+                let mut out = self.output(routed, n)?;
+                let Self { mut device, .. } = self;
+                let pairs = t * top_k;
+                let work = [used * one + element * pairs * (n + hidden), 2 * pairs * n * hidden];
+                let shape = (format!("T{t}_C{top_k}_K{hidden}_N{n}"), weight_type.name());
+                Case::new("expert_matmul", shape, work, layers, move |layer| {
+                    let (weights, biases) = &all[layer];
+                    device.expert_matmul(&x, weights, biases, &routes, &mut out)
+                })
+            }
+        })
+    }
+}
+
+/// Number of experts that are among the top k of any row of `logits`.
+fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
+    let mut used = vec![false; experts];
+    for row in logits.chunks_exact(experts) {
+        let mut order: Vec<usize> = (0..experts).collect();
+        order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+        order[..top_k].iter().for_each(|expert| used[*expert] = true);
+    }
+    used.into_iter().filter(|used| *used).count()
+}
+
+/// Case of sampling the next token on the host from `vocab` logits.
+pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
+    let logits: Vec<f32> = numbers(vocab).iter().map(|x| 10.0 * x).collect();
+    let (mut sampler, tokens) = (Sampler::default(), [1, 2, 3]);
+    Case::new("sample", (format!("V{vocab}"), name), [4 * vocab, vocab], 1, move |_| {
+        let (logits, tokens) = (&logits[..], &tokens[..]);
+        let row = Row { logits, tokens, prompt_tokens: 2, banned: &[], allowed: None };
+        sampler.sample(row, &params).expect("finite logits");
+        Ok(())
+    })
+}
+
+fn unrotated() -> Rotation {
+    Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }
+}
+
+/// Pseudo-random numbers from -1 to 1, the same on every run.
+fn numbers(count: usize) -> Vec<f32> {
+    let mut state = 12_345u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use engine_cpu::{Cpu, Isa};
+
+    use super::*;
+
+    fn setup() -> Setup<Cpu> {
+        Setup { device: Cpu::new(Isa::best(), 1), memory: 0 }
+    }
+
+    #[test]
+    fn work_is_what_the_shapes_say() {
+        let shape = attention_shape(32, 8, 128);
+        let attention = |window, rows, context| {
+            let step = Step { sequences: 2, rows, context };
+            let case = setup().attention(("x", shape, window), KvType::F16, step).unwrap();
+            (case.bytes, case.flops)
+        };
+        // Keys and values of 1,000 positions, and queries and results of one row.
+        let bytes = 2 * (2 * 1000 * 8 * 128 * 2 + 8 * 32 * 128);
+        let flops = 2 * 4 * 1000 * 32 * 128;
+        assert_eq!(attention(None, 1, 999), (bytes, flops));
+        let bytes = 2 * (2 * 100 * 8 * 128 * 2 + 8 * 32 * 128);
+        assert_eq!(attention(Some(100), 1, 999), (bytes, flops / 10));
+        // The four rows see 1 + 2 + 3 + 4 positions.
+        assert_eq!(attention(None, 4, 0).1, 2 * 4 * 10 * 32 * 128);
+        assert_eq!(used_experts(&[1.0, 3.0, 2.0, 0.0, 9.0, 1.0], 3, 2), 2);
+        let moe = MoeShape { experts: 8, top_k: 2, hidden: 128, intermediate: 32 };
+        let op = MoeOp::ExpertMatmul(WeightType::Mxfp4);
+        assert_eq!(setup().moe(op, moe, 3).unwrap().flops, 2 * 6 * 64 * 128);
+    }
+
+    #[test]
+    fn successive_calls_use_other_layers() {
+        let device = Cpu::new(Isa::best(), 1);
+        let matmul = Matmul { t: 1, k: 32, n: 32, weight_type: WeightType::F32 };
+        let memory = 3 * Cpu::weight_bytes(WeightType::F32, 32, 32);
+        let mut case = Setup { device, memory }.matmul("matmul", matmul, true).unwrap();
+        assert_eq!(case.layers, 3);
+        (0..4).try_for_each(|_| (case.run)()).unwrap();
+    }
+}

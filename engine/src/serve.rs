@@ -1,0 +1,289 @@
+//! `redline serve`: joins configuration, checkpoint and device to a loaded model, and hands it to
+//! the server.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::capacity::{self, FreeMemory};
+use crate::config::{
+    Config, DeviceChoice, DtypeChoice, KvDtypeChoice, NO_GPU, Source, config_sha256,
+};
+use crate::http::{KvFacts, ModelFacts, ServerInfo};
+use crate::load::{self, KvChoice, LoadError, LoadOptions};
+use crate::server::{Loaded, Server, listen};
+use crate::tokenize::{NoTokenizer, Text, Tokenizer};
+use crate::{COMMIT, EnvironmentError, log};
+use engine_core::clock::Clock;
+use engine_cpu::{Arithmetic, Isa};
+use engine_cuda::driver::Cubins;
+use engine_model::{ModelInfo, RopeChoice};
+use engine_schedule::Limits;
+use engine_weights::{Checkpoint, ModelSource};
+
+/// Everything that `redline serve` needs to start: configuration, model, caches and clock.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// Configuration, resolved from flags, profile and defaults.
+    pub config: Config,
+    /// Folder, .gguf file or hub id of the model.
+    pub model: String,
+    /// Folder of the local hub cache, in which hub ids are looked up.
+    pub hub_cache: Option<PathBuf>,
+    /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
+    pub cubins: Cubins,
+    /// Clock that was started when the process started.
+    pub clock: Clock,
+}
+
+/// Function that loads a model and settles the flags that depend on it: [`prepare`], or a stand-in
+/// for it in tests.
+pub type Prepare = fn(&Start) -> Result<Loaded>;
+
+/// Runs the server until a signal or a failure. The socket is open while `prepare` still loads the
+/// model, so that `/health` can say so.
+///
+/// # Errors
+/// The flags are not supported, the port is taken, the model is unusable, or the engine failed.
+pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
+    engine_cpu::keep_large_blocks_apart();
+    // Checked before the socket opens, so that an impossible command fails at once.
+    if start.config.device == DeviceChoice::Cuda {
+        check_gpus(engine_cuda::usable().len(), start.config.tp)?;
+    }
+    let addresses = start.config.addresses()?;
+    let api_key = start.config.read_api_key()?;
+    let listener = listen(&addresses)
+        .with_context(|| EnvironmentError(format!("failed to listen on {addresses:?}")))?;
+    let started = || EnvironmentError("failed to start".into());
+    // The system has replaced port 0 by a free one.
+    start.config.port = listener.local_addr().with_context(started)?.port();
+    let mut terminate = signal(SignalKind::terminate()).with_context(started)?;
+    let mut interrupt = signal(SignalKind::interrupt()).with_context(started)?;
+    let clock = start.clock;
+    let load = move || {
+        let loaded = prepare(&start);
+        engine_cpu::give_back_freed();
+        loaded
+    };
+    let server = Server::start(load, api_key.as_deref(), clock)?;
+    let shutdown = async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        log(format_args!("draining: running requests may finish, new ones are refused"));
+    };
+    let ready = |address: SocketAddr| log(format_args!("ready http://{address}"));
+    server.run(listener, shutdown, ready).await
+}
+
+fn check_gpus(found: usize, wanted: usize) -> Result<()> {
+    if found == 0 {
+        bail!(EnvironmentError(NO_GPU.into()));
+    }
+    if found < wanted {
+        bail!(EnvironmentError(format!(
+            "`--tp {wanted}` needs a GPU for each rank, and there are {found} of compute capability \
+             8.0 or later; hint: `--tp {found}`, or `--device cpu`"
+        )));
+    }
+    Ok(())
+}
+
+/// Loads the model, settles the flags that depend on it, runs a warm-up step and allocates the KV
+/// cache from the memory that is left.
+///
+/// # Errors
+/// The model is unusable, or the memory does not suffice for it.
+pub fn prepare(start: &Start) -> Result<Loaded> {
+    let mut config = start.config.clone();
+    let start_us = start.clock.elapsed_us();
+    let source =
+        ModelSource::find(&start.model, start.hub_cache.as_deref()).map_err(LoadError::from)?;
+    let (mut loaded, tokenizer) = load(&source, &options(&config, &start.cubins)?)?;
+    let weights_load_us = start.clock.elapsed_us() - start_us;
+    for gpu in &loaded.device.idle_gpus {
+        log(format_args!("`{}` stays idle: the CPU computes the requested types", gpu.name));
+    }
+    if loaded.device.lacks_library {
+        log(format_args!(
+            "`libcublasLt` is not found: our own kernels compute all matmuls; hint: put its \
+             folder in `LD_LIBRARY_PATH`"
+        ));
+    }
+    let info = loaded.info().clone();
+    settle(&mut config, &info, &source.id)?;
+    let is_cuda = loaded.device.kind == "cuda";
+    config.device = if is_cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
+    let limits = allocate_kv(&config, &info, &mut loaded)?;
+    log_model(&source.id, &info, &loaded, &limits);
+    let effective = config.effective();
+    let server_info = ServerInfo {
+        engine: "redline",
+        version: env!("CARGO_PKG_VERSION"),
+        commit: COMMIT,
+        device: loaded.device.kind,
+        device_name: loaded.device.name,
+        config_sha256: config_sha256(&effective),
+        config: effective,
+        kv: KvFacts {
+            pages: limits.pages,
+            page_tokens: limits.page_tokens,
+            bytes: limits.pages as u64 * capacity::page_bytes(&info),
+            dtype: info.kv_type.name(),
+        },
+        model: ModelFacts {
+            id: source.id.clone(),
+            architecture: info.architecture.clone(),
+            // Filled in per request, since it may still be computed.
+            weights_sha256: None,
+            weights: loaded.weights,
+            format: loaded.format,
+            revision: source.revision,
+            tokenizer_sha256: tokenizer.as_ref().map(|tokenizer| tokenizer.sha256.clone()),
+            dtype: info.compute_dtype,
+            parameters: info.parameters,
+            max_seq_len: info.max_seq_len,
+        },
+        // Filled in when the server is ready.
+        startup_us: 0,
+        weights_load_us,
+    };
+    let text: Arc<dyn Text> = match tokenizer {
+        Some(tokenizer) => Arc::new(tokenizer),
+        None => Arc::new(NoTokenizer),
+    };
+    Ok(Loaded {
+        model: loaded.model,
+        text,
+        limits,
+        model_name: config.model_name.unwrap_or(source.id),
+        info: server_info,
+        weights_sha256: loaded.weights_sha256,
+    })
+}
+
+/// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory that
+/// is left.
+fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> Result<Limits> {
+    let (tokens, sequences) = (config.max_prefill_token_num, config.max_batch_size);
+    let profiled = loaded.model.rehearse(tokens, sequences);
+    let memory = match profiled.context("failed to run the largest step as a warm-up")? {
+        Some(free) => FreeMemory { bytes: free, is_own: true },
+        None => FreeMemory { bytes: loaded.free_bytes, is_own: false },
+    };
+    let run_ahead = loaded.model.run_ahead();
+    let limits = Limits { run_ahead, ..capacity::limits(config, info, memory)? };
+    let failed = "failed to allocate the KV cache";
+    loaded.model.allocate_kv(limits.pages, limits.page_tokens).context(failed)?;
+    if let Some(states) = limits.states {
+        loaded.model.allocate_states(states.places).context(failed)?;
+    }
+    Ok(limits)
+}
+
+/// Loads model and tokenizer in parallel: reading the tokenizer takes nearly as long.
+fn load(
+    source: &ModelSource,
+    options: &LoadOptions,
+) -> Result<(load::Loaded, Option<Tokenizer>), LoadError> {
+    let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
+    thread::scope(|scope| {
+        let tokenizer = scope.spawn(|| Tokenizer::load(checkpoint.config()));
+        let loaded = load::load_checkpoint(&checkpoint, options)?;
+        // A panic of the tokenizer's thread goes on here, and the server reports it.
+        let tokenizer = tokenizer.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        Ok((loaded, tokenizer))
+    })
+}
+
+/// Options for loading a model, translated from the flags.
+fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions> {
+    Ok(LoadOptions {
+        device: config.device,
+        cubins: cubins.clone(),
+        tp: NonZeroUsize::new(config.tp),
+        threads: NonZeroUsize::new(config.threads),
+        kv: match config.kv_dtype {
+            KvDtypeChoice::F32 => KvChoice::F32,
+            KvDtypeChoice::F16 => KvChoice::F16,
+            KvDtypeChoice::Bf16 => KvChoice::Bf16,
+            KvDtypeChoice::Fp8 => KvChoice::Fp8,
+            // `int8` was refused with the flags.
+            KvDtypeChoice::Auto | KvDtypeChoice::Int8 => KvChoice::Auto,
+        },
+        random_seed: config.load_format.random_seed(),
+        arithmetic: match config.dtype {
+            // A GPU multiplies in bf16 whatever instructions the processor has.
+            DtypeChoice::Bf16 if config.suits_gpu() && engine_cuda::usable().len() >= config.tp => {
+                Arithmetic::Bf16
+            }
+            dtype => dtype.arithmetic(Isa::best())?,
+        },
+        // `--dtype f32` reproduces reference outputs, whose RoPE frequencies were rounded to the
+        // checkpoint's type; `auto` keeps exact frequencies, even where it computes in f32.
+        rope: match config.dtype {
+            DtypeChoice::F32 => RopeChoice::AsConverted,
+            _ => RopeChoice::Exact,
+        },
+        ..LoadOptions::default()
+    })
+}
+
+/// Replaces `auto` and unset flags by the values that the loaded model decides.
+fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<()> {
+    match config.max_seq_len {
+        Some(wanted) if wanted > info.max_seq_len => {
+            let made_for = info.max_seq_len;
+            bail!(
+                "`--max-seq-len {wanted}` is more than the {made_for} tokens that the model was made for"
+            );
+        }
+        Some(_) => {}
+        None => {
+            config.max_seq_len = Some(info.max_seq_len);
+            config.sources.insert("max-seq-len".into(), Source::Model);
+        }
+    }
+    if config.model_name.is_none() {
+        config.model_name = Some(id.to_owned());
+        config.sources.insert("model-name".into(), Source::Model);
+    }
+    config.settle_dtypes(info.compute_dtype, info.kv_type.name());
+    Ok(())
+}
+
+/// Prints type and size of the loaded model, and the size of the KV cache, to standard error.
+fn log_model(id: &str, info: &ModelInfo, loaded: &load::Loaded, limits: &Limits) {
+    log(format_args!(
+        "{id}: {} of {} million {} weights in {} on {} ({}, {} threads)",
+        info.architecture,
+        info.parameters / 1_000_000,
+        loaded.weights,
+        info.compute_dtype,
+        loaded.device.name,
+        loaded.device.isa,
+        loaded.device.threads,
+    ));
+    log(format_args!(
+        "KV cache: {} pages of {} tokens in {}, at most {} MiB; {} sequences of at most {} tokens",
+        limits.pages,
+        limits.page_tokens,
+        info.kv_type.name(),
+        (limits.pages as u64 * capacity::page_bytes(info)) >> 20,
+        limits.max_batch_size,
+        limits.max_seq_len,
+    ));
+    if let Some(states) = limits.states {
+        log(format_args!(
+            "recurrent state: {} slots, at most {} MiB; snapshots every {} tokens",
+            states.places,
+            (states.places as u64 * info.state_bytes as u64) >> 20,
+            states.interval,
+        ));
+    }
+}
