@@ -71,7 +71,8 @@ impl<'a> Contents<'a> {
     fn imports(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let runs: Vec<_> = reports.iter().flat_map(|report| report.runs.clone()).collect();
-        let view = imports::view(self.catalog, &reports);
+        let options = reports.iter().filter_map(claims::link).collect();
+        let view = imports::view(self.catalog, &reports, options);
         let whole = "Published figures of others".to_owned();
         let mut sources = Sources::runs(runs).with(self.events());
         sources.fresh = true;
@@ -79,7 +80,7 @@ impl<'a> Contents<'a> {
         let crumbs = vec![(whole.clone(), None)];
         let mut pages = vec![self.page(at, &whole, crumbs, sources, move || view.clone())];
         for report in &reports {
-            let (view, rows) = imports::report(self.catalog, report);
+            let (view, rows) = imports::report(self.catalog, report, claims::link(report));
             let sources = Sources::runs(report.runs.clone()).with(self.events());
             let title = format!("{} {}", report.source, report.file);
             let crumbs = vec![(whole.clone(), Some(Target::Imports {})), (title.clone(), None)];
@@ -94,8 +95,8 @@ impl<'a> Contents<'a> {
     fn claims(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let page = |report: &Report<'_, 'a>| {
+            let Link { text, target } = claims::link(report)?;
             let view = claims::view(self.catalog, report);
-            let Link { text, target } = claims::link(report);
             let whole = "Published figures of others".to_owned();
             let source = format!("{} {}", report.source, report.file);
             let crumbs = vec![
@@ -104,18 +105,18 @@ impl<'a> Contents<'a> {
                 ("Options".to_owned(), None),
             ];
             let sources = Sources::runs(report.runs.clone()).with(self.events());
-            self.page(("claims", target), &text, crumbs, sources, move || view.clone())
+            Some(self.page(("claims", target), &text, crumbs, sources, move || view.clone()))
         };
-        reports.iter().filter(|report| claims::is_lab(report)).map(page).collect()
+        reports.iter().filter_map(page).collect()
     }
 
     /// Links to pages about options of a server of `model` that were published elsewhere.
     pub(super) fn claims_of(&self, model: &str) -> Vec<Link> {
         let reports = imports::reports(self.catalog);
-        let about = reports.iter().filter(|report| {
-            claims::is_lab(report) && report.runs.iter().any(|run| run.record.model.id == model)
-        });
-        about.map(claims::link).collect()
+        let about = reports
+            .iter()
+            .filter(|report| report.runs.iter().any(|run| run.record.model.id == model));
+        about.filter_map(claims::link).collect()
     }
 
     pub(super) fn labs(&'a self) -> Vec<Page<'a>> {

@@ -35,11 +35,6 @@ fn subject(record: &RunRecord) -> (&str, &str) {
     (&record.model.id, &record.hardware.id)
 }
 
-/// True when the report tries several options of an engine's server under one scenario.
-pub fn is_lab(report: &Report) -> bool {
-    subjects(report).next().is_some()
-}
-
 /// Returns model and hardware for which a report tries options.
 fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> {
     let mut options: BTreeMap<_, BTreeSet<Vec<String>>> = BTreeMap::new();
@@ -53,10 +48,13 @@ fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> 
     subjects.into_iter()
 }
 
-/// Link to the page of a report's options.
-pub fn link(report: &Report) -> Link {
+/// Link to the page of a report's options; `None` where it does not try several options of an
+/// engine's server under one scenario.
+pub fn link(report: &Report) -> Option<Link> {
+    subjects(report).next()?;
     let (source, file) = (report.source.clone(), report.file.clone());
-    Link::new(&format!("Options tried in {source} {file}"), Target::Claims { source, file })
+    let text = format!("Options tried in {source} {file}");
+    Some(Link::new(&text, Target::Claims { source, file }))
 }
 
 /// View of the options that `report` tries: a table for each model and hardware.

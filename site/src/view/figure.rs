@@ -142,6 +142,26 @@ impl Figure {
     }
 }
 
+/// Number of runs that the figures of `cell` come from, as text.
+pub fn launches(cell: &Cell) -> String {
+    let (counted, all) = (cell.counted().count(), cell.runs.len());
+    if counted == all { all.to_string() } else { format!("{counted} of {all}") }
+}
+
+/// Number of failed requests over all runs of the cell, including runs that do not count.
+pub fn failed(cell: &Cell) -> Figure {
+    let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
+    let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
+    if failed.is_empty() {
+        let reason = cell.runs.iter().find_map(|run| absent(run.record, "counts"));
+        return Figure::missing(reason.unwrap_or("no run counted its requests"));
+    }
+    let planned: u64 = counts.iter().filter_map(|counts| counts.requests_planned).sum();
+    let total = failed.iter().sum();
+    let title = format!("of {planned} requests in {} runs", failed.len());
+    Figure::plain(format::whole(total), title)
+}
+
 /// Path of `metric` in a record, under which `absent` gives the reason for a missing value.
 pub fn path_of(metric: &Metric) -> String {
     match metric.name {

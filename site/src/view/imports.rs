@@ -9,7 +9,7 @@ use schema::run::{Check, Kind, Level, RunRecord};
 
 use super::figure::Column;
 use super::release::{counted, extent};
-use super::{claims, fact, finding};
+use super::{fact, finding};
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::link::{Link, Target, block_number};
 use crate::outside;
@@ -51,21 +51,20 @@ pub fn reports<'a, 'b>(catalog: &'a Catalog<'b>) -> Vec<Report<'a, 'b>> {
     reports.into_iter().map(report).collect()
 }
 
-/// View of the list of imported `reports`.
-pub fn view(catalog: &Catalog, reports: &[Report]) -> Value {
+/// View of the list of imported `reports`. `options` are links to those that explore options as a
+/// lab does.
+pub fn view(catalog: &Catalog, reports: &[Report], options: Vec<Link>) -> Value {
     let runs: Vec<&Run> = reports.iter().flat_map(|report| report.runs.clone()).collect();
     let mut findings = finding::by_rule(&runs);
     findings.sort_by_key(|finding| Reverse(finding.count));
     let models = catalog::names(&runs, |record| &record.model.id);
-    let labs = reports.iter().filter(|report| claims::is_lab(report));
     context! {
         extent => extent(&runs, &catalog::cells(&runs)).replace(" run", " block"),
         reports => reports.iter().map(line).collect::<Value>(),
         // Findings over all results, most frequent first.
         findings,
         models => models.into_iter().map(Link::model).collect::<Value>(),
-        // Links to reports that explore options as a lab does.
-        options => labs.map(claims::link).collect::<Value>(),
+        options,
         // Number of results whose figures repeat those of another digit by digit.
         repeated => catalog.twins.len(),
     }
@@ -90,8 +89,9 @@ fn line(report: &Report) -> Value {
 }
 
 /// View of the page of `report` without its results, and the results separately, because they are
-/// split into pages.
-pub fn report(catalog: &Catalog, report: &Report) -> (Value, Vec<Value>) {
+/// split into pages. `options` is a link to the report's options, where it explores some as a lab
+/// does.
+pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Value, Vec<Value>) {
     let runs = &report.runs;
     let cells = catalog::cells(runs);
     let columns = Column::all(&COLUMNS, &cells);
@@ -112,8 +112,7 @@ pub fn report(catalog: &Catalog, report: &Report) -> (Value, Vec<Value>) {
     };
     let view = context! {
         source => outside::name(&report.source),
-        // Link to the page of the report's options, where it explores options as a lab does.
-        options => claims::is_lab(report).then(|| claims::link(report)),
+        options,
         file => outside::name(&source.file),
         sha256 => outside::name(&source.sha256),
         tool => outside::name(&tool),

@@ -6,9 +6,8 @@ use schema::run::{Kind, ServerFacts};
 use serde::Serialize;
 
 use super::fact::{self, Fact};
-use super::figure::{self, Column, Figure, Head};
+use super::figure::{self, Column, Figure, Head, failed, launches};
 use super::finding::{self, RuleFindings};
-use super::release::{failed, launches};
 use super::{charts, words};
 use crate::catalog::{Cell, ReleaseKey, Run};
 use crate::chart::Chart;

@@ -9,8 +9,7 @@ use minijinja::{Value, context};
 use schema::run::{Kind, RunRecord};
 
 use super::charts::mark_of;
-use super::figure::{self, Column, Figure};
-use super::release::launches;
+use super::figure::{self, Column, Figure, launches};
 use super::table::Shared;
 use crate::catalog::{self, Catalog, Cell, ReleaseKey};
 use crate::chart::{Chart, ParetoPoint, ParetoSeries, pareto};

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use minijinja::{Value, context};
 use schema::run::{Kind, RunRecord, Status};
 
-use super::figure::{self, Column, Figure};
+use super::figure::{Column, failed, launches};
 use super::finding::{self, Finding};
 use super::{fact, model};
 use crate::catalog::{self, Cell, CellKey, ReleaseKey, Run};
 use crate::link::{self, Link, Target};
-use crate::{format, outside};
+use crate::outside;
 
 /// Metrics that are columns of a release's summary table.
 pub const SUMMARY: [&str; 6] = [
@@ -86,26 +86,6 @@ fn table(cells: &[Cell], key: &ReleaseKey) -> Value {
         }
     }
     context! { heads => columns.iter().map(Column::head).collect::<Value>(), common, rows }
-}
-
-/// Number of runs that the figures of `cell` come from, as text.
-pub fn launches(cell: &Cell) -> String {
-    let (counted, all) = (cell.counted().count(), cell.runs.len());
-    if counted == all { all.to_string() } else { format!("{counted} of {all}") }
-}
-
-/// Number of failed requests over all runs of the cell, including runs that do not count.
-pub fn failed(cell: &Cell) -> Figure {
-    let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
-    let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
-    if failed.is_empty() {
-        let reason = cell.runs.iter().find_map(|run| figure::absent(run.record, "counts"));
-        return Figure::missing(reason.unwrap_or("no run counted its requests"));
-    }
-    let planned: u64 = counts.iter().filter_map(|counts| counts.requests_planned).sum();
-    let total = failed.iter().sum();
-    let title = format!("of {planned} requests in {} runs", failed.len());
-    Figure::plain(format::whole(total), title)
 }
 
 /// Number of runs, models and scenarios, and the days, as text.

@@ -7,9 +7,9 @@ use schema::event::EventKind;
 use schema::run::Kind;
 
 use super::fact::{self, Fact, fact, hash};
-use super::figure::Column;
+use super::figure::{Column, launches};
 use super::overview;
-use super::release::{SUMMARY, extent, launches};
+use super::release::{SUMMARY, extent};
 use super::trends::LINES_MAX;
 use super::{side_by_side, words};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};

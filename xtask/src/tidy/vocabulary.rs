@@ -106,7 +106,7 @@ fn item(code: &str) -> Option<&str> {
     let mut parts = code.split_whitespace().filter(|part| !is_before(part));
     let (mut kind, mut name) = (parts.next()?, parts.next()?);
     // Such as `const fn`.
-    if KINDS.contains(&name) {
+    if kind == "const" && KINDS.contains(&name) {
         (kind, name) = (name, parts.next()?);
     }
     if !KINDS.contains(&kind) {
