@@ -14,7 +14,6 @@ use crate::contents::Contents;
 use crate::feeds;
 use crate::judged::Judged;
 use crate::link::{Place, Target};
-use crate::shields;
 use crate::template::Renderer;
 use crate::view::explore;
 
@@ -30,7 +29,7 @@ struct Site {
 ///
 /// A template has a fault, or a file cannot be read or written.
 pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path) -> Result<()> {
-    let folder = beside(out, "new")?;
+    let folder = sibling(out, "new")?;
     // An earlier build may have been stopped and left its folder.
     remove(&folder)?;
     let site = Site { folder };
@@ -62,10 +61,7 @@ impl Site {
             let text = serde_json::to_string_pretty(&schema)?;
             self.file(&format!("data/schemas/{name}.json"), &text)?;
         }
-        for (path, text) in feeds::all(catalog, judged) {
-            self.file(path, &text)?;
-        }
-        for (path, text) in shields::all(catalog) {
+        for (path, text) in feeds::feeds(catalog, judged).chain(feeds::badges(catalog)) {
             self.file(&path, &text)?;
         }
         Ok(())
@@ -103,7 +99,7 @@ impl Site {
     /// Moves the old site at `out` away and the new one there, and only then deletes the old one,
     /// so that `out` is missing for as short a time as possible.
     fn put_in_place(self, out: &Path) -> Result<()> {
-        let old = beside(out, "old")?;
+        let old = sibling(out, "old")?;
         remove(&old)?;
         if out.exists() {
             rename(out, &old)?;
@@ -113,7 +109,8 @@ impl Site {
     }
 }
 
-fn beside(out: &Path, suffix: &str) -> Result<PathBuf> {
+/// Folder in the same place as `out`, for a site before or after its use.
+fn sibling(out: &Path, suffix: &str) -> Result<PathBuf> {
     let name = out.file_name().context("the output folder has no name")?.to_string_lossy();
     Ok(out.with_file_name(format!(".{name}.{suffix}")))
 }

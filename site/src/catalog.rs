@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use anyhow::{Result, bail};
 use judge::diff::cells::{Cells, Side};
-use judge::finding::Finding;
 use judge::{Registry, Stored, trend};
 use schema::canonical::sha256_hex;
 use schema::event::EventKind;
 use schema::path::config_slug;
-use schema::run::{Check, Kind, PromptForm, RunRecord, Status, ValidityVerdict};
+use schema::run::{
+    Check, EngineFacts, HardwareFacts, Kind, PromptForm, RunRecord, Status, ValidityVerdict,
+};
 use schema::verdict;
-use store::StoreError;
+use serde::{Deserialize, Serialize};
 
 use crate::order;
 
@@ -67,14 +69,14 @@ impl<'a> Run<'a> {
             && record.metrics.is_some()
     }
 
-    /// Stored findings, followed by those of newer rules.
-    pub fn checks(&self) -> impl Iterator<Item = &Check> {
-        self.record.checks.iter().chain(&self.later)
+    /// Findings of broken rules: those that are stored, followed by those of newer rules.
+    pub fn broken(&self) -> impl Iterator<Item = &Check> {
+        self.record.checks.iter().chain(&self.later).filter(|check| !check.ok)
     }
 }
 
 /// Key of a release's page: engine, release and hardware.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ReleaseKey {
     /// Id of the engine that the page is about.
     pub engine: String,
@@ -87,10 +89,15 @@ pub struct ReleaseKey {
 impl ReleaseKey {
     /// Returns the key of the page that `record` belongs to.
     pub fn of(record: &RunRecord) -> Self {
+        Self::new(&record.engine, &record.hardware)
+    }
+
+    /// Returns the key of the page about `engine` on `hardware`.
+    pub fn new(engine: &EngineFacts, hardware: &HardwareFacts) -> Self {
         Self {
-            engine: record.engine.name.clone(),
-            release: record.engine.release.clone(),
-            hardware: record.hardware.id.clone(),
+            engine: engine.name.clone(),
+            release: engine.release.clone(),
+            hardware: hardware.id.clone(),
         }
     }
 }
@@ -127,21 +134,6 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Error: no pages can be made from the registry.
-#[derive(Debug, thiserror::Error)]
-pub enum CatalogError {
-    /// The registry's folders cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The registry breaks storage rules; contains the findings.
-    #[error("the registry is unsound:\n{}\n  hint: `cargo xtask check` judges all of it", lines(.0))]
-    Unsound(Vec<Finding>),
-}
-
-fn lines(findings: &[Finding]) -> String {
-    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-}
-
 /// Everything in a registry, in the order of pages.
 #[derive(Debug)]
 pub struct Catalog<'a> {
@@ -163,11 +155,15 @@ pub struct Catalog<'a> {
 /// # Errors
 ///
 /// A folder cannot be read, or a file in it is not a record.
-pub fn read(roots: &[&Path]) -> Result<Registry, CatalogError> {
+pub fn read(roots: &[&Path]) -> Result<Registry> {
     let registry = store::load(roots)?;
-    let breaches: Vec<Finding> =
-        registry.findings.iter().filter(|finding| finding.breach).cloned().collect();
-    if breaches.is_empty() { Ok(registry) } else { Err(CatalogError::Unsound(breaches)) }
+    let breaches = registry.findings.iter().filter(|finding| finding.breach);
+    let lines: Vec<String> = breaches.map(ToString::to_string).collect();
+    if !lines.is_empty() {
+        let lines = lines.join("\n");
+        bail!("the registry is unsound:\n{lines}\n  hint: `cargo xtask check` judges all of it");
+    }
+    Ok(registry)
 }
 
 impl<'a> Catalog<'a> {
@@ -183,12 +179,11 @@ impl<'a> Catalog<'a> {
 
     /// Path and root of every record's file.
     pub fn files(&self) -> Vec<(&'a str, usize)> {
-        let registry = self.registry;
-        let runs = registry.runs.iter().map(|stored| (stored.path.as_str(), stored.root));
-        let kernels = registry.kernels.iter().map(|stored| (stored.path.as_str(), stored.root));
-        let campaigns = registry.campaigns.iter().map(|stored| (stored.path.as_str(), stored.root));
-        let events = registry.events.iter().map(|stored| (stored.path.as_str(), stored.root));
-        runs.chain(kernels).chain(campaigns).chain(events).collect()
+        fn of<T>(stored: &[Stored<T>]) -> impl Iterator<Item = (&str, usize)> {
+            stored.iter().map(|stored| (stored.path.as_str(), stored.root))
+        }
+        let Registry { runs, kernels, campaigns, events, .. } = self.registry;
+        of(runs).chain(of(kernels)).chain(of(campaigns)).chain(of(events)).collect()
     }
 
     /// Returns the runs whose record passes `test`, ordered by id.
@@ -200,6 +195,11 @@ impl<'a> Catalog<'a> {
     /// result, nor tries an option in a lab, whose page shows it.
     pub fn is_contender(&self, run: &RunRecord) -> bool {
         !self.twins.contains_key(run.id.as_str()) && !self.is_of_lab(run)
+    }
+
+    /// Id of the earlier published result whose every figure equals that of `run`.
+    pub fn twin_of(&self, run: &RunRecord) -> Option<&'a str> {
+        self.twins.get(run.id.as_str()).copied()
     }
 
     fn is_of_lab(&self, run: &RunRecord) -> bool {
@@ -219,11 +219,25 @@ impl<'a> Catalog<'a> {
 
     /// Returns every distinct name that `read` extracts from the records, in natural order
     /// (`v0.9.2` before `v0.10.0`).
-    pub fn names(&self, read: impl Fn(&RunRecord) -> String) -> Vec<String> {
-        let mut names: Vec<String> = self.runs.iter().map(|run| read(run.record)).collect();
+    pub fn names(&self, read: impl Fn(&'a RunRecord) -> &'a str) -> Vec<&'a str> {
+        names(&self.runs.iter().collect::<Vec<_>>(), read)
+    }
+
+    /// Returns every scenario of the runs as `id@rev`, in natural order.
+    pub fn scenarios(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.runs.iter().map(|run| scenario(run.record)).collect();
         names.sort_by(|a, b| order::natural(a, b));
         names.dedup();
         names
+    }
+
+    /// Returns every pair of a model and a hardware that has runs, in natural order.
+    pub fn places(&self) -> Vec<(&'a str, &'a str)> {
+        let place = |run: &Run<'a>| (run.record.model.id.as_str(), run.record.hardware.id.as_str());
+        let mut places: Vec<_> = self.runs.iter().map(place).collect();
+        places.sort_by(|a, b| order::natural(a.0, b.0).then_with(|| order::natural(a.1, b.1)));
+        places.dedup();
+        places
     }
 
     /// Groups runs by release and hardware, without runs of labs, whose pages show them. A release
@@ -264,6 +278,14 @@ fn twins(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
         }
     }
     twins
+}
+
+/// Returns every distinct name that `read` extracts from the records of `runs`, in natural order.
+pub fn names<'a>(runs: &[&Run<'a>], read: impl Fn(&'a RunRecord) -> &'a str) -> Vec<&'a str> {
+    let mut names: Vec<&str> = runs.iter().map(|run| read(run.record)).collect();
+    names.sort_by(|a, b| order::natural(a, b));
+    names.dedup();
+    names
 }
 
 /// Groups `runs` into cells, in the order in which pages show them.

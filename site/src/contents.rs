@@ -5,27 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use judge::Stored;
-use minijinja::value::Value;
+use minijinja::context;
+use minijinja::value::{Value, merge_maps};
 use schema::canonical::{sha256_hex, sha256_of};
 use schema::kernel::KernelRecord;
 
-use crate::catalog::{self, Catalog, ReleaseKey, Run, records_sha256};
-use crate::judged::Judged;
-use crate::link::{Place, Target};
+use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run, records_sha256};
+use crate::judged::{Judged, Pair};
+use crate::link::{Link, Place, Target};
 use crate::outside;
-use crate::template::{Crumb, Frame, RenderError, Renderer, value};
-use crate::view::diff::Pair;
+use crate::template::{Crumb, Frame, RenderError, Renderer};
+use crate::view::model::{self, ModelView};
 use crate::view::pager::{Part, split};
-use crate::view::release::Related;
 use crate::view::{
-    across::AcrossView, by_hardware::ByHardware, by_model::ByModel, data::DataView, diff::DiffView,
-    explore::ExploreView, frontier::FrontierView, kernels::KernelsView, limits, method::MethodView,
-    model::ModelView, overview::OverviewView, release::ReleaseView, run::RunView,
+    across, diff, explore, kernels, method, overview, pareto_frontier, release, run, subjects,
 };
 
-mod labs;
 mod lists;
-mod trends;
 
 /// Largest number of comparison rows on one page.
 const DIFF_ROWS: usize = 150;
@@ -98,6 +94,19 @@ impl<'a, 'b> Sources<'a, 'b> {
     }
 }
 
+/// View of a list that is split into parts: the page itself, and further ones.
+struct List {
+    /// What every part has.
+    view: Value,
+    /// What only the first part has.
+    first: Value,
+    /// Key of the rows in the view.
+    key: &'static str,
+    rows: Vec<Value>,
+    /// Largest number of rows of a part.
+    most: usize,
+}
+
 /// Everything that pages are made from: the catalog, its judgement, and groups of records.
 #[derive(Debug)]
 pub struct Contents<'a> {
@@ -114,11 +123,7 @@ impl<'a> Contents<'a> {
         let mut kernels: BTreeMap<ReleaseKey, Vec<&Stored<KernelRecord>>> = BTreeMap::new();
         for entry in &catalog.registry.kernels {
             let record = &entry.record;
-            let key = ReleaseKey {
-                engine: record.engine.name.clone(),
-                release: record.engine.release.clone(),
-                hardware: record.hardware.id.clone(),
-            };
+            let key = ReleaseKey::new(&record.engine, &record.hardware);
             kernels.entry(key).or_default().push(entry);
         }
         let quoted = judge::diff::policy::standard().quoted;
@@ -138,25 +143,45 @@ impl<'a> Contents<'a> {
         pages.extend(self.subjects());
         pages.extend(self.lists());
         pages.extend(self.catalog.runs.iter().map(|run| self.run(run)));
-        pages.push(self.method());
-        pages.push(self.data());
-        pages.push(self.explore());
+        pages.extend(self.about());
         pages
     }
 
-    fn page<F>(
+    fn page(
         &self,
         (template, target): (&'static str, Target),
         title: &str,
         crumbs: Vec<(String, Option<Target>)>,
         sources: Sources<'_, 'a>,
-        fill: F,
-    ) -> Page<'a>
-    where
-        F: Fn() -> Value + Send + Sync + 'a,
-    {
+        fill: impl Fn() -> Value + Send + Sync + 'a,
+    ) -> Page<'a> {
         let frame = self.frame(title, crumbs, &sources);
         Page { target, template, frame, fill: Box::new(fill), fresh: sources.fresh }
+    }
+
+    /// Pages of a list, one per part.
+    fn parts(
+        &self,
+        (template, target): (&'static str, Target),
+        title: &str,
+        crumbs: Vec<(String, Option<Target>)>,
+        sources: Sources<'_, 'a>,
+        List { view, first, key, rows, most }: List,
+    ) -> Vec<Page<'a>> {
+        let page = |part: Part<Value>| {
+            let rows = Value::from(BTreeMap::from([(key, Value::from(part.rows))]));
+            let first = if part.target == target {
+                first.clone()
+            } else {
+                context! {}
+            };
+            // Of equal keys the last one counts.
+            let view = merge_maps([view.clone(), first, rows]);
+            let view = context! { pager => part.pager, ..view };
+            let at = (template, part.target);
+            self.page(at, title, crumbs.clone(), sources.clone(), move || view.clone())
+        };
+        split(&target, rows, most).into_iter().map(page).collect()
     }
 
     fn frame(
@@ -183,7 +208,7 @@ impl<'a> Contents<'a> {
             records_sha256: records_sha256(hashes.into_iter()),
             generator: GENERATOR.to_owned(),
             policy: self.policy.clone(),
-            limits: limits::of(&sources.runs),
+            limits: method::limits(&sources.runs),
         }
     }
 
@@ -216,8 +241,7 @@ impl<'a> Contents<'a> {
     fn overview(&'a self) -> Page<'a> {
         let at = ("overview", Target::Overview {});
         let mut page = self.page(at, "Redline results", Vec::new(), self.everything(), move || {
-            let kernels = self.kernel_pages(|_| true);
-            value(&OverviewView::new(self.catalog, self.judged, kernels))
+            overview::view(self.catalog, self.judged, self.kernel_pages(|_| true))
         });
         page.frame.crumbs.clear();
         page
@@ -235,16 +259,16 @@ impl<'a> Contents<'a> {
             for (key, own) in keys {
                 runs.extend(own.iter().copied());
                 if let Some((pair, _)) = self.judged.leading_to(key) {
-                    runs.extend(self.releases.get(&pair.sides()[0]).into_iter().flatten());
+                    runs.extend(self.releases.get(&pair.releases()[0]).into_iter().flatten());
                 }
             }
             let sources = Sources::runs(runs)
                 .with(self.events())
-                .with(self.campaigns(|c| crate::view::across::measures(c, engine, release)));
+                .with(self.campaigns(|campaign| across::measures(campaign, engine, release)));
             let title = format!("{engine} {release}");
             let target = Target::Release { engine: engine.to_owned(), release: release.to_owned() };
             self.page(("across", target), &title, vec![(title.clone(), None)], sources, move || {
-                value(&AcrossView::new(self.catalog, self.judged, engine, release))
+                across::view(self.catalog, self.judged, engine, release)
             })
         };
         names.into_iter().map(page).collect()
@@ -253,39 +277,37 @@ impl<'a> Contents<'a> {
     fn releases_on(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         for (key, runs) in &self.releases {
-            let release =
-                Target::Release { engine: key.engine.clone(), release: key.release.clone() };
-            let on = crate::pages::target(key);
-            let text = format!("{} {}", key.engine, key.release);
-            let crumbs = vec![(text.clone(), Some(release.clone())), (key.hardware.clone(), None)];
-            let title = format!("{text} on {}", key.hardware);
+            let ReleaseKey { engine, release, hardware } = key.clone();
+            let text = format!("{engine} {release}");
+            let title = format!("{text} on {hardware}");
+            let everywhere = (text, Some(Target::Release { engine, release }));
+            let on = Target::ReleaseOn(key.clone());
             let mut sources = Sources::runs(runs.clone()).with(self.events());
             sources.fresh |= self.has_fresh_neighbors(key);
             let related = self.related(key);
+            let crumbs = vec![everywhere.clone(), (hardware.clone(), None)];
             pages.push(self.page(("release", on.clone()), &title, crumbs, sources, move || {
-                value(&ReleaseView::new(key, runs, related.clone()))
+                release::view(key, runs, related.clone())
             }));
             let cells = catalog::cells(runs);
-            if crate::view::release::is_inline(&cells) {
+            if release::is_inline(&cells) {
                 continue;
             }
-            let same = |a: &catalog::Cell, b: &catalog::Cell| {
-                (&a.key.model, &a.key.config) == (&b.key.model, &b.key.config)
-            };
-            let own: Vec<Vec<catalog::Cell>> = cells.chunk_by(same).map(<[_]>::to_vec).collect();
-            for cells in own {
-                let model = &cells[0].key;
-                let target = crate::view::model::target(key, &model.model, &model.config);
+            let same =
+                |a: &Cell, b: &Cell| (&a.key.model, &a.key.config) == (&b.key.model, &b.key.config);
+            for cells in cells.chunk_by(same).map(<[_]>::to_vec) {
+                let of = &cells[0].key;
                 let crumbs = vec![
-                    (text.clone(), Some(release.clone())),
-                    (key.hardware.clone(), Some(on.clone())),
-                    (format!("{} {}", model.model, model.config), None),
+                    everywhere.clone(),
+                    (hardware.clone(), Some(on.clone())),
+                    (format!("{} {}", of.model, of.config), None),
                 ];
-                let title = format!("{} by {title}", model.model);
+                let title = format!("{} by {title}", of.model);
                 let runs = cells.iter().flat_map(|cell| cell.runs.iter().copied()).collect();
                 let sources = Sources::runs(runs).with(self.events());
-                pages.push(self.page(("model_on", target), &title, crumbs, sources, move || {
-                    value(&ModelView::new(&cells))
+                let at = ("model_on", model::target(key, &of.model, &of.config));
+                pages.push(self.page(at, &title, crumbs, sources, move || {
+                    Value::from(ModelView::new(&cells))
                 }));
             }
         }
@@ -294,7 +316,7 @@ impl<'a> Contents<'a> {
 
     /// True when a page that `key`'s page links to is made from a record in an overlay.
     fn has_fresh_neighbors(&self, key: &ReleaseKey) -> bool {
-        let baseline = self.judged.leading_to(key).map(|(pair, _)| pair.sides()[0].clone());
+        let baseline = self.judged.leading_to(key).map(|(pair, _)| pair.releases()[0].clone());
         let runs = baseline.and_then(|key| self.releases.get(&key)).into_iter().flatten();
         let kernels = self.kernels.get(key).into_iter().flatten();
         runs.map(|run| run.root).chain(kernels.map(|stored| stored.root)).any(|root| root != 0)
@@ -303,52 +325,44 @@ impl<'a> Contents<'a> {
     /// Links from the page of `key`: the comparison with the release before, and its kernel
     /// benchmarks. Later releases are left out, so that a committed page does not change when one
     /// comes.
-    fn related(&self, key: &ReleaseKey) -> Vec<Related> {
-        let diff = self.judged.leading_to(key).map(|(pair, _)| Related {
+    fn related(&self, key: &ReleaseKey) -> Vec<Link> {
+        let diff = self.judged.leading_to(key).map(|(pair, _)| Link {
             text: format!("What changed since {}", outside::name(&pair.baseline)),
             target: pair.target(),
         });
         diff.into_iter().chain(self.kernel_pages(|other| other == key)).collect()
     }
 
+    /// Pages of comparisons: one page per model if a single page would be too long.
     fn diffs(&'a self) -> Vec<Page<'a>> {
-        self.judged.diffs.iter().flat_map(|(pair, diff)| self.diff(pair, diff)).collect()
+        let pages = |(pair, diff): &(Pair, judge::diff::Diff)| {
+            let runs = pair.releases().into_iter().filter_map(|key| self.releases.get(&key));
+            let sources = Sources::runs(runs.flatten().copied().collect()).with(self.events());
+            let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
+            let text = format!("{title} on {}", pair.hardware);
+            let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
+            let models = diff::models(pair, diff);
+            let rows = models.iter().map(|model| model.gating.len() + model.informing.len());
+            let most = if rows.sum::<usize>() > DIFF_ROWS { 1 } else { models.len().max(1) };
+            let list = List {
+                view: diff::view(pair, diff),
+                first: context! {},
+                key: "models",
+                rows: models.into_iter().map(Value::from).collect(),
+                most,
+            };
+            self.parts(("diff", pair.target()), &text, crumbs, sources, list)
+        };
+        self.judged.diffs.iter().flat_map(pages).collect()
     }
 
-    /// Pages of one comparison: one page per model if a single page would be too long.
-    fn diff(&'a self, pair: &Pair, diff: &judge::diff::Diff) -> Vec<Page<'a>> {
-        let sides = pair.sides();
-        let runs = sides.iter().filter_map(|key| self.releases.get(key)).flatten();
-        let sources = Sources::runs(runs.copied().collect()).with(self.events());
-        let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
-        let text = format!("{title} on {}", pair.hardware);
-        let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
-        let mut view = DiffView::new(pair, diff);
-        let models = std::mem::take(&mut view.models);
-        let rows = models.iter().map(|model| model.gating.len() + model.informing.len());
-        let most = if rows.sum::<usize>() > DIFF_ROWS { 1 } else { models.len().max(1) };
-        let page = |part| {
-            let Part { target, rows, pager } = part;
-            let view = DiffView { models: rows, pager, ..view.clone() };
-            let (crumbs, sources) = (crumbs.clone(), sources.clone());
-            self.page(("diff", target), &text, crumbs, sources, move || value(&view))
+    fn kernel_pages(&self, test: impl Fn(&ReleaseKey) -> bool) -> Vec<Link> {
+        let link = |key: &ReleaseKey| {
+            let ReleaseKey { engine, release, hardware } = key;
+            let text = format!("Kernels of {engine} {release} on {hardware}");
+            Link::new(&text, Target::Kernels(key.clone()))
         };
-        split(&pair.target(), models, most).into_iter().map(page).collect()
-    }
-
-    fn kernel_pages(&self, test: impl Fn(&ReleaseKey) -> bool) -> Vec<Related> {
-        let related = |key: &ReleaseKey| Related {
-            text: outside::name(&format!(
-                "Kernels of {} {} on {}",
-                key.engine, key.release, key.hardware
-            )),
-            target: Target::Kernels {
-                engine: key.engine.clone(),
-                release: key.release.clone(),
-                hardware: key.hardware.clone(),
-            },
-        };
-        self.kernels.keys().filter(|key| test(key)).map(related).collect()
+        self.kernels.keys().filter(|key| test(key)).map(link).collect()
     }
 
     fn kernels(&'a self) -> Vec<Page<'a>> {
@@ -357,15 +371,11 @@ impl<'a> Contents<'a> {
             let hashes = records.iter().map(|stored| stored.record.record_sha256.clone());
             let mut sources = Sources::runs(Vec::new()).with(hashes.collect());
             sources.fresh = records.iter().any(|stored| stored.root != 0);
-            let Related { text, target } = self.kernel_pages(|other| other == key).swap_remove(0);
-            let mut view = KernelsView::new(records);
-            let pieces = std::mem::take(&mut view.records);
-            for Part { target, rows, pager } in split(&target, pieces, 1) {
-                let view = KernelsView { records: rows, pager, ..view.clone() };
-                let crumbs = vec![(text.clone(), None)];
-                let at = ("kernels", target);
-                pages.push(self.page(at, &text, crumbs, sources.clone(), move || value(&view)));
-            }
+            let Link { text, target } = self.kernel_pages(|other| other == key).swap_remove(0);
+            let (view, rows) = kernels::view(records);
+            let list = List { view, first: context! {}, key: "records", rows, most: 1 };
+            let crumbs = vec![(text.clone(), None)];
+            pages.extend(self.parts(("kernels", target), &text, crumbs, sources, list));
         }
         pages
     }
@@ -373,48 +383,37 @@ impl<'a> Contents<'a> {
     /// Pages of models, Pareto frontiers and hardware.
     fn subjects(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
-        for model in self.catalog.names(|record| record.model.id.clone()) {
-            let sources = || {
-                Sources::runs(self.catalog.runs_where(|record| record.model.id == model))
-                    .with(self.events())
-            };
-            let target = Target::Model { model: model.clone() };
-            let crumbs = vec![(model.clone(), None)];
-            let name = model.clone();
-            pages.push(self.page(
-                ("model", target.clone()),
-                &model,
-                crumbs,
-                sources(),
-                move || {
-                    let trends = trends::lines(self.judged, |cell| cell.model == name);
-                    let labs = self.lab_pages(|lab| lab.asked.file.model == name);
-                    let labs = labs.into_iter().chain(self.claims_of(&name)).collect();
-                    value(&ByModel::new(self.catalog, &name, trends, labs))
-                },
-            ));
-            let name = model.clone();
+        for model in self.catalog.names(|record| &record.model.id) {
+            let runs = self.catalog.runs_where(|record| record.model.id == model);
+            let sources = Sources::runs(runs).with(self.events());
+            let name = model.to_owned();
+            let target = Target::Model { model: name.clone() };
+            let (at, crumbs) = (("model", target.clone()), vec![(name.clone(), None)]);
+            pages.push(self.page(at, model, crumbs, sources.clone(), move || {
+                let trends = lists::trend_lines(self.judged, |cell| cell.model == model);
+                let labs = self.lab_pages(|lab| lab.asked.file.model == model);
+                let labs = labs.into_iter().chain(self.claims_of(model)).collect();
+                subjects::model(self.catalog, model, &trends, labs)
+            }));
             let title = format!("Frontier of {model}");
-            let crumbs = vec![(model.clone(), Some(target)), ("Frontier".to_owned(), None)];
-            let target = Target::Frontier { model: model.clone() };
-            pages.push(self.page(("frontier", target), &title, crumbs, sources(), move || {
-                value(&FrontierView::new(self.catalog, &name))
+            let crumbs = vec![(name.clone(), Some(target)), ("Frontier".to_owned(), None)];
+            let at = ("frontier", Target::Frontier { model: name });
+            pages.push(self.page(at, &title, crumbs, sources, move || {
+                pareto_frontier::view(self.catalog, model)
             }));
         }
-        for hardware in self.catalog.names(|record| record.hardware.id.clone()) {
+        for hardware in self.catalog.names(|record| &record.hardware.id) {
             let runs = self.catalog.runs_where(|record| record.hardware.id == hardware);
             let sources = Sources::runs(runs)
                 .with(self.events())
                 .with(self.campaigns(|campaign| campaign.hardware == hardware));
-            let target = Target::Hardware { hardware: hardware.clone() };
-            let crumbs = vec![(hardware.clone(), None)];
-            let name = hardware.clone();
-            pages.push(self.page(("hardware", target), &hardware, crumbs, sources, move || {
-                let kernels = self.kernel_pages(|key| key.hardware == name);
-                let trends = trends::lines(self.judged, |cell| cell.hardware == name);
-                let mut view = ByHardware::new(self.catalog, &name, kernels, trends);
-                view.labs = self.lab_pages(|lab| lab.campaign.hardware == name);
-                value(&view)
+            let at = ("hardware", Target::Hardware { hardware: hardware.to_owned() });
+            let crumbs = vec![(hardware.to_owned(), None)];
+            pages.push(self.page(at, hardware, crumbs, sources, move || {
+                let kernels = self.kernel_pages(|key| key.hardware == hardware);
+                let labs = self.lab_pages(|lab| lab.campaign.hardware == hardware);
+                let trends = lists::trend_lines(self.judged, |cell| cell.hardware == hardware);
+                subjects::hardware(self.catalog, hardware, &trends, kernels, labs)
             }));
         }
         pages
@@ -423,45 +422,32 @@ impl<'a> Contents<'a> {
     fn run(&'a self, run: &'a Run<'a>) -> Page<'a> {
         let record = run.record;
         let key = ReleaseKey::of(record);
-        let crumbs = vec![
-            (
-                format!("{} {} on {}", key.engine, key.release, key.hardware),
-                Some(crate::pages::target(&key)),
-            ),
-            (record.id.clone(), None),
-        ];
-        let target = Target::Run { id: record.id.clone(), record: run.path.to_owned() };
+        let text = format!("{} {} on {}", key.engine, key.release, key.hardware);
+        let crumbs = vec![(text, Some(Target::ReleaseOn(key))), (record.id.clone(), None)];
+        let at = ("run", Link::run(run).target);
         let sources = Sources::runs(vec![run]);
-        self.page(("run", target), &format!("Run {}", record.id), crumbs, sources, move || {
-            value(&RunView::new(run))
-        })
+        self.page(at, &format!("Run {}", record.id), crumbs, sources, move || run::view(run))
     }
 
-    fn method(&'a self) -> Page<'a> {
+    /// Pages of the method, the data for programs, and the explorer.
+    fn about(&'a self) -> [Page<'a>; 3] {
         // The page is made from the rules, metrics, service levels and verdict kinds in the code.
-        let constants = sha256_of(&MethodView::new()).unwrap_or_default();
-        let sources = Sources::runs(Vec::new()).with(vec![constants]);
-        let crumbs = vec![("Method".to_owned(), None)];
-        self.page(("method", Target::Method {}), "Method", crumbs, sources, || {
-            value(&MethodView::new())
-        })
-    }
-
-    fn explore(&'a self) -> Page<'a> {
-        let crumbs = vec![("Explore".to_owned(), None)];
-        self.page(
-            ("explore", Target::Explore {}),
-            "Explore",
-            crumbs,
-            self.everything(),
-            move || value(&ExploreView::new(self.catalog)),
-        )
-    }
-
-    fn data(&'a self) -> Page<'a> {
-        let crumbs = vec![("Data".to_owned(), None)];
-        self.page(("data", Target::Data {}), "Data", crumbs, self.everything(), move || {
-            value(&DataView::new(self.catalog))
-        })
+        let constants = sha256_of(&method::view()).unwrap_or_default();
+        let constants = Sources::runs(Vec::new()).with(vec![constants]);
+        let data = move || explore::data_view(self.catalog);
+        let explorer = move || explore::view(self.catalog);
+        let crumbs = |name: &str| vec![(name.to_owned(), None)];
+        let method = ("method", Target::Method {});
+        [
+            self.page(method, "Method", crumbs("Method"), constants, method::view),
+            self.page(("data", Target::Data {}), "Data", crumbs("Data"), self.everything(), data),
+            self.page(
+                ("explore", Target::Explore {}),
+                "Explore",
+                crumbs("Explore"),
+                self.everything(),
+                explorer,
+            ),
+        ]
     }
 }

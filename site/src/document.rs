@@ -9,8 +9,8 @@ use anyhow::{Context, Result, anyhow};
 use crate::catalog::Catalog;
 use crate::link::Place;
 use crate::pages::first_difference;
-use crate::template::{Frame, RenderError, Renderer, value};
-use crate::view::measured::MeasuredView;
+use crate::template::{Frame, RenderError, Renderer};
+use crate::view::measured;
 
 /// Command that updates the measured part, as named in its marker.
 const COMMAND: &str = "cargo xtask site --pages";
@@ -21,7 +21,7 @@ const COMMAND: &str = "cargo xtask site --pages";
 ///
 /// The template has a fault.
 pub fn measured(catalog: &Catalog, renderer: &Renderer) -> Result<String, RenderError> {
-    let view = value(&MeasuredView::new(catalog));
+    let view = measured::view(catalog);
     renderer.render("documents/measured.md", &Frame::default(), &view, (Place::Registry, ""))
 }
 

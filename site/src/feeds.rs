@@ -1,18 +1,20 @@
-//! Atom feeds (RFC 4287) of releases, regressions and corrections. Ids and times come from the
-//! records, so that the same records give the same feeds.
+//! Files for other websites: Atom feeds (RFC 4287) of releases, regressions and corrections, whose
+//! ids and times come from the records, so that the same records give the same feeds; and badges in
+//! the format that badge servers read (endpoint schema version 1).
 
-use schema::event::rfc3339_of;
+use judge::best::Candidate;
+use schema::event::{Event, rfc3339_of};
 use schema::id::ulid_unix_ms;
 use schema::verdict::Verdict;
+use serde::Serialize;
 
-use crate::catalog::{Catalog, ReleaseKey};
+use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::escape::html as escape;
-use crate::format;
-use crate::judged::{Judged, is_worse};
-use crate::link::{Place, Target, resolve};
-use crate::outside;
-use crate::view::corrections;
-use crate::view::words;
+use crate::judged::{self, Judged, is_worse};
+use crate::link::{Place, Target, part};
+use crate::view::release::extent;
+use crate::view::{corrections, words};
+use crate::{format, order, outside};
 
 /// Largest number of entries in a feed: feed readers need the newest, and the site has all.
 const ENTRIES_MAX: usize = 200;
@@ -33,24 +35,26 @@ struct Entry {
 }
 
 /// Returns path and text of every feed.
-pub fn all(catalog: &Catalog, judged: &Judged) -> [(&'static str, String); 3] {
-    [
-        ("releases.atom", feed("releases", "Releases", releases(catalog))),
-        ("regressions.atom", feed("regressions", "Regressions", regressions(catalog, judged))),
-        ("corrections.atom", feed("corrections", "Corrections", events(catalog))),
-    ]
+pub fn feeds(catalog: &Catalog, judged: &Judged) -> impl Iterator<Item = (String, String)> {
+    let feeds = [
+        ("releases", "Releases", releases(catalog)),
+        ("regressions", "Regressions", regressions(catalog, judged)),
+        ("corrections", "Corrections", events(catalog)),
+    ];
+    let file = |(name, title, entries)| (format!("{name}.atom"), feed(name, title, entries));
+    feeds.into_iter().map(file)
 }
 
 fn releases(catalog: &Catalog) -> Vec<Entry> {
-    let entry = |(key, runs): (ReleaseKey, Vec<&crate::catalog::Run>)| {
+    let entry = |(key, runs): (ReleaseKey, Vec<&Run>)| {
         let title = format!("{} {} on {}", key.engine, key.release, key.hardware);
         let ids = runs.iter().map(|run| run.record.id.as_str());
         Entry {
             id: format!("release:{}/{}/{}", key.engine, key.release, key.hardware),
             title,
             updated: latest(ids),
-            target: crate::pages::target(&key),
-            summary: crate::view::release::extent(&runs, &crate::catalog::cells(&runs)),
+            target: Target::ReleaseOn(key),
+            summary: extent(&runs, &catalog::cells(&runs)),
         }
     };
     catalog.releases().into_iter().map(entry).collect()
@@ -104,7 +108,7 @@ fn effect(verdict: &Verdict, hardware: &str) -> String {
 
 fn events(catalog: &Catalog) -> Vec<Entry> {
     let events = catalog.registry.events.iter().map(|stored| &stored.record);
-    let entry = |event: &schema::event::Event| Entry {
+    let entry = |event: &Event| Entry {
         id: format!("event:{}", event.id),
         title: format!("{}: {}", corrections::kind(event.kind), event.subject()),
         updated: match schema::event::unix_s_of(&event.at) {
@@ -142,7 +146,7 @@ fn feed(name: &str, title: &str, mut entries: Vec<Entry>) -> String {
         escape(updated)
     );
     for entry in &entries {
-        let address = resolve(&entry.target.to_string(), Place::Html, 0).ok().flatten();
+        let address = entry.target.address(Place::Html, 0);
         out.push_str(&format!(
             "<entry>\n<id>urn:redline:{}</id>\n<title>{}</title>\n<updated>{}</updated>\n\
              <link href=\"{}\"/>\n<summary>{}</summary>\n</entry>\n",
@@ -166,6 +170,63 @@ fn urn(id: &str) -> String {
     }
     let kept: String = id.chars().take(200).map(|c| if fit(c) { c } else { '-' }).collect();
     format!("{kept}-{}", &schema::canonical::sha256_hex(id.as_bytes())[..8])
+}
+
+/// Badge in the format of badge servers.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shield {
+    schema_version: u32,
+    label: String,
+    message: String,
+    color: &'static str,
+}
+
+/// Returns path and text of every badge: one file per model and hardware.
+pub fn badges(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
+    catalog.places().into_iter().map(move |(model, hardware)| {
+        let shield = shield(catalog, model, hardware);
+        let text = serde_json::to_string(&shield).unwrap_or_default();
+        (format!("badge/{}/{}.json", part(model), part(hardware)), text + "\n")
+    })
+}
+
+/// Badge of the engine with the highest output throughput: measured here, else published
+/// elsewhere. Only repeated measurements get a color.
+fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
+    let ranked = judged::best(catalog, model, hardware);
+    let batch = ranked.iter().filter(|ranked| ranked.level == "batch");
+    let best =
+        batch.filter_map(|ranked| Some((ranked.published, first(&ranked.answer.candidates)?)));
+    // `false` sorts before `true`: measured figures are preferred.
+    let (message, color) = match best.min_by_key(|(published, _)| *published) {
+        None => ("no figures".to_owned(), "lightgrey"),
+        Some((published, found)) => {
+            let claimed = if published { ", claimed" } else { "" };
+            let text = format!(
+                "{} tokens/s, {} {} in {}{claimed}",
+                format::rounded(found.figure.median, None),
+                found.cell.engine,
+                found.release,
+                found.cell.scenario
+            );
+            let repeated = !published && found.figure.n > 1;
+            (text, if repeated { "informational" } else { "lightgrey" })
+        }
+    };
+    Shield {
+        schema_version: 1,
+        label: outside::name(&format!("{model} on {hardware}")),
+        message: outside::name(&message),
+        color,
+    }
+}
+
+/// Returns the best candidate of the first scenario in page order.
+fn first(candidates: &[Candidate]) -> Option<&Candidate> {
+    let mut sorted: Vec<&Candidate> = candidates.iter().collect();
+    sorted.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
+    sorted.first().copied()
 }
 
 #[cfg(test)]

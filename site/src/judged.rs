@@ -1,18 +1,53 @@
 //! Conclusions of `judge` about a whole catalog, computed once for all pages: comparisons of
 //! consecutive releases, trends, and labs. Nothing is judged here.
 
+use std::collections::BTreeMap;
+
+use anyhow::Result;
 use judge::best::{self, Answer, LEVELS, Question};
-use judge::diff::{Diff, DiffError, Row, policy};
+use judge::diff::{Diff, Filter, Row, diff, policy, waivers};
 use judge::lab::{self, Replay};
-use judge::trend::{self, TrendError};
+use judge::trend;
 use schema::metric::by_name;
 use schema::trend::Trend;
 use schema::verdict::VerdictKind;
 use store::spread;
 
 use crate::catalog::{Catalog, ReleaseKey};
-use crate::compare;
-use crate::view::diff::Pair;
+use crate::link::{Link, Target};
+use crate::order;
+
+/// Pair of consecutive releases that are compared, of one engine on one hardware.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    pub engine: String,
+    pub hardware: String,
+    pub baseline: String,
+    pub candidate: String,
+}
+
+impl Pair {
+    /// Keys of both releases, baseline first.
+    pub fn releases(&self) -> [ReleaseKey; 2] {
+        [&self.baseline, &self.candidate].map(|release| ReleaseKey {
+            engine: self.engine.clone(),
+            release: release.clone(),
+            hardware: self.hardware.clone(),
+        })
+    }
+
+    /// Target of the page that compares the pair.
+    pub fn target(&self) -> Target {
+        let Self { engine, hardware, baseline, candidate } = self.clone();
+        Target::Diff { engine, baseline, candidate, hardware }
+    }
+
+    /// Link to the page that compares the pair.
+    pub fn link(&self) -> Link {
+        let Self { engine, hardware, baseline, candidate } = self;
+        Link::new(&format!("{engine} {baseline} to {candidate} on {hardware}"), self.target())
+    }
+}
 
 /// Comparisons, trends and labs of a catalog.
 #[derive(Debug)]
@@ -24,15 +59,6 @@ pub struct Judged {
     pub trends: Vec<Trend>,
     /// Replay of each lab campaign, with the campaign's index in the registry, newest first.
     pub labs: Vec<(usize, Replay)>,
-}
-
-/// Error: `judge` has no conclusions about the catalog.
-#[derive(Debug, thiserror::Error)]
-pub enum JudgedError {
-    #[error(transparent)]
-    Diff(#[from] DiffError),
-    #[error(transparent)]
-    Trend(#[from] TrendError),
 }
 
 /// Ranking of engines at one of [`LEVELS`], of measured or of published figures.
@@ -49,24 +75,25 @@ impl Judged {
     /// # Errors
     ///
     /// A release of a pair has no runs, which the catalog itself excludes.
-    pub fn of(catalog: &Catalog) -> Result<Self, JudgedError> {
-        let pairs = compare::pairs(catalog);
-        let compared = spread::map(&pairs, |pair| -> Result<Diff, DiffError> {
-            let mut diff = compare::diff(catalog, pair)?;
+    pub fn of(catalog: &Catalog) -> Result<Self> {
+        let pairs = pairs(catalog);
+        let compared = spread::map(&pairs, |pair| -> Result<Diff> {
+            let filter =
+                Filter { engine: Some(pair.engine.clone()), hardware: Some(pair.hardware.clone()) };
+            let mut diff = diff(catalog.registry, &pair.baseline, &pair.candidate, &filter)?;
             // Pages are a pure function of records and know no current day: a waiver is shown with
             // the day on which it ends.
-            judge::diff::waivers::apply(&mut diff, catalog.registry, 0);
+            waivers::apply(&mut diff, catalog.registry, 0);
             Ok(diff)
         });
-        let diffs: Result<Vec<Diff>, DiffError> = compared.into_iter().collect();
+        let diffs: Result<Vec<Diff>> = compared.into_iter().collect();
         let trends = trend::trends(catalog.registry, &trend::Filter::default())?;
-        let diffs = pairs.into_iter().zip(diffs?).collect();
-        Ok(Self { diffs, trends, labs: labs(catalog) })
+        Ok(Self { diffs: pairs.into_iter().zip(diffs?).collect(), trends, labs: labs(catalog) })
     }
 
     /// Returns the comparison of `key` with the release before it.
     pub fn leading_to(&self, key: &ReleaseKey) -> Option<&(Pair, Diff)> {
-        self.diffs.iter().find(|(pair, _)| pair.sides()[1] == *key)
+        self.diffs.iter().find(|(pair, _)| pair.releases()[1] == *key)
     }
 
     /// Release-blocking rows that got worse, waived or not, in the comparisons that lead to the
@@ -84,20 +111,38 @@ impl Judged {
     }
 }
 
+/// Returns each pair of consecutive releases of an engine on one hardware.
+fn pairs(catalog: &Catalog) -> Vec<Pair> {
+    let mut groups: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for key in catalog.releases().into_keys() {
+        groups.entry((key.engine, key.hardware)).or_default().push(key.release);
+    }
+    let mut pairs = Vec::new();
+    for ((engine, hardware), mut releases) in groups {
+        releases.sort_by(|a, b| order::releases(a, b));
+        pairs.extend(releases.windows(2).map(|two| Pair {
+            engine: engine.clone(),
+            hardware: hardware.clone(),
+            baseline: two[0].clone(),
+            candidate: two[1].clone(),
+        }));
+    }
+    pairs
+}
+
 /// Replays the runs of each lab. A lab without engines or profiles is skipped.
 fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
     let policy = policy::standard().file;
     let mut found = Vec::new();
     for (index, stored) in catalog.registry.campaigns.iter().enumerate().rev() {
         let campaign = &stored.record;
-        let Some(asked) = &campaign.lab else { continue };
-        if asked.file.engines.is_empty() || asked.file.profiles.is_empty() {
+        let Some(planned) = &campaign.lab else { continue };
+        if planned.file.engines.is_empty() || planned.file.profiles.is_empty() {
             continue;
         }
-        let runs = catalog.registry.standing().map(|run| &run.record).filter(|run| {
-            run.campaign.as_ref().is_some_and(|campaign_of| campaign_of.id == campaign.id)
-        });
-        found.push((index, lab::replay(&asked.file, &policy, asked.runs_max, runs)));
+        let runs = catalog.registry.standing().map(|run| &run.record);
+        let own = runs.filter(|run| run.campaign.as_ref().is_some_and(|of| of.id == campaign.id));
+        found.push((index, lab::replay(&planned.file, &policy, planned.runs_max, own)));
     }
     found
 }

@@ -1,94 +1,57 @@
 //! Link targets. A view names its targets; this module turns a target into an address relative to
 //! the page being written, so that one view serves both the site and `results/`.
 
-use std::fmt;
-
 use schema::canonical::sha256_hex;
 use schema::id::is_ulid;
-use serde::{Serialize, Serializer};
+use schema::path::of_page;
+use serde::{Deserialize, Serialize};
 
-/// Declares the kinds of targets, each with its word and its name fields.
-macro_rules! targets {
-    ($($(#[$doc:meta])* $kind:ident = $word:literal { $($field:ident),* }),* $(,)?) => {
-        /// Target that a page can link to.
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Target {
-            $($(#[$doc])* $kind { $($field: String),* },)*
-            /// Further part of a page that is too long; the page itself is the first part.
-            Part { of: Box<Target>, number: usize },
-        }
+use crate::catalog::{ReleaseKey, Run};
+use crate::outside;
 
-        impl Target {
-            /// Parses the words that [`Target::words`] returns.
-            fn of_words(words: &[&str]) -> Option<Self> {
-                match words {
-                    ["part", number, of @ ..] => Some(Self::Part {
-                        of: Box::new(Self::of_words(of)?),
-                        number: number.parse().ok()?,
-                    }),
-                    $([$word, $($field),*] => Some(Self::$kind {
-                        $($field: (*$field).to_owned()),*
-                    }),)*
-                    _ => None,
-                }
-            }
-
-            /// Words of the target: its kind, followed by its names.
-            fn words(&self) -> Vec<String> {
-                match self {
-                    Self::Part { of, number } => {
-                        [vec!["part".to_owned(), number.to_string()], of.words()].concat()
-                    }
-                    $(Self::$kind { $($field),* } => vec![$word.to_owned(), $($field.clone()),*],)*
-                }
-            }
-        }
-    };
-}
-
-targets! {
-    Overview = "overview" {},
-    Method = "method" {},
-    Data = "data" {},
-    Explore = "explore" {},
-    Health = "health" {},
-    Corrections = "corrections" {},
-    Imports = "imports" {},
-    /// Page of the results in one file published elsewhere.
-    Report = "report" { source, file },
-    Trends = "trends" {},
-    /// Page of trends of the release-blocking metrics over the releases of an engine.
-    Trend = "trend" { engine, hardware, model },
-    Model = "model" { model },
-    Hardware = "hardware" { hardware },
-    /// Page of a scenario, as `id@rev`.
-    Scenario = "scenario" { scenario },
-    /// Page of throughput against speed per user of one model (the Pareto frontier).
-    Frontier = "frontier" { model },
-    /// Page of a release on all hardware.
-    Release = "release" { engine, release },
-    ReleaseOn = "release-on" { engine, release, hardware },
-    /// Page of one model of a release in one configuration, where the release's page would be too
-    /// long.
-    ModelOn = "model-on" { engine, release, hardware, model, config },
-    /// Page of the comparison of two consecutive releases on a hardware.
-    Diff = "diff" { engine, baseline, candidate, hardware },
-    /// Page of a lab, by name and campaign.
-    Lab = "lab" { lab, campaign },
-    /// Page of one file published elsewhere, in the form of a lab's page.
-    Claims = "claims" { source, file },
-    /// Page of the kernel benchmarks of a release on a hardware.
-    Kernels = "kernels" { engine, release, hardware },
-    /// Page of a run; `results/` has no such page and links to the record.
-    Run = "run" { id, record },
-    /// File of the registry, by its path there.
-    Record = "record" { path },
-    /// File that is built with the site, by its path there.
-    File = "file" { path },
+/// Target that a page can link to.
+///
+/// - `Report` and `Claims`: pages of the results in one file published elsewhere, as a list and in
+///   the form of a lab's page.
+/// - `Trend`: page of the release-blocking metrics over the releases of an engine.
+/// - `Frontier`: page of throughput against speed per user of one model (the Pareto frontier).
+/// - `Release`: page of a release on all hardware. `ModelOn`: page of one model of a release in one
+///   configuration, where the page of `ReleaseOn` would be too long.
+/// - `Diff`: page of the comparison of two consecutive releases on a hardware.
+/// - `Kernels`: page of the kernel benchmarks of a release on a hardware.
+/// - `Run`: page of a run; `results/` has no such page and links to the record.
+/// - `Record`: file of the registry, by its path there.
+/// - `Part`: further part of a page that is too long; the page itself is the first part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Target {
+    Overview {},
+    Method {},
+    Data {},
+    Explore {},
+    Health {},
+    Corrections {},
+    Imports {},
+    Report { source: String, file: String },
+    Claims { source: String, file: String },
+    Trends {},
+    Trend { engine: String, hardware: String, model: String },
+    Model { model: String },
+    Hardware { hardware: String },
+    Scenario { scenario: String },
+    Frontier { model: String },
+    Release { engine: String, release: String },
+    ReleaseOn(ReleaseKey),
+    ModelOn { release: ReleaseKey, model: String, config: String },
+    Diff { engine: String, baseline: String, candidate: String, hardware: String },
+    Lab { lab: String, campaign: String },
+    Kernels(ReleaseKey),
+    Run { id: String, record: String },
+    Record { path: String },
+    Part { of: Box<Target>, number: usize },
 }
 
 /// Place that a page is written for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// HTML site for browsers.
     Html,
@@ -108,11 +71,19 @@ impl Target {
         }
     }
 
+    /// Address of the target as seen from `depth` folders below the root; `None` where `place` has
+    /// no such page.
+    pub fn address(&self, place: Place, depth: usize) -> Option<String> {
+        let path = self.path(place)?;
+        let encoded: Vec<String> = path.split('/').map(percent_encode).collect();
+        Some(format!("{}{}", "../".repeat(depth), encoded.join("/")))
+    }
+
     fn in_site(&self, leaf: &str) -> String {
+        let on = |key: &ReleaseKey| joined(&[&key.engine, &key.release, &key.hardware]);
         let folder = match self {
             Self::Overview {} => return leaf.to_owned(),
             Self::Record { path } => return format!("data/{path}"),
-            Self::File { path } => return path.clone(),
             Self::Part { of, number } => of.in_site(&number.to_string()),
             Self::Method {} => "method".to_owned(),
             Self::Data {} => "data".to_owned(),
@@ -120,32 +91,26 @@ impl Target {
             Self::Health {} => "health".to_owned(),
             Self::Corrections {} => "corrections".to_owned(),
             Self::Imports {} => "imports".to_owned(),
-            Self::Report { source, file } => parts("imports", &[source, file]),
+            Self::Report { source, file } => joined(&["imports", source, file]),
+            Self::Claims { source, file } => joined(&["imports", source, file, "options"]),
             Self::Trends {} => "trend".to_owned(),
-            Self::Trend { engine, hardware, model } => parts("trend", &[engine, hardware, model]),
-            Self::Model { model } => parts("m", &[model]),
-            Self::Hardware { hardware } => parts("hw", &[hardware]),
-            Self::Scenario { scenario } => parts("s", &[scenario]),
-            Self::Frontier { model } => parts("frontier", &[model]),
-            Self::Release { engine, release } => parts("r", &[engine, release]),
-            Self::ReleaseOn { engine, release, hardware } => {
-                parts("r", &[engine, release, hardware])
-            }
-            Self::ModelOn { engine, release, hardware, model, config } => {
-                parts("r", &[engine, release, hardware, model, config])
+            Self::Trend { engine, hardware, model } => joined(&["trend", engine, hardware, model]),
+            Self::Model { model } => joined(&["m", model]),
+            Self::Hardware { hardware } => joined(&["hw", hardware]),
+            Self::Scenario { scenario } => joined(&["s", scenario]),
+            Self::Frontier { model } => joined(&["frontier", model]),
+            Self::Release { engine, release } => joined(&["r", engine, release]),
+            Self::ReleaseOn(key) => format!("r/{}", on(key)),
+            Self::ModelOn { release, model, config } => {
+                format!("r/{}/{}", on(release), joined(&[model, config]))
             }
             Self::Diff { engine, baseline, candidate, hardware } => {
                 let two = format!("{}..{}", part(baseline), part(candidate));
                 format!("diff/{}/{two}/{}", part(engine), part(hardware))
             }
-            Self::Lab { lab, campaign } => parts("lab", &[lab, campaign]),
-            Self::Claims { source, file } => {
-                format!("{}/options", parts("imports", &[source, file]))
-            }
-            Self::Kernels { engine, release, hardware } => {
-                parts("kernels", &[engine, release, hardware])
-            }
-            Self::Run { id, .. } => parts("run", &[id]),
+            Self::Lab { lab, campaign } => joined(&["lab", lab, campaign]),
+            Self::Kernels(key) => format!("kernels/{}", on(key)),
+            Self::Run { id, .. } => joined(&["run", id]),
         };
         format!("{folder}/{leaf}")
     }
@@ -157,25 +122,20 @@ impl Target {
             Self::Overview {} => "pages/README.md".to_owned(),
             Self::Corrections {} => "pages/corrections.md".to_owned(),
             Self::Imports {} => "pages/imports.md".to_owned(),
-            Self::Report { source, file } => {
-                schema::path::of_page("imports", &part(source), &part(file))
-            }
-            Self::Release { engine, release } => {
-                schema::path::of_page(&part(engine), &part(release), "README")
-            }
-            Self::ReleaseOn { engine, release, hardware } => {
-                schema::path::of_page(&part(engine), &part(release), &part(hardware))
+            Self::Report { source, file } => of_page("imports", &part(source), &part(file)),
+            Self::Release { engine, release } => of_page(&part(engine), &part(release), "README"),
+            Self::ReleaseOn(key) => {
+                of_page(&part(&key.engine), &part(&key.release), &part(&key.hardware))
             }
             Self::Diff { engine, baseline, candidate, hardware } => {
                 let two = format!("{}..{}", part(baseline), part(candidate));
-                schema::path::of_page(&part(engine), &two, &part(hardware))
+                of_page(&part(engine), &two, &part(hardware))
             }
             Self::Lab { lab, campaign } => {
-                schema::path::of_page(crate::readme::LABS, &part(lab), &part(campaign))
+                of_page(crate::readme::LABS, &part(lab), &part(campaign))
             }
             Self::Claims { source, file } => {
-                let leaf = format!("{}-options", part(file));
-                schema::path::of_page("imports", &part(source), &leaf)
+                of_page("imports", &part(source), &format!("{}-options", part(file)))
             }
             Self::Part { of, number } => {
                 let first = of.committed()?;
@@ -188,52 +148,59 @@ impl Target {
     }
 }
 
-/// Path of `folder` followed by the names, each made fit for a path.
-fn parts(folder: &str, names: &[&String]) -> String {
-    let mut path = folder.to_owned();
-    for name in names {
-        path.push('/');
-        path.push_str(&part(name));
-    }
-    path
+/// Path of folders, each name made fit for a path.
+fn joined(names: &[&str]) -> String {
+    names.iter().map(|name| part(name)).collect::<Vec<_>>().join("/")
 }
 
-/// Text form of a target in templates: its words, separated by unit separators, which no word
-/// contains.
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let clean: Vec<String> =
-            self.words().iter().map(|word| word.replace(SEPARATOR, "-")).collect();
-        f.write_str(&clean.join(SEPARATOR))
+/// Link to a page, with its text.
+#[derive(Debug, Clone, Serialize)]
+pub struct Link {
+    pub text: String,
+    pub target: Target,
+}
+
+impl Link {
+    /// Makes a link whose text is cleaned for display.
+    pub fn new(text: &str, target: Target) -> Self {
+        Self { text: outside::name(text), target }
+    }
+
+    /// Link to the page of a model.
+    pub fn model(model: &str) -> Self {
+        Self::new(model, Target::Model { model: model.to_owned() })
+    }
+
+    /// Link to the page of a hardware.
+    pub fn hardware(hardware: &str) -> Self {
+        Self::new(hardware, Target::Hardware { hardware: hardware.to_owned() })
+    }
+
+    /// Link to the page of a scenario, given as `id@rev`.
+    pub fn scenario(scenario: &str) -> Self {
+        Self::new(scenario, Target::Scenario { scenario: scenario.to_owned() })
+    }
+
+    /// Link to the page of a release on a hardware, under the name of the release.
+    pub fn release(key: &ReleaseKey) -> Self {
+        Self::new(&format!("{} {}", key.engine, key.release), Target::ReleaseOn(key.clone()))
+    }
+
+    /// Link to the page of a run, under its id.
+    pub fn run(run: &Run) -> Self {
+        let id = &run.record.id;
+        Self::new(id, Target::Run { id: id.clone(), record: run.path.to_owned() })
+    }
+
+    /// Link to the page of a published result, under the number of its block in the report.
+    pub fn block(run: &Run) -> Self {
+        Self { text: block_number(&run.record.id), ..Self::run(run) }
     }
 }
 
-const SEPARATOR: &str = "\u{1f}";
-
-impl Serialize for Target {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// Error: a text is not the text form of a target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoTarget;
-
-/// Address of the target in `text`, as seen from `depth` folders below the root; `None` where
-/// `place` has no such page.
-///
-/// # Errors
-///
-/// `text` is not the text form of a target.
-pub fn resolve(text: &str, place: Place, depth: usize) -> Result<Option<String>, NoTarget> {
-    let words: Vec<&str> = text.split(SEPARATOR).collect();
-    let target = Target::of_words(&words).ok_or(NoTarget)?;
-    let encode = |path: String| {
-        let encoded: Vec<String> = path.split('/').map(percent_encode).collect();
-        format!("{}{}", "../".repeat(depth), encoded.join("/"))
-    };
-    Ok(target.path(place).map(encode))
+/// Number of a published result's block: the last part of the result's id.
+pub fn block_number(id: &str) -> String {
+    outside::name(id.rsplit('-').next().unwrap_or(id))
 }
 
 /// Makes `text` fit for one part of a path. If characters must be replaced, a hash of the whole
@@ -275,32 +242,29 @@ mod tests {
     use super::*;
 
     fn release() -> Target {
-        Target::ReleaseOn {
+        Target::ReleaseOn(ReleaseKey {
             engine: "redline".into(),
             release: "v0.9.2".into(),
             hardware: "cpu-x-2c".into(),
-        }
+        })
     }
 
     #[test]
     fn one_target_has_an_address_in_each_place() {
-        let from = |target: &Target, place, depth| {
-            resolve(&target.to_string(), place, depth).expect("a target")
-        };
-        let on = |place, depth| from(&release(), place, depth);
+        let on = |place, depth| release().address(place, depth);
         assert_eq!(on(Place::Html, 0).as_deref(), Some("r/redline/v0.9.2/cpu-x-2c/index.html"));
         let markdown = on(Place::Markdown, 2);
         assert_eq!(markdown.as_deref(), Some("../../r/redline/v0.9.2/cpu-x-2c/index.md"));
         let committed = on(Place::Registry, 3);
         assert_eq!(committed.as_deref(), Some("../../../pages/redline/v0.9.2/cpu-x-2c.md"));
         let second = Target::Part { of: Box::new(release()), number: 2 };
-        let committed = from(&second, Place::Registry, 0);
+        let committed = second.address(Place::Registry, 0);
         assert_eq!(committed.as_deref(), Some("pages/redline/v0.9.2/cpu-x-2c-2.md"));
         assert_eq!(
-            from(&second, Place::Html, 0).as_deref(),
+            second.address(Place::Html, 0).as_deref(),
             Some("r/redline/v0.9.2/cpu-x-2c/2/index.html")
         );
-        assert_eq!(from(&Target::Health {}, Place::Registry, 0), None);
+        assert_eq!(Target::Health {}.address(Place::Registry, 0), None);
     }
 
     #[test]
@@ -314,15 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn every_target_survives_its_text_form() {
+    fn every_target_survives_its_form_in_templates() {
         let run = Target::Run { id: "01J".into(), record: "runs/a/b.json".into() };
         let part = Target::Part { of: Box::new(release()), number: 3 };
         let file = Target::Record { path: "runs/x.json".into() };
         for target in [release(), run, part, Target::Overview {}, file] {
-            let text = target.to_string();
-            let words: Vec<&str> = text.split(SEPARATOR).collect();
-            assert_eq!(Target::of_words(&words), Some(target));
+            let value = minijinja::Value::from(target.clone());
+            assert_eq!(Target::deserialize(value).expect("a target"), target);
         }
-        assert_eq!(resolve("nothing", Place::Html, 0), Err(NoTarget));
+        assert!(Target::deserialize(minijinja::Value::from("nothing")).is_err());
     }
 }

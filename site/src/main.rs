@@ -9,8 +9,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use judge::Registry;
 use schema::exit::Exit;
-use site::{Catalog, CatalogError, ReleaseKey, RenderError, Renderer};
-use site::{build, document, pages, text};
+use site::{Catalog, ReleaseKey, RenderError, Renderer, build, document, pages, text};
 
 /// Renders a registry: pages are a pure function of its records.
 #[derive(Debug, Parser)]
@@ -166,7 +165,7 @@ fn run(command: &Command) -> Result<Exit> {
 }
 
 fn read(source: &Source) -> Result<Registry> {
-    Ok(site::read(&borrowed(&source.roots()))?)
+    site::read(&borrowed(&source.roots()))
 }
 
 fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
@@ -177,15 +176,9 @@ fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
 /// everything else is unsound input.
 fn exit_of(error: &anyhow::Error) -> u8 {
     const BUG: u8 = 101;
-    let template = |cause: &(dyn std::error::Error + 'static)| {
-        cause.is::<RenderError>()
-            || matches!(cause.downcast_ref(), Some(pages::PagesError::Render(_)))
-    };
-    if error.chain().any(template) {
+    if error.chain().any(|cause| cause.is::<RenderError>()) {
         return BUG;
     }
-    let unsound =
-        error.chain().any(|cause| matches!(cause.downcast_ref(), Some(CatalogError::Unsound(_))));
     let disk = error.chain().any(|cause| cause.is::<std::io::Error>());
-    if disk && !unsound { Exit::Environment.code() } else { Exit::Unsound.code() }
+    if disk { Exit::Environment.code() } else { Exit::Unsound.code() }
 }

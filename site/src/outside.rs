@@ -29,8 +29,8 @@ pub fn short_hash(text: &str, digits: usize) -> String {
 }
 
 /// Formats a command line for a shell, quoting arguments where a shell requires it.
-pub fn command(argv: &[String]) -> String {
-    let quoted: Vec<String> = argv.iter().map(|part| quote(&name(part))).collect();
+pub fn command(argv: &[impl AsRef<str>]) -> String {
+    let quoted: Vec<String> = argv.iter().map(|part| quote(&name(part.as_ref()))).collect();
     quoted.join(" ")
 }
 
@@ -95,7 +95,6 @@ mod tests {
     #[test]
     fn a_command_line_can_be_pasted() {
         let argv = ["redline", "serve", "{model}", "--model-name", "it's $HOME", ""];
-        let argv: Vec<String> = argv.into_iter().map(str::to_owned).collect();
         assert_eq!(command(&argv), r"redline serve {model} --model-name 'it'\''s $HOME' ''");
     }
 }

@@ -7,25 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::catalog::{Catalog, ReleaseKey};
+use crate::catalog::Catalog;
 use crate::contents::Contents;
-use crate::judged::{Judged, JudgedError};
-use crate::link::{Place, Target};
-use crate::template::{RenderError, Renderer};
+use crate::judged::Judged;
+use crate::link::Place;
+use crate::template::Renderer;
 
 /// File name of the registry's front page.
 const README: &str = "README.md";
-
-/// Error: the pages could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum PagesError {
-    /// A template has a fault, which is a bug of this program.
-    #[error(transparent)]
-    Render(#[from] RenderError),
-    /// The registry cannot be judged, so pages lack conclusions.
-    #[error(transparent)]
-    Judged(#[from] JudgedError),
-}
 
 /// Renders the committed pages of `catalog` and its `README.md`, by path below the registry's
 /// root. With `only_overlay`, only pages made from a record of the overlay, and pages about
@@ -38,7 +27,7 @@ pub fn render(
     catalog: &Catalog,
     renderer: &Renderer,
     only_overlay: bool,
-) -> Result<BTreeMap<String, String>, PagesError> {
+) -> Result<BTreeMap<String, String>> {
     let judged = Judged::of(catalog)?;
     let contents = Contents::of(catalog, &judged);
     let mut committed = contents.pages();
@@ -119,13 +108,4 @@ pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Ve
 pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> usize {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b);
     same.filter(|(byte, _)| **byte == b'\n').count() + 1
-}
-
-/// Target of the page of `key`.
-pub fn target(key: &ReleaseKey) -> Target {
-    Target::ReleaseOn {
-        engine: key.engine.clone(),
-        release: key.release.clone(),
-        hardware: key.hardware.clone(),
-    }
 }

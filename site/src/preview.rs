@@ -19,11 +19,11 @@ use site::{Catalog, Renderer, build};
 use tokio::sync::watch;
 
 /// Interval at which the source files are polled for changes.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Time for which a browser's request for the next version stays open; the browser then asks
 /// again.
-const ANSWER_WITHIN: Duration = Duration::from_secs(25);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Script appended to every page's script: waits for the next version of the site and reloads the
 /// page.
@@ -71,7 +71,7 @@ impl Preview {
     }
 
     async fn run(&self) -> Result<()> {
-        let seen = self.look();
+        let seen = self.poll();
         self.make()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let listener = tokio::net::TcpListener::bind(address).await.with_context(|| {
@@ -94,8 +94,8 @@ impl Preview {
     /// stays.
     async fn follow(&self, mut seen: Seen, made: &watch::Sender<u64>) -> Result<()> {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let now = self.look();
+            tokio::time::sleep(POLL_INTERVAL).await;
+            let now = self.poll();
             if now == seen {
                 continue;
             }
@@ -137,22 +137,22 @@ impl Preview {
         self.registry.join("site/static")
     }
 
-    fn look(&self) -> Seen {
+    fn poll(&self) -> Seen {
         let mut seen = Seen::new();
         let more = [self.registry.join("templates"), self.statics()];
         for folder in self.roots.iter().chain(&more) {
-            look_below(folder, &mut seen);
+            poll_below(folder, &mut seen);
         }
         seen
     }
 }
 
 /// Records the files below `folder`. A folder that is missing, or disappears meanwhile, has none.
-fn look_below(folder: &Path, seen: &mut Seen) {
+fn poll_below(folder: &Path, seen: &mut Seen) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         match entry.metadata() {
-            Ok(found) if found.is_dir() => look_below(&path, seen),
+            Ok(found) if found.is_dir() => poll_below(&path, seen),
             Ok(found) => {
                 let changed = found.modified().ok();
                 let age = changed.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
@@ -170,7 +170,7 @@ async fn wait_for_the_next(
 ) -> String {
     let changed = versions.wait_for(|version| *version != seen);
     // After the timeout the seen version is returned, which means that nothing is new.
-    match tokio::time::timeout(ANSWER_WITHIN, changed).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, changed).await {
         Ok(Ok(version)) => version.to_string(),
         _ => seen.to_string(),
     }

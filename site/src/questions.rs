@@ -4,43 +4,23 @@
 use schema::scenario::Scenario;
 
 macro_rules! scenarios {
-    ($($id:literal),* $(,)?) => {
+    ($($id:literal)*) => {
         /// Scenarios of the suite: id and text of the file.
         const SCENARIOS: &[(&str, &str)] =
             &[$(($id, include_str!(concat!("../../suite/scenarios/", $id, ".toml")))),*];
     };
 }
 
-scenarios![
-    "balanced",
-    "balanced-lite",
-    "balanced-quarter",
-    "lab-generation-heavy",
-    "lab-generation-heavy-lite",
-    "lab-long-context",
-    "lab-long-context-lite",
-    "lab-sharegpt",
-    "lab-sharegpt-lite",
-    "lab-throughput",
-    "lab-throughput-lite",
-    "ladder-c1",
-    "ladder-c16",
-    "ladder-c256",
-    "ladder-c4",
-    "ladder-c64",
-    "ladder-lite-c1",
-    "ladder-lite-c16",
-    "ladder-lite-c4",
-    "long-input",
-    "long-input-lite",
-    "long-input-quarter",
-    "sharegpt",
-    "sharegpt-lite",
-    "sharegpt-quarter",
-    "thinking",
-    "thinking-lite",
-    "thinking-quarter",
-];
+scenarios! {
+    "balanced" "balanced-lite" "balanced-quarter"
+    "lab-generation-heavy" "lab-generation-heavy-lite" "lab-long-context" "lab-long-context-lite"
+    "lab-sharegpt" "lab-sharegpt-lite" "lab-throughput" "lab-throughput-lite"
+    "ladder-c1" "ladder-c4" "ladder-c16" "ladder-c64" "ladder-c256"
+    "ladder-lite-c1" "ladder-lite-c4" "ladder-lite-c16"
+    "long-input" "long-input-lite" "long-input-quarter"
+    "sharegpt" "sharegpt-lite" "sharegpt-quarter"
+    "thinking" "thinking-lite" "thinking-quarter"
+}
 
 /// Labs of the suite: id and text of the file.
 const LABS: &[(&str, &str)] = &[

@@ -6,90 +6,46 @@ use std::path::Path;
 use anyhow::Context as _;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior};
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context,
+};
 use serde::Serialize;
 
 use crate::escape;
-use crate::link::{self, Place};
+use crate::link::{self, Place, Target};
 
+/// Declares the table of templates. Pages and partials have an HTML and a Markdown form; the
+/// others are listed by their file.
 macro_rules! templates {
-    ($($name:literal),* $(,)?) => {
+    (pages: $($page:ident)*, partials: $($partial:ident)*, others: $($other:literal)*) => {
         /// Templates: name below `templates/`, and text.
-        pub const TEMPLATES: &[(&str, &str)] =
-            &[$(($name, include_str!(concat!("../../templates/", $name)))),*];
+        const TEMPLATES: &[(&str, &str)] = templates![
+            $("pages" $page "html", "pages" $page "md",)*
+            $("partials" $partial "html", "partials" $partial "md",)*
+            ; $($other)*
+        ];
+    };
+    ($($folder:literal $name:ident $form:literal,)* ; $($other:literal)*) => {
+        &[
+            $((
+                concat!($folder, "/", stringify!($name), ".", $form),
+                include_str!(concat!(
+                    "../../templates/", $folder, "/", stringify!($name), ".", $form
+                )),
+            ),)*
+            $(($other, include_str!(concat!("../../templates/", $other))),)*
+        ]
     };
 }
 
-templates![
-    "documents/measured.md",
-    "pages/across.html",
-    "pages/across.md",
-    "pages/claims.html",
-    "pages/claims.md",
-    "pages/corrections.html",
-    "pages/corrections.md",
-    "pages/data.html",
-    "pages/data.md",
-    "pages/diff.html",
-    "pages/diff.md",
-    "pages/explore.html",
-    "pages/explore.md",
-    "pages/frontier.html",
-    "pages/frontier.md",
-    "pages/hardware.html",
-    "pages/hardware.md",
-    "pages/health.html",
-    "pages/health.md",
-    "pages/imports.html",
-    "pages/imports.md",
-    "pages/kernels.html",
-    "pages/kernels.md",
-    "pages/lab.html",
-    "pages/lab.md",
-    "pages/method.html",
-    "pages/method.md",
-    "pages/model.html",
-    "pages/model.md",
-    "pages/model_on.html",
-    "pages/model_on.md",
-    "pages/overview.html",
-    "pages/overview.md",
-    "pages/release.html",
-    "pages/release.md",
-    "pages/report.html",
-    "pages/report.md",
-    "pages/run.html",
-    "pages/run.md",
-    "pages/scenario.html",
-    "pages/scenario.md",
-    "pages/trend.html",
-    "pages/trend.md",
-    "pages/trends.html",
-    "pages/trends.md",
-    "partials/beside.html",
-    "partials/beside.md",
-    "partials/campaigns.html",
-    "partials/campaigns.md",
-    "partials/failures.html",
-    "partials/failures.md",
-    "partials/figure.html",
-    "partials/figure.md",
-    "partials/findings.html",
-    "partials/findings.md",
-    "partials/footer.md",
-    "partials/layout.html",
-    "partials/matrix.html",
-    "partials/matrix.md",
-    "partials/pager.html",
-    "partials/pager.md",
-    "partials/section.html",
-    "partials/section.md",
-    "partials/summary.html",
-    "partials/trends.html",
-    "partials/trends.md",
-    "partials/verdicts.html",
-    "partials/verdicts.md",
-];
+templates! {
+    pages:
+        across claims corrections data diff explore frontier hardware health imports kernels lab
+        method model model_on overview release report run scenario trend trends,
+    partials: beside campaigns failures figure findings matrix pager section trends verdicts,
+    others:
+        "documents/measured.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
+}
 
 /// Error: a page could not be rendered, through a fault of the template or of its view.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +88,7 @@ pub struct Frame {
 #[derive(Debug, Clone, Serialize)]
 pub struct Crumb {
     pub text: String,
-    pub target: Option<link::Target>,
+    pub target: Option<Target>,
 }
 
 /// Compiled templates, ready to be filled in.
@@ -215,22 +171,17 @@ impl Renderer {
         (place, path): (Place, &str),
     ) -> Result<String, RenderError> {
         let depth = path.matches('/').count();
-        let resolve = move |target: &str| {
-            link::resolve(target, place, depth).map_err(|_| {
-                Error::new(ErrorKind::InvalidOperation, format!("`{target}` is no target"))
-            })
-        };
-        let href = Value::from_function(move |target: &str| {
-            resolve(target)?.map(Value::from_safe_string).ok_or_else(|| {
-                let problem = format!("`{target}` has no page here");
+        let href = Value::from_function(move |target: Serde<Target>| {
+            target.address(place, depth).map(Value::from_safe_string).ok_or_else(|| {
+                let problem = format!("`{:?}` has no page here", *target);
                 Error::new(ErrorKind::InvalidOperation, problem)
             })
         });
-        let link = Value::from_function(move |text: &str, target: &str| {
-            let address = resolve(target)?;
-            Ok::<_, Error>(Value::from_safe_string(linked(place, text, address.as_deref())))
+        let link = Value::from_function(move |text: &str, target: Serde<Target>| {
+            let address = target.address(place, depth);
+            Value::from_safe_string(linked(place, text, address.as_deref()))
         });
-        let context = minijinja::context! {
+        let context = context! {
             page => Value::from(Serde(frame)),
             view => view.clone(),
             root => "../".repeat(depth),
@@ -241,11 +192,6 @@ impl Renderer {
         let template = self.env.get_template(name).map_err(|error| explain(error, name))?;
         template.render(context).map_err(|error| explain(error, name))
     }
-}
-
-/// Converts a view to a value for templates.
-pub fn value<V: Serialize>(view: &V) -> Value {
-    Value::from(Serde(view))
 }
 
 /// Formats `text` as a link if there is an address for it, else as plain text.
@@ -363,9 +309,9 @@ mod tests {
             ("partials/b.html", "one\ntwo {{ view.missing.deeper }}"),
         ];
         let renderer = Renderer::with(templates).expect("compiles");
-        let view = std::collections::BTreeMap::from([("present", 1)]);
+        let view = context! { present => 1 };
         let error = renderer
-            .render("pages/a.html", &frame(), &value(&view), (Place::Html, "a.html"))
+            .render("pages/a.html", &frame(), &view, (Place::Html, "a.html"))
             .expect_err("a missing key is a fault");
         assert_eq!((error.template.as_str(), error.line), ("partials/b.html", 2));
         assert!(error.to_string().contains("view.missing"), "{error}");
@@ -387,8 +333,7 @@ mod tests {
         let template = "{{ link(view.x, view.to) }}";
         let templates = &[("a.html", template), ("a.md", template)];
         let renderer = Renderer::with(templates).expect("compiles");
-        let to = link::Target::Health {}.to_string();
-        let view = value(&std::collections::BTreeMap::from([("x", "a|b"), ("to", &to)]));
+        let view = context! { x => "a|b", to => Target::Health {} };
         let at =
             |name, place| renderer.render(name, &frame(), &view, (place, "x")).expect("renders");
         let html = r#"<a href="health/index.html"><bdi>a|b</bdi></a>"#;
@@ -401,10 +346,9 @@ mod tests {
     fn each_kind_of_page_is_escaped_in_its_own_way() {
         let templates = &[("a.html", "{{ view.x }}"), ("a.md", "{{ view.x }}")];
         let renderer = Renderer::with(templates).expect("compiles");
-        let view = std::collections::BTreeMap::from([("x", "<b>|`a`_[x](y)")]);
-        let rendered = |name, place| {
-            renderer.render(name, &frame(), &value(&view), (place, "x")).expect("renders")
-        };
+        let view = context! { x => "<b>|`a`_[x](y)" };
+        let rendered =
+            |name, place| renderer.render(name, &frame(), &view, (place, "x")).expect("renders");
         assert_eq!(rendered("a.html", Place::Html), "&lt;b&gt;|`a`_[x](y)");
         assert_eq!(rendered("a.md", Place::Registry), r"&lt;b&gt;\|\`a\`\_\[x\](y)");
     }

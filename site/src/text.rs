@@ -2,11 +2,11 @@
 
 use anyhow::{Result, anyhow};
 
-use crate::catalog::{Catalog, ReleaseKey};
+use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::outside;
 use crate::view::figure::Figure;
-use crate::view::model::{Detail, ModelView};
-use crate::view::release::ReleaseView;
+use crate::view::model::{self, Detail, ModelView};
+use crate::view::release::{extent, notices};
 
 /// Formats the release `key` as plain text that ends in a line feed.
 ///
@@ -16,7 +16,7 @@ use crate::view::release::ReleaseView;
 pub fn release(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
     let releases = catalog.releases();
     if let Some(runs) = releases.get(key) {
-        return Ok(text(&ReleaseView::new(key, runs, Vec::new())));
+        return Ok(text(key, runs));
     }
     let known: Vec<String> = releases
         .keys()
@@ -32,16 +32,18 @@ pub fn release(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
     ))
 }
 
-fn text(view: &ReleaseView) -> String {
-    let mut out =
-        format!("{} {} on {}\n{}\n", view.engine, view.release, view.hardware, view.extent);
-    for notice in &view.notices {
+fn text(key: &ReleaseKey, runs: &[&Run]) -> String {
+    let cells = catalog::cells(runs);
+    let [engine, release, hardware] =
+        [&key.engine, &key.release, &key.hardware].map(|name| outside::name(name));
+    let mut out = format!("{engine} {release} on {hardware}\n{}\n", extent(runs, &cells));
+    for notice in notices(runs) {
         out.push_str(&format!("note: {notice}\n"));
     }
-    for model in &view.models {
+    for model in &model::all(&cells) {
         out.push_str(&format!("\n{}, {}\n\n", model.model, model.config));
         out.push_str(&aligned(&table(&model.detail)));
-        out.push_str(&remarks(model));
+        out.push_str(&findings(model));
     }
     out.push_str("\nMedian over launches, ± half of their range. A single run has no ±.\n");
     out
@@ -91,7 +93,7 @@ fn aligned(rows: &[Vec<String>]) -> String {
     out
 }
 
-fn remarks(model: &ModelView) -> String {
+fn findings(model: &ModelView) -> String {
     let mut out = String::new();
     for finding in &model.findings {
         out.push_str(&format!(

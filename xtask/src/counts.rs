@@ -54,14 +54,16 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         return Ok(if renew { 4 } else { 0 });
     }
     let compiler = shell.read(Path::new("rustc"), &["--version"])?.trim().to_owned();
-    let path = shell.root().join(FILE);
+    let path = shell.root.join(FILE);
     if renew {
         let counted = Committed { compiler, instructions: count(shell)? };
         std::fs::write(&path, counted.text()).with_context(|| format!("cannot write `{FILE}`"))?;
         eprintln!("{} counts in {FILE}", counted.instructions.len());
         return Ok(0);
     }
-    let committed = Committed::read(&path)?;
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read `{FILE}`"))?;
+    let committed: Committed =
+        toml::from_str(&text).with_context(|| format!("`{FILE}` is not as --renew writes it"))?;
     // Another compiler generates other code, so that its counts cannot be compared.
     if committed.compiler != compiler {
         eprintln!(
@@ -72,9 +74,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
         return Ok(0);
     }
     let findings = committed.compare(&count(shell)?);
-    for finding in &findings {
-        eprintln!("{finding}");
-    }
+    findings.iter().for_each(|finding| eprintln!("{finding}"));
     if !findings.is_empty() {
         eprintln!("hint: if this is intended, run `cargo xtask counts --renew` and commit {FILE}");
     }
@@ -83,8 +83,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
 
 /// Counts the instructions of every case of the example `counts`.
 fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
-    let line = "build --quiet --locked --release --workspace --example counts";
-    shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
+    shell.cargo("build --quiet --locked --release --workspace --example counts")?;
     let example = shell.built("examples/counts");
     let names = shell.read::<&str>(&example, &[])?;
     names.lines().map(|name| Ok((name.to_owned(), count_one(shell, &example, name)?))).collect()
@@ -115,16 +114,9 @@ fn collected(log: &str) -> Option<u64> {
 }
 
 impl Committed {
-    fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read `{FILE}`"))?;
-        toml::from_str(&text).with_context(|| format!("`{FILE}` is not as --renew writes it"))
-    }
-
     fn text(&self) -> String {
-        let counts =
-            self.instructions.iter().map(|(name, count)| format!("\"{name}\" = {count}\n"));
-        let counts: String = counts.collect();
+        let line = |(name, count): (&String, &u64)| format!("\"{name}\" = {count}\n");
+        let counts: String = self.instructions.iter().map(line).collect();
         format!("{HEAD}compiler = \"{}\"\n\n[instructions]\n{counts}", self.compiler)
     }
 
@@ -137,14 +129,13 @@ impl Committed {
             };
             let percent = 100.0 * now.abs_diff(*then) as f64 / *then as f64;
             // Integers keep the bounds exact.
-            if 100 * now > (100 + GROWTH_PERCENT) * then {
-                Some(format!("{name}: {now} instructions, {percent:.1} % more than {then}"))
-            } else if 100 * now < (100 - SHRINKAGE_PERCENT) * then {
-                Some(format!(
-                    "{name}: {now} instructions, {percent:.1} % less than {then}: lower it"
-                ))
-            } else {
-                None
+            let more = 100 * now > (100 + GROWTH_PERCENT) * then;
+            let less = 100 * now < (100 - SHRINKAGE_PERCENT) * then;
+            let line = |what| format!("{name}: {now} instructions, {percent:.1} % {what} {then}");
+            match (more, less) {
+                (true, _) => Some(line("more than")),
+                (_, true) => Some(line("less than") + ": lower it"),
+                (false, false) => None,
             }
         };
         counted.iter().filter_map(compare).collect()

@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 
-use lexopt::prelude::*;
-
 /// Help text that `cargo xtask --help` prints.
 pub const HELP: &str = "\
 usage: cargo xtask COMMAND
@@ -61,109 +59,64 @@ Work on Redline
 Arguments after the command go to the program that does the work.
 Exit codes: 0 success, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 environment.";
 
-/// Parsed command of `cargo xtask`, with the arguments to pass on.
+/// Programs that carry out commands, each with its verbs.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("redline-campaign", &["release-bench", "lab", "ingest", "kernels", "serve", "fetch"]),
+    ("redline-peers", &["peer-bench", "client-bench", "scale-bench", "soak", "gpu-validation"]),
+    (
+        "redline-results",
+        &[
+            "diff", "check", "import", "trend", "list", "show", "best", "export", "rules",
+            "retract", "annotate", "waive", "epoch", "sync",
+        ],
+    ),
+];
+
+/// Parsed command of `cargo xtask`, with the arguments to pass on; `Program` is a verb of another
+/// program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     Help,
-    /// Verb of `redline-campaign`, with its arguments.
-    Campaign {
-        verb: &'static str,
-        rest: Vec<OsString>,
-    },
-    /// Verb of `redline-peers`, with its arguments.
-    Peers {
-        verb: &'static str,
-        rest: Vec<OsString>,
-    },
-    /// Verb of `redline-results`, with its arguments.
-    Results {
-        verb: &'static str,
-        rest: Vec<OsString>,
-    },
-    Site {
-        rest: Vec<OsString>,
-    },
-    Codegen {
-        check: bool,
-    },
+    Program { program: &'static str, verb: &'static str, rest: Vec<OsString> },
+    Site { rest: Vec<OsString> },
+    Codegen { check: bool },
     Tidy,
-    Counts {
-        renew: bool,
-    },
+    Counts { renew: bool },
     Loops,
     CudaCheck,
-    Ci {
-        extra: bool,
-    },
+    Ci { extra: bool },
 }
 
 /// Parses the arguments after the program's name.
 ///
 /// # Errors
 /// The command is unknown, or does not take a given flag.
-pub fn parse(arguments: &[OsString]) -> Result<Command, lexopt::Error> {
-    let Some((verb, rest)) = arguments.split_first() else { return Ok(Command::Help) };
-    let rest = rest.to_vec();
-    let command = match verb.to_str() {
-        Some("help" | "-h" | "--help") => Command::Help,
-        Some("release-bench") => Command::Campaign { verb: "release-bench", rest },
-        Some("lab") => Command::Campaign { verb: "lab", rest },
-        Some("ingest") => Command::Campaign { verb: "ingest", rest },
-        Some("kernels") => Command::Campaign { verb: "kernels", rest },
-        Some("peer-bench") => Command::Peers { verb: "peer-bench", rest },
-        Some("client-bench") => Command::Peers { verb: "client-bench", rest },
-        Some("scale-bench") => Command::Peers { verb: "scale-bench", rest },
-        Some("soak") => Command::Peers { verb: "soak", rest },
-        Some("gpu-validation") => Command::Peers { verb: "gpu-validation", rest },
-        Some("serve") => Command::Campaign { verb: "serve", rest },
-        Some("fetch") => Command::Campaign { verb: "fetch", rest },
-        Some("diff") => Command::Results { verb: "diff", rest },
-        Some("check") => Command::Results { verb: "check", rest },
-        Some("import") => Command::Results { verb: "import", rest },
-        Some("trend") => Command::Results { verb: "trend", rest },
-        Some("list") => Command::Results { verb: "list", rest },
-        Some("best") => Command::Results { verb: "best", rest },
-        Some("export") => Command::Results { verb: "export", rest },
-        Some("rules") => Command::Results { verb: "rules", rest },
-        Some("retract") => Command::Results { verb: "retract", rest },
-        Some("annotate") => Command::Results { verb: "annotate", rest },
-        Some("waive") => Command::Results { verb: "waive", rest },
-        Some("epoch") => Command::Results { verb: "epoch", rest },
-        Some("sync") => Command::Results { verb: "sync", rest },
-        Some("show") => Command::Results { verb: "show", rest },
-        Some("site") => Command::Site { rest },
-        Some("codegen") => Command::Codegen { check: one_flag(&rest, "check")? },
-        Some("ci") => Command::Ci { extra: one_flag(&rest, "extra")? },
-        Some("tidy") => {
-            // No flag has an empty name, so any argument is refused.
-            one_flag(&rest, "")?;
-            Command::Tidy
-        }
-        Some("counts") => Command::Counts { renew: one_flag(&rest, "renew")? },
-        Some("loops") => {
-            one_flag(&rest, "")?;
-            Command::Loops
-        }
-        Some("cuda-check") => {
-            one_flag(&rest, "")?;
-            Command::CudaCheck
-        }
-        _ => return Err(format!("no command `{}`", verb.to_string_lossy()).into()),
-    };
-    Ok(command)
-}
-
-/// True if `--name` is given; any other argument is an error.
-fn one_flag(rest: &[OsString], name: &str) -> Result<bool, lexopt::Error> {
-    let mut parser = lexopt::Parser::from_args(rest);
-    let mut given = false;
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long(flag) if flag == name => given = true,
-            _ => return Err(argument.unexpected()),
+pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
+    let Some((word, rest)) = arguments.split_first() else { return Ok(Command::Help) };
+    let word = word.to_string_lossy();
+    for &(program, verbs) in PROGRAMS {
+        if let Some(&verb) = verbs.iter().find(|verb| **verb == word) {
+            return Ok(Command::Program { program, verb, rest: rest.to_vec() });
         }
     }
-    Ok(given)
+    // The only flag that the command takes, or an empty text.
+    let with_flag = |name: &str| match rest {
+        [] => Ok(false),
+        [flag] if !name.is_empty() && flag == name => Ok(true),
+        [other, ..] => Err(format!("unexpected argument `{}`", other.to_string_lossy())),
+    };
+    let alone = |command| with_flag("").map(|_| command);
+    match &*word {
+        "help" | "-h" | "--help" => Ok(Command::Help),
+        "site" => Ok(Command::Site { rest: rest.to_vec() }),
+        "codegen" => Ok(Command::Codegen { check: with_flag("--check")? }),
+        "ci" => Ok(Command::Ci { extra: with_flag("--extra")? }),
+        "counts" => Ok(Command::Counts { renew: with_flag("--renew")? }),
+        "tidy" => alone(Command::Tidy),
+        "loops" => alone(Command::Loops),
+        "cuda-check" => alone(Command::CudaCheck),
+        _ => Err(format!("no command `{word}`")),
+    }
 }
 
 #[cfg(test)]
@@ -192,7 +145,8 @@ mod tests {
     fn arguments_after_the_command_are_passed_on() {
         let parsed = parse(&words("release-bench v0.9.2 --repeats 5")).expect("known");
         let rest = words("v0.9.2 --repeats 5");
-        assert_eq!(parsed, Command::Campaign { verb: "release-bench", rest });
+        let (program, verb) = ("redline-campaign", "release-bench");
+        assert_eq!(parsed, Command::Program { program, verb, rest });
     }
 
     #[test]

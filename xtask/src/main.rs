@@ -3,7 +3,6 @@
 
 mod build;
 mod ci;
-mod codegen;
 mod counts;
 mod cuda;
 mod flags;
@@ -43,11 +42,9 @@ fn run(shell: &Shell, command: Command) -> Result<u8> {
             println!("{}", flags::HELP);
             Ok(0)
         }
-        Command::Campaign { verb, rest } => build::run_campaign(shell, verb, &rest),
-        Command::Peers { verb, rest } => build::run_peers(shell, verb, &rest),
-        Command::Results { verb, rest } => build::run_results(shell, verb, &rest),
-        Command::Site { rest } => build::run_site(shell, &rest),
-        Command::Codegen { check } => codegen::run(shell, check),
+        Command::Program { program, verb, rest } => build::and_run(shell, program, verb, &rest),
+        Command::Site { rest } => build::and_render(shell, &rest),
+        Command::Codegen { check } => build::generated_files(shell, check),
         Command::Tidy => tidy::run(shell),
         Command::Counts { renew } => counts::run(shell, renew),
         Command::Loops => loops::run(shell),

@@ -9,9 +9,11 @@ use anyhow::{Context, Result, bail};
 /// Workspace that this program belongs to: its root, target and cache folders.
 #[derive(Debug)]
 pub struct Shell {
-    root: PathBuf,
-    target: PathBuf,
-    cache: Option<PathBuf>,
+    pub root: PathBuf,
+    /// Folder that cargo builds into.
+    pub target: PathBuf,
+    /// Folder that inputs and tools are downloaded into, if the system has one.
+    pub cache: Option<PathBuf>,
 }
 
 impl Shell {
@@ -28,20 +30,6 @@ impl Shell {
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| root.join("target"), |target| root.join(target));
         Ok(Self { root, target, cache: cache() })
-    }
-
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Folder that cargo builds into.
-    pub fn target(&self) -> &Path {
-        &self.target
-    }
-
-    /// Folder that inputs and tools are downloaded into, if the system has one.
-    pub fn cache(&self) -> Option<&Path> {
-        self.cache.as_deref()
     }
 
     /// Path of a program that cargo built in the release profile, the only one that the workspace
@@ -91,16 +79,23 @@ impl Shell {
             .with_context(|| format!("failed to start `{}`", program.display()))
     }
 
-    /// Runs `cargo` with these arguments; an exit code other than zero is an error.
+    /// Runs `cargo` with the words of a command line and returns its exit code.
+    ///
+    /// # Errors
+    /// Cargo cannot be started, or a signal killed it.
+    pub fn cargo_code(&self, line: &str) -> Result<u8> {
+        self.exit_code(&cargo(), &line.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Runs `cargo` as [`Shell::cargo_code`] does; an exit code other than zero is an error.
     ///
     /// # Errors
     /// Cargo cannot be started or ends with an error.
-    pub fn cargo(&self, arguments: &[&str]) -> Result<()> {
-        let code = self.exit_code(&cargo(), arguments)?;
-        if code != 0 {
-            bail!("`cargo {}` failed", arguments.join(" "));
+    pub fn cargo(&self, line: &str) -> Result<()> {
+        match self.cargo_code(line)? {
+            0 => Ok(()),
+            _ => bail!("`cargo {line}` failed"),
         }
-        Ok(())
     }
 
     fn command<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Command {

@@ -25,16 +25,6 @@ pub struct BarGroup {
     pub bars: Vec<Bar>,
 }
 
-/// Bar chart: groups of horizontal bars with a common axis.
-#[derive(Debug, Clone)]
-pub struct Bars {
-    pub title: String,
-    pub description: String,
-    /// Unit of the horizontal axis.
-    pub unit: String,
-    pub groups: Vec<BarGroup>,
-}
-
 const LABEL: f64 = 18.0;
 const BAR: f64 = 17.0;
 /// Height of a line with the name of a bar's series.
@@ -45,45 +35,37 @@ const TOP: f64 = 2.0;
 /// Width reserved right of the longest bar for its value.
 const VALUE_ROOM: f64 = 104.0;
 
-impl Bars {
-    /// Draws the bar chart as SVG.
-    pub fn draw(&self) -> String {
-        let row = self.row();
-        let height = |group: &BarGroup| LABEL + coordinate_of(group.bars.len()) * row.height + GAP;
-        let bottom = TOP + self.groups.iter().map(height).sum::<f64>();
-        let mut svg = Svg::new(WIDTH, bottom + 34.0);
-        let bars = self.groups.iter().flat_map(|group| &group.bars);
-        let largest =
-            bars.flat_map(|bar| bar.value.into_iter().chain(bar.range.map(|(_, high)| high)));
-        let end = round_up(largest.fold(0.0, f64::max));
-        let scale = Scale::linear((0.0, end), (0.0, WIDTH - VALUE_ROOM));
-        x_axis(&mut svg, &scale, TOP, bottom, &self.unit);
-        let mut top = TOP;
-        for group in &self.groups {
-            svg.rect("halo", (0.0, top + 1.0), (WIDTH, LABEL - 2.0));
-            svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&group.label, WIDTH));
-            for (index, bar) in group.bars.iter().enumerate() {
-                draw_bar(
-                    &mut svg,
-                    &scale,
-                    bar,
-                    row,
-                    top + LABEL + coordinate_of(index) * row.height,
-                );
-            }
-            top += height(group);
+/// Draws groups of horizontal bars with a common axis in `unit`.
+pub fn bars(unit: &str, groups: &[BarGroup]) -> Svg {
+    let row = row(groups);
+    let height = |group: &BarGroup| LABEL + coordinate_of(group.bars.len()) * row.height + GAP;
+    let bottom = TOP + groups.iter().map(height).sum::<f64>();
+    let mut svg = Svg::new(WIDTH, bottom + 34.0);
+    let bars = groups.iter().flat_map(|group| &group.bars);
+    let largest = bars.flat_map(|bar| bar.value.into_iter().chain(bar.range.map(|(_, high)| high)));
+    let end = round_up(largest.fold(0.0, f64::max));
+    let scale = Scale::linear((0.0, end), (0.0, WIDTH - VALUE_ROOM));
+    x_axis(&mut svg, &scale, TOP, bottom, unit);
+    let mut top = TOP;
+    for group in groups {
+        svg.rect("halo", (0.0, top + 1.0), (WIDTH, LABEL - 2.0));
+        svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&group.label, WIDTH));
+        for (index, bar) in group.bars.iter().enumerate() {
+            let top = top + LABEL + coordinate_of(index) * row.height;
+            draw_bar(&mut svg, &scale, bar, row, top);
         }
-        svg.finish(&self.title, &self.description)
+        top += height(group);
     }
+    svg
+}
 
-    /// Chooses one layout for all bars of the chart: if a name is too long to follow the longest
-    /// bar, all names are above their bars.
-    fn row(&self) -> Row {
-        let bars = self.groups.iter().flat_map(|group| &group.bars);
-        let longest = bars.map(|bar| behind(bar).chars().count()).max().unwrap_or(0);
-        let above = super::width_of(longest) > VALUE_ROOM;
-        Row { above, height: if above { SERIES + BAR } else { BAR } }
-    }
+/// Chooses one layout for all bars of the chart: if a name is too long to follow the longest bar,
+/// all names are above their bars.
+fn row(groups: &[BarGroup]) -> Row {
+    let bars = groups.iter().flat_map(|group| &group.bars);
+    let longest = bars.map(|bar| behind(bar).chars().count()).max().unwrap_or(0);
+    let above = super::width_of(longest) > VALUE_ROOM;
+    Row { above, height: if above { SERIES + BAR } else { BAR } }
 }
 
 /// Layout of a bar and the name of its series.
@@ -140,16 +122,9 @@ mod tests {
             text: text.into(),
             mark: Mark::Hollow,
         };
-        let bars = Bars {
-            title: "t".into(),
-            description: "d".into(),
-            unit: "tokens/s".into(),
-            groups: vec![BarGroup {
-                label: "a".into(),
-                bars: vec![bar(Some(5e11), "5"), bar(None, "failed")],
-            }],
-        };
-        let svg = bars.draw();
+        let group =
+            BarGroup { label: "a".into(), bars: vec![bar(Some(5e11), "5"), bar(None, "failed")] };
+        let svg = bars("tokens/s", &[group]).finish("t", "d");
         assert_eq!(svg.matches("class=\"bar hollow").count(), 1, "{svg}");
         assert!(svg.contains("failed v1") && svg.contains("600G"), "{svg}");
     }
@@ -164,13 +139,8 @@ mod tests {
             mark: Mark::Hollow,
         };
         let long = "an engine v0.10.1, with a flag that says much and another that says more";
-        let bars = Bars {
-            title: "t".into(),
-            description: "d".into(),
-            unit: "tokens/s".into(),
-            groups: vec![BarGroup { label: "a".into(), bars: vec![bar("v1"), bar(long)] }],
-        };
-        let svg = bars.draw();
+        let group = BarGroup { label: "a".into(), bars: vec![bar("v1"), bar(long)] };
+        let svg = bars("tokens/s", &[group]).finish("t", "d");
         assert!(svg.contains(">4,740</text>") && svg.contains(">v1</text>"), "{svg}");
         let cut = svg.lines().find(|line| line.contains("an engine")).expect("a name");
         assert!(cut.contains('…') && cut.contains("x=\"0\""), "{cut}");

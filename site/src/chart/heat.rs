@@ -23,15 +23,6 @@ pub struct HeatRow {
     pub cells: Vec<HeatCell>,
 }
 
-/// Heat table of changes: rows by columns.
-#[derive(Debug, Clone)]
-pub struct Heat {
-    pub title: String,
-    pub description: String,
-    pub heads: Vec<String>,
-    pub rows: Vec<HeatRow>,
-}
-
 const LABEL: f64 = 18.0;
 const CELL: f64 = 22.0;
 const GAP: f64 = 6.0;
@@ -44,25 +35,23 @@ const COLUMNS: usize = 4;
 /// be distinguished by eye.
 const SHADES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
 
-impl Heat {
-    /// Draws the chart as SVG. Labels are above their row, so that they may be long.
-    pub fn draw(&self) -> String {
-        let bands = self.heads.len().div_ceil(COLUMNS);
-        let band = HEAD + (LABEL + CELL + GAP) * coordinate_of(self.rows.len());
-        let mut svg = Svg::new(WIDTH, band * coordinate_of(bands.max(1)));
-        let width = WIDTH / coordinate_of(self.heads.len().clamp(1, COLUMNS));
-        for (index, heads) in self.heads.chunks(COLUMNS).enumerate() {
-            let top = band * coordinate_of(index);
-            draw_heads(&mut svg, heads, top, width);
-            for (row, y) in self.rows.iter().zip(0_u32..) {
-                let top = top + HEAD + (LABEL + CELL + GAP) * f64::from(y);
-                let cells = row.cells.iter().skip(index * COLUMNS).take(heads.len());
-                svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&row.label, WIDTH));
-                draw_cells(&mut svg, cells, top + LABEL, width);
-            }
+/// Draws changes as a table of shaded cells. Labels are above their row, so that they may be long.
+pub fn heat(heads: &[String], rows: &[HeatRow]) -> Svg {
+    let bands = heads.len().div_ceil(COLUMNS);
+    let band = HEAD + (LABEL + CELL + GAP) * coordinate_of(rows.len());
+    let mut svg = Svg::new(WIDTH, band * coordinate_of(bands.max(1)));
+    let width = WIDTH / coordinate_of(heads.len().clamp(1, COLUMNS));
+    for (index, heads) in heads.chunks(COLUMNS).enumerate() {
+        let top = band * coordinate_of(index);
+        draw_heads(&mut svg, heads, top, width);
+        for (y, row) in rows.iter().enumerate() {
+            let top = top + HEAD + (LABEL + CELL + GAP) * coordinate_of(y);
+            let cells = row.cells.iter().skip(index * COLUMNS).take(heads.len());
+            svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&row.label, WIDTH));
+            draw_cells(&mut svg, cells, top + LABEL, width);
         }
-        svg.finish(&self.title, &self.description)
     }
+    svg
 }
 
 /// Draws column heads. A head that is too wide breaks after the last hyphen that fits.
@@ -114,14 +103,10 @@ mod tests {
 
     #[test]
     fn what_is_not_claimed_is_bare_and_says_why() {
-        let heat = Heat {
-            title: "Since v1".into(),
-            description: "d".into(),
-            heads: vec!["balanced-lite@1".into(), "a-scenario-with-a-long-name".into()],
-            rows: vec![HeatRow {
-                label: "qwen3-8b".into(),
-                cells: vec![cell("+4.0 %", Some(4.0)), cell("−2.0 %", None)],
-            }],
+        let heads = ["balanced-lite@1", "a-scenario-with-a-long-name"].map(str::to_owned);
+        let row = HeatRow {
+            label: "qwen3-8b".into(),
+            cells: vec![cell("+4.0 %", Some(4.0)), cell("−2.0 %", None)],
         };
         expect_test::expect![[r#"
             <svg class="chart" role="img" viewBox="0 0 360 78"><title>Since v1</title><desc>d</desc>
@@ -133,15 +118,15 @@ mod tests {
             <rect class="heat bare" x="181" y="50" width="178" height="22"><title>−2.0 % exactly</title></rect>
             <text class="value" x="270" y="65" text-anchor="middle">−2.0 %</text>
             </svg>"#]]
-        .assert_eq(&heat.draw());
+        .assert_eq(&heat(&heads, &[row]).finish("Since v1", "d"));
     }
 
     #[test]
     fn more_columns_than_fit_follow_below_and_long_heads_break() {
         let heads: Vec<String> = (1..=6).map(|n| format!("long-input-lite@{n}")).collect();
         let cells = heads.iter().map(|head| cell(head, None)).collect();
-        let rows = vec![HeatRow { label: "m".into(), cells }];
-        let svg = Heat { title: "t".into(), description: "d".into(), heads, rows }.draw();
+        let row = HeatRow { label: "m".into(), cells };
+        let svg = heat(&heads, &[row]).finish("t", "d");
         assert_eq!(svg.matches(">m</text>").count(), 2, "the label stands in each band: {svg}");
         assert!(svg.contains(">long-input-</text>") && svg.contains(">lite@6</text>"), "{svg}");
     }

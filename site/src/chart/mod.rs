@@ -5,26 +5,20 @@
 //! side. Labels are above their marks for the same reason.
 
 mod bars;
-mod cdf;
-mod dots;
-mod forest;
+mod curves;
+mod deviation;
 mod heat;
 mod pareto;
 mod scale;
-mod sparkline;
 mod svg;
-mod trends;
 
 use serde::Serialize;
 
-pub use bars::{Bar, BarGroup, Bars};
-pub use cdf::{Cdf, Curve};
-pub use dots::{DotRow, Dots};
-pub use forest::{Forest, ForestMark, ForestRow};
-pub use heat::{Heat, HeatCell, HeatRow};
-pub use pareto::{Pareto, ParetoPoint, ParetoSeries};
-pub use sparkline::Sparkline;
-pub use trends::{Break, Level, TrendPanel, TrendPoint, Trends};
+pub use bars::{Bar, BarGroup, bars};
+pub use curves::{Break, Curve, Level, TrendPanel, TrendPoint, cdf, sparkline, trends};
+pub use deviation::{DotRow, ForestMark, ForestRow, dots, forest};
+pub use heat::{HeatCell, HeatRow, heat};
+pub use pareto::{ParetoPoint, ParetoSeries, pareto};
 
 /// Width of every chart, in SVG units.
 const WIDTH: f64 = 360.0;
@@ -61,6 +55,26 @@ pub struct Chart {
     /// Heads of the table; the first column names the row.
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
+}
+
+impl Chart {
+    /// Finishes `drawing`, whose description for screen readers is the caption, and adds its data
+    /// as a table.
+    pub fn new(
+        title: &str,
+        caption: &str,
+        drawing: svg::Svg,
+        heads: impl IntoIterator<Item = impl Into<String>>,
+        rows: Vec<Vec<String>>,
+    ) -> Self {
+        Self {
+            title: title.to_owned(),
+            caption: caption.to_owned(),
+            svg: drawing.finish(title, caption),
+            heads: heads.into_iter().map(Into::into).collect(),
+            rows,
+        }
+    }
 }
 
 /// Draws a labeled horizontal axis, with grid lines over the height of the plot.

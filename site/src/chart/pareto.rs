@@ -22,46 +22,33 @@ pub struct ParetoSeries {
     pub points: Vec<ParetoPoint>,
 }
 
-/// Pareto chart of several series, more being better on both axes.
-#[derive(Debug, Clone)]
-pub struct Pareto {
-    pub title: String,
-    pub description: String,
-    /// Labels of the axes, with their units.
-    pub x_label: String,
-    pub y_label: String,
-    pub series: Vec<ParetoSeries>,
-}
-
 const LEFT: f64 = 38.0;
 const LEGEND_ROW: f64 = 18.0;
 const PLOT: f64 = 220.0;
 
-impl Pareto {
-    /// Draws the chart as SVG. Points that are not finite are left out; the chart's table has
-    /// them.
-    pub fn draw(&self) -> String {
-        let top = LEGEND_ROW * coordinate_of(self.series.len()) + 22.0;
-        let bottom = top + PLOT;
-        let mut svg = Svg::new(WIDTH, bottom + 34.0);
-        let largest = |of: fn(&ParetoPoint) -> f64| {
-            round_up(self.series.iter().flat_map(drawn).map(of).fold(0.0, f64::max))
-        };
-        let x = Scale::linear((0.0, largest(|point| point.x)), (LEFT, WIDTH - 8.0));
-        let y = Scale::linear((0.0, largest(|point| point.y)), (bottom, top));
-        svg.text("axis", (0.0, top - 9.0), Anchor::Start, &self.y_label);
-        y_axis(&mut svg, &y, LEFT);
-        x_axis(&mut svg, &x, top, bottom, &self.x_label);
-        for (index, series) in self.series.iter().enumerate() {
-            let (left, row) = (6.0, 7.0 + LEGEND_ROW * coordinate_of(index));
-            let mark = series.points.first().map_or(Mark::Gray, |point| point.mark);
-            svg.mark(&class("mark", mark, index), index, (left, row), &series.label);
-            let label = fitted(&series.label, WIDTH - 18.0);
-            svg.text("legend", (left + 10.0, row + 4.0), Anchor::Start, &label);
-            draw_series(&mut svg, (&x, &y), series, index);
-        }
-        svg.finish(&self.title, &self.description)
+/// Draws the Pareto chart of several series. Points that are not finite are left out; the chart's
+/// table has them.
+pub fn pareto(x_label: &str, y_label: &str, all: &[&ParetoSeries]) -> Svg {
+    let top = LEGEND_ROW * coordinate_of(all.len()) + 22.0;
+    let bottom = top + PLOT;
+    let mut svg = Svg::new(WIDTH, bottom + 34.0);
+    let largest = |of: fn(&ParetoPoint) -> f64| {
+        round_up(all.iter().flat_map(|series| drawn(series)).map(of).fold(0.0, f64::max))
+    };
+    let x = Scale::linear((0.0, largest(|point| point.x)), (LEFT, WIDTH - 8.0));
+    let y = Scale::linear((0.0, largest(|point| point.y)), (bottom, top));
+    svg.text("axis", (0.0, top - 9.0), Anchor::Start, y_label);
+    y_axis(&mut svg, &y, LEFT);
+    x_axis(&mut svg, &x, top, bottom, x_label);
+    for (index, series) in all.iter().enumerate() {
+        let (left, row) = (6.0, 7.0 + LEGEND_ROW * coordinate_of(index));
+        let mark = series.points.first().map_or(Mark::Gray, |point| point.mark);
+        svg.mark(&class("mark", mark, index), index, (left, row), &series.label);
+        let label = fitted(&series.label, WIDTH - 18.0);
+        svg.text("legend", (left + 10.0, row + 4.0), Anchor::Start, &label);
+        draw_series(&mut svg, (&x, &y), series, index);
     }
+    svg
 }
 
 fn drawn(series: &ParetoSeries) -> impl Iterator<Item = &ParetoPoint> {
@@ -77,7 +64,7 @@ fn class(kind: &str, mark: Mark, series: usize) -> String {
 }
 
 fn draw_series(svg: &mut Svg, (x, y): (&Scale, &Scale), series: &ParetoSeries, index: usize) {
-    let best = frontier(series);
+    let best = pareto_frontier(series);
     let mut steps = Vec::new();
     for (here, next) in best.iter().zip(best.iter().skip(1).map(Some).chain([None])) {
         steps.push((x.at(here.x), y.at(here.y)));
@@ -95,7 +82,7 @@ fn draw_series(svg: &mut Svg, (x, y): (&Scale, &Scale), series: &ParetoSeries, i
 }
 
 /// Pareto frontier of a series: its points that no other point dominates, from left to right.
-fn frontier(series: &ParetoSeries) -> Vec<&ParetoPoint> {
+fn pareto_frontier(series: &ParetoSeries) -> Vec<&ParetoPoint> {
     let mut points: Vec<&ParetoPoint> = drawn(series).collect();
     points.sort_by(|a, b| b.x.total_cmp(&a.x).then(b.y.total_cmp(&a.y)));
     // From right to left, a point is on the frontier if it is higher than all before it.
@@ -113,24 +100,17 @@ fn frontier(series: &ParetoSeries) -> Vec<&ParetoPoint> {
 mod tests {
     use super::*;
 
-    fn pareto(mark: Mark, points: &[(f64, f64)]) -> Pareto {
+    fn chart(mark: Mark, points: &[(f64, f64)]) -> String {
         let point =
             |(x, y): &(f64, f64)| ParetoPoint { x: *x, y: *y, mark, text: format!("{x} and {y}") };
-        Pareto {
-            title: "Frontier".into(),
-            description: "d".into(),
-            x_label: "tokens/s per user".into(),
-            y_label: "tokens/s per GPU".into(),
-            series: vec![ParetoSeries {
-                label: "redline".into(),
-                points: points.iter().map(point).collect(),
-            }],
-        }
+        let series =
+            ParetoSeries { label: "redline".into(), points: points.iter().map(point).collect() };
+        pareto("tokens/s per user", "tokens/s per GPU", &[&series]).finish("Pareto frontier", "d")
     }
 
     #[test]
     fn a_dominated_point_is_faint_and_off_the_step_line() {
-        let svg = pareto(Mark::Color, &[(10.0, 900.0), (40.0, 500.0), (30.0, 400.0)]).draw();
+        let svg = chart(Mark::Color, &[(10.0, 900.0), (40.0, 500.0), (30.0, 400.0)]);
         let marks: Vec<&str> =
             svg.lines().filter(|line| line.contains("mark") || line.contains("step")).collect();
         expect_test::expect![[r#"
@@ -144,10 +124,9 @@ mod tests {
 
     #[test]
     fn claims_have_no_color_and_wild_figures_draw_nothing_wild() {
-        let svg =
-            pareto(Mark::Hollow, &[(1e12, 0.0), (f64::NAN, 1.0), (0.0, f64::INFINITY)]).draw();
+        let svg = chart(Mark::Hollow, &[(1e12, 0.0), (f64::NAN, 1.0), (0.0, f64::INFINITY)]);
         assert!(svg.contains("mark hollow") && !svg.contains(" s0"), "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-        assert!(!pareto(Mark::Gray, &[]).draw().contains("NaN"));
+        assert!(!chart(Mark::Gray, &[]).contains("NaN"));
     }
 }

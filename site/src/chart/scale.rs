@@ -39,7 +39,7 @@ impl Scale {
     }
 
     /// True when `value` lies on the scale.
-    pub fn holds(&self, value: f64) -> bool {
+    pub fn contains(&self, value: f64) -> bool {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         (self.domain.0..=self.domain.1).contains(&value)
     }
@@ -147,7 +147,7 @@ mod tests {
     fn values_beyond_the_scale_stay_on_its_edge() {
         let scale = Scale::linear((0.0, 10.0), (20.0, 120.0));
         assert!((scale.at(5.0) - 70.0).abs() < 1e-9);
-        assert!((scale.at(99.0) - 120.0).abs() < 1e-9 && !scale.holds(99.0));
+        assert!((scale.at(99.0) - 120.0).abs() < 1e-9 && !scale.contains(99.0));
         let log = Scale::log((1.0, 1000.0), (0.0, 300.0));
         assert!((log.at(10.0) - 100.0).abs() < 1e-9);
         assert!(log.at(0.0).abs() < 1e-9);

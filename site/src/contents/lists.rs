@@ -1,20 +1,25 @@
-//! Pages that are lists, split into parts: scenarios, trends, health, corrections, imports.
+//! Pages that are lists, split into parts: scenarios, trends, health, corrections, imports, labs.
 
-use super::{Contents, Page, Sources};
+use std::collections::BTreeMap;
+
+use minijinja::{Value, context};
+use schema::trend::Trend;
+use schema::verdict::Cell;
+
+use super::{Contents, List, Page, Sources};
 use crate::catalog;
-use crate::link::Target;
-use crate::template::value;
-use crate::view::by_scenario::ByScenario;
-use crate::view::corrections::{self, CorrectionsView};
-use crate::view::health::{self, HealthView};
-use crate::view::imports::{self, ImportsView, ReportView};
+use crate::judged::Judged;
+use crate::link::{Link, Target};
+use crate::view::imports::Report;
+use crate::view::lab::{self, Lab};
 use crate::view::pager::{Part, split};
+use crate::view::{claims, corrections, health, imports, subjects, trends};
 
 /// Rows per part of a list; a row is about a kilobyte.
-pub(super) const ROWS: usize = 60;
+const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
-    /// Returns every page that is a list.
+    /// Returns every page that is a list, except those of labs.
     pub(super) fn lists(&'a self) -> Vec<Page<'a>> {
         let mut pages = self.scenarios();
         pages.extend(self.trends());
@@ -27,75 +32,200 @@ impl<'a> Contents<'a> {
 
     fn scenarios(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
-        for scenario in self.catalog.names(catalog::scenario) {
-            let (view, rows) = ByScenario::new(self.catalog, &scenario);
-            let target = Target::Scenario { scenario: scenario.clone() };
-            for part in split(&target, rows, ROWS) {
-                let Part { target, rows, pager } = part;
-                let view = ByScenario { rows, pager, ..view.clone() };
-                let runs = self.catalog.runs_where(|record| catalog::scenario(record) == scenario);
-                let sources = Sources::runs(runs).with(self.events());
-                let crumbs = vec![(scenario.clone(), None)];
-                let at = ("scenario", target);
-                pages.push(self.page(at, &scenario, crumbs, sources, move || value(&view)));
-            }
+        for scenario in self.catalog.scenarios() {
+            let (view, rows) = subjects::scenario(self.catalog, &scenario);
+            let runs = self.catalog.runs_where(|record| catalog::scenario(record) == scenario);
+            let sources = Sources::runs(runs).with(self.events());
+            let at = ("scenario", Target::Scenario { scenario: scenario.clone() });
+            let crumbs = vec![(scenario.clone(), None)];
+            let list = List { view, first: context! {}, key: "rows", rows, most: ROWS };
+            pages.extend(self.parts(at, &scenario, crumbs, sources, list));
         }
         pages
     }
 
     fn health(&'a self) -> Vec<Page<'a>> {
-        let (latest, doubts, failures) = health::of(self.catalog);
-        let failing = failures.len();
-        let page = |(index, part): (usize, Part<health::FailureRow>)| {
-            let Part { target, rows, pager } = part;
-            let (latest, doubts) = match index {
-                0 => (latest.clone(), doubts.clone()),
-                _ => (Vec::new(), Vec::new()),
-            };
-            let view = HealthView { latest, doubts, failures: rows, failing, pager };
-            let crumbs = vec![("Health".to_owned(), None)];
-            let at = ("health", target);
-            self.page(at, "Health", crumbs, self.everything(), move || value(&view))
+        let health::Health { latest, doubts, failures } = health::of(self.catalog);
+        let empty = Vec::<Value>::new;
+        let list = List {
+            view: context! { latest => empty(), doubts => empty(), failing => failures.len() },
+            first: context! { latest, doubts },
+            key: "failures",
+            rows: failures,
+            most: ROWS,
         };
-        split(&Target::Health {}, failures, ROWS).into_iter().enumerate().map(page).collect()
+        let crumbs = vec![("Health".to_owned(), None)];
+        self.parts(("health", Target::Health {}), "Health", crumbs, self.everything(), list)
     }
 
     fn corrections(&'a self) -> Vec<Page<'a>> {
-        let lines = corrections::lines(self.catalog);
-        let page = |part| {
-            let Part { target, rows, pager } = part;
-            let view = CorrectionsView { events: rows, pager };
-            let mut sources = Sources::runs(Vec::new()).with(self.events());
-            sources.fresh = true;
-            let crumbs = vec![("Corrections".to_owned(), None)];
-            let at = ("corrections", target);
-            self.page(at, "Corrections", crumbs, sources, move || value(&view))
-        };
-        split(&Target::Corrections {}, lines, ROWS).into_iter().map(page).collect()
+        let rows = corrections::lines(self.catalog);
+        let list = List { view: context! {}, first: context! {}, key: "events", rows, most: ROWS };
+        let mut sources = Sources::runs(Vec::new()).with(self.events());
+        sources.fresh = true;
+        let crumbs = vec![("Corrections".to_owned(), None)];
+        let at = ("corrections", Target::Corrections {});
+        self.parts(at, "Corrections", crumbs, sources, list)
     }
 
     fn imports(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let runs: Vec<_> = reports.iter().flat_map(|report| report.runs.clone()).collect();
-        let view = ImportsView::new(self.catalog, &reports);
+        let options = reports.iter().filter_map(claims::link).collect();
+        let view = imports::view(self.catalog, &reports, options);
         let whole = "Published figures of others".to_owned();
         let mut sources = Sources::runs(runs).with(self.events());
         sources.fresh = true;
         let at = ("imports", Target::Imports {});
         let crumbs = vec![(whole.clone(), None)];
-        let mut pages = vec![self.page(at, &whole, crumbs, sources, move || value(&view))];
+        let mut pages = vec![self.page(at, &whole, crumbs, sources, move || view.clone())];
         for report in &reports {
-            let (view, rows) = ReportView::new(self.catalog, report);
+            let (view, rows) = imports::report(self.catalog, report, claims::link(report));
             let sources = Sources::runs(report.runs.clone()).with(self.events());
             let title = format!("{} {}", report.source, report.file);
             let crumbs = vec![(whole.clone(), Some(Target::Imports {})), (title.clone(), None)];
-            for Part { target, rows, pager } in split(&report.target(), rows, ROWS) {
-                let view = ReportView { blocks: rows, pager, ..view.clone() };
-                let at = ("report", target);
+            let at = ("report", report.link().target);
+            let list = List { view, first: context! {}, key: "blocks", rows, most: ROWS };
+            pages.extend(self.parts(at, &title, crumbs, sources, list));
+        }
+        pages
+    }
+
+    /// Pages of published reports that explore options as a lab does.
+    fn claims(&'a self) -> Vec<Page<'a>> {
+        let reports = imports::reports(self.catalog);
+        let page = |report: &Report<'_, 'a>| {
+            let Link { text, target } = claims::link(report)?;
+            let view = claims::view(self.catalog, report);
+            let whole = "Published figures of others".to_owned();
+            let source = format!("{} {}", report.source, report.file);
+            let crumbs = vec![
+                (whole, Some(Target::Imports {})),
+                (source, Some(report.link().target)),
+                ("Options".to_owned(), None),
+            ];
+            let sources = Sources::runs(report.runs.clone()).with(self.events());
+            Some(self.page(("claims", target), &text, crumbs, sources, move || view.clone()))
+        };
+        reports.iter().filter_map(page).collect()
+    }
+
+    /// Links to pages about options of a server of `model` that were published elsewhere.
+    pub(super) fn claims_of(&self, model: &str) -> Vec<Link> {
+        let reports = imports::reports(self.catalog);
+        let about = reports
+            .iter()
+            .filter(|report| report.runs.iter().any(|run| run.record.model.id == model));
+        about.filter_map(claims::link).collect()
+    }
+
+    pub(super) fn labs(&'a self) -> Vec<Page<'a>> {
+        let mut pages = Vec::new();
+        for lab in lab::all(self.catalog, self.judged) {
+            let campaign = lab.campaign.record_sha256.clone();
+            let mut sources =
+                Sources::runs(lab.runs.clone()).with(self.events()).with(vec![campaign]);
+            sources.fresh |= lab.is_fresh();
+            let title = format!("{} on {}", lab.name(), lab.campaign.hardware);
+            let crumbs = vec![(lab.name(), None), (lab.campaign.id.clone(), None)];
+            let (view, sections) = lab::view(&lab, self.claims_of(&lab.asked.file.model));
+            for Part { target, rows, pager } in split(&lab.target(), sections, 1) {
+                let is_first = target == lab.target();
+                let sections = rows.concat();
+                // Further parts of the page contain only sections.
+                let view = match is_first {
+                    true => context! { sections, pager, is_first, ..view.clone() },
+                    false => {
+                        context! { conclusion => (), sections, pager, is_first, ..view.clone() }
+                    }
+                };
                 let (crumbs, sources) = (crumbs.clone(), sources.clone());
-                pages.push(self.page(at, &title, crumbs, sources, move || value(&view)));
+                let fill = move || view.clone();
+                pages.push(self.page(("lab", target), &title, crumbs, sources, fill));
             }
         }
         pages
     }
+
+    /// Links to the pages of labs that pass `test`, newest first.
+    pub(super) fn lab_pages(&'a self, test: impl Fn(&Lab) -> bool) -> Vec<Link> {
+        let labs = lab::all(self.catalog, self.judged);
+        labs.iter().filter(|lab| test(lab)).map(Lab::link).collect()
+    }
+
+    /// Pages of trends: a list of all cells, and the series of each engine, hardware and model, split
+    /// into parts that contain whole cells.
+    fn trends(&'a self) -> Vec<Page<'a>> {
+        let mut pages = Vec::new();
+        let whole = "Trends".to_owned();
+        for ((engine, hardware, model), cells) in trend_groups(self.judged) {
+            let runs = self.catalog.runs_where(|record| {
+                (record.engine.name.as_str(), record.hardware.id.as_str()) == (engine, hardware)
+                    && record.model.id == model
+            });
+            let sources = Sources::runs(runs).with(self.events());
+            let title = format!("{engine} serving {model} on {hardware}");
+            let crumbs = vec![(whole.clone(), Some(Target::Trends {})), (title.clone(), None)];
+            for Part { target, rows, pager } in trend_parts(cells) {
+                let at = ("trend", target.clone());
+                let (crumbs, sources) = (crumbs.clone(), sources.clone());
+                pages.push(self.page(at, &title, crumbs, sources, move || {
+                    let view = trends::view(self.catalog, &rows.concat(), &target);
+                    context! { pager => pager.clone(), ..view }
+                }));
+            }
+        }
+        let rows = trend_lines(self.judged, |_| true);
+        let list = List { view: context! {}, first: context! {}, key: "trends", rows, most: ROWS };
+        let at = ("trends", Target::Trends {});
+        pages.extend(self.parts(at, &whole, vec![(whole.clone(), None)], self.everything(), list));
+        pages
+    }
+}
+
+/// Points of a trend page, counted over its cells.
+const CELLS_POINTS: usize = 45;
+
+/// Largest number of cells on a trend page.
+const CELLS: usize = 6;
+
+/// Group of trends on one page: engine, hardware, model.
+type TrendKey<'a> = (&'a str, &'a str, &'a str);
+
+/// Trends of one cell, one per metric.
+type CellTrends<'a> = Vec<&'a Trend>;
+
+/// Groups the cells with trends by engine, hardware and model.
+fn trend_groups(judged: &Judged) -> BTreeMap<TrendKey<'_>, Vec<CellTrends<'_>>> {
+    let mut groups: BTreeMap<TrendKey, Vec<CellTrends>> = BTreeMap::new();
+    for trend in &judged.trends {
+        let cell = &trend.cell;
+        let cells = groups.entry((&cell.engine, &cell.hardware, &cell.model)).or_default();
+        match cells.last_mut().filter(|cell| cell[0].cell == trend.cell) {
+            Some(cell) => cell.push(trend),
+            None => cells.push(vec![trend]),
+        }
+    }
+    groups
+}
+
+/// Splits `cells`, which share engine, hardware and model, into pages.
+fn trend_parts(cells: Vec<CellTrends<'_>>) -> Vec<Part<CellTrends<'_>>> {
+    let Some(Cell { engine, hardware, model, .. }) = cells.first().map(|cell| cell[0].cell.clone())
+    else {
+        return Vec::new();
+    };
+    let points = cells.iter().flatten().map(|trend| trend.points.len()).max().unwrap_or(1);
+    let most = (CELLS_POINTS / points.max(1)).clamp(1, CELLS);
+    split(&Target::Trend { engine, hardware, model }, cells, most)
+}
+
+/// Returns a line for each cell with trends that passes `test`.
+pub(super) fn trend_lines(judged: &Judged, test: impl Fn(&Cell) -> bool) -> Vec<Value> {
+    let mut lines = Vec::new();
+    for Part { target, rows, .. } in trend_groups(judged).into_values().flat_map(trend_parts) {
+        let wanted = rows.iter().filter(|cell| test(&cell[0].cell));
+        lines.extend(wanted.filter_map(|cell| trends::line(cell, &target)));
+    }
+    lines
 }

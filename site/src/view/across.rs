@@ -1,112 +1,64 @@
 //! View of a release on all hardware: its figures, changes since the release before, failures, and
 //! the cost of its campaigns.
 
+use std::collections::BTreeMap;
+
+use judge::diff::{Diff, Row};
+use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::run::Kind;
 use schema::verdict::VerdictKind;
-use serde::Serialize;
 
-use super::by_hardware::CampaignLine;
-use super::diff::{self, ChangedFlag, Count, DiffRow, Pair};
-use super::health::{self, FailureRow};
-use super::heat;
-use super::overview::Matrix;
+use super::diff::{self, ChangedFlag, DiffRow};
 use super::release::{extent, notices};
-use super::words;
+use super::{fact, figure, health, subjects, table, words};
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
-use crate::chart::Chart;
-use crate::judged::Judged;
+use crate::chart::{Chart, HeatCell, HeatRow, heat};
+use crate::judged::{Judged, Pair};
 use crate::link::Target;
 use crate::{order, outside};
-
-/// View of a release on all hardware.
-#[derive(Debug, Clone, Serialize)]
-pub struct AcrossView {
-    pub engine: String,
-    pub release: String,
-    pub extent: String,
-    pub notices: Vec<String>,
-    pub hardware: Vec<OnHardware>,
-    pub failures: Vec<FailureRow>,
-    /// Number of failing cells beyond those listed; the health page lists all.
-    pub more_failures: usize,
-    pub campaigns: Vec<CampaignLine>,
-    /// Command that measures the release again; `None` where all its figures were published
-    /// elsewhere.
-    pub again: Option<String>,
-}
-
-/// Part of the view about the release on one hardware.
-#[derive(Debug, Clone, Serialize)]
-pub struct OnHardware {
-    pub hardware: String,
-    pub device: String,
-    pub target: Target,
-    pub extent: String,
-    pub matrix: Matrix,
-    pub since: Option<Since>,
-}
-
-/// Changes since the release before, on one hardware.
-#[derive(Debug, Clone, Serialize)]
-pub struct Since {
-    pub baseline: String,
-    pub target: Target,
-    pub conclusion: String,
-    pub counts: Vec<Count>,
-    /// Chart of the output throughput of each model in each scenario, relative to the release
-    /// before.
-    pub heat: Option<Chart>,
-    /// Rows whose verdict claims a change, worst first.
-    pub rows: Vec<DiffRow>,
-    /// Models, each with a flag whose effective value differs.
-    pub changed: Vec<(String, ChangedFlag)>,
-    /// Noise of the compared campaigns, per metric: `Output tokens ±1.3 %`.
-    pub noise: Vec<String>,
-}
 
 /// Largest number of failing cells that the page of a release lists.
 const FAILURES_MAX: usize = 60;
 /// Largest number of rows in the table of verdicts; the comparison's own page has all.
 const ROWS_MAX: usize = 60;
 
-impl AcrossView {
-    /// Builds the view of `engine` at `release`.
-    pub fn new(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Self {
-        let mut keys: Vec<(ReleaseKey, Vec<&Run>)> = catalog
-            .releases()
-            .into_iter()
-            .filter(|(key, _)| key.engine == engine && key.release == release)
-            .collect();
-        keys.sort_by(|(a, _), (b, _)| order::natural(&a.hardware, &b.hardware));
-        let runs: Vec<&Run> = keys.iter().flat_map(|(_, runs)| runs).copied().collect();
-        let mut failures: Vec<FailureRow> =
-            keys.iter().flat_map(|(key, runs)| health::failures_of(key, runs)).collect();
-        let more_failures = failures.len().saturating_sub(FAILURES_MAX);
-        failures.truncate(FAILURES_MAX);
-        let campaigns = catalog.registry.campaigns.iter();
-        let mut again = vec!["cargo", "xtask", "release-bench", release];
-        if engine != "redline" {
-            again.extend(["--engine", engine]);
-        }
-        let again: Vec<String> = again.into_iter().map(str::to_owned).collect();
-        Self {
-            engine: outside::name(engine),
-            release: outside::name(release),
-            extent: extent(&runs, &catalog::cells(&runs)),
-            notices: notices(&runs),
-            hardware: keys.iter().map(|(key, runs)| on_hardware(judged, key, runs)).collect(),
-            failures,
-            more_failures,
-            campaigns: campaigns
-                .filter(|stored| measures(&stored.record, engine, release))
-                .map(|stored| CampaignLine::new(&stored.path, &stored.record))
-                .collect(),
-            again: runs
-                .iter()
-                .any(|run| run.record.kind != Kind::Imported)
-                .then(|| outside::command(&again)),
-        }
+/// View of `engine` at `release` on all hardware.
+pub fn view(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Value {
+    let releases = catalog.releases().into_iter();
+    let mut keys: Vec<(ReleaseKey, Vec<&Run>)> =
+        releases.filter(|(key, _)| key.engine == engine && key.release == release).collect();
+    keys.sort_by(|(a, _), (b, _)| order::natural(&a.hardware, &b.hardware));
+    let runs: Vec<&Run> = keys.iter().flat_map(|(_, runs)| runs).copied().collect();
+    let mut failures: Vec<Value> =
+        keys.iter().flat_map(|(key, runs)| health::failures_of(key, runs)).collect();
+    let more_failures = failures.len().saturating_sub(FAILURES_MAX);
+    failures.truncate(FAILURES_MAX);
+    let campaigns = catalog.registry.campaigns.iter();
+    let campaigns = campaigns.filter(|stored| measures(&stored.record, engine, release));
+    let mut again = vec!["cargo", "xtask", "release-bench", release];
+    if engine != "redline" {
+        again.extend(["--engine", engine]);
+    }
+    let is_measured = runs.iter().any(|run| run.record.kind != Kind::Imported);
+    context! {
+        engine => outside::name(engine),
+        release => outside::name(release),
+        extent => extent(&runs, &catalog::cells(&runs)),
+        notices => notices(&runs),
+        hardware => keys
+            .iter()
+            .map(|(key, runs)| on_hardware(judged, key, runs))
+            .collect::<Value>(),
+        failures,
+        // Number of failing cells beyond those listed; the health page lists all.
+        more_failures,
+        campaigns => campaigns
+            .map(|stored| subjects::campaign(&stored.path, &stored.record))
+            .collect::<Value>(),
+        // Command that measures the release again; none where all its figures were published
+        // elsewhere.
+        again => is_measured.then(|| outside::command(&again)),
     }
 }
 
@@ -115,26 +67,27 @@ pub fn measures(campaign: &CampaignRecord, engine: &str, release: &str) -> bool 
     campaign.plan.iter().any(|run| run.engine == engine && run.release == release)
 }
 
-fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> OnHardware {
+fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> Value {
     let cells = catalog::cells(runs);
-    OnHardware {
-        hardware: outside::name(&key.hardware),
-        device: super::fact::device(runs),
-        target: crate::pages::target(key),
-        extent: extent(runs, &cells),
-        matrix: Matrix::new(&cells),
-        since: judged.leading_to(key).map(|(pair, diff)| since(pair, diff)),
+    context! {
+        hardware => outside::name(&key.hardware),
+        device => fact::device(runs),
+        target => Target::ReleaseOn(key.clone()),
+        extent => extent(runs, &cells),
+        matrix => table::matrix(&cells),
+        since => judged.leading_to(key).map(|(pair, diff)| since(pair, diff)),
     }
 }
 
-fn since(pair: &Pair, found: &judge::diff::Diff) -> Since {
-    let claims = |row: &&judge::diff::Row| {
+/// Changes since the release before, on one hardware.
+fn since(pair: &Pair, found: &Diff) -> Value {
+    let claims = |row: &&Row| {
         !matches!(
             row.verdict.verdict,
             VerdictKind::Unchanged | VerdictKind::Inconclusive | VerdictKind::ChangedConfig
         )
     };
-    let mut rows: Vec<&judge::diff::Row> = found.rows().filter(claims).collect();
+    let mut rows: Vec<&Row> = found.rows().filter(claims).collect();
     rows.sort_by_key(|row| (diff::rank(row.verdict.verdict), !row.gates));
     rows.truncate(ROWS_MAX);
     let mut changed: Vec<(String, ChangedFlag)> = Vec::new();
@@ -146,14 +99,71 @@ fn since(pair: &Pair, found: &judge::diff::Diff) -> Since {
             }
         }
     }
-    Since {
-        baseline: outside::name(&pair.baseline),
-        target: pair.target(),
-        conclusion: diff::conclusion(found),
-        counts: diff::counts(found),
-        heat: heat::of(pair, found),
-        rows: rows.into_iter().map(diff::line).collect(),
+    context! {
+        baseline => outside::name(&pair.baseline),
+        target => pair.target(),
+        conclusion => diff::conclusion(found),
+        counts => diff::counts(found),
+        heat => heat_table(pair, found),
+        // Rows whose verdict claims a change, worst first.
+        rows => rows.into_iter().map(diff::line).collect::<Value>(),
+        // Models, each with a flag whose effective value differs.
         changed,
-        noise: words::noise(found.noise_pct.values().flatten()),
+        noise => words::noise(found.noise_pct.values().flatten()),
+    }
+}
+
+/// Smallest number of cells for which a heat table is drawn; fewer are read faster in the table of
+/// verdicts.
+const CELLS_MIN: usize = 3;
+
+/// Draws the output throughput of each model and scenario relative to the release before, as `found`
+/// compares the releases of `pair`; `None` where there are too few cells.
+fn heat_table(pair: &Pair, found: &Diff) -> Option<Chart> {
+    let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, &Row>> = BTreeMap::new();
+    for row in found.rows().filter(|row| row.verdict.metric == figure::output().name) {
+        let cell = &row.verdict.cell;
+        rows.entry((&cell.model, &cell.config)).or_default().insert(&cell.scenario, row);
+    }
+    let mut scenarios: Vec<&str> = rows.values().flat_map(BTreeMap::keys).copied().collect();
+    if scenarios.len() < CELLS_MIN {
+        return None;
+    }
+    scenarios.sort_by(|a, b| order::scenarios(a, b));
+    scenarios.dedup();
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by(|(a, _), (b, _)| order::natural(a.0, b.0).then_with(|| a.1.cmp(b.1)));
+    let heads: Vec<String> = scenarios.iter().map(|name| outside::name(name)).collect();
+    let mut table = Vec::new();
+    let mut drawn = Vec::new();
+    for ((model, config), found) in &rows {
+        let label = outside::name(&format!("{model} {config}"));
+        let cells: Vec<HeatCell> =
+            scenarios.iter().map(|name| heat_cell(found.get(name))).collect();
+        let texts = cells.iter().map(|cell| cell.text.clone());
+        table.push(std::iter::once(label.clone()).chain(texts).collect());
+        drawn.push(HeatRow { label, cells });
+    }
+    let title = format!("Output tokens per second since {}", outside::name(&pair.baseline));
+    let caption = "Shaded where a verdict claims a change: the deeper, the larger. Bare: nothing is \
+                   claimed, and the figure is an estimate.";
+    let columns = std::iter::once("Model".to_owned()).chain(heads.clone());
+    Some(Chart::new(&title, caption, heat(&heads, &drawn), columns, table))
+}
+
+fn heat_cell(row: Option<&&Row>) -> HeatCell {
+    let Some(row) = row else {
+        return HeatCell { text: "-".into(), title: "not compared".into(), better_pct: None };
+    };
+    let DiffRow { effect, interval, verdict, .. } = diff::line(row);
+    let claims = matches!(
+        row.verdict.verdict,
+        VerdictKind::Regressed | VerdictKind::Improved | VerdictKind::Unchanged
+    );
+    HeatCell {
+        title: format!("{verdict}: {effect}, from {interval}"),
+        text: effect,
+        // An estimate without a claim gets no shade, which would look like a verdict.
+        better_pct: row.verdict.effect_pct.filter(|_| claims),
     }
 }

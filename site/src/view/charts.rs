@@ -1,12 +1,13 @@
-//! Charts of a model: throughput by scenario, repeats around their median, latency distributions.
+//! Charts of a model: throughput by scenario, repeats around their median, latency distributions;
+//! and bar charts of engines side by side.
 
 use schema::histogram::HdrHistogram;
-use schema::metric::by_name;
 use schema::run::Kind;
 
-use super::figure::{self, Figure};
+use super::figure::{self, Column};
+use super::table::Row;
 use crate::catalog::Cell;
-use crate::chart::{Bar, BarGroup, Bars, Cdf, Chart, Curve, DotRow, Dots, Mark};
+use crate::chart::{Bar, BarGroup, Chart, Curve, DotRow, Mark, bars, cdf, dots};
 use crate::{format, outside};
 
 /// Distributions of a latency chart: name in the record, label, style of the curve.
@@ -31,66 +32,116 @@ pub fn of_model(cells: &[Cell]) -> Vec<Chart> {
 }
 
 fn throughput(cells: &[Cell]) -> Chart {
-    let metric = by_name("output_tokens_per_s");
+    let column = Column::new(figure::output(), cells);
     let mut groups = Vec::new();
     let mut rows = Vec::new();
     for cell in cells {
-        let spread = metric.and_then(|metric| figure::summary(metric, cell));
-        let figure = figure_of("output_tokens_per_s", cell);
-        let scenario = outside::name(&cell.key.scenario);
-        rows.push(vec![scenario.clone(), figure.shown(), figure.title.clone()]);
-        groups.push(BarGroup {
-            label: scenario,
-            bars: vec![Bar {
-                series: String::new(),
-                value: spread.map(|spread| spread.median),
-                range: spread.filter(|spread| spread.n > 1).map(|spread| (spread.min, spread.max)),
-                text: if spread.is_some() { figure.shown() } else { "no figure".to_owned() },
-                mark: mark_of(cell),
-            }],
-        });
+        let figure = column.figure(cell);
+        let label = outside::name(&cell.key.scenario);
+        rows.push(vec![label.clone(), figure.shown(), figure.title.clone()]);
+        groups.push(BarGroup { label, bars: vec![bar("", &column, cell)] });
     }
-    let title = "Output tokens per second".to_owned();
     let caption = format!("Median over launches, whiskers span them. {HOW_MARKS_READ}");
-    let bars = Bars {
-        title: title.clone(),
-        description: caption.clone(),
-        unit: "tokens/s".into(),
-        groups,
-    };
-    let heads = ["Scenario", "Output tokens/s", "Exactly"].map(str::to_owned).to_vec();
-    Chart { title, caption, svg: bars.draw(), heads, rows }
+    let heads = ["Scenario", "Output tokens/s", "Exactly"];
+    Chart::new("Output tokens per second", &caption, bars("tokens/s", &groups), heads, rows)
 }
 
 fn repeats(cells: &[Cell]) -> Chart {
-    let metric = by_name("output_tokens_per_s");
-    let mut dots = Vec::new();
+    let column = Column::new(figure::output(), cells);
+    let mut repeats_of = Vec::new();
     let mut rows = Vec::new();
     for cell in cells {
-        let Some(spread) = metric.and_then(|metric| figure::summary(metric, cell)) else {
-            continue;
-        };
-        let figure = figure_of("output_tokens_per_s", cell);
+        let Some(spread) = figure::summary(column.metric, cell) else { continue };
+        let figure = column.figure(cell);
         let label = outside::name(&cell.key.scenario);
-        let values: Vec<f64> = cell
-            .counted()
-            .filter_map(|run| metric.and_then(|metric| metric.value(run.record)))
-            .collect();
-        let repeat = |value: &f64| {
+        let repeat = |value: f64| {
             let share = if spread.median == 0.0 { 0.0 } else { value / spread.median - 1.0 };
-            (share * 100.0, format!("{} /s", format::exactly(*value)))
+            (share * 100.0, format!("{} /s", format::exactly(value)))
         };
-        let repeats: Vec<(f64, String)> = values.iter().map(repeat).collect();
+        let values = cell.counted().filter_map(|run| column.metric.value(run.record));
+        let repeats: Vec<(f64, String)> = values.map(repeat).collect();
         let listed: Vec<String> =
             repeats.iter().map(|(pct, _)| format!("{} %", format::percent(*pct))).collect();
         rows.push(vec![label.clone(), figure.shown(), listed.join(", ")]);
-        dots.push(DotRow { label, value: figure.shown(), repeats, mark: mark_of(cell) });
+        repeats_of.push(DotRow { label, value: figure.shown(), repeats, mark: mark_of(cell) });
     }
-    let title = "Launch to launch".to_owned();
     let caption = format!("The same figure launch by launch. {HOW_MARKS_READ}");
-    let chart = Dots { title: title.clone(), description: caption.clone(), rows: dots };
-    let heads = ["Scenario", "Median /s", "Launches, in order"].map(str::to_owned).to_vec();
-    Chart { title, caption, svg: chart.draw(), heads, rows }
+    let heads = ["Scenario", "Median /s", "Launches, in order"];
+    Chart::new("Launch to launch", &caption, dots(&repeats_of), heads, rows)
+}
+
+/// Metrics by which engines are drawn side by side, each with a sentence on how to read it.
+const DRAWN: [(&str, &str); 3] = [
+    ("output_tokens_per_s", "More is better."),
+    ("tpot_us_p50", "Less is better: what a user waits for each further token."),
+    (
+        "ttft_us_p50",
+        "Less is better: what a user waits for the first token, which is time in the queue where \
+         all requests come at once.",
+    ),
+];
+
+/// Largest number of bars in a chart. A chart with more is unreadable; the tables contain all
+/// figures.
+const BARS_MAX: usize = 40;
+
+/// Returns a bar chart of engines for each drawn metric that some of `rows` have, one group of bars
+/// per scenario; none where there would be too many bars. Each row comes with its series name.
+pub fn side_by_side(rows: &[(String, &Row)], scenarios: &[&str]) -> Vec<Chart> {
+    let bars = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten()).count();
+    if bars > BARS_MAX {
+        return Vec::new();
+    }
+    let chart = |(name, reading): &(&str, &str)| of_engines(name, reading, rows, scenarios);
+    DRAWN.iter().filter_map(chart).collect()
+}
+
+fn of_engines(
+    name: &str,
+    reading: &str,
+    rows: &[(String, &Row)],
+    scenarios: &[&str],
+) -> Option<Chart> {
+    let every = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten().copied());
+    let column = Column::new(figure::metric(name), every);
+    let mut groups = Vec::new();
+    let mut listed = Vec::new();
+    for (index, scenario) in scenarios.iter().enumerate() {
+        let label = outside::name(scenario);
+        let mut bars = Vec::new();
+        for (series, row) in rows {
+            let Some(cell) = row.cells[index] else { continue };
+            let figure = column.figure(cell);
+            listed.push(vec![label.clone(), series.clone(), figure.shown(), figure.title.clone()]);
+            bars.push(bar(series, &column, cell));
+        }
+        groups.push(BarGroup { label, bars });
+    }
+    if !groups.iter().flat_map(|group| &group.bars).any(|bar| bar.value.is_some()) {
+        return None;
+    }
+    let title = column.metric.title;
+    let (whole, unit) = match column.scale.unit {
+        "/s" => (format!("{title} per second"), "per second"),
+        unit => (title.to_owned(), unit),
+    };
+    let caption = format!("{reading} Median over launches, whiskers span them. {HOW_MARKS_READ}");
+    let head = format!("{title}, {unit}");
+    let heads = ["Scenario", "Engine", &head, "Exactly"];
+    Some(Chart::new(&whole, &caption, bars(unit, &groups), heads, listed))
+}
+
+/// Bar of a cell, with its repeats as whiskers.
+fn bar(series: &str, column: &Column, cell: &Cell) -> Bar {
+    let found = figure::summary(column.metric, cell);
+    let drawn = |value: f64| value / column.scale.divisor;
+    Bar {
+        series: series.to_owned(),
+        value: found.map(|found| drawn(found.median)),
+        range: found.filter(|f| f.n > 1).map(|f| (drawn(f.min), drawn(f.max))),
+        text: if found.is_some() { column.figure(cell).shown() } else { "no figure".to_owned() },
+        mark: mark_of(cell),
+    }
 }
 
 /// Returns the chart of the latency distributions of `cell`; `None` where no run has samples.
@@ -115,10 +166,8 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
         // `counted` only appends an `s`.
         super::release::counted(launches, "launch").replace("launchs", "launches")
     );
-    let cdf = Cdf { title: title.clone(), description: caption.clone(), curves };
-    let mut heads = vec!["ms".to_owned()];
-    heads.extend(["p10", "p50", "p90", "p95", "p99", "max"].map(str::to_owned));
-    Some(Chart { title, caption, svg: cdf.draw(), heads, rows })
+    let heads = ["ms", "p10", "p50", "p90", "p95", "p99", "max"];
+    Some(Chart::new(&title, &caption, cdf(&curves), heads, rows))
 }
 
 /// Pooled latency distribution. Samples are stored in microseconds and read in milliseconds.
@@ -185,13 +234,6 @@ pub fn mark_of(cell: &Cell) -> Mark {
         _ if claimed => Mark::Hollow,
         Some(_) => Mark::Color,
         None => Mark::Gray,
-    }
-}
-
-fn figure_of(name: &str, cell: &Cell) -> Figure {
-    match by_name(name) {
-        Some(metric) => Figure::of(metric, format::Scale::fit(metric.unit, 0.0), cell),
-        None => Figure::missing("no such metric"),
     }
 }
 

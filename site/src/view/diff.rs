@@ -5,81 +5,19 @@ use std::collections::BTreeMap;
 
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::summary::Summary;
+use minijinja::{Value, context};
 use schema::comparison::Broad;
 use schema::verdict::{Cell, Stage, VerdictKind};
 use serde::Serialize;
 
-use super::badge::Tone;
-use super::figure::Figure;
-use super::pager::PartLink;
-use super::release::Related;
+use super::figure::{self, Figure};
+use super::finding::Tone;
 use super::words;
-use crate::chart::{Bar, BarGroup, Bars, Chart, Forest, ForestMark, ForestRow, Mark};
+use crate::chart::{Bar, BarGroup, Chart, ForestMark, ForestRow, Mark, bars, forest};
 use crate::format::{self, Scale};
+use crate::judged::Pair;
 use crate::link::Target;
 use crate::{order, outside};
-
-/// Pair of releases that are compared, of one engine on one hardware.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pair {
-    pub engine: String,
-    pub hardware: String,
-    pub baseline: String,
-    pub candidate: String,
-}
-
-/// View of the page that compares two releases on a hardware.
-#[derive(Debug, Clone, Serialize)]
-pub struct DiffView {
-    pub engine: String,
-    pub hardware: String,
-    pub baseline: String,
-    pub candidate: String,
-    pub baseline_page: Target,
-    pub candidate_page: Target,
-    /// Number of verdicts of each kind, worst first: `2 regressed`, `14 inconclusive`.
-    pub counts: Vec<Count>,
-    /// Conclusion that a reader may draw, in one sentence.
-    pub conclusion: String,
-    /// Shift of each release-blocking metric over all cells, which is information and no verdict.
-    pub broad: Vec<BroadRow>,
-    pub models: Vec<DiffModel>,
-    /// Cells in which only one of the releases ran.
-    pub baseline_only: Vec<String>,
-    pub candidate_only: Vec<String>,
-    /// Note about policy and method of the comparison.
-    pub note: String,
-    pub command: String,
-    pub pager: Vec<PartLink>,
-}
-
-/// Number of verdicts of one kind, as text.
-#[derive(Debug, Clone, Serialize)]
-pub struct Count {
-    pub text: String,
-    pub tone: Tone,
-}
-
-/// Shift of one metric over all cells that were measured side by side, each counted once.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct BroadRow {
-    pub metric: String,
-    pub cells: u32,
-    pub effect: String,
-    pub interval: String,
-}
-
-impl BroadRow {
-    /// Formats a shift that `judge` found.
-    pub fn of(found: &Broad) -> Self {
-        Self {
-            metric: found.title.clone(),
-            cells: found.cells,
-            effect: percent(Some(found.effect_pct)),
-            interval: interval(found.interval_pct),
-        }
-    }
-}
 
 /// Cells of one model in one configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -142,67 +80,50 @@ pub struct DiffRow {
     pub waiver: String,
 }
 
-impl Pair {
-    /// Target of the page that compares the pair.
-    pub fn target(&self) -> Target {
-        Target::Diff {
-            engine: self.engine.clone(),
-            baseline: self.baseline.clone(),
-            candidate: self.candidate.clone(),
-            hardware: self.hardware.clone(),
+/// View of the page that compares the two releases of `pair`, as `diff` does; its models are built
+/// by [`models`], because they are split into pages.
+pub fn view(pair: &Pair, diff: &Diff) -> Value {
+    let argv = ["cargo", "xtask", "release-bench", &pair.candidate, "--baseline", &pair.baseline];
+    let names = |cells: &[Cell]| -> Value {
+        let name = |cell: &Cell| format!("{} {} {}", cell.model, cell.config, cell.scenario);
+        cells.iter().map(|cell| outside::name(&name(cell))).collect()
+    };
+    let shift = |found: &Broad| {
+        context! {
+            metric => &found.title,
+            cells => found.cells,
+            effect => percent(Some(found.effect_pct)),
+            interval => interval(found.interval_pct),
         }
-    }
-
-    /// Link to the page that compares the pair.
-    pub fn related(&self) -> Related {
-        let text =
-            format!("{} {} to {} on {}", self.engine, self.baseline, self.candidate, self.hardware);
-        Related { text: outside::name(&text), target: self.target() }
-    }
-
-    fn release(&self, release: &str) -> Target {
-        Target::ReleaseOn {
-            engine: self.engine.clone(),
-            release: release.to_owned(),
-            hardware: self.hardware.clone(),
-        }
-    }
-}
-
-impl DiffView {
-    /// Builds the view of `diff`, which compares the two releases of `pair`.
-    pub fn new(pair: &Pair, diff: &Diff) -> Self {
-        let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
-        for cell in &diff.cells {
-            models.entry((&cell.cell.model, &cell.cell.config)).or_default().push(cell);
-        }
-        let argv =
-            ["cargo", "xtask", "release-bench", &pair.candidate, "--baseline", &pair.baseline];
-        let name = |cell: &Cell| {
-            outside::name(&format!("{} {} {}", cell.model, cell.config, cell.scenario))
-        };
-        Self {
-            engine: outside::name(&pair.engine),
-            hardware: outside::name(&pair.hardware),
-            baseline: outside::name(&pair.baseline),
-            candidate: outside::name(&pair.candidate),
-            baseline_page: pair.release(&pair.baseline),
-            candidate_page: pair.release(&pair.candidate),
-            counts: counts(diff),
-            conclusion: conclusion(diff),
-            broad: diff.broad.iter().map(BroadRow::of).collect(),
-            models: models.into_values().map(|cells| model(pair, cells)).collect(),
-            baseline_only: diff.baseline_only.iter().map(name).collect(),
-            candidate_only: diff.candidate_only.iter().map(name).collect(),
-            note: diff.note.clone(),
-            command: outside::command(&argv.map(str::to_owned)),
-            pager: Vec::new(),
-        }
+    };
+    let [baseline_page, candidate_page] = pair.releases().map(Target::ReleaseOn);
+    context! {
+        engine => outside::name(&pair.engine),
+        hardware => outside::name(&pair.hardware),
+        baseline => outside::name(&pair.baseline),
+        candidate => outside::name(&pair.candidate),
+        baseline_page,
+        candidate_page,
+        counts => counts(diff),
+        conclusion => conclusion(diff),
+        // Shift of each release-blocking metric over all cells that were measured side by side,
+        // each counted once; it is information and no verdict.
+        broad => diff.broad.iter().map(shift).collect::<Value>(),
+        // Cells in which only one of the releases ran.
+        baseline_only => names(&diff.baseline_only),
+        candidate_only => names(&diff.candidate_only),
+        note => &diff.note,
+        command => outside::command(&argv),
     }
 }
 
-fn rows(diff: &Diff) -> impl Iterator<Item = &Row> {
-    diff.cells.iter().flat_map(|cell| &cell.rows)
+/// Models of a comparison, each in one configuration.
+pub fn models(pair: &Pair, diff: &Diff) -> Vec<DiffModel> {
+    let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
+    for cell in &diff.cells {
+        models.entry((&cell.cell.model, &cell.cell.config)).or_default().push(cell);
+    }
+    models.into_values().map(|cells| model(pair, cells)).collect()
 }
 
 /// Kinds of verdicts in the order in which a reader wants them.
@@ -228,29 +149,29 @@ fn untested(row: &Row) -> bool {
 }
 
 /// Counts the verdicts of each kind, worst first.
-pub fn counts(diff: &Diff) -> Vec<Count> {
+pub fn counts(diff: &Diff) -> Value {
     let count = |kind: &VerdictKind| {
         let of_kind = |row: &&Row| row.verdict.verdict == *kind && !untested(row);
-        let count = rows(diff).filter(of_kind).count();
+        let count = diff.rows().filter(of_kind).count();
         let text = format!("{count} {}", words::verdict(*kind));
-        (count > 0).then(|| Count { text, tone: tone(*kind) })
+        (count > 0).then(|| context! { text, tone => tone(*kind) })
     };
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
 /// Conclusion that a reader may draw, in one sentence.
 pub fn conclusion(diff: &Diff) -> String {
-    let any = |kind| rows(diff).any(|row| row.verdict.verdict == kind);
+    let any = |kind| diff.rows().any(|row| row.verdict.verdict == kind);
     let unwaived =
         |row: &Row| row.verdict.verdict == VerdictKind::Regressed && row.verdict.waiver.is_none();
-    let gating = rows(diff).filter(|row| row.gates).count();
-    let of_kind = |kind| rows(diff).filter(|row| row.gates && row.verdict.verdict == kind).count();
+    let gating = diff.rows().filter(|row| row.gates).count();
+    let of_kind = |kind| diff.rows().filter(|row| row.gates && row.verdict.verdict == kind).count();
     let undecided = of_kind(VerdictKind::Inconclusive);
     let changed = of_kind(VerdictKind::ChangedConfig);
     let open = undecided + changed;
     let known = if diff.cells.is_empty() {
         "The two releases share no cell."
-    } else if rows(diff).any(unwaived) {
+    } else if diff.rows().any(unwaived) {
         "Something got worse, and screen and confirmation agree on it."
     } else if any(VerdictKind::NewFailure) {
         "Something that ran before fails now."
@@ -290,7 +211,7 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
     DiffModel {
         model: outside::name(&first.model),
         config: outside::name(&first.config),
-        charts: [throughput(pair, &cells), forest(&gating)].into_iter().flatten().collect(),
+        charts: [throughput(pair, &cells), forest_plot(&gating)].into_iter().flatten().collect(),
         remarks,
         changed: flags(cells.iter().flat_map(|cell| &cell.changed)),
         moved: flags(cells.iter().flat_map(|cell| &cell.moved)),
@@ -329,8 +250,8 @@ pub fn line(row: &Row) -> DiffRow {
         scenario: outside::name(&verdict.cell.scenario),
         metric: row.title.clone(),
         unit: scale.unit.to_owned(),
-        baseline: side(row.baseline.as_ref(), scale),
-        candidate: side(row.candidate.as_ref(), scale),
+        baseline: mean(row.baseline.as_ref(), scale),
+        candidate: mean(row.candidate.as_ref(), scale),
         effect: percent(verdict.effect_pct),
         interval: interval(verdict.interval_pct),
         delta: verdict.cliffs_delta.map_or_else(|| "-".to_owned(), format::signed_share),
@@ -349,11 +270,9 @@ pub fn line(row: &Row) -> DiffRow {
     }
 }
 
-fn side(summary: Option<&Summary>, scale: Scale) -> Figure {
-    match summary {
-        Some(summary) => Figure::mean(summary, scale),
-        None => Figure::missing("no run of this side knows it"),
-    }
+fn mean(summary: Option<&Summary>, scale: Scale) -> Figure {
+    let missing = || Figure::missing("no run of this side knows it");
+    summary.map_or_else(missing, |summary| Figure::mean(summary, scale))
 }
 
 /// Direction of a verdict, named only where the verdict claims one: an inconclusive plus is not a
@@ -380,26 +299,20 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
     let mut groups = Vec::new();
     let mut table = Vec::new();
     for cell in cells {
-        let Some(row) = cell.rows.iter().find(|row| row.verdict.metric == "output_tokens_per_s")
-        else {
-            continue;
-        };
+        let output = figure::output().name;
+        let Some(row) = cell.rows.iter().find(|row| row.verdict.metric == output) else { continue };
         // Only compared figures are colored; stored figures of different days are not.
-        let compared = row.verdict.pairs > 1;
+        let compared = if row.verdict.pairs > 1 { Mark::Color } else { Mark::Gray };
         let bar = |release: &str, summary: Option<&Summary>, mark| Bar {
             series: outside::name(release),
             value: summary.map(|summary| summary.mean),
             range: summary.filter(|summary| summary.n > 1).map(|s| (s.min, s.max)),
-            text: side(summary, Scale { unit: "/s", divisor: 1.0 }).text,
+            text: mean(summary, Scale { unit: "/s", divisor: 1.0 }).text,
             mark,
         };
         let bars = vec![
             bar(&pair.baseline, row.baseline.as_ref(), Mark::Gray),
-            bar(
-                &pair.candidate,
-                row.candidate.as_ref(),
-                if compared { Mark::Color } else { Mark::Gray },
-            ),
+            bar(&pair.candidate, row.candidate.as_ref(), compared),
         ];
         let label = outside::name(&cell.cell.scenario);
         table.push(vec![label.clone(), bars[0].text.clone(), bars[1].text.clone()]);
@@ -408,36 +321,29 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
     if groups.is_empty() {
         return None;
     }
-    let title = "Output tokens per second".to_owned();
-    let caption =
-        "Mean over launches, whiskers span them. In color: measured side by side.".to_owned();
-    let unit = "tokens/s".to_owned();
-    let bars = Bars { title: title.clone(), description: caption.clone(), unit, groups };
+    let caption = "Mean over launches, whiskers span them. In color: measured side by side.";
     let heads =
-        vec!["Scenario".into(), outside::name(&pair.baseline), outside::name(&pair.candidate)];
-    Some(Chart { title, caption, svg: bars.draw(), heads, rows: table })
+        ["Scenario".to_owned(), outside::name(&pair.baseline), outside::name(&pair.candidate)];
+    let drawing = bars("tokens/s", &groups);
+    Some(Chart::new("Output tokens per second", caption, drawing, heads, table))
 }
 
-fn forest(gating: &[&Row]) -> Option<Chart> {
+fn forest_plot(gating: &[&Row]) -> Option<Chart> {
     let mut rows = Vec::new();
     let mut table = Vec::new();
     for row in gating {
         let verdict = &row.verdict;
         let Some(effect_pct) = verdict.effect_pct else { continue };
-        let shown = line(row);
-        let label = format!("{} {}", shown.metric, shown.scenario);
-        table.push(vec![
-            label.clone(),
-            shown.effect.clone(),
-            shown.interval.clone(),
-            shown.verdict.to_owned(),
-        ]);
+        let DiffRow { scenario, metric, effect, interval, verdict: word, .. } = line(row);
+        let label = format!("{metric} {scenario}");
+        let text = format!("{effect} {word}");
+        table.push(vec![label.clone(), effect, interval, word.to_owned()]);
         rows.push(ForestRow {
             label,
-            text: format!("{} {}", shown.effect, shown.verdict),
+            text,
             effect_pct,
             interval_pct: verdict.interval_pct,
-            floor_pct: verdict.floor_pct,
+            min_effect_pct: verdict.floor_pct,
             mark: match (verdict.verdict, verdict.stage) {
                 (VerdictKind::Regressed, _) => ForestMark::Worse,
                 (VerdictKind::Improved, Stage::Confirm) => ForestMark::Solid,
@@ -448,21 +354,17 @@ fn forest(gating: &[&Row]) -> Option<Chart> {
     if rows.is_empty() {
         return None;
     }
-    let title = "Change of what gates".to_owned();
-    let caption =
-        "Effect with its 95 % interval. Inside the shaded floor nothing is called a change. \
-                   Filled: confirmed. In color: worse."
-            .to_owned();
-    let forest = Forest { title: title.clone(), description: caption.clone(), rows };
-    let heads = ["Metric", "Effect", "95 % interval", "Verdict"].map(str::to_owned).to_vec();
-    Some(Chart { title, caption, svg: forest.draw(), heads, rows: table })
+    let caption = "Effect with its 95 % interval. Inside the shaded floor nothing is called a \
+                   change. Filled: confirmed. In color: worse.";
+    let heads = ["Metric", "Effect", "95 % interval", "Verdict"];
+    Some(Chart::new("Change of what gates", caption, forest(&rows), heads, table))
 }
 
 #[cfg(test)]
 mod tests {
     use samples::{Sample, campaign_id, reseal};
     use schema::run::RunRecord;
-    use serde_json::Value;
+    use serde_json::Value as Json;
 
     use super::*;
     use samples::registry as sample;
@@ -471,12 +373,12 @@ mod tests {
     /// it.
     #[derive(Default)]
     struct Changed {
-        flags: BTreeMap<String, Value>,
+        flags: BTreeMap<String, Json>,
         argv: Vec<String>,
     }
 
     /// Compares three pairs in each of these scenarios.
-    fn compared(scenarios: &[&str], changed: &Changed) -> DiffView {
+    fn compared(scenarios: &[&str], changed: &Changed) -> Diff {
         let mut records: Vec<RunRecord> = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {
             for block in 0..3_u32 {
@@ -499,60 +401,65 @@ mod tests {
                 }
             }
         }
+        let registry = sample::registry(records);
+        let filter = judge::diff::Filter::default();
+        judge::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap()
+    }
+
+    fn models_of(diff: &Diff) -> Vec<DiffModel> {
         let pair = Pair {
             engine: "redline".into(),
             hardware: Sample::default().hardware,
             baseline: "v0.9.1".into(),
             candidate: "v0.9.2".into(),
         };
-        let registry = sample::registry(records);
-        let filter = judge::diff::Filter::default();
-        let diff = judge::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap();
-        DiffView::new(&pair, &diff)
+        models(&pair, diff)
     }
 
     #[test]
     fn the_shift_over_all_cells_and_how_far_two_sets_of_launches_lie_apart_are_shown() {
-        let view =
+        let diff =
             compared(&["sharegpt-lite", "balanced-lite", "thinking-lite"], &Changed::default());
-        let output = view.broad.iter().find(|row| row.metric == "Output tokens").unwrap();
+        let output = diff.broad.iter().find(|found| found.title == "Output tokens").unwrap();
         assert_eq!(output.cells, 3);
-        assert!(output.effect.starts_with("\u{2212}10."), "{output:?}");
-        assert!(output.interval.contains(" to "), "{output:?}");
-        let row = view.models[0].gating.iter().find(|row| row.metric == "Output tokens").unwrap();
+        assert!(percent(Some(output.effect_pct)).starts_with("\u{2212}10."), "{output:?}");
+        assert!(interval(output.interval_pct).contains(" to "), "{output:?}");
+        let models = models_of(&diff);
+        let row = models[0].gating.iter().find(|row| row.metric == "Output tokens").unwrap();
         assert_eq!(row.delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");
         assert!(compared(&["sharegpt-lite"], &Changed::default()).broad.is_empty());
     }
 
     #[test]
     fn a_changed_configuration_is_not_counted_as_undecided() {
-        let flags = BTreeMap::from([("max-batch-size".to_owned(), Value::from(256))]);
+        let flags = BTreeMap::from([("max-batch-size".to_owned(), Json::from(256))]);
         let asked = Changed { flags: flags.clone(), argv: vec!["--max-batch-size".into()] };
-        let some = compared(&["sharegpt-lite", "balanced-lite"], &asked).conclusion;
+        let some = conclusion(&compared(&["sharegpt-lite", "balanced-lite"], &asked));
         assert!(some.contains(" are of a changed configuration"), "{some}");
-        let all = compared(&["sharegpt-lite"], &asked).conclusion;
+        let all = conclusion(&compared(&["sharegpt-lite"], &asked));
         assert!(
             all.contains(" are of a changed configuration") && !all.contains("undecided"),
             "{all}"
         );
-        let none = compared(&["sharegpt-lite"], &Changed::default()).conclusion;
+        let none = conclusion(&compared(&["sharegpt-lite"], &Changed::default()));
         assert!(!none.contains("configuration"), "{none}");
     }
 
     #[test]
     fn a_default_that_moved_stands_apart_from_a_flag_that_was_asked_for() {
-        let flags = BTreeMap::from([("max-batch-size".to_owned(), Value::from(256))]);
+        let flags = BTreeMap::from([("max-batch-size".to_owned(), Json::from(256))]);
         let moved = compared(&["balanced-lite"], &Changed { flags: flags.clone(), argv: vec![] });
         let names =
             |flags: &[ChangedFlag]| flags.iter().map(|f| f.flag.clone()).collect::<Vec<_>>();
-        let model = &moved.models[0];
+        let model = &models_of(&moved)[0];
         assert_eq!(
             (names(&model.moved), names(&model.changed)),
             (vec!["max-batch-size".into()], vec![])
         );
-        assert!(!moved.conclusion.contains("changed configuration"), "{}", moved.conclusion);
+        let conclusion = conclusion(&moved);
+        assert!(!conclusion.contains("changed configuration"), "{conclusion}");
         let asked = Changed { flags, argv: vec!["--max-batch-size".into()] };
-        let model = &compared(&["balanced-lite"], &asked).models[0];
+        let model = &models_of(&compared(&["balanced-lite"], &asked))[0];
         assert_eq!(
             (names(&model.moved), names(&model.changed)),
             (vec![], vec!["max-batch-size".into()])

@@ -1,39 +1,41 @@
-//! View and data of the explorer, a page that draws any metric of any runs. The data are a file of
-//! their own, because they grow with the registry.
+//! Views of the explorer, a page that draws any metric of any runs, and of the page of files for
+//! programs. The explorer's data are a file of their own, because they grow with the registry.
 
 use std::collections::BTreeMap;
 
+use minijinja::{Value, context};
 use schema::metric::METRICS;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 
-use crate::catalog::{Catalog, Run};
+use crate::catalog::{self, Catalog, Run};
 use crate::format::Scale;
 use crate::{order, outside};
-
-/// View of the explorer's page without its data.
-#[derive(Debug, Clone, Serialize)]
-pub struct ExploreView {
-    pub runs: usize,
-    pub metrics: Vec<&'static str>,
-}
 
 /// Fields that distinguish runs, in the order of a data line.
 const NAMES: [&str; 6] = ["engine", "release", "hardware", "model", "scenario", "kind"];
 
-impl ExploreView {
-    /// Builds the view of the runs that may be drawn.
-    pub fn new(catalog: &Catalog) -> Self {
-        Self {
-            runs: drawable(catalog).count(),
-            metrics: METRICS.iter().map(|metric| metric.title).collect(),
-        }
+/// View of the explorer's page without its data.
+pub fn view(catalog: &Catalog) -> Value {
+    context! {
+        runs => drawable(catalog).count(),
+        metrics => METRICS.iter().map(|metric| metric.title).collect::<Value>(),
+    }
+}
+
+/// View of the page of files for programs: number of records of each kind, and the schemas.
+pub fn data_view(catalog: &Catalog) -> Value {
+    context! {
+        runs => catalog.runs.len(),
+        kernels => catalog.registry.kernels.len(),
+        campaigns => catalog.registry.campaigns.len(),
+        events => catalog.registry.events.len(),
+        schemas => schema::schemas::all().iter().map(|(name, _)| *name).collect::<Value>(),
     }
 }
 
 /// Returns the runs whose figures may be used.
 fn drawable<'a>(catalog: &'a Catalog<'a>) -> impl Iterator<Item = &'a Run<'a>> {
-    catalog.runs.iter().filter(|run| run.usable && run.record.metrics.is_some())
+    catalog.runs.iter().filter(|run| run.usable)
 }
 
 fn names(run: &Run) -> [String; NAMES.len()] {
@@ -43,7 +45,7 @@ fn names(run: &Run) -> [String; NAMES.len()] {
         outside::name(&record.engine.release),
         outside::name(&record.hardware.id),
         outside::name(&record.model.id),
-        outside::name(&format!("{}@{}", record.scenario.id, record.scenario.rev)),
+        outside::name(&catalog::scenario(record)),
         record.kind.name().to_owned(),
     ]
 }
@@ -73,17 +75,17 @@ pub fn data(catalog: &Catalog) -> String {
         json!({ "name": name, "title": title, "unit": scale.unit, "divisor": scale.divisor })
     };
     let line = |run: &Run| {
-        let mut cells: Vec<Value> =
+        let mut cells: Vec<Json> =
             names(run).iter().zip(&texts).map(|(text, known)| json!(known[text])).collect();
         let time = run.record.time.as_ref();
         cells.push(json!(outside::name(&run.record.id)));
         cells.push(json!(time.and_then(|time| time.started_at.as_deref()).map(outside::name)));
         // A figure that is not finite has no JSON form and becomes null.
         cells.extend(METRICS.iter().map(|metric| json!(metric.value(run.record))));
-        Value::Array(cells)
+        Json::Array(cells)
     };
-    let metrics: Vec<Value> = METRICS.iter().map(metric).collect();
-    let runs: Vec<Value> = drawable(catalog).map(line).collect();
+    let metrics: Vec<Json> = METRICS.iter().map(metric).collect();
+    let runs: Vec<Json> = drawable(catalog).map(line).collect();
     json!({ "names": listed, "metrics": metrics, "runs": runs }).to_string()
 }
 
@@ -95,9 +97,9 @@ mod tests {
     fn every_run_that_counts_is_a_line_with_its_names_and_figures() {
         let registry = samples::registry::registry(samples::registry::records());
         let catalog = Catalog::of(&registry);
-        let parsed: Value = serde_json::from_str(&data(&catalog)).expect("JSON");
+        let parsed: Json = serde_json::from_str(&data(&catalog)).expect("JSON");
         let runs = parsed["runs"].as_array().expect("runs");
-        assert_eq!(runs.len(), ExploreView::new(&catalog).runs);
+        assert_eq!(runs.len(), drawable(&catalog).count());
         assert!(runs.len() > 50, "{}", runs.len());
         assert_eq!(parsed["names"]["release"], json!(["v0.9.1", "v0.9.2", "v0.10.0"]));
         for run in runs {

@@ -1,7 +1,8 @@
-//! Facts that the runs behind a page share (machine, engine, client, evidence, model,
+//! Facts that the runs behind a page share (machine, engine, client, evidence, model, telemetry,
 //! configuration), and the groups in which pages show them.
 
 use schema::run::{Gpu, IdsSource, RunRecord};
+use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -68,9 +69,13 @@ impl Fact {
     }
 }
 
+/// Makes a group of facts.
+pub fn group(title: &str, facts: Vec<Fact>) -> FactGroup {
+    FactGroup { title: title.into(), facts }
+}
+
 /// Facts about machine, engine and load generator, without which no figure can be interpreted.
 pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
-    let group = |title: &str, facts| FactGroup { title: title.into(), facts };
     vec![
         group("Machine", machine(runs)),
         group("Engine", engine(runs)),
@@ -80,7 +85,7 @@ pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
 
 /// Group of facts about the machine alone.
 pub fn machine_group(runs: &[&Run]) -> FactGroup {
-    FactGroup { title: "Machine".into(), facts: machine(runs) }
+    group("Machine", machine(runs))
 }
 
 /// Collects a hash of `runs`, abbreviated to twelve digits, as [`fact`] does.
@@ -132,10 +137,7 @@ fn engine(runs: &[&Run]) -> Vec<Fact> {
             r.engine.commit.as_ref().map(|c| format!("{}{dirty}", outside::short_hash(c, 12)))
         })
         .code(),
-        fact("Binary", runs, "engine.binary_sha256", |r| {
-            r.engine.binary_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
-        })
-        .code(),
+        hash("Binary", runs, "engine.binary_sha256", |r| r.engine.binary_sha256.clone()),
         fact("Toolchain", runs, "engine.toolchain", |r| r.engine.toolchain.clone()),
         fact("Features", runs, "engine.features", |r| {
             let features = r.engine.features.as_ref()?;
@@ -151,19 +153,21 @@ fn client(runs: &[&Run]) -> Vec<Fact> {
             let version = client.version.as_deref().unwrap_or("of unknown version");
             Some(format!("{} {version}", client.name.as_deref()?))
         }),
-        fact("Prompts sent as", runs, "scenario.prompt_form", |r| {
-            r.scenario.prompt_form.map(|form| words::prompt_form(form).to_owned())
-        }),
+        prompt_form(runs),
         fact("Prefix cache", runs, "cache", |r| {
             let state = serde_json::to_value(r.cache.as_ref()?.state).ok()?;
             Some(format!("{} at the start", state.as_str()?))
         }),
-        fact("Data set", runs, "scenario.dataset_sha256", |r| {
-            r.scenario.dataset_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
-        })
-        .code(),
+        hash("Data set", runs, "scenario.dataset_sha256", |r| r.scenario.dataset_sha256.clone()),
         fact("Rules", runs, "checks_rev", |r| Some(format!("revision {}", r.checks_rev))),
     ]
+}
+
+/// Fact about the form in which prompts were sent.
+pub fn prompt_form(runs: &[&Run]) -> Fact {
+    fact("Prompts sent as", runs, "scenario.prompt_form", |r| {
+        r.scenario.prompt_form.map(|form| words::prompt_form(form).to_owned())
+    })
 }
 
 /// Facts that identify a single run.
@@ -181,15 +185,8 @@ pub fn run(runs: &[&Run]) -> Vec<Fact> {
             let (block, position, repeat) = (slot.block, slot.position, slot.repeat);
             Some(format!("block {block}, position {position}, repeat {repeat}"))
         }),
-        fact("Requests", runs, "scenario.requests", |r| {
-            let arrival = r.scenario.arrival.as_ref().map(|a| format!(", {}", words::arrival(a)));
-            let requests = format::whole(r.scenario.requests?);
-            Some(format!("{requests}{}", arrival.unwrap_or_default()))
-        }),
-        fact("Workload", runs, "scenario.manifest_sha256", |r| {
-            r.scenario.manifest_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
-        })
-        .code(),
+        fact("Requests", runs, "scenario.requests", words::requests),
+        hash("Workload", runs, "scenario.manifest_sha256", |r| r.scenario.manifest_sha256.clone()),
     ]
 }
 
@@ -261,10 +258,7 @@ pub fn model(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Source", runs, "model.source", |r| {
             let revision = r.model.revision.as_ref().map(|rev| format!(" at {rev}"));
-            r.model
-                .source
-                .as_ref()
-                .map(|source| format!("{source}{}", revision.unwrap_or_default()))
+            Some(r.model.source.clone()? + &revision.unwrap_or_default())
         }),
         fact("Weights", runs, "model.weights", |r| {
             let hash = r.model.weights_sha256.as_deref().unwrap_or_default();
@@ -274,10 +268,7 @@ pub fn model(runs: &[&Run]) -> Vec<Fact> {
         }),
         fact("Computed in", runs, "model.dtype", |r| r.model.dtype.clone()),
         fact("Parameters", runs, "model.parameters", |r| r.model.parameters.map(format::whole)),
-        fact("Tokenizer", runs, "model.tokenizer_sha256", |r| {
-            r.model.tokenizer_sha256.as_ref().map(|hash| outside::short_hash(hash, 12))
-        })
-        .code(),
+        hash("Tokenizer", runs, "model.tokenizer_sha256", |r| r.model.tokenizer_sha256.clone()),
     ]
 }
 
@@ -325,4 +316,138 @@ fn gpus(gpus: &[Gpu]) -> String {
     let memory = first.memory_bytes.map(|bytes| format!(", {}", format::bytes(bytes)));
     let count = if gpus.len() > 1 { format!("{} × ", gpus.len()) } else { String::new() };
     format!("{count}{}{}", first.name, memory.unwrap_or_default())
+}
+
+/// Returns the telemetry facts of `runs`; `None` where no run has telemetry.
+pub fn telemetry(runs: &[&Run]) -> Option<FactGroup> {
+    if runs.iter().all(|run| run.record.telemetry.is_none()) {
+        return None;
+    }
+    let mut facts = vec![
+        fact("Running", runs, "telemetry.server", |r| level(server(r)?.requests_running)),
+        fact("Waiting", runs, "telemetry.server", |r| level(server(r)?.requests_waiting)),
+        fact("KV pages", runs, "telemetry.server", |r| {
+            let server = server(r)?;
+            let all = server.kv_pages.map(|all| format!(" of {}", format::whole(all)));
+            let used = format::whole(server.kv_pages_used?.max);
+            Some(format!("{used}{} at most", all.unwrap_or_default()))
+        }),
+        fact("Processors", runs, "telemetry.host", |r| {
+            let host = host(r)?;
+            let busy = host.cpu_user_share? + host.cpu_system_share?;
+            Some(format!("{} busy, {} stolen", percent(busy), percent(host.cpu_steal_share?)))
+        }),
+        fact("Memory in use", runs, "telemetry.host", |r| {
+            Some(format!("{} at most", format::bytes(host(r)?.memory_used_bytes_max?)))
+        }),
+    ];
+    if runs.iter().any(|run| worked(run.record).next().is_some()) {
+        facts.push(fact("Power", runs, "telemetry.gpus", |r| {
+            let watts: Option<f64> = worked(r).map(|gpu| gpu.power_mw.map(|p| p.mean)).sum();
+            Some(format!("{} W", format::rounded(watts? / 1000.0, None)))
+        }));
+        facts.push(fact("Energy a token", runs, "metrics.joules_per_output_token", |r| {
+            let joules = r.metrics.as_ref()?.joules_per_output_token?;
+            Some(format!("{} J", format::rounded(joules, None)))
+        }));
+        facts.push(fact("SM clock", runs, "telemetry.gpus", |r| {
+            let slowest = worked(r).filter_map(|gpu| gpu.sm_mhz.map(|clock| clock.p50)).min()?;
+            Some(format!("{} MHz", format::whole(slowest)))
+        }));
+        facts.push(fact("Held down", runs, "telemetry.gpus", |r| {
+            let most = |read: fn(&GpuTelemetry) -> Option<f64>| {
+                worked(r).filter_map(read).fold(0.0, f64::max)
+            };
+            let power = most(|gpu| Some(gpu.throttled?.power_share));
+            let heat = most(|gpu| {
+                let held = gpu.throttled?;
+                Some(held.thermal_share.max(held.hardware_share))
+            });
+            Some(format!("{} by power, {} by heat or hardware", percent(power), percent(heat)))
+        }));
+    }
+    Some(group("Telemetry", facts))
+}
+
+fn server(record: &RunRecord) -> Option<&ServerTelemetry> {
+    record.telemetry.as_ref()?.server.as_ref()
+}
+
+fn host(record: &RunRecord) -> Option<&HostTelemetry> {
+    record.telemetry.as_ref()?.host.as_ref()
+}
+
+/// GPUs that worked during the run.
+fn worked(record: &RunRecord) -> impl Iterator<Item = &GpuTelemetry> {
+    let gpus = record.telemetry.iter().filter_map(|telemetry| telemetry.gpus.as_ref()).flatten();
+    gpus.filter(|gpu| gpu.worked)
+}
+
+fn level(spread: Option<Spread>) -> Option<String> {
+    let spread = spread?;
+    let mean = format::rounded(spread.mean, None);
+    Some(format!("{mean} on average, {} at most", format::whole(spread.max)))
+}
+
+fn percent(share: f64) -> String {
+    format!("{} %", format::rounded(share * 100.0, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samples::Sample;
+    use schema::telemetry::{Telemetry, Throttled};
+
+    /// Texts of the telemetry facts of a record with `telemetry`.
+    fn shown(telemetry: Option<Telemetry>) -> Option<Vec<String>> {
+        let mut record = Sample::default().record();
+        record.telemetry = telemetry;
+        let run = Run {
+            record: &record,
+            path: "runs/a.json",
+            root: 0,
+            usable: true,
+            retracted: None,
+            replaced_by: None,
+            notes: Vec::new(),
+            later: Vec::new(),
+        };
+        let line = |fact: &Fact| format!("{}: {}", fact.name, fact.values.join(", "));
+        Some(super::telemetry(&[&run])?.facts.iter().map(line).collect())
+    }
+
+    #[test]
+    fn a_record_from_before_telemetry_has_no_such_group() {
+        assert_eq!(shown(None), None);
+    }
+
+    #[test]
+    fn gpus_have_lines_only_where_some_worked() {
+        let spread = |mean: f64, max| Some(Spread { mean, p50: max, max, ..Spread::default() });
+        let host = HostTelemetry {
+            cpu_user_share: Some(0.9),
+            cpu_system_share: Some(0.05),
+            cpu_steal_share: Some(0.004),
+            memory_used_bytes_max: Some(12 << 30),
+            ..HostTelemetry::default()
+        };
+        let mut telemetry = Telemetry { host: Some(host), ..Telemetry::default() };
+        let lines = shown(Some(telemetry.clone())).expect("a group");
+        assert_eq!(lines[3], "Processors: 95.0 % busy, 0.400 % stolen");
+        assert_eq!(lines.len(), 5);
+        let throttled = Throttled { power_share: 0.5, ..Throttled::default() };
+        let gpu = |worked| GpuTelemetry {
+            worked,
+            power_mw: spread(600_000.0, 700_000),
+            sm_mhz: spread(1900.0, 1980),
+            throttled: Some(throttled),
+            ..GpuTelemetry::default()
+        };
+        telemetry.gpus = Some(vec![gpu(true), gpu(true), gpu(false)]);
+        let lines = shown(Some(telemetry)).expect("a group");
+        assert_eq!(lines[5], "Power: 1,200 W");
+        assert_eq!(lines[7], "SM clock: 1,980 MHz");
+        assert_eq!(lines[8], "Held down: 50.0 % by power, 0 % by heat or hardware");
+    }
 }

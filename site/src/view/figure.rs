@@ -1,7 +1,9 @@
 //! Figures of tables: rounded text, spread, and the exact values as a tooltip.
 
+use std::iter::successors;
+
 use judge::summary::Summary;
-use schema::metric::Metric;
+use schema::metric::{Metric, by_name};
 use schema::run::{RunRecord, Status};
 use serde::Serialize;
 
@@ -30,11 +32,6 @@ pub struct Head {
     pub name: String,
 }
 
-/// Half of the range over repeats, shown as `±` in every table; `None` for a single run.
-pub fn half_range(summary: &Summary) -> Option<f64> {
-    (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
-}
-
 /// Summary of `metric` over the runs of `cell` that count; `None` where one of the values is not
 /// finite.
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
@@ -42,44 +39,98 @@ pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
     (found.min.is_finite() && found.max.is_finite()).then_some(found)
 }
 
-/// Scale that fits `metric` over all of `cells`, so that a column has one unit.
-pub fn scale(metric: &Metric, cells: &[&Cell]) -> Scale {
-    let medians = cells.iter().filter_map(|cell| summary(metric, cell)).map(|found| found.median);
-    Scale::fit(metric.unit, medians.fold(0.0, f64::max))
+/// Metric that a table of this program shows.
+pub fn metric(name: &str) -> &'static Metric {
+    by_name(name).expect("the tables of pages name metrics of `METRICS`")
 }
 
-impl Head {
-    /// Builds the head of a column of `metric` on `scale`.
-    pub fn of(metric: &Metric, scale: Scale) -> Self {
+/// Output throughput, the metric by which engines are ranked.
+pub fn output() -> &'static Metric {
+    metric("output_tokens_per_s")
+}
+
+/// Column of figures: a metric, in the unit that fits all of its figures.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    pub metric: &'static Metric,
+    pub scale: Scale,
+}
+
+impl Column {
+    /// Makes the column of `metric` for all of `cells`.
+    pub fn new<'c, 'r: 'c>(
+        metric: &'static Metric,
+        cells: impl IntoIterator<Item = &'c Cell<'r>>,
+    ) -> Self {
+        let medians = cells.into_iter().filter_map(|cell| Some(summary(metric, cell)?.median));
+        Self { metric, scale: Scale::fit(metric.unit, medians.fold(0.0, f64::max)) }
+    }
+
+    /// Makes the columns of a table about `cells`.
+    pub fn all(names: &[&str], cells: &[Cell]) -> Vec<Self> {
+        names.iter().map(|name| Self::new(metric(name), cells)).collect()
+    }
+
+    pub fn head(&self) -> Head {
+        let (title, name) = (self.metric.title.into(), self.metric.name.into());
         // "Output tokens /s" reads as a rate; "TTFT p50 ms" needs no preposition.
-        Self { title: metric.title.into(), unit: scale.unit.into(), name: metric.name.into() }
+        Head { title, unit: self.scale.unit.into(), name }
+    }
+
+    /// Figure of the column's metric for `cell`.
+    pub fn figure(&self, cell: &Cell) -> Figure {
+        match summary(self.metric, cell) {
+            Some(found) => Figure::median(&found, self.scale),
+            None => Figure::missing(&why_missing(self.metric, cell)),
+        }
     }
 }
 
 impl Figure {
-    /// Builds the figure of `metric` for `cell` on `scale`.
-    pub fn of(metric: &Metric, scale: Scale, cell: &Cell) -> Self {
-        let Some(found) = summary(metric, cell) else {
-            return Self::missing(&why_missing(metric, cell));
-        };
-        Self::median(&found, scale)
+    /// Builds a figure without a spread.
+    pub fn plain(text: String, title: String) -> Self {
+        Self { text, spread: None, title, missing: false }
+    }
+
+    /// Builds a missing figure with its reason.
+    pub fn missing(reason: &str) -> Self {
+        Self { missing: true, ..Self::plain("-".into(), outside::message(reason)) }
+    }
+
+    /// Builds the figure of one measured value, without repeats to round it by.
+    pub fn single(value: f64, Scale { unit, divisor }: Scale) -> Self {
+        if !value.is_finite() {
+            return Self::missing("no number");
+        }
+        let value = value / divisor;
+        Self::plain(format::rounded(value, None), format!("{} {unit}", format::exactly(value)))
     }
 
     /// Builds the figure of a median over runs.
     pub fn median(summary: &Summary, scale: Scale) -> Self {
-        let half = half_range(summary);
-        let share = half.filter(|_| summary.median != 0.0).map(|half| half / summary.median.abs());
         let exact = |value: f64| format::exactly(value / scale.divisor);
+        let (low, high) = (exact(summary.min), exact(summary.max));
         let exactly = format!("{} {}", exact(summary.median), scale.unit).trim_end().to_owned();
-        let range =
-            format!(", from {} to {} {}", exact(summary.min), exact(summary.max), scale.unit);
+        let range = format!(", from {low} to {high} {}", scale.unit);
         let title = if summary.n == 1 { exactly } else { exactly + range.trim_end() };
-        Self {
-            text: format::rounded(summary.median / scale.divisor, half.map(|h| h / scale.divisor)),
-            spread: share.map(|share| format::plus_minus(share * 100.0)),
-            title,
-            missing: false,
-        }
+        Self::with_range(summary.median, summary, scale, title)
+    }
+
+    /// Builds the figure of a mean over runs, as comparisons show it.
+    pub fn mean(summary: &Summary, scale: Scale) -> Self {
+        let exact = |value: f64| format::exactly(value / scale.divisor);
+        let (mean, low, high) = (exact(summary.mean), exact(summary.min), exact(summary.max));
+        let title = format!("{mean} {}, from {low} to {high}", scale.unit);
+        Self::with_range(summary.mean, summary, scale, title)
+    }
+
+    /// Builds the figure of `value` with half of the range over repeats as its spread.
+    fn with_range(value: f64, summary: &Summary, scale: Scale, title: String) -> Self {
+        let half = (summary.n > 1).then_some((summary.max - summary.min) / 2.0);
+        let share = half.filter(|_| value != 0.0).map(|half| half / value.abs());
+        let text = format::rounded(value / scale.divisor, half.map(|half| half / scale.divisor));
+        let spread = share.map(|share| format::plus_minus(share * 100.0));
+        Self { text, spread, title, missing: false }
     }
 
     /// Text of the figure with its spread.
@@ -89,48 +140,26 @@ impl Figure {
             None => self.text.clone(),
         }
     }
+}
 
-    /// Builds the figure of a mean over runs, as comparisons show it.
-    pub fn mean(summary: &Summary, scale: Scale) -> Self {
-        let half = half_range(summary);
-        let share = half.filter(|_| summary.mean != 0.0).map(|half| half / summary.mean.abs());
-        let exact = |value: f64| format::exactly(value / scale.divisor);
-        let (mean, low, high) = (exact(summary.mean), exact(summary.min), exact(summary.max));
-        Self {
-            text: format::rounded(summary.mean / scale.divisor, half.map(|h| h / scale.divisor)),
-            spread: share.map(|share| format::plus_minus(share * 100.0)),
-            title: format!("{mean} {unit}, from {low} to {high}", unit = scale.unit),
-            missing: false,
-        }
-    }
+/// Number of runs that the figures of `cell` come from, as text.
+pub fn launches(cell: &Cell) -> String {
+    let (counted, all) = (cell.counted().count(), cell.runs.len());
+    if counted == all { all.to_string() } else { format!("{counted} of {all}") }
+}
 
-    /// Builds a missing figure with its reason.
-    pub fn missing(reason: &str) -> Self {
-        Self { text: "-".into(), spread: None, title: outside::message(reason), missing: true }
+/// Number of failed requests over all runs of the cell, including runs that do not count.
+pub fn failed(cell: &Cell) -> Figure {
+    let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
+    let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
+    if failed.is_empty() {
+        let reason = cell.runs.iter().find_map(|run| absent(run.record, "counts"));
+        return Figure::missing(reason.unwrap_or("no run counted its requests"));
     }
-
-    /// Builds the figure of one measured value, without repeats to round it by.
-    pub fn single(value: f64, scale: Scale) -> Self {
-        if !value.is_finite() {
-            return Self::missing("no number");
-        }
-        Self {
-            text: format::rounded(value / scale.divisor, None),
-            spread: None,
-            title: format!("{} {}", format::exactly(value / scale.divisor), scale.unit),
-            missing: false,
-        }
-    }
-
-    /// Builds the figure of one time, in milliseconds.
-    pub fn milliseconds(us: u64) -> Self {
-        Self::single(format::as_f64(us), Scale { unit: "ms", divisor: 1e3 })
-    }
-
-    /// Builds the figure of a count.
-    pub fn count(value: u64, title: String) -> Self {
-        Self { text: format::whole(value), spread: None, title, missing: false }
-    }
+    let planned: u64 = counts.iter().filter_map(|counts| counts.requests_planned).sum();
+    let total = failed.iter().sum();
+    let title = format!("of {planned} requests in {} runs", failed.len());
+    Figure::plain(format::whole(total), title)
 }
 
 /// Path of `metric` in a record, under which `absent` gives the reason for a missing value.
@@ -150,13 +179,8 @@ pub fn path_of(metric: &Metric) -> String {
 
 /// Reason under `absent` for `path`, or for the nearest group that contains it.
 pub fn absent<'a>(record: &'a RunRecord, path: &str) -> Option<&'a str> {
-    let mut path = path;
-    loop {
-        if let Some(reason) = record.absent.get(path) {
-            return Some(reason);
-        }
-        path = path.rsplit_once('.')?.0;
-    }
+    let mut groups = successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
+    groups.find_map(|path| record.absent.get(path)).map(String::as_str)
 }
 
 fn why_missing(metric: &Metric, cell: &Cell) -> String {

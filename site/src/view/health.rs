@@ -3,82 +3,32 @@
 
 use std::collections::BTreeMap;
 
-use schema::run::{Status, ValidityVerdict};
-use serde::Serialize;
+use minijinja::{Value, context};
+use schema::run::{Kind, Status, ValidityVerdict};
 
 use super::model::note;
-use super::pager::PartLink;
-use super::release::Related;
 use super::words;
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
-use crate::link::Target;
+use crate::link::Link;
 use crate::{order, outside};
 
-/// View of the health page, of everything that was measured here.
-#[derive(Debug, Clone, Serialize)]
-pub struct HealthView {
-    /// Latest release of each engine on each hardware; only on the first part of the page.
-    pub latest: Vec<HealthRow>,
-    /// Reasons for which runs are DEGRADED or INVALID, such as a clock that was set meanwhile;
-    /// only on the first part of the page.
-    pub doubts: Vec<DoubtRow>,
-    pub failures: Vec<FailureRow>,
-    /// Number of cells with failures, over all parts of the page.
-    pub failing: usize,
-    pub pager: Vec<PartLink>,
-}
-
-/// Row of the health table: a release that serves one model on one hardware.
-#[derive(Debug, Clone, Serialize)]
-pub struct HealthRow {
-    pub engine: Related,
-    pub model: Related,
-    pub hardware: Related,
-    pub runs: usize,
-    pub ok: usize,
-    /// Classes of failures with their number, `3 out of memory, 1 crash`; empty where there are
-    /// none.
-    pub classes: String,
-    pub partial: usize,
-    pub degraded: usize,
-    pub invalid: usize,
-    pub retracted: usize,
-}
-
-/// Row about a reason for which runs of a release are DEGRADED or INVALID.
-#[derive(Debug, Clone, Serialize)]
-pub struct DoubtRow {
-    pub engine: Related,
-    pub hardware: Related,
-    /// Id of the reason, with which its sentence begins; `-` for a sentence without id.
-    pub reason: String,
-    /// Extent of the reason: `2 of 12`.
-    pub extent: String,
-    /// Last run that has the reason.
-    pub run: Related,
-    /// Sentence of the reason in that run.
-    pub note: String,
-}
-
-/// Row about a cell in which runs failed or lost requests.
-#[derive(Debug, Clone, Serialize)]
-pub struct FailureRow {
-    pub engine: Related,
-    pub model: String,
-    pub hardware: String,
-    pub scenario: String,
-    /// Extent of the failures: `2 of 3 failed`.
-    pub extent: String,
-    /// Last run that failed or lost requests.
-    pub run: Related,
-    pub note: String,
+/// Health of a catalog, of everything that was measured here.
+#[derive(Debug)]
+pub struct Health {
+    /// Rows of the latest release of each engine on each hardware, one per model.
+    pub latest: Vec<Value>,
+    /// Rows of the reasons for which runs are DEGRADED or INVALID, such as a clock that was set
+    /// meanwhile.
+    pub doubts: Vec<Value>,
+    /// Rows of the cells in which runs failed or lost requests, newest release first.
+    pub failures: Vec<Value>,
 }
 
 /// Collects the health of the latest releases, the reasons for doubt about them, and every cell
 /// with failures (newest release first).
-pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<DoubtRow>, Vec<FailureRow>) {
+pub fn of(catalog: &Catalog) -> Health {
     // A published report does not show which of its runs failed.
-    let runs = catalog.runs_where(|record| record.kind != schema::run::Kind::Imported);
+    let runs = catalog.runs_where(|record| record.kind != Kind::Imported);
     let (mut latest, mut doubts) = (Vec::new(), Vec::new());
     for (key, runs) in catalog::latest_releases(&runs) {
         doubts.extend(doubts_of(&key, &runs));
@@ -95,12 +45,12 @@ pub fn of(catalog: &Catalog) -> (Vec<HealthRow>, Vec<DoubtRow>, Vec<FailureRow>)
     for (key, runs) in &releases {
         failures.extend(failures_of(key, runs));
     }
-    (latest, doubts, failures)
+    Health { latest, doubts, failures }
 }
 
 /// Collects the reasons for which a release's runs are DEGRADED or INVALID, by id. Reasons of
 /// VALID runs are only notes, and failed runs are among the failures.
-fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<DoubtRow> {
+fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
     let mut reasons: BTreeMap<&str, Vec<(&Run, &str)>> = BTreeMap::new();
     let judged = runs.iter().filter(|run| run.record.status == Status::Ok);
     for run in judged.clone().filter(|run| run.record.validity.verdict != ValidityVerdict::Valid) {
@@ -109,43 +59,22 @@ fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<DoubtRow> {
             reasons.entry(id).or_default().push((run, sentence));
         }
     }
-    let row = |(id, said): (&str, Vec<(&Run, &str)>)| {
-        let (last, sentence) = said.last()?;
-        Some(DoubtRow {
-            engine: release(key),
-            hardware: hardware(key),
-            reason: outside::name(id),
-            extent: format!("{} of {}", said.len(), judged.clone().count()),
-            run: permalink(last),
-            note: outside::message(sentence),
+    let row = |(id, of): (&str, Vec<(&Run, &str)>)| {
+        let (last, sentence) = of.last()?;
+        Some(context! {
+            engine => Link::release(key),
+            hardware => Link::hardware(&key.hardware),
+            reason => outside::name(id),
+            extent => format!("{} of {}", of.len(), judged.clone().count()),
+            run => Link::run(last),
+            note => outside::message(sentence),
         })
     };
     reasons.into_iter().filter_map(row).collect()
 }
 
-fn release(key: &ReleaseKey) -> Related {
-    Related {
-        text: outside::name(&format!("{} {}", key.engine, key.release)),
-        target: crate::pages::target(key),
-    }
-}
-
-fn hardware(key: &ReleaseKey) -> Related {
-    Related {
-        text: outside::name(&key.hardware),
-        target: Target::Hardware { hardware: key.hardware.clone() },
-    }
-}
-
-fn permalink(run: &Run) -> Related {
-    Related {
-        text: outside::name(&run.record.id),
-        target: Target::Run { id: run.record.id.clone(), record: run.path.to_owned() },
-    }
-}
-
 /// Returns the cells of a release in which runs failed or lost requests.
-pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<FailureRow> {
+pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
     let went_wrong = |run: &&&Run| run.record.status != Status::Ok;
     let mut rows = Vec::new();
     for cell in catalog::cells(runs) {
@@ -155,17 +84,14 @@ pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<FailureRow> {
             true => "lost requests",
             false => "failed",
         };
-        rows.push(FailureRow {
-            engine: release(key),
-            model: outside::name(&cell.key.model),
-            hardware: outside::name(&key.hardware),
-            scenario: outside::name(&cell.key.scenario),
-            extent: format!("{} of {} {word}", wrong.len(), cell.runs.len()),
-            run: permalink(last),
-            note: match note(last) {
-                note if note.is_empty() => lost(last),
-                note => note,
-            },
+        rows.push(context! {
+            engine => Link::release(key),
+            model => outside::name(&cell.key.model),
+            hardware => outside::name(&key.hardware),
+            scenario => outside::name(&cell.key.scenario),
+            extent => format!("{} of {} {word}", wrong.len(), cell.runs.len()),
+            run => Link::run(last),
+            note => Some(note(last)).filter(|note| !note.is_empty()).unwrap_or_else(|| lost(last)),
         });
     }
     rows
@@ -181,7 +107,7 @@ fn lost(run: &Run) -> String {
     outside::message(&format!("{lost} requests failed: {}", classes.join(", ")))
 }
 
-fn row(key: &ReleaseKey, model: &str, runs: &[&Run]) -> HealthRow {
+fn row(key: &ReleaseKey, model: &str, runs: &[&Run]) -> Value {
     let with = |status: Status| runs.iter().filter(move |run| run.record.status == status);
     let mut classes: BTreeMap<&str, usize> = BTreeMap::new();
     for run in with(Status::Failed).chain(with(Status::Skipped)) {
@@ -193,19 +119,16 @@ fn row(key: &ReleaseKey, model: &str, runs: &[&Run]) -> HealthRow {
     let of_verdict = |verdict: ValidityVerdict| {
         runs.iter().filter(|run| run.record.validity.verdict == verdict).count()
     };
-    HealthRow {
-        engine: release(key),
-        model: Related {
-            text: outside::name(model),
-            target: Target::Model { model: model.to_owned() },
-        },
-        hardware: hardware(key),
-        runs: runs.len(),
-        ok: with(Status::Ok).count(),
-        classes: classes.join(", "),
-        partial: with(Status::Partial).count(),
-        degraded: of_verdict(ValidityVerdict::Degraded),
-        invalid: of_verdict(ValidityVerdict::Invalid),
-        retracted: runs.iter().filter(|run| run.retracted.is_some()).count(),
+    context! {
+        engine => Link::release(key),
+        model => Link::model(model),
+        hardware => Link::hardware(&key.hardware),
+        runs => runs.len(),
+        ok => with(Status::Ok).count(),
+        classes => classes.join(", "),
+        partial => with(Status::Partial).count(),
+        degraded => of_verdict(ValidityVerdict::Degraded),
+        invalid => of_verdict(ValidityVerdict::Invalid),
+        retracted => runs.iter().filter(|run| run.retracted.is_some()).count(),
     }
 }

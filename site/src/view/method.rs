@@ -1,64 +1,21 @@
 //! View of the method page: every metric with its definition (TTFT, TPOT, ITL, E2E, throughput),
 //! every rule with its reason, every verdict with its meaning. Built from the constants that the
-//! programs themselves use.
+//! programs themselves use. Also the limitations of the figures of any page.
 
+use std::collections::BTreeMap;
+
+use judge::Rule;
 use judge::best::LEVELS;
-use judge::finding::StorageRule;
+use judge::finding::STORAGE_RULES;
 use judge::groups::{GROUP_RULES, GroupRule};
+use minijinja::{Value, context};
 use schema::metric::{Better, Gates, METRICS, Metric, Unit};
-use schema::run::Level;
+use schema::run::{Kind, Level, RunRecord};
+use schema::scenario::{Arrival, Tier};
 use schema::verdict::VerdictKind;
-use serde::Serialize;
 
 use super::words;
-
-/// View of the method page: metrics, rules, verdicts, service levels.
-#[derive(Debug, Clone, Serialize)]
-pub struct MethodView {
-    pub metrics: Vec<MetricFamily>,
-    pub rules: Vec<RuleLine>,
-    pub checks_rev: u32,
-    pub storage: Vec<StorageLine>,
-    pub verdicts: Vec<VerdictLine>,
-    /// Name and meaning of each service level.
-    pub levels: Vec<(&'static str, &'static str)>,
-}
-
-/// Family of metrics that share a definition.
-#[derive(Debug, Clone, Serialize)]
-pub struct MetricFamily {
-    pub title: &'static str,
-    pub definition: &'static str,
-    pub names: Vec<&'static str>,
-    pub unit: &'static str,
-    pub better: &'static str,
-    pub gates: String,
-    pub floor: String,
-}
-
-/// Line about a quality rule on the method page.
-#[derive(Debug, Clone, Serialize)]
-pub struct RuleLine {
-    pub id: &'static str,
-    pub title: &'static str,
-    pub why: &'static str,
-    pub level: &'static str,
-    pub scope: String,
-}
-
-/// Line about a storage rule on the method page.
-#[derive(Debug, Clone, Serialize)]
-pub struct StorageLine {
-    pub id: &'static str,
-    pub title: &'static str,
-}
-
-/// Line about a verdict of a comparison, and when it is given.
-#[derive(Debug, Clone, Serialize)]
-pub struct VerdictLine {
-    pub verdict: &'static str,
-    pub meaning: &'static str,
-}
+use crate::catalog::Run;
 
 /// Families of metrics: prefix of the metrics' names, title, definition.
 const FAMILIES: &[(&str, &str, &str)] = &[
@@ -136,66 +93,55 @@ const VERDICTS: &[(VerdictKind, &str)] = &[
     (VerdictKind::FixedFailure, "the candidate ran where the baseline did not"),
 ];
 
-impl MethodView {
-    /// Builds the view from the constants of this build.
-    pub fn new() -> Self {
-        let rule = |rule: &judge::Rule| RuleLine {
-            id: rule.id,
-            title: rule.title,
-            why: rule.why,
-            level: level(rule.level, rule.level_on_cpu),
-            scope: rule.scope.words(),
-        };
-        let over_several = |rule: &GroupRule| RuleLine {
-            id: rule.id,
-            title: rule.title,
-            why: rule.why,
-            level: level(rule.level, rule.level),
-            scope: rule.scope.to_owned(),
-        };
-        let mut rules: Vec<RuleLine> =
-            judge::RULES.iter().map(rule).chain(GROUP_RULES.iter().map(over_several)).collect();
-        rules.sort_by_key(|rule| rule.id);
-        let storage = |rule: &StorageRule| StorageLine { id: rule.id, title: rule.title };
-        let verdict = |(kind, meaning): &(VerdictKind, &'static str)| VerdictLine {
-            verdict: words::verdict(*kind),
-            meaning,
-        };
-        Self {
-            metrics: FAMILIES.iter().map(family).collect(),
-            rules,
-            checks_rev: judge::CHECKS_REV,
-            storage: judge::finding::STORAGE_RULES.iter().map(storage).collect(),
-            verdicts: VERDICTS.iter().map(verdict).collect(),
-            levels: LEVELS.iter().map(|level| (level.name, level.meaning)).collect(),
-        }
+/// View of the method page, from the constants of this build.
+pub fn view() -> Value {
+    let of_record = |Rule { id, title, why, level: on_gpu, level_on_cpu, scope, .. }: &Rule| {
+        let (level, scope) = (level(*on_gpu, *level_on_cpu), scope.words());
+        (*id, context! { id => *id, title => *title, why => *why, level, scope })
+    };
+    let of_group = |GroupRule { id, title, why, level: always, scope, .. }: &GroupRule| {
+        let level = level(*always, *always);
+        (*id, context! { id => *id, title => *title, why => *why, level, scope => *scope })
+    };
+    let mut rules: BTreeMap<&str, Value> = judge::RULES.iter().map(of_record).collect();
+    rules.extend(GROUP_RULES.iter().map(of_group));
+    let verdict = |(kind, meaning): &(VerdictKind, &'static str)| {
+        context! { verdict => words::verdict(*kind), meaning => *meaning }
+    };
+    context! {
+        metrics => FAMILIES.iter().map(family).collect::<Value>(),
+        rules => rules.into_values().collect::<Value>(),
+        checks_rev => judge::CHECKS_REV,
+        storage => STORAGE_RULES
+            .iter()
+            .map(|rule| context! { id => rule.id, title => rule.title })
+            .collect::<Value>(),
+        verdicts => VERDICTS.iter().map(verdict).collect::<Value>(),
+        // Name and meaning of each service level.
+        levels => LEVELS.map(|level| (level.name, level.meaning)),
     }
 }
 
-impl Default for MethodView {
-    fn default() -> Self {
-        Self::new()
-    }
+/// Metrics of a family, by the prefix of their names.
+fn members(prefix: &str) -> impl Iterator<Item = &'static Metric> {
+    METRICS.iter().filter(move |metric| metric.name.starts_with(prefix))
 }
 
-fn family(
-    (prefix, title, definition): &(&'static str, &'static str, &'static str),
-) -> MetricFamily {
-    let members: Vec<&Metric> =
-        METRICS.iter().filter(|metric| metric.name.starts_with(prefix)).collect();
-    let gating: Vec<String> = members.iter().filter_map(|metric| gate(metric)).collect();
-    let first = members.first();
-    MetricFamily {
-        title,
-        definition,
-        names: members.iter().map(|metric| metric.name).collect(),
-        unit: first.map_or("", |metric| unit(metric.unit)),
-        better: first.map_or("", |metric| match metric.better {
+/// Line about a family of metrics that share a definition.
+fn family((prefix, title, definition): &(&'static str, &'static str, &'static str)) -> Value {
+    let gating: Vec<String> = members(prefix).filter_map(gate).collect();
+    let first = members(prefix).next();
+    context! {
+        title => *title,
+        definition => *definition,
+        names => members(prefix).map(|metric| metric.name).collect::<Value>(),
+        unit => first.map_or("", |metric| unit(metric.unit)),
+        better => first.map_or("", |metric| match metric.better {
             Better::Higher => "higher",
             Better::Lower => "lower",
         }),
-        gates: if gating.is_empty() { "no".to_owned() } else { gating.join(", ") },
-        floor: first.map_or_else(String::new, |metric| format!("{} %", metric.floor_pct)),
+        gates => if gating.is_empty() { "no".to_owned() } else { gating.join(", ") },
+        floor => first.map_or_else(String::new, |metric| format!("{} %", metric.floor_pct)),
     }
 }
 
@@ -226,6 +172,66 @@ fn level(level: Level, on_cpu: Level) -> &'static str {
     }
 }
 
+/// A limitation: the test for records that it applies to, and its sentence.
+type Limit = (fn(&RunRecord) -> bool, &'static str);
+
+const LIMITS: &[Limit] = &[
+    (
+        |_| true,
+        "How fast the engine is on another machine, driver or day. Stored figures are shown side \
+         by side, but only runs that were interleaved on one machine are compared.",
+    ),
+    (
+        |_| true,
+        "How fast your traffic would be. A scenario is one fixed list of requests, sent once, \
+         greedily decoded to a fixed length.",
+    ),
+    (
+        |record| matches!(record.scenario.arrival, Some(Arrival::AllAtOnce)),
+        "How long a user waits for a first token. Where all requests arrive at once, TTFT and E2E \
+         are mostly time in the queue; the ladder scenarios measure latency.",
+    ),
+    (
+        |record| record.scenario.tier == Tier::Lite,
+        "How the engine behaves under long load. Lite scenarios last seconds, so start and end \
+         weigh more than in the full ones.",
+    ),
+    (
+        |record| judge::rule::on_cpu(record),
+        "What a load generator on a machine of its own would see: on a CPU, client and server \
+         share the cores.",
+    ),
+    (
+        |record| record.model.weights.as_deref() == Some("random"),
+        "Whether the answers are right. Random weights have the shape and the speed of the model \
+         and none of its sense.",
+    ),
+    (
+        |record| record.kind == Kind::Imported,
+        "Whether an imported figure is true: its hardware, its configuration and its client are \
+         what the report says they were.",
+    ),
+    (
+        |record| record.kind == Kind::Simulated,
+        "Anything about a real server: simulated records exist to test the suite itself.",
+    ),
+    (
+        |_| true,
+        "Whether one answer is better than another. Outputs are checked for being the right \
+         tokens, not for being good.",
+    ),
+];
+
+/// Returns the limitations of a page made from `runs`.
+pub fn limits(runs: &[&Run]) -> Vec<String> {
+    let default = RunRecord::default();
+    let calls = |test: fn(&RunRecord) -> bool| {
+        // Constant limitations also apply to a page that is made from no runs.
+        runs.iter().any(|run| test(run.record)) || (runs.is_empty() && test(&default))
+    };
+    LIMITS.iter().filter(|(test, _)| calls(*test)).map(|(_, text)| (*text).to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,6 +242,6 @@ mod tests {
             let families = FAMILIES.iter().filter(|(prefix, ..)| metric.name.starts_with(prefix));
             assert_eq!(families.count(), 1, "`{}`", metric.name);
         }
-        assert!(MethodView::new().metrics.iter().all(|family| !family.names.is_empty()));
+        assert!(FAMILIES.iter().all(|(prefix, ..)| members(prefix).next().is_some()));
     }
 }

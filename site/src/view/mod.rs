@@ -1,39 +1,64 @@
 //! View models: the content of pages in display terms. Text from records is cleaned here
 //! ([`crate::outside`]); nothing is judged here.
 
+use minijinja::value::{Serde, Value};
+
+use crate::chart::Chart;
+use crate::link::{Link, Target};
+
 pub mod across;
-pub mod badge;
-pub mod bars;
-pub mod beside;
-pub mod by_hardware;
-pub mod by_model;
-pub mod by_scenario;
 pub mod charts;
-pub mod citation;
 pub mod claims;
-pub mod config;
 pub mod corrections;
-pub mod data;
 pub mod diff;
 pub mod explore;
 pub mod fact;
 pub mod figure;
-pub mod frontier;
-pub mod grid;
+pub mod finding;
 pub mod health;
-pub mod heat;
 pub mod imports;
 pub mod kernels;
 pub mod lab;
-pub mod limits;
 pub mod measured;
 pub mod method;
 pub mod model;
 pub mod overview;
 pub mod pager;
+pub mod pareto_frontier;
 pub mod release;
 pub mod run;
-pub mod telemetry;
-pub mod trend;
+pub mod side_by_side;
+pub mod subjects;
+pub mod table;
 pub mod trends;
 pub mod words;
+
+/// Gives plain types the form in which templates read them: a map of their fields.
+macro_rules! readable {
+    ($($kind:ty),* $(,)?) => {$(
+        impl From<$kind> for Value {
+            fn from(plain: $kind) -> Self {
+                Self::from(Serde(plain))
+            }
+        }
+    )*};
+}
+
+readable![
+    Chart,
+    Link,
+    Target,
+    diff::ChangedFlag,
+    diff::DiffModel,
+    diff::DiffRow,
+    fact::Fact,
+    fact::FactGroup,
+    figure::Figure,
+    figure::Head,
+    finding::Finding,
+    finding::RuleFindings,
+    finding::Tone,
+    lab::Place,
+    model::ModelView,
+    pager::PartLink,
+];

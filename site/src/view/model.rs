@@ -1,18 +1,18 @@
 //! View of one model of a release: charts, every metric, commands, configuration, runs.
 
-use schema::metric::{Gates, METRICS};
+use minijinja::{Value, context};
+use schema::metric::METRICS;
 use schema::run::{Kind, ServerFacts};
 use serde::Serialize;
 
-use super::badge::{self, Badge, Finding};
 use super::fact::{self, Fact};
-use super::figure::{self, Figure, Head};
-use super::release::{failed, launches};
+use super::figure::{self, Column, Figure, Head, failed, launches};
+use super::finding::{self, RuleFindings};
 use super::{charts, words};
 use crate::catalog::{Cell, ReleaseKey, Run};
 use crate::chart::Chart;
-use crate::link::{self, Target};
-use crate::{format, outside, questions};
+use crate::link::{self, Link, Target};
+use crate::{outside, questions};
 
 /// View of one model in one configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -26,9 +26,9 @@ pub struct ModelView {
     pub facts: Vec<Fact>,
     pub charts: Vec<Chart>,
     pub detail: Detail,
-    pub commands: Commands,
+    pub commands: Value,
     pub configuration: Vec<Fact>,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<RuleFindings>,
     pub runs: Vec<RunRow>,
     /// Number of runs beyond those listed; the table of all runs has them.
     pub more_runs: usize,
@@ -50,22 +50,7 @@ pub struct Detail {
 #[derive(Debug, Clone, Serialize)]
 pub struct DetailRow {
     pub head: Head,
-    pub gates: bool,
     pub figures: Vec<Figure>,
-}
-
-/// Commands that produced the figures, and commands that reproduce them.
-#[derive(Debug, Clone, Serialize)]
-pub struct Commands {
-    /// Commands that started the servers, with `{model}` and `{port}` for parts that differ by
-    /// machine.
-    pub serve: Vec<String>,
-    /// Reason for which there is no serve command.
-    pub serve_absent: String,
-    pub bench: Vec<String>,
-    /// Command that measures the same cells on another machine; `None` for figures published
-    /// elsewhere.
-    pub again: Option<String>,
 }
 
 /// Line of the list of runs.
@@ -81,19 +66,12 @@ pub struct RunRow {
     /// say.
     pub note: String,
     pub output: Figure,
-    pub badges: Vec<Badge>,
     pub retracted: bool,
 }
 
 /// Target of the page of one model of a release in one configuration.
 pub fn target(key: &ReleaseKey, model: &str, config: &str) -> Target {
-    Target::ModelOn {
-        engine: key.engine.clone(),
-        release: key.release.clone(),
-        hardware: key.hardware.clone(),
-        model: model.to_owned(),
-        config: config.to_owned(),
-    }
+    Target::ModelOn { release: key.clone(), model: model.to_owned(), config: config.to_owned() }
 }
 
 /// Builds the models of `cells`, which are sorted by model and configuration.
@@ -118,9 +96,9 @@ impl ModelView {
             facts: fact::model(&runs),
             charts: charts::of_model(cells),
             detail: Detail::new(cells),
-            commands: Commands::new(&model, cells, &runs),
+            commands: commands(&model, cells, &runs),
             configuration: fact::configuration(&runs),
-            findings: badge::findings(&runs),
+            findings: finding::by_rule(&runs),
             more_runs: runs.len().saturating_sub(RUNS_MAX),
             runs: cells.iter().flat_map(run_rows).take(RUNS_MAX).collect(),
         }
@@ -137,14 +115,10 @@ fn config_hashes(runs: &[&Run]) -> Vec<String> {
 impl Detail {
     /// Builds the table of every metric of `cells`, one column per cell.
     pub fn new(cells: &[Cell]) -> Self {
-        let every: Vec<&Cell> = cells.iter().collect();
         let rows = METRICS.iter().filter(|metric| metric.name != "requests_failed").map(|metric| {
-            let scale = figure::scale(metric, &every);
-            DetailRow {
-                head: Head::of(metric, scale),
-                gates: metric.gates != Gates::Never,
-                figures: cells.iter().map(|cell| Figure::of(metric, scale, cell)).collect(),
-            }
+            let column = Column::new(metric, cells);
+            let figures = cells.iter().map(|cell| column.figure(cell)).collect();
+            DetailRow { head: column.head(), figures }
         });
         Self {
             scenarios: cells.iter().map(|cell| outside::name(&cell.key.scenario)).collect(),
@@ -155,36 +129,41 @@ impl Detail {
     }
 }
 
-impl Commands {
-    /// Collects the commands behind `runs`, which are those of `cells`.
-    pub fn new(model: &str, cells: &[Cell], runs: &[&Run]) -> Self {
-        let reason = fact::fact("", runs, "server.argv", |_| None).reason;
-        let mut commands: Vec<String> = Vec::new();
-        for run in runs {
-            let Some(line) = run.record.server.as_ref().and_then(serve_line) else { continue };
-            if !commands.contains(&line) && commands.len() < 4 {
-                commands.push(line);
-            }
+/// Commands that produced the figures of `runs`, which are those of `cells`, and commands that
+/// reproduce them.
+pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
+    let mut serve: Vec<String> = Vec::new();
+    for run in runs {
+        let Some(line) = run.record.server.as_ref().and_then(serve_line) else { continue };
+        if !serve.contains(&line) && serve.len() < 4 {
+            serve.push(line);
         }
-        let first = runs.first().map(|run| &run.record.engine);
-        let (engine, release) =
-            first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
-        let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
-        // The requests behind published figures are not known one by one; a scenario of the same
-        // name is the nearest that can be sent.
-        let sent = |cell: &&Cell| !published || questions::is_known(&cell.key.scenario);
-        let mut bench: Vec<String> = Vec::new();
-        for cell in cells.iter().filter(sent) {
-            let command = bench_command(&engine, &cell.key.scenario);
-            if !bench.contains(&command) {
-                bench.push(command);
-            }
+    }
+    let first = runs.first().map(|run| &run.record.engine);
+    let (engine, release) =
+        first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
+    let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
+    // The requests behind published figures are not known one by one; a scenario of the same name
+    // is the nearest that can be sent.
+    let sent = |cell: &&Cell| !published || questions::is_known(&cell.key.scenario);
+    let mut bench: Vec<String> = Vec::new();
+    for cell in cells.iter().filter(sent) {
+        let command = bench_command(&engine, &cell.key.scenario);
+        if !bench.contains(&command) {
+            bench.push(command);
         }
-        let again =
-            ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
-        let again: Vec<String> = again.into_iter().map(str::to_owned).collect();
-        let again = (!published).then(|| outside::command(&again));
-        Self { serve: commands, serve_absent: reason, bench, again }
+    }
+    let again =
+        ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
+    context! {
+        // Commands that started the servers, with `{model}` and `{port}` for parts that differ by
+        // machine, or the reason for which there are none.
+        serve,
+        serve_absent => fact::fact("", runs, "server.argv", |_| None).reason,
+        bench,
+        // Command that measures the same cells on another machine; none for figures published
+        // elsewhere.
+        again => (!published).then(|| outside::command(&again)),
     }
 }
 
@@ -201,11 +180,11 @@ pub fn serve_line(server: &ServerFacts) -> Option<String> {
 }
 
 /// Command of the load generator for a scenario, against a running server.
-pub fn bench_command(engine: &str, scenario: &str) -> String {
+fn bench_command(engine: &str, scenario: &str) -> String {
     let id = scenario.split('@').next().unwrap_or(scenario);
     let (engine, file) =
         (format!("suite/engines/{engine}.toml"), format!("suite/scenarios/{id}.toml"));
-    let argv = [
+    outside::command(&[
         "redline-bench",
         "run",
         "--url",
@@ -220,29 +199,23 @@ pub fn bench_command(engine: &str, scenario: &str) -> String {
         "{tokenizer}",
         "--out",
         "{measurement}",
-    ];
-    outside::command(&argv.map(str::to_owned))
+    ])
 }
 
 fn run_rows(cell: &Cell) -> Vec<RunRow> {
-    let output = schema::metric::by_name("output_tokens_per_s");
     let row = |run: &&Run| {
         let alone = Cell { key: cell.key.clone(), runs: vec![*run] };
         let time = run.record.time.as_ref();
         let started = time.and_then(|time| time.started_at.as_deref());
         RunRow {
             id: outside::name(&run.record.id),
-            target: Target::Run { id: run.record.id.clone(), record: run.path.to_owned() },
+            target: Link::run(run).target,
             record: Target::Record { path: run.path.to_owned() },
             scenario: outside::name(&cell.key.scenario),
             started: started.map_or_else(|| "-".to_owned(), outside::name),
             state: state(run),
             note: note(run),
-            output: output.map_or_else(
-                || Figure::missing("no such metric"),
-                |metric| Figure::of(metric, format::Scale::fit(metric.unit, 0.0), &alone),
-            ),
-            badges: badge::of_runs(&[*run]),
+            output: Column::new(figure::output(), [&alone]).figure(&alone),
             retracted: run.retracted.is_some(),
         }
     };
@@ -263,10 +236,7 @@ pub fn note(run: &Run) -> String {
     let record = run.record;
     let mut parts: Vec<String> = Vec::new();
     parts.extend(run.retracted.as_ref().map(|reason| format!("retracted: {reason}")));
-    if let Some(failure) = &record.failure {
-        let (class, phase) = (words::class(failure.class), words::phase(failure.phase));
-        parts.push(format!("{class} while {phase}: {}", failure.message));
-    }
+    parts.extend(record.failure.as_ref().map(words::failure));
     parts.extend(record.validity.reasons.iter().cloned());
     parts.extend(run.notes.iter().cloned());
     outside::message(&parts.join("; "))

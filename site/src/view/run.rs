@@ -1,161 +1,83 @@
 //! View of a single run: its figures, why they may be trusted, and how to reproduce them.
 
-use schema::metric::METRICS;
+use minijinja::{Value, context};
+use schema::metric::{METRICS, Metric};
 use schema::run::{Check, Level, RunRecord, Summary};
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::Value as Json;
 
-use super::badge::{self, Badge};
-use super::charts;
-use super::citation::{self, Citation};
-use super::fact::{self, Fact, FactGroup};
-use super::figure::{self, Figure, Head};
-use super::model::{Commands, note, state};
-use super::telemetry;
+use super::figure::{self, Column, Figure};
+use super::model::{commands, note, state};
+use super::release::day;
+use super::{charts, fact, finding};
 use crate::catalog::{self, ReleaseKey, Run};
-use crate::chart::Chart;
-use crate::link::Target;
-use crate::{format, outside, pages};
+use crate::format::{self, Scale};
+use crate::link::{Link, Target};
+use crate::outside;
 
 /// View of the page of one run.
-#[derive(Debug, Clone, Serialize)]
-pub struct RunView {
-    pub id: String,
-    pub state: String,
-    pub note: String,
-    pub badges: Vec<Badge>,
-    pub release: String,
-    pub hardware: String,
-    pub model: String,
-    pub config: String,
-    pub scenario: String,
-    pub release_page: Target,
-    pub record: Target,
-    /// Id of the run that replaces this one, if it was retracted.
-    pub replaced_by: Option<String>,
-    pub metrics: Vec<MetricLine>,
-    pub latencies: Vec<LatencyLine>,
-    pub chart: Option<Chart>,
-    pub groups: Vec<FactGroup>,
-    pub checks: Vec<CheckLine>,
-    pub commands: Commands,
-    pub configuration: Vec<Fact>,
-    /// Fields that the record does not know, with the reasons.
-    pub absent: Vec<(String, String)>,
-    pub record_sha256: String,
-    /// Citation of the run in a text and in a bibliography.
-    pub citation: Citation,
-    /// Place in a report that an imported record was read from.
-    pub published: Option<Published>,
-    /// The record as JSON, without its long texts.
-    pub json: String,
-}
-
-/// Lines of a report that an imported record was read from.
-#[derive(Debug, Clone, Serialize)]
-pub struct Published {
-    pub report: Target,
-    pub file: String,
-    pub lines: String,
-}
-
-/// A metric that is not a latency.
-#[derive(Debug, Clone, Serialize)]
-pub struct MetricLine {
-    pub head: Head,
-    pub figure: Figure,
-    /// Value as it is stored in the record.
-    pub stored: String,
-}
-
-/// One latency: mean, standard deviation, p50, p90, p95, p99 and maximum, in this order.
-#[derive(Debug, Clone, Serialize)]
-pub struct LatencyLine {
-    pub name: String,
-    pub figures: Vec<Figure>,
-}
-
-/// Finding of one quality rule about the run.
-#[derive(Debug, Clone, Serialize)]
-pub struct CheckLine {
-    pub rule: String,
-    /// True when the method page describes the rule.
-    pub known: bool,
-    pub title: String,
-    pub level: &'static str,
-    pub ok: bool,
-    pub detail: String,
-    /// True when the rule is newer than the record, so that its finding is not stored.
-    pub later: bool,
-}
-
-impl RunView {
-    /// Builds the view of the page of `run`.
-    pub fn new(run: &Run) -> Self {
-        let record = run.record;
-        let runs = [run];
-        let cells = catalog::cells(&runs);
-        let key = ReleaseKey {
-            engine: record.engine.name.clone(),
-            release: record.engine.release.clone(),
-            hardware: record.hardware.id.clone(),
-        };
-        let mut groups = fact::environment(&runs);
-        groups.insert(0, FactGroup { title: "Run".into(), facts: fact::run(&runs) });
-        groups.push(FactGroup { title: "Model".into(), facts: fact::model(&runs) });
-        groups.push(FactGroup { title: "Evidence".into(), facts: fact::evidence(&runs) });
-        groups.extend(telemetry::group(&runs));
-        Self {
-            id: outside::name(&record.id),
-            state: state(run),
-            note: note(run),
-            badges: badge::of_runs(&runs),
-            release: outside::name(&format!("{} {}", key.engine, key.release)),
-            hardware: outside::name(&key.hardware),
-            model: outside::name(&record.model.id),
-            config: outside::name(&schema::path::config_name(record)),
-            scenario: outside::name(&format!("{}@{}", record.scenario.id, record.scenario.rev)),
-            release_page: pages::target(&key),
-            record: Target::Record { path: run.path.to_owned() },
-            replaced_by: run.replaced_by.as_deref().map(outside::name),
-            metrics: metrics(run),
-            latencies: latencies(record),
-            chart: cells.first().and_then(charts::latencies),
-            groups,
-            checks: checks(run),
-            commands: Commands::new(&record.model.id, &cells, &runs),
-            configuration: fact::configuration(&runs),
-            absent: record
-                .absent
-                .iter()
-                .take(MAP_MAX)
-                .map(|(path, reason)| (outside::name(path), outside::message(reason)))
-                .collect(),
-            record_sha256: outside::name(&record.record_sha256),
-            citation: citation::of(run),
-            published: published(run),
-            json: json(record),
-        }
+pub fn view(run: &Run) -> Value {
+    let record = run.record;
+    let runs = [run];
+    let cells = catalog::cells(&runs);
+    let release = Link::release(&ReleaseKey::of(record));
+    let mut groups = fact::environment(&runs);
+    groups.insert(0, fact::group("Run", fact::run(&runs)));
+    groups.push(fact::group("Model", fact::model(&runs)));
+    groups.push(fact::group("Evidence", fact::evidence(&runs)));
+    groups.extend(fact::telemetry(&runs));
+    let (plain, bibtex) = citation(run);
+    let absent = record.absent.iter().take(MAP_MAX);
+    context! {
+        id => outside::name(&record.id),
+        state => state(run),
+        note => note(run),
+        badges => finding::of_runs(&runs),
+        release => release.text,
+        hardware => outside::name(&record.hardware.id),
+        model => outside::name(&record.model.id),
+        config => outside::name(&schema::path::config_name(record)),
+        scenario => outside::name(&catalog::scenario(record)),
+        release_page => release.target,
+        record => Target::Record { path: run.path.to_owned() },
+        // Id of the run that replaces this one, if it was retracted.
+        replaced_by => run.replaced_by.as_deref().map(outside::name),
+        metrics => metrics(run),
+        latencies => latencies(record),
+        chart => cells.first().and_then(charts::latencies),
+        groups,
+        checks => checks(run),
+        commands => commands(&record.model.id, &cells, &runs),
+        configuration => fact::configuration(&runs),
+        // Fields that the record does not know, with the reasons.
+        absent => absent
+            .map(|(path, reason)| (outside::name(path), outside::message(reason)))
+            .collect::<Value>(),
+        record_sha256 => outside::name(&record.record_sha256),
+        citation => context! { plain, bibtex },
+        published => published(run),
+        json => json(record),
     }
 }
 
-fn published(run: &Run) -> Option<Published> {
+/// Lines of a report that an imported record was read from.
+fn published(run: &Run) -> Option<Value> {
     let source = run.record.source.as_ref()?;
     let report = super::imports::report_of(run.path);
-    Some(Published {
-        report: report.map_or(Target::Imports {}, |(source, file)| Target::Report { source, file }),
-        file: outside::name(&source.file),
-        lines: format!("{} to {}", source.line_first, source.line_last),
+    Some(context! {
+        report =>
+            report.map_or(Target::Imports {}, |(source, file)| Target::Report { source, file }),
+        file => outside::name(&source.file),
+        lines => format!("{} to {}", source.line_first, source.line_last),
     })
 }
 
 /// Metrics of a single run, as its record has them, even where the run does not count.
-fn metrics(run: &Run) -> Vec<MetricLine> {
+fn metrics(run: &Run) -> Value {
     let plain =
         METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
-    let line = |metric: &schema::metric::Metric| {
+    let line = |metric: &'static Metric| {
         let value = metric.value(run.record).filter(|value| value.is_finite());
-        let scale = format::Scale::fit(metric.unit, value.unwrap_or(0.0));
+        let scale = Scale::fit(metric.unit, value.unwrap_or(0.0));
         let figure = match value {
             Some(value) => Figure::single(value, scale),
             None => {
@@ -163,8 +85,12 @@ fn metrics(run: &Run) -> Vec<MetricLine> {
                 Figure::missing(figure::absent(run.record, &path).unwrap_or("not recorded"))
             }
         };
-        let stored = value.map_or_else(|| "null".to_owned(), |value| format!("{value}"));
-        MetricLine { head: Head::of(metric, scale), figure, stored }
+        context! {
+            head => Column { metric, scale }.head(),
+            figure,
+            // Value as it is stored in the record.
+            stored => value.map_or_else(|| "null".to_owned(), |value| value.to_string()),
+        }
     };
     plain.map(line).collect()
 }
@@ -173,21 +99,22 @@ fn is_latency(name: &str) -> bool {
     ["ttft_us", "tpot_us", "itl_", "e2e_us"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn latencies(record: &RunRecord) -> Vec<LatencyLine> {
+/// Latencies of a run: of each the mean, standard deviation, p50, p90, p95, p99 and maximum.
+fn latencies(record: &RunRecord) -> Value {
+    let milliseconds =
+        |us: u64| Figure::single(format::as_f64(us), Scale { unit: "ms", divisor: 1e3 });
     let line = |(name, summary): (&'static str, Option<&Summary>)| {
         let reason = figure::absent(record, &format!("metrics.{name}")).unwrap_or("not recorded");
-        let figure = |value: Option<u64>| {
-            value.map_or_else(|| Figure::missing(reason), Figure::milliseconds)
-        };
+        let figure =
+            |value: Option<u64>| value.map_or_else(|| Figure::missing(reason), milliseconds);
         let all = summary.map_or([None; 7], |s| [s.mean, s.std, s.p50, s.p90, s.p95, s.p99, s.max]);
-        LatencyLine { name: latency_title(name).to_owned(), figures: all.map(figure).to_vec() }
+        context! { name => latency_title(name), figures => all.map(figure) }
     };
-    let Some(metrics) = &record.metrics else { return Vec::new() };
-    metrics.summaries().into_iter().map(line).collect()
+    record.metrics.iter().flat_map(|metrics| metrics.summaries()).map(line).collect()
 }
 
 /// Name of a latency on pages.
-pub fn latency_title(name: &str) -> &str {
+fn latency_title(name: &str) -> &str {
     match name {
         "ttft_us" => "TTFT",
         "tpot_us" => "TPOT",
@@ -198,23 +125,23 @@ pub fn latency_title(name: &str) -> &str {
     }
 }
 
-fn checks(run: &Run) -> Vec<CheckLine> {
-    let stored = run.record.checks.iter().map(|check| check_line(check, false));
-    stored.chain(run.later.iter().map(|check| check_line(check, true))).collect()
-}
-
-fn check_line(check: &Check, later: bool) -> CheckLine {
-    let rule = judge::rule(&check.rule);
-    let title = rule.map_or("a rule that this version does not know", |rule| rule.title);
-    CheckLine {
-        rule: outside::name(&check.rule),
-        known: rule.is_some(),
-        title: title.to_owned(),
-        level: if check.level == Level::Error { "error" } else { "warning" },
-        ok: check.ok,
-        detail: outside::message(check.detail.as_deref().unwrap_or_default()),
-        later,
-    }
+/// Findings of each rule about the run, those of rules that are newer than its record last.
+fn checks(run: &Run) -> Value {
+    let stored = run.record.checks.iter().map(|check| (check, false));
+    let line = |(check, later): (&Check, bool)| {
+        let rule = judge::rule(&check.rule);
+        context! {
+            rule => outside::name(&check.rule),
+            // True when the method page describes the rule.
+            known => rule.is_some(),
+            title => rule.map_or("a rule that this version does not know", |rule| rule.title),
+            level => if check.level == Level::Error { "error" } else { "warning" },
+            ok => check.ok,
+            detail => outside::message(check.detail.as_deref().unwrap_or_default()),
+            later,
+        }
+    };
+    stored.chain(run.later.iter().map(|check| (check, true))).map(line).collect()
 }
 
 /// Largest length in bytes of a text that a run's page shows; longer ones are only in the file.
@@ -227,7 +154,7 @@ const MAP_MAX: usize = 120;
 /// Formats the record for reading. Long texts, such as histograms, and long lists are replaced by
 /// their size.
 fn json(record: &RunRecord) -> String {
-    let mut value = serde_json::to_value(record).unwrap_or(Value::Null);
+    let mut value = serde_json::to_value(record).unwrap_or(Json::Null);
     shorten(&mut value);
     // Pages must not depend on the order of fields in the program.
     value.sort_all_objects();
@@ -235,20 +162,88 @@ fn json(record: &RunRecord) -> String {
     outside::block(&text)
 }
 
-fn shorten(value: &mut Value) {
+fn shorten(value: &mut Json) {
     let size = match value {
-        Value::String(text) if text.len() > TEXT_MAX => Some((text.len(), "bytes")),
-        Value::Array(list) if list.len() > LIST_MAX => Some((list.len(), "entries")),
-        Value::Object(map) if map.len() > MAP_MAX => Some((map.len(), "keys")),
+        Json::String(text) if text.len() > TEXT_MAX => Some((text.len(), "bytes")),
+        Json::Array(list) if list.len() > LIST_MAX => Some((list.len(), "entries")),
+        Json::Object(map) if map.len() > MAP_MAX => Some((map.len(), "keys")),
         _ => None,
     };
     match (size, value) {
         (Some((size, what)), value) => *value = format!("({size} {what}, in the file)").into(),
-        (None, Value::Array(list)) => list.iter_mut().for_each(shorten),
-        (None, Value::Object(map)) => {
+        (None, Json::Array(list)) => list.iter_mut().for_each(shorten),
+        (None, Json::Object(map)) => {
             map.values_mut().for_each(shorten);
             map.retain(|key, _| key.len() <= TEXT_MAX);
         }
         (None, _) => {}
+    }
+}
+
+/// Citation of a run in a text and in a bibliography, by its id and the hash of its record, which
+/// stay the same wherever the record is kept.
+fn citation(run: &Run) -> (String, String) {
+    let record = run.record;
+    let id = outside::name(&record.id);
+    let title = outside::message(&format!(
+        "{} {} serving {} on {}, {}",
+        record.engine.name,
+        record.engine.release,
+        record.model.id,
+        record.hardware.id,
+        catalog::scenario(record)
+    ));
+    let started = record.time.as_ref().and_then(|time| time.started_at.as_deref());
+    let day = started.map(day);
+    let when = day.clone().map(|day| format!(", {day}")).unwrap_or_default();
+    let kind = match record.kind.name() {
+        "imported" => "published by others, unverified",
+        kind => kind,
+    };
+    let sha256 = outside::name(&record.record_sha256);
+    let plain =
+        format!("Redline results, run {id}: {title}{when}; {kind}. Record SHA-256 {sha256}.");
+    let year: String = day.unwrap_or_default().chars().take(4).collect();
+    let bibtex = format!(
+        "@misc{{redline-{},\n  title = {{{}}},\n  howpublished = {{Redline results, run {}}},\n  year = {{{}}},\n  note = {{{kind}; record SHA-256 {}}}\n}}",
+        key(&id),
+        bibtex(&title),
+        bibtex(&id),
+        bibtex(&year),
+        bibtex(&sha256)
+    );
+    (plain, bibtex)
+}
+
+/// Makes `id` a BibTeX key: letters, digits and hyphens.
+fn key(id: &str) -> String {
+    id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+/// Escapes `text` for a BibTeX field in braces.
+fn bibtex(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '{' | '}' | '\\' => out.push(' '),
+            '%' | '&' | '$' | '#' | '_' => out.extend(['\\', c]),
+            '~' => out.push_str("\\textasciitilde "),
+            '^' => out.push_str("\\textasciicircum "),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_bibtex_cannot_be_left() {
+        assert_eq!(bibtex(r"a_b} , evil = {x\y"), r"a\_b  , evil =  x y");
+        assert_eq!(bibtex("50 % ~"), r"50 \% \textasciitilde ");
+        assert_eq!(key("ee356a43-001"), "ee356a43-001");
+        assert_eq!(key("a,b={"), "a-b--");
     }
 }

@@ -1,90 +1,291 @@
-//! Lists of trends, one line per cell: latest figure, history, and a link to its page.
+//! Views of trends: release-blocking metrics over the releases of an engine, for one model on one
+//! hardware, and lists of them, one line per cell. Levels and their changes come from `judge`.
 
-use schema::trend::Trend;
-use serde::Serialize;
+use judge::summary::{self, Summary};
+use minijinja::{Value, context};
+use schema::metric::by_name;
+use schema::run::RunRecord;
+use schema::trend::{Change, Point, Segment, Trend};
+use schema::verdict::Cell;
 
-use super::figure::Figure;
-use super::pager::PartLink;
-use super::release::Related;
-use super::trend::anchor;
-use crate::chart::Sparkline;
-use crate::format::Scale;
-use crate::link::Target;
+use super::figure::{Figure, Head};
+use crate::catalog::{Catalog, ReleaseKey};
+use crate::chart::{Break, Chart, Level, Mark, TrendPanel, TrendPoint, sparkline, trends};
+use crate::format::{self, Scale};
+use crate::link::{self, Link, Place, Target};
 use crate::outside;
 
 /// Largest number of lines on a page about something else; the page of all trends has the rest.
 pub const LINES_MAX: usize = 60;
 
-/// View of the list of all trends.
-#[derive(Debug, Clone, Serialize)]
-pub struct TrendsView {
-    pub trends: Vec<TrendLine>,
-    pub pager: Vec<PartLink>,
+/// Line of a list of trends about those of a cell, which are shown on `page`; the first of them is
+/// drawn. `None` without trends.
+pub fn line(trends: &[&Trend], page: &Target) -> Option<Value> {
+    let drawn = trends.first()?;
+    let (first, last) = (drawn.points.first()?, drawn.points.last()?);
+    let scale = scale(drawn);
+    let changes = || trends.iter().flat_map(|trend| &trend.changes);
+    let cell = &drawn.cell;
+    let metric = format!("{} {}", drawn.title, scale.unit);
+    let (from, to) = (outside::name(&first.release), outside::name(&last.release));
+    let figure = |value| Figure::single(value, scale);
+    let (first, last) = (figure(first.value), figure(last.value));
+    let title = format!("{metric}, {} at {from} to {} at {to}", first.text, last.text);
+    let values: Vec<f64> = drawn.points.iter().map(|point| point.value).collect();
+    Some(context! {
+        engine => outside::name(&cell.engine),
+        model => Link::model(&cell.model),
+        hardware => Link::hardware(&cell.hardware),
+        scenario => outside::name(&cell.scenario),
+        config => outside::name(&cell.config),
+        // Page that shows the cell, and the position on it.
+        page => page.clone(),
+        anchor => anchor(cell),
+        spark => sparkline(&outside::message(&title), &values),
+        metric => outside::name(&metric),
+        // Number of releases and campaigns that have a point.
+        points => drawn.points.len(),
+        from,
+        first,
+        to,
+        last,
+        changes => changes().count(),
+        worse => changes().filter(|change| change.worse).count(),
+    })
 }
 
-/// Line about the trends of a cell; a sparkline draws the first of them.
-#[derive(Debug, Clone, Serialize)]
-pub struct TrendLine {
-    pub engine: String,
-    pub model: Related,
-    pub hardware: Related,
-    pub scenario: String,
-    pub config: String,
-    /// Target of the page that shows the cell; `anchor` is the position on it.
-    pub page: Target,
-    pub anchor: String,
-    /// Metric that is drawn: `Output tokens /s`.
-    pub metric: String,
-    pub spark: String,
-    /// Number of releases and campaigns that have a point.
-    pub points: usize,
-    pub from: String,
-    pub first: Figure,
-    pub to: String,
-    pub last: Figure,
-    pub changes: usize,
-    pub worse: usize,
+/// Scale that fits all points of a trend.
+fn scale(trend: &Trend) -> Scale {
+    let largest = trend.points.iter().map(|point| point.value).fold(0.0, f64::max);
+    Scale::fit(trend.unit, largest)
 }
 
-impl TrendLine {
-    /// Builds the line of `trends`, which belong to one cell and are shown on `page`. `None`
-    /// without trends.
-    pub fn new(trends: &[&Trend], page: Target) -> Option<Self> {
-        let drawn = trends.first()?;
-        let (first, last) = (drawn.points.first()?, drawn.points.last()?);
-        let largest = drawn.points.iter().map(|point| point.value).fold(0.0, f64::max);
-        let scale = Scale::fit(drawn.unit, largest);
-        let changes = || trends.iter().flat_map(|trend| &trend.changes);
-        let cell = &drawn.cell;
-        let metric = format!("{} {}", drawn.title, scale.unit);
-        let (from, to) = (outside::name(&first.release), outside::name(&last.release));
-        let figure = |value| Figure::single(value, scale);
-        let (first, last) = (figure(first.value), figure(last.value));
-        let title = format!("{metric}, {} at {from} to {} at {to}", first.text, last.text);
-        let values = drawn.points.iter().map(|point| Some(point.value)).collect();
-        Some(Self {
-            engine: outside::name(&cell.engine),
-            model: Related {
-                text: outside::name(&cell.model),
-                target: Target::Model { model: cell.model.clone() },
-            },
-            hardware: Related {
-                text: outside::name(&cell.hardware),
-                target: Target::Hardware { hardware: cell.hardware.clone() },
-            },
-            scenario: outside::name(&cell.scenario),
-            config: outside::name(&cell.config),
-            page,
-            anchor: anchor(cell),
-            spark: Sparkline { title: outside::message(&title), values }.draw(),
-            metric: outside::name(&metric),
-            points: drawn.points.len(),
-            from,
-            first,
-            to,
-            last,
-            changes: changes().count(),
-            worse: changes().filter(|change| change.worse).count(),
-        })
+/// Trend of one metric in a cell, with the summary of the runs behind each point.
+struct Series<'a> {
+    trend: &'a Trend,
+    scale: Scale,
+    launches: Vec<Option<Summary>>,
+}
+
+/// View of `trends`, which share engine, hardware and model, for a page at `target`.
+pub fn view(catalog: &Catalog, trends: &[&Trend], target: &Target) -> Value {
+    let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
+    let depth = target.path(Place::Html).unwrap_or_default().matches('/').count();
+    let cells = trends.chunk_by(|a, b| a.cell == b.cell);
+    context! {
+        engine => outside::name(&cell.engine),
+        hardware => Link::hardware(&cell.hardware),
+        model => Link::model(&cell.model),
+        cells => cells.map(|trends| cell_view(catalog, trends, depth)).collect::<Value>(),
     }
+}
+
+/// Anchor of `cell` on the page of its trends.
+fn anchor(cell: &Cell) -> String {
+    link::anchor(&format!("{}-{}", cell.config, cell.scenario))
+}
+
+/// Trends of one scenario and configuration: a chart with a panel per metric, and a table with a
+/// column per metric.
+fn cell_view(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Value {
+    let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
+    let runs = catalog.runs_of_series(&cell);
+    let series: Vec<Series> = trends.iter().map(|trend| Series::new(trend, &runs)).collect();
+    let points = points(&series);
+    let changes = series.iter().flat_map(|Series { trend, .. }| {
+        trend.changes.iter().map(move |change| {
+            context! {
+                metric => outside::name(&trend.title),
+                release => outside::name(&change.release),
+                after => outside::name(&change.after),
+                step => format!("{} %", format::percent(change.step_pct)),
+                floor => format!("{} %", trend.floor_pct),
+                worse => change.worse,
+            }
+        })
+    });
+    context! {
+        anchor => anchor(&cell),
+        scenario => outside::name(&cell.scenario),
+        config => outside::name(&cell.config),
+        chart => chart(catalog, &cell, &series, &points, depth),
+        heads => series.iter().map(Series::head).collect::<Value>(),
+        points => points
+            .iter()
+            .map(|point| point_line(catalog, &cell, &series, point))
+            .collect::<Value>(),
+        changes => changes.collect::<Value>(),
+    }
+}
+
+impl<'a> Series<'a> {
+    fn new(trend: &'a Trend, runs: &[&RunRecord]) -> Self {
+        Self {
+            trend,
+            scale: scale(trend),
+            launches: trend.points.iter().map(|point| launches(trend, point, runs)).collect(),
+        }
+    }
+
+    fn head(&self) -> Head {
+        Head {
+            title: outside::name(&self.trend.title),
+            unit: self.scale.unit.into(),
+            name: self.trend.metric.clone(),
+        }
+    }
+
+    /// Figure of the point whose first run is `run`.
+    fn figure(&self, run: &str) -> Figure {
+        let Some(index) = self.trend.points.iter().position(|point| point.run == run) else {
+            return Figure::missing("no launch of this release knows it");
+        };
+        let mut figure = match &self.launches[index] {
+            Some(found) => Figure::median(found, self.scale),
+            None => Figure::single(self.trend.points[index].value, self.scale),
+        };
+        let covers = |segment: &&Segment| (segment.first..=segment.last).contains(&index);
+        if let Some(segment) = self.trend.segments.iter().find(covers) {
+            let level = format::rounded(segment.level / self.scale.divisor, None);
+            figure.title = format!("{}; level {level} {}", figure.title, self.scale.unit);
+        }
+        figure
+    }
+}
+
+/// Summary of the runs behind `point`: as many of its release and campaign as it counts, from its
+/// first run on.
+fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary> {
+    let metric = by_name(&trend.metric)?;
+    let values = runs
+        .iter()
+        // An epoch can split a release into several points: this one begins at its first run.
+        .filter(|run| run.engine.release == point.release && run.id >= point.run)
+        .filter(|run| run.campaign.as_ref().map(|slot| &slot.id) == point.campaign.as_ref())
+        .filter_map(|run| metric.value(run).filter(|value| *value > 0.0));
+    summary::of(&values.take(point.launches).collect::<Vec<_>>())
+}
+
+/// Returns each release and campaign in which any of `series` has a point.
+fn points<'a>(series: &[Series<'a>]) -> Vec<&'a Point> {
+    let mut known: Vec<&Point> = Vec::new();
+    let longest = series.iter().max_by_key(|series| series.trend.points.len());
+    for point in longest.into_iter().chain(series).flat_map(|series| &series.trend.points) {
+        if !known.iter().any(|other| other.run == point.run) {
+            known.push(point);
+        }
+    }
+    known
+}
+
+/// Line about the runs of one release in one campaign.
+fn point_line(catalog: &Catalog, cell: &Cell, series: &[Series], point: &Point) -> Value {
+    // Reason for which the series break before this point.
+    let epoch = series.iter().find_map(|Series { trend, .. }| {
+        let index = trend.points.iter().position(|other| other.run == point.run)?;
+        trend.segments.iter().find(|segment| segment.first == index)?.epoch.as_deref()
+    });
+    let key = ReleaseKey {
+        engine: cell.engine.clone(),
+        release: point.release.clone(),
+        hardware: cell.hardware.clone(),
+    };
+    context! {
+        release => Link::new(&point.release, Target::ReleaseOn(key)),
+        // Link to the first of the runs.
+        run => Link::new(&point.run, run_target(catalog, &point.run)),
+        campaign => outside::name(point.campaign.as_deref().unwrap_or("-")),
+        launches => point.launches,
+        figures => series.iter().map(|series| series.figure(&point.run)).collect::<Value>(),
+        epoch => outside::message(epoch.unwrap_or_default()),
+    }
+}
+
+fn run_target(catalog: &Catalog, id: &str) -> Target {
+    // The runs of a catalog are sorted by id.
+    let found = catalog.runs.binary_search_by(|run| run.record.id.as_str().cmp(id));
+    let record = found.ok().map(|index| catalog.runs[index].path);
+    Target::Run { id: id.to_owned(), record: record.unwrap_or_default().to_owned() }
+}
+
+/// Draws the panels of `series`, which belong to one cell, for a page that lies `depth` folders
+/// deep.
+fn chart(
+    catalog: &Catalog,
+    cell: &Cell,
+    series: &[Series],
+    points: &[&Point],
+    depth: usize,
+) -> Chart {
+    let title = outside::name(&format!("{}, {}", cell.scenario, cell.config));
+    let caption = "Median over launches, in a ribbon that spans them.";
+    let panels: Vec<TrendPanel> =
+        series.iter().map(|series| panel(catalog, series, depth)).collect();
+    let mut heads = vec!["Release".to_owned(), "n".to_owned()];
+    heads.extend(series.iter().map(|series| {
+        let Head { title, unit, .. } = series.head();
+        format!("{title} {unit}")
+    }));
+    let row = |point: &&Point| {
+        let mut row = vec![outside::name(&point.release), point.launches.to_string()];
+        row.extend(series.iter().map(|series| series.figure(&point.run).shown()));
+        row
+    };
+    Chart::new(&title, caption, trends(&panels), heads, points.iter().map(row).collect())
+}
+
+fn panel(catalog: &Catalog, series: &Series, depth: usize) -> TrendPanel {
+    let Series { trend, scale, launches } = series;
+    let point = |(point, launches): (&Point, &Option<Summary>)| {
+        let several = launches.as_ref().filter(|found| found.n > 1);
+        TrendPoint {
+            label: outside::name(&point.release),
+            value: point.value / scale.divisor,
+            range: several.map(|found| (found.min / scale.divisor, found.max / scale.divisor)),
+            mark: if point.launches > 1 { Mark::Color } else { Mark::Gray },
+            text: outside::name(&format!(
+                "{}: {} {}, {}",
+                point.release,
+                format::rounded(point.value / scale.divisor, None),
+                scale.unit,
+                if point.launches == 1 {
+                    "a single launch".to_owned()
+                } else {
+                    format!("{} launches", point.launches)
+                }
+            )),
+            address: run_target(catalog, &point.run).address(Place::Html, depth),
+        }
+    };
+    let level = |segment: &Segment| Level {
+        first: segment.first,
+        last: segment.last,
+        level: segment.level / scale.divisor,
+    };
+    TrendPanel {
+        label: outside::name(&format!("{} {}", trend.title, scale.unit)),
+        points: trend.points.iter().zip(launches).map(point).collect(),
+        levels: trend.segments.iter().map(level).collect(),
+        breaks: breaks(trend),
+    }
+}
+
+/// Returns the epochs and changes of level of a trend, each with its text.
+fn breaks(trend: &Trend) -> Vec<Break> {
+    let epoch = |segment: &Segment| {
+        let text = outside::message(segment.epoch.as_deref()?);
+        Some(Break { point: segment.first, epoch: true, worse: false, text })
+    };
+    let change = |change: &Change| Break {
+        point: change.point,
+        epoch: false,
+        worse: change.worse,
+        text: outside::name(&format!(
+            "{} %, {} after {}",
+            format::percent(change.step_pct),
+            change.release,
+            change.after
+        )),
+    };
+    trend.segments.iter().filter_map(epoch).chain(trend.changes.iter().map(change)).collect()
 }

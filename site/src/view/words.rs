@@ -1,7 +1,7 @@
 //! Words on pages for the values of records.
 
 use schema::metric::{Gates, METRICS};
-use schema::run::{FailureClass, Phase, PromptForm};
+use schema::run::{Failure, FailureClass, Phase, PromptForm, RunRecord};
 use schema::scenario::{Arrival, Tier};
 use schema::verdict::VerdictKind;
 
@@ -31,7 +31,7 @@ pub fn class(class: FailureClass) -> &'static str {
 }
 
 /// Words for the phase in which a run failed.
-pub fn phase(phase: Phase) -> &'static str {
+fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Build => "building",
         Phase::Load => "loading",
@@ -57,46 +57,47 @@ pub fn tier(tier: Tier) -> &'static str {
     }
 }
 
-/// Words for the arrival of requests, to end a sentence.
-pub fn arrival(arrival: &Arrival) -> String {
-    match arrival {
-        Arrival::AllAtOnce => "all at once".to_owned(),
-        Arrival::Closed { concurrency } => format!("{concurrency} at a time"),
-        Arrival::Constant { requests_per_s, .. } => {
-            format!("{requests_per_s} requests/s, evenly{}", cap(arrival))
-        }
-        Arrival::Poisson { requests_per_s, .. } => {
-            format!("{requests_per_s} requests/s, Poisson{}", cap(arrival))
-        }
-        Arrival::Gamma { requests_per_s, shape, .. } => {
-            format!("{requests_per_s} requests/s, gamma of shape {shape}{}", cap(arrival))
-        }
-        Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, .. } => {
-            format!("from {from} to {to} requests/s{}", cap(arrival))
-        }
-        Arrival::Trace { speed, .. } => {
-            format!("at the trace's times, {speed} times as fast{}", cap(arrival))
-        }
-    }
+/// Words for a failure: its class, its phase and its message.
+pub fn failure(failure: &Failure) -> String {
+    format!("{} while {}: {}", class(failure.class), phase(failure.phase), failure.message)
 }
 
-fn cap(arrival: &Arrival) -> String {
-    let cap = arrival.concurrency_max();
-    cap.map(|cap| format!(", at most {cap} at a time")).unwrap_or_default()
+/// Words for the arrival of requests, to end a sentence.
+fn arrival(arrival: &Arrival) -> String {
+    let when = match arrival {
+        Arrival::AllAtOnce => "all at once".to_owned(),
+        Arrival::Closed { concurrency } => return format!("{concurrency} at a time"),
+        Arrival::Constant { requests_per_s, .. } => format!("{requests_per_s} requests/s, evenly"),
+        Arrival::Poisson { requests_per_s, .. } => format!("{requests_per_s} requests/s, Poisson"),
+        Arrival::Gamma { requests_per_s, shape, .. } => {
+            format!("{requests_per_s} requests/s, gamma of shape {shape}")
+        }
+        Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, .. } => {
+            format!("from {from} to {to} requests/s")
+        }
+        Arrival::Trace { speed, .. } => format!("at the trace's times, {speed} times as fast"),
+    };
+    let cap = arrival.concurrency_max().map(|cap| format!(", at most {cap} at a time"));
+    when + &cap.unwrap_or_default()
+}
+
+/// Words for the number of requests of a run and their arrival.
+pub fn requests(record: &RunRecord) -> Option<String> {
+    let when = record.scenario.arrival.as_ref().map(|when| format!(", {}", arrival(when)));
+    let requests = format::whole(record.scenario.requests?);
+    Some(requests + &when.unwrap_or_default())
 }
 
 /// Noise of release-blocking metrics, `Output tokens ±8.1 %`, from the percentages by which a
 /// release differs from itself, by metric name.
 pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<String> {
     let found: Vec<(&String, &f64)> = found.collect();
-    let gating = METRICS.iter().filter(|metric| metric.gates != Gates::Never);
-    let of = |name: &'static str| found.iter().filter(move |(known, _)| *known == name);
-    gating
-        .flat_map(|metric| {
-            of(metric.name)
-                .map(|(_, pct)| format!("{} {}", metric.title, format::plus_minus(**pct)))
-        })
-        .collect()
+    let mut words = Vec::new();
+    for metric in METRICS.iter().filter(|metric| metric.gates != Gates::Never) {
+        let own = found.iter().filter(|(name, _)| *name == metric.name);
+        words.extend(own.map(|(_, pct)| format!("{} {}", metric.title, format::plus_minus(**pct))));
+    }
+    words
 }
 
 /// Words for the kind of a verdict.

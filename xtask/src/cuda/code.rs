@@ -57,19 +57,15 @@ impl Code {
     /// memory belong to the system.
     pub fn judge(&self, budget: &Budget, reserved_bytes: usize) -> Vec<String> {
         let mut findings = Vec::new();
-        let (registers, most) = (self.registers, budget.registers_max);
-        if registers > most {
-            findings.push(format!(
-                "{registers} registers, {most} allowed: keep fewer values alive, or raise the budget"
-            ));
-        }
-        let (shared, most) =
-            (self.shared_bytes.saturating_sub(reserved_bytes), budget.shared_bytes_max);
-        if shared > most {
-            findings.push(format!(
-                "{shared} bytes of static shared memory, {most} allowed: shrink its arrays, or raise \
-                 the budget"
-            ));
+        let shared = self.shared_bytes.saturating_sub(reserved_bytes);
+        for (found, most, what, remedy) in [
+            (self.registers, budget.registers_max, "registers", "keep fewer values alive"),
+            (shared, budget.shared_bytes_max, "bytes of static shared memory", "shrink its arrays"),
+        ] {
+            if found > most {
+                let budget = format!("{most} allowed: {remedy}, or raise the budget");
+                findings.push(format!("{found} {what}, {budget}"));
+            }
         }
         let starts = |with: &str| self.opcodes.iter().any(|opcode| opcode.starts_with(with));
         // Accesses to local memory in the code are spills even if the reported sizes are 0.

@@ -18,7 +18,6 @@ use anyhow::{Context, Result, bail};
 use crate::shell::Shell;
 use budget::{Budget, Head};
 use code::Code;
-use toolchain::Toolchain;
 
 /// Folder of the kernels; every `.cu` file in it is compiled.
 const KERNELS: &str = "engine/cuda/kernels";
@@ -47,8 +46,8 @@ struct Unit {
 
 /// Result of checking one unit: a line for each entry within its budget, and the findings.
 #[derive(Default)]
-struct Said {
-    well: Vec<String>,
+struct Report {
+    within: Vec<String>,
     findings: Vec<String>,
 }
 
@@ -57,13 +56,13 @@ struct Said {
 /// # Errors
 /// The toolchain cannot be obtained or started.
 pub fn run(shell: &Shell) -> Result<u8> {
-    let toolchain = Toolchain::obtain(shell)?;
-    let units = units(&shell.root().join(KERNELS))?;
-    let out = shell.target().join("cuda");
+    let toolchain = toolchain::obtain(shell)?;
+    let units = units(&shell.root.join(KERNELS))?;
+    let out = shell.target.join("cuda");
     fs::create_dir_all(&out).with_context(|| format!("cannot write `{}`", out.display()))?;
-    let said = for_all(&units, |unit| unit.check(shell, &toolchain, &out))?;
-    said.iter().flat_map(|said| &said.well).for_each(|line| eprintln!("{line}"));
-    let findings: Vec<&String> = said.iter().flat_map(|said| &said.findings).collect();
+    let reports = for_all(&units, |unit| unit.check(shell, &toolchain, &out))?;
+    reports.iter().flat_map(|report| &report.within).for_each(|line| eprintln!("{line}"));
+    let findings: Vec<&String> = reports.iter().flat_map(|report| &report.findings).collect();
     findings.iter().for_each(|finding| eprintln!("{finding}"));
     Ok(u8::from(!findings.is_empty()))
 }
@@ -71,28 +70,24 @@ pub fn run(shell: &Shell) -> Result<u8> {
 /// All kernel files, each for every generation, in order of their names.
 fn units(dir: &Path) -> Result<Vec<Unit>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read `{}`", dir.display()))?;
-    let mut sources = Vec::new();
-    for entry in entries {
-        sources.push(entry.context("cannot read the kernels' folder")?.path());
-    }
+    let mut sources = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
     if sources.is_empty() {
         bail!("`{}` has no kernels", dir.display());
     }
-    let all = |source: PathBuf| GENERATIONS.map(|generation| (source.clone(), generation));
-    let units = sources.into_iter().flat_map(all);
-    Ok(units.map(|(source, generation)| Unit { source, generation }).collect())
+    let units =
+        |source: PathBuf| GENERATIONS.map(|generation| Unit { source: source.clone(), generation });
+    Ok(sources.into_iter().flat_map(units).collect())
 }
 
 /// Checks all units on as many threads as there are processors; results in the order of the units.
-fn for_all(units: &[Unit], ask: impl Fn(&Unit) -> Result<Said> + Sync) -> Result<Vec<Said>> {
+fn for_all(units: &[Unit], ask: impl Fn(&Unit) -> Result<Report> + Sync) -> Result<Vec<Report>> {
     let (next, answers) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
-        while let Some((index, unit)) = {
+        loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            units.get(index).map(|unit| (index, unit))
-        } {
+            let Some(unit) = units.get(index) else { break };
             let answer = ask(unit);
             answers.lock().expect("no holder panics").insert(index, answer);
         }
@@ -106,36 +101,43 @@ fn for_all(units: &[Unit], ask: impl Fn(&Unit) -> Result<Said> + Sync) -> Result
 }
 
 impl Unit {
-    fn check(&self, shell: &Shell, toolchain: &Toolchain, out: &Path) -> Result<Said> {
+    fn check(&self, shell: &Shell, toolchain: &Path, out: &Path) -> Result<Report> {
         let source = fs::read_to_string(&self.source)
             .with_context(|| format!("cannot read `{}`", self.source.display()))?;
-        let mut said = Said::default();
+        let mut report = Report::default();
         let head = match Head::read(&source, &GENERATIONS.map(|generation| generation.name)) {
             Ok(head) => head,
             Err(error) => {
-                said.findings.push(format!("{}: {error:#}", self.name()));
-                return Ok(said);
+                report.findings.push(format!("{}: {error:#}", self.name()));
+                return Ok(report);
             }
         };
         if !head.is_for(self.generation.name) {
-            return Ok(said);
+            return Ok(report);
         }
         let cubin = out.join(format!("{}.{}.cubin", self.stem(), self.generation.name));
-        let compiled = shell.output(&toolchain.nvcc(), &self.words(&cubin))?;
+        let compiled = shell.output(&toolchain.join("bin/nvcc"), &self.words(&cubin))?;
         if !compiled.status.success() {
             let why = String::from_utf8_lossy(&compiled.stderr).into_owned();
-            said.findings.push(format!("{}: it does not compile\n{}", self.name(), why.trim_end()));
-            return Ok(said);
+            report.findings.push(format!(
+                "{}: it does not compile\n{}",
+                self.name(),
+                why.trim_end()
+            ));
+            return Ok(report);
         }
         if let Some(why) = self.refused_by_nvrtc(shell, toolchain)? {
             let what = "NVRTC, which has no headers, does not compile it";
-            said.findings.push(format!("{}: {what}\n{why}", self.name()));
+            report.findings.push(format!("{}: {what}\n{why}", self.name()));
         }
         let dump = |what: &str| -> Result<String> {
-            shell.read(&toolchain.cuobjdump(), &[OsString::from(what), cubin.clone().into()])
+            shell.read(
+                &toolchain.join("bin/cuobjdump"),
+                &[OsString::from(what), cubin.clone().into()],
+            )
         };
-        self.judge(&head.budgets, &code::read(&dump("-res-usage")?, &dump("-sass")?), &mut said);
-        Ok(said)
+        self.judge(&head.budgets, &code::read(&dump("-res-usage")?, &dump("-sass")?), &mut report);
+        Ok(report)
     }
 
     /// Compiler arguments. There are no include folders, so that only files beside the kernel are
@@ -150,39 +152,35 @@ impl Unit {
 
     /// Compiles the kernel with NVRTC as well; returns its errors, if any. On machines that have
     /// only a driver, NVRTC is the compiler.
-    fn refused_by_nvrtc(&self, shell: &Shell, toolchain: &Toolchain) -> Result<Option<String>> {
-        let words: [OsString; 5] = [
-            "-c".into(),
-            NVRTC.into(),
-            toolchain.nvrtc().into(),
-            self.generation.name.into(),
-            self.source.clone().into(),
-        ];
+    fn refused_by_nvrtc(&self, shell: &Shell, toolchain: &Path) -> Result<Option<String>> {
+        let library = toolchain.join("lib/libnvrtc.so.13").into_os_string();
+        let [script, generation, source] =
+            [NVRTC.as_ref(), self.generation.name.as_ref(), self.source.as_os_str()];
+        let words = ["-c".as_ref(), script, &library, generation, source];
         let done = shell.output(Path::new("python3"), &words)?;
-        let said = String::from_utf8_lossy(&done.stderr);
-        Ok((!done.status.success()).then(|| said.trim_end().to_owned()))
+        let report = String::from_utf8_lossy(&done.stderr);
+        Ok((!done.status.success()).then(|| report.trim_end().to_owned()))
     }
 
-    fn judge(&self, budgets: &[Budget], entries: &BTreeMap<String, Code>, said: &mut Said) {
+    fn judge(&self, budgets: &[Budget], entries: &BTreeMap<String, Code>, report: &mut Report) {
         for budget in budgets {
             let name = format!("{}: {}", self.name(), budget.entry);
             let Some(code) = entries.get(&budget.entry) else {
-                said.findings.push(format!("{name}: no such entry: rename it at the head"));
+                report.findings.push(format!("{name}: no such entry: rename it at the head"));
                 continue;
             };
             let findings = code.judge(budget, self.generation.reserved_bytes);
             if findings.is_empty() {
-                said.well.push(format!("{name}: {} registers", code.registers));
+                report.within.push(format!("{name}: {} registers", code.registers));
             }
-            said.findings.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
+            report.findings.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
         }
         // An entry without a budget would never be checked.
-        for entry in entries.keys() {
-            if budgets.iter().all(|budget| budget.entry != *entry) {
-                let what = "no budget: add a line `//@ NAME: ...` for it at the head";
-                said.findings.push(format!("{}: {entry}: {what}", self.name()));
-            }
-        }
+        let has_budget = |entry: &String| budgets.iter().any(|budget| budget.entry == *entry);
+        report.findings.extend(entries.keys().filter(|entry| !has_budget(entry)).map(|entry| {
+            let what = "no budget: add a line `//@ NAME: ...` for it at the head";
+            format!("{}: {entry}: {what}", self.name())
+        }));
     }
 
     fn stem(&self) -> String {

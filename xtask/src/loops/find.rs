@@ -8,7 +8,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, 
 /// Instructions of one loop: from the target of a backward jump to that jump.
 #[derive(Debug)]
 pub struct Loop {
-    instructions: Vec<Instruction>,
+    pub instructions: Vec<Instruction>,
     /// True if the function keeps its frame's start in `rbp`; otherwise `rbp` is an ordinary
     /// register.
     has_frame_pointer: bool,
@@ -59,10 +59,6 @@ fn is_move(code: Code) -> bool {
 }
 
 impl Loop {
-    pub fn instructions(&self) -> &[Instruction] {
-        &self.instructions
-    }
-
     /// Address of the loop's first instruction.
     pub fn start(&self) -> u64 {
         self.instructions.first().map_or(0, Instruction::ip)
@@ -97,7 +93,7 @@ mod tests {
     /// Start address and number of instructions of every innermost loop.
     fn spans(code: &[u8]) -> Vec<(u64, usize)> {
         let found = innermost(code, 0x10);
-        found.iter().map(|one| (one.start(), one.instructions().len())).collect()
+        found.iter().map(|one| (one.start(), one.instructions.len())).collect()
     }
 
     #[test]
@@ -155,7 +151,7 @@ mod tests {
         let another = [0x62, 0xf1, 0x7c, 0x48, 0x58, 0xd1];
         let code = [&one[..], &one, &another, &[0xc5, 0xfc, 0x58, 0xd9, 0xeb, 0xe8]].concat();
         let found = innermost(&code, 0);
-        assert_eq!(found[0].instructions().len(), 5);
+        assert_eq!(found[0].instructions.len(), 5);
         assert_eq!(found[0].wide_results(|name| name == "vaddps"), 2);
         assert_eq!(found[0].wide_results(|name| name == "vaddpd"), 0);
     }

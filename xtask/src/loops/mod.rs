@@ -6,7 +6,6 @@
 
 mod find;
 
-use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -63,8 +62,7 @@ struct Function<'a> {
 /// # Errors
 /// The server does not build, or is not an ELF program with symbols.
 pub fn run(shell: &Shell) -> Result<u8> {
-    let line = "build --quiet --locked --release --workspace --bin redline";
-    shell.cargo(&line.split(' ').collect::<Vec<_>>())?;
+    shell.cargo("build --quiet --locked --release --workspace --bin redline")?;
     check(shell)
 }
 
@@ -84,19 +82,14 @@ pub fn check(shell: &Shell) -> Result<u8> {
     }
     let functions = functions(&file, &path)?;
     let expected: Expected = toml::from_str(EXPECTED).context("expected.toml")?;
-    let mut findings = Vec::new();
-    for expectation in &expected.loops {
-        for line in expectation.judge(&functions) {
-            match line {
-                Ok(line) => eprintln!("{line}"),
-                Err(line) => findings.push(line),
-            }
-        }
+    let mut lines: Vec<Result<String, String>> =
+        expected.loops.iter().flat_map(|expectation| expectation.judge(&functions)).collect();
+    // Findings are printed last.
+    lines.sort_by_key(Result::is_err);
+    for Ok(line) | Err(line) in &lines {
+        eprintln!("{line}");
     }
-    for finding in &findings {
-        eprintln!("{finding}");
-    }
-    Ok(u8::from(!findings.is_empty()))
+    Ok(u8::from(lines.iter().any(Result::is_err)))
 }
 
 /// All functions of the server that have a symbol.
@@ -110,11 +103,8 @@ fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a
         let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
         Some(Function { name, address: symbol.address(), code: code.get(from..to)? })
     };
-    let functions: Vec<Function<'_>> = file
-        .symbols()
-        .filter(|symbol| symbol.kind() == object::SymbolKind::Text)
-        .filter_map(function)
-        .collect();
+    let code = file.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text);
+    let functions: Vec<Function<'_>> = code.filter_map(function).collect();
     if functions.is_empty() {
         bail!(
             "`{}` has no symbols: it was stripped of more than debug information",
@@ -141,13 +131,14 @@ impl Expectation {
     fn judge_one(&self, function: &Function<'_>) -> Result<String, String> {
         let (tile, max) = (&self.tile, self.instructions_max);
         let loops = find::innermost(function.code, function.address).into_iter();
-        let with_all = loops.filter(|one| self.has.iter().all(|has| has.holds(one)));
-        let Some(found) = with_all.min_by_key(|one| one.instructions().len()) else {
-            let has: Vec<String> = self.has.iter().map(ToString::to_string).collect();
-            let (has, name) = (has.join(" and "), &self.function);
+        let with_all = loops.filter(|one| self.has.iter().all(|has| has.is_met_by(one)));
+        let Some(found) = with_all.min_by_key(|one| one.instructions.len()) else {
+            let has =
+                self.has.iter().map(|of| format!("{} of {} registers", of.name, of.registers));
+            let (has, name) = (has.collect::<Vec<_>>().join(" and "), &self.function);
             return Err(format!("{tile}: no innermost loop of `{name}` has {has}"));
         };
-        let (all, stack) = (found.instructions().len(), found.stack_accesses());
+        let (all, stack) = (found.instructions.len(), found.stack_accesses());
         let line = format!("{tile}: {all} instructions at {:#x}", found.start());
         match stack {
             0 if all <= max => Ok(line),
@@ -157,14 +148,8 @@ impl Expectation {
     }
 }
 
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} registers", self.name, self.registers)
-    }
-}
-
 impl Count {
-    fn holds(&self, one: &Loop) -> bool {
+    fn is_met_by(&self, one: &Loop) -> bool {
         let (first, last) = self.name.split_once('*').unwrap_or((&self.name, ""));
         let matches = |name: &str| match self.name.contains('*') {
             true => name.starts_with(first) && name.ends_with(last),

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::{File, Finding};
 
 /// Largest number of import cycles in the whole tree. It may only shrink.
-const CYCLES_MAX: usize = 15;
+const CYCLES_MAX: usize = 9;
 
 /// Path of a module from the root of its crate: `["client", "http"]`.
 type Module = Vec<String>;
@@ -50,16 +50,11 @@ fn crates(files: &[File]) -> BTreeMap<&Path, Crate<'_>> {
     let mut crates: BTreeMap<&Path, Crate<'_>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_rust()) {
         let source = file.path.ancestors().filter(|path| path.ends_with("src")).last();
-        let Some((source, module)) =
-            source.and_then(|source| Some((source, module(file, source)?)))
-        else {
-            continue;
-        };
-        crates.entry(source).or_default().files.insert(module, file);
+        if let Some((source, module)) = source.and_then(|at| Some((at, module(file, at)?))) {
+            crates.entry(source).or_default().files.insert(module, file);
+        }
     }
-    for krate in crates.values_mut() {
-        krate.find_reexports();
-    }
+    crates.values_mut().for_each(Crate::find_reexports);
     crates
 }
 
@@ -79,17 +74,13 @@ fn module(file: &File, source: &Path) -> Option<Module> {
 
 impl Crate<'_> {
     fn find_reexports(&mut self) {
-        let mut reexports = BTreeMap::new();
-        for (module, file) in &self.files {
-            for (path, name) in uses(file, true) {
-                if let Some(target) = self.absolute(module, &path) {
-                    let mut exported = module.clone();
-                    exported.push(name);
-                    reexports.insert(exported, target);
-                }
-            }
-        }
-        self.reexports = reexports;
+        let of = |(module, file): (&Module, &&File)| -> Vec<(Module, Module)> {
+            let exported = |(path, name): (Module, String)| {
+                Some(([&module[..], &[name]].concat(), self.absolute(module, &path)?))
+            };
+            uses(file, true).into_iter().filter_map(exported).collect()
+        };
+        self.reexports = self.files.iter().flat_map(of).collect();
     }
 
     /// A `use` path from the root of the crate; none for paths of other crates.
@@ -140,21 +131,15 @@ impl Crate<'_> {
         let imports = self.imports();
         let reached: BTreeMap<&Module, BTreeSet<&Module>> =
             imports.keys().map(|module| (*module, reachable(module, &imports))).collect();
-        let mut seen = BTreeSet::new();
-        let mut cycles = Vec::new();
-        for module in
-            self.files.keys().filter(|module| !self.files[*module].path.ends_with("main.rs"))
-        {
-            let cycle: Vec<Module> = reached[module]
-                .iter()
-                .filter(|other| reached.get(**other).is_some_and(|back| back.contains(module)))
-                .map(|other| (*other).clone())
-                .collect();
-            if cycle.len() > 1 && seen.insert(cycle.clone()) {
-                cycles.push(cycle);
-            }
+        let mut cycles = BTreeSet::new();
+        let is_program = |module: &&Module| self.files[*module].path.ends_with("main.rs");
+        for module in self.files.keys().filter(|module| !is_program(module)) {
+            let leads_back =
+                |other: &&&Module| reached.get(**other).is_some_and(|back| back.contains(module));
+            let cycle = reached[module].iter().filter(leads_back).map(|other| (*other).clone());
+            cycles.insert(cycle.collect::<Vec<Module>>());
         }
-        cycles
+        cycles.into_iter().filter(|cycle| cycle.len() > 1).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 //! Licences and the homes of other crates are in `deny.toml`; `cargo xtask ci` also runs
 //! `cargo-shear`, which finds dependencies without a use.
 
-use serde::Deserialize;
+use toml::{Table, Value};
 
 use super::{File, Finding};
 
@@ -43,26 +43,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("samples", &["judge", "schema"]),
 ];
 
-/// The parts of a manifest that are checked.
-#[derive(Debug, Deserialize)]
-struct Manifest {
-    package: Option<Package>,
-    #[serde(default)]
-    dependencies: toml::Table,
-    lints: Option<Lints>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Package {
-    name: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Lints {
-    #[serde(default)]
-    workspace: bool,
-}
-
 /// Reports dependencies that point upwards, packages that the table does not know, and packages
 /// without the workspace's lints.
 pub fn check(files: &[File]) -> Vec<Finding> {
@@ -74,22 +54,27 @@ pub fn check(files: &[File]) -> Vec<Finding> {
 
 fn check_manifest(file: &File) -> Vec<Finding> {
     let text = file.text.as_deref().unwrap_or_default();
-    let manifest: Manifest = match toml::from_str(text) {
+    let manifest: Table = match toml::from_str(text) {
         Ok(manifest) => manifest,
         Err(error) => return vec![file.finding(0, format!("no manifest: {error}"))],
     };
-    let Some(Package { name: package }) = &manifest.package else { return Vec::new() };
+    let within =
+        |table: &str, key: &str| manifest.get(table).and_then(|table: &Value| table.get(key));
+    let Some(package) = within("package", "name").and_then(Value::as_str) else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
-    if !manifest.lints.is_some_and(|lints| lints.workspace) {
+    if within("lints", "workspace").and_then(Value::as_bool) != Some(true) {
         findings.push(file.finding(0, "add `[lints]` with `workspace = true`"));
     }
-    let Some((_, allowed)) = ALLOWED.iter().find(|(name, _)| name == package) else {
+    let Some((_, allowed)) = ALLOWED.iter().find(|(name, _)| *name == package) else {
         let message =
             format!("say in `xtask/src/tidy/dependencies.rs` what `{package}` may depend on");
         findings.push(file.finding(0, message));
         return findings;
     };
-    for name in manifest.dependencies.keys() {
+    let dependencies = manifest.get("dependencies").and_then(Value::as_table);
+    for name in dependencies.into_iter().flat_map(Table::keys) {
         let is_member = ALLOWED.iter().any(|(member, _)| member == name);
         if is_member && !allowed.contains(&&**name) {
             let line = text.lines().position(|line| line.starts_with(&**name)).map_or(0, |n| n + 1);

@@ -46,15 +46,9 @@ fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let lists = files.iter().filter(|file| file.under("docs") && listed.contains(&file.path));
     let second = lists.filter_map(|file| Some(targets(file, file.text.as_deref()?)));
     let linked: BTreeSet<PathBuf> = second.flatten().chain(listed.clone()).collect();
-    let pages = files.iter().filter(|file| {
-        file.under("docs")
-            && file.path != index.path
-            && file.path.extension().is_some_and(|e| e == "md")
-    });
-    pages
-        .filter(|page| !linked.contains(&page.path))
-        .map(|page| index.finding(0, format!("list `{}` here", page.path.display())))
-        .collect()
+    let pages = files.iter().filter(|file| is_document(file) && file.under("docs"));
+    let unlisted = pages.filter(|page| page.path != index.path && !linked.contains(&page.path));
+    unlisted.map(|page| index.finding(0, format!("list `{}` here", page.path.display()))).collect()
 }
 
 fn is_document(file: &File) -> bool {
@@ -73,12 +67,9 @@ fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let links = links(line).filter(|link| !tree.contains(&*normal(&folder.join(link))));
-        let words = back_ticked(line).filter(|word| is_dead(word, folder, tree));
-        findings.extend(
-            links
-                .chain(words)
-                .map(|path| file.finding(index + 1, format!("`{path}` does not exist"))),
-        );
+        let dead = links.chain(back_ticked(line).filter(|word| is_dead(word, folder, tree)));
+        let finding = |path| file.finding(index + 1, format!("`{path}` does not exist"));
+        findings.extend(dead.map(finding));
     }
     findings
 }
@@ -142,9 +133,8 @@ fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
         // Only rows of a table that name a file of tests make a claim.
         if line.starts_with('|') && line.contains(".rs`: `") {
             let dead = back_ticked(line).filter(|word| is_name(word) && !exists(word));
-            findings.extend(
-                dead.map(|word| file.finding(index + 1, format!("no test is called `{word}`"))),
-            );
+            let finding = |word| file.finding(index + 1, format!("no test is called `{word}`"));
+            findings.extend(dead.map(finding));
         }
     }
     findings

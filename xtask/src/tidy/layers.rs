@@ -4,72 +4,93 @@
 use super::source::code_lines;
 use super::{File, Finding};
 
-/// Words that some files must not contain, with what to do instead.
+/// Words that files below some folders must not contain, with what to do instead.
 struct Ban {
-    /// True for files that the ban applies to.
-    within: fn(&File) -> bool,
+    /// Folders that the ban applies to; empty for all files.
+    within: &'static [&'static str],
+    except: &'static [&'static str],
     words: &'static [&'static str],
     instead: &'static str,
 }
 
+/// Words of I/O, clocks and environment.
+const IMPURE: &[&str] =
+    &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"];
+
 const BANS: &[Ban] = &[
     Ban {
-        within: |file| file.under("schema/src") && !file.under("schema/src/bin"),
-        words: &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"],
-        instead: "`schema` does no I/O and reads no clock: take the value as an argument",
+        within: &["schema/src", "judge/src", "reports/src"],
+        except: &["schema/src/bin"],
+        words: IMPURE,
+        instead: "no I/O, clock or environment here: take the value as an argument",
     },
     Ban {
-        within: |file| file.under("judge/src") || file.under("reports/src"),
-        words: &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"],
-        instead: "`judge` and `reports` are pure: take the value as an argument",
-    },
-    Ban {
-        within: |file| file.under("engine/schedule/src"),
-        words: &["std::fs", "std::net", "Instant", "SystemTime"],
+        within: &["engine/schedule/src"],
+        except: &[],
+        words: IMPURE,
         instead: "the scheduler is bookkeeping only: no I/O, no clock",
     },
     Ban {
-        within: |file| {
-            [
-                "schema/src",
-                "judge/src",
-                "reports/src",
-                "registry/src",
-                "registry/store/src",
-                "site/src",
-                "engine/schedule/src",
-            ]
-            .iter()
-            .any(|folder| file.under(folder))
-        },
+        within: &[
+            "schema/src",
+            "judge/src",
+            "reports/src",
+            "registry/src",
+            "registry/store/src",
+            "site/src",
+            "engine/schedule/src",
+        ],
+        except: &[],
         words: &["HashMap", "HashSet"],
         instead: "use a `BTreeMap` or `BTreeSet`: what is printed or written is ordered",
     },
     Ban {
-        within: |file| {
-            !["engine/src/http", "site/src/preview.rs", "tests"].iter().any(|home| file.under(home))
-        },
+        within: &[],
+        except: &["engine/src/http", "site/src/preview.rs", "tests"],
         words: &["axum::"],
         instead: "only `engine/src/http` knows HTTP, and the preview of the site serves files",
     },
     Ban {
-        within: |file| !file.under("suite/src/client") && !file.under("suite/src/mock_server"),
+        within: &[],
+        except: &["suite/src/client", "suite/src/mock_server"],
         words: &["httparse::"],
         instead: "only the suite's client knows the wire",
     },
     Ban {
-        within: |file| {
-            !["engine/cpu", "engine/cuda", "engine/weights/src/map.rs"]
-                .iter()
-                .any(|home| file.under(home))
-        },
+        within: &[],
+        except: &["engine/cpu", "engine/cuda", "engine/weights/src/map.rs"],
         words: &["unsafe"],
         instead: "`unsafe` lives in `engine/cpu`, `engine/cuda` and `engine/weights/src/map.rs`",
     },
     Ban {
-        within: |file| file.under("site/src"),
-        words: &["StudentsT", "SystemTime", "Instant"],
-        instead: "`site` computes display only; a verdict is computed once, in `judge`",
+        within: &["site/src", "registry", "campaign", "bench"],
+        except: &[],
+        words: &["StudentsT", "statrs::"],
+        instead: "a verdict is computed once, in `judge`",
+    },
+    Ban {
+        within: &["site/src"],
+        // These rank until `judge` offers Pareto frontiers, the best of a concurrency sweep, and
+        // the kernels that are nearest to a limit.
+        except: &[
+            "site/src/chart/pareto.rs",
+            "site/src/view/measured.rs",
+            "site/src/view/overview.rs",
+            "site/src/view/pareto_frontier.rs",
+            // Names of scenarios in the order of pages, and of the suite's files.
+            "site/src/order.rs",
+            "site/src/questions.rs",
+        ],
+        words: &[
+            "total_cmp",
+            "partial_cmp",
+            "max_by",
+            "percentile",
+            "Instant",
+            "SystemTime",
+            "\"ladder",
+        ],
+        instead: "`site` displays: medians, ratios, rankings and facts of scenarios are `judge`'s",
     },
 ];
 
@@ -80,7 +101,10 @@ pub fn check(files: &[File]) -> Vec<Finding> {
 }
 
 fn check_file(file: &File) -> Vec<Finding> {
-    let bans: Vec<&Ban> = BANS.iter().filter(|ban| (ban.within)(file)).collect();
+    let is_below = |folders: &[&str]| folders.iter().any(|folder| file.under(folder));
+    let applies =
+        |ban: &&Ban| (ban.within.is_empty() || is_below(ban.within)) && !is_below(ban.except);
+    let bans: Vec<&Ban> = BANS.iter().filter(applies).collect();
     let Some(text) = &file.text else { return Vec::new() };
     let mut findings = Vec::new();
     for (line, code) in code_lines(text) {
@@ -119,6 +143,14 @@ mod tests {
             ["engine/schedule/src/mod.rs:2: `Instant` here: the scheduler is bookkeeping only: \
               no I/O, no clock"]
         );
+    }
+
+    #[test]
+    fn a_ranking_and_a_name_of_a_scenario_are_found_in_the_site() {
+        for code in ["a.total_cmp(b)", "name.starts_with(\"ladder\")"] {
+            assert_eq!(check(&[file("site/src/view/run.rs", code)]).len(), 1, "{code}");
+            assert!(check(&[file("judge/src/best.rs", code)]).is_empty(), "{code}");
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod dependencies;
 mod docs;
 mod layers;
 mod source;
-mod tree;
 mod vocabulary;
 
 use std::fmt;
@@ -69,7 +68,6 @@ const RULES: &[Rule] = &[
     layers::check,
     cycles::check,
     source::check,
-    tree::check,
     docs::check,
     vocabulary::check,
 ];
@@ -96,7 +94,7 @@ fn tracked_files(shell: &Shell) -> Result<Vec<File>> {
     )?;
     let mut files = Vec::new();
     for path in listed.split('\0').filter(|path| !path.is_empty()) {
-        let full = shell.root().join(path);
+        let full = shell.root.join(path);
         // Git also lists files that were deleted in the working tree.
         if !full.is_file() {
             continue;

@@ -1,4 +1,5 @@
-//! Tidy rules for a source file: first line, length, file name, unfinished code.
+//! Tidy rules for files: the first line, length, name and unfinished code of a source file, the first
+//! key of a scenario, and the size of every file and of the tree.
 
 use super::{File, Finding};
 
@@ -11,16 +12,51 @@ const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helpers", "misc", "ma
 /// Words that mark unfinished code.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore"];
 
+/// Largest size of a file in bytes, records excepted.
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+
+/// Largest size of a record in bytes. A kernels record has an entry of 350 bytes for every op,
+/// shape and instruction set.
+const DATA_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Largest size of the whole tree in bytes, so that it stays quick to clone.
+const TREE_BYTES_MAX: u64 = 40 * 1024 * 1024;
+
 pub fn check(files: &[File]) -> Vec<Finding> {
     let excused = files
         .iter()
         .find(|file| file.path.ends_with("docs/STYLE.md"))
         .and_then(|file| file.text.clone())
         .unwrap_or_default();
-    files.iter().filter(|file| file.is_rust()).flat_map(|file| check_file(file, &excused)).collect()
+    let sources = files.iter().filter(|file| file.is_rust());
+    let mut findings: Vec<Finding> =
+        sources.flat_map(|file| check_source(file, &excused)).collect();
+    findings.extend(files.iter().flat_map(check_file));
+    let total: u64 = files.iter().map(|file| file.bytes).sum();
+    if total > TREE_BYTES_MAX {
+        let message = format!("the tree holds {total} bytes, more than {TREE_BYTES_MAX}");
+        findings.push(Finding { path: ".".into(), line: 0, message });
+    }
+    findings
 }
 
-fn check_file(file: &File, excused: &str) -> Vec<Finding> {
+fn check_file(file: &File) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_data = ["results", "tests/fixtures"].iter().any(|folder| file.under(folder));
+    let bytes_max = if is_data { DATA_BYTES_MAX } else { FILE_BYTES_MAX };
+    if file.bytes > bytes_max {
+        let message = format!("{} bytes, more than {bytes_max}: keep it elsewhere", file.bytes);
+        findings.push(file.finding(0, message));
+    }
+    let is_scenario = file.under("suite/scenarios");
+    let first = file.text.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
+    if is_scenario && !first.starts_with("question = ") {
+        findings.push(file.finding(1, "a scenario's first key is the `question` it answers"));
+    }
+    findings
+}
+
+fn check_source(file: &File, excused: &str) -> Vec<Finding> {
     let Some(text) = &file.text else { return vec![file.finding(0, "make it UTF-8")] };
     let mut findings = Vec::new();
     if !text.starts_with("//! ") {
@@ -83,5 +119,25 @@ mod tests {
             file("docs/STYLE.md", "- `a/src/long.rs`: one flat table.\n"),
         ];
         assert!(check(&files).is_empty());
+    }
+
+    #[test]
+    fn a_scenario_begins_with_its_question() {
+        let found = messages(&check(&[
+            file("suite/scenarios/a.toml", "rev = 1\n"),
+            file("suite/scenarios/b.toml", "question = \"How fast?\"\n"),
+        ]));
+        assert_eq!(
+            found,
+            ["suite/scenarios/a.toml:1: a scenario's first key is the `question` it answers"]
+        );
+    }
+
+    #[test]
+    fn a_large_file_is_named() {
+        let of = |path, bytes| File { bytes, ..file(path, "") };
+        assert_eq!(check(&[of("docs/picture.svg", FILE_BYTES_MAX + 1)]).len(), 1);
+        assert_eq!(check(&[of("results/kernels/x.json", FILE_BYTES_MAX + 1)]).len(), 0);
+        assert_eq!(check(&[of("results/kernels/x.json", DATA_BYTES_MAX + 1)]).len(), 1);
     }
 }

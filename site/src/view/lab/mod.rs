@@ -7,9 +7,11 @@ mod section;
 mod words;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use judge::lab::{Conclusion, Launches, Next, Replay, text};
 use judge::summary;
+use minijinja::{Value, context};
 use schema::campaign::{CampaignLab, CampaignRecord};
 use schema::lab::{Candidate, LabFile, LabStage};
 use schema::metric::{Metric, by_name};
@@ -18,15 +20,11 @@ use serde::Serialize;
 
 use super::fact::{self, Fact, FactGroup};
 use super::figure::Figure;
-use super::pager::PartLink;
-use super::release::Related;
 use crate::catalog::{self, Catalog, Run};
 use crate::format::{self, Scale};
 use crate::judged::Judged;
-use crate::link::Target;
+use crate::link::{Link, Target};
 use crate::outside;
-pub use conclusion::ConclusionView;
-pub use section::Section;
 
 /// A lab campaign with its replay and its runs.
 #[derive(Debug)]
@@ -40,48 +38,6 @@ pub struct Lab<'a> {
     /// Runs of the campaign ordered by id, including retracted ones.
     pub runs: Vec<&'a Run<'a>>,
     by_id: BTreeMap<&'a str, &'a Run<'a>>,
-}
-
-/// View of the page of a lab.
-#[derive(Debug, Clone, Serialize)]
-pub struct LabView {
-    pub lab: String,
-    pub question: String,
-    pub model: Place,
-    pub hardware: Place,
-    /// Sentences that a reader must see before the conclusion, or that say why there is none.
-    pub notices: Vec<String>,
-    /// Conclusion of the lab; `None` on further parts of the page, and while the lab has none.
-    pub conclusion: Option<ConclusionView>,
-    /// Links to other pages about the same model.
-    pub related: Vec<Related>,
-    pub method: Vec<String>,
-    pub sections: Vec<Section>,
-    pub unexplored: Vec<String>,
-    pub environment: Vec<FactGroup>,
-    pub campaign: Related,
-    /// Command that runs the lab again.
-    pub repeat: String,
-    /// False on further parts of the page, which contain only sections.
-    pub is_first: bool,
-    pub pager: Vec<PartLink>,
-}
-
-/// A name, with the target of its page if the site has one.
-#[derive(Debug, Clone, Serialize)]
-pub struct Place {
-    pub text: String,
-    pub page: Option<Target>,
-}
-
-/// Line of a list of labs.
-#[derive(Debug, Clone, Serialize)]
-pub struct LabLine {
-    pub lab: Related,
-    pub model: String,
-    pub hardware: String,
-    pub found: String,
-    pub gain: String,
 }
 
 /// Returns the labs of `catalog`, newest first.
@@ -107,29 +63,34 @@ impl<'a> Lab<'a> {
         Target::Lab { lab: self.asked.id.clone(), campaign: self.campaign.id.clone() }
     }
 
+    /// Link to the page of the lab, under the name of the lab and what it recommends.
+    pub fn link(&self) -> Link {
+        let text = format!("{}: {}", self.name(), self.recommended().0);
+        Link { text, target: self.target() }
+    }
+
     /// Line of the lab in a list.
-    pub fn line(&self) -> LabLine {
-        let best = self.concluded().and_then(|found| {
-            let candidate = found.recommended.as_ref()?;
-            Some((candidate, conclusion::confirmed(found, candidate)))
-        });
-        let (found, gain) = match (self.concluded(), best) {
-            (None, _) => ("no conclusion yet".to_owned(), "-".to_owned()),
-            (_, None) => {
-                ("nothing: no candidate runs within the bounds".to_owned(), "-".to_owned())
-            }
-            (_, Some((candidate, confirmed))) => {
-                let effect = confirmed.and_then(|confirmed| confirmed.row.effect);
-                (self.title(candidate), words::gain(effect.as_ref()))
-            }
-        };
-        LabLine {
-            lab: Related { text: self.name(), target: self.target() },
-            model: outside::name(&self.asked.file.model),
-            hardware: outside::name(&self.campaign.hardware),
+    pub fn line(&self) -> Value {
+        let (found, gain) = self.recommended();
+        context! {
+            lab => Link { text: self.name(), target: self.target() },
+            model => outside::name(&self.asked.file.model),
+            hardware => outside::name(&self.campaign.hardware),
             found,
             gain,
         }
+    }
+
+    /// Recommended configuration and its gain, in words.
+    fn recommended(&self) -> (String, String) {
+        let Some(found) = self.concluded() else {
+            return ("no conclusion yet".to_owned(), "-".to_owned());
+        };
+        let Some(candidate) = &found.recommended else {
+            return ("nothing: no candidate runs within the bounds".to_owned(), "-".to_owned());
+        };
+        let effect = conclusion::confirmed(found, candidate).and_then(|found| found.row.effect);
+        (self.title(candidate), words::gain(effect.as_ref()))
     }
 
     /// Name of the lab on pages: `Lab cpu-smollm2`.
@@ -191,54 +152,44 @@ impl<'a> Lab<'a> {
             page: scenario.map(|scenario| Target::Scenario { scenario }),
         }
     }
+
+    fn profiles(&self) -> Range<usize> {
+        0..self.file().profiles.len()
+    }
 }
 
-impl LabView {
-    /// Builds the view of `lab` without its sections, and the sections separately, page by page.
-    pub fn new(lab: &Lab, related: Vec<Related>) -> (Self, Vec<Vec<Section>>) {
-        let model = lab.file().model.clone();
-        let hardware = lab.campaign.hardware.clone();
-        let argv = ["cargo", "xtask", "lab", &lab.asked.id].map(str::to_owned);
-        let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
-        let view = Self {
-            lab: outside::name(&lab.asked.id),
-            question: outside::message(&lab.file().question),
-            model: Place {
-                text: outside::name(&model),
-                page: ran(&|record| record.model.id == model)
-                    .then(|| Target::Model { model: model.clone() }),
-            },
-            hardware: Place {
-                text: outside::name(&hardware),
-                page: ran(&|record| record.hardware.id == hardware)
-                    .then(|| Target::Hardware { hardware: hardware.clone() }),
-            },
-            notices: words::notices(lab),
-            conclusion: ConclusionView::new(lab),
-            related,
-            method: words::method(lab),
-            sections: Vec::new(),
-            unexplored: words::unexplored(lab),
-            environment: environment(lab),
-            campaign: Related {
-                text: outside::name(&lab.campaign.id),
-                target: Target::Record { path: lab.path.to_owned() },
-            },
-            repeat: outside::command(&argv),
-            is_first: true,
-            pager: Vec::new(),
-        };
-        (view, section::paged(section::all(lab), lab.file().profiles.len()))
-    }
+/// A name, with the target of its page if the site has one.
+#[derive(Debug, Clone, Serialize)]
+pub struct Place {
+    pub text: String,
+    pub page: Option<Target>,
+}
 
-    /// Returns the view of one part of the page; further parts contain only sections.
-    pub fn part(&self, sections: Vec<Section>, pager: Vec<PartLink>, is_first: bool) -> Self {
-        let mut view = Self { sections, pager, is_first, ..self.clone() };
-        if !is_first {
-            view.conclusion = None;
-        }
-        view
-    }
+/// View of the page of `lab` without its sections, and the sections separately, page by page.
+/// `related` are links to other pages about the same model.
+pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
+    let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
+    let place =
+        |Link { text, target }: Link, exists: bool| Place { text, page: exists.then_some(target) };
+    let (model, hardware) = (&lab.file().model, &lab.campaign.hardware);
+    let view = context! {
+        lab => outside::name(&lab.asked.id),
+        question => outside::message(&lab.file().question),
+        model => place(Link::model(model), ran(&|record| record.model.id == *model)),
+        hardware =>
+            place(Link::hardware(hardware), ran(&|record| record.hardware.id == *hardware)),
+        // Sentences that a reader must see before the conclusion, or that say why there is none.
+        notices => words::notices(lab),
+        conclusion => conclusion::view(lab),
+        related,
+        method => words::method(lab),
+        unexplored => words::unexplored(lab),
+        environment => environment(lab),
+        campaign => Link::new(&lab.campaign.id, Target::Record { path: lab.path.to_owned() }),
+        // Command that runs the lab again.
+        repeat => outside::command(&["cargo", "xtask", "lab", &lab.asked.id]),
+    };
+    (view, section::paged(section::all(lab)))
 }
 
 /// Facts about the lab, followed by those about machine, engines and client.
@@ -275,6 +226,5 @@ fn environment(lab: &Lab) -> Vec<FactGroup> {
             true,
         ),
     ];
-    let lab_group = FactGroup { title: "Lab".into(), facts };
-    std::iter::once(lab_group).chain(fact::environment(&lab.runs)).collect()
+    [vec![fact::group("Lab", facts)], fact::environment(&lab.runs)].concat()
 }

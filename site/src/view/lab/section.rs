@@ -2,53 +2,24 @@
 //! cell.
 
 use judge::lab::{Effect, Found, Row};
+use minijinja::{Value, context};
 use schema::lab::{Candidate, LabStage};
-use serde::Serialize;
 
 use super::{Lab, words};
-use crate::chart::{Chart, Forest, ForestMark, ForestRow};
-use crate::link::Target;
+use crate::chart::{Chart, ForestMark, ForestRow, forest};
+use crate::link::Link;
 use crate::outside;
-use crate::view::badge::Tone;
-use crate::view::release::Related;
+use crate::view::finding::Tone;
 
-/// Section: candidates that were compared with one reference in one stage.
-#[derive(Debug, Clone, Serialize)]
-pub struct Section {
-    pub title: String,
-    pub anchor: String,
-    /// Title of the reference that the candidates are compared with.
-    pub reference: String,
-    pub profiles: Vec<String>,
-    pub rows: Vec<SectionRow>,
-    pub charts: Vec<Chart>,
-    /// Links to the runs of the reference: outer index is the profile.
-    pub reference_runs: Vec<Vec<Related>>,
-    /// True when the section continues the one before.
-    pub is_continued: bool,
-}
-
-/// Row of a section: a candidate in a stage.
-#[derive(Debug, Clone, Serialize)]
-pub struct SectionRow {
-    pub candidate: String,
-    pub flags: String,
-    pub gain: String,
-    pub interval: String,
-    pub pairs: String,
-    /// Gain and interval under each profile.
-    pub profiles: Vec<(String, String)>,
-    pub found: String,
-    pub tone: Tone,
-    pub reason: String,
-    pub runs: Vec<Vec<Related>>,
-}
+/// Section, the candidates that were compared with one reference in one stage, with its number of
+/// chart lines.
+type Section = (Value, usize);
 
 /// A result of the lab, with its name in its section and its finding in words.
 struct Entry {
     name: String,
     row: Row,
-    found: (String, Tone, String),
+    found: (&'static str, Tone, String),
 }
 
 /// Returns the sections of `lab` in the order of stages, with options grouped by axis.
@@ -82,21 +53,17 @@ fn entries(lab: &Lab) -> Vec<Entry> {
     let rows = found.rows.iter().map(|row| Entry {
         name: name(lab, row),
         row: row.clone(),
-        found: {
-            let (found, tone, reason) = words::found(row);
-            (found.to_owned(), tone, reason)
-        },
+        found: words::found(row),
     });
     let confirmed = found.confirmed.iter().map(|confirmed| {
         let row = &confirmed.row;
         let p = format!("{}, adjusted", words::p(confirmed.p_adjusted));
         let found = match (&row.found, confirmed.is_gain) {
-            (_, true) => ("confirmed".to_owned(), Tone::Firm, p),
+            (_, true) => ("confirmed", Tone::Firm, p),
             (Found::Failed(_) | Found::OutOfBounds { .. } | Found::NotExplored { .. }, _) => {
-                let (found, tone, reason) = words::found(row);
-                (found.to_owned(), tone, reason)
+                words::found(row)
             }
-            (_, false) => ("not confirmed".to_owned(), Tone::Soft, p),
+            (_, false) => ("not confirmed", Tone::Soft, p),
         };
         Entry { name: name(lab, row), row: row.clone(), found }
     });
@@ -116,7 +83,7 @@ fn open(lab: &Lab) -> Vec<Entry> {
             profiles: Vec::new(),
             found: Found::Undecided,
         };
-        let found = ("open".to_owned(), Tone::Soft, "the lab is not whole".to_owned());
+        let found = ("open", Tone::Soft, "the lab is not whole".to_owned());
         Entry { name: name(lab, &row), row, found }
     })
     .collect()
@@ -140,32 +107,33 @@ const LINES_MAX: usize = 50;
 
 /// Returns a section, or several where one page has no room for it.
 fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Section> {
-    let most = (LINES_MAX / (lab.file().profiles.len() + 1)).max(1);
+    let lines = lab.profiles().len() + 1;
     let piece = |(index, entries): (usize, &[&Entry])| {
         let stage = entries[0].row.stage;
         let launches = lab.replay.launches.iter().find(|launches| launches.stage == stage);
         let reference = launches.map(|launches| &launches.candidate);
-        Section {
-            title: title.to_owned(),
-            anchor: format!("{anchor}-{}", index + 1),
-            reference: reference.map_or_else(String::new, |candidate| lab.title(candidate)),
-            profiles: (0..lab.file().profiles.len()).map(|index| lab.profile(index).text).collect(),
-            rows: entries.iter().map(|entry| row(lab, entry)).collect(),
-            charts: charts(lab, entries),
-            reference_runs: reference
-                .map_or_else(Vec::new, |candidate| links(lab, stage, candidate)),
-            is_continued: index > 0,
-        }
+        let links = |candidate| links(lab, stage, candidate);
+        let section = context! {
+            title,
+            anchor => format!("{anchor}-{}", index + 1),
+            // Title of the reference that the candidates are compared with.
+            reference => reference.map_or_else(String::new, |candidate| lab.title(candidate)),
+            profiles => lab.profiles().map(|index| lab.profile(index).text).collect::<Value>(),
+            rows => entries.iter().map(|entry| row(lab, entry)).collect::<Value>(),
+            charts => charts(lab, entries),
+            reference_runs => reference.map_or_else(Vec::new, links),
+            is_continued => index > 0,
+        };
+        (section, entries.len() * lines)
     };
-    entries.chunks(most).enumerate().map(piece).collect()
+    entries.chunks((LINES_MAX / lines).max(1)).enumerate().map(piece).collect()
 }
 
 /// Groups sections into pages of at most `LINES_MAX` chart lines.
-pub fn paged(sections: Vec<Section>, profiles: usize) -> Vec<Vec<Section>> {
-    let mut pages: Vec<Vec<Section>> = vec![Vec::new()];
+pub fn paged(sections: Vec<Section>) -> Vec<Vec<Value>> {
+    let mut pages: Vec<Vec<Value>> = vec![Vec::new()];
     let mut lines = 0;
-    for section in sections {
-        let more = section.rows.len() * (profiles + 1);
+    for (section, more) in sections {
         if lines > 0 && lines + more > LINES_MAX {
             pages.push(Vec::new());
             lines = 0;
@@ -181,7 +149,8 @@ fn has_figures(row: &Row) -> bool {
     !matches!(row.found, Found::Failed(_) | Found::NotExplored { .. })
 }
 
-fn row(lab: &Lab, entry: &Entry) -> SectionRow {
+/// Row of a section: a candidate in a stage.
+fn row(lab: &Lab, entry: &Entry) -> Value {
     let row = &entry.row;
     let shown = |effect: Option<&Effect>| {
         let effect = effect.filter(|_| has_figures(row));
@@ -190,41 +159,40 @@ fn row(lab: &Lab, entry: &Entry) -> SectionRow {
     let (gain, interval) = shown(row.effect.as_ref());
     let pairs = row.effect.filter(|_| has_figures(row)).map(|effect| effect.pairs.to_string());
     let under = |index| shown(row.profiles.get(index).and_then(Option::as_ref));
-    SectionRow {
-        candidate: entry.name.clone(),
-        flags: outside::command(&lab.file().flags(&row.candidate)),
+    let (found, tone, reason) = entry.found.clone();
+    context! {
+        candidate => &entry.name,
+        flags => outside::command(&lab.file().flags(&row.candidate)),
         gain,
         interval,
-        pairs: pairs.unwrap_or_else(|| "-".to_owned()),
-        profiles: (0..lab.file().profiles.len()).map(under).collect(),
-        found: entry.found.0.clone(),
-        tone: entry.found.1,
-        reason: entry.found.2.clone(),
-        runs: links(lab, row.stage, &row.candidate),
+        pairs => pairs.unwrap_or_else(|| "-".to_owned()),
+        // Gain and interval under each profile.
+        profiles => lab.profiles().map(under).collect::<Value>(),
+        found,
+        tone,
+        reason,
+        runs => links(lab, row.stage, &row.candidate),
     }
 }
 
 /// Links to the runs of a candidate in a stage: outer index is the profile.
-fn links(lab: &Lab, stage: LabStage, candidate: &Candidate) -> Vec<Vec<Related>> {
+fn links(lab: &Lab, stage: LabStage, candidate: &Candidate) -> Vec<Vec<Link>> {
     let launches = lab.launches(stage, candidate);
     let of = |profile| {
         let runs = lab.runs_of(launches, profile).into_iter().enumerate();
-        let link = |(index, run): (usize, &crate::catalog::Run)| Related {
-            text: (index + 1).to_string(),
-            target: Target::Run { id: run.record.id.clone(), record: run.path.to_owned() },
-        };
-        runs.map(link).collect()
+        runs.map(|(index, run)| Link { text: (index + 1).to_string(), ..Link::run(run) }).collect()
     };
-    (0..lab.file().profiles.len()).map(of).collect()
+    lab.profiles().map(of).collect()
 }
 
 /// Charts of the gain of each candidate, over all profiles and under each.
 fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
     let overall = entries.iter().filter_map(|entry| {
         let effect = entry.row.effect.as_ref().filter(|_| has_figures(&entry.row))?;
-        let is_claimed = matches!(entry.found.0.as_str(), "gain" | "confirmed");
-        let mark = if is_claimed { ForestMark::Solid } else { ForestMark::Hollow };
-        Some(line(lab, &entry.name, &entry.found.0, effect, mark))
+        let found = entry.found.0;
+        let is_gain = matches!(found, "gain" | "confirmed");
+        let mark = if is_gain { ForestMark::Solid } else { ForestMark::Hollow };
+        Some(line(lab, &entry.name, found, effect, mark))
     });
     let each = entries.iter().filter(|entry| has_figures(&entry.row)).flat_map(|entry| {
         let under = entry.row.profiles.iter().enumerate();
@@ -234,21 +202,17 @@ fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
         })
     });
     let (overall, each): (Vec<_>, Vec<_>) = (overall.collect(), each.collect());
-    let floor = "Right is better. Inside the shaded floor nothing is called a gain.";
+    let reading = "Right is better. Inside the shaded floor nothing is called a gain.";
+    let captions = [
+        format!("With its interval. {reading} Filled: called a gain."),
+        format!("With its interval, to inform: no profile decides. {reading}"),
+    ];
     [
-        (
-            "Gain over all profiles",
-            format!("With its interval. {floor} Filled: called a gain."),
-            overall,
-        ),
-        (
-            "Gain under each profile",
-            format!("With its interval, to inform: no profile decides. {floor}"),
-            each,
-        ),
+        chart("Gain over all profiles", &captions[0], overall),
+        chart("Gain under each profile", &captions[1], each),
     ]
     .into_iter()
-    .filter_map(|(title, caption, lines)| chart(title, &caption, lines))
+    .flatten()
     .collect()
 }
 
@@ -262,7 +226,7 @@ fn line(lab: &Lab, label: &str, found: &str, effect: &Effect, mark: ForestMark) 
         text: format!("{gain} {found}").trim_end().to_owned(),
         effect_pct: effect.gain_pct,
         interval_pct: Some(effect.interval_pct),
-        floor_pct: words::floor_pct(lab),
+        min_effect_pct: words::min_effect_pct(lab),
         mark,
     };
     let table = vec![label.to_owned(), gain, interval, effect.pairs.to_string()];
@@ -275,12 +239,6 @@ fn chart(title: &str, caption: &str, lines: Vec<Line>) -> Option<Chart> {
     if rows.is_empty() {
         return None;
     }
-    let forest = Forest { title: title.to_owned(), description: caption.to_owned(), rows };
-    Some(Chart {
-        title: title.to_owned(),
-        caption: caption.to_owned(),
-        svg: forest.draw(),
-        heads: ["Candidate", "Gain", "95 % interval", "Pairs"].map(str::to_owned).to_vec(),
-        rows: table,
-    })
+    let heads = ["Candidate", "Gain", "95 % interval", "Pairs"];
+    Some(Chart::new(title, caption, forest(&rows), heads, table))
 }

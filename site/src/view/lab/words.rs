@@ -6,7 +6,7 @@ use schema::lab::{Combine, LabStage};
 use schema::metric::{Better, by_name};
 
 use super::Lab;
-use crate::view::badge::Tone;
+use crate::view::finding::Tone;
 use crate::{format, outside};
 
 /// Name of a stage on pages.
@@ -68,10 +68,10 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
 pub fn method(lab: &Lab) -> Vec<String> {
     let policy = policy::standard().file;
     let file = lab.file();
-    let floor = floor_pct(lab);
+    let floor = min_effect_pct(lab);
     let title = lab.metric().map_or("the objective", |metric| metric.title);
     let (first, second, last) = (policy.pairs_min, policy.screen_pairs, policy.confirm_pairs);
-    let mut said = vec![
+    let mut sentences = vec![
         format!(
             "What counts is {title} under {} that count alike. Every launch is a fresh server and one \
              run. Candidates and their reference are launched next to each other in blocks, one launch \
@@ -102,8 +102,8 @@ pub fn method(lab: &Lab) -> Vec<String> {
             format::exactly(policy.confidence * 100.0)
         ),
     ];
-    said.extend(bounds(lab));
-    said
+    sentences.extend(bounds(lab));
+    sentences
 }
 
 /// Bounds of the lab's objective, as one sentence.
@@ -120,23 +120,23 @@ fn bounds(lab: &Lab) -> Option<String> {
 }
 
 /// Minimum effect of the objective's metric, in percent.
-pub fn floor_pct(lab: &Lab) -> f64 {
+pub fn min_effect_pct(lab: &Lab) -> f64 {
     lab.metric().map_or(0.0, |metric| metric.floor_pct)
 }
 
 /// Sentences that a reader must see before anything else.
 pub fn notices(lab: &Lab) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     let retracted: Vec<&str> = lab.runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
     if let Some(reason) = retracted.first() {
         let runs = match retracted.len() {
             1 => "One of its runs was taken back".to_owned(),
             count => format!("{count} of its runs were taken back"),
         };
-        said.push(outside::message(&format!("{runs}: {reason}")));
+        sentences.push(outside::message(&format!("{runs}: {reason}")));
     }
     if let Next::Round(round) = &lab.replay.next {
-        said.push(format!(
+        sentences.push(format!(
             "This lab has no conclusion: its runs do not answer all that it asks. The next round is of \
              the stage {}, from block {} on.",
             stage(round.stage),
@@ -145,18 +145,18 @@ pub fn notices(lab: &Lab) -> Vec<String> {
     }
     let now = policy::standard().quoted;
     if let Some(then) = lab.campaign.policy.as_ref().filter(|then| then.sha256 != now.sha256) {
-        said.push(outside::message(&format!(
+        sentences.push(outside::message(&format!(
             "It was launched under the policy {}@{}; what follows is by {}@{}.",
             then.id, then.rev, now.id, now.rev
         )));
     }
-    said
+    sentences
 }
 
 /// Sentences about what the lab leaves open.
 pub fn unexplored(lab: &Lab) -> Vec<String> {
     let file = lab.file();
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     if let Some(engine) = explored(lab) {
         for (index, other) in file.engines.iter().enumerate().filter(|(index, _)| *index != engine)
         {
@@ -164,7 +164,7 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
             let names: Vec<&str> = axes.map(|axis| axis.name.as_str()).collect();
             let options =
                 if names.is_empty() { "its options".to_owned() } else { names.join(", ") };
-            said.push(outside::message(&format!(
+            sentences.push(outside::message(&format!(
                 "Of {} {}: {options}. Only the engine that is best by its own flags is tuned.",
                 other.id, other.version
             )));
@@ -173,11 +173,11 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
     let rows = lab.concluded().into_iter().flat_map(|found| &found.rows);
     for row in rows {
         if let Found::NotExplored { reason } = &row.found {
-            said.push(outside::message(&format!("{}: {reason}.", lab.title(&row.candidate))));
+            sentences.push(outside::message(&format!("{}: {reason}.", lab.title(&row.candidate))));
         }
     }
-    said.truncate(LISTED_MAX);
-    said.extend(match file.combine {
+    sentences.truncate(LISTED_MAX);
+    sentences.extend(match file.combine {
         Combine::Grid => None,
         Combine::OneAtATime => Some("Options together: each was tried alone.".to_owned()),
         Combine::Staged => Some(
@@ -186,12 +186,12 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
                 .to_owned(),
         ),
     });
-    said.push(
+    sentences.push(
         "Values between and beyond those of the file, flags that it does not name, other engines and \
          other releases."
             .to_owned(),
     );
-    said
+    sentences
 }
 
 /// Largest number of sentences about candidates that were not explored; the tables have all.

@@ -1,112 +1,64 @@
 //! View of the Pareto frontier of one model: throughput against speed per user, and the cost of a
 //! million tokens at a price that the reader enters.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use judge::summary::{self, Summary};
-use schema::metric::by_name;
+use minijinja::{Value, context};
 use schema::run::{Kind, RunRecord};
-use serde::Serialize;
 
 use super::charts::mark_of;
-use super::config::Shared;
-use super::figure::Figure;
-use super::release::{Related, launches};
-use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
-use crate::chart::{Chart, Pareto, ParetoPoint, ParetoSeries};
+use super::figure::{self, Column, Figure, launches};
+use super::table::Shared;
+use crate::catalog::{self, Catalog, Cell, ReleaseKey};
+use crate::chart::{Chart, ParetoPoint, ParetoSeries, pareto};
 use crate::format::{self, Scale};
-use crate::link::Target;
+use crate::link::{self, Link, Target};
 use crate::{order, outside};
 
-/// View of a model's Pareto frontiers, one per load.
-#[derive(Debug, Clone, Serialize)]
-pub struct FrontierView {
-    pub model: String,
-    pub model_page: Target,
-    pub loads: Vec<Load>,
-}
-
-/// A load: the concurrency levels of one concurrency sweep, or a scenario outside of any sweep.
-#[derive(Debug, Clone, Serialize)]
-pub struct Load {
-    pub name: String,
-    pub anchor: String,
-    /// True for a concurrency sweep, whose rows have different loads.
-    pub rungs: bool,
-    pub charts: Vec<Chart>,
-    /// Parts of the configuration that all rows share, and which rows therefore omit.
-    pub shared: Vec<String>,
-    /// True when some row has further parts of a configuration.
-    pub distinct: bool,
-    pub rows: Vec<FrontierRow>,
-}
-
-/// Row of the table: one engine in one configuration under one load.
-#[derive(Debug, Clone, Serialize)]
-pub struct FrontierRow {
-    pub engine: Related,
-    pub hardware: Related,
-    pub scenario: String,
-    pub config: String,
-    pub claimed: bool,
-    pub n: String,
-    /// Speed: tokens per second that the median user sees.
-    pub speed: Figure,
-    /// Throughput: output tokens per second per GPU, or of a machine without GPU.
-    pub throughput: Figure,
-    /// Speed and throughput as plain numbers, for scripts.
-    pub speed_plain: String,
-    pub throughput_plain: String,
-    /// GPU hours per million output tokens.
-    pub hours: Figure,
-    pub ttft: Figure,
-    /// True when no other row of this hardware and load is better in both speed and throughput.
-    pub best: bool,
-}
-
-impl FrontierView {
-    /// Builds the frontiers of `model`, from the latest release of each engine on each hardware.
-    pub fn new(catalog: &Catalog, model: &str) -> Self {
-        let runs =
-            catalog.runs_where(|record| record.model.id == model && catalog.is_contender(record));
-        let mut loads: BTreeMap<String, Vec<(ReleaseKey, Cell)>> = BTreeMap::new();
-        for (key, runs) in catalog::latest_releases(&runs) {
-            for cell in catalog::cells(&runs) {
-                let name = load(&cell.key.scenario);
-                loads.entry(name).or_default().push((key.clone(), cell));
-            }
+/// View of the Pareto frontiers of `model`, one per load, from the latest release of each engine on
+/// each hardware. A load is the concurrency levels of one concurrency sweep, or a scenario outside
+/// of any sweep.
+pub fn view(catalog: &Catalog, model: &str) -> Value {
+    let runs =
+        catalog.runs_where(|record| record.model.id == model && catalog.is_contender(record));
+    let mut loads: BTreeMap<String, Vec<(ReleaseKey, Cell)>> = BTreeMap::new();
+    for (key, runs) in catalog::latest_releases(&runs) {
+        for cell in catalog::cells(&runs) {
+            loads.entry(load(&cell.key.scenario)).or_default().push((key.clone(), cell));
         }
-        let mut names: Vec<String> = loads.keys().cloned().collect();
-        names.sort_by(|a, b| ladder_first(a, b));
-        let load = |name: String| {
-            let cells = loads.remove(&name).unwrap_or_default();
-            let placed = placed(&cells);
-            let firsts: Vec<&Run> =
-                placed.iter().filter_map(|placed| placed.cell.runs.first().copied()).collect();
-            let shared = Shared::of(&firsts);
-            let rows = rows(&placed, &shared);
-            Load {
-                anchor: crate::link::anchor(&name),
-                name: outside::name(&name),
-                rungs: placed.iter().any(|placed| placed.cell.key.scenario != name),
-                charts: charts(&name, &placed, &shared),
-                shared: shared.shown(),
-                distinct: rows.iter().any(|row| !row.config.is_empty()),
-                rows,
+    }
+    let mut loads: Vec<_> = loads.into_iter().collect();
+    loads.sort_by(|(a, _), (b, _)| sweeps_first(a, b));
+    let of_load = |(name, cells): &(String, Vec<(ReleaseKey, Cell)>)| {
+        let placed = placed(cells);
+        let shared = Shared::of(placed.iter().map(|placed| placed.cell));
+        (!placed.is_empty()).then(|| {
+            context! {
+                anchor => link::anchor(name),
+                name => outside::name(name),
+                // True for a concurrency sweep, whose rows have different loads.
+                rungs => placed.iter().any(|placed| placed.cell.key.scenario != *name),
+                charts => charts(name, &placed, &shared),
+                shared => shared.shown(),
+                // True when some row has parts of a configuration that are not shared.
+                distinct => placed.iter().any(|placed| !shared.rest_of(placed.cell).is_empty()),
+                rows => placed.iter().map(|of| row(of, &placed, &shared)).collect::<Value>(),
             }
-        };
-        Self {
-            model: outside::name(model),
-            model_page: Target::Model { model: model.to_owned() },
-            loads: names.into_iter().map(load).filter(|load| !load.rows.is_empty()).collect(),
-        }
+        })
+    };
+    context! {
+        model => outside::name(model),
+        model_page => Target::Model { model: model.to_owned() },
+        loads => loads.iter().filter_map(of_load).collect::<Value>(),
     }
 }
 
 /// Order of loads: concurrency sweeps first, because only they fix the number of users.
-fn ladder_first(a: &str, b: &str) -> std::cmp::Ordering {
-    let ladder = |name: &str| !name.starts_with("ladder");
-    ladder(a).cmp(&ladder(b)).then_with(|| order::scenarios(a, b))
+fn sweeps_first(a: &str, b: &str) -> Ordering {
+    let is_other = |name: &str| !name.starts_with("ladder");
+    is_other(a).cmp(&is_other(b)).then_with(|| order::scenarios(a, b))
 }
 
 /// Name of a scenario's load: `ladder-c16@1` belongs to the sweep `ladder@1`; other scenarios are
@@ -114,8 +66,8 @@ fn ladder_first(a: &str, b: &str) -> std::cmp::Ordering {
 fn load(scenario: &str) -> String {
     let (id, rev) = scenario.split_once('@').unwrap_or((scenario, "0"));
     match id.rsplit_once("-c") {
-        Some((ladder, users)) if !users.is_empty() && users.bytes().all(|b| b.is_ascii_digit()) => {
-            format!("{ladder}@{rev}")
+        Some((sweep, users)) if !users.is_empty() && users.bytes().all(|b| b.is_ascii_digit()) => {
+            format!("{sweep}@{rev}")
         }
         _ => scenario.to_owned(),
     }
@@ -161,11 +113,6 @@ fn placed<'a, 'b>(cells: &'a [(ReleaseKey, Cell<'b>)]) -> Vec<Placed<'a, 'b>> {
     placed
 }
 
-fn rows(placed: &[Placed], shared: &Shared) -> Vec<FrontierRow> {
-    let best = |here: &Placed| !placed.iter().any(|there| there.beats(here));
-    placed.iter().map(|here| row(here, shared, best(here))).collect()
-}
-
 /// Largest number of series that a chart can give distinct colors and shapes.
 const SERIES_MAX: usize = 6;
 
@@ -205,7 +152,7 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
         if several {
             label.push_str(&format!(" on {}", key.hardware));
         }
-        let config = own_config(cell, shared);
+        let config = shared.rest_of(cell);
         if !config.is_empty() {
             label.push_str(&format!(", {config}"));
         }
@@ -228,10 +175,6 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
         }
     }
     drawn.into_iter().map(|(_, drawn)| drawn).collect()
-}
-
-fn own_config(cell: &Cell, shared: &Shared) -> String {
-    cell.runs.first().map(|run| shared.rest(run)).unwrap_or_default()
 }
 
 /// Draws a chart. Of too many series it draws those with the highest throughput, and names the
@@ -257,17 +200,14 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
         );
         caption = format!("{caption} {}", outside::message(&text));
     }
-    let pareto = Pareto {
-        title: title.clone(),
-        description: caption.clone(),
-        x_label: "tokens/s that the median user sees".into(),
-        y_label: "tokens/s of one GPU, or of a machine without".into(),
-        series: best.iter().map(|drawn| drawn.series.clone()).collect(),
-    };
+    let drawing = pareto(
+        "tokens/s that the median user sees",
+        "tokens/s of one GPU, or of a machine without",
+        &best.iter().map(|drawn| &drawn.series).collect::<Vec<_>>(),
+    );
     let heads = ["Engine", "Load", "Speed, tokens/s", "Throughput, tokens/s"];
-    let heads = heads.map(str::to_owned).to_vec();
     let rows = drawn.iter().flat_map(|drawn| drawn.rows.clone()).collect();
-    Some(Chart { title, caption, svg: pareto.draw(), heads, rows })
+    Some(Chart::new(&title, &caption, drawing, heads, rows))
 }
 
 /// Pareto dominance: true when `a` is better than `b` in speed or throughput and worse in neither.
@@ -276,7 +216,8 @@ fn beats(a: (f64, f64), b: (f64, f64)) -> bool {
     a.0 >= b.0 && a.1 >= b.1 && a != b
 }
 
-fn row(placed: &Placed, shared: &Shared, best: bool) -> FrontierRow {
+/// Row of the table: one engine in one configuration under one load, among `all` of them.
+fn row(placed: &Placed, all: &[Placed], shared: &Shared) -> Value {
     let Placed { key, cell, speed, throughput } = placed;
     let per_s = Scale { unit: "/s", divisor: 1.0 };
     // Converted run by run, so that the range is one of hours and not of throughput.
@@ -285,50 +226,44 @@ fn row(placed: &Placed, shared: &Shared, best: bool) -> FrontierRow {
         .filter_map(|run| self::throughput(run.record))
         .map(|tokens_per_s| 1e6 / tokens_per_s / 3600.0)
         .collect();
-    let ttft = by_name("ttft_us_p50").map(|metric| {
-        let scale = super::figure::scale(metric, &[*cell]);
-        let mut figure = Figure::of(metric, scale, cell);
-        if !figure.missing {
-            figure.text = format!("{} {}", figure.text, scale.unit);
-        }
-        figure
-    });
-    FrontierRow {
-        engine: Related {
-            text: outside::name(&format!("{} {}", key.engine, key.release)),
-            target: crate::pages::target(key),
-        },
-        hardware: Related {
-            text: outside::name(&key.hardware),
-            target: Target::Hardware { hardware: key.hardware.clone() },
-        },
-        scenario: outside::name(&cell.key.scenario),
-        config: own_config(cell, shared),
-        claimed: cell.runs.iter().any(|run| run.record.kind == Kind::Imported),
-        n: launches(cell),
-        speed: Figure::median(speed, per_s),
-        throughput: Figure::median(throughput, per_s),
-        speed_plain: speed.median.to_string(),
-        throughput_plain: throughput.median.to_string(),
-        hours: summary::of(&hours).map_or_else(
+    let column = Column::new(figure::metric("ttft_us_p50"), [*cell]);
+    let mut ttft = column.figure(cell);
+    if !ttft.missing {
+        ttft.text = format!("{} {}", ttft.text, column.scale.unit);
+    }
+    context! {
+        engine => Link::release(key),
+        hardware => Link::hardware(&key.hardware),
+        scenario => outside::name(&cell.key.scenario),
+        config => shared.rest_of(cell),
+        claimed => cell.runs.iter().any(|run| run.record.kind == Kind::Imported),
+        n => launches(cell),
+        speed => Figure::median(speed, per_s),
+        throughput => Figure::median(throughput, per_s),
+        // Speed and throughput as plain numbers, for scripts.
+        speed_plain => speed.median.to_string(),
+        throughput_plain => throughput.median.to_string(),
+        // GPU hours per million output tokens.
+        hours => summary::of(&hours).map_or_else(
             || Figure::missing("no throughput"),
             |hours| Figure::median(&hours, Scale { unit: "h", divisor: 1.0 }),
         ),
-        ttft: ttft.unwrap_or_else(|| Figure::missing("not recorded")),
-        best,
+        ttft,
+        // No other row of this hardware and load is better in both speed and throughput.
+        best => !all.iter().any(|other| other.beats(placed)),
     }
 }
 
 /// Speed of a run: tokens per second that the median user sees.
 fn speed(record: &RunRecord) -> Option<f64> {
-    let us = by_name("tpot_us_p50")?.value(record).filter(|us| *us > 0.0)?;
+    let us = figure::metric("tpot_us_p50").value(record).filter(|us| *us > 0.0)?;
     Some(1e6 / us)
 }
 
 /// Throughput of a run: output tokens per second per GPU, or of the whole machine if it has no
 /// GPU.
 fn throughput(record: &RunRecord) -> Option<f64> {
-    let all = by_name("output_tokens_per_s")?.value(record).filter(|rate| *rate > 0.0)?;
+    let all = figure::output().value(record).filter(|rate| *rate > 0.0)?;
     let gpus = match judge::rule::on_cpu(record) {
         true => 1,
         false => record.server.as_ref().and_then(|server| server.tp).unwrap_or(1).max(1),

@@ -1,9 +1,19 @@
-//! Chart of trends as small multiples: figures over releases, each in a panel with its own scale,
-//! with the range of the runs, the levels found, and epochs.
+//! Charts of curves: cumulative distributions of latencies, trends over releases as small
+//! multiples, and sparklines.
 
 use super::scale::{Scale, Tick};
 use super::svg::{Anchor, Svg};
-use super::{Mark, WIDTH, coordinate_of, fitted};
+use super::{Mark, WIDTH, coordinate_of, fitted, x_axis};
+
+/// Curve of one cumulative distribution.
+#[derive(Debug, Clone)]
+pub struct Curve {
+    pub label: String,
+    /// Style of the curve: `a` has the accent color, `b` to `d` differ by dashes.
+    pub style: char,
+    /// Points of the curve: value in milliseconds, and share of samples up to it; both rise.
+    pub points: Vec<(f64, f64)>,
+}
 
 /// Point of a trend: the runs of one release.
 #[derive(Debug, Clone)]
@@ -51,13 +61,9 @@ pub struct TrendPanel {
     pub breaks: Vec<Break>,
 }
 
-/// Chart of trends: one panel per metric.
-#[derive(Debug, Clone)]
-pub struct Trends {
-    pub title: String,
-    pub description: String,
-    pub panels: Vec<TrendPanel>,
-}
+const CDF_LEFT: f64 = 30.0;
+const CDF_TOP: f64 = 28.0;
+const CDF_BOTTOM: f64 = 188.0;
 
 const PANEL: f64 = 118.0;
 const TOP: f64 = 24.0;
@@ -78,20 +84,78 @@ struct Frame {
     y: Scale,
 }
 
-impl Trends {
-    /// Draws the chart as SVG: two panels side by side, or a single one over the whole width.
-    pub fn draw(&self) -> String {
-        let columns = if self.panels.len() > 1 { 2 } else { 1 };
-        let rows = self.panels.len().div_ceil(columns);
-        let mut svg = Svg::new(WIDTH, PANEL * coordinate_of(rows.max(1)));
-        let width = (WIDTH - GUTTER * coordinate_of(columns - 1)) / coordinate_of(columns);
-        for (index, panel) in self.panels.iter().enumerate() {
-            let left = coordinate_of(index % columns) * (width + GUTTER);
-            let top = coordinate_of(index / columns) * PANEL;
-            draw_panel(&mut svg, panel, &frame(panel, left, top, width));
-        }
-        svg.finish(&self.title, &self.description)
+/// Draws cumulative latency distributions on a logarithmic axis, one curve per latency.
+pub fn cdf(curves: &[Curve]) -> Svg {
+    let mut svg = Svg::new(WIDTH, CDF_BOTTOM + 34.0);
+    let values = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+    let low = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+    let high = values().fold(0.0, f64::max);
+    let domain = if low <= high { (low, high) } else { (1.0, 10.0) };
+    let x = Scale::log(domain, (CDF_LEFT, WIDTH - 6.0));
+    let y = Scale::linear((0.0, 1.0), (CDF_BOTTOM, CDF_TOP));
+    x_axis(&mut svg, &x, CDF_TOP, CDF_BOTTOM, "ms, logarithmic");
+    for share in [0.0, 0.5, 0.95] {
+        svg.line("grid", (CDF_LEFT, y.at(share)), (WIDTH - 6.0, y.at(share)));
+        let label = format!("{:.0} %", share * 100.0);
+        svg.text("tick", (CDF_LEFT - 4.0, y.at(share) + 4.0), Anchor::End, &label);
     }
+    let step = (WIDTH - CDF_LEFT) / 4.0;
+    for (curve, column) in curves.iter().zip(0_u32..) {
+        let left = CDF_LEFT + f64::from(column) * step;
+        let class = format!("curve {}", curve.style);
+        svg.line(&class, (left, 10.0), (left + 22.0, 10.0));
+        svg.text("legend", (left + 27.0, 14.0), Anchor::Start, &curve.label);
+        let points: Vec<_> =
+            curve.points.iter().map(|(ms, share)| (x.at(*ms), y.at(*share))).collect();
+        svg.path(&class, &points);
+    }
+    svg
+}
+
+/// Draws a sparkline, a series as small as a word, without axes. A value that is not finite
+/// interrupts the line. `title` tells screen readers what is drawn.
+pub fn sparkline(title: &str, values: &[f64]) -> String {
+    const SIZE: (f64, f64) = (88.0, 18.0);
+    const EDGE: f64 = 3.0;
+    let mut svg = Svg::new(SIZE.0, SIZE.1);
+    let known = || values.iter().copied().filter(|value| value.is_finite());
+    let (low, high) = (known().fold(f64::INFINITY, f64::min), known().fold(f64::MIN, f64::max));
+    let last = coordinate_of(values.len().saturating_sub(1));
+    let x = Scale::linear((0.0, last), (EDGE, SIZE.0 - EDGE));
+    let room = room(low, high);
+    let y = Scale::linear((low - room, high + room), (SIZE.1 - EDGE, EDGE));
+    let point = |(index, value): (usize, &f64)| {
+        value.is_finite().then(|| (x.at(coordinate_of(index)), y.at(*value)))
+    };
+    let points: Vec<Option<(f64, f64)>> = values.iter().enumerate().map(point).collect();
+    for stretch in points.split(Option::is_none).filter(|stretch| stretch.len() > 1) {
+        svg.path("curve", &stretch.iter().flatten().copied().collect::<Vec<_>>());
+    }
+    if let Some(last) = points.iter().flatten().next_back() {
+        svg.dot("dot color", *last, 2.5, title);
+    }
+    svg.finish_as("spark", title, "")
+}
+
+/// Draws trends as small multiples: figures over releases, each in a panel with its own scale, with
+/// the range of the runs, the levels found, and epochs. Two panels are side by side, a single one
+/// has the whole width.
+pub fn trends(panels: &[TrendPanel]) -> Svg {
+    let columns = if panels.len() > 1 { 2 } else { 1 };
+    let rows = panels.len().div_ceil(columns);
+    let mut svg = Svg::new(WIDTH, PANEL * coordinate_of(rows.max(1)));
+    let width = (WIDTH - GUTTER * coordinate_of(columns - 1)) / coordinate_of(columns);
+    for (index, panel) in panels.iter().enumerate() {
+        let left = coordinate_of(index % columns) * (width + GUTTER);
+        let top = coordinate_of(index / columns) * PANEL;
+        draw_panel(&mut svg, panel, &frame(panel, left, top, width));
+    }
+    svg
+}
+
+/// Room above and below a flat series, so that its noise does not fill the drawing.
+fn room(low: f64, high: f64) -> f64 {
+    (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0
 }
 
 fn frame(panel: &TrendPanel, left: f64, top: f64, width: f64) -> Frame {
@@ -105,8 +169,7 @@ fn frame(panel: &TrendPanel, left: f64, top: f64, width: f64) -> Frame {
             (low.min(value), high.max(value))
         });
     let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
-    // A flat series gets room above and below, so that its noise does not fill the panel.
-    let room = (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0;
+    let room = room(low, high);
     let last = coordinate_of(panel.points.len().saturating_sub(1));
     Frame {
         left,
@@ -192,6 +255,39 @@ fn draw_stretch(svg: &mut Svg, panel: &TrendPanel, frame: &Frame, (start, end): 
 mod tests {
     use super::*;
 
+    #[test]
+    fn curves_rise_from_left_to_right() {
+        let curve = Curve {
+            label: "TTFT".into(),
+            style: 'b',
+            points: vec![(1.0, 0.0), (10.0, 0.5), (100.0, 1.0)],
+        };
+        let svg = cdf(&[curve]).finish("t", "d");
+        assert!(svg.contains("d=\"M30 188L192 108L354 28\""), "{svg}");
+    }
+
+    #[test]
+    fn no_samples_draw_an_empty_frame() {
+        assert!(!cdf(&[]).finish("t", "d").contains("NaN"));
+    }
+
+    #[test]
+    fn a_gap_is_not_bridged() {
+        let spark = sparkline("10 to 15 tokens/s", &[10.0, 20.0, f64::NAN, 15.0]);
+        expect_test::expect![[r#"
+            <svg class="spark" role="img" viewBox="0 0 88 18"><title>10 to 15 tokens/s</title>
+            <path class="curve" d="M3 15L30.3 3"/>
+            <circle class="dot color" cx="85" cy="9" r="2.5"><title>10 to 15 tokens/s</title></circle>
+            </svg>"#]]
+        .assert_eq(&spark);
+    }
+
+    #[test]
+    fn nothing_known_draws_nothing() {
+        let svg = sparkline("t", &[f64::INFINITY, f64::NAN]);
+        assert!(!svg.contains("<path") && !svg.contains("NaN"), "{svg}");
+    }
+
     fn point(label: &str, value: f64, half: f64) -> TrendPoint {
         TrendPoint {
             label: label.into(),
@@ -207,15 +303,15 @@ mod tests {
         TrendPanel { label: "Output tokens /s".into(), points, levels: Vec::new(), breaks }
     }
 
-    fn trends(panels: Vec<TrendPanel>) -> Trends {
-        Trends { title: "Trends".into(), description: "d".into(), panels }
+    fn chart(panels: &[TrendPanel]) -> String {
+        trends(panels).finish("Trends", "d")
     }
 
     #[test]
     fn an_epoch_cuts_the_line_and_a_change_only_marks_it() {
         let points = ["v1", "v2", "v3", "v4"].map(|name| point(name, 100.0, 2.0)).to_vec();
         let found = |point, epoch| Break { point, epoch, worse: !epoch, text: "why".into() };
-        let svg = trends(vec![panel(points, vec![found(1, false), found(2, true)])]).draw();
+        let svg = chart(&[panel(points, vec![found(1, false), found(2, true)])]);
         assert_eq!(svg.matches("class=\"curve\"").count(), 2, "{svg}");
         assert_eq!(svg.matches("class=\"ribbon\"").count(), 2, "{svg}");
         assert!(svg.contains("break worse") && svg.contains("break epoch"), "{svg}");
@@ -243,14 +339,14 @@ mod tests {
             <circle class="dot color" cx="41" cy="82.2" r="3"><title>v0.9.1: 100</title></circle>
             <circle class="dot gray" cx="354" cy="24" r="3"><title>v0.10.0: 150</title></circle>
             </svg>"#]]
-        .assert_eq(&trends(vec![panel]).draw());
+        .assert_eq(&chart(&[panel]));
     }
 
     #[test]
     fn a_point_leads_to_its_run_and_the_tab_key_passes_it_by() {
         let mut led = point("v1", 100.0, 2.0);
         led.address = Some("../run/1/index.html".into());
-        let svg = trends(vec![panel(vec![led, point("v2", 90.0, 1.0)], Vec::new())]).draw();
+        let svg = chart(&[panel(vec![led, point("v2", 90.0, 1.0)], Vec::new())]);
         let link = r#"<a href="../run/1/index.html" tabindex="-1" aria-label="v1: 100"><circle"#;
         assert!(svg.contains(link), "{svg}");
         assert!(svg.starts_with(r#"<svg class="chart" role="group""#), "links are no image: {svg}");
@@ -260,8 +356,8 @@ mod tests {
     fn wild_figures_and_empty_panels_draw_nothing_wild() {
         let wild = vec![point("a", f64::NAN, 0.0), point("b", 1e12, 0.0), point("c", 0.0, 0.0)];
         let far = vec![Break { point: 9, epoch: true, worse: false, text: "t".into() }];
-        let svg = trends(vec![panel(wild, far), panel(Vec::new(), Vec::new())]).draw();
+        let svg = chart(&[panel(wild, far), panel(Vec::new(), Vec::new())]);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-        assert!(!trends(Vec::new()).draw().contains("NaN"));
+        assert!(!chart(&[]).contains("NaN"));
     }
 }

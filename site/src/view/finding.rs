@@ -1,0 +1,190 @@
+//! Findings that a reader must see before trusting a row: failures, validity, and broken rules. Pages
+//! show them as badges.
+
+use std::collections::BTreeMap;
+
+use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
+use serde::Serialize;
+
+use super::words;
+use crate::catalog::{Cell, Run};
+use crate::{format, outside};
+
+/// Urgency of a finding, which decides its order and color.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tone {
+    /// The figure is missing or INVALID.
+    Loud,
+    /// The figure needs a second look.
+    Firm,
+    /// The finding gives additional information.
+    Soft,
+}
+
+/// Finding about the runs of a row: a few words in a box, with an explaining sentence as tooltip.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub text: String,
+    pub title: String,
+    pub tone: Tone,
+}
+
+/// Findings of one rule over some runs.
+#[derive(Debug, Clone, Serialize)]
+pub struct RuleFindings {
+    pub rule: String,
+    /// True when the method page describes the rule.
+    pub known: bool,
+    pub level: &'static str,
+    /// Number of runs in which the rule is broken.
+    pub count: usize,
+    /// Extent of the finding: `3 of 3`.
+    pub runs: String,
+    /// Claim of the broken rule.
+    pub title: String,
+    pub detail: String,
+}
+
+/// Returns the findings about a cell, most urgent first.
+pub fn of_cell(cell: &Cell) -> Vec<Finding> {
+    let mut found = of_runs(&cell.runs);
+    if cell.counted().count() == 1 {
+        found.push(finding(Tone::Soft, "n=1", "a single run: its noise is unknown"));
+    }
+    if cell.key.text_prompts {
+        let why = "prompts went as text: compare only with runs that did the same";
+        found.push(finding(Tone::Soft, "text prompts", why));
+    }
+    found.sort_by_key(|finding| finding.tone);
+    found
+}
+
+/// Returns the findings about any of `runs`, most urgent first.
+pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let retracted: Vec<&str> = runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
+    if let Some(reason) = retracted.first() {
+        found.push(finding(Tone::Loud, &of(retracted.len(), runs.len(), "retracted"), reason));
+    }
+    failures(runs, &mut found);
+    for (verdict, tone) in
+        [(ValidityVerdict::Invalid, Tone::Loud), (ValidityVerdict::Degraded, Tone::Firm)]
+    {
+        let mut own = runs.iter().filter(|run| run.record.validity.verdict == verdict);
+        let count = own.clone().count();
+        if let Some(first) = own.next() {
+            let text = of(count, runs.len(), verdict.name());
+            found.push(finding(tone, &text, &first.record.validity.reasons.join("; ")));
+        }
+    }
+    let any = |test: fn(&RunRecord) -> bool| runs.iter().any(|run| test(run.record));
+    if any(|record| record.kind == Kind::Imported) {
+        let why = "read from a published report; nobody here saw it run";
+        found.push(finding(Tone::Firm, "imported, unverified", why));
+    }
+    if any(|record| record.kind == Kind::Simulated) {
+        found.push(finding(Tone::Firm, "simulated", "made by a simulator; no server ran"));
+    }
+    if any(|record| record.model.weights.as_deref() == Some("random")) {
+        let why = "seeded random weights of the model's shape: speed is real, answers are not";
+        found.push(finding(Tone::Firm, "random weights", why));
+    }
+    for broken in by_rule(runs) {
+        let tone = if broken.level == "error" { Tone::Firm } else { Tone::Soft };
+        found.push(finding(tone, &broken.rule, &broken.detail));
+    }
+    found.sort_by_key(|finding| finding.tone);
+    found
+}
+
+fn failures(runs: &[&Run], found: &mut Vec<Finding>) {
+    let is_failed = |run: &&&Run| matches!(run.record.status, Status::Failed | Status::Skipped);
+    let failed: Vec<&&Run> = runs.iter().filter(is_failed).collect();
+    if let Some(first) = failed.first() {
+        let failure = first.record.failure.as_ref().map(words::failure);
+        let why = failure.unwrap_or_else(|| "no reason was recorded".to_owned());
+        let word = first.record.status.name();
+        found.push(finding(Tone::Loud, &of(failed.len(), runs.len(), word), &why));
+    }
+    let requests: u64 =
+        runs.iter().filter_map(|run| run.record.counts.as_ref()?.requests_failed).sum();
+    if requests > 0 {
+        let mut classes: BTreeMap<&str, u64> = BTreeMap::new();
+        let counts = runs.iter().filter_map(|run| run.record.counts.as_ref()?.failures.as_ref());
+        for (class, count) in counts.flatten() {
+            *classes.entry(class).or_default() += count;
+        }
+        let classes: Vec<String> =
+            classes.iter().map(|(class, count)| format!("{count} {class}")).collect();
+        let text = format!("{} requests failed", format::whole(requests));
+        found.push(finding(Tone::Loud, &text, &classes.join(", ")));
+    }
+}
+
+/// Returns the quality rules that `runs` break, errors first.
+pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
+    let mut found: BTreeMap<(bool, &str), (usize, &str)> = BTreeMap::new();
+    for run in runs {
+        for check in run.broken() {
+            let detail = check.detail.as_deref().unwrap_or("no detail");
+            let entry =
+                found.entry((check.level == Level::Warning, &check.rule)).or_insert((0, detail));
+            entry.0 += 1;
+        }
+    }
+    let finding =
+        |((warning, rule), (count, detail)): ((bool, &str), (usize, &str))| RuleFindings {
+            known: judge::rule(rule).is_some(),
+            rule: outside::name(rule),
+            level: if warning { "warning" } else { "error" },
+            count,
+            runs: format!("{count} of {}", runs.len()),
+            title: judge::rule(rule).map_or("", |rule| rule.title).to_owned(),
+            detail: outside::message(detail),
+        };
+    found.into_iter().map(finding).collect()
+}
+
+/// Removes the findings that all `rows` share and returns them, so that a page shows them once. A
+/// single row keeps all of its findings.
+pub fn take_common(rows: &mut [Vec<Finding>]) -> Vec<Finding> {
+    let [first, rest @ ..] = &*rows else { return Vec::new() };
+    if rest.is_empty() {
+        return Vec::new();
+    }
+    let everywhere = |finding: &&Finding| rest.iter().all(|row| row.contains(finding));
+    let common: Vec<Finding> = first.iter().filter(everywhere).cloned().collect();
+    for row in rows {
+        row.retain(|finding| !common.contains(finding));
+    }
+    common
+}
+
+fn finding(tone: Tone, text: &str, title: &str) -> Finding {
+    Finding { text: outside::name(text), title: outside::message(title), tone }
+}
+
+fn of(count: usize, all: usize, word: &str) -> String {
+    if count == all { word.to_owned() } else { format!("{count} of {all} {word}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_rows_say_is_said_once() {
+        let findings = |texts: &[&str]| -> Vec<Finding> {
+            texts.iter().map(|text| finding(Tone::Soft, text, "why")).collect()
+        };
+        let mut rows = [findings(&["imported", "W04"]), findings(&["W11", "imported"])];
+        assert_eq!(take_common(&mut rows), findings(&["imported"]));
+        assert_eq!(rows, [findings(&["W04"]), findings(&["W11"])]);
+        let mut alone = [findings(&["imported"])];
+        assert!(take_common(&mut alone).is_empty() && alone[0].len() == 1);
+        // The same rule with another detail is another finding, so both stay.
+        let mut rows = [findings(&["W04"]), vec![finding(Tone::Soft, "W04", "another")]];
+        assert!(take_common(&mut rows).is_empty());
+    }
+}

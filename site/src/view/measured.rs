@@ -1,0 +1,377 @@
+//! View of Redline's measurements on the machines of a registry: beside other engines, where the
+//! latest releases of both answered the same scenarios, and beside the machines' own limits
+//! (roofline), from the latest kernel record. For a document, not a page. Ratios come from `judge`,
+//! and shares of limits were computed when they were measured.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use judge::Stored;
+use judge::side_by_side::InTurns;
+use judge::diff::policy;
+use minijinja::{Value, context};
+use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench};
+use schema::run::{Kind, RunRecord};
+
+use super::fact;
+use super::figure::{self, Column};
+use super::release::{dates, day};
+use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
+use crate::link::{Link, Target};
+use crate::{format, order, outside};
+
+/// Name of the engine that others are compared with.
+const OWN: &str = "redline";
+
+/// Metrics by which the engines are compared.
+const METRICS: [&str; 4] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50", "rss_bytes_max"];
+
+/// A scenario that both engines answered.
+struct Match<'a> {
+    ours: Cell<'a>,
+    theirs: Cell<'a>,
+    in_turns: Option<InTurns<'a>>,
+}
+
+/// View with one comparison per hardware and other engine, and one roofline per hardware.
+pub fn view(catalog: &Catalog) -> Value {
+    context! { engines => engines(catalog), rooflines => rooflines(catalog) }
+}
+
+/// Compares Redline with every other engine that was measured with the same model on the same
+/// hardware.
+fn engines(catalog: &Catalog) -> Vec<Value> {
+    let is_measured =
+        |record: &RunRecord| record.kind != Kind::Imported && catalog.is_contender(record);
+    let runs = catalog.runs_where(is_measured);
+    let mut found = Vec::new();
+    let mut places: BTreeMap<(&str, &str), Vec<&Run>> = BTreeMap::new();
+    for run in runs {
+        places.entry((&run.record.hardware.id, &run.record.model.id)).or_default().push(run);
+    }
+    for here in places.into_values() {
+        let (ours, others): (Vec<&Run>, Vec<&Run>) =
+            here.into_iter().partition(|run| run.record.engine.name == OWN);
+        let mut engines: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
+        for run in others {
+            engines.entry(&run.record.engine.name).or_default().push(run);
+        }
+        found.extend(engines.values().filter_map(|theirs| latest(catalog, &ours, theirs)));
+    }
+    found
+}
+
+/// Compares the latest release of Redline with the latest release of the other engine that
+/// answered one of the same scenarios.
+fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Option<Value> {
+    for our in releases(ours) {
+        for their in releases(theirs) {
+            let matches = matches(&of(ours, our), &of(theirs, their));
+            if !matches.is_empty() {
+                return Some(comparison(catalog, &matches));
+            }
+        }
+    }
+    None
+}
+
+/// Names of the releases of `runs`, latest first.
+fn releases<'a>(runs: &[&'a Run<'a>]) -> Vec<&'a str> {
+    let mut names = catalog::names(runs, |record| &record.engine.release);
+    names.sort_by(|a, b| order::releases(b, a));
+    names
+}
+
+fn of<'a>(runs: &[&'a Run<'a>], release: &str) -> Vec<&'a Run<'a>> {
+    runs.iter().copied().filter(|run| run.record.engine.release == release).collect()
+}
+
+/// Matches cells of both engines, one match per scenario. Of several configurations, the two that
+/// ran interleaved in the latest campaign are taken.
+fn matches<'a>(ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Vec<Match<'a>> {
+    let mut found: Vec<Match> = Vec::new();
+    let theirs = catalog::cells(theirs);
+    for our in catalog::cells(ours) {
+        let asked = |cell: &Cell| (cell.key.scenario.clone(), cell.key.text_prompts);
+        for their in theirs.iter().filter(|cell| asked(cell) == asked(&our)) {
+            found.extend(matched(&our, their));
+        }
+    }
+    found.sort_by(|a, b| {
+        let turns = |found: &Match| Reverse(found.in_turns.as_ref().map(|t| t.campaign.clone()));
+        order::scenarios(&a.ours.key.scenario, &b.ours.key.scenario)
+            .then_with(|| turns(a).cmp(&turns(b)))
+    });
+    // Keeps the first match of each scenario, which is the latest interleaved one.
+    found.dedup_by(|later, first| later.ours.key.scenario == first.ours.key.scenario);
+    found
+}
+
+/// Matches the runs of two cells that count: those that ran interleaved, else all; `None` where
+/// one engine has none.
+fn matched<'a>(ours: &Cell<'a>, theirs: &Cell<'a>) -> Option<Match<'a>> {
+    let usable = |cell: &Cell<'a>| -> Vec<&'a Run<'a>> {
+        cell.runs.iter().copied().filter(|run| run.usable).collect()
+    };
+    let (mut our_runs, mut their_runs) = (usable(ours), usable(theirs));
+    let records = |runs: &[&'a Run<'a>]| -> Vec<&'a RunRecord> {
+        runs.iter().map(|run| run.record).collect()
+    };
+    let in_turns = InTurns::newest(&records(&our_runs), &records(&their_runs));
+    if let Some(in_turns) = &in_turns {
+        our_runs.retain(|run| in_turns.holds(run.record));
+        their_runs.retain(|run| in_turns.holds(run.record));
+    }
+    let cell = |cell: &Cell<'a>, runs| Cell { key: cell.key.clone(), runs };
+    (!our_runs.is_empty() && !their_runs.is_empty()).then(|| Match {
+        ours: cell(ours, our_runs),
+        theirs: cell(theirs, their_runs),
+        in_turns,
+    })
+}
+
+/// Comparison of two engines by one model on one hardware, from `matches`, which must not be empty.
+fn comparison(catalog: &Catalog, matches: &[Match]) -> Value {
+    let runs: Vec<&Run> = matches
+        .iter()
+        .flat_map(|found| found.ours.runs.iter().chain(&found.theirs.runs).copied())
+        .collect();
+    let first = &matches[0];
+    let (ours, theirs) = (key(&first.ours), key(&first.theirs));
+    let configs = |side: fn(&Match) -> String| {
+        let names: BTreeSet<String> = matches.iter().map(side).collect();
+        outside::name(&Vec::from_iter(names).join(", "))
+    };
+    context! {
+        hardware => outside::name(&ours.hardware),
+        device => fact::device(&runs),
+        model => outside::name(&first.ours.key.model),
+        // Configurations of Redline and of the other engine.
+        configs => [
+            configs(|found| found.ours.key.config.clone()),
+            configs(|found| found.theirs.key.config.clone()),
+        ],
+        // Days of the runs behind the table.
+        measured => dates(&runs).unwrap_or_else(|| "day unknown".to_owned()),
+        rows => matches.iter().flat_map(rows).collect::<Value>(),
+        // Commands that measure the comparison again.
+        commands => commands(catalog, matches, &ours, &theirs),
+        ours => Link::release(&ours),
+        theirs => Link::release(&theirs),
+    }
+}
+
+fn key(cell: &Cell) -> ReleaseKey {
+    cell.runs.first().map(|run| ReleaseKey::of(run.record)).expect("a match has runs")
+}
+
+/// Rows of the metrics that at least one engine has.
+fn rows(found: &Match) -> Vec<Value> {
+    let policy = policy::standard().file;
+    let row = |name: &&str| {
+        let column = Column::new(figure::metric(name), [&found.ours, &found.theirs]);
+        let [ours, theirs] = [&found.ours, &found.theirs].map(|cell| column.figure(cell));
+        if ours.missing && theirs.missing {
+            return None;
+        }
+        let in_turns = found.in_turns.as_ref();
+        let ratio = in_turns.and_then(|turns| turns.ratio(column.metric, &policy));
+        let interval = ratio.and_then(|ratio| ratio.interval);
+        let shown = |value: f64| format::rounded(value, None);
+        Some(context! {
+            scenario => outside::name(&found.ours.key.scenario),
+            head => column.head(),
+            ours,
+            theirs,
+            // Ratio of Redline's figure to the other engine's; `-` where they were not run
+            // interleaved.
+            ratio => text(ratio, |ratio| format!("{}x", shown(ratio.mean))),
+            interval => text(interval, |(low, high)| format!("{} to {}", shown(low), shown(high))),
+            pairs => text(ratio, |ratio| ratio.pairs.to_string()),
+        })
+    };
+    METRICS.iter().filter_map(row).collect()
+}
+
+fn text<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+/// Commands of the campaigns that ran both engines interleaved, or, if there is none, the command
+/// that would.
+fn commands(
+    catalog: &Catalog,
+    matches: &[Match],
+    ours: &ReleaseKey,
+    theirs: &ReleaseKey,
+) -> Vec<String> {
+    let campaigns: BTreeSet<&str> = matches
+        .iter()
+        .filter_map(|found| Some(found.in_turns.as_ref()?.campaign.as_str()))
+        .collect();
+    let known = catalog.registry.campaigns.iter().map(|stored| &stored.record);
+    let mut commands: Vec<String> = known
+        .filter(|record| campaigns.contains(record.id.as_str()) && !record.command.is_empty())
+        .map(|record| format!("cargo xtask {}", outside::command(&record.command)))
+        .collect();
+    if commands.is_empty() {
+        let beside = format!("{}@{}", ours.engine, ours.release);
+        let version = theirs.release.trim_start_matches('v');
+        let words = ["release-bench", "--engine", &theirs.engine, version, "--beside", &beside];
+        commands.push(format!("cargo xtask {}", outside::command(&words)));
+    }
+    commands
+}
+
+/// Returns the roofline of each hardware, from the latest record of the latest release that
+/// measured a limit.
+fn rooflines(catalog: &Catalog) -> Vec<Value> {
+    let with_limit = |stored: &&Stored<KernelRecord>| {
+        let record = &stored.record;
+        let any = record.benches.iter().any(|bench| bench.limit_share.is_some());
+        record.engine.name == OWN && (any || record.model_bench.is_some())
+    };
+    let records: Vec<&Stored<KernelRecord>> =
+        catalog.registry.kernels.iter().filter(with_limit).collect();
+    let mut latest: BTreeMap<&str, &Stored<KernelRecord>> = BTreeMap::new();
+    for stored in records {
+        let known = latest.entry(&stored.record.hardware.id).or_insert(stored);
+        let (a, b) = (&known.record, &stored.record);
+        let order = order::releases(&a.engine.release, &b.engine.release);
+        if order.then_with(|| a.id.cmp(&b.id)).is_le() {
+            *known = stored;
+        }
+    }
+    latest.into_values().map(roofline).collect()
+}
+
+/// Roofline of one hardware, from its latest kernel record.
+fn roofline(stored: &Stored<KernelRecord>) -> Value {
+    let record = &stored.record;
+    let bench = record.model_bench.as_ref();
+    let cpu = record.hardware.cpu_model.as_deref().unwrap_or("-");
+    let cores = record.hardware.cores.map(|n| format!(", {n} cores")).unwrap_or_default();
+    let gpu = record.hardware.gpu.as_ref().and_then(|gpus| gpus.first());
+    let device = gpu.map_or_else(|| format!("{cpu}{cores}"), |gpu| gpu.name.clone());
+    let release = outside::name(&record.engine.release);
+    let with_share = record.benches.iter().filter(|bench| bench.limit_share.is_some());
+    context! {
+        engine => outside::name(&record.engine.name),
+        hardware => outside::name(&record.hardware.id),
+        device => outside::name(&device),
+        measured => day(record.time.started_at.as_deref().unwrap_or("day unknown")),
+        record => Target::Record { path: stored.path.clone() },
+        command => format!("cargo xtask kernels {release}"),
+        release,
+        // Name of the model, data type of its matrix multiplications, and number of threads; none
+        // where no model was measured.
+        model => bench.map(model),
+        // Limits that the machine reached without other load, each with its unit.
+        limits => bench.map(|bench| limits(&bench.limits)).unwrap_or_default(),
+        steps => bench.map(steps).unwrap_or_default(),
+        kernels => kernels(&record.benches),
+        // Number of kernel benchmarks in the record, and of those with a share of a limit.
+        benches => record.benches.len(),
+        with_share => with_share.count(),
+    }
+}
+
+fn model(bench: &ModelBench) -> String {
+    let threads = if bench.threads == 1 { "thread" } else { "threads" };
+    let (name, dtype) = (outside::name(&bench.model), outside::name(&bench.dtype));
+    format!("{name}, computed in {dtype} on {} {threads}", bench.threads)
+}
+
+fn limits(limits: &BenchLimits) -> Vec<String> {
+    let mut shown = vec![format!("{} in int8", rate(limits.int8_ops_per_s, "op/s"))];
+    shown.extend(limits.bf16_flops_per_s.map(|bf16| format!("{} in bf16", rate(bf16, "flop/s"))));
+    shown.push(format!("{} in f32", rate(limits.f32_flops_per_s, "flop/s")));
+    shown.push(format!("{} read from memory", rate(limits.read_bytes_per_s, "B/s")));
+    shown
+}
+
+/// Formats a rate in billions or trillions per second: `4.01 Top/s`.
+fn rate(value: f64, unit: &str) -> String {
+    let (divisor, prefix) = if value >= 1e12 { (1e12, "T") } else { (1e9, "G") };
+    format!("{} {prefix}{unit}", format::rounded(value / divisor, None))
+}
+
+fn share(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// Row of the roofline: a step or a kernel of the model, what it reached, and the share of its limit.
+fn step(what: String, reached: String, share: String, limit: &str) -> Value {
+    context! { what, reached, share, limit }
+}
+
+/// Rows of the model's steps: prefill, then decode, then single kernels.
+fn steps(bench: &ModelBench) -> Vec<Value> {
+    let arithmetic = |dtype: &str| format!("arithmetic in {}", outside::name(dtype));
+    let prefill = bench.prefill.iter().map(|row| {
+        let what = format!("a prompt of {} tokens", format::whole(row.tokens));
+        let reached = tokens_per_s(row.tokens_per_s);
+        step(what, reached, share(row.limit_share), &arithmetic(&bench.dtype))
+    });
+    let decode = bench.decode.iter().map(|row| {
+        let sequences = match row.batch {
+            1 => "one sequence".to_owned(),
+            batch => format!("each of {batch} sequences"),
+        };
+        let what = format!("a token for {sequences}, after {}", format::whole(row.context));
+        let share = row.limit_share.map_or_else(|| "-".to_owned(), share);
+        step(what, tokens_per_s(row.tokens_per_s), share, "reading memory")
+    });
+    let matmul = bench.products.iter().map(|row| {
+        let [rows, n, k] = [row.rows, row.n, row.k].map(format::whole);
+        let stored = outside::name(&row.weight_dtype);
+        let what = format!("product of {rows} rows by {n} x {k} in {stored}");
+        let reached = rate(row.ops_per_s, "op/s");
+        step(what, reached, share(row.limit_share), &arithmetic(&row.dtype))
+    });
+    let attention = bench.attention.iter().map(|row| {
+        let rows = if row.rows == 1 { "one row".to_owned() } else { format!("{} rows", row.rows) };
+        let what = format!("attention of {rows} over {} positions", format::whole(row.context));
+        let (reached, limit) = match row.limit == "read_bytes_per_s" {
+            true => (rate(row.kv_bytes_per_s, "B/s"), "reading memory"),
+            false => (rate(row.flops_per_s, "flop/s"), "arithmetic in f32"),
+        };
+        step(what, reached, share(row.limit_share), limit)
+    });
+    prefill.chain(decode).chain(matmul).chain(attention).collect()
+}
+
+fn tokens_per_s(value: f64) -> String {
+    format!("{} tokens/s", format::rounded(value, None))
+}
+
+/// Returns a row for each operation and data type that has a share of a limit.
+fn kernels(benches: &[KernelBench]) -> Vec<Value> {
+    let mut groups: BTreeMap<(&str, &str), Vec<(f64, &KernelBench)>> = BTreeMap::new();
+    for bench in benches {
+        if let Some(share) = bench.limit_share.filter(|share| share.is_finite()) {
+            groups.entry((&bench.op, &bench.dtype)).or_default().push((share, bench));
+        }
+    }
+    groups.into_values().filter_map(|mut group| kernel(&mut group)).collect()
+}
+
+/// Row of the roofline: an operation in one data type, with the instruction set that comes closest
+/// to the limit.
+fn kernel(group: &mut Vec<(f64, &KernelBench)>) -> Option<Value> {
+    group.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let isa = &group.first()?.1.isa;
+    group.retain(|(_, bench)| bench.isa == *isa);
+    let ((most, best), (least, worst)) = (group.first()?, group.last()?);
+    Some(context! {
+        op => outside::name(&best.op),
+        dtype => outside::name(&best.dtype),
+        isa => outside::name(isa),
+        shapes => group.len(),
+        // Largest and smallest share of the limit over the shapes, each with its shape.
+        most => share(*most),
+        most_shape => outside::name(&best.shape),
+        least => share(*least),
+        least_shape => outside::name(&worst.shape),
+    })
+}

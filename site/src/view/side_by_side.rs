@@ -1,0 +1,151 @@
+//! View of engines side by side: the latest release of each engine, for one model on one hardware.
+
+use minijinja::{Value, context};
+use schema::run::Kind;
+
+use super::figure::{self, Column, Figure};
+use super::finding::{self, Finding};
+use super::release::day;
+use super::table::{self, Shared};
+use super::{charts, fact};
+use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
+use crate::format::Scale;
+use crate::judged;
+use crate::link::{Link, Target};
+use crate::{order, outside};
+
+/// Metrics that have a table each.
+const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
+
+/// View of the engines that served `model` on `hardware`.
+pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
+    let runs = latest(catalog, model, hardware);
+    let cells = catalog::cells(&runs);
+    let scenarios = table::scenarios(&cells);
+    let rows = rows(&cells, &scenarios);
+    let shared = Shared::of(rows.iter().map(|row| row.first));
+    let (findings, common) = table::findings(&rows);
+    let series = |row: &table::Row| {
+        let parts = [engine(row.first), shared.rest_of(row.first)];
+        outside::name(parts.join(", ").trim_end_matches(", "))
+    };
+    let named: Vec<(String, &table::Row)> = rows.iter().map(|row| (series(row), row)).collect();
+    context! {
+        hardware => outside::name(hardware),
+        hardware_page => Target::Hardware { hardware: hardware.to_owned() },
+        device => fact::device(&runs),
+        // Some figures were published elsewhere and not measured.
+        claimed => runs.iter().any(|run| run.record.kind == Kind::Imported),
+        reports => reports(&runs),
+        fastest => fastest(catalog, (model, hardware), &shared),
+        scenarios => scenarios.iter().map(|name| Link::scenario(name)).collect::<Value>(),
+        shared => shared.shown(),
+        // Some row has parts of a configuration that are not shared.
+        distinct => rows.iter().any(|row| !shared.rest_of(row.first).is_empty()),
+        common,
+        tables => METRICS.map(|name| {
+            of_metric(&Column::new(figure::metric(name), &cells), &rows, &findings, &shared)
+        }),
+        charts => charts::side_by_side(&named, &scenarios),
+        findings => finding::by_rule(&runs),
+    }
+}
+
+/// Returns the reports that contain any of `runs`.
+fn reports(runs: &[&Run]) -> Vec<Link> {
+    let mut found: Vec<(String, String)> = runs
+        .iter()
+        .filter(|run| run.record.kind == Kind::Imported)
+        .filter_map(|run| super::imports::report_of(run.path))
+        .collect();
+    found.sort();
+    found.dedup();
+    let link = |(source, file): (String, String)| {
+        Link::new(&format!("{source} {file}"), Target::Report { source, file })
+    };
+    found.into_iter().map(link).collect()
+}
+
+/// Returns the runs of each engine's latest release by which engines are compared.
+fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<&'a Run<'b>> {
+    let runs = catalog.runs_where(|record| {
+        let here = record.model.id == model && record.hardware.id == hardware;
+        here && catalog.is_contender(record)
+    });
+    catalog::latest_releases(&runs).into_values().flatten().collect()
+}
+
+/// Lays cells out as rows of engines and configurations: measured ones first, then those published
+/// elsewhere.
+fn rows<'a, 'b>(cells: &'a [Cell<'b>], scenarios: &[&str]) -> Vec<table::Row<'a, 'b>> {
+    let name = |cell: &Cell| {
+        (cell.key.kind == "imported", engine(cell), cell.key.config.clone(), cell.key.kind)
+    };
+    let mut rows = table::rows(cells, scenarios, name);
+    rows.sort_by_key(|row| name(row.first));
+    rows
+}
+
+fn engine(cell: &Cell) -> String {
+    let engine = cell.runs.first().map(|run| &run.record.engine);
+    engine.map(|engine| format!("{} {}", engine.name, engine.release)).unwrap_or_default()
+}
+
+/// Table of one metric: engines by scenarios.
+fn of_metric(
+    column: &Column,
+    rows: &[table::Row],
+    findings: &[Vec<Finding>],
+    shared: &Shared,
+) -> Value {
+    let row = |(row, badges): (&table::Row, &Vec<Finding>)| {
+        let key = row.first.runs.first().map(|run| ReleaseKey::of(run.record));
+        context! {
+            engine => key.as_ref().map(Link::release),
+            config => shared.rest_of(row.first),
+            claimed => row.first.key.kind == "imported",
+            figures => row.figures(column),
+            badges => badges.clone(),
+        }
+    };
+    context! {
+        head => column.head(),
+        rows => rows.iter().zip(findings).map(row).collect::<Value>(),
+    }
+}
+
+/// Engine with the highest output throughput in each scenario, measured and published ones
+/// separately.
+fn fastest(catalog: &Catalog, (model, hardware): (&str, &str), shared: &Shared) -> Value {
+    let mut found = Vec::new();
+    // Fastest means throughput alone; the overview shows the other service levels.
+    let ranked = judged::best(catalog, model, hardware);
+    for ranked in ranked.into_iter().filter(|ranked| ranked.level == "batch") {
+        let by_scenario =
+            ranked.answer.candidates.chunk_by(|a, b| a.cell.scenario == b.cell.scenario);
+        for group in by_scenario {
+            let first = &group[0];
+            let key = ReleaseKey {
+                engine: first.cell.engine.clone(),
+                release: first.release.clone(),
+                hardware: hardware.to_owned(),
+            };
+            let run = catalog.runs.iter().find(|run| first.runs.contains(&run.record.id));
+            let scenario = outside::name(&first.cell.scenario);
+            let line = context! {
+                scenario => &scenario,
+                engine => Link::release(&key),
+                config => run.map(|run| shared.rest(run)).unwrap_or_default(),
+                figure => Figure::median(&first.figure, Scale { unit: "/s", divisor: 1.0 }),
+                launches => first.figure.n,
+                measured => first.measured_at.as_deref().map_or("day unknown".to_owned(), day),
+                claimed => ranked.published,
+                // Number of other engines and configurations in the ranking.
+                others => group.len() - 1,
+            };
+            found.push((scenario, ranked.published, line));
+        }
+    }
+    found.sort_by(|a, b| order::scenarios(&a.0, &b.0).then(a.1.cmp(&b.1)));
+    found.into_iter().map(|(.., line)| line).collect()
+}
