@@ -6,11 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use git2::build::TreeUpdateBuilder;
 use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
 
+use crate::errors::Environment;
 use crate::landing::{Landing, Watch};
-use crate::record::RecordError;
 use crate::repository::{RESULTS, WorkTree};
 
 /// Number of attempts at a commit, which fails when HEAD moved or a lock was held.
@@ -43,7 +44,7 @@ pub(crate) fn commit(
     additions: &[Addition],
     message: &str,
     (clock, watch): (Clock, Watch<'_>),
-) -> Result<(Option<Oid>, Vec<String>), RecordError> {
+) -> Result<(Option<Oid>, Vec<String>)> {
     let mut staged = Staged { tree, entries: Vec::new(), kept: false };
     // Dropped before `staged`: on a full disk this frees the space that git's index needs.
     let mut landing = Landing::new(&tree.results(), watch);
@@ -61,7 +62,8 @@ pub(crate) fn commit(
         for addition in &new {
             landing.put(&addition.path, &addition.bytes, addition.derived)?;
         }
-        let blobs = write_blobs(tree, &new)?;
+        let blobs = new.iter().map(|addition| tree.repo.blob(&addition.bytes));
+        let blobs: Vec<Oid> = blobs.collect::<Result<_, _>>()?;
         watch("git has the content");
         if !staged.stage(&new, &blobs)? {
             pause();
@@ -92,7 +94,13 @@ pub(crate) fn commit(
     }
     // A lock that outlasted all attempts is named, so that the user can remove it.
     tree.no_lock_stays(&tree.tip()?.0)?;
-    Err(RecordError::Contention)
+    Err(contention())
+}
+
+/// Makes the error of a commit that other programs outran.
+pub(crate) fn contention() -> anyhow::Error {
+    let message = "HEAD or the index kept changing while the commit was made\nhint: try again";
+    Environment(message.to_owned()).into()
 }
 
 fn pause() {
@@ -109,7 +117,7 @@ fn not_in_head<'a>(
     tree: &WorkTree,
     head: Option<Oid>,
     additions: &'a [Addition],
-) -> Result<Vec<&'a Addition>, RecordError> {
+) -> Result<Vec<&'a Addition>> {
     let base = tree.tree_of(head)?;
     let mut new = Vec::new();
     for addition in additions {
@@ -122,17 +130,14 @@ fn not_in_head<'a>(
         let blob = Oid::hash_object(git2::ObjectType::Blob, &addition.bytes)?;
         match held {
             Some(held) if held == blob => {}
-            Some(_) if !addition.derived => {
-                return Err(RecordError::Replaces(addition.path.clone()));
-            }
+            Some(_) if !addition.derived => bail!(
+                "`results/{}` is committed with other content\nhint: a record is never replaced",
+                addition.path
+            ),
             _ => new.push(addition),
         }
     }
     Ok(new)
-}
-
-fn write_blobs(tree: &WorkTree, new: &[&Addition]) -> Result<Vec<Oid>, git2::Error> {
-    new.iter().map(|addition| tree.repo.blob(&addition.bytes)).collect()
 }
 
 fn write_commit(
@@ -172,7 +177,7 @@ struct Staged<'a> {
 
 impl Staged<'_> {
     /// Adds index entries for the new paths; `false` when another program held git's index.
-    fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool, RecordError> {
+    fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool> {
         let mut index = self.tree.repo.index()?;
         index.read(true)?;
         let mut before = Vec::new();
@@ -219,10 +224,10 @@ impl Drop for Staged<'_> {
 
 /// Builds the index entry of a file just written, with its times and size, so that `git status`
 /// need not read the file.
-fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry, RecordError> {
+fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
     let file = tree.root.join(path);
-    let facts =
-        fs::symlink_metadata(&file).map_err(|source| RecordError::File { path: file, source })?;
+    let facts = fs::symlink_metadata(&file);
+    let facts = facts.with_context(|| format!("cannot read `{}`", file.display()))?;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

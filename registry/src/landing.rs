@@ -5,18 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail};
 use store::layout::leftover_name;
-
-/// Error: a file could not be put in place.
-#[derive(Debug, thiserror::Error)]
-pub enum LandingError {
-    #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
-    NotAFolder(PathBuf),
-    #[error("`{}` exists with other content\nhint: a record is never replaced; move the file away", _0.display())]
-    Occupied(PathBuf),
-    #[error("cannot write `{}`", path.display())]
-    Write { path: PathBuf, source: io::Error },
-}
 
 /// Called at each boundary between two writes. Only tests use it: they end the process there and
 /// check what it leaves behind.
@@ -58,18 +48,23 @@ impl<'a> Landing<'a> {
     /// # Errors
     ///
     /// The path is taken, lies behind a link, or cannot be written.
-    pub fn put(&mut self, path: &str, bytes: &[u8], replace: bool) -> Result<(), LandingError> {
+    pub fn put(&mut self, path: &str, bytes: &[u8], replace: bool) -> Result<()> {
         let target = self.root.join(path);
         self.make_folders(path)?;
         match fs::symlink_metadata(&target) {
-            Ok(found) if !found.is_file() => return Err(LandingError::Occupied(target)),
-            Ok(_) => {
-                let old = fs::read(&target).map_err(|source| write_error(&target, source))?;
-                if old == bytes {
+            Ok(found) => {
+                let is_file = found.is_file();
+                let old = if is_file { fs::read(&target) } else { Ok(Vec::new()) };
+                let old = old.with_context(|| cannot_write(&target))?;
+                if is_file && old == bytes {
                     return Ok(());
                 }
-                if !replace {
-                    return Err(LandingError::Occupied(target));
+                if !is_file || !replace {
+                    bail!(
+                        "`{}` exists with other content\nhint: a record is never replaced; move the \
+                         file away",
+                        target.display()
+                    );
                 }
                 write_aside(&target, bytes, self.watch)?;
                 self.replaced.push((target, old));
@@ -78,7 +73,7 @@ impl<'a> Landing<'a> {
                 write_aside(&target, bytes, self.watch)?;
                 self.landed.push(target);
             }
-            Err(source) => return Err(write_error(&target, source)),
+            Err(error) => return Err(error).with_context(|| cannot_write(&target)),
         }
         Ok(())
     }
@@ -89,7 +84,7 @@ impl<'a> Landing<'a> {
     }
 
     /// Creates the folders above `path` one by one, and refuses to go through a link.
-    fn make_folders(&mut self, path: &str) -> Result<(), LandingError> {
+    fn make_folders(&mut self, path: &str) -> Result<()> {
         let mut folder = self.root.clone();
         let above = path.rsplit_once('/').map_or("", |(above, _)| above);
         for part in std::iter::once("").chain(above.split('/').filter(|part| !part.is_empty())) {
@@ -98,13 +93,16 @@ impl<'a> Landing<'a> {
             }
             match fs::symlink_metadata(&folder) {
                 Ok(found) if found.is_dir() => {}
-                Ok(_) => return Err(LandingError::NotAFolder(folder)),
+                Ok(_) => bail!(
+                    "`{}` is a symbolic link or no folder, and records are not written through it",
+                    folder.display()
+                ),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    fs::create_dir(&folder).map_err(|source| write_error(&folder, source))?;
+                    fs::create_dir(&folder).with_context(|| cannot_write(&folder))?;
                     self.folders.push(folder.clone());
                     (self.watch)("a folder was made");
                 }
-                Err(source) => return Err(write_error(&folder, source)),
+                Err(error) => return Err(error).with_context(|| cannot_write(&folder)),
             }
         }
         Ok(())
@@ -129,15 +127,15 @@ impl Drop for Landing<'_> {
     }
 }
 
-fn write_aside(target: &Path, bytes: &[u8], watch: Watch<'_>) -> Result<(), LandingError> {
+fn write_aside(target: &Path, bytes: &[u8], watch: Watch<'_>) -> Result<()> {
     let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let aside = target.with_file_name(leftover_name(&name, std::process::id()));
     let written = write_whole(&aside, bytes, watch).and_then(|()| fs::rename(&aside, target));
     watch("a file is in its place");
-    written.map_err(|source| {
+    if written.is_err() {
         let _ = fs::remove_file(&aside);
-        write_error(target, source)
-    })
+    }
+    written.with_context(|| cannot_write(target))
 }
 
 fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
@@ -155,8 +153,8 @@ fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn write_error(path: &Path, source: io::Error) -> LandingError {
-    LandingError::Write { path: path.to_owned(), source }
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
 }
 
 #[cfg(test)]
@@ -189,9 +187,9 @@ mod tests {
         let mut landing = Landing::new(&results, &|_| {});
         landing.put("runs/a.json", b"old", false).unwrap();
         let occupied = landing.put("runs/a.json", b"new", false).unwrap_err();
-        assert!(matches!(occupied, LandingError::Occupied(_)), "{occupied}");
+        assert!(occupied.to_string().contains("exists with other content"), "{occupied}");
         let linked = landing.put("kernels/a.json", b"new", false).unwrap_err();
-        assert!(matches!(linked, LandingError::NotAFolder(_)), "{linked}");
+        assert!(linked.to_string().contains("is a symbolic link or no folder"), "{linked}");
         landing.keep();
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
         assert_eq!(fs::read(results.join("runs/a.json")).unwrap(), b"old");

@@ -3,16 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Result, bail, ensure};
 use git2::build::TreeUpdateBuilder;
 use git2::{Commit, Delta, ErrorCode, FileMode, Oid, Signature, Sort, Time};
 
-use super::{Means, SyncError};
+use super::Means;
+use crate::errors::Unsound;
+use crate::history::short;
 use crate::record::held_records;
 use crate::repository::{RESULTS, WorkTree};
 use judge::finding::{Finding, HISTORY, ID};
-use store::examine::examine;
 use store::layout::FileKind;
-use store::storage;
+use store::storage::{self, examine};
 
 /// Result of uniting two histories: the new tip and counts.
 #[derive(Debug)]
@@ -24,17 +26,13 @@ pub struct Joined {
 
 /// Builds the history of `theirs` followed by the commits that only `ours` has. No branch is moved
 /// yet.
-pub fn join(
-    tree: &WorkTree,
-    ours: Option<Oid>,
-    theirs: Oid,
-    means: Means<'_>,
-) -> Result<Joined, SyncError> {
+pub fn join(tree: &WorkTree, ours: Option<Oid>, theirs: Oid, means: Means<'_>) -> Result<Joined> {
     let base = match ours.map(|ours| tree.repo.merge_base(ours, theirs)) {
         Some(Ok(base)) => Some(base),
-        Some(Err(error)) if error.code() == ErrorCode::NotFound => {
-            return Err(SyncError::Unrelated(means.remote.to_owned()));
-        }
+        Some(Err(error)) if error.code() == ErrorCode::NotFound => bail!(
+            "this branch and `{}` have no commit in common\nhint: clone the registry and record there",
+            means.remote
+        ),
         Some(Err(error)) => return Err(error.into()),
         None => None,
     };
@@ -54,21 +52,13 @@ pub fn join(
     let ids = held.keys().filter(|path| !path.starts_with("imports/"));
     let ids = ids.filter_map(|path| Some((path.rsplit('/').next()?.split('.').next()?, &**path)));
     let repeated = storage::repeated_ids(ids, ID);
-    if repeated.is_empty() {
-        Ok(Joined { tip, records_in, commits_moved })
-    } else {
-        Err(SyncError::Unsound(repeated))
-    }
+    refuse(repeated)?;
+    Ok(Joined { tip, records_in, commits_moved })
 }
 
 /// Checks the remote's records: new ones are sound, and none that both histories had is changed or
 /// missing. Returns the number of new ones.
-fn verify(
-    tree: &WorkTree,
-    ours: Option<Oid>,
-    base: Option<Oid>,
-    theirs: Oid,
-) -> Result<usize, SyncError> {
+fn verify(tree: &WorkTree, ours: Option<Oid>, base: Option<Oid>, theirs: Oid) -> Result<usize> {
     let (known, now) = (held_records(tree, base)?, held_records(tree, Some(theirs))?);
     let mine = held_records(tree, ours)?;
     let mut findings = Vec::new();
@@ -86,15 +76,12 @@ fn verify(
         let blob = tree.repo.find_blob(**blob)?;
         findings.extend(examine(path, blob.content()).1.into_iter().filter(|f| f.breach));
     }
-    if findings.is_empty() { Ok(new.len()) } else { Err(SyncError::Unsound(findings)) }
+    refuse(findings)?;
+    Ok(new.len())
 }
 
 /// Returns the commits of `ours` that `theirs` lacks, oldest first.
-fn only_here(
-    tree: &WorkTree,
-    ours: Option<Oid>,
-    theirs: Oid,
-) -> Result<Vec<Commit<'_>>, SyncError> {
+fn only_here(tree: &WorkTree, ours: Option<Oid>, theirs: Oid) -> Result<Vec<Commit<'_>>> {
     let Some(ours) = ours else { return Ok(Vec::new()) };
     let mut walk = tree.repo.revwalk()?;
     walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
@@ -109,7 +96,7 @@ fn put_behind(
     commit: &Commit<'_>,
     tip: Oid,
     means: Means<'_>,
-) -> Result<Option<Oid>, SyncError> {
+) -> Result<Option<Oid>> {
     let base = tree.repo.find_commit(tip)?.tree()?;
     let mut update = TreeUpdateBuilder::new();
     let mut count = 0;
@@ -119,7 +106,7 @@ fn put_behind(
             Ok(entry) if entry.id() == blob => {}
             Ok(_) => {
                 let detail = "this clone and the remote have different records under this path";
-                return Err(SyncError::Unsound(vec![Finding::breach(HISTORY, &path, detail)]));
+                refuse(vec![Finding::breach(HISTORY, &path, detail)])?;
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 update.upsert(place, blob, FileMode::Blob);
@@ -145,11 +132,13 @@ fn put_behind(
 
 /// Returns the records that a commit adds. A commit that changes anything else, except rendered
 /// files, is an error.
-fn records_of(tree: &WorkTree, commit: &Commit<'_>) -> Result<Vec<(String, Oid)>, SyncError> {
-    let short: String = commit.id().to_string().chars().take(10).collect();
-    if commit.parent_count() > 1 {
-        return Err(SyncError::Merge(short));
-    }
+fn records_of(tree: &WorkTree, commit: &Commit<'_>) -> Result<Vec<(String, Oid)>> {
+    let id = short(commit.id());
+    ensure!(
+        commit.parent_count() <= 1,
+        "commit {id} is only here and joins two histories\nhint: bring it there yourself, such as by \
+         `git pull --rebase`, then sync again"
+    );
     let before = commit.parents().next().map(|parent| parent.tree()).transpose()?;
     let diff = tree.repo.diff_tree_to_tree(before.as_ref(), Some(&commit.tree()?), None)?;
     let mut records = Vec::new();
@@ -163,8 +152,19 @@ fn records_of(tree: &WorkTree, commit: &Commit<'_>) -> Result<Vec<(String, Oid)>
             Some((below, kind)) if kind.is_record() && delta.status() == Delta::Added => {
                 records.push((below.to_owned(), file.id()));
             }
-            _ => return Err(SyncError::Foreign { commit: short, path }),
+            _ => bail!(
+                "commit {id} is only here and changes `{path}`, and only records are moved\nhint: \
+                 bring it there yourself, such as by `git pull --rebase`, then sync again"
+            ),
         }
     }
     Ok(records)
+}
+
+/// Refuses the remote's records if there are findings about them.
+fn refuse(findings: Vec<Finding>) -> Result<()> {
+    if findings.is_empty() {
+        return Ok(());
+    }
+    bail!(Unsound::new("the remote's records", "nothing was taken", findings))
 }

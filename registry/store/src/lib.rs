@@ -1,7 +1,6 @@
 //! Reads `results/`, and staged results laid out like it, into ordered plain data. Knows files,
 //! not git.
 
-pub mod examine;
 pub mod export;
 pub mod folder;
 pub mod layout;

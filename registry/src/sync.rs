@@ -1,106 +1,30 @@
 //! Synchronizes a clone with a remote: fetches others' records, puts this clone's commits behind
-//! them, and renders the pages again. The history stays linear. The user's own git does the
-//! network access.
+//! them, and renders the pages again. The history stays linear. `git fetch` and `git push` run as
+//! processes, so that addresses, credentials and proxies are those of the user.
 
-mod network;
 mod replay;
 
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
+use anyhow::{Context, Result, bail};
 use git2::build::CheckoutBuilder;
-use git2::{ErrorCode, Oid, StatusOptions};
-use schema::exit::Exit;
+use git2::{ErrorCode, Oid, Repository, StatusOptions};
 use serde::Serialize;
 
-use crate::commit::{Addition, Clock, commit};
-use crate::lock::{LockError, WriterLock};
-use crate::record::RecordError;
-use crate::render::{RenderError, render};
-use crate::repository::{RepositoryError, WorkTree};
-use judge::finding::Finding;
-use network::Network;
-pub use network::NetworkError;
-use store::folder::{StoreError, read_folder};
+use crate::commit::{Addition, Clock, commit, contention};
+use crate::errors::Environment;
+use crate::record::render;
+use crate::repository::WorkTree;
+use store::folder::read_folder;
 use store::layout::FileKind;
 
 /// Number of attempts at a push; one fails when another clone pushed first.
 const TRIES: u32 = 20;
+/// Reference under which the remote's branch is stored while a sync runs.
+const FETCHED: &str = "refs/redline/fetched";
 /// Message of the commit that updates the pages.
 const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
-
-/// Error: two histories could not be united.
-#[derive(Debug, thiserror::Error)]
-pub enum SyncError {
-    /// The working tree has uncommitted changes.
-    #[error(
-        "`{0}` has changes that are not committed\nhint: commit or stash them, then sync again"
-    )]
-    Changes(String),
-    /// A commit that would have to be moved changes more than records.
-    #[error(
-        "commit {commit} is only here and changes `{path}`, and only records are moved\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
-    )]
-    Foreign {
-        /// Abbreviated hash of the commit that cannot be moved.
-        commit: String,
-        /// A path that the commit changes.
-        path: String,
-    },
-    /// A commit that would have to be moved is a merge.
-    #[error(
-        "commit {0} is only here and joins two histories\nhint: bring it there yourself, such as by `git pull --rebase`, then sync again"
-    )]
-    Merge(String),
-    /// The histories have no commit in common.
-    #[error(
-        "this branch and `{0}` have no commit in common\nhint: clone the registry and record there"
-    )]
-    Unrelated(String),
-    /// The remote's records break storage rules; contains the findings.
-    #[error("{} of the remote's records are unsound, nothing was taken", _0.len())]
-    Unsound(Vec<Finding>),
-    /// Another clone pushed first at every attempt.
-    #[error("others pushed to `{0}` each time\nhint: sync again")]
-    Outrun(String),
-    /// The remote cannot be reached through git.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// The pages cannot be rendered after uniting the histories.
-    #[error(transparent)]
-    Render(#[from] RenderError),
-    /// The fetched records cannot be put in place.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// The repository cannot take a commit.
-    #[error(transparent)]
-    Repository(#[from] RepositoryError),
-    /// Another process holds the writer lock.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// A folder of rendered pages cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A temporary folder for the pages cannot be created.
-    #[error("cannot make a folder for the pages")]
-    Folder(#[source] std::io::Error),
-    /// A call of `libgit2` failed.
-    #[error("git failed")]
-    Git(#[from] git2::Error),
-}
-
-impl SyncError {
-    /// Exit code of a command that ends with this error.
-    pub fn exit(&self) -> Exit {
-        match self {
-            Self::Foreign { .. } | Self::Merge(_) | Self::Unrelated(_) | Self::Unsound(_) => {
-                Exit::Unsound
-            }
-            Self::Record(error) => error.exit(),
-            Self::Repository(error) => error.exit(),
-            _ => Exit::Environment,
-        }
-    }
-}
 
 /// Result of a sync: counts of records, commits and pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -140,11 +64,12 @@ pub struct Means<'a> {
 ///
 /// The histories cannot be united into a linear one of additions, the remote's records are
 /// unsound, or the network fails. No record is lost: commits that were moved stay in the reflog.
-pub fn sync(means: Means<'_>) -> Result<Synced, SyncError> {
+pub fn sync(means: Means<'_>) -> Result<Synced> {
     let tree = WorkTree::open(means.registry)?;
-    let _turn = WriterLock::acquire(tree.git_dir())?;
+    let _turn = tree.lock()?;
     let head = tree.ready()?;
-    let network = Network::new(&tree.root, means.remote, &head.branch);
+    let branch = format!("refs/heads/{}", head.branch);
+    let network = Network { dir: &tree.root, remote: means.remote, branch };
     let mut synced = Synced {
         branch: head.branch,
         commit: None,
@@ -174,18 +99,20 @@ pub fn sync(means: Means<'_>) -> Result<Synced, SyncError> {
             return Ok(synced);
         }
     }
-    Err(SyncError::Outrun(means.remote.to_owned()))
+    bail!(Environment(format!("others pushed to `{}` each time\nhint: sync again", means.remote)))
 }
 
 /// Moves branch, git's index and working tree from `ours` to `tip`.
-fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<(), SyncError> {
+fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<()> {
     if ours == Some(tip) {
         return Ok(());
     }
     let mut options = StatusOptions::new();
     options.include_untracked(false).include_ignored(false);
     if let Some(changed) = tree.repo.statuses(Some(&mut options))?.iter().next() {
-        return Err(SyncError::Changes(String::from_utf8_lossy(changed.path_bytes()).into_owned()));
+        let path = String::from_utf8_lossy(changed.path_bytes());
+        let hint = "commit or stash them, then sync again";
+        bail!(Environment(format!("`{path}` has changes that are not committed\nhint: {hint}")));
     }
     let checkout = |to: Oid| -> Result<(), git2::Error> {
         let target = tree.repo.find_commit(to)?;
@@ -205,7 +132,7 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
             checkout(ours)?;
             tree.no_lock_stays(branch)?;
             match error.code() {
-                ErrorCode::Modified | ErrorCode::Locked => Err(RecordError::Contention.into()),
+                ErrorCode::Modified | ErrorCode::Locked => Err(contention()),
                 _ => Err(error.into()),
             }
         }
@@ -214,8 +141,8 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
 }
 
 /// Commits the pages that are out of date, and returns their number.
-fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize, SyncError> {
-    let out = tempfile::tempdir().map_err(SyncError::Folder)?;
+fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize> {
+    let out = tempfile::tempdir().context("cannot make a folder for the pages")?;
     render(means.tools, means.registry, None, out.path())?;
     let files = read_folder(out.path())?.files.into_iter();
     let pages = files.filter(|(path, _)| FileKind::of(path).is_derived());
@@ -223,4 +150,67 @@ fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize, SyncError> {
         pages.map(|(path, bytes)| Addition { path, bytes, derived: true }).collect();
     let (_, changed) = commit(tree, &pages, RENDERED, (means.clock, &|_| {}))?;
     Ok(changed.len())
+}
+
+/// One branch of one remote, for fetching and pushing.
+struct Network<'a> {
+    dir: &'a Path,
+    remote: &'a str,
+    branch: String,
+}
+
+impl Network<'_> {
+    /// Fetches the remote's branch; `None` where the remote does not have it yet.
+    fn fetch(&self, repo: &Repository) -> Result<Option<Oid>> {
+        if self.tip()?.is_none() {
+            return Ok(None);
+        }
+        let refspec = format!("+{}:{FETCHED}", self.branch);
+        self.must("fetch", &["--quiet", "--no-tags", self.remote, &refspec])?;
+        let unreadable = || format!("what was fetched from `{}` cannot be read", self.remote);
+        let mut fetched = repo.find_reference(FETCHED).with_context(unreadable)?;
+        let commit = fetched.peel_to_commit().with_context(unreadable)?.id();
+        fetched.delete().with_context(unreadable)?;
+        Ok(Some(commit))
+    }
+
+    /// Pushes the branch; `false` when another clone pushed since `seen` was fetched.
+    fn push(&self, seen: Option<Oid>) -> Result<bool> {
+        let refspec = format!("{0}:{0}", self.branch);
+        let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
+        match self.must("push", &arguments) {
+            Ok(_) => Ok(true),
+            // Git's messages are translated, so the remote's commit tells why the push failed.
+            Err(error) => match self.tip()? == seen.map(|oid| oid.to_string()) {
+                true => Err(error),
+                false => Ok(false),
+            },
+        }
+    }
+
+    /// Hash of the remote branch's commit, in hex.
+    fn tip(&self) -> Result<Option<String>> {
+        let said = self.must("ls-remote", &[self.remote, &self.branch])?;
+        let lines = String::from_utf8_lossy(&said.stdout).into_owned();
+        Ok(lines.split_whitespace().next().map(str::to_owned))
+    }
+
+    fn must(&self, verb: &str, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new("git");
+        // Hooks are not run, as in this program's own commits.
+        command.arg("-C").arg(self.dir).args(["-c", "core.hooksPath=/dev/null", verb]);
+        // These variables are set when the caller itself runs in a git hook, and would redirect
+        // the command to another repository.
+        for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
+            command.env_remove(name);
+        }
+        let output = command.args(arguments).stdin(Stdio::inherit()).output();
+        let output = output
+            .context("cannot start `git`\nhint: sync uses the git program for the network")?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        bail!(Environment(format!("`git {verb}` of `{}` failed: {said}", self.remote)))
+    }
 }
