@@ -12,12 +12,11 @@ use crate::peer::{PeerError, failed};
 use campaign::build::variants;
 use campaign::executor;
 use campaign::files::FileError;
-use campaign::inputs::workload::draw;
 use campaign::launch::LaunchSpec;
 use campaign::launch::command_line;
 use campaign::lock::Lock;
 use campaign::node::hardware;
-use campaign::node::run::Bench;
+use campaign::node::run::{Bench, save_workload};
 use campaign::node::server::{Readiness, Server, free_port, status_bytes};
 use campaign::plan::PlannedRun;
 use campaign::plan::decide::{default_cell, ready_cells};
@@ -58,7 +57,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let id = ids.next_id();
     let places = world.places.soak(&id);
     let plan = places.plan(&cell.scenario.id);
-    draw(world, &cell, &plan)?;
+    save_workload(world, &cell, &plan)?;
     cell.plan = Some(plan);
 
     world.console.step(world.clock.elapsed(), &format!("Serve {}", cell.cell.model));

@@ -82,7 +82,7 @@ pub fn gather(
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&cache_dir()?),
         clock,
-        console: Console::new(),
+        console: Console::default(),
         interrupt,
         identity: identity(),
         server_env: server_env(),

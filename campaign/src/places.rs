@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// File name of a job's log, [`CampaignPlaces::node_log`].
+pub const NODE_LOG: &str = "node.log";
+
 /// Paths in one clone. Everything that a campaign writes, apart from the registry and the input
 /// cache, lies below `target/`.
 #[derive(Debug, Clone)]
@@ -95,8 +98,8 @@ impl Places {
     }
 }
 
-/// Paths inside one campaign's folder. Its `results/` is laid out like the registry, so that the
-/// same tools read records that are never committed.
+/// Paths inside the folder of a campaign, or of one of its jobs. A campaign's `results/` is laid out
+/// like the registry, so that the same tools read records that are never committed.
 #[derive(Debug, Clone)]
 pub struct CampaignPlaces {
     dir: PathBuf,
@@ -139,5 +142,35 @@ impl CampaignPlaces {
 
     pub fn criterion(&self) -> PathBuf {
         self.dir.join("criterion")
+    }
+
+    /// Folder of a job, named by its key.
+    pub fn job(&self, key: &str) -> Self {
+        Self { dir: self.jobs().join(key) }
+    }
+
+    /// Step log of a job.
+    pub fn steps(&self) -> PathBuf {
+        self.dir.join("steps.jsonl")
+    }
+
+    /// Log file with the standard output and error of a job's program.
+    pub fn node_log(&self) -> PathBuf {
+        self.dir.join(NODE_LOG)
+    }
+
+    /// Lock file that allows one process at a time to run a job.
+    pub fn node_lock(&self) -> PathBuf {
+        self.dir.join("node.lock")
+    }
+
+    /// Final report of a job.
+    pub fn done(&self) -> PathBuf {
+        self.dir.join("DONE")
+    }
+
+    /// Folder for files of an interrupted block, which is measured again.
+    pub fn aside(&self) -> PathBuf {
+        self.dir.join("aside")
     }
 }

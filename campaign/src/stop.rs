@@ -47,6 +47,12 @@ impl Stop {
         self
     }
 
+    /// Puts a sentence that says what failed before the cause.
+    pub fn context(self, what: &str) -> Self {
+        let cause = format!("{what}: {}", self.cause().0).into();
+        Self { cause, ..self }
+    }
+
     /// Appends `note: FACT` to the hint.
     pub fn also(mut self, fact: &str) -> Self {
         self.hint = Some(match self.hint {

@@ -120,6 +120,13 @@ pub struct World {
     pub command: Vec<String>,
 }
 
+impl World {
+    /// Prints the heading of a step, with the time since the command began.
+    pub fn step(&self, heading: &str) {
+        self.console.step(self.clock.elapsed(), heading);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -153,7 +153,7 @@ impl Index {
             return None;
         }
         let lines: Vec<&str> = lines.lines().collect();
-        let read = store::spread::map(&lines, |line| serde_json::from_str::<Surveyed>(line).ok());
+        let read = spread::map(&lines, |line| serde_json::from_str::<Surveyed>(line).ok());
         let known = read.into_iter().map(|known| known.map(|known| (known.path.clone(), known)));
         let written_ns = Stamp::of(&facts).modified_ns;
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })

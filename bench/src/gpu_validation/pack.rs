@@ -14,13 +14,12 @@ use crate::cli::PackFlags;
 use crate::gpu_validation::layout::BundlePlaces;
 use campaign::ScenarioEntry;
 use campaign::build;
-use campaign::build::origin::{Origin, Wanted};
-use campaign::build::variants;
+use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
-use campaign::inputs::workload::draw;
 use campaign::launch::LaunchSpec;
 use campaign::lock::Lock;
 use campaign::node::record::RecordError;
+use campaign::node::run::save_workload;
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
 use campaign::process::{self, describe};
@@ -82,7 +81,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
 fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
     let engine = world.catalog.engine(ENGINE)?;
     match flags.worktree {
-        true => variants::tree(world, &engine, flags.release.as_deref()),
+        true => variants::working_tree(world, &engine, flags.release.as_deref()),
         false => variants::named(world, &engine, flags.release.as_deref(), None),
     }
 }
@@ -188,7 +187,7 @@ fn put_inputs(
             true => copy_tree(&cell.model.path, &to)?,
             false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
         }
-        draw(world, &cell, &places.plan(&cell.scenario.id, &tokenizer))?;
+        save_workload(world, &cell, &places.plan(&cell.scenario.id, &tokenizer))?;
     }
     Ok(())
 }

@@ -22,10 +22,10 @@ use crate::peer::figure::{Figure, Sample, Work};
 use crate::peer::memory::Resident;
 use crate::peer::report::Report;
 use crate::peer::tool::ToolFilling;
-use campaign::CatalogError;
 use campaign::Engine;
 use campaign::build::source;
 use campaign::build::variants;
+use campaign::catalog::unknown;
 use campaign::executor;
 use campaign::inputs::Input;
 use campaign::launch::LaunchSpec;
@@ -128,15 +128,13 @@ fn text(world: &World) -> Result<PathBuf, Stop> {
 
 /// Reads the other engine's file and its source distribution.
 fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
-    match world.catalog.engine(id) {
-        Ok(engine) => match engine.file.source.clone() {
-            Some(source) => Ok((engine, source)),
-            None => Err(PeerError::NoPeer { id: id.to_owned(), known: peers(world)? }.into()),
-        },
-        Err(CatalogError::Unknown { kind: _, id, known: _ }) => {
-            Err(CatalogError::Unknown { kind: "engine", id, known: peers(world)? }.into())
-        }
-        Err(error) => Err(error.into()),
+    if !world.catalog.ids("engine")?.iter().any(|known| known == id) {
+        return Err(unknown("engine", id, &peers(world)?));
+    }
+    let engine = world.catalog.engine(id)?;
+    match engine.file.source.clone() {
+        Some(source) => Ok((engine, source)),
+        None => Err(PeerError::NoPeer { id: id.to_owned(), known: peers(world)? }.into()),
     }
 }
 
@@ -247,7 +245,7 @@ impl Comparison<'_> {
             limit: None,
         };
         let mut resident = None;
-        let record = bench.run_and_look(slot, variant, self.cell, &mut |server| {
+        let record = bench.run_and_inspect(slot, variant, self.cell, &mut |server| {
             resident = Some(memory::read(self.world, variant, server)?);
             Ok(())
         })?;

@@ -4,52 +4,18 @@
 use std::process::Command;
 
 use schema::engine::Package;
-use schema::exit::Exit;
 use schema::run::{BuildFacts, EngineFacts};
 use serde::Deserialize;
 
-use crate::build::origin::Wanted;
+use crate::catalog::Engine;
 use crate::launch::container::Runtime;
-use crate::launch::{BuiltVariant, Contained, LaunchError, image_name, is_same};
-use crate::process::{ProcessError, Written, capture};
-use crate::stop::{Ends, Stop};
+use crate::launch::{BuiltVariant, Contained, image_name, image_of, is_same};
+use crate::plan::Variant;
+use crate::process::{Written, capture};
+use crate::stop::Stop;
 use crate::world::World;
 
 const SCRIPT: &str = include_str!("installed.py");
-
-#[derive(Debug, thiserror::Error)]
-pub enum InstalledError {
-    #[error("cannot tell if {} is installed: {said}", .names.join(" or "))]
-    Unasked { names: Vec<String>, said: String },
-    #[error("{} is not installed {place}", .names.join(" or "))]
-    Missing { names: Vec<String>, place: String },
-    #[error("{name} {found} is installed {place}, not {wanted}")]
-    Other { name: String, found: String, wanted: String, place: String },
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-}
-
-impl Ends for InstalledError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unasked { .. } => None,
-            Self::Missing { names, .. } => Some(format!(
-                "`python3 -m pip install {}==VERSION` in an environment whose programs come first \
-                 on the PATH, or `--container docker`",
-                names.first().map_or("", String::as_str)
-            )),
-            Self::Other { name, wanted, .. } => Some(format!(
-                "`python3 -m pip install {name}=={wanted}`: numbers under another release's name \
-                 would help nobody"
-            )),
-            Self::Process(error) => error.hint(),
-        }
-    }
-}
 
 /// Output of the script that looks for a package.
 #[derive(Debug, Deserialize)]
@@ -65,44 +31,48 @@ struct Found {
 /// The package is not installed, or another release of it is.
 pub fn find(
     world: &World,
-    wanted: &Wanted,
+    (engine, variant): (&Engine, &Variant),
     version: &str,
     container: Option<Runtime>,
 ) -> Result<BuiltVariant, Stop> {
     let none = Package { names: Vec::new() };
-    let package = wanted.engine.file.package.as_ref().unwrap_or(&none);
-    let image = contained(wanted, container)?;
+    let package = engine.file.package.as_ref().unwrap_or(&none);
+    let image = contained(engine, variant, container)?;
     let place = match &image {
         Some(image) => format!("in `{}`", image.image),
         None => "on this machine".to_owned(),
     };
     let mut ask = question(world, image.as_ref());
     ask.args(["-c", SCRIPT]).args(&package.names);
-    let written = capture(&mut ask, &world.interrupt).map_err(InstalledError::from)?;
-    let found = read(&written, package, place.clone())?;
+    let written = capture(&mut ask, &world.interrupt)?;
+    let found = read(&written, package, &place)?;
     if !is_same(&found.version, version) {
-        let (name, wanted) = (found.name, version.to_owned());
-        return Err(InstalledError::Other { name, found: found.version, wanted, place }.into());
+        let Found { name, version: found, .. } = found;
+        let message = format!("{name} {found} is installed {place}, not {version}");
+        return Err(Stop::environment(message).with_hint(format!(
+            "`python3 -m pip install {name}=={version}`: numbers under another release's name would \
+             help nobody"
+        )));
     }
     // A tag can be moved to another image, a digest cannot.
     let digest = image.as_ref().and_then(|image| digest(world, image));
     Ok(BuiltVariant {
-        variant: wanted.variant.clone(),
-        facts: facts(wanted, found, image.as_ref(), digest),
+        variant: variant.clone(),
+        facts: facts(variant, found, image.as_ref(), digest),
         binary: None,
         version: Some(version.to_owned()),
         image,
     })
 }
 
-fn contained(wanted: &Wanted, runtime: Option<Runtime>) -> Result<Option<Contained>, LaunchError> {
+fn contained(
+    engine: &Engine,
+    variant: &Variant,
+    runtime: Option<Runtime>,
+) -> Result<Option<Contained>, Stop> {
     let Some(runtime) = runtime else { return Ok(None) };
-    match &wanted.engine.file.launch.image {
-        Some(image) => {
-            Ok(Some(Contained { runtime, image: image_name(image, &wanted.variant.release) }))
-        }
-        None => Err(LaunchError::NoImage { engine: wanted.variant.engine.clone() }),
-    }
+    let image = image_of(&engine.file, &engine.id)?;
+    Ok(Some(Contained { runtime, image: image_name(image, &variant.release) }))
 }
 
 /// Makes the command that runs Python where the server would run.
@@ -118,13 +88,19 @@ fn question(world: &World, image: Option<&Contained>) -> Command {
     command
 }
 
-fn read(written: &Written, package: &Package, place: String) -> Result<Found, InstalledError> {
-    let names = package.names.clone();
+fn read(written: &Written, package: &Package, place: &str) -> Result<Found, Stop> {
+    let names = package.names.join(" or ");
     if !written.status.success() {
-        let said = written.last_said().unwrap_or("it says nothing").to_owned();
-        return Err(InstalledError::Unasked { names, said });
+        let said = written.last_said().unwrap_or("it says nothing");
+        return Err(Stop::environment(format!("cannot tell if {names} is installed: {said}")));
     }
-    serde_json::from_str(&written.stdout).map_err(|_| InstalledError::Missing { names, place })
+    serde_json::from_str(&written.stdout).map_err(|_| {
+        let first = package.names.first().map_or("", String::as_str);
+        Stop::environment(format!("{names} is not installed {place}")).with_hint(format!(
+            "`python3 -m pip install {first}==VERSION` in an environment whose programs come first on \
+             the PATH, or `--container docker`"
+        ))
+    })
 }
 
 /// Digest of a container image, if its runtime reports one.
@@ -140,14 +116,14 @@ fn digest(world: &World, image: &Contained) -> Option<String> {
 }
 
 fn facts(
-    wanted: &Wanted,
+    variant: &Variant,
     found: Found,
     image: Option<&Contained>,
     image_digest: Option<String>,
 ) -> EngineFacts {
     EngineFacts {
-        name: wanted.variant.engine.clone(),
-        release: wanted.variant.release.clone(),
+        name: variant.engine.clone(),
+        release: variant.release.clone(),
         dirty: Some(false),
         binary_sha256: found.files_sha256,
         features: Some(Vec::new()),

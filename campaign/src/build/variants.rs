@@ -1,5 +1,5 @@
 //! The variants of a campaign: resolves the command line to releases of engines, a working tree or
-//! a running server, and builds each.
+//! a running server, the origin of each variant's program, and builds each.
 
 use std::path::Path;
 
@@ -7,10 +7,7 @@ use schema::engine::Source;
 use schema::probe::Probe;
 use schema::run::{BuildFacts, EngineFacts};
 
-use crate::build::installed;
-use crate::build::origin::{Origin, REDLINE, Wanted};
-use crate::build::worktree;
-use crate::build::{self, Built, source};
+use crate::build::{self, Built, installed, source};
 use crate::catalog::Engine;
 use crate::cli::ReleaseBench;
 use crate::files;
@@ -23,6 +20,60 @@ use crate::plan::release::{self, is_development, literal_version};
 use crate::stop::Stop;
 use crate::world::World;
 
+/// Id of the engine whose releases are commits of this clone.
+pub const REDLINE: &str = "redline";
+
+/// Origin of a variant's program.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A release of Redline, built from its commit.
+    Release(Release),
+    /// The working tree of the clone.
+    Tree { version: String, commit: Option<String>, dirty: bool },
+    /// A source distribution that is built here.
+    Source(Box<Source>),
+    /// A Python package installed on this machine, or a container image with one.
+    Installed { version: String, container: Option<Runtime> },
+    /// A server that is already running, and its answer to the probe.
+    Running(Box<Probe>),
+}
+
+impl Origin {
+    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    pub fn commits(&self) -> bool {
+        !matches!(self, Self::Tree { .. } | Self::Running(_))
+    }
+}
+
+/// A variant before it is built.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub variant: Variant,
+    pub engine: Engine,
+    pub origin: Origin,
+}
+
+impl Wanted {
+    /// Title for the printed plan, such as `redline v0.9.2, commit 1a2b3c4d5e`.
+    pub fn title(&self) -> String {
+        let title = format!("{} {}", self.variant.engine, self.variant.title());
+        match &self.origin {
+            Origin::Release(release) => {
+                let short = release.commit.get(..10).unwrap_or(&release.commit);
+                format!("{title}, commit {short}")
+            }
+            Origin::Tree { dirty: true, .. } => format!("{title}, the working tree with changes"),
+            Origin::Tree { .. } => format!("{title}, the working tree"),
+            Origin::Source(source) => format!("{title}, built from {}", source.sdist),
+            Origin::Installed { container: Some(runtime), .. } => {
+                format!("{title}, its image under {}", runtime.program())
+            }
+            Origin::Installed { .. } => format!("{title}, as installed"),
+            Origin::Running(_) => format!("{title}, already running"),
+        }
+    }
+}
+
 /// Resolves the command line to variants: the baseline first, then the candidate and its variants,
 /// then the engines of `--beside`.
 ///
@@ -34,7 +85,7 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
         variants.push(named(world, engine, Some(baseline), flags.container)?);
     }
     let candidate = match flags.worktree {
-        true => tree(world, engine, flags.release.as_deref())?,
+        true => working_tree(world, engine, flags.release.as_deref())?,
         false => named(world, engine, flags.release.as_deref(), flags.container)?,
     };
     if variants.iter().any(|baseline| baseline.variant.release == candidate.variant.release) {
@@ -62,20 +113,6 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
         variants.push(named(world, &world.catalog.engine(id)?, Some(release), flags.container)?);
     }
     Ok(variants)
-}
-
-/// Makes a variant of the working tree, whose version must equal `release` if that is given.
-///
-/// # Errors
-/// The engine is not built from this clone, or the tree has another version.
-pub fn tree(world: &World, engine: &Engine, release: Option<&str>) -> Result<Wanted, Stop> {
-    if engine.id != REDLINE {
-        return Err(Stop::wrong_use(format!(
-            "`--worktree` is this clone's own tree, not one of `{}`",
-            engine.id
-        )));
-    }
-    working_tree(world, engine, release)
 }
 
 /// Resolves a release of an engine by its name.
@@ -156,20 +193,23 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 /// a release.
 ///
 /// # Errors
-/// The manifest has no literal version, or another one than the requested one.
+/// The engine is not built from this clone, or the manifest has no literal version or another one
+/// than the requested one.
 pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
+    if engine.id != REDLINE {
+        let id = &engine.id;
+        let message = format!("`--worktree` is this clone's own tree, not one of `{id}`");
+        return Err(Stop::wrong_use(message));
+    }
     let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let manifest = files::read_text(&world.places.root().join("engine/Cargo.toml"))?;
-    let version = literal_version(&manifest).ok_or_else(|| {
-        Stop::wrong_use("`engine/Cargo.toml` has no literal `version`".to_owned())
-    })?;
+    let version = literal_version(&manifest)
+        .ok_or_else(|| Stop::wrong_use("`engine/Cargo.toml` has no literal `version`"))?;
     if let Some(named) = named
         && named.trim_start_matches('v') != version
     {
-        return Err(Stop::wrong_use(format!(
-            "the working tree is version {version}, not `{named}`"
-        ))
-        .with_hint("leave the version out with `--worktree`"));
+        let message = format!("the working tree is version {version}, not `{named}`");
+        return Err(Stop::wrong_use(message).with_hint("leave the version out with `--worktree`"));
     }
     let commit = git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?;
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
@@ -209,8 +249,8 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<LaunchSpec, Stop> {
     let built = match &wanted.origin {
         Origin::Running(probe) => already_running(wanted, probe),
         Origin::Installed { version, container } => {
-            world.console.step(world.clock.elapsed(), &format!("Look for {engine} {release}"));
-            installed::find(world, wanted, version, *container)?
+            world.step(&format!("Look for {engine} {release}"));
+            installed::find(world, (&wanted.engine, &wanted.variant), version, *container)?
         }
         Origin::Source(source) => {
             let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
@@ -218,18 +258,16 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<LaunchSpec, Stop> {
             build.variant(wanted.variant.clone(), source)
         }
         Origin::Release(of) => {
-            world.console.step(world.clock.elapsed(), &format!("Build {release}"));
+            world.step(&format!("Build {release}"));
             let tree = world.places.release_tree(&of.name);
             let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
-            worktree::prepare(&git, of, &tree)?;
-            let checkout = Checkout { tree: &tree, commit: Some(&of.commit), dirty: false };
-            build_checkout(world, wanted, &checkout, of.version())?
+            build::check_out(&git, of, &tree)?;
+            build_checkout(world, wanted, &tree, (of.version(), Some(&of.commit), false))?
         }
         Origin::Tree { version, commit, dirty } => {
-            world.console.step(world.clock.elapsed(), "Build the working tree");
-            let (tree, dirty) = (world.places.root(), *dirty);
-            let checkout = Checkout { tree, commit: commit.as_deref(), dirty };
-            build_checkout(world, wanted, &checkout, version)?
+            world.step("Build the working tree");
+            let of = (version.as_str(), commit.as_deref(), *dirty);
+            build_checkout(world, wanted, world.places.root(), of)?
         }
     };
     Ok(LaunchSpec { engine: wanted.engine.clone(), built })
@@ -240,32 +278,27 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<LaunchSpec, Stop> {
 /// # Errors
 /// It does not build.
 pub fn build_working_tree(world: &World, threads: u32) -> Result<LaunchSpec, Stop> {
-    let mut spec = build_one(world, &tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
+    let mut spec = build_one(world, &working_tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
     spec.built.variant.flags = spec.engine.loaded_flags(threads);
     Ok(spec)
 }
 
-/// A checkout of Redline: its folder, its commit, and whether it has changes beside that commit.
-struct Checkout<'a> {
-    tree: &'a Path,
-    commit: Option<&'a str>,
-    dirty: bool,
-}
-
+/// Builds a checkout of Redline, of which version and commit are given, and whether it has changes
+/// beside that commit.
 fn build_checkout(
     world: &World,
     wanted: &Wanted,
-    checkout: &Checkout<'_>,
-    version: &str,
+    tree: &Path,
+    (version, commit, dirty): (&str, Option<&str>, bool),
 ) -> Result<BuiltVariant, Stop> {
     let release = &wanted.variant.release;
-    let commit = checkout.commit.unwrap_or_default();
-    let Built { binary, sha256, toolchain } = build::build(world, checkout.tree, release, commit)?;
+    let Built { binary, sha256, toolchain } =
+        build::build(world, tree, release, commit.unwrap_or_default())?;
     let facts = EngineFacts {
         name: wanted.variant.engine.clone(),
         release: release.clone(),
-        commit: checkout.commit.map(str::to_owned),
-        dirty: Some(checkout.dirty),
+        commit: commit.map(str::to_owned),
+        dirty: Some(dirty),
         binary_sha256: Some(sha256),
         features: Some(Vec::new()),
         toolchain,

@@ -9,7 +9,7 @@ use crate::stop::Stop;
 
 /// Number of retries after failures that neither the job nor the engine caused, such as a lost
 /// node.
-pub const RETRIES: u32 = 2;
+const RETRIES: u32 = 2;
 
 /// Decision about the blocks that a job has not finished.
 #[derive(Debug)]
@@ -22,21 +22,21 @@ pub enum Next {
     Stop(Stop),
 }
 
-/// Decides about the unfinished blocks of an ended job. `told` is the node's own report, if it
+/// Decides about the unfinished blocks of an ended job. `report` is the node's own, if it
 /// wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when this machine is
 /// the only node.
-pub fn next(end: &JobEnd, told: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
+pub fn next(end: &JobEnd, report: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
     // Three losses in a row point to the job itself, so that the runs are recorded as failed.
     let again = |class: FailureClass, said: String| match lost < RETRIES {
         true => Next::Again { said },
         false => Next::Failed { class, said: format!("{said}, on each of {} attempts", lost + 1) },
     };
     let infrastructure = |said: String| again(FailureClass::Infrastructure, said);
-    if let Some(told) = told {
-        let stop = told.stop().unwrap_or_else(|| {
+    if let Some(report) = report {
+        let stop = report.stop().unwrap_or_else(|| {
             Stop::wrong_use("the node reports success, but some records are missing")
         });
-        return match told {
+        return match report {
             NodeEnd::Unfit { said } | NodeEnd::Broke { said, .. } if !is_here => {
                 infrastructure(said.clone())
             }

@@ -6,64 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::kernel::KernelBench;
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::files::read_text;
 use crate::stop::Stop;
-
-#[derive(Deserialize)]
-struct Benchmark {
-    full_id: String,
-    throughput: Option<Throughput>,
-}
-
-/// Work of one call, if the benchmark states it.
-#[derive(Deserialize)]
-enum Throughput {
-    Bits(u64),
-    Bytes(u64),
-    BytesDecimal(u64),
-    Elements(u64),
-    ElementsAndBytes { elements: u64, bytes: u64 },
-}
-
-impl Throughput {
-    fn bytes(&self) -> Option<u64> {
-        match self {
-            Self::Bytes(bytes)
-            | Self::BytesDecimal(bytes)
-            | Self::ElementsAndBytes { bytes, .. } => Some(*bytes),
-            Self::Bits(bits) => Some(bits / 8),
-            Self::Elements(_) => None,
-        }
-    }
-
-    /// Floating-point operations of one call; Redline's benchmarks state them as criterion's
-    /// "elements".
-    fn flops(&self) -> Option<u64> {
-        match self {
-            Self::Elements(elements) | Self::ElementsAndBytes { elements, .. } => Some(*elements),
-            Self::Bits(_) | Self::Bytes(_) | Self::BytesDecimal(_) => None,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-struct Estimates {
-    median: Estimate,
-    median_abs_dev: Estimate,
-}
-
-#[derive(Deserialize)]
-struct Estimate {
-    /// Time of one call in nanoseconds.
-    point_estimate: f64,
-}
-
-#[derive(Deserialize)]
-struct Sample {
-    iters: Vec<f64>,
-}
 
 /// Reads every benchmark below `home`, sorted by name.
 ///
@@ -79,14 +25,19 @@ pub fn read(home: &Path) -> Result<Vec<KernelBench>, Stop> {
 }
 
 fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
-    let benchmark: Benchmark = parse(&dir.join("benchmark.json"))?;
-    let estimates: Estimates = parse(&dir.join("estimates.json"))?;
-    let sample: Sample = parse(&dir.join("sample.json"))?;
-    let Name { op, shape, dtype, isa } = name(&benchmark.full_id).ok_or_else(|| {
-        let name = &benchmark.full_id;
-        Stop::wrong_use(format!("bench `{name}` is not named `<op>/<shape>_<dtype>/<isa>`"))
+    let benchmark = File::read(dir, "benchmark.json")?;
+    let estimates = File::read(dir, "estimates.json")?;
+    let sample = File::read(dir, "sample.json")?;
+    let id = benchmark.get("/full_id", Value::as_str)?;
+    let Name { op, shape, dtype, isa } = name(id).ok_or_else(|| {
+        Stop::wrong_use(format!("bench `{id}` is not named `<op>/<shape>_<dtype>/<isa>`"))
     })?;
-    let throughput = benchmark.throughput.as_ref();
+    // Work of one call, if the benchmark states it, under the name of criterion's kind of
+    // throughput. Redline's benchmarks state floating-point operations as "elements".
+    let work = |kinds: [&str; 2]| {
+        let throughput = benchmark.value.get("throughput")?;
+        kinds.iter().find_map(|kind| throughput.pointer(kind)?.as_u64())
+    };
     // Kernels of a GPU name its architecture, such as `sm_90a`, in place of an instruction set.
     let device = if isa.starts_with("sm_") { "cuda" } else { "cpu" };
     Ok(KernelBench {
@@ -95,11 +46,11 @@ fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
         dtype,
         isa,
         device: device.to_owned(),
-        median_ns: estimates.median.point_estimate,
-        mad_ns: estimates.median_abs_dev.point_estimate,
-        samples: sample.iters.len() as u64,
-        bytes: throughput.and_then(Throughput::bytes),
-        flops: throughput.and_then(Throughput::flops),
+        median_ns: estimates.get("/median/point_estimate", Value::as_f64)?,
+        mad_ns: estimates.get("/median_abs_dev/point_estimate", Value::as_f64)?,
+        samples: sample.get("/iters", Value::as_array)?.len() as u64,
+        bytes: work(["/Bytes", "/ElementsAndBytes/bytes"]),
+        flops: work(["/Elements", "/ElementsAndBytes/elements"]),
         limit_share: None,
     })
 }
@@ -133,12 +84,30 @@ fn is_size(part: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_digit())
 }
 
-fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, Stop> {
-    let text = read_text(path)?;
-    serde_json::from_str(&text).map_err(|error| {
-        let path = path.display();
-        Stop::wrong_use(format!("`{path}` is not what criterion 0.8 writes: {error}"))
-    })
+/// A file of criterion.
+struct File {
+    path: PathBuf,
+    value: Value,
+}
+
+impl File {
+    fn read(dir: &Path, name: &str) -> Result<Self, Stop> {
+        let path = dir.join(name);
+        let value = serde_json::from_str(&read_text(&path)?).unwrap_or_default();
+        Ok(Self { path, value })
+    }
+
+    /// Returns the value at the JSON pointer `at`, which criterion 0.8 always writes.
+    fn get<'a, T>(
+        &'a self,
+        at: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<T, Stop> {
+        self.value.pointer(at).and_then(read).ok_or_else(|| {
+            let path = self.path.display();
+            Stop::wrong_use(format!("`{path}` is not what criterion 0.8 writes: no `{at}`"))
+        })
+    }
 }
 
 /// Finds every folder `new` that contains a finished benchmark.

@@ -1,8 +1,8 @@
-//! The command `kernels`: runs the engine's criterion kernel benchmarks, and its benchmark of a
-//! model against the machine's limits, and makes one record of both.
+//! The command `kernels`: runs the engine's criterion kernel benchmarks, and the release's own
+//! `redline bench`, which compares a model's speed with the machine's limits, and makes one record of
+//! both.
 
 mod criterion;
-mod model_bench;
 
 use std::path::Path;
 use std::process::Command;
@@ -12,22 +12,23 @@ use schema::exit::Exit;
 use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench, SCHEMA};
 use schema::run::{EngineFacts, Time};
 
-use crate::build::origin::{Origin, REDLINE, Wanted};
-use crate::build::variants;
-use crate::build::worktree;
+use crate::build;
+use crate::build::variants::{self, Origin, REDLINE, Wanted};
 use crate::cli::Kernels;
 use crate::git::Git;
+use crate::inputs::Input;
 use crate::lock::Lock;
 use crate::node::hardware;
 use crate::node::record::RecordError;
-use crate::plan::Variant;
-use crate::plan::release;
+use crate::plan::decide::default_cell;
 use crate::process::{self, describe};
 use crate::publish::{self, Registry};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-const ENGINE: &str = "redline";
+/// Prompt lengths, batch sizes and context of the model benchmark: a short and a long prompt, one
+/// user and many.
+const MODEL_BENCH: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--context", "128"];
 
 /// Criterion's times in seconds and number of samples for each of about a thousand benchmarks; with
 /// criterion's default of eight seconds each they would take hours.
@@ -41,14 +42,9 @@ const CRITERION: [&str; 6] =
 pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
-    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
     let engine = world.catalog.engine(REDLINE)?;
     let wanted = match &flags.release {
-        Some(name) => {
-            let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
-            let variant = Variant::plain(REDLINE, &found.name);
-            Wanted { variant, engine, origin: Origin::Release(found) }
-        }
+        Some(name) => variants::named(world, &engine, Some(name), None)?,
         None => variants::working_tree(world, &engine, None)?,
     };
     let commits = matches!(wanted.origin, Origin::Release(_));
@@ -65,7 +61,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let home = places.criterion();
     // First, so that a failure is known before the kernel benchmarks, which take minutes.
     let model_bench = model_bench(world, &wanted, flags)?;
-    bench(world, &git, &wanted, &home)?;
+    bench(world, &wanted, &home)?;
     let wall = world.clock.elapsed().saturating_sub(started);
     let benches = criterion::read(&home)?;
     let time = Time {
@@ -95,7 +91,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     }
     let count = record.benches.len();
     let (release, hardware) = (&record.engine.release, &record.hardware.id);
-    let message = format!("results: {count} kernels of {ENGINE} {release} on {hardware}\n");
+    let message = format!("results: {count} kernels of {REDLINE} {release} on {hardware}\n");
     registry.render_pages(&places.staged())?;
     let commit = registry.record(&places.staged(), &message)?;
     answer(format!("record   {}", world.places.shown(&root.join("results").join(place))));
@@ -110,38 +106,58 @@ fn model_bench(
     wanted: &Wanted,
     flags: &Kernels,
 ) -> Result<Option<ModelBench>, Stop> {
-    match model_bench::measure(world, wanted, flags.model.as_deref()) {
-        Ok(found) => Ok(Some(found)),
-        Err(stop) if flags.model.is_some() => Err(stop),
-        Err(stop) => {
+    match measure_model(world, wanted, flags.model.as_deref()) {
+        Err(stop) if flags.model.is_none() => {
             world.interrupt.check()?;
             world.console.note(&format!("no model benchmark: {stop}"));
             Ok(None)
         }
+        measured => measured.map(Some),
     }
+}
+
+/// Builds the release and has it benchmark `model`, by default the first model of the target `cpu`.
+fn measure_model(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<ModelBench, Stop> {
+    let id = default_cell(world, model)?.model;
+    let file = world.catalog.model(&id)?;
+    let spec = variants::build_one(world, wanted)?;
+    let binary =
+        spec.built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;
+    let weights = world.fetcher().obtain(&Input::model(&id, &file))?;
+    world.step(&format!("Benchmark {id} against the machine's limits"));
+    let mut bench = Command::new(binary);
+    bench.arg("bench").arg(weights.served()).args(MODEL_BENCH).arg("--json");
+    let written = process::capture(&mut bench, &world.interrupt)?;
+    if !written.status.success() {
+        let (how, last) = (describe(written.status), written.last_said().unwrap_or("silent"));
+        return Err(Stop::environment(format!("`redline bench` ended with {how}: {last}")));
+    }
+    let printed: ModelBench = serde_json::from_str(&written.stdout).map_err(|error| {
+        Stop::environment(format!("`redline bench` printed no bench of a model: {error}"))
+    })?;
+    // `redline bench` prints the path of the file; the record names the model.
+    Ok(ModelBench { model: id, ..printed })
 }
 
 /// Runs `cargo bench` with criterion's files in a new folder, so that no earlier figure is mistaken
 /// for a new one.
-fn bench(world: &World, git: &Git, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
+fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
     let tree = match &wanted.origin {
         Origin::Release(found) => {
             let tree = world.places.release_tree(&found.name);
-            worktree::prepare(git, found, &tree)?;
+            let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+            build::check_out(&git, found, &tree)?;
             tree
         }
         _ => world.places.root().to_owned(),
     };
-    world.console.step(
-        world.clock.elapsed(),
-        &format!("Run the kernel benchmarks of {}", wanted.variant.release),
-    );
+    world.step(&format!("Run the kernel benchmarks of {}", wanted.variant.release));
     let mut cargo = Command::new(&world.programs.cargo);
     cargo
         .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])
         .args(CRITERION)
         .env("CRITERION_HOME", home);
-    crate::build::call_in(&mut cargo, &world.places, &tree);
+    build::call_in(&mut cargo, &world.places, &tree);
     let status = process::show(&mut cargo, &world.interrupt)?;
     if status.success() {
         return Ok(());
@@ -158,7 +174,7 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
     let mut rustc = Command::new(&world.programs.rustc);
     let toolchain = process::text(rustc.arg("-V"), &world.interrupt).ok();
     EngineFacts {
-        name: ENGINE.to_owned(),
+        name: REDLINE.to_owned(),
         release: wanted.variant.release.clone(),
         commit,
         dirty: Some(dirty),

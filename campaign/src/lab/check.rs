@@ -18,8 +18,8 @@ use crate::world::World;
 /// A flag or a profile is refused; the message says which and why.
 pub fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
     for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
-        let asked = decided.plan.cells.first().map(|cell| &cell.settings);
-        check_flags(lab, &engine.id, (&wanted.engine.file, asked))?;
+        let settings = decided.plan.cells.first().map(|cell| &cell.settings);
+        check_flags(lab, &engine.id, (&wanted.engine.file, settings))?;
     }
     let model = world.catalog.model(&lab.model)?.context_tokens();
     for (cell, entry) in decided.plan.cells.iter().zip(&decided.scenarios) {
@@ -38,7 +38,7 @@ pub fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Sto
 }
 
 /// A set of flags, and who states them, for messages.
-type Said<'a> = (String, &'a [String]);
+type Given<'a> = (String, &'a [String]);
 
 fn check_flags(
     lab: &LabFile,
@@ -47,7 +47,7 @@ fn check_flags(
 ) -> Result<(), Stop> {
     let own = set_by_launch(file, asked);
     let of_engine = lab.engines.iter().filter(|other| other.id == engine);
-    let mut axes: Vec<Vec<Said<'_>>> = of_engine
+    let mut axes: Vec<Vec<Given<'_>>> = of_engine
         .filter(|engine| !engine.flags.is_empty())
         .map(|engine| vec![(format!("engine `{}`", engine.id), engine.flags.as_slice())])
         .collect();

@@ -1,19 +1,18 @@
 //! Conclusion of a lab: prints what was found, and the command that starts the recommended server.
 
+use judge::lab::{Next, text};
 use schema::exit::Exit;
 use schema::lab::{Candidate, flag_name};
 use schema::run::RunRecord;
 use toml::{Table, Value};
 
-use super::question::{self, Next};
+use super::explore::{lab_of, next};
 use super::spec::PreparedLab;
-use crate::build::origin::REDLINE;
-use crate::executor::journal::Journal;
-use crate::executor::prepared::PreparedCampaign;
+use crate::build::variants::REDLINE;
+use crate::executor::journal::{Journal, PreparedCampaign};
 use crate::files::write_whole;
 use crate::launch::{Filling, command_line};
 use crate::plan::Variant;
-use crate::publish::Registry;
 use crate::publish::finish::{print_paths, publish};
 use crate::stop::Stop;
 use crate::world::World;
@@ -29,29 +28,20 @@ const PROFILE: &str = "recommended.toml";
 pub fn finish(
     world: &World,
     ready: &PreparedCampaign,
-    registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let published = publish(world, ready, registry, records, None, journal)?;
-    let exit = report(world, ready, registry, journal)?;
+    let published = publish(world, ready, records, None, journal)?;
+    let exit = report(world, ready, journal)?;
     print_paths(world, ready, published.commit.as_deref());
     Ok(exit)
 }
 
-fn report(
-    world: &World,
-    ready: &PreparedCampaign,
-    registry: &Registry<'_>,
-    journal: &Journal,
-) -> Result<Exit, Stop> {
-    let Some(lab) = &ready.lab else { return Ok(Exit::Well) };
-    world.console.answer("");
-    let staged = journal.places().staged();
-    let answer = question::next(registry, lab, &ready.plan.campaign, &staged)?;
-    world.console.answer(&answer.text);
-    world.console.answer("");
-    let recommended = match answer.next {
+fn report(world: &World, ready: &PreparedCampaign, journal: &Journal) -> Result<Exit, Stop> {
+    let lab = lab_of(ready);
+    let next = next(world, ready, &journal.places().staged())?;
+    world.console.answer(&format!("\n{}\n", text::text(&lab.asked.file, &next)));
+    let recommended = match next {
         Next::Conclusion(found) => found.recommended,
         Next::Round(_) => {
             world.console.note("the lab is not finished: nothing is recommended yet");

@@ -1,11 +1,103 @@
-//! How a server is launched: the specification that all stages pass on, and the command line that it
-//! becomes, as a process or in a container.
+//! The launch specification, which all stages of a campaign pass on: which engine in which release
+//! and configuration is started from which program, and which model and scenario it serves. Plain
+//! data: it starts nothing. The command line that it becomes, as a process or in a container, is made
+//! by the modules below.
 
 mod command_line;
 pub mod container;
-mod spec;
 
+use std::path::{Path, PathBuf};
+
+use schema::run::EngineFacts;
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::{Engine, ScenarioEntry};
+use crate::inputs::Obtained;
+use crate::launch::container::Runtime;
+use crate::plan::{Cell, Variant};
 pub use command_line::{
-    CommandLine, Filling, LaunchError, LaunchSettings, command_line, container_line, image_name,
+    CommandLine, Filling, LaunchSettings, command_line, container_line, image_name, image_of,
 };
-pub use spec::{BuiltVariant, Contained, LaunchSpec, ReadyCell, is_same};
+
+/// Launch specification of one variant: its engine, and the program or image that was built or found
+/// for its release, with its flags.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaunchSpec {
+    pub engine: Engine,
+    pub built: BuiltVariant,
+}
+
+impl LaunchSpec {
+    /// The same program in another configuration.
+    pub fn with_variant(&self, variant: Variant) -> Self {
+        Self { built: BuiltVariant { variant, ..self.built.clone() }, ..self.clone() }
+    }
+
+    /// Path of the server's program, or its name on the PATH.
+    pub fn binary(&self) -> &Path {
+        self.built.binary.as_deref().unwrap_or(Path::new(&self.engine.id))
+    }
+
+    /// Values of the command line that starts the server for `model` on `port` of this machine, with
+    /// the flags of the variant.
+    pub fn filling<'a>(&'a self, model: &'a str, port: u16) -> Filling<'a> {
+        Filling {
+            flags: &self.built.variant.flags,
+            ..Filling::measured(&self.engine.id, self.binary(), model, port)
+        }
+    }
+}
+
+/// A variant with the program or image that was built or found for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BuiltVariant {
+    #[serde(rename = "side")]
+    pub variant: Variant,
+    pub facts: EngineFacts,
+    /// Path of the server's program; `None` for a server that is already running, or a program
+    /// found on the `PATH`.
+    pub binary: Option<PathBuf>,
+    /// Version that the server must report; `None` if no server is started.
+    pub version: Option<String>,
+    /// Container that the server runs in; `None` for a process.
+    pub image: Option<Contained>,
+}
+
+impl BuiltVariant {
+    /// Makes the built variant of a program on this machine.
+    pub fn program(
+        variant: Variant,
+        facts: EngineFacts,
+        binary: PathBuf,
+        version: Option<String>,
+    ) -> Self {
+        Self { variant, facts, binary: Some(binary), version, image: None }
+    }
+}
+
+/// A container image and the runtime that runs it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contained {
+    pub runtime: Runtime,
+    pub image: String,
+}
+
+/// A cell with its fetched inputs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadyCell {
+    pub cell: Cell,
+    pub scenario: ScenarioEntry,
+    pub model: Obtained,
+    /// Conversations for the prompts; `None` for a scenario that generates its prompts.
+    pub dataset: Option<Obtained>,
+    /// File with the tokenizer; the model file itself if it embeds one.
+    pub tokenizer: PathBuf,
+    /// Workload manifest that was drawn before the run; `None` if the load generator draws it.
+    pub plan: Option<PathBuf>,
+}
+
+/// Compares two versions without the local build tag that follows a `+`.
+pub fn is_same(found: &str, wanted: &str) -> bool {
+    let public = |version: &str| version.split('+').next().map(str::to_owned);
+    public(found.trim_start_matches('v')) == public(wanted.trim_start_matches('v'))
+}

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
+use schema::run::Gpu;
 
 use crate::executor::job::Job;
 use crate::launch::{LaunchSpec, ReadyCell};
 use crate::node::gpu;
-use crate::node::hardware::{self, GpuSeen, Machine};
+use crate::node::hardware::{self, Machine};
 use crate::process::{self, ProcessError};
 use crate::tools::BENCH;
 use crate::world::World;
@@ -106,7 +107,7 @@ fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<Str
     if let Some(count) = machine.gpu_processes.filter(|count| *count > 0) {
         return Some(format!("{count} other processes are on the GPUs of this node"));
     }
-    let shared = |gpu: &GpuSeen| gpu.state.as_ref().is_some_and(|state| state.mig == Some(true));
+    let shared = |gpu: &Gpu| gpu.state.as_ref().is_some_and(|state| state.mig == Some(true));
     if machine.gpus.iter().any(shared) {
         return Some("a GPU of this node is divided (MIG is on)".to_owned());
     }
@@ -122,10 +123,10 @@ mod tests {
 
     #[test]
     fn gpus_have_to_be_enough_idle_whole_and_sound() {
-        let gpu = GpuSeen::default();
+        let gpu = Gpu::default();
         let state = GpuState { mig: Some(true), ..GpuState::default() };
-        let divided = GpuSeen { state: Some(state), ..gpu.clone() };
-        let machine = |gpus: &[&GpuSeen], processes| Machine {
+        let divided = Gpu { state: Some(state), ..gpu.clone() };
+        let machine = |gpus: &[&Gpu], processes| Machine {
             gpus: gpus.iter().map(|gpu| (*gpu).clone()).collect(),
             gpu_processes: processes,
             ..Machine::default()

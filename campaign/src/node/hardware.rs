@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
-use schema::run::{HardwareFacts, Platform};
+use schema::run::{Gpu, HardwareFacts, Platform};
 
-use crate::node::gpu;
-use crate::node::gpu::slug;
-pub use crate::node::gpu::{GpuSeen, gpu_id};
+use crate::node::gpu::{self, gpu_id, slug};
 use crate::process::{self, Interrupt, ProcessError};
 use crate::world::Programs;
 
@@ -67,7 +65,7 @@ pub struct Machine {
     /// Name of the operating system from `/etc/os-release`.
     pub os: Option<String>,
     pub numa_nodes: Option<u32>,
-    pub gpus: Vec<GpuSeen>,
+    pub gpus: Vec<Gpu>,
     /// Number of processes on the GPUs before anything was started.
     pub gpu_processes: Option<u32>,
 }
@@ -164,7 +162,7 @@ impl Machine {
             id: id.to_owned(),
             claimed: false,
             evidence: None,
-            gpu: Some(self.gpus.iter().map(GpuSeen::facts).collect()),
+            gpu: Some(self.gpus.clone()),
             cpu_model,
             cpu_features: Some(self.cpu.features.clone()),
             cores: Some(self.cores),
@@ -190,35 +188,26 @@ pub fn parse_cpu(cpuinfo: &str) -> Cpu {
     let mut features: Vec<String> =
         FEATURES.iter().filter(|name| have.contains(**name)).map(|name| (*name).into()).collect();
     features.sort();
-    if fields.contains_key("vendor_id") {
-        let vendor = match field("vendor_id").as_str() {
-            "GenuineIntel" => "intel".to_owned(),
-            "AuthenticAMD" => "amd".to_owned(),
-            "HygonGenuine" => "hygon".to_owned(),
-            other => slug(other),
-        };
-        return Cpu {
-            vendor,
-            brand: field("model name"),
-            family: field("cpu family"),
-            model: field("model"),
-            stepping: field("stepping"),
-            features,
-            sockets: count_sockets(cpuinfo),
-        };
-    }
-    let vendor = match field("CPU implementer").as_str() {
-        "" => String::new(),
+    let is_x86 = fields.contains_key("vendor_id");
+    let vendor = match field(if is_x86 { "vendor_id" } else { "CPU implementer" }).as_str() {
+        "GenuineIntel" => "intel".to_owned(),
+        "AuthenticAMD" => "amd".to_owned(),
+        "HygonGenuine" => "hygon".to_owned(),
         "0x41" => "arm".to_owned(),
         "0xc0" => "ampere".to_owned(),
-        other => format!("implementer {other}"),
+        other if is_x86 || other.is_empty() => slug(other),
+        other => slug(&format!("implementer {other}")),
+    };
+    let [family, model, stepping] = match is_x86 {
+        true => ["cpu family", "model", "stepping"],
+        false => ["CPU architecture", "CPU part", "CPU revision"],
     };
     Cpu {
-        vendor: slug(&vendor),
+        vendor,
         brand: field("model name"),
-        family: field("CPU architecture"),
-        model: field("CPU part"),
-        stepping: field("CPU revision"),
+        family: field(family),
+        model: field(model),
+        stepping: field(stepping),
         features,
         sockets: count_sockets(cpuinfo),
     }

@@ -104,15 +104,15 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         memory.gpu_bytes_max = telemetry.gpu_memory_used_bytes_max();
     }
     fill_scenario(&mut record.scenario, parts.scenario, parts.dataset_sha256);
-    let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
-    let gpus_used = if launched { gpus_used(&record) } else { None };
+    let started = record.server.as_ref().is_some_and(|server| server.argv.is_some());
+    let gpus_used = if started { gpus_used(&record) } else { None };
     if let (Some(server), Some(_)) = (&mut record.server, gpus_used) {
         server.parallel.get_or_insert_default().gpus_used = gpus_used;
     }
     if let Some(client) = &mut record.client {
         let sockets_max = client.streams_max;
         let place = ClientPlace { sockets_max, stream: Some(true), ..ClientPlace::default() };
-        client.place = Some(ClientPlace { same_host: launched.then_some(true), ..place });
+        client.place = Some(ClientPlace { same_host: started.then_some(true), ..place });
     }
     let time = record.time.get_or_insert_with(Time::default);
     time.started_at.get_or_insert(parts.started_at);
@@ -140,13 +140,13 @@ pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }
 
-fn server_facts(told: ServerFacts, launch: LaunchFacts, identity: &Identity) -> ServerFacts {
+fn server_facts(reported: ServerFacts, launch: LaunchFacts, identity: &Identity) -> ServerFacts {
     // A configuration may contain paths, which include user names.
     let clean = |(flag, value): (String, Value)| match value {
         Value::String(text) => (flag, Value::String(identity.redact(&text))),
         other => (flag, other),
     };
-    let config = told.config.map(|config| {
+    let config = reported.config.map(|config| {
         let kept = config.into_iter().filter(|(flag, _)| !PLACES.contains(&flag.as_str()));
         kept.map(clean).collect()
     });
@@ -155,25 +155,25 @@ fn server_facts(told: ServerFacts, launch: LaunchFacts, identity: &Identity) -> 
         argv: launch.argv,
         env: launch.env,
         variant: launch.variant,
-        tp: told.tp.or(launch.tp),
-        startup_us: told.startup_us.or(launch.startup_us),
-        ..told
+        tp: reported.tp.or(launch.tp),
+        startup_us: reported.startup_us.or(launch.startup_us),
+        ..reported
     }
 }
 
 /// Combines the model facts that the server reports with those that the campaign knows; the
 /// server's are preferred because they describe what ran.
-fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
+fn model_facts(reported: ModelFacts, known: ModelFacts) -> ModelFacts {
     ModelFacts {
         id: known.id,
         source: known.source,
-        revision: told.revision.or(known.revision),
-        weights: told.weights.or(known.weights),
-        weights_sha256: told.weights_sha256.or(known.weights_sha256),
-        format: told.format.or(known.format),
-        dtype: told.dtype,
-        parameters: told.parameters,
-        tokenizer_sha256: told.tokenizer_sha256,
+        revision: reported.revision.or(known.revision),
+        weights: reported.weights.or(known.weights),
+        weights_sha256: reported.weights_sha256.or(known.weights_sha256),
+        format: reported.format.or(known.format),
+        dtype: reported.dtype,
+        parameters: reported.parameters,
+        tokenizer_sha256: reported.tokenizer_sha256,
         ..known
     }
 }

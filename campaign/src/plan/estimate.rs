@@ -13,7 +13,7 @@ use schema::scenario::{Scenario, Workload};
 const OVERHEAD_US: u64 = 12_000_000;
 /// Assumed time around the measurement without sampling, in microseconds: all runs share requests
 /// that were sampled once.
-const LAUNCH_US: u64 = 5_000_000;
+const START_US: u64 = 5_000_000;
 /// Largest number of earlier runs whose times are read.
 const PAST_RUNS: usize = 9;
 /// Assumed throughput on a CPU, prompt and output tokens together, for cells without earlier
@@ -27,15 +27,10 @@ const CONVERSATION_TOKENS: u64 = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
     /// Median of `runs` earlier runs, in microseconds.
-    Measured {
-        us: u64,
-        runs: usize,
-    },
+    Measured { us: u64, runs: usize },
     /// Median of `runs` results that others published, in microseconds.
-    Imported {
-        us: u64,
-        runs: usize,
-    },
+    Imported { us: u64, runs: usize },
+    /// No result is known.
     Unknown,
 }
 
@@ -50,10 +45,10 @@ impl Estimate {
 
     /// Expected time in microseconds when all runs share requests that were sampled once, so that
     /// no run samples them itself; `None` if unknown.
-    pub fn us_when_drawn(self) -> Option<u64> {
+    pub fn us_with_workload(self) -> Option<u64> {
         match self {
-            Self::Measured { us, .. } => Some(us.saturating_sub(OVERHEAD_US) + LAUNCH_US),
-            Self::Imported { us, .. } => Some(us + LAUNCH_US),
+            Self::Measured { us, .. } => Some(us.saturating_sub(OVERHEAD_US) + START_US),
+            Self::Imported { us, .. } => Some(us + START_US),
             Self::Unknown => None,
         }
     }
@@ -96,7 +91,7 @@ pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     };
     let tokens_us =
         requests.saturating_mul(each).saturating_mul(1_000_000) / tokens_per_s_assumed(on_gpu);
-    LAUNCH_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
+    START_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
 }
 
 /// Assumed throughput in tokens per second, prompt and output together, of an engine without
@@ -180,8 +175,8 @@ mod tests {
         };
         let three = [30_000_000, 10_000_000, 20_000_000];
         let us = 20_000_000;
-        let launched = Estimate::Measured { us: us + OVERHEAD_US, runs: 3 };
-        assert_eq!(of_run(&past(&three, &[1])), launched);
+        let started = Estimate::Measured { us: us + OVERHEAD_US, runs: 3 };
+        assert_eq!(of_run(&past(&three, &[1])), started);
         assert_eq!(of_run(&past(&[], &three)), Estimate::Imported { us, runs: 3 });
         let between = Estimate::Imported { us: 15_000_000, runs: 2 };
         assert_eq!(of_run(&past(&[], &three[1..])), between);
@@ -193,12 +188,12 @@ mod tests {
         let catalog =
             crate::catalog::Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"));
         let assumed =
-            |id, on_gpu| assumed_us(&catalog.scenario(id).unwrap().scenario, on_gpu) - LAUNCH_US;
+            |id, on_gpu| assumed_us(&catalog.scenario(id).unwrap().scenario, on_gpu) - START_US;
         // Sixteen requests are sent within 15/16 of a second and have 256 + 32 tokens each.
         assert_eq!(assumed("lab-throughput-lite", false), 937_500 + 4_608_000);
         assert_eq!(assumed("lab-sharegpt", true), 999_000 + 50_000_000);
         let known = Estimate::Measured { us: 20_000_000, runs: 1 };
-        assert_eq!(known.us_when_drawn(), Some(13_000_000));
+        assert_eq!(known.us_with_workload(), Some(13_000_000));
     }
 
     #[test]

@@ -303,5 +303,5 @@ fn what_an_engine_has_no_flag_for_is_refused_by_name() {
     let filling = Filling::measured("lmdeploy", Path::new("lmdeploy"), "m", 1);
     let error =
         command_line(&engine("lmdeploy"), Filling { settings: &settings, ..filling }).unwrap_err();
-    assert_eq!(error.to_string(), "`suite/engines/lmdeploy.toml` has no flag for a seed");
+    assert_eq!(error.cause().0, "`suite/engines/lmdeploy.toml` has no flag for a seed");
 }
