@@ -20,8 +20,7 @@ use crate::executor::collect;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line, PreparedCampaign};
 use crate::executor::{self, Executor};
-use crate::lab::conclude;
-use crate::lab::explore::Explore;
+use crate::lab::explore::{self, Explore};
 use crate::lab::spec::PreparedLab;
 use crate::node::run::save_workload;
 use crate::plan::decide::{Decided, ready_cells};
@@ -186,7 +185,7 @@ fn prepare(
     if lab.is_some() {
         world.step("Draw the requests");
         for cell in &mut cells {
-            let workload = journal.places().plan(&cell.scenario.id);
+            let workload = journal.places.plan(&cell.scenario.id);
             save_workload(world, cell, &workload)?;
             cell.plan = Some(workload);
         }
@@ -196,7 +195,7 @@ fn prepare(
         ready.expected_us = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
         ready.lab = Some(Box::new(lab));
     }
-    ready.freeze(journal.places())?;
+    ready.freeze(&journal.places)?;
     journal.note(Line::Campaign(Box::new(ready.clone())))?;
     Ok(ready)
 }
@@ -216,7 +215,7 @@ fn carry_out(
     } else {
         run_stages(world, executor, (&mut ready, ids), journal)?;
     }
-    let records = collect::records(&journal.places().staged())?;
+    let records = collect::records(&journal.places.staged())?;
     conclude(world, ready, &records, journal)
 }
 
@@ -233,7 +232,7 @@ fn run_stages(
     }
     Drive::new(world, executor, ready, journal).carry_out(None)?;
     let Some(pairs) = ready.confirm_pairs else { return Ok(()) };
-    let staged = journal.places().staged();
+    let staged = journal.places.staged();
     ready.take_hardware(&collect::records(&staged)?);
     let Some((baseline, candidate)) = ready.compared() else { return Ok(()) };
     let stage = Some(Stage::Confirm);
@@ -297,7 +296,7 @@ pub fn conclude(
 ) -> Result<Exit, Stop> {
     ready.take_hardware(records);
     let exit = match ready.lab {
-        Some(_) => conclude::finish(world, &ready, records, journal)?,
+        Some(_) => explore::finish(world, &ready, records, journal)?,
         None => finish(world, &ready, records, journal)?,
     };
     journal.note(Line::Finished)?;

@@ -10,7 +10,8 @@ pub const NODE_LOG: &str = "node.log";
 #[derive(Debug, Clone)]
 pub struct Places {
     root: PathBuf,
-    cargo_target: PathBuf,
+    /// Cargo's target directory for the user's own builds, which include these tools.
+    pub cargo_target: PathBuf,
 }
 
 impl Places {
@@ -24,11 +25,6 @@ impl Places {
     /// Root folder of the clone.
     pub fn root(&self) -> &Path {
         &self.root
-    }
-
-    /// Cargo's target directory for the user's own builds, which include these tools.
-    pub fn cargo_target(&self) -> &Path {
-        &self.cargo_target
     }
 
     /// Cargo's target directory for builds of releases. It is separate, because a release's

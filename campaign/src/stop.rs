@@ -103,3 +103,15 @@ impl Ends for judge::diff::DiffError {
         Exit::Unsound
     }
 }
+
+impl Ends for schema::canonical::CanonicalError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
+    }
+}
+
+impl Ends for schema::path::PathError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
+    }
+}

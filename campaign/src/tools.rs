@@ -16,7 +16,7 @@ pub const FLOOR: &str = "redline-floor";
 /// Redline's other programs, in the folder of this one.
 #[derive(Debug, Clone)]
 pub struct Tools {
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Tools {
@@ -47,11 +47,6 @@ impl Tools {
             }
         }
         Ok(())
-    }
-
-    /// Folder of the programs.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Path of the program `name`.

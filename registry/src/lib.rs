@@ -14,7 +14,6 @@ pub mod errors;
 pub mod events;
 pub mod history;
 pub mod import;
-mod landing;
 pub mod list;
 #[cfg(feature = "parquet")]
 pub mod parquet;

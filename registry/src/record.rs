@@ -10,9 +10,8 @@ use schema::version::is_later;
 use schema::{campaign, event, kernel, run};
 use serde::{Deserialize, Serialize};
 
-use crate::commit::{Addition, Clock, commit};
+use crate::commit::{Addition, Clock, Watch, commit};
 use crate::errors::{Environment, Unsound};
-use crate::landing::Watch;
 use crate::repository::{RESULTS, WorkTree};
 use judge::finding::{Finding, HISTORY, ID};
 use store::folder::{Listing, StoreError, read_folder};

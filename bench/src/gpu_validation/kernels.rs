@@ -12,7 +12,6 @@ use serde::Deserialize;
 use crate::gpu_validation::layout::ResultPlaces;
 use crate::gpu_validation::run::MachineFile;
 use campaign::kernels::fill;
-use campaign::node::record::RecordError;
 use campaign::publish::write;
 use campaign::stop::Stop;
 
@@ -60,7 +59,7 @@ pub fn record(
         ..KernelRecord::default()
     };
     fill(&mut record, benches)?;
-    let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
+    let place = schema::path::of_kernels(&record)?;
     write(staged, &place, &record)?;
     Ok(count)
 }

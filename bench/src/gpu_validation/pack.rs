@@ -18,7 +18,6 @@ use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
 use campaign::launch::LaunchSpec;
 use campaign::lock::Lock;
-use campaign::node::record::RecordError;
 use campaign::node::run::save_workload;
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
@@ -64,7 +63,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     put_inputs(world, &places, &validation)?;
     put_suite(world, &places, &validation)?;
     let described = describe_bundle(world, flags, &validation, spec)?;
-    let text = to_file_text(&described).map_err(RecordError::from)?;
+    let text = to_file_text(&described)?;
     files::write_whole(&places.description(), text.as_bytes())?;
     put_script(&places)?;
     world.console.answer(&format!(

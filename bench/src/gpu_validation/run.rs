@@ -17,7 +17,6 @@ use crate::gpu_validation::stage::StageRunner;
 use crate::gpu_validation::{read_bundle, read_json};
 use campaign::files;
 use campaign::node::hardware;
-use campaign::node::record::RecordError;
 use campaign::plan::target;
 use campaign::process::{self, describe};
 use campaign::stop::Stop;
@@ -66,7 +65,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
             true => read_json::<StageReport>(&path)?,
             false => {
                 let report = carry_out(&runner, stage)?;
-                let text = to_file_text(&report).map_err(RecordError::from)?;
+                let text = to_file_text(&report)?;
                 files::write_whole(&path, text.as_bytes())?;
                 archive(world, &results)?;
                 report
@@ -153,7 +152,7 @@ fn machine(
         }
     }
     let file = MachineFile { hardware };
-    let text = to_file_text(&file).map_err(RecordError::from)?;
+    let text = to_file_text(&file)?;
     files::write_whole(&path, text.as_bytes())?;
     Ok(file.hardware)
 }

@@ -68,9 +68,9 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
     }
     cargo.current_dir(tree);
     let target = if tree == places.root() {
-        places.cargo_target().to_owned()
+        places.cargo_target.clone()
     } else {
-        cargo.env("CARGO_BUILD_BUILD_DIR", places.cargo_target());
+        cargo.env("CARGO_BUILD_BUILD_DIR", &places.cargo_target);
         places.release_target()
     };
     cargo.env("CARGO_TARGET_DIR", &target);

@@ -9,7 +9,6 @@ use schema::run::RunRecord;
 
 use crate::executor::job::{Done, FileFact, Progress, read_steps};
 use crate::files::{files_below, read_text};
-use crate::node::record::RecordError;
 use crate::places::CampaignPlaces;
 use crate::publish::write_run;
 use crate::stop::Stop;
@@ -81,11 +80,11 @@ pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
         let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing"))?;
         let record = read_record(path)?;
-        let place = schema::path::of_run(&record).map_err(RecordError::from)?;
+        let place = schema::path::of_run(&record)?;
         if staged.join(&place) != **path {
             return Err(unsound(&format!("its path must be `{place}`")));
         }
-        if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
+        if record_sha256(&record)? != record.record_sha256 {
             return Err(unsound("its hash does not match its content"));
         }
         if judge::findings_at(&record, record.checks_rev) != record.checks {

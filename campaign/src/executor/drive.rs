@@ -11,13 +11,11 @@ use schema::run::{Failure, FailureClass, Phase};
 use schema::verdict::Stage;
 
 use crate::executor::collect::{check, collect};
-use crate::executor::job::{self, Done, Job, read_steps};
+use crate::executor::job::{self, Done, Job, NodeEnd, read_steps};
 use crate::executor::journal::{Entry, Journal, Line, PlannedJob, PreparedCampaign, Reached};
-use crate::executor::retry::{self, Next};
 use crate::executor::stage_log::StageLog;
 use crate::executor::submit;
 use crate::executor::{Executor, Handle, JobEnd, JobState};
-use crate::node::record::seal;
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
@@ -35,6 +33,10 @@ const WAKE: Duration = Duration::from_millis(50);
 const SILENCES: u32 = 10;
 /// Number of lines shown from the end of a failed node's log.
 const LOG_LINES: usize = 12;
+
+/// Number of retries after failures that neither the job nor the engine caused, such as a lost
+/// node.
+const RETRIES: u32 = 2;
 
 /// The job loop of one campaign: its inputs, and the state that this process keeps of its jobs.
 pub struct Drive<'a> {
@@ -250,7 +252,7 @@ impl<'a> Drive<'a> {
         if done.is_none() && *end == JobEnd::Well && may_come {
             return Ok(());
         }
-        let staged = self.journal.places().staged();
+        let staged = self.journal.places.staged();
         let (progress, mut runs) = match collect(places, &staged) {
             Err(_) if may_come => return Ok(()),
             collected => collected?,
@@ -261,7 +263,7 @@ impl<'a> Drive<'a> {
         let mut stopped = None;
         if !left.is_empty() {
             let report = done.as_ref().map(|done| &done.end);
-            match retry::next(end, report, job.planned.lost, self.executor.is_here()) {
+            match after_end(end, report, job.planned.lost, self.executor.is_here()) {
                 Next::Again { said } => {
                     self.world.console.note(&format!("{said}; the rest of the job is retried"));
                     self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
@@ -291,7 +293,7 @@ impl<'a> Drive<'a> {
     }
 
     fn check(&mut self, job: &Entry) -> Result<(), Stop> {
-        check(&self.journal.places().staged(), &job.runs)?;
+        check(&self.journal.places.staged(), &job.runs)?;
         let job = job.planned.key.clone();
         self.journal.note(Line::Checked { job })
     }
@@ -353,7 +355,7 @@ impl<'a> Drive<'a> {
                 self.world.clock.sleep(self.executor.pause());
             }
             let places = submit::places(self.world, self.ready, &job.planned.key);
-            let _ = collect(&places, &self.journal.places().staged());
+            let _ = collect(&places, &self.journal.places.staged());
             let _ = self.journal.note(Line::Withdrawn { job: job.planned.key });
         }
     }
@@ -381,9 +383,64 @@ fn record_unmeasured(
     let failure = Failure { class, phase: Phase::Load, message: world.identity.redact(said) };
     let (spec, cell) = (&ready.variants[run.variant], &ready.cells[run.cell]);
     let mut record = bench.unmeasured(run, spec, cell, failure);
-    seal(&mut record)?;
+    judge::seal(&mut record)?;
     write_run(staged, &record)?;
     Ok(())
+}
+
+/// Decision about the blocks that a job has not finished.
+#[derive(Debug)]
+enum Next {
+    /// Retry the blocks, on another node if the executor has one.
+    Again { said: String },
+    /// Record the runs of the blocks as failed.
+    Failed { class: FailureClass, said: String },
+    /// Stop the campaign; `--resume` runs the remaining blocks.
+    Stop(Stop),
+}
+
+/// Decides about the unfinished blocks of an ended job. `report` is the node's own, if it
+/// wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when this machine is
+/// the only node.
+fn after_end(end: &JobEnd, report: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
+    // Three losses in a row point to the job itself, so that the runs are recorded as failed.
+    let again = |class: FailureClass, said: String| match lost < RETRIES {
+        true => Next::Again { said },
+        false => Next::Failed { class, said: format!("{said}, on each of {} attempts", lost + 1) },
+    };
+    let infrastructure = |said: String| again(FailureClass::Infrastructure, said);
+    if let Some(report) = report {
+        let stop = report.stop().unwrap_or_else(|| {
+            Stop::wrong_use("the node reports success, but some records are missing")
+        });
+        return match report {
+            NodeEnd::Unfit { said } | NodeEnd::Broke { said, .. } if !is_here => {
+                infrastructure(said.clone())
+            }
+            _ => Next::Stop(stop),
+        };
+    }
+    match end {
+        JobEnd::Well => infrastructure("the job ended without a final report".to_owned()),
+        JobEnd::Failed { said } => infrastructure(format!("the job ended: {said}")),
+        JobEnd::LostNode { said } => infrastructure(format!("the node was lost: {said}")),
+        JobEnd::Preempted => {
+            let said = "the scheduler took the node for another job";
+            again(FailureClass::Preempted, said.to_owned())
+        }
+        JobEnd::TimedOut => Next::Failed {
+            class: FailureClass::Timeout,
+            said: "the job exceeded its time limit".to_owned(),
+        },
+        JobEnd::OutOfMemory => Next::Failed {
+            class: FailureClass::Oom,
+            said: "the job exceeded its memory limit".to_owned(),
+        },
+        JobEnd::Cancelled => Next::Stop(Stop::environment("a job was cancelled")),
+        JobEnd::Impossible { said } => {
+            Next::Stop(Stop::environment(format!("no node can run a job: {said}")))
+        }
+    }
 }
 
 #[cfg(test)]

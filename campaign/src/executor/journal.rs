@@ -29,7 +29,7 @@ use crate::world::World;
 /// campaign do not affect its runs.
 const SUITE: &str = "suite";
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PreparedCampaign {
     /// Arguments of the command as they were typed, without the program's name.
     pub command: Vec<String>,
@@ -97,7 +97,6 @@ impl PreparedCampaign {
             plan: decided.plan.clone(),
             variants,
             cells,
-            inputs: Vec::new(),
             hardware: RecordedHardware(decided.hardware.clone()),
             on_gpu: decided.brief.on_gpu,
             confirm_pairs: decided.brief.confirm_pairs,
@@ -108,7 +107,7 @@ impl PreparedCampaign {
             url: flags.url.clone(),
             timeout_s: flags.execution.timeout_s,
             max_gpu_hours: flags.max_gpu_hours,
-            lab: None,
+            ..Self::default()
         }
     }
 
@@ -318,7 +317,7 @@ impl State {
 /// writer.
 #[derive(Debug)]
 pub struct Journal {
-    places: CampaignPlaces,
+    pub places: CampaignPlaces,
     lines: Option<Lines>,
     pub state: State,
 }
@@ -375,10 +374,6 @@ impl Journal {
     /// The line is not written yet.
     pub fn prepared(&self) -> &PreparedCampaign {
         self.state.ready.as_ref().expect("a campaign is written down before it is carried out")
-    }
-
-    pub fn places(&self) -> &CampaignPlaces {
-        &self.places
     }
 
     /// Adds to the error of a campaign that ends early where its records are and that `--resume`

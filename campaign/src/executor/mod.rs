@@ -6,7 +6,6 @@ pub(crate) mod drive;
 pub(crate) mod job;
 pub(crate) mod journal;
 pub(crate) mod local;
-mod retry;
 pub mod slurm;
 mod stage_log;
 mod submit;

@@ -59,7 +59,7 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
     // Set explicitly, because a node's own environment may point to another cache.
     env.insert("HF_HOME".to_owned(), text(&world.hub_home));
     // The node must read the files that the controller has verified.
-    env.insert("REDLINE_CACHE".to_owned(), text(world.cache.dir()));
+    env.insert("REDLINE_CACHE".to_owned(), text(&world.cache.dir));
     env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
     JobSpec {
         key: job.key.clone(),
@@ -67,7 +67,7 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
         argv: vec![
             text(&world.program),
             "--tools-dir".to_owned(),
-            text(world.tools.dir()),
+            text(&world.tools.dir),
             "node".to_owned(),
             text(places.dir()),
         ],

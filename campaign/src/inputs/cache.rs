@@ -16,18 +16,13 @@ use crate::stop::Stop;
 /// The cache folder of models, datasets and build results.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Cache {
     /// Makes the cache in the folder `dir`, which need not exist yet.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
-    }
-
-    /// Path of the cache folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Path of the cached file with this SHA-256 and name, whether or not it exists.

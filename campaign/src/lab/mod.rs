@@ -3,7 +3,6 @@
 //! the conclusion.
 
 mod check;
-pub(crate) mod conclude;
 pub(crate) mod explore;
 mod plan;
 pub(crate) mod spec;

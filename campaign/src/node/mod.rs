@@ -28,7 +28,6 @@ use crate::files::{self, FileError, Lines};
 use crate::launch::container;
 use crate::lock::Lock;
 use crate::node::calibration::{Calibration, History};
-use crate::node::record::{RecordError, seal};
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
@@ -132,7 +131,7 @@ impl Node<'_> {
         if self.job.url.is_some() || self.job.on_gpu {
             return Ok(None);
         }
-        let (cache, host) = (self.world.cache.dir(), self.world.identity.host.as_deref());
+        let (cache, host) = (&self.world.cache.dir, self.world.identity.host.as_deref());
         let history = History::read(cache, host.unwrap_or_default());
         let found = calibration::calibrate(self.world.cores, &*self.world.clock);
         for said in history.unlike(found) {
@@ -167,9 +166,9 @@ impl Node<'_> {
             if record.calibration.is_some() {
                 record.absent.remove("calibration");
             }
-            seal(&mut record)?;
+            judge::seal(&mut record)?;
             let path = record_path(&record.id);
-            let text = to_file_text(&record).map_err(RecordError::from)?;
+            let text = to_file_text(&record)?;
             files::write_whole(&self.places.dir().join(&path), text.as_bytes())?;
             files.push(FileFact::of(self.places.dir(), &path)?);
         }

@@ -2,10 +2,7 @@
 //! clock, no files.
 
 use schema::absent::unexplained_facts;
-use schema::canonical::CanonicalError;
-use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::path::PathError;
 use schema::probe::Probe;
 use schema::run::{
     CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord, SCHEMA,
@@ -16,7 +13,6 @@ use serde_json::Value;
 
 use crate::catalog::ScenarioEntry;
 use crate::redact::Identity;
-use crate::stop::Ends;
 
 const NEVER_READY: &str = "the server never became ready";
 const NOT_REACHED: &str = "the run ended before this could be measured";
@@ -24,20 +20,6 @@ const NOT_KNOWN: &str = "not known";
 /// Server flags that differ between runs without changing the configuration, such as the port. They
 /// are left out of the record, as out of the configuration's hash.
 const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
-/// Error about a record that cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    #[error("the record has no place under `results/`")]
-    Path(#[from] PathError),
-    #[error(transparent)]
-    Canonical(#[from] CanonicalError),
-}
-
-impl Ends for RecordError {
-    fn exit(&self) -> Exit {
-        Exit::Unsound
-    }
-}
 
 /// All facts of a run from which its record is made.
 #[derive(Debug, Clone)]
@@ -73,7 +55,7 @@ pub struct LaunchFacts {
     pub startup_us: Option<u64>,
 }
 
-/// Makes a record of the parts. Every null has a reason under `absent`; [`seal`] adds findings and
+/// Makes a record of the parts. Every null has a reason under `absent`; `judge::seal` adds findings and
 /// hash.
 pub fn assemble(parts: Parts<'_>) -> RunRecord {
     let had_probe = parts.probe.is_some();
@@ -122,17 +104,6 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     }
     explain(&mut record, had_probe, had_measurement);
     record
-}
-
-/// Judges the record by the rules and adds its hash.
-///
-/// # Errors
-/// The record has no JSON form.
-///
-/// # Panics
-/// A null has no reason, which [`assemble`] rules out.
-pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
-    Ok(judge::seal(record)?)
 }
 
 /// True when the record counts against the release: the run failed, or its measurement is invalid.

@@ -21,7 +21,7 @@ use crate::launch::{
     CommandLine, Filling, LaunchSpec, ReadyCell, command_line, container_line, is_same,
 };
 use crate::node::failure::{Happening, classify};
-use crate::node::record::{LaunchFacts, Parts, assemble, seal};
+use crate::node::record::{LaunchFacts, Parts, assemble};
 use crate::node::server::{ProbeAnswer, Readiness, Server, ask, ask_running, free_port};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
@@ -103,7 +103,7 @@ impl Bench<'_> {
         inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
         let mut record = self.run_unsealed(planned, spec, cell, inspect)?;
-        seal(&mut record)?;
+        judge::seal(&mut record)?;
         Ok(record)
     }
 

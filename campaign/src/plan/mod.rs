@@ -73,7 +73,7 @@ pub struct PlannedRun {
 }
 
 /// A campaign's plan: variants, cells, and every planned run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub campaign: String,
     #[serde(rename = "sides")]

@@ -50,7 +50,7 @@ pub fn finish(
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     let registry = Registry::new(world, &ready.registry);
-    let staged = journal.places().staged();
+    let staged = journal.places.staged();
     let compared = match ready.compared() {
         Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
@@ -101,7 +101,7 @@ pub fn publish(
     journal: &mut Journal,
 ) -> Result<Published, Stop> {
     let mut campaign = campaign_record(world, ready, records, &journal.state, compared);
-    write_campaign(&journal.places().staged(), &mut campaign)?;
+    write_campaign(&journal.places.staged(), &mut campaign)?;
     let commit = match ready.commits {
         true => commit(world, ready, records, journal)?,
         false => None,
@@ -117,7 +117,7 @@ fn commit(
     journal: &mut Journal,
 ) -> Result<Option<String>, Stop> {
     let registry = Registry::new(world, &ready.registry);
-    let staged = journal.places().staged();
+    let staged = journal.places.staged();
     world.step("Render pages");
     registry.render_pages(&staged)?;
     world.step("Commit the records");

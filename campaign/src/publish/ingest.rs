@@ -142,7 +142,6 @@ fn ready_of(
     PreparedCampaign {
         command: world.command.clone(),
         executor: job.executor.clone(),
-        slurm_options: Vec::new(),
         plan: Plan {
             campaign: campaign.to_owned(),
             variants: job.variants.iter().map(|variant| variant.built.variant.clone()).collect(),
@@ -155,15 +154,12 @@ fn ready_of(
         cells: ready_cells,
         hardware: job.hardware.clone().unwrap_or_default(),
         on_gpu: job.on_gpu,
-        confirm_pairs: None,
         commits: job.url.is_none() && job.variants.iter().all(released),
         registry: registry.to_owned(),
-        expected_us: 0,
         each_us,
         url: job.url.clone(),
         timeout_s: job.timeout_s,
-        max_gpu_hours: None,
-        lab: None,
+        ..PreparedCampaign::default()
     }
 }
 
@@ -187,10 +183,10 @@ fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
         let stage = job.runs.first().and_then(|run| run.stage);
         journal.note(Line::Planned { stage, jobs: vec![planned] })?;
     }
-    let staged = journal.places().staged();
+    let staged = journal.places.staged();
     let (progress, runs) = collect(&CampaignPlaces::at(dir), &staged)?;
     check(&staged, &runs)?;
-    keep(dir, &journal.places().jobs().join(&job.key))?;
+    keep(dir, &journal.places.jobs().join(&job.key))?;
     let key = &job.key;
     journal.note(Line::Collected { job: key.clone(), runs, wall_us: progress.wall_us })?;
     journal.note(Line::Checked { job: key.clone() })

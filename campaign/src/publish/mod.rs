@@ -17,7 +17,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::files;
-use crate::node::record::RecordError;
 use crate::process::{self, Interrupt};
 use crate::stop::Stop;
 use crate::tools::{RESULTS, SITE, Tools, ended};
@@ -38,7 +37,7 @@ pub struct Registry<'a> {
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
 pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
-    write(staged, &schema::path::of_run(record).map_err(RecordError::from)?, record)
+    write(staged, &schema::path::of_run(record)?, record)
 }
 
 /// Adds the hash to a campaign's record and writes it to the staged results; returns the
@@ -47,8 +46,8 @@ pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
 pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
-    record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
-    write(staged, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
+    record.record_sha256 = record_sha256(record)?;
+    write(staged, &schema::path::of_campaign(record)?, record)
 }
 
 /// Writes any record to `place`, a path relative to the staged results; returns the
@@ -58,7 +57,7 @@ pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<Path
 /// The record has no JSON form, or the folder is not writable.
 pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
     let path = staged.join(place);
-    let text = to_file_text(record).map_err(RecordError::from)?;
+    let text = to_file_text(record)?;
     files::write_whole(&path, text.as_bytes())?;
     Ok(path)
 }

@@ -84,22 +84,15 @@ fn ready() -> PreparedCampaign {
     PreparedCampaign {
         command: Vec::new(),
         executor: "scripted".to_owned(),
-        slurm_options: Vec::new(),
         plan,
         variants,
         cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],
         inputs: vec![Vec::new()],
         hardware: RecordedHardware(hardware),
         on_gpu: true,
-        confirm_pairs: None,
-        commits: false,
         registry: "registry".into(),
-        expected_us: 0,
         each_us: vec![vec![0, 0]],
-        url: None,
-        timeout_s: None,
-        max_gpu_hours: None,
-        lab: None,
+        ..PreparedCampaign::default()
     }
 }
 

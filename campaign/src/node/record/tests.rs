@@ -83,7 +83,7 @@ fn a_good_run_satisfies_every_rule() {
         rss_bytes_max: Some(1 << 20),
         ..parts(&scenario, &identity)
     });
-    seal(&mut record).unwrap();
+    judge::seal(&mut record).unwrap();
     let broken: Vec<_> = record.checks.iter().filter(|check| !check.ok).collect();
     assert!(broken.is_empty(), "{broken:?}");
     assert!(!record.checks.is_empty() && !is_bad(&record));
@@ -97,7 +97,7 @@ fn a_server_that_never_became_ready_leaves_reasons() {
     let (scenario, identity) = (scenario(), Identity::default());
     let mut record =
         assemble(Parts { failure: Some(crash(Phase::Load)), ..parts(&scenario, &identity) });
-    seal(&mut record).unwrap();
+    judge::seal(&mut record).unwrap();
     assert_eq!(record.status, Status::Failed);
     assert_eq!(record.validity.reasons, ["the run failed: it died"]);
     for (path, reason) in [
