@@ -12,14 +12,14 @@ use crate::peer::{PeerError, failed};
 use campaign::build::variants;
 use campaign::executor;
 use campaign::files::FileError;
-use campaign::launch::LaunchSpec;
-use campaign::launch::command_line;
 use campaign::lock::Lock;
 use campaign::node::hardware;
 use campaign::node::run::{Bench, save_workload};
 use campaign::node::server::{Readiness, Server, free_port, status_bytes};
 use campaign::plan::PlannedRun;
 use campaign::plan::decide::{default_cell, ready_cells};
+use campaign::server_spec::ServerSpec;
+use campaign::server_spec::command_line;
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
@@ -109,7 +109,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
 /// Starts the server and waits until it is ready.
 fn serve(
     world: &World,
-    variant: &LaunchSpec,
+    variant: &ServerSpec,
     model: &str,
     log: &std::path::Path,
 ) -> Result<Server, Stop> {

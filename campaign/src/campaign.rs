@@ -1,6 +1,7 @@
-//! Course of a campaign, of a release or of a lab: it is prepared, its stages run, and its records
-//! are published. Resume of a campaign: from wherever its journal says it is; `--resume` means the
-//! latest unfinished campaign of the named release, or the latest that the same command began.
+//! Course and resume of a campaign, of a release or of a lab: it is prepared, its stages run, and its
+//! records are published. A resume continues from wherever the journal says the campaign is;
+//! `--resume` means the latest unfinished one of the named release, or the latest that the same
+//! command began.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -13,10 +13,10 @@
 pub mod build;
 pub mod executor;
 pub mod inputs;
-pub mod launch;
 pub mod node;
 pub mod plan;
 pub mod publish;
+pub mod server_spec;
 
 // The commands that run the stages.
 mod campaign;

@@ -10,12 +10,12 @@ use crate::build::variants::{REDLINE, build_one, named};
 use crate::catalog::unknown;
 use crate::cli::{Fetch, Serve};
 use crate::inputs::Input;
-use crate::launch::{Filling, command_line};
 use crate::lock::Lock;
 use crate::node::hardware;
 use crate::plan::decide::inputs_of;
 use crate::plan::{self, target};
 use crate::process::ProcessError;
+use crate::server_spec::{Filling, command_line};
 use crate::stop::Stop;
 use crate::world::World;
 

@@ -39,14 +39,14 @@ pub struct Recorded {
     pub remarks: Vec<Finding>,
 }
 
-/// Checks every file of `overlay` and commits all of them, or none.
+/// Checks every file of `staged` and commits all of them, or none.
 ///
 /// # Errors
 ///
 /// A file is unsound (all findings are returned), the repository is not fit for a commit, or a
 /// file cannot be written. No half-written file stays behind.
-pub fn record(registry: &Path, overlay: &Path, message: &str, clock: Clock) -> Result<Recorded> {
-    record_watched(registry, overlay, message, (clock, &|_| {}))
+pub fn record(registry: &Path, staged: &Path, message: &str, clock: Clock) -> Result<Recorded> {
+    record_watched(registry, staged, message, (clock, &|_| {}))
 }
 
 /// Does the same as [`record()`] and calls `watch` at each boundary between two writes.
@@ -56,13 +56,13 @@ pub fn record(registry: &Path, overlay: &Path, message: &str, clock: Clock) -> R
 /// Those of [`record()`].
 pub fn record_watched(
     registry: &Path,
-    overlay: &Path,
+    staged: &Path,
     message: &str,
     (clock, watch): (Clock, Watch<'_>),
 ) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
     tree.ready()?;
-    let folder = read_folder(overlay)?;
+    let folder = read_folder(staged)?;
     let mut findings = folder.findings;
     let mut additions = Vec::new();
     let mut ids = Vec::new();
@@ -105,8 +105,8 @@ pub fn record_watched(
         bail!(Unsound::new(whose, outcome, findings));
     }
     if additions.is_empty() {
-        let overlay = overlay.display();
-        bail!("`{overlay}` holds no record and no page\nhint: lay it out like results/");
+        let staged = staged.display();
+        bail!("`{staged}` holds no record and no page\nhint: lay it out like results/");
     }
     let (commit, new) = commit(&tree, &additions, message, (clock, watch))?;
     Ok(Recorded {
@@ -208,12 +208,12 @@ pub(crate) fn held_records(
 }
 
 /// Has the site's own program, which lies in the folder `tools`, render every page and the
-/// `README.md` of the registry in `dir`, with the records of `overlay` if given, into `out`.
+/// `README.md` of the registry in `dir`, with the records of `staged` if given, into `out`.
 ///
 /// # Errors
 ///
 /// The program is not in `tools`, or fails.
-pub fn render(tools: &Path, dir: &Path, overlay: Option<&Path>, out: &Path) -> Result<()> {
+pub fn render(tools: &Path, dir: &Path, staged: Option<&Path>, out: &Path) -> Result<()> {
     let program = tools.join(SITE);
     if !program.is_file() {
         let (tools, hint) = (tools.display(), "start this as `cargo xtask`, which builds both");
@@ -221,8 +221,8 @@ pub fn render(tools: &Path, dir: &Path, overlay: Option<&Path>, out: &Path) -> R
     }
     let mut command = Command::new(&program);
     command.arg("pages").arg("--registry").arg(dir).arg("--out").arg(out);
-    if let Some(overlay) = overlay {
-        command.arg("--overlay").arg(overlay);
+    if let Some(staged) = staged {
+        command.arg("--overlay").arg(staged);
     }
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot start `{}`", program.display()))?;

@@ -16,12 +16,12 @@ use campaign::ScenarioEntry;
 use campaign::build;
 use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
-use campaign::launch::LaunchSpec;
 use campaign::lock::Lock;
 use campaign::node::run::save_workload;
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
 use campaign::process::{self, describe};
+use campaign::server_spec::ServerSpec;
 use campaign::stop::Stop;
 use campaign::tools::BENCH;
 use campaign::world::{Ids, World};
@@ -89,7 +89,7 @@ fn describe_bundle(
     world: &World,
     flags: &PackFlags,
     validation: &GpuValidation,
-    spec: LaunchSpec,
+    spec: ServerSpec,
 ) -> Result<ValidationBundle, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
@@ -116,7 +116,7 @@ fn put_programs(
     places: &BundlePlaces,
     validation: &GpuValidation,
     wanted: &Wanted,
-    spec: &LaunchSpec,
+    spec: &ServerSpec,
 ) -> Result<(), Stop> {
     put_program(spec.binary(), &places.program(ENGINE))?;
     put_program(&world.tools.path(BENCH), &places.program(BENCH))?;

@@ -8,10 +8,10 @@ use schema::probe::FirstAnswer;
 
 use crate::peer::PeerError;
 use campaign::files::{FileError, make_dir, read_text};
-use campaign::launch::LaunchSpec;
-use campaign::launch::{Filling, command_line};
 use campaign::node::server::{Server, free_port};
 use campaign::process::{Group, describe};
+use campaign::server_spec::ServerSpec;
+use campaign::server_spec::{Filling, command_line};
 use campaign::stop::Stop;
 use campaign::tools::{self, BENCH};
 use campaign::world::World;
@@ -28,7 +28,7 @@ const VERB: &str = "first-answer";
 /// The server dies or does not answer in time, or the client cannot be run.
 pub fn measure(
     world: &World,
-    variant: &LaunchSpec,
+    variant: &ServerSpec,
     model: &Path,
     threads: u32,
     (log, answer): (&Path, &Path),

@@ -28,14 +28,14 @@ use campaign::build::variants;
 use campaign::catalog::unknown;
 use campaign::executor;
 use campaign::inputs::Input;
-use campaign::launch::LaunchSpec;
-use campaign::launch::ReadyCell;
 use campaign::lock::Lock;
 use campaign::node::hardware;
 use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
 use campaign::plan::decide::{default_cell, ready_cells};
 use campaign::plan::{PlannedRun, Round, Variant, interleave};
+use campaign::server_spec::ReadyCell;
+use campaign::server_spec::ServerSpec;
 use campaign::stop::{Ends, Stop};
 use campaign::world::{Ids, World};
 
@@ -87,7 +87,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let build = source::obtain(world, &flags.engine, &distribution, &machine.cpu)?;
     let mut variant = Variant::plain(&engine.id, &format!("v{}", distribution.version()));
     variant.flags = engine.loaded_flags(threads);
-    let peer = LaunchSpec { built: build.variant(variant, &distribution), engine };
+    let peer = ServerSpec { built: build.variant(variant, &distribution), engine };
     let variants = [variants::build_working_tree(world, threads)?, peer];
     world.console.step(world.clock.elapsed(), "Fetch inputs");
     let cell = ready_cells(world, &[cell], &[scenario])?.remove(0);
@@ -151,7 +151,7 @@ pub struct Comparison<'a> {
     pub id: &'a str,
     pub places: CampaignPlaces,
     pub hardware: HardwareFacts,
-    pub variants: &'a [LaunchSpec; 2],
+    pub variants: &'a [ServerSpec; 2],
     pub cell: &'a ReadyCell,
     pub threads: u32,
     /// Text on which perplexity is measured; `None` if it is not measured.
@@ -213,7 +213,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn by_tool(&self, variant: &LaunchSpec, figure: &'static str) -> Result<f64, Stop> {
+    fn by_tool(&self, variant: &ServerSpec, figure: &'static str) -> Result<f64, Stop> {
         let engine = &variant.engine;
         let missing = || PeerError::NoFigure { engine: engine.id.clone(), figure };
         let tool = engine.file.figures.get(figure).ok_or_else(missing)?;
@@ -231,7 +231,7 @@ impl Comparison<'_> {
     fn serve(
         &self,
         slot: &PlannedRun,
-        variant: &LaunchSpec,
+        variant: &ServerSpec,
         into: &mut Measured,
     ) -> Result<(), Stop> {
         let bench = Bench {

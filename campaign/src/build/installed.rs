@@ -8,10 +8,10 @@ use schema::run::{BuildFacts, EngineFacts};
 use serde::Deserialize;
 
 use crate::catalog::Engine;
-use crate::launch::container::Runtime;
-use crate::launch::{BuiltVariant, Contained, image_name, image_of, is_same};
 use crate::plan::Variant;
 use crate::process::{Written, capture};
+use crate::server_spec::container::Runtime;
+use crate::server_spec::{BuiltVariant, Contained, image_name, image_of, is_same};
 use crate::stop::Stop;
 use crate::world::World;
 

@@ -17,10 +17,10 @@ use tempfile::TempDir;
 use crate::files::{self, FileError, make_dir};
 use crate::inputs::Input;
 use crate::inputs::cache::sha256_file;
-use crate::launch::BuiltVariant;
 use crate::node::hardware::Cpu;
 use crate::plan::Variant;
 use crate::process::{ProcessError, capture, describe, show};
+use crate::server_spec::BuiltVariant;
 use crate::stop::Stop;
 use crate::world::World;
 

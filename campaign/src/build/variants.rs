@@ -12,11 +12,11 @@ use crate::catalog::Engine;
 use crate::cli::ReleaseBench;
 use crate::files;
 use crate::git::Git;
-use crate::launch::container::Runtime;
-use crate::launch::{BuiltVariant, LaunchSpec, is_same};
 use crate::node::hardware;
 use crate::plan::Variant;
 use crate::plan::release::{self, is_development, literal_version};
+use crate::server_spec::container::Runtime;
+use crate::server_spec::{BuiltVariant, ServerSpec, is_same};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -224,11 +224,11 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
 ///
 /// # Errors
 /// A checkout or a build fails.
-pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<LaunchSpec>, Stop> {
-    let mut specs: Vec<LaunchSpec> = Vec::new();
+pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, Stop> {
+    let mut specs: Vec<ServerSpec> = Vec::new();
     for wanted in wanted {
         let Variant { engine, release, .. } = &wanted.variant;
-        let is_same = |spec: &&LaunchSpec| {
+        let is_same = |spec: &&ServerSpec| {
             (&spec.built.variant.engine, &spec.built.variant.release) == (engine, release)
         };
         let spec = match specs.iter().find(is_same) {
@@ -244,7 +244,7 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<LaunchSpec>, St
 ///
 /// # Errors
 /// The checkout or the build fails.
-pub fn build_one(world: &World, wanted: &Wanted) -> Result<LaunchSpec, Stop> {
+pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
     let built = match &wanted.origin {
         Origin::Running(probe) => already_running(wanted, probe),
@@ -270,14 +270,14 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<LaunchSpec, Stop> {
             build_checkout(world, wanted, world.places.root(), of)?
         }
     };
-    Ok(LaunchSpec { engine: wanted.engine.clone(), built })
+    Ok(ServerSpec { engine: wanted.engine.clone(), built })
 }
 
 /// The working tree's Redline, built now, with the flags of a load on `threads` threads.
 ///
 /// # Errors
 /// It does not build.
-pub fn build_working_tree(world: &World, threads: u32) -> Result<LaunchSpec, Stop> {
+pub fn build_working_tree(world: &World, threads: u32) -> Result<ServerSpec, Stop> {
     let mut spec = build_one(world, &working_tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
     spec.built.variant.flags = spec.engine.loaded_flags(threads);
     Ok(spec)

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError, read_lines, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
-use crate::launch::{LaunchSpec, ReadyCell};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
+use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::Stop;
 
 /// Number of hex digits in a job's key.
@@ -47,7 +47,7 @@ pub struct Job {
     pub executor: String,
     /// All variants of the campaign, whose indices the runs name.
     #[serde(rename = "sides")]
-    pub variants: Vec<LaunchSpec>,
+    pub variants: Vec<ServerSpec>,
     pub cell: ReadyCell,
     #[serde(rename = "slots")]
     pub runs: Vec<PlannedRun>,

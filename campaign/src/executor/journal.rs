@@ -15,13 +15,13 @@ use crate::executor::Handle;
 use crate::executor::job::RecordedHardware;
 use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
 use crate::lab::spec::PreparedLab;
-use crate::launch::{LaunchSpec, ReadyCell};
 use crate::node::fitness;
 use crate::places::CampaignPlaces;
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
 use crate::plan::{Cell, Plan, PlannedRun, Variant};
 use crate::publish::Named;
+use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -42,7 +42,7 @@ pub struct PreparedCampaign {
     pub plan: Plan,
     /// One for each variant of the plan.
     #[serde(rename = "sides")]
-    pub variants: Vec<LaunchSpec>,
+    pub variants: Vec<ServerSpec>,
     /// Cells with their fetched inputs, in the order of the plan's.
     pub cells: Vec<ReadyCell>,
     /// Files that the runs of each cell read, each with its size in bytes; a folder has size 0.
@@ -76,7 +76,7 @@ impl PreparedCampaign {
         world: &World,
         flags: &ReleaseBench,
         decided: &Decided,
-        variants: Vec<LaunchSpec>,
+        variants: Vec<ServerSpec>,
         cells: Vec<ReadyCell>,
     ) -> Self {
         let each = |model: &str, scenario: &str, engine: &str| {

@@ -7,8 +7,8 @@ use schema::engine::EngineFile;
 use schema::lab::{LabFile, flag_name};
 
 use super::spec::opposite;
-use crate::launch::LaunchSettings;
 use crate::plan::decide::Decided;
+use crate::server_spec::ServerSettings;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -43,9 +43,9 @@ type Given<'a> = (String, &'a [String]);
 fn check_flags(
     lab: &LabFile,
     engine: &str,
-    (file, asked): (&EngineFile, Option<&LaunchSettings>),
+    (file, asked): (&EngineFile, Option<&ServerSettings>),
 ) -> Result<(), Stop> {
-    let own = set_by_launch(file, asked);
+    let own = set_at_start(file, asked);
     let of_engine = lab.engines.iter().filter(|other| other.id == engine);
     let mut axes: Vec<Vec<Given<'_>>> = of_engine
         .filter(|engine| !engine.flags.is_empty())
@@ -113,10 +113,10 @@ fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str,
 }
 
 /// Names of the flags that the engine's own command line sets in every run, so that a lab may not.
-fn set_by_launch<'a>(file: &'a EngineFile, asked: Option<&LaunchSettings>) -> BTreeSet<&'a str> {
+fn set_at_start<'a>(file: &'a EngineFile, asked: Option<&ServerSettings>) -> BTreeSet<&'a str> {
     let launch = &file.launch;
     let settings = &launch.settings;
-    let is_requested = |has: fn(&LaunchSettings) -> bool| asked.is_some_and(has);
+    let is_requested = |has: fn(&ServerSettings) -> bool| asked.is_some_and(has);
     let said = [
         (&settings.tp, true),
         (&settings.host, true),
@@ -152,7 +152,7 @@ mod tests {
              engines = [{{ id = \"e\", version = \"1\", flags = {engine_flags} }}]\n{axes}"
         ))
         .unwrap();
-        let asked = LaunchSettings { context_tokens: Some(8), ..LaunchSettings::default() };
+        let asked = ServerSettings { context_tokens: Some(8), ..ServerSettings::default() };
         let found = check_flags(&lab, "e", (&file, Some(&asked)));
         found.map_err(|stop| stop.to_string()).err().unwrap_or_default()
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_a_launch_would_not_take_are_refused() {
+    fn flags_that_a_start_would_not_take_are_refused() {
         for (axes, said) in [
             (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` sets `--port`, which the"),
             (axis("a", "\"-m=x\""), "sets `-m`, which the command line of `e` sets already"),

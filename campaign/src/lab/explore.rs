@@ -23,10 +23,10 @@ use crate::executor::collect;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line, PreparedCampaign};
 use crate::files::write_whole;
-use crate::launch::{Filling, command_line};
 use crate::plan::{PlannedRun, Variant};
 use crate::publish::Registry;
 use crate::publish::finish::{print_paths, publish};
+use crate::server_spec::{Filling, command_line};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 

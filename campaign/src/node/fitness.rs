@@ -8,10 +8,10 @@ use nix::sys::statvfs::statvfs;
 use schema::run::Gpu;
 
 use crate::executor::job::Job;
-use crate::launch::{LaunchSpec, ReadyCell};
 use crate::node::gpu;
 use crate::node::hardware::{self, Machine};
 use crate::process::{self, ProcessError};
+use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::tools::BENCH;
 use crate::world::World;
 
@@ -20,7 +20,7 @@ const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// Lists the files that a cell's runs read, each with its current size in bytes; a folder has size
 /// 0.
-pub fn inputs(cell: &ReadyCell, variants: &[LaunchSpec]) -> Vec<(PathBuf, u64)> {
+pub fn inputs(cell: &ReadyCell, variants: &[ServerSpec]) -> Vec<(PathBuf, u64)> {
     let mut paths = vec![&cell.scenario.path, &cell.model.path, &cell.tokenizer];
     paths.extend(cell.dataset.as_ref().map(|dataset| &dataset.path));
     paths.extend(cell.plan.as_ref());

@@ -25,7 +25,6 @@ use crate::cli::NodeFlags;
 use crate::executor::job::{Done, FileFact, Job, NodeEnd, Progress, Step, record_path};
 use crate::executor::local::GO;
 use crate::files::{self, FileError, Lines};
-use crate::launch::container;
 use crate::lock::Lock;
 use crate::node::calibration::{Calibration, History};
 use crate::node::run::Bench;
@@ -33,6 +32,7 @@ use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
 use crate::process::micros;
+use crate::server_spec::container;
 use crate::stop::Stop;
 use crate::world::World;
 

@@ -25,12 +25,15 @@ const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port",
 #[derive(Debug, Clone)]
 pub struct Parts<'a> {
     pub id: &'a str,
-    pub slot: CampaignSlot,
+    pub campaign: CampaignSlot,
     pub engine: EngineFacts,
     pub scenario: &'a ScenarioEntry,
     pub dataset_sha256: Option<&'a str>,
     pub hardware: HardwareFacts,
-    pub launch: LaunchFacts,
+    /// Facts about the server that the campaign itself knows: its command line (`None` for a server
+    /// that was already running), environment, variant, and the time from start to ready, measured
+    /// from outside.
+    pub started: ServerFacts,
     pub model: ModelFacts,
     pub probe: Option<Probe>,
     pub measurement: Option<Measurement>,
@@ -42,19 +45,6 @@ pub struct Parts<'a> {
     pub identity: &'a Identity,
 }
 
-/// Facts about the server that the campaign itself knows.
-#[derive(Debug, Clone, Default)]
-pub struct LaunchFacts {
-    /// Recorded command line; `None` for a server that was already running.
-    pub argv: Option<Vec<String>>,
-    pub env: Option<std::collections::BTreeMap<String, String>>,
-    pub variant: Option<String>,
-    pub tp: Option<u32>,
-    /// Time from start to ready in microseconds, measured from outside; the server's own figure is
-    /// preferred because it is finer.
-    pub startup_us: Option<u64>,
-}
-
 /// Makes a record of the parts. Every null has a reason under `absent`; `judge::seal` adds findings and
 /// hash.
 pub fn assemble(parts: Parts<'_>) -> RunRecord {
@@ -64,7 +54,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         schema: SCHEMA.to_owned(),
         id: parts.id.to_owned(),
         kind: Kind::Measured,
-        campaign: Some(parts.slot),
+        campaign: Some(parts.campaign),
         engine: parts.engine,
         hardware: parts.hardware,
         memory: Some(Memory { rss_bytes_max: parts.rss_bytes_max, gpu_bytes_max: None }),
@@ -77,7 +67,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         }
         None => (ServerFacts::default(), ModelFacts::default()),
     };
-    record.server = Some(server_facts(server, parts.launch, parts.identity));
+    record.server = Some(server_facts(server, parts.started, parts.identity));
     record.model = model_facts(model, parts.model);
     if let Some(measurement) = parts.measurement {
         measurement.fill(&mut record);
@@ -111,7 +101,7 @@ pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }
 
-fn server_facts(reported: ServerFacts, launch: LaunchFacts, identity: &Identity) -> ServerFacts {
+fn server_facts(reported: ServerFacts, started: ServerFacts, identity: &Identity) -> ServerFacts {
     // A configuration may contain paths, which include user names.
     let clean = |(flag, value): (String, Value)| match value {
         Value::String(text) => (flag, Value::String(identity.redact(&text))),
@@ -123,11 +113,12 @@ fn server_facts(reported: ServerFacts, launch: LaunchFacts, identity: &Identity)
     });
     ServerFacts {
         config,
-        argv: launch.argv,
-        env: launch.env,
-        variant: launch.variant,
-        tp: reported.tp.or(launch.tp),
-        startup_us: reported.startup_us.or(launch.startup_us),
+        argv: started.argv,
+        env: started.env,
+        variant: started.variant,
+        tp: reported.tp.or(started.tp),
+        // The server's own figure is finer.
+        startup_us: reported.startup_us.or(started.startup_us),
         ..reported
     }
 }

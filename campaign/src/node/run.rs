@@ -11,21 +11,21 @@ use std::time::Duration;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::{CampaignSlot, Failure, HardwareFacts, ModelFacts, RunRecord};
+use schema::run::{CampaignSlot, Failure, HardwareFacts, ModelFacts, RunRecord, ServerFacts};
 use schema::scenario::Tier;
 
 use crate::files;
 use crate::inputs::checkpoint_facts;
-use crate::launch::container::{self, Container};
-use crate::launch::{
-    CommandLine, Filling, LaunchSpec, ReadyCell, command_line, container_line, is_same,
-};
 use crate::node::failure::{Happening, classify};
-use crate::node::record::{LaunchFacts, Parts, assemble};
+use crate::node::record::{Parts, assemble};
 use crate::node::server::{ProbeAnswer, Readiness, Server, ask, ask_running, free_port};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::process::{Group, show};
+use crate::server_spec::container::{self, Container};
+use crate::server_spec::{
+    CommandLine, Filling, ReadyCell, ServerSpec, command_line, container_line, is_same,
+};
 use crate::stop::Stop;
 use crate::tools::{self, BENCH};
 use crate::world::World;
@@ -59,14 +59,14 @@ pub struct Bench<'a> {
 struct Run<'a> {
     bench: &'a Bench<'a>,
     planned: &'a PlannedRun,
-    spec: &'a LaunchSpec,
+    spec: &'a ServerSpec,
     cell: &'a ReadyCell,
 }
 
 /// Result of a run before it becomes a record.
 #[derive(Debug, Default)]
 struct Outcome {
-    launch: LaunchFacts,
+    started: ServerFacts,
     probe: Option<Probe>,
     measurement: Option<Measurement>,
     happening: Option<Happening>,
@@ -84,7 +84,7 @@ impl Bench<'_> {
     pub fn run(
         &self,
         planned: &PlannedRun,
-        spec: &LaunchSpec,
+        spec: &ServerSpec,
         cell: &ReadyCell,
     ) -> Result<RunRecord, Stop> {
         self.run_and_inspect(planned, spec, cell, &mut |_| Ok(()))
@@ -98,7 +98,7 @@ impl Bench<'_> {
     pub fn run_and_inspect(
         &self,
         planned: &PlannedRun,
-        spec: &LaunchSpec,
+        spec: &ServerSpec,
         cell: &ReadyCell,
         inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
@@ -115,7 +115,7 @@ impl Bench<'_> {
     pub fn run_unsealed(
         &self,
         planned: &PlannedRun,
-        spec: &LaunchSpec,
+        spec: &ServerSpec,
         cell: &ReadyCell,
         inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
@@ -138,13 +138,13 @@ impl Bench<'_> {
     pub fn unmeasured(
         &self,
         planned: &PlannedRun,
-        spec: &LaunchSpec,
+        spec: &ServerSpec,
         cell: &ReadyCell,
         failure: Failure,
     ) -> RunRecord {
         let (variant, tp) = (spec.built.variant.name.clone(), Some(cell.cell.tp));
-        let launch = LaunchFacts { variant, tp, ..LaunchFacts::default() };
-        let outcome = Outcome { launch, failure: Some(failure), ..Outcome::default() };
+        let started = ServerFacts { variant, tp, ..ServerFacts::default() };
+        let outcome = Outcome { started, failure: Some(failure), ..Outcome::default() };
         Run { bench: self, planned, spec, cell }.record(outcome, self.world.clock.rfc3339())
     }
 }
@@ -154,7 +154,7 @@ impl Run<'_> {
         let Self { bench, planned, spec, cell } = self;
         assemble(Parts {
             id: &planned.run,
-            slot: CampaignSlot {
+            campaign: CampaignSlot {
                 id: bench.campaign.to_owned(),
                 block: planned.block,
                 position: planned.position,
@@ -166,7 +166,7 @@ impl Run<'_> {
             scenario: &cell.scenario,
             dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
             hardware: bench.hardware.clone(),
-            launch: outcome.launch,
+            started: outcome.started,
             model: model_facts(cell, bench.url.is_none()),
             probe: outcome.probe,
             measurement: outcome.measurement,
@@ -183,10 +183,10 @@ impl Run<'_> {
         inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<Outcome, Stop> {
         let mut outcome = Outcome::default();
-        let (mut server, readiness) = self.start(&mut outcome.launch)?;
+        let (mut server, readiness) = self.start(&mut outcome.started)?;
         outcome.happening = match readiness {
             Readiness::Ready { probe, startup_us } => {
-                outcome.launch.startup_us = Some(startup_us);
+                outcome.started.startup_us = Some(startup_us);
                 // Checked before the measurement, whose hours would be recorded under the wrong
                 // release.
                 let other = other_version(self.spec, &probe);
@@ -219,7 +219,7 @@ impl Run<'_> {
     }
 
     /// Starts a server and waits until it is ready; tries again if another process took its port.
-    fn start(&self, launch: &mut LaunchFacts) -> Result<(Server, Readiness), Stop> {
+    fn start(&self, started: &mut ServerFacts) -> Result<(Server, Readiness), Stop> {
         let Self { bench: Bench { world, places, .. }, planned, spec, cell } = *self;
         let limit = Duration::from_secs(spec.engine.file.launch.timeout_s);
         // A container gets its environment as arguments of the runtime.
@@ -232,7 +232,7 @@ impl Run<'_> {
             let (line, removal) = self.line(port)?;
             // Flags may contain paths, which include user names.
             let recorded = line.recorded.iter().map(|word| world.identity.redact(word));
-            launch.argv = Some(recorded.collect());
+            started.argv = Some(recorded.collect());
             let log = places.log(&planned.run);
             let mut server =
                 Server::start(&line.argv, &env, port, &log, &world.interrupt)?.removed_by(removal);
@@ -243,9 +243,9 @@ impl Run<'_> {
             if !taken || tries_left == 0 {
                 env.extend(world.server_env.clone());
                 let env = env.iter().map(|(k, v)| (k.clone(), world.identity.redact(v)));
-                launch.env = Some(env.collect());
-                launch.variant = spec.built.variant.name.clone();
-                launch.tp = Some(cell.cell.tp);
+                started.env = Some(env.collect());
+                started.variant = spec.built.variant.name.clone();
+                started.tp = Some(cell.cell.tp);
                 return Ok((server, readiness));
             }
         }
@@ -288,8 +288,8 @@ impl Run<'_> {
         let probe = ask_running(self.bench.world, url, &self.spec.engine)?;
         let (measurement, happening) = self.measure(url, None)?;
         let variant = self.spec.built.variant.name.clone();
-        let launch = LaunchFacts { variant, ..LaunchFacts::default() };
-        Ok(Outcome { launch, probe: Some(probe), measurement, happening, ..Outcome::default() })
+        let started = ServerFacts { variant, ..ServerFacts::default() };
+        Ok(Outcome { started, probe: Some(probe), measurement, happening, ..Outcome::default() })
     }
 
     /// Runs the load generator and watches the server meanwhile.
@@ -435,7 +435,7 @@ pub fn time_limit(tier: Tier) -> Duration {
 
 /// Compares the server's version with the expected one: another version would record its figures
 /// under the wrong name.
-fn other_version(spec: &LaunchSpec, probe: &Probe) -> Option<Happening> {
+fn other_version(spec: &ServerSpec, probe: &Probe) -> Option<Happening> {
     let expected = spec.built.version.as_deref()?;
     let found = probe.version.as_deref()?;
     (!is_same(found, expected))

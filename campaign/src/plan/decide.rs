@@ -11,13 +11,13 @@ use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;
 use crate::inputs::{Input, Obtained};
-use crate::launch::ReadyCell;
 use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
 use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, Round};
+use crate::server_spec::ReadyCell;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 

@@ -11,7 +11,7 @@ use schema::target::Target;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
-use crate::launch::LaunchSettings;
+use crate::server_spec::ServerSettings;
 use crate::stop::Stop;
 
 /// A variant: one release of an engine with one set of server flags. Campaigns compare variants.
@@ -50,7 +50,7 @@ pub struct Cell {
     pub scenario: String,
     /// Server settings that the target fixes for the model.
     #[serde(rename = "asked")]
-    pub settings: LaunchSettings,
+    pub settings: ServerSettings,
 }
 
 /// A planned run: a cell, a variant, and the run's place in the order. Each run starts a fresh
@@ -99,7 +99,7 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     for model in target.models.iter().filter(|model| wanted(&model.id)) {
         for scenario in scenarios {
             let (model_id, scenario) = (model.id.clone(), scenario.clone());
-            let settings = LaunchSettings {
+            let settings = ServerSettings {
                 seed: model.seed,
                 context_tokens: model.context_tokens,
                 memory_percent: model.memory_percent,

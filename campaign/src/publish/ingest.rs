@@ -14,12 +14,12 @@ use crate::executor::collect::{self, check, collect};
 use crate::executor::job::Job;
 use crate::executor::journal::{Journal, Line, PlannedJob, PreparedCampaign, Reached};
 use crate::files::{self, FileError, files_below};
-use crate::launch::LaunchSpec;
 use crate::lock::Lock;
 use crate::places::CampaignPlaces;
 use crate::plan::release::is_development;
 use crate::plan::{Plan, PlannedRun};
 use crate::publish::Registry;
+use crate::server_spec::ServerSpec;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -135,7 +135,7 @@ fn ready_of(
                 .map_or_else(|| (job.cell.clone(), Vec::new()), |(_, cell)| cell.clone())
         })
         .unzip();
-    let released = |variant: &LaunchSpec| {
+    let released = |variant: &ServerSpec| {
         let facts = &variant.built.facts;
         facts.dirty != Some(true) && !is_development(&facts.release)
     };

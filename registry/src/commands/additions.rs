@@ -56,11 +56,11 @@ pub fn record(world: &World, given: &RecordArguments) -> anyhow::Result<Exit> {
 
 /// New files laid out like `results/`, in a temporary folder, that are to be committed with the pages
 /// that show them.
-struct Overlay {
+struct StagedResults {
     folder: TempDir,
 }
 
-impl Overlay {
+impl StagedResults {
     fn new() -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a folder for the records")?;
         Ok(Self { folder })
@@ -75,10 +75,10 @@ impl Overlay {
     /// Renders the pages that show the files, and commits both: one commit never contains records
     /// without their pages.
     fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
-        let (registry, overlay) = (&to.place.registry, self.folder.path());
+        let (registry, staged) = (&to.place.registry, self.folder.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
-        render(tools, registry, Some(overlay), overlay)?;
-        let recorded = record::record(registry, overlay, message, world.clock())?;
+        render(tools, registry, Some(staged), staged)?;
+        let recorded = record::record(registry, staged, message, world.clock())?;
         print_notes(&recorded.notes);
         Ok(recorded)
     }
@@ -127,11 +127,11 @@ pub fn event(
     let loaded = reported(store::load(&[&given.renders.place.registry.join(RESULTS)])?);
     let id = ulid(after_the_others(&loaded, world.unix_ms), world.random);
     let event = compose(&loaded, kind, draft, (id, world.unix_s()))?;
-    let overlay = Overlay::new()?;
-    overlay.write(schema::path::of_event(&event.id)?.as_ref(), &event::to_text(&event)?)?;
+    let staged = StagedResults::new()?;
+    staged.write(schema::path::of_event(&event.id)?.as_ref(), &event::to_text(&event)?)?;
     let reason: String = event.reason.chars().take(SUBJECT_CHARS).collect();
     let message = format!("{}: {}\n\n{reason}", event.kind.name(), event.subject());
-    overlay.commit(world, &given.renders, &message)?;
+    staged.commit(world, &given.renders, &message)?;
     print(&format!("{} {}: {}", event.kind.name(), event.id, event.subject()))?;
     Ok(Exit::Well)
 }
@@ -140,7 +140,7 @@ pub fn event(
 pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
     let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });
-    let overlay = Overlay::new()?;
+    let staged = StagedResults::new()?;
     let (mut count, mut unread) = (0, 0);
     for path in &given.files {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -154,7 +154,7 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
         unread += imported.unread.len();
         for (place, record) in &imported.records {
             print(&line(place, record))?;
-            overlay.write(place, &to_file_text(record)?)?;
+            staged.write(place, &to_file_text(record)?)?;
         }
         count += imported.records.len();
     }
@@ -168,7 +168,7 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
         return Ok(Exit::Well);
     }
     let message = format!("imports: {count} published results");
-    let recorded = overlay.commit(world, &given.renders, &message)?;
+    let recorded = staged.commit(world, &given.renders, &message)?;
     let commit = recorded.commit.as_deref().unwrap_or("none: all were there already");
     print(&format!("{count} results{left}; commit {commit}"))?;
     Ok(Exit::Well)

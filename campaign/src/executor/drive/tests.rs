@@ -18,11 +18,11 @@ use crate::executor::job::{FileFact, NodeEnd, RecordedHardware, Step, record_pat
 use crate::files::{Lines, write_whole};
 use crate::inputs::Obtained;
 use crate::inputs::cache::Cache;
-use crate::launch::{BuiltVariant, LaunchSpec, ReadyCell};
 use crate::places::Places;
 use crate::plan::{Cell, Plan, Round, Variant, interleave};
 use crate::process::Interrupt;
 use crate::redact::Identity;
+use crate::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use crate::tools::Tools;
 use crate::world::{Ids, Programs};
 
@@ -56,7 +56,7 @@ fn ready() -> PreparedCampaign {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
     let catalog = Catalog::new(&suite);
     let engine = catalog.engine("redline").unwrap();
-    let variants: Vec<LaunchSpec> = ["v0.9.1", "v0.9.2"]
+    let variants: Vec<ServerSpec> = ["v0.9.1", "v0.9.2"]
         .map(|release| {
             let variant = Variant::plain("redline", release);
             let facts = EngineFacts {
@@ -65,7 +65,7 @@ fn ready() -> PreparedCampaign {
                 ..EngineFacts::default()
             };
             let built = BuiltVariant::program(variant, facts, "redline".into(), None);
-            LaunchSpec { engine: engine.clone(), built }
+            ServerSpec { engine: engine.clone(), built }
         })
         .into();
     let cell =

@@ -46,17 +46,18 @@ fn parts<'a>(scenario: &'a ScenarioEntry, identity: &'a Identity) -> Parts<'a> {
     let sample = Sample::default().record();
     Parts {
         id: "01JD5XQ0000000000000000000",
-        slot: sample.campaign.unwrap(),
+        campaign: sample.campaign.unwrap(),
         engine: sample.engine,
         scenario,
         dataset_sha256: Some("d0"),
         hardware: sample.hardware,
-        launch: LaunchFacts {
+        started: ServerFacts {
             argv: Some(vec!["redline".into(), "serve".into()]),
             env: Some(Default::default()),
             variant: None,
             tp: Some(1),
             startup_us: Some(7),
+            ..ServerFacts::default()
         },
         model: ModelFacts { id: sample.model.id, ..ModelFacts::default() },
         probe: None,

@@ -6,7 +6,7 @@ use std::path::Path;
 use schema::engine::{EngineFile, Image};
 use serde::{Deserialize, Serialize};
 
-use crate::launch::container::Container;
+use crate::server_spec::container::Container;
 use crate::stop::Stop;
 
 /// Command line of a server, in the form that is executed and in the form that is recorded.
@@ -22,7 +22,7 @@ pub struct CommandLine {
 /// Server settings beyond the model that a target may fix; the engine's own default applies to each
 /// that is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LaunchSettings {
+pub struct ServerSettings {
     /// Seed of random weights and of everything else that the engine samples.
     pub seed: Option<u64>,
     /// Longest sequence in tokens, prompt and output together.
@@ -49,7 +49,7 @@ pub struct Filling<'a> {
     /// Port that the server listens on; `None` for the engine's default.
     pub port: Option<u16>,
     /// What else is asked for.
-    pub settings: &'a LaunchSettings,
+    pub settings: &'a ServerSettings,
     /// True when the server must expose its metrics and configuration for the load generator.
     pub observed: bool,
     /// Additional flags, appended unchanged.
@@ -75,8 +75,8 @@ impl<'a> Filling<'a> {
     }
 }
 
-const NOTHING: LaunchSettings =
-    LaunchSettings { seed: None, context_tokens: None, memory_percent: None };
+const NOTHING: ServerSettings =
+    ServerSettings { seed: None, context_tokens: None, memory_percent: None };
 
 /// Fills an engine's command line and appends the variant's own flags.
 ///
