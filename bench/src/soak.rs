@@ -49,7 +49,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let wanted = default_cell(world, flags.model.as_deref())?;
     let scenario = world.catalog.scenario(&wanted.scenario)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let variant = variants::build_working_tree(world, world.cores)?;
     world.console.step(world.clock.elapsed(), "Fetch inputs");
     let mut cell = ready_cells(world, &[wanted], &[scenario])?.remove(0);

@@ -11,7 +11,6 @@ use crate::stop::Stop;
 /// A git clone or worktree, used through the `git` command.
 #[derive(Debug, Clone)]
 pub struct Git {
-    program: PathBuf,
     dir: PathBuf,
     interrupt: Interrupt,
 }
@@ -21,8 +20,8 @@ impl Git {
     ///
     /// # Errors
     /// `dir` is not the top folder of a clone, or `git` cannot be run.
-    pub fn open(program: &Path, dir: &Path, interrupt: &Interrupt) -> Result<Self, Stop> {
-        let git = Self { program: program.into(), dir: dir.into(), interrupt: interrupt.clone() };
+    pub fn open(dir: &Path, interrupt: &Interrupt) -> Result<Self, Stop> {
+        let git = Self { dir: dir.into(), interrupt: interrupt.clone() };
         let is_clone = match git.run(&["rev-parse", "--show-toplevel"]) {
             Ok(top) => same_folder(Path::new(top.trim()), dir),
             Err(ProcessError::Failed { stderr, .. }) if stderr.contains("not a git repository") => {
@@ -51,7 +50,7 @@ impl Git {
     }
 
     fn run(&self, args: &[&str]) -> Result<String, ProcessError> {
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new("git");
         // Hooks of the user's repository could run long, fail, or change the checkout.
         command.arg("-C").arg(&self.dir).args(["-c", "core.hooksPath=/dev/null"]).args(args);
         // Git sets these variables for its hooks; inherited, they would redirect these commands to

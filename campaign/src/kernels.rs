@@ -70,7 +70,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
         wall_us: u64::try_from(wall.as_micros()).ok(),
         ..Time::default()
     };
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let mut record = KernelRecord {
         schema: SCHEMA.to_owned(),
         id,
@@ -145,14 +145,14 @@ fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
     let tree = match &wanted.origin {
         Origin::Release(found) => {
             let tree = world.places.release_tree(&found.name);
-            let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+            let git = Git::open(world.places.root(), &world.interrupt)?;
             build::check_out(&git, found, &tree)?;
             tree
         }
         _ => world.places.root().to_owned(),
     };
     world.step(&format!("Run the kernel benchmarks of {}", wanted.variant.release));
-    let mut cargo = Command::new(&world.programs.cargo);
+    let mut cargo = Command::new("cargo");
     cargo
         .args(["bench", "--locked", "-p", "engine", "--bench", "*", "--"])
         .args(CRITERION)
@@ -171,7 +171,7 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
         Origin::Tree { commit, dirty, .. } => (commit.clone(), *dirty),
         _ => (None, false),
     };
-    let mut rustc = Command::new(&world.programs.rustc);
+    let mut rustc = Command::new("rustc");
     let toolchain = process::text(rustc.arg("-V"), &world.interrupt).ok();
     EngineFacts {
         name: REDLINE.to_owned(),

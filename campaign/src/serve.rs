@@ -97,7 +97,7 @@ pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
 }
 
 fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
     let (_, target) = target::choose(&targets, None, &machine.gpus)?;
     // Includes the concurrency sweep, so that a later comparison needs no download.

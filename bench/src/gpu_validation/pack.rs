@@ -136,7 +136,7 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
         Origin::Release(of) => world.places.release_tree(&of.name),
         _ => world.places.root().to_owned(),
     };
-    let mut cargo = Command::new(&world.programs.cargo);
+    let mut cargo = Command::new("cargo");
     cargo
         .args(["test", "--no-run", "--release", "--locked", "--workspace", "--lib"])
         .arg("--message-format=json-render-diagnostics");

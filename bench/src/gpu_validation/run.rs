@@ -126,7 +126,7 @@ fn machine(
     described: &ValidationBundle,
     results: &ResultPlaces,
 ) -> Result<HardwareFacts, Stop> {
-    let seen = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let seen = hardware::detect(world)?;
     let on_gpu = !described.matches.device_name.is_empty();
     if on_gpu && !target::fits(&described.matches, &seen.gpus) {
         let wanted = described.matches.device_name.join(" or ");
@@ -160,7 +160,7 @@ fn machine(
 /// Writes all results into the archive. It is renewed after every stage, because the machine may be
 /// taken away at any time.
 fn archive(world: &World, results: &ResultPlaces) -> Result<(), Stop> {
-    let mut tar = Command::new(&world.programs.tar);
+    let mut tar = Command::new("tar");
     tar.arg("-czf").arg(results.archive()).arg("-C").arg(results.dir()).arg(".");
     let status = process::show(&mut tar, &world.interrupt)?;
     if status.success() {

@@ -82,7 +82,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let cell = default_cell(world, flags.model.as_deref())?;
     let scenario = world.catalog.scenario(&cell.scenario)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let threads = flags.threads.unwrap_or(world.cores);
     let build = source::obtain(world, &flags.engine, &distribution, &machine.cpu)?;
     let mut variant = Variant::plain(&engine.id, &format!("v{}", distribution.version()));

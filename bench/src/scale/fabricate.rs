@@ -116,7 +116,7 @@ fn write(path: &Path, text: &str) -> Result<(), Stop> {
 }
 
 fn git(world: &World, folder: &Path, arguments: &[&str]) -> Result<(), Stop> {
-    let mut git = Command::new(&world.programs.git);
+    let mut git = Command::new("git");
     // The user's git settings, such as signing, must not influence or stop the commits.
     git.args(["-c", "user.name=Redline", "-c", "user.email=redline@localhost"])
         .args(["-c", "gc.auto=0", "-c", "commit.gpgsign=false"])

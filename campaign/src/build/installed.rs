@@ -42,7 +42,7 @@ pub fn find(
         Some(image) => format!("in `{}`", image.image),
         None => "on this machine".to_owned(),
     };
-    let mut ask = question(world, image.as_ref());
+    let mut ask = question(image.as_ref());
     ask.args(["-c", SCRIPT]).args(&package.names);
     let written = capture(&mut ask, &world.interrupt)?;
     let found = read(&written, package, &place)?;
@@ -76,9 +76,9 @@ fn contained(
 }
 
 /// Makes the command that runs Python where the server would run.
-fn question(world: &World, image: Option<&Contained>) -> Command {
+fn question(image: Option<&Contained>) -> Command {
     let Some(Contained { runtime, image }) = image else {
-        return Command::new(&world.programs.python3);
+        return Command::new("python3");
     };
     let mut command = Command::new(runtime.program());
     match runtime {

@@ -39,8 +39,8 @@ pub struct Built {
 /// # Errors
 /// cargo fails, or the binary cannot be kept.
 pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<Built, Stop> {
-    let World { programs, places, interrupt, .. } = world;
-    let mut cargo = Command::new(&programs.cargo);
+    let World { places, interrupt, .. } = world;
+    let mut cargo = Command::new("cargo");
     cargo
         .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
         // The engine embeds the commit at build time and reports it with its version.
@@ -53,7 +53,7 @@ pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<
             "`cargo build` of {release} ended with {how}; what it said stands above"
         )));
     }
-    let mut rustc = Command::new(&programs.rustc);
+    let mut rustc = Command::new("rustc");
     let toolchain = process::text(rustc.arg("-V").current_dir(tree), interrupt).ok();
     let (binary, sha256) = keep(places, &target.join("release/redline"))?;
     Ok(Built { binary, sha256, toolchain: toolchain.map(|text| text.trim().to_owned()) })

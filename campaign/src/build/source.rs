@@ -126,7 +126,7 @@ fn build(
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;
     let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
-    let mut tar = Command::new(&world.programs.tar);
+    let mut tar = Command::new("tar");
     tar.arg("-xzf").arg(archive).arg("-C").arg(work.path());
     step(world, source, &mut tar)?;
     let tree = work.path().join("build");
@@ -239,10 +239,9 @@ impl BuildTools {
 /// # Errors
 /// They are not installed and cannot be downloaded.
 fn find_tools(world: &World) -> Result<BuildTools, Stop> {
-    let programs = &world.programs;
     // Both or neither: pip installs them as a pair of tested versions.
-    if runs(world, &programs.cmake)? && runs(world, &programs.ninja)? {
-        return Ok(BuildTools { cmake: programs.cmake.clone(), fetched: None });
+    if runs(world, "cmake")? && runs(world, "ninja")? {
+        return Ok(BuildTools { cmake: "cmake".into(), fetched: None });
     }
     let dir = world.cache.tools(&PACKAGES.join("+"));
     if !dir.is_dir() {
@@ -252,7 +251,7 @@ fn find_tools(world: &World) -> Result<BuildTools, Stop> {
     Ok(BuildTools { cmake: dir.join("bin/cmake"), fetched: Some(dir) })
 }
 
-fn runs(world: &World, program: &Path) -> Result<bool, Stop> {
+fn runs(world: &World, program: &str) -> Result<bool, Stop> {
     match capture(Command::new(program).arg("--version"), &world.interrupt) {
         Ok(written) => Ok(written.status.success()),
         Err(ProcessError::Interrupted) => Err(ProcessError::Interrupted.into()),
@@ -266,7 +265,7 @@ fn fetch_tools(world: &World, dir: &Path) -> Result<(), Stop> {
     make_dir(near)?;
     let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
     let whole = work.path().join("whole");
-    let mut pip = Command::new(&world.programs.python3);
+    let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--no-deps", "--only-binary", ":all:", "--quiet"])
         .args(["--disable-pip-version-check", "--no-input", "--target"])
         .arg(&whole)

@@ -130,7 +130,7 @@ pub fn named(
             Stop::wrong_use("which release? give a version such as `v0.9.2`")
                 .with_hint("`--worktree` measures the files as they are now")
         })?;
-        let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+        let git = Git::open(world.places.root(), &world.interrupt)?;
         let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
         return Ok(of(engine, found.name.clone(), Origin::Release(found)));
     }
@@ -201,7 +201,7 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
         let message = format!("`--worktree` is this clone's own tree, not one of `{id}`");
         return Err(Stop::wrong_use(message));
     }
-    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+    let git = Git::open(world.places.root(), &world.interrupt)?;
     let manifest = files::read_text(&world.places.root().join("engine/Cargo.toml"))?;
     let version = literal_version(&manifest)
         .ok_or_else(|| Stop::wrong_use("`engine/Cargo.toml` has no literal `version`"))?;
@@ -253,14 +253,14 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
             installed::find(world, (&wanted.engine, &wanted.variant), version, *container)?
         }
         Origin::Source(source) => {
-            let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+            let machine = hardware::detect(world)?;
             let build = source::obtain(world, engine, source, &machine.cpu)?;
             build.variant(wanted.variant.clone(), source)
         }
         Origin::Release(of) => {
             world.step(&format!("Build {release}"));
             let tree = world.places.release_tree(&of.name);
-            let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+            let git = Git::open(world.places.root(), &world.interrupt)?;
             build::check_out(&git, of, &tree)?;
             build_checkout(world, wanted, &tree, (of.version(), Some(&of.commit), false))?
         }

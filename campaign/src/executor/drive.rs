@@ -145,10 +145,6 @@ impl<'a> Drive<'a> {
             }
             JobState::Running { .. } => Ok(()),
             JobState::Ended { end, node } => self.settle(job, &places, (&end, node), log),
-            JobState::Unknown => {
-                let said = "the scheduler no longer knows the job".to_owned();
-                self.settle(job, &places, (&JobEnd::LostNode { said }, None), log)
-            }
         }
     }
 
@@ -175,7 +171,7 @@ impl<'a> Drive<'a> {
             // An ended job counts as alive if it finished, since its records can be collected.
             let lives = match state {
                 JobState::Queued { .. } | JobState::Running { .. } => true,
-                JobState::Ended { .. } | JobState::Unknown => Done::read(places)?.is_some(),
+                JobState::Ended { .. } => Done::read(places)?.is_some(),
             };
             if lives || submitted {
                 log.skip(key, &read_steps(places)?);

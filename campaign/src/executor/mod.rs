@@ -57,8 +57,6 @@ pub enum JobState {
     Running { node: String },
     /// The job has ended; `node` is where it ran, if it ran and the scheduler still knows.
     Ended { end: JobEnd, node: Option<String> },
-    /// The scheduler does not know the job and cannot have it any more.
-    Unknown,
 }
 
 /// Why a job ended, as the scheduler sees it; `said` is in the scheduler's words. The job's own result

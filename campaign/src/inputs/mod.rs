@@ -15,7 +15,6 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::files::{self, FileError};
-use crate::inputs::package::NoFile;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -284,13 +283,12 @@ impl Fetcher<'_> {
         for source in &input.sources {
             let place = self.world.cache.place(&input.sha256, input.file_name());
             let temp = files::temp_near(&place)?;
-            match package::fetch(self.world, source, &temp) {
+            match package::fetch(self.world, source, &temp)? {
                 Ok(()) => {
                     let path = self.store(input, temp, &input.sha256)?;
                     return Ok(Obtained::file(path, input.sha256.clone(), source_name(source)));
                 }
-                Err(NoFile::NotHad(detail)) => tried.push_str(&format!("\n  {detail}")),
-                Err(NoFile::Stop(stop)) => return Err(stop),
+                Err(detail) => tried.push_str(&format!("\n  {detail}")),
             }
         }
         let message = format!("`{id}` is neither in the cache nor could it be fetched{tried}");

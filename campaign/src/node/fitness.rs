@@ -88,7 +88,7 @@ pub fn unfit(
     if !job.on_gpu {
         return Ok(None);
     }
-    let errors = match hardware::ask_driver(&world.programs, gpu::ECC_ERRORS, &world.interrupt) {
+    let errors = match hardware::ask_driver(gpu::ECC_ERRORS, &world.interrupt) {
         Ok(text) => gpu::count_errors(&text),
         Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
         // An older driver may not support the query.

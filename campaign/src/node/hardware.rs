@@ -12,7 +12,7 @@ use schema::run::{Gpu, HardwareFacts, Platform};
 
 use crate::node::gpu::{self, gpu_id, slug};
 use crate::process::{self, Interrupt, ProcessError};
-use crate::world::Programs;
+use crate::world::World;
 
 /// Instruction sets by which some engine may choose a kernel.
 const FEATURES: &[&str] = &[
@@ -74,14 +74,17 @@ pub struct Machine {
 ///
 /// # Errors
 /// Interrupted.
-pub fn detect(
-    programs: &Programs,
+pub fn detect(world: &World) -> Result<Machine, ProcessError> {
+    detect_with(world.cores, &|question| ask_driver(question, &world.interrupt))
+}
+
+/// Detects the machine's hardware; `ask` sends a query to the driver of the GPUs.
+fn detect_with(
     cores: u32,
-    interrupt: &Interrupt,
+    ask: &dyn Fn(&str) -> Result<String, ProcessError>,
 ) -> Result<Machine, ProcessError> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
-    let ask = |question: &str| ask_driver(programs, question, interrupt);
     let mut gpus = Vec::new();
     for question in gpu::QUESTIONS {
         match ask(question) {
@@ -116,12 +119,8 @@ pub fn detect(
 ///
 /// # Errors
 /// There is no driver, it does not know a field of the query, or the wait was interrupted.
-pub fn ask_driver(
-    programs: &Programs,
-    question: &str,
-    interrupt: &Interrupt,
-) -> Result<String, ProcessError> {
-    let mut query = Command::new(&programs.nvidia_smi);
+pub fn ask_driver(question: &str, interrupt: &Interrupt) -> Result<String, ProcessError> {
+    let mut query = Command::new("nvidia-smi");
     query.arg(question).arg("--format=csv,noheader,nounits");
     process::text(&mut query, interrupt)
 }
@@ -322,8 +321,10 @@ mod tests {
         let nvidia_smi = folder.path().join("nvidia-smi");
         fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
         fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
-        let programs = Programs { nvidia_smi, ..Programs::default() };
-        detect(&programs, 2, &Interrupt::new(&crate::environment::SystemClock::start())).unwrap()
+        let interrupt = Interrupt::new(&crate::environment::SystemClock::start());
+        let ask =
+            |question: &str| process::text(Command::new(&nvidia_smi).arg(question), &interrupt);
+        detect_with(2, &ask).unwrap()
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Node<'_> {
         if let Some(block) = self.progress.block_open {
             self.set_aside(block)?;
         }
-        let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+        let machine = hardware::detect(world)?;
         let unfit = fitness::unfit(world, job, self.places.dir(), &machine)?;
         if let Some(said) = unfit {
             return Ok(NodeEnd::Unfit { said });

@@ -53,7 +53,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
     let wanted = wanted(world, flags, &engine)?;
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
     let named = flags.target.as_deref();
     // A dry run may plan for any machine, and a scheduler's nodes are not this machine.

@@ -24,13 +24,12 @@ use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use crate::tools::Tools;
-use crate::world::{Ids, Programs};
+use crate::world::Ids;
 
 fn world(root: &Path) -> World {
     let clock = SystemClock::start();
     World {
         places: Places::new(root, None),
-        programs: Programs::default(),
         tools: Tools::new(root),
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&root.join("cache")),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use answers::Report;
 use submission::Options;
 
-use super::{Executor, Handle, JobSpec, JobState, SLURM};
+use super::{Executor, Handle, JobEnd, JobSpec, JobState, SLURM};
 use crate::process::{Interrupt, Written, capture_until, describe};
 use crate::stop::Stop;
 
@@ -181,11 +181,16 @@ impl Executor for Slurm {
         if let Some(report) = self.known_to_controller(id)? {
             return self.state_of(report);
         }
-        // A job that accounting lists as unfinished and the controller does not know was lost
-        // between the two and will never run.
         let report = self.known_to_accounting(id)?;
-        let state = report.map_or(Ok(JobState::Unknown), |report| self.state_of(report))?;
-        Ok(if matches!(state, JobState::Ended { .. }) { state } else { JobState::Unknown })
+        match report.map(|report| self.state_of(report)).transpose()? {
+            Some(ended @ JobState::Ended { .. }) => Ok(ended),
+            // A job that accounting lists as unfinished and the controller does not know was lost
+            // between the two and will never run.
+            _ => {
+                let said = "the scheduler no longer knows the job".to_owned();
+                Ok(JobState::Ended { end: JobEnd::LostNode { said }, node: None })
+            }
+        }
     }
 
     fn cancel(&self, handle: &Handle) -> Result<(), Stop> {
