@@ -16,6 +16,7 @@ use campaign::lock::Lock;
 use campaign::node::hardware;
 use campaign::node::run::{Bench, save_workload};
 use campaign::node::server::{Readiness, Server, free_port, status_bytes};
+use campaign::places::CampaignPlaces;
 use campaign::plan::PlannedRun;
 use campaign::plan::decide::{default_cell, ready_cells};
 use campaign::server_spec::ServerSpec;
@@ -55,7 +56,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let mut cell = ready_cells(world, &[wanted], &[scenario])?.remove(0);
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let id = ids.next_id();
-    let places = world.places.soak(&id);
+    let places = CampaignPlaces::at(&world.places.target("soak").join(&id));
     let plan = places.plan(&cell.scenario.id);
     save_workload(world, &cell, &plan)?;
     cell.plan = Some(plan);

@@ -243,17 +243,22 @@ fn read_criterion(home: &Path) -> Result<Vec<KernelBench>, Stop> {
 }
 
 fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
-    let benchmark = CriterionFile::read(dir, "benchmark.json")?;
-    let estimates = CriterionFile::read(dir, "estimates.json")?;
-    let sample = CriterionFile::read(dir, "sample.json")?;
-    let id = benchmark.get("/full_id", Value::as_str)?;
-    let Name { op, shape, dtype, isa } = name(id).ok_or_else(|| {
+    let read = |file: &str| -> Result<(PathBuf, Value), Stop> {
+        let path = dir.join(file);
+        let value = serde_json::from_str(&read_text(&path)?).unwrap_or_default();
+        Ok((path, value))
+    };
+    let benchmark = read("benchmark.json")?;
+    let estimates = read("estimates.json")?;
+    let sample = read("sample.json")?;
+    let id = at(&benchmark, "/full_id", Value::as_str)?;
+    let [op, shape, dtype, isa] = name(id).ok_or_else(|| {
         Stop::wrong_use(format!("bench `{id}` is not named `<op>/<shape>_<dtype>/<isa>`"))
     })?;
     // Work of one call, if the benchmark states it, under the name of criterion's kind of
     // throughput. Redline's benchmarks state floating-point operations as "elements".
     let work = |kinds: [&str; 2]| {
-        let throughput = benchmark.value.get("throughput")?;
+        let throughput = benchmark.1.get("throughput")?;
         kinds.iter().find_map(|kind| throughput.pointer(kind)?.as_u64())
     };
     // Kernels of a GPU name its architecture, such as `sm_90a`, in place of an instruction set.
@@ -264,26 +269,19 @@ fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
         dtype,
         isa,
         device: device.to_owned(),
-        median_ns: estimates.get("/median/point_estimate", Value::as_f64)?,
-        mad_ns: estimates.get("/median_abs_dev/point_estimate", Value::as_f64)?,
-        samples: sample.get("/iters", Value::as_array)?.len() as u64,
+        median_ns: at(&estimates, "/median/point_estimate", Value::as_f64)?,
+        mad_ns: at(&estimates, "/median_abs_dev/point_estimate", Value::as_f64)?,
+        samples: at(&sample, "/iters", Value::as_array)?.len() as u64,
         bytes: work(["/Bytes", "/ElementsAndBytes/bytes"]),
         flops: work(["/Elements", "/ElementsAndBytes/elements"]),
         limit_share: None,
     })
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Name {
-    op: String,
-    shape: String,
-    dtype: String,
-    isa: String,
-}
-
-/// Splits a benchmark's name such as `matmul/T512_K576_N1536_q4_1/avx512`. The shape is the leading
-/// parts that are a letter and a number; the rest is the data type.
-fn name(full_id: &str) -> Option<Name> {
+/// Splits a benchmark's name such as `matmul/T512_K576_N1536_q4_1/avx512` into operation, shape, data
+/// type and instruction set. The shape is the leading parts that are a letter and a number; the rest
+/// is the data type.
+fn name(full_id: &str) -> Option<[String; 4]> {
     let [op, middle, isa] = full_id.split('/').collect::<Vec<_>>().try_into().ok()?;
     let parts: Vec<&str> = middle.split('_').collect();
     let sizes = parts.iter().take_while(|part| is_size(part)).count();
@@ -291,7 +289,7 @@ fn name(full_id: &str) -> Option<Name> {
         return None;
     }
     let (shape, dtype) = (parts[..sizes].join("_"), parts[sizes..].join("_"));
-    Some(Name { op: op.to_owned(), shape, dtype, isa: isa.to_owned() })
+    Some([op.to_owned(), shape, dtype, isa.to_owned()])
 }
 
 /// True for an upper-case letter followed by a number, such as `T512`.
@@ -302,30 +300,16 @@ fn is_size(part: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_digit())
 }
 
-/// A file of criterion.
-struct CriterionFile {
-    path: PathBuf,
-    value: Value,
-}
-
-impl CriterionFile {
-    fn read(dir: &Path, name: &str) -> Result<Self, Stop> {
-        let path = dir.join(name);
-        let value = serde_json::from_str(&read_text(&path)?).unwrap_or_default();
-        Ok(Self { path, value })
-    }
-
-    /// Returns the value at the JSON pointer `at`, which criterion 0.8 always writes.
-    fn get<'a, T>(
-        &'a self,
-        at: &str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<T, Stop> {
-        self.value.pointer(at).and_then(read).ok_or_else(|| {
-            let path = self.path.display();
-            Stop::wrong_use(format!("`{path}` is not what criterion 0.8 writes: no `{at}`"))
-        })
-    }
+/// Returns the value at the JSON pointer `pointer` of a file, which criterion 0.8 always writes.
+fn at<'a, T>(
+    (path, value): &'a (PathBuf, Value),
+    pointer: &str,
+    read: impl FnOnce(&'a Value) -> Option<T>,
+) -> Result<T, Stop> {
+    value.pointer(pointer).and_then(read).ok_or_else(|| {
+        let path = path.display();
+        Stop::wrong_use(format!("`{path}` is not what criterion 0.8 writes: no `{pointer}`"))
+    })
 }
 
 /// Finds every folder `new` that contains a finished benchmark.

@@ -63,29 +63,9 @@ impl Places {
         CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
-    /// Paths of the logs and measurements of one `peer-bench`.
-    pub fn peer_bench(&self, id: &str) -> CampaignPlaces {
-        CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
-    }
-
-    /// Paths of the working files of one `soak`.
-    pub fn soak(&self, id: &str) -> CampaignPlaces {
-        CampaignPlaces { dir: self.root.join("target/soak").join(id) }
-    }
-
-    /// Folder of `client-bench`: its working files and the results that it keeps.
-    pub fn client_bench(&self) -> PathBuf {
-        self.root.join("target/client-bench")
-    }
-
-    /// Working folder of `scale-bench`.
-    pub fn scale_bench(&self) -> PathBuf {
-        self.root.join("target/scale-bench")
-    }
-
-    /// Folder of the GPU validation `name`: its bundle and its collected results.
-    pub fn validation(&self, name: &str) -> PathBuf {
-        self.root.join("target/validations").join(name)
+    /// Folder below `target/` with the working files of a command that is no campaign.
+    pub fn target(&self, name: &str) -> PathBuf {
+        self.root.join("target").join(name)
     }
 
     /// Returns `path` for display: relative to the clone's root where it lies below it.

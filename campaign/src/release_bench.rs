@@ -25,10 +25,8 @@ use crate::world::World;
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     check_executor(flags)?;
     world.tools.check()?;
-    let _lock = match flags.dry_run {
-        true => None,
-        false => Some(Lock::take(&world.places.lock(), world.pid)?),
-    };
+    let lock = || Lock::take(&world.places.lock(), world.pid);
+    let _lock = (!flags.dry_run).then(lock).transpose()?;
     // The campaign's flags are in its journal; of this command's only `--max-gpu-hours` counts.
     if flags.resume {
         let id = unfinished(world, flags)?;

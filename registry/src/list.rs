@@ -58,10 +58,8 @@ pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRec
 }
 
 /// Row of the list: the repeats of one release in one cell.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    #[serde(skip)]
-    order: ReleaseKey,
     /// Id of the engine of the row's runs.
     pub engine: String,
     /// Version of the engine of the row's runs.
@@ -156,11 +154,9 @@ pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> 
 pub fn rows(runs: &[Listed]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
     for Listed { id, run, retracted, .. } in runs {
-        let order = ReleaseKey::of(&run.release);
         let cell = (run.model.clone(), run.config.clone(), run.scenario.clone());
-        let key = (run.engine.clone(), order.clone(), run.hardware.clone(), cell);
+        let key = (run.engine.clone(), ReleaseKey::of(&run.release), run.hardware.clone(), cell);
         let row = rows.entry(key).or_insert_with(|| Row {
-            order,
             engine: run.engine.clone(),
             release: run.release.clone(),
             hardware: run.hardware.clone(),

@@ -77,7 +77,7 @@ impl Ends for ClientsError {
 /// # Errors
 /// A client cannot be obtained or fails, or a system call fails.
 pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
-    let dir = world.places.client_bench();
+    let dir = world.places.target("client-bench");
     let path = dir.join(KEPT);
     if !flags.kept {
         world.tools.check_for(&[BENCH, EMITTER, FLOOR])?;
@@ -105,7 +105,7 @@ fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result
         .collect();
     let testbed = Testbed {
         world,
-        dir: world.places.client_bench(),
+        dir: world.places.target("client-bench"),
         emitter_core: flags.emitter_core,
         client_core: flags.client_core,
         peers: obtain::obtain(world, &needed)?,

@@ -67,7 +67,7 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
         return Ok(given.to_owned());
     }
     let name = given.file_name().unwrap_or_default().to_string_lossy().replace(".tar.gz", "");
-    let dir = world.places.validation("collected").join(name);
+    let dir = world.places.target("validations/collected").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(files::FileError::at("clear", &dir))?;
     }

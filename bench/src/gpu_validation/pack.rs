@@ -50,10 +50,9 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
     let spec = variants::build_one(world, &wanted)?;
-    let dir = flags
-        .out
-        .clone()
-        .unwrap_or_else(|| world.places.validation(&flags.validation).join("bundle"));
+    let dir = flags.out.clone().unwrap_or_else(|| {
+        world.places.target("validations").join(&flags.validation).join("bundle")
+    });
     // Files of an earlier release in the same folder would otherwise be packed too.
     if dir.join("bundle.json").exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;

@@ -98,7 +98,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let comparison = Comparison {
         world,
         id: &id,
-        places: world.places.peer_bench(&id),
+        places: CampaignPlaces::at(&world.places.target("peer-bench").join(&id)),
         hardware: machine.facts(&machine.id(false)),
         variants: &variants,
         cell: &cell,

@@ -258,9 +258,9 @@ pub fn finish(
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let published = publish(world, ready, records, None, journal)?;
+    let commit = publish(world, ready, records, None, journal)?;
     let exit = report(world, ready, journal)?;
-    print_paths(world, ready, published.commit.as_deref());
+    print_paths(world, ready, commit.as_deref());
     Ok(exit)
 }
 

@@ -29,10 +29,8 @@ use crate::world::World;
 /// becomes a record.
 pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     world.tools.check()?;
-    let _lock = match flags.dry_run {
-        true => None,
-        false => Some(Lock::take(&world.places.lock(), world.pid)?),
-    };
+    let lock = || Lock::take(&world.places.lock(), world.pid);
+    let _lock = (!flags.dry_run).then(lock).transpose()?;
     if flags.resume {
         return resume(world, flags);
     }

@@ -134,14 +134,14 @@ fn cell_briefs(
     for (cell, entry) in plan.cells.iter().zip(scenarios) {
         for (engine, count) in &variants {
             let (model, scenario, rev) = (&cell.model, &entry.id, entry.scenario.rev);
-            let past = estimate::past(results, Of { engine, hardware, model, scenario, rev });
+            let of = Of { engine, hardware, model, scenario, rev };
             briefs.push(CellBrief {
                 engine: (*engine).to_owned(),
                 model: model.clone(),
                 tp: cell.tp,
                 scenario: format!("{scenario}@{rev}"),
                 runs: u64::from(repeats) * count,
-                each: estimate::of_run(&past),
+                each: estimate::of_run(results, of),
             });
         }
     }

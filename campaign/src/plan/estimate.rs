@@ -54,13 +54,6 @@ impl Estimate {
     }
 }
 
-/// Wall times of a cell in earlier runs and in imported results, in microseconds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Past {
-    pub measured_us: Vec<u64>,
-    pub imported_us: Vec<u64>,
-}
-
 /// Cell for which a duration is estimated: everything that determines how long its runs take.
 #[derive(Debug, Clone, Copy)]
 pub struct Of<'a> {
@@ -71,12 +64,18 @@ pub struct Of<'a> {
     pub rev: u32,
 }
 
-/// Estimates one run's time, including the server's start. Earlier runs are preferred to imported
-/// results, which do not say how long their servers took to start.
-pub fn of_run(past: &Past) -> Estimate {
-    match (median(&past.measured_us), median(&past.imported_us)) {
-        (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: past.measured_us.len() },
-        (None, Some(us)) => Estimate::Imported { us, runs: past.imported_us.len() },
+/// Estimates the time of one run of a cell, including the server's start, from the registry in
+/// `results`, whatever the release and configuration.
+pub fn of_run(results: &Path, of: Of<'_>) -> Estimate {
+    estimate(&past_wall_us(results, of), &imported_wall_us(results, of))
+}
+
+/// Estimate from the wall times of earlier runs and of imported results, in microseconds. Earlier
+/// runs are preferred, because imported results do not say how long their servers took to start.
+fn estimate(measured_us: &[u64], imported_us: &[u64]) -> Estimate {
+    match (median(measured_us), median(imported_us)) {
+        (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: measured_us.len() },
+        (None, Some(us)) => Estimate::Imported { us, runs: imported_us.len() },
         (None, None) => Estimate::Unknown,
     }
 }
@@ -109,12 +108,6 @@ fn median(past_us: &[u64]) -> Option<u64> {
     let mut sorted = past_us.to_vec();
     sorted.sort_unstable();
     percentile(&sorted, 0.5).map(|us| us.round() as u64)
-}
-
-/// Reads the wall times of a cell from the registry in `results`, whatever the release and
-/// configuration.
-pub fn past(results: &Path, of: Of<'_>) -> Past {
-    Past { measured_us: past_wall_us(results, of), imported_us: imported_wall_us(results, of) }
 }
 
 /// Wall times of a cell in imported results, in microseconds. The scenario's revision is not
@@ -169,18 +162,14 @@ mod tests {
 
     #[test]
     fn earlier_runs_are_believed_before_published_ones() {
-        let past = |measured_us: &[u64], imported_us: &[u64]| Past {
-            measured_us: measured_us.to_vec(),
-            imported_us: imported_us.to_vec(),
-        };
         let three = [30_000_000, 10_000_000, 20_000_000];
         let us = 20_000_000;
         let started = Estimate::Measured { us: us + OVERHEAD_US, runs: 3 };
-        assert_eq!(of_run(&past(&three, &[1])), started);
-        assert_eq!(of_run(&past(&[], &three)), Estimate::Imported { us, runs: 3 });
+        assert_eq!(estimate(&three, &[1]), started);
+        assert_eq!(estimate(&[], &three), Estimate::Imported { us, runs: 3 });
         let between = Estimate::Imported { us: 15_000_000, runs: 2 };
-        assert_eq!(of_run(&past(&[], &three[1..])), between);
-        assert_eq!(of_run(&past(&[], &[])), Estimate::Unknown);
+        assert_eq!(estimate(&[], &three[1..]), between);
+        assert_eq!(estimate(&[], &[]), Estimate::Unknown);
     }
 
     #[test]
@@ -206,9 +195,8 @@ mod tests {
             scenario: "balanced",
             rev: 1,
         };
-        let found = past(&results, of);
-        assert_eq!((found.measured_us.len(), found.imported_us), (0, vec![779_020_000]));
-        assert_eq!(past(&results, Of { engine: "redline", ..of }), Past::default());
+        assert_eq!(of_run(&results, of), Estimate::Imported { us: 779_020_000, runs: 1 });
+        assert_eq!(of_run(&results, Of { engine: "redline", ..of }), Estimate::Unknown);
     }
 
     #[test]

@@ -31,13 +31,6 @@ const ROWS: [(&str, &str); 4] = [
     ("TPOT p50, ms", "tpot_us_p50"),
 ];
 
-/// Outcome of a publication: none of the records of a tree or a foreign server is committed.
-pub struct Published {
-    pub is_committed: bool,
-    /// The commit, where its tool stated it.
-    pub commit: Option<String>,
-}
-
 /// Records, publishes and prints the results of a campaign. The exit code tells if a run failed or
 /// a release-blocking metric regressed.
 ///
@@ -55,8 +48,8 @@ pub fn finish(
         Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
     };
-    let published = publish(world, ready, records, compared.as_ref(), journal)?;
-    let uncommitted = (!published.is_committed).then_some(staged.as_path());
+    let commit = publish(world, ready, records, compared.as_ref(), journal)?;
+    let uncommitted = (!ready.commits).then_some(staged.as_path());
     for (engine, release) in ready.plan.releases() {
         world.console.answer("");
         registry.print_table(ready.named(engine, release), uncommitted)?;
@@ -66,7 +59,7 @@ pub fn finish(
     }
     world.console.answer("");
     match uncommitted {
-        None => print_paths(world, ready, published.commit.as_deref()),
+        None => print_paths(world, ready, commit.as_deref()),
         Some(staged) => {
             let shown = world.places.shown(staged);
             world.console.answer(&format!("records  {shown} (not committed)"));
@@ -89,7 +82,8 @@ pub fn finish(
     Ok(compared)
 }
 
-/// Writes the campaign's record, and commits all records where they are those of releases.
+/// Writes the campaign's record, and commits all records where they are those of releases; returns
+/// the commit's hash if its tool reported one.
 ///
 /// # Errors
 /// A record is refused, or a tool fails.
@@ -99,14 +93,10 @@ pub fn publish(
     records: &[RunRecord],
     compared: Option<&Diff>,
     journal: &mut Journal,
-) -> Result<Published, Stop> {
+) -> Result<Option<String>, Stop> {
     let mut campaign = campaign_record(world, ready, records, &journal.state, compared);
     write_campaign(&journal.places.staged(), &mut campaign)?;
-    let commit = match ready.commits {
-        true => commit(world, ready, records, journal)?,
-        false => None,
-    };
-    Ok(Published { is_committed: ready.commits, commit })
+    if ready.commits { commit(world, ready, records, journal) } else { Ok(None) }
 }
 
 /// Renders the pages, commits the staged results and builds the site; returns the commit's hash.
