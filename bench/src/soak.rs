@@ -82,7 +82,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
         let run = ids.next_id();
         let slot =
             PlannedRun { run, variant: 0, cell: 0, block: 0, position: 0, repeat: 1, stage: None };
-        let record = bench.run(&slot, &variant, &cell)?;
+        let record = bench.run(&slot, &variant, &cell, &mut |_| Ok(()))?;
         if record.status != Status::Ok {
             return Err(failed(&variant.engine.id, &record).into());
         }

@@ -34,20 +34,13 @@ pub struct Addition {
     pub derived: bool,
 }
 
-/// Time of a commit. It enters at `main`, so that commits can be reproduced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Clock {
-    /// Time of the commit, in seconds since 1970.
-    pub unix_s: i64,
-}
-
-/// Commits `additions`. Returns the commit and its paths, or HEAD and no paths where HEAD contains
+/// Commits `additions` at the time `unix_s`, in seconds since 1970. Returns the commit and its paths, or HEAD and no paths where HEAD contains
 /// all files already.
 pub(crate) fn commit(
     tree: &WorkTree,
     additions: &[Addition],
     message: &str,
-    (clock, watch): (Clock, Watch<'_>),
+    (unix_s, watch): (i64, Watch<'_>),
 ) -> Result<(Option<Oid>, Vec<String>)> {
     let mut staged = Staged { tree, entries: Vec::new(), kept: false };
     // Dropped before `staged`: on a full disk this frees the space that git's index needs.
@@ -74,7 +67,7 @@ pub(crate) fn commit(
             continue;
         }
         watch("the index has the entries");
-        let commit = write_commit(tree, head, &new, &blobs, (message, clock))?;
+        let commit = write_commit(tree, head, &new, &blobs, (message, unix_s))?;
         watch("the commit is there, and no branch leads to it");
         let subject = message.lines().next().unwrap_or_default();
         let log = format!("commit: {subject}");
@@ -149,7 +142,7 @@ fn write_commit(
     head: Option<Oid>,
     new: &[&Addition],
     blobs: &[Oid],
-    (message, clock): (&str, Clock),
+    (message, unix_s): (&str, i64),
 ) -> Result<Oid, git2::Error> {
     let mut update = TreeUpdateBuilder::new();
     for (addition, blob) in new.iter().zip(blobs) {
@@ -162,7 +155,7 @@ fn write_commit(
     // A container often has no git identity, and a campaign must not fail at its last step.
     let name = config.get_str("user.name").unwrap_or("Redline");
     let email = config.get_str("user.email").unwrap_or("redline@localhost");
-    let author = Signature::new(name, email, &Time::new(clock.unix_s, 0))?;
+    let author = Signature::new(name, email, &Time::new(unix_s, 0))?;
     let parents: Vec<_> =
         head.map(|head| repo.find_commit(head)).transpose()?.into_iter().collect();
     let parents: Vec<_> = parents.iter().collect();

@@ -10,7 +10,7 @@ use schema::version::is_later;
 use schema::{campaign, event, kernel, run};
 use serde::{Deserialize, Serialize};
 
-use crate::commit::{Addition, Clock, Watch, commit};
+use crate::commit::{Addition, Watch, commit};
 use crate::errors::{Environment, Unsound};
 use crate::repository::{RESULTS, WorkTree};
 use judge::finding::{Finding, HISTORY, ID};
@@ -39,14 +39,15 @@ pub struct Recorded {
     pub remarks: Vec<Finding>,
 }
 
-/// Checks every file of `staged` and commits all of them, or none.
+/// Checks every file of `staged` and commits all of them, or none, at the time `unix_s` (seconds
+/// since 1970).
 ///
 /// # Errors
 ///
 /// A file is unsound (all findings are returned), the repository is not fit for a commit, or a
 /// file cannot be written. No half-written file stays behind.
-pub fn record(registry: &Path, staged: &Path, message: &str, clock: Clock) -> Result<Recorded> {
-    record_watched(registry, staged, message, (clock, &|_| {}))
+pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Result<Recorded> {
+    record_watched(registry, staged, message, (unix_s, &|_| {}))
 }
 
 /// Does the same as [`record()`] and calls `watch` at each boundary between two writes.
@@ -58,7 +59,7 @@ pub fn record_watched(
     registry: &Path,
     staged: &Path,
     message: &str,
-    (clock, watch): (Clock, Watch<'_>),
+    (unix_s, watch): (i64, Watch<'_>),
 ) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
     tree.ready()?;
@@ -72,7 +73,7 @@ pub fn record_watched(
                 findings.extend(found);
                 ids.extend(parsed.id().map(|id| (id.to_owned(), path.clone())));
                 let future = parsed.id().and_then(|id| {
-                    storage::from_the_future(&path, id, clock.unix_s.unsigned_abs() * 1_000)
+                    storage::from_the_future(&path, id, unix_s.unsigned_abs() * 1_000)
                 });
                 // A new record with a future id would sort behind all later ones, so it is
                 // refused.
@@ -108,7 +109,7 @@ pub fn record_watched(
         let staged = staged.display();
         bail!("`{staged}` holds no record and no page\nhint: lay it out like results/");
     }
-    let (commit, new) = commit(&tree, &additions, message, (clock, watch))?;
+    let (commit, new) = commit(&tree, &additions, message, (unix_s, watch))?;
     Ok(Recorded {
         commit: commit.map(|commit| commit.to_string()),
         branch: head.branch,

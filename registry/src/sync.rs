@@ -1,6 +1,7 @@
 //! Synchronizes a clone with a remote: fetches others' records, puts this clone's commits behind
-//! them, and renders the pages again. The history stays linear: only additions of records are moved. `git fetch` and `git push` run as
-//! processes, so that addresses, credentials and proxies are those of the user.
+//! them, and renders the pages again. The history stays linear: only additions of records are moved.
+//! `git fetch` and `git push` run as processes, so that addresses, credentials and proxies are those
+//! of the user.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +12,7 @@ use git2::build::{CheckoutBuilder, TreeUpdateBuilder};
 use git2::{Delta, ErrorCode, FileMode, Oid, Repository, Signature, Sort, StatusOptions, Time};
 use serde::Serialize;
 
-use crate::commit::{Addition, Clock, commit, contention};
+use crate::commit::{Addition, commit, contention};
 use crate::errors::{Environment, Unsound};
 use crate::history::short;
 use crate::record::{held_records, render};
@@ -56,8 +57,8 @@ pub struct Means<'a> {
     pub remote: &'a str,
     /// Folder with the program that renders pages.
     pub tools: &'a Path,
-    /// Time of the commits that a sync makes.
-    pub clock: Clock,
+    /// Time of the commits that a sync makes, in seconds since 1970.
+    pub unix_s: i64,
 }
 
 /// Synchronizes the checked-out branch with the same branch of the remote.
@@ -150,7 +151,7 @@ fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize> {
     let pages = files.filter(|(path, _)| FileKind::of(path).is_derived());
     let pages: Vec<Addition> =
         pages.map(|(path, bytes)| Addition { path, bytes, derived: true }).collect();
-    let (_, changed) = commit(tree, &pages, RENDERED, (means.clock, &|_| {}))?;
+    let (_, changed) = commit(tree, &pages, RENDERED, (means.unix_s, &|_| {}))?;
     Ok(changed.len())
 }
 
@@ -322,7 +323,7 @@ fn put_behind(
     let repo = &tree.repo;
     let moved = repo.find_tree(update.create_updated(repo, &base)?)?;
     let author = commit.author();
-    let at = Time::new(means.clock.unix_s, 0);
+    let at = Time::new(means.unix_s, 0);
     let name = String::from_utf8_lossy(author.name_bytes()).into_owned();
     let email = String::from_utf8_lossy(author.email_bytes()).into_owned();
     let committer = Signature::new(&name, &email, &at)?;

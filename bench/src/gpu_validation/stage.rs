@@ -129,7 +129,7 @@ impl StageRunner<'_> {
             timeout_s: None,
             limit: Some(self.limit()),
         };
-        let record = bench.run(slot, &self.spec()?, &self.ready(cell)?)?;
+        let record = bench.run(slot, &self.spec()?, &self.ready(cell)?, &mut |_| Ok(()))?;
         write_run(&places.staged(), &record)?;
         let outcome = if is_bad(&record) { Outcome::Failed } else { Outcome::Done };
         Ok((outcome, Some(detail(&record))))

@@ -245,7 +245,7 @@ impl Comparison<'_> {
             limit: None,
         };
         let mut resident = None;
-        let record = bench.run_and_inspect(slot, variant, self.cell, &mut |server| {
+        let record = bench.run(slot, variant, self.cell, &mut |server| {
             resident = Some(memory::read(self.world, variant, server)?);
             Ok(())
         })?;

@@ -2,7 +2,6 @@
 //! files, compiles its engine with the locked dependencies, and keeps the binary under its hash. Rival
 //! engines are built or found by the modules below.
 
-mod installed;
 pub mod source;
 pub mod variants;
 

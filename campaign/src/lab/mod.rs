@@ -1,24 +1,29 @@
 //! The command `lab`: one campaign whose runs are planned round by round until the registry can
 //! recommend a server configuration. It judges no figures: the registry decides the next round and
-//! the conclusion.
+//! the conclusion. Refuses, before anything is built, flags that the engine's own command line sets
+//! already or that contradict each other, and profiles longer than the model's context.
 
-mod check;
 pub(crate) mod explore;
 mod plan;
 pub(crate) mod spec;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use judge::diff::policy::{Standard, standard};
+use schema::engine::EngineFile;
 use schema::exit::Exit;
+use schema::lab::{LabFile, flag_name};
 
 use crate::campaign::{self, ASK_BEYOND, consent};
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor;
+use crate::lab::spec::opposite;
 use crate::lock::Lock;
-use crate::plan::decide::decide;
+use crate::plan::decide::{Decided, decide};
 use crate::release_bench::check_executor;
+use crate::server_spec::ServerSettings;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -43,7 +48,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let bench = source.campaign(flags);
     check_executor(&bench)?;
     let mut decided = decide(world, &bench)?;
-    check::refuse(world, &source.lab, &decided)?;
+    refuse(world, &source.lab, &decided)?;
     let Standard { file: policy, quoted } = standard();
     let outline = judge::lab::outline(&source.lab, &policy, &quoted);
     let lab = source.prepared(flags, outline, &mut decided)?;
@@ -72,4 +77,182 @@ fn resume(world: &World, flags: &Lab) -> Result<Exit, Stop> {
             .with_hint("leave `--resume` out to start one")
     })?;
     campaign::resume(world, (&campaign, &format!("lab {id}, campaign {campaign}")), None)
+}
+
+/// Refuses a lab whose servers cannot be started.
+///
+/// # Errors
+/// A flag or a profile is refused; the message says which and why.
+fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
+    for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
+        let settings = decided.plan.cells.first().map(|cell| &cell.settings);
+        check_flags(lab, &engine.id, (&wanted.engine.file, settings))?;
+    }
+    let model = world.catalog.model(&lab.model)?.context_tokens();
+    for (cell, entry) in decided.plan.cells.iter().zip(&decided.scenarios) {
+        let limits = model.into_iter().chain(cell.settings.context_tokens);
+        let Some(longest) = entry.scenario.workload.tokens_max() else { continue };
+        if let Some(limit) = limits.min().filter(|limit| longest > *limit) {
+            let (profile, model) = (&entry.id, &lab.model);
+            let message = format!(
+                "profile `{profile}` has sequences of {longest} tokens, and `{model}` takes {limit}"
+            );
+            return Err(Stop::wrong_use(message)
+                .with_hint("leave the profile out, or name a model of a longer context"));
+        }
+    }
+    Ok(())
+}
+
+/// A set of flags, and who states them, for messages.
+type Given<'a> = (String, &'a [String]);
+
+fn check_flags(
+    lab: &LabFile,
+    engine: &str,
+    (file, asked): (&EngineFile, Option<&ServerSettings>),
+) -> Result<(), Stop> {
+    let own = set_at_start(file, asked);
+    let of_engine = lab.engines.iter().filter(|other| other.id == engine);
+    let mut axes: Vec<Vec<Given<'_>>> = of_engine
+        .filter(|engine| !engine.flags.is_empty())
+        .map(|engine| vec![(format!("engine `{}`", engine.id), engine.flags.as_slice())])
+        .collect();
+    // An option replaces an engine flag of the same name, but does not remove its opposite.
+    for axis in lab.axes.iter().filter(|axis| axis.engine == engine) {
+        let said = axis.options.iter().map(|option| {
+            let who = format!("option `{}` of axis `{}`", option.name, axis.name);
+            (who, option.flags.as_slice())
+        });
+        axes.push(said.collect());
+    }
+    for (who, flags) in axes.iter().flatten() {
+        check_words(who, flags)?;
+        let mut names = flags.iter().filter_map(|word| flag_name(word));
+        if let Some(name) = names.find(|name| own.contains(name)) {
+            let message =
+                format!("{who} sets `{name}`, which the command line of `{engine}` sets already");
+            return Err(Stop::wrong_use(message).with_hint("leave it out"));
+        }
+    }
+    for (index, axis) in axes.iter().enumerate() {
+        let others = || axes[index + 1..].iter().flatten();
+        for (first, second) in axis.iter().flat_map(|said| others().map(move |o| (said, o))) {
+            if let Some((name, denied)) = contradiction(first.1, second.1) {
+                let message = format!(
+                    "{} and {} contradict each other: `{name}`, `{denied}`",
+                    first.0, second.0
+                );
+                return Err(Stop::wrong_use(message)
+                    .with_hint("options of one axis exclude each other: make them one axis"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks a list of flags: it begins with a flag, repeats none, and contains none beside its
+/// opposite.
+fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
+    if let Some(word) = flags.first().filter(|word| flag_name(word).is_none()) {
+        return Err(Stop::wrong_use(format!("{who} begins with `{word}`, which is no flag")));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(name) = flags.iter().filter_map(|word| flag_name(word)).find(|n| !seen.insert(*n)) {
+        return Err(Stop::wrong_use(format!("{who} sets `{name}` twice")));
+    }
+    match contradiction(flags, flags) {
+        Some((name, denied)) => {
+            Err(Stop::wrong_use(format!("{who} sets both `{name}` and `{denied}`")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Finds a flag of `first` whose opposite `second` contains.
+fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str, String)> {
+    let said: BTreeSet<&str> = second.iter().filter_map(|word| flag_name(word)).collect();
+    let mut names = first.iter().filter_map(|word| flag_name(word));
+    names.find_map(|name| {
+        let denied = opposite(name);
+        said.contains(denied.as_str()).then_some((name, denied))
+    })
+}
+
+/// Names of the flags that the engine's own command line sets in every run, so that a lab may not.
+fn set_at_start<'a>(file: &'a EngineFile, asked: Option<&ServerSettings>) -> BTreeSet<&'a str> {
+    let launch = &file.launch;
+    let settings = &launch.settings;
+    let is_requested = |has: fn(&ServerSettings) -> bool| asked.is_some_and(has);
+    let said = [
+        (&settings.tp, true),
+        (&settings.host, true),
+        (&settings.port, true),
+        (&settings.seed, is_requested(|asked| asked.seed.is_some())),
+        (&settings.context, is_requested(|asked| asked.context_tokens.is_some())),
+        (&settings.memory, is_requested(|asked| asked.memory_percent.is_some())),
+    ];
+    let said =
+        said.into_iter().filter(|(_, said)| *said).filter_map(|(setting, _)| setting.as_ref());
+    // A lab that set one of these would change how runs are started or measured.
+    let words = launch.argv.iter().chain(&launch.observe).chain(&launch.random_weights);
+    let words = words.chain(said.flat_map(|setting| &setting.flags));
+    words.filter_map(|word| flag_name(word)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(axes: &str, engine_flags: &str) -> String {
+        let engine = "\
+            title = \"E\"\n[launch]\nargv = [\"e\", \"--port\", \"{port}\", \"-m\", \"{model}\"]\n\
+            observe = [\"--metrics\"]\ntimeout_s = 1\n[launch.settings]\n\
+            context = { flags = [\"--ctx\", \"{value}\"] }\n[ready]\nroute = \"/\"\n\
+            [info]\ndialect = \"fields\"\n[cache]\n[request]\nroute = \"/v1/completions\"\n\
+            token_ids = true\nignore_eos = true\nreturn_token_ids = false\n[metrics]\n";
+        let file = schema::engine::parse(engine).unwrap();
+        let lab = schema::lab::parse(&format!(
+            "question = \"?\"\nrev = 1\ntarget = \"cpu\"\nmodel = \"m\"\nprofiles = [\"p\"]\n\
+             objective = {{ metric = \"total_tokens_per_s\" }}\ncombine = \"grid\"\n\
+             budget = {{ runs = 1 }}\n\
+             engines = [{{ id = \"e\", version = \"1\", flags = {engine_flags} }}]\n{axes}"
+        ))
+        .unwrap();
+        let asked = ServerSettings { context_tokens: Some(8), ..ServerSettings::default() };
+        let found = check_flags(&lab, "e", (&file, Some(&asked)));
+        found.map_err(|stop| stop.to_string()).err().unwrap_or_default()
+    }
+
+    fn axis(name: &str, flags: &str) -> String {
+        format!(
+            "[[axes]]\nname = \"{name}\"\nengine = \"e\"\n\
+             options = [{{ name = \"o\", flags = [{flags}] }}]\n"
+        )
+    }
+
+    #[test]
+    fn flags_that_a_start_would_not_take_are_refused() {
+        for (axes, said) in [
+            (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` sets `--port`, which the"),
+            (axis("a", "\"-m=x\""), "sets `-m`, which the command line of `e` sets already"),
+            (axis("a", "\"--metrics\""), "sets `--metrics`, which the"),
+            (axis("a", "\"--ctx\", \"9\""), "sets `--ctx`, which the"),
+            (axis("a", "\"x\", \"--y\""), "begins with `x`, which is no flag"),
+            (axis("a", "\"--x=1\", \"--x=2\""), "sets `--x` twice"),
+            (axis("a", "\"--x\", \"--no-x\""), "sets both `--x` and `--no-x`"),
+            (
+                axis("a", "\"--x\"") + &axis("b", "\"--no-x\""),
+                "option `o` of axis `a` and option `o` of axis `b` contradict each other: `--x`",
+            ),
+            (axis("a", "\"--no-q\""), "engine `e` and option `o` of axis `a` contradict"),
+        ] {
+            let found = refused(&axes, "[\"--q\", \"1\"]");
+            assert!(found.contains(said), "{axes}: {found}");
+        }
+        assert_eq!(
+            refused(&(axis("a", "\"--q\", \"2\"") + &axis("b", "\"--x\"")), "[\"--q\"]"),
+            ""
+        );
+    }
 }

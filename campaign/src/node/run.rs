@@ -76,26 +76,13 @@ struct Outcome {
 }
 
 impl Bench<'_> {
-    /// Executes one planned run and returns its sealed record. An engine's failure becomes a
-    /// record; an error is a failure of the machine or of a tool, and ends the job.
+    /// Executes one planned run and returns its sealed record; calls `inspect` with the server after
+    /// the measurement, before the server is stopped. An engine's failure becomes a record; an error
+    /// is a failure of the machine or of a tool, and ends the job.
     ///
     /// # Errors
-    /// Interrupted, or the machine or a Redline tool fails.
+    /// Interrupted, the machine or a Redline tool fails, or `inspect` fails.
     pub fn run(
-        &self,
-        planned: &PlannedRun,
-        spec: &ServerSpec,
-        cell: &ReadyCell,
-    ) -> Result<RunRecord, Stop> {
-        self.run_and_inspect(planned, spec, cell, &mut |_| Ok(()))
-    }
-
-    /// Executes one planned run like [`Self::run`], and calls `inspect` with the server after the
-    /// measurement, before the server is stopped.
-    ///
-    /// # Errors
-    /// As [`Self::run`], or `inspect` fails.
-    pub fn run_and_inspect(
         &self,
         planned: &PlannedRun,
         spec: &ServerSpec,
@@ -107,11 +94,11 @@ impl Bench<'_> {
         Ok(record)
     }
 
-    /// Executes one planned run like [`Self::run_and_inspect`] and returns its record without findings
+    /// Executes one planned run like [`Self::run`] and returns its record without findings
     /// and hash, because a job adds the machine calibration first.
     ///
     /// # Errors
-    /// As [`Self::run_and_inspect`].
+    /// As [`Self::run`].
     pub fn run_unsealed(
         &self,
         planned: &PlannedRun,

@@ -35,7 +35,7 @@ pub fn preflight(registry: &Path) -> anyhow::Result<Exit> {
 
 pub fn record(world: &World, given: &RecordArguments) -> anyhow::Result<Exit> {
     let registry = &given.place.registry;
-    let recorded = record::record(registry, &given.overlay, &given.message, world.clock())?;
+    let recorded = record::record(registry, &given.overlay, &given.message, world.unix_s())?;
     print_notes(&recorded.notes);
     for remark in &recorded.remarks {
         eprintln!("{remark}");
@@ -78,7 +78,7 @@ impl StagedResults {
         let (registry, staged) = (&to.place.registry, self.folder.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
         render(tools, registry, Some(staged), staged)?;
-        let recorded = record::record(registry, staged, message, world.clock())?;
+        let recorded = record::record(registry, staged, message, world.unix_s())?;
         print_notes(&recorded.notes);
         Ok(recorded)
     }
@@ -198,7 +198,7 @@ pub fn synchronize(world: &World, given: &SyncArguments) -> anyhow::Result<Exit>
         registry: &given.renders.place.registry,
         remote: &given.remote,
         tools: given.renders.tools_dir.as_deref().unwrap_or(&world.tools),
-        clock: world.clock(),
+        unix_s: world.unix_s(),
     })?;
     print_notes(&synced.notes);
     if given.json {

@@ -8,7 +8,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use judge::Registry;
-use registry::commit::Clock;
 use registry::survey::Place;
 
 /// Inputs from the environment that `main` reads once.
@@ -33,11 +32,6 @@ impl World {
     /// Current time in seconds since 1970.
     pub fn unix_s(&self) -> i64 {
         i64::try_from(self.unix_ms / 1_000).unwrap_or(i64::MAX)
-    }
-
-    /// Time of the commits that a command makes.
-    pub fn clock(&self) -> Clock {
-        Clock { unix_s: self.unix_s() }
     }
 }
 

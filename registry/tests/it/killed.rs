@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::scratch::{Scratch, place, repeats, write};
-use registry::commit::Clock;
 use registry::record::record_watched;
 
 /// Environment variable that makes [`writer`] write: registry, staged results and number of the boundary
@@ -32,7 +31,7 @@ fn writer() {
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
     };
-    let clock = (Clock { unix_s: 1_769_904_000 }, &watch as &dyn Fn(&'static str));
+    let clock = (1_769_904_000, &watch as &dyn Fn(&'static str));
     record_watched(Path::new(registry), Path::new(staged), "Record runs", clock).unwrap();
 }
 
