@@ -48,7 +48,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
         None => variants::working_tree(world, &engine, None)?,
     };
     let commits = matches!(wanted.origin, Origin::Release(_));
-    let root = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let root = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let registry = Registry::new(world, &root);
     if commits {
         registry.preflight()?;
@@ -145,11 +145,11 @@ fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
     let tree = match &wanted.origin {
         Origin::Release(found) => {
             let tree = world.places.release_tree(&found.name);
-            let git = Git::open(world.places.root(), &world.interrupt)?;
+            let git = Git::open(&world.places.root, &world.interrupt)?;
             build::check_out(&git, found, &tree)?;
             tree
         }
-        _ => world.places.root().to_owned(),
+        _ => world.places.root.clone(),
     };
     world.step(&format!("Run the kernel benchmarks of {}", wanted.variant.release));
     let mut cargo = Command::new("cargo");

@@ -9,7 +9,8 @@ pub const NODE_LOG: &str = "node.log";
 /// cache, lies below `target/`.
 #[derive(Debug, Clone)]
 pub struct Places {
-    root: PathBuf,
+    /// Root folder of the clone.
+    pub root: PathBuf,
     /// Cargo's target directory for the user's own builds, which include these tools.
     pub cargo_target: PathBuf,
 }
@@ -20,11 +21,6 @@ impl Places {
         // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
         Self { root: root.to_owned(), cargo_target }
-    }
-
-    /// Root folder of the clone.
-    pub fn root(&self) -> &Path {
-        &self.root
     }
 
     /// Cargo's target directory for builds of releases. It is separate, because a release's
@@ -78,17 +74,13 @@ impl Places {
 /// like the registry, so that the same tools read records that are never committed.
 #[derive(Debug, Clone)]
 pub struct CampaignPlaces {
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl CampaignPlaces {
     /// Makes the paths of a campaign whose folder is `dir`.
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
-    }
-
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Folder that contains a folder for each job.

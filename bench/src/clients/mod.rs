@@ -164,7 +164,7 @@ fn measure_row(
 /// # Errors
 /// Git or the system does not report a fact.
 pub fn place(world: &World) -> Result<RowResult, Stop> {
-    let git = Git::open(world.places.root(), &world.interrupt)?;
+    let git = Git::open(&world.places.root, &world.interrupt)?;
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
     let machine = hardware::detect(world)?;

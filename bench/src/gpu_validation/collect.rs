@@ -139,7 +139,7 @@ fn publish(
     staged: &Path,
     runs: usize,
 ) -> Result<(), Stop> {
-    let dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let registry = Registry::new(world, &dir);
     let (engine, release) = (&described.engine.name, &described.engine.release);
     let hardware = &machine.hardware.id;

@@ -133,7 +133,7 @@ fn put_programs(
 fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
     let tree = match &wanted.origin {
         Origin::Release(of) => world.places.release_tree(&of.name),
-        _ => world.places.root().to_owned(),
+        _ => world.places.root.clone(),
     };
     let mut cargo = Command::new("cargo");
     cargo
@@ -161,7 +161,7 @@ fn tests_of_engine(message: &Value) -> Option<PathBuf> {
 /// Copies the reference outputs, if the user has them; without them the tests report that they are
 /// missing.
 fn put_fixtures(world: &World, places: &BundlePlaces) -> Result<(), Stop> {
-    let fixtures = world.places.root().join(FIXTURES);
+    let fixtures = world.places.root.join(FIXTURES);
     if fixtures.is_dir() {
         return Ok(copy_tree(&fixtures, &places.fixtures().join(CONFORMANCE))?);
     }

@@ -33,7 +33,7 @@ pub struct MachineFile {
 /// # Errors
 /// The machine does not match the GPU validation, or a stage cannot be attempted.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
-    let places = BundlePlaces::new(world.places.root());
+    let places = BundlePlaces::new(&world.places.root);
     let described = read_bundle(&places.description())?;
     refuse_unknown(&described, &flags.only)?;
     let out = flags.out.clone().unwrap_or_else(|| PathBuf::from("validation-results"));

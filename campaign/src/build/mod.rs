@@ -66,7 +66,7 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
         cargo.env_remove(name);
     }
     cargo.current_dir(tree);
-    let target = if tree == places.root() {
+    let target = if tree == places.root {
         places.cargo_target.clone()
     } else {
         cargo.env("CARGO_BUILD_BUILD_DIR", &places.cargo_target);

@@ -133,7 +133,7 @@ pub fn named(
             Stop::wrong_use("which release? give a version such as `v0.9.2`")
                 .with_hint("`--worktree` measures the files as they are now")
         })?;
-        let git = Git::open(world.places.root(), &world.interrupt)?;
+        let git = Git::open(&world.places.root, &world.interrupt)?;
         let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
         return Ok(of(engine, found.name.clone(), Origin::Release(found)));
     }
@@ -204,8 +204,8 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
         let message = format!("`--worktree` is this clone's own tree, not one of `{id}`");
         return Err(Stop::wrong_use(message));
     }
-    let git = Git::open(world.places.root(), &world.interrupt)?;
-    let manifest = files::read_text(&world.places.root().join("engine/Cargo.toml"))?;
+    let git = Git::open(&world.places.root, &world.interrupt)?;
+    let manifest = files::read_text(&world.places.root.join("engine/Cargo.toml"))?;
     let version = literal_version(&manifest)
         .ok_or_else(|| Stop::wrong_use("`engine/Cargo.toml` has no literal `version`"))?;
     if let Some(named) = named
@@ -263,14 +263,14 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
         Origin::Release(of) => {
             world.step(&format!("Build {release}"));
             let tree = world.places.release_tree(&of.name);
-            let git = Git::open(world.places.root(), &world.interrupt)?;
+            let git = Git::open(&world.places.root, &world.interrupt)?;
             build::check_out(&git, of, &tree)?;
             build_checkout(world, wanted, &tree, (of.version(), Some(&of.commit), false))?
         }
         Origin::Tree { version, commit, dirty } => {
             world.step("Build the working tree");
             let of = (version.as_str(), commit.as_deref(), *dirty);
-            build_checkout(world, wanted, world.places.root(), of)?
+            build_checkout(world, wanted, &world.places.root, of)?
         }
     };
     Ok(ServerSpec { engine: wanted.engine.clone(), built })

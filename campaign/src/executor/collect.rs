@@ -29,13 +29,13 @@ pub fn collect(places: &CampaignPlaces, staged: &Path) -> Result<(Progress, Vec<
     if let Some(done) = Done::read(places)? {
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
         if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
-            let path = places.dir().join(&lost.path);
+            let path = places.dir.join(&lost.path);
             return Err(other_file(&path, "the job's step log does not list it"));
         }
     }
     let mut runs = Vec::new();
     for file in &progress.files {
-        let record = verified(places.dir(), file)?;
+        let record = verified(&places.dir, file)?;
         write_run(staged, &record)?;
         runs.push(record.id);
     }

@@ -167,7 +167,7 @@ impl Job {
     /// # Errors
     /// `job.json` cannot be read.
     pub fn read(places: &CampaignPlaces) -> Result<Self, Stop> {
-        let path = places.dir().join("job.json");
+        let path = places.dir.join("job.json");
         serde_json::from_str(&read_text(&path)?)
             .map_err(|error| Stop::wrong_use(format!("`{}` is no job: {error}", path.display())))
     }
@@ -177,7 +177,7 @@ impl Job {
     /// # Errors
     /// The folder is not writable.
     pub fn write(&self, places: &CampaignPlaces) -> Result<(), Stop> {
-        write_json(&places.dir().join("job.json"), self)
+        write_json(&places.dir.join("job.json"), self)
     }
 }
 

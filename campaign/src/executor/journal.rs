@@ -117,7 +117,7 @@ impl PreparedCampaign {
     /// # Errors
     /// A file cannot be read or written.
     pub fn freeze(&mut self, places: &CampaignPlaces) -> Result<(), Stop> {
-        let dir = places.dir().join(SUITE);
+        let dir = places.dir.join(SUITE);
         for variant in &mut self.variants {
             variant.engine.path = keep(&variant.engine.path, &dir.join("engines"))?;
         }
@@ -403,5 +403,5 @@ impl Journal {
 }
 
 fn path(places: &CampaignPlaces) -> PathBuf {
-    places.dir().join("journal.jsonl")
+    places.dir.join("journal.jsonl")
 }

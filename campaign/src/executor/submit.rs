@@ -63,13 +63,13 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
     env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
     JobSpec {
         key: job.key.clone(),
-        dir: places.dir().to_owned(),
+        dir: places.dir.clone(),
         argv: vec![
             text(&world.program),
             "--tools-dir".to_owned(),
             text(&world.tools.dir),
             "node".to_owned(),
-            text(places.dir()),
+            text(&places.dir),
         ],
         env,
         wall_max: wall_max(job),

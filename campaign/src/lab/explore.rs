@@ -280,7 +280,7 @@ fn report(world: &World, ready: &PreparedCampaign, journal: &Journal) -> Result<
     let variant = lab.variant(&candidate, &ready.plan.variants[candidate.engine]);
     world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &variant)?));
     if let Some(text) = (variant.engine == REDLINE).then(|| profile(&variant.flags)).flatten() {
-        let path = journal.places.dir().join(PROFILE);
+        let path = journal.places.dir.join(PROFILE);
         write_whole(&path, text.as_bytes())?;
         let shown = world.places.shown(&path);
         world.console.answer(&format!("profile  {shown}, for `redline serve MODEL --profile`"));

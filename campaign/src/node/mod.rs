@@ -50,7 +50,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
         return Err(Stop::environment("the controller ended before it started this job"));
     }
     let places = CampaignPlaces::at(&flags.dir);
-    let held = format!("another process carries out the job in `{}`", places.dir().display());
+    let held = format!("another process carries out the job in `{}`", places.dir.display());
     let _lock = Lock::take_or(&places.node_lock(), world.pid, &held)?;
     // The job may be started again after it has finished, by its scheduler or by hand.
     if Done::read(&places)?.is_some() {
@@ -104,7 +104,7 @@ impl Node<'_> {
             self.set_aside(block)?;
         }
         let machine = hardware::detect(world)?;
-        let unfit = fitness::unfit(world, job, self.places.dir(), &machine)?;
+        let unfit = fitness::unfit(world, job, &self.places.dir, &machine)?;
         if let Some(said) = unfit {
             return Ok(NodeEnd::Unfit { said });
         }
@@ -169,8 +169,8 @@ impl Node<'_> {
             judge::seal(&mut record)?;
             let path = record_path(&record.id);
             let text = to_file_text(&record)?;
-            files::write_whole(&self.places.dir().join(&path), text.as_bytes())?;
-            files.push(FileFact::of(self.places.dir(), &path)?);
+            files::write_whole(&self.places.dir.join(&path), text.as_bytes())?;
+            files.push(FileFact::of(&self.places.dir, &path)?);
         }
         self.progress.files.extend_from_slice(&files);
         self.progress.blocks_done.insert(block);
@@ -226,7 +226,7 @@ impl Node<'_> {
         let aside = self.places.aside().join(&folder);
         for run in self.job.runs.iter().filter(|run| run.block == block) {
             self.remove_container(run);
-            let record = self.places.dir().join(record_path(&run.run));
+            let record = self.places.dir.join(record_path(&run.run));
             for path in [self.places.log(&run.run), self.places.measurement(&run.run), record] {
                 let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
                 files::make_dir(&aside)?;

@@ -95,8 +95,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let plan = Plan { campaign, variants, cells, runs };
 
     let commits = wanted.iter().all(|wanted| wanted.origin.commits());
-    let registry =
-        flags.execution.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let registry = flags.execution.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let results = registry.join("results");
     let mut inputs = Vec::new();
     for input in inputs_of(world, &plan.cells, &scenarios)? {

@@ -40,7 +40,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
         return Err(Stop::wrong_use(format!("campaign {campaign} is finished already"))
             .with_hint("its records are in the registry, or below `target/campaigns`"));
     }
-    let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let mut ready = match journal.state.ready.clone() {
         Some(ready) => ready,
         None => {
