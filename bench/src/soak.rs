@@ -15,7 +15,7 @@ use campaign::files::FileError;
 use campaign::lock::Lock;
 use campaign::node::hardware;
 use campaign::node::run::{Bench, save_workload};
-use campaign::node::server::{Readiness, Server, free_port, status_bytes};
+use campaign::node::server::{Server, free_port, status_bytes};
 use campaign::places::CampaignPlaces;
 use campaign::plan::PlannedRun;
 use campaign::plan::decide::{default_cell, ready_cells};
@@ -119,8 +119,8 @@ fn serve(
     let mut server = Server::start(&line.argv, &launch.env, port, log, &world.interrupt)?;
     let limit = Duration::from_secs(launch.timeout_s);
     match server.wait_ready(&world.tools, &variant.engine.path, limit, &world.interrupt)? {
-        Readiness::Ready { .. } => Ok(server),
-        not_ready => {
+        Ok(_) => Ok(server),
+        Err(not_ready) => {
             let what = format!("its server did not become ready: {not_ready:?}");
             let log = world.identity.tail(&server.log_tail());
             Err(PeerError::Failed { engine: variant.engine.id.clone(), what, log }.into())

@@ -172,12 +172,12 @@ impl Run<'_> {
         let mut outcome = Outcome::default();
         let (mut server, readiness) = self.start(&mut outcome.started)?;
         outcome.happening = match readiness {
-            Readiness::Ready { probe, startup_us } => {
+            Ok((probe, startup_us)) => {
                 outcome.started.startup_us = Some(startup_us);
                 // Checked before the measurement, whose hours would be recorded under the wrong
                 // release.
                 let other = other_version(self.spec, &probe);
-                outcome.probe = Some(*probe);
+                outcome.probe = Some(probe);
                 match other {
                     Some(happening) => Some(happening),
                     None => {
@@ -191,12 +191,7 @@ impl Run<'_> {
                     }
                 }
             }
-            Readiness::Exited(status) => Some(Happening::ExitedBeforeReady(status)),
-            Readiness::NotInTime(said) => {
-                let limit_s = self.spec.engine.file.launch.timeout_s;
-                Some(Happening::NotReady { limit_s, said })
-            }
-            Readiness::Unreadable(said) => Some(Happening::Unreadable(said)),
+            Err(happening) => Some(happening),
         };
         // Read before the stop: the process's `/proc` entry disappears with it.
         outcome.rss_bytes_max = server.rss_bytes_max();
@@ -225,7 +220,7 @@ impl Run<'_> {
                 Server::start(&line.argv, &env, port, &log, &world.interrupt)?.removed_by(removal);
             let readiness =
                 server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
-            let taken = matches!(readiness, Readiness::Exited(_))
+            let taken = matches!(readiness, Err(Happening::ExitedBeforeReady(_)))
                 && server.log_tail().to_lowercase().contains("address already in use");
             if !taken || tries_left == 0 {
                 env.extend(world.server_env.clone());
