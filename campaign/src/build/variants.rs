@@ -16,7 +16,7 @@ use crate::files;
 use crate::git::Git;
 use crate::node::hardware;
 use crate::plan::Variant;
-use crate::plan::release::{self, is_development, literal_version};
+use crate::plan::release::{self, Release, is_development, literal_version};
 use crate::process::{Written, capture};
 use crate::server_spec::container::Runtime;
 use crate::server_spec::{BuiltVariant, Contained, ServerSpec, image_name, image_of, is_same};

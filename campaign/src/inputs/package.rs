@@ -154,7 +154,7 @@ fn no_member(package: &str, file: &str) -> Stop {
     Stop::wrong_use(format!("`{package}` holds no `{file}`"))
 }
 
-fn copy(reader: &mut impl io::Read, out: &NamedTempFile) -> io::Result<()> {
+fn copy(reader: &mut impl Read, out: &NamedTempFile) -> io::Result<()> {
     let mut writer = out.reopen()?;
     io::copy(reader, &mut writer).map(|_| ())
 }
@@ -224,7 +224,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let raw = dir.path().join("raw.json");
         fs::write(&raw, text).unwrap();
-        let mut out = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
+        let mut out = NamedTempFile::new_in(dir.path()).unwrap();
         let place = out.path().to_owned();
         mend(RepairMethod::CloseJsonArray, &raw, out.as_file_mut(), &place)?;
         Ok(fs::read_to_string(out.path()).unwrap())

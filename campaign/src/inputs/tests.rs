@@ -20,7 +20,7 @@ fn sha256(text: &str) -> String {
     sha256_hex(text.as_bytes())
 }
 
-fn temp(cache: &Cache, text: &str) -> tempfile::NamedTempFile {
+fn temp(cache: &Cache, text: &str) -> NamedTempFile {
     let temp = files::temp_near(&cache.place(&sha256(text), "f")).unwrap();
     fs::write(temp.path(), text).unwrap();
     temp
@@ -79,7 +79,7 @@ fn the_conversations_are_mended_to_their_pinned_hash() {
     let Some(raw) = raw else {
         return fixtures::skip("the conversations", "cargo xtask fetch");
     };
-    let mut out = tempfile::NamedTempFile::new().unwrap();
+    let mut out = NamedTempFile::new().unwrap();
     let repair = input.repair.unwrap();
     package::mend(repair.method, &raw, out.as_file_mut(), &raw).unwrap();
     assert_eq!(cache::sha256_file(out.path()).unwrap(), repair.sha256);

@@ -105,7 +105,7 @@ pub fn container_line(
 ) -> Result<CommandLine, Stop> {
     let image = image_of(file, with.engine)?;
     let port = with.port.map(|port| port.to_string());
-    let line = |container: &Container<'_>, given: Words<'_>| {
+    let line = |container: &Container<'_>, given: Words<'_>| -> Result<Vec<String>, Stop> {
         let mut line = container.words(image, given.port.unwrap_or(default_port(file)));
         line.extend(words(file, &image.argv, with, given)?);
         Ok(line)
