@@ -56,7 +56,7 @@ pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
 /// # Errors
 /// The document has no such place, or is not to be read or written.
 fn write_table(world: &World, document: &str, command: &str, table: &str) -> Result<(), Stop> {
-    let path = world.places.root().join(document);
+    let path = world.places.root.join(document);
     let written = schema::document::insert(&read_text(&path)?, command, table)
         .map_err(|why| Stop::wrong_use(format!("the table has no place in `{document}`: {why}")))?;
     Ok(write_whole(&path, written.as_bytes())?)

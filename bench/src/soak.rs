@@ -12,15 +12,15 @@ use crate::local_bench;
 use crate::peer::{failed, failure};
 use campaign::build::variants;
 use campaign::files::FileError;
-use campaign::inputs::workload::draw;
-use campaign::launch::LaunchSpec;
-use campaign::launch::command_line;
 use campaign::lock::Lock;
 use campaign::node::hardware;
-use campaign::node::run::Bench;
-use campaign::node::server::{Readiness, Server, free_port, status_bytes};
+use campaign::node::run::{Bench, save_workload};
+use campaign::node::server::{Server, free_port, status_bytes};
+use campaign::places::CampaignPlaces;
 use campaign::plan::PlannedRun;
 use campaign::plan::decide::{default_cell, ready_cells};
+use campaign::server_spec::ServerSpec;
+use campaign::server_spec::command_line;
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
@@ -50,15 +50,15 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let wanted = default_cell(world, flags.model.as_deref())?;
     let scenario = world.catalog.scenario(&wanted.scenario)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let variant = variants::build_working_tree(world, world.cores)?;
     world.console.step(world.clock.elapsed(), "Fetch inputs");
     let mut cell = ready_cells(world, &[wanted], &[scenario])?.remove(0);
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let id = ids.next_id();
-    let places = world.places.soak(&id);
+    let places = CampaignPlaces::at(&world.places.target("soak").join(&id));
     let plan = places.plan(&cell.scenario.id);
-    draw(world, &cell, &plan)?;
+    save_workload(world, &cell, &plan)?;
     cell.plan = Some(plan);
 
     world.console.step(world.clock.elapsed(), &format!("Serve {}", cell.cell.model));
@@ -74,7 +74,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
         let run = ids.next_id();
         let slot =
             PlannedRun { run, variant: 0, cell: 0, block: 0, position: 0, repeat: 1, stage: None };
-        let record = bench.run(&slot, &variant, &cell)?;
+        let record = bench.run(&slot, &variant, &cell, &mut |_| Ok(()))?;
         if record.status != Status::Ok {
             return Err(failed(&variant.engine.id, &record));
         }
@@ -102,7 +102,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
 /// Starts the server and waits until it is ready.
 fn serve(
     world: &World,
-    variant: &LaunchSpec,
+    variant: &ServerSpec,
     model: &str,
     log: &std::path::Path,
 ) -> Result<Server, Stop> {
@@ -111,8 +111,8 @@ fn serve(
     let mut server = Server::start(&line.argv, &launch.env, port, log, &world.interrupt)?;
     let limit = Duration::from_secs(launch.timeout_s);
     match server.wait_ready(&world.tools, &variant.engine.path, limit, &world.interrupt)? {
-        Readiness::Ready { .. } => Ok(server),
-        not_ready => {
+        Ok(_) => Ok(server),
+        Err(not_ready) => {
             let what = format!("its server did not become ready: {not_ready:?}");
             let log = world.identity.tail(&server.log_tail());
             Err(failure(&variant.engine.id, &what, &log))

@@ -2,12 +2,12 @@
 //! validations from their TOML files in `suite/`.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
 use schema::engine::EngineFile;
-use schema::exit::Exit;
 use schema::gpu_validation::GpuValidation;
 use schema::model::{DatasetFile, ModelFile};
 use schema::policy::PolicyFile;
@@ -16,36 +16,7 @@ use schema::target::Target;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
-use crate::stop::Ends;
-
-#[derive(Debug, thiserror::Error)]
-pub enum CatalogError {
-    #[error("{kind} `{id}` is unknown; known are {}", .known.join(", "))]
-    Unknown { kind: &'static str, id: String, known: Vec<String> },
-    #[error("cannot read {kind} `{id}`: {detail}")]
-    Unreadable { kind: &'static str, id: String, detail: String },
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for CatalogError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::File(error) => error.exit(),
-            _ => Exit::Unsound,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unknown { kind, .. } => {
-                let folder = folder(kind);
-                Some(format!("{folder} are the files of `suite/{folder}/`"))
-            }
-            _ => None,
-        }
-    }
-}
+use crate::stop::Stop;
 
 /// A scenario, and the id, path and SHA-256 of its file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -93,7 +64,7 @@ impl Catalog {
     ///
     /// # Errors
     /// No such scenario, or its file is invalid.
-    pub fn scenario(&self, id: &str) -> Result<ScenarioEntry, CatalogError> {
+    pub fn scenario(&self, id: &str) -> Result<ScenarioEntry, Stop> {
         let (path, text) = self.text("scenario", id)?;
         let scenario = Scenario::parse(&text).map_err(unreadable("scenario", id))?;
         let file_sha256 = sha256_hex(text.as_bytes());
@@ -104,43 +75,39 @@ impl Catalog {
     ///
     /// # Errors
     /// No such model, or its file is invalid.
-    pub fn model(&self, id: &str) -> Result<ModelFile, CatalogError> {
-        let (_, text) = self.text("model", id)?;
-        schema::model::parse_model(&text).map_err(unreadable("model", id))
+    pub fn model(&self, id: &str) -> Result<ModelFile, Stop> {
+        self.parsed("model", id, schema::model::parse_model)
     }
 
     /// Reads the dataset `id` from `suite/datasets/`.
     ///
     /// # Errors
     /// No such dataset, or its file is invalid.
-    pub fn dataset(&self, id: &str) -> Result<DatasetFile, CatalogError> {
-        let (_, text) = self.text("dataset", id)?;
-        schema::model::parse_dataset(&text).map_err(unreadable("dataset", id))
+    pub fn dataset(&self, id: &str) -> Result<DatasetFile, Stop> {
+        self.parsed("dataset", id, schema::model::parse_dataset)
     }
 
-    /// Reads the GPU validation `id` from `suite/proofs/`.
+    /// Reads the GPU validation `id` from `suite/validations/`.
     ///
     /// # Errors
     /// No such GPU validation, or its file is invalid.
-    pub fn validation(&self, id: &str) -> Result<GpuValidation, CatalogError> {
-        let (_, text) = self.text("validation", id)?;
-        schema::gpu_validation::parse(&text).map_err(unreadable("validation", id))
+    pub fn validation(&self, id: &str) -> Result<GpuValidation, Stop> {
+        self.parsed("validation", id, schema::gpu_validation::parse)
     }
 
     /// Reads the comparison policy `id` from `suite/policies/`.
     ///
     /// # Errors
-    /// No such policy, or its file is invalid.
-    pub fn policy(&self, id: &str) -> Result<PolicyFile, CatalogError> {
-        let (_, text) = self.text("policy", id)?;
-        schema::policy::parse(&text).map_err(unreadable("policy", id))
+    /// No such comparison policy, or its file is invalid.
+    pub fn policy(&self, id: &str) -> Result<PolicyFile, Stop> {
+        self.parsed("policy", id, schema::policy::parse)
     }
 
     /// Returns the path of the suite's file of `kind` (such as `"engine"`) named `id`.
     ///
     /// # Errors
     /// No such file.
-    pub fn path(&self, kind: &'static str, id: &str) -> Result<PathBuf, CatalogError> {
+    pub fn path(&self, kind: &str, id: &str) -> Result<PathBuf, Stop> {
         self.text(kind, id).map(|(path, _)| path)
     }
 
@@ -148,9 +115,9 @@ impl Catalog {
     ///
     /// # Errors
     /// No such engine, or its file is invalid.
-    pub fn engine(&self, id: &str) -> Result<Engine, CatalogError> {
-        let (path, text) = self.text("engine", id)?;
-        let file = schema::engine::parse(&text).map_err(unreadable("engine", id))?;
+    pub fn engine(&self, id: &str) -> Result<Engine, Stop> {
+        let path = self.path("engine", id)?;
+        let file = self.parsed("engine", id, schema::engine::parse)?;
         Ok(Engine { id: id.to_owned(), path, file })
     }
 
@@ -158,14 +125,12 @@ impl Catalog {
     ///
     /// # Errors
     /// A target's file is invalid.
-    pub fn targets(&self) -> Result<BTreeMap<String, Target>, CatalogError> {
-        let mut targets = BTreeMap::new();
-        for id in self.ids("target")? {
-            let (_, text) = self.text("target", &id)?;
-            let target = schema::target::parse(&text).map_err(unreadable("target", &id))?;
-            targets.insert(id, target);
-        }
-        Ok(targets)
+    pub fn targets(&self) -> Result<BTreeMap<String, Target>, Stop> {
+        let read = |id: String| {
+            let target = self.parsed("target", &id, schema::target::parse)?;
+            Ok((id, target))
+        };
+        self.ids("target")?.into_iter().map(read).collect()
     }
 
     /// Lists the ids of all files of `kind` in the suite, sorted.
@@ -185,17 +150,33 @@ impl Catalog {
         Ok(ids)
     }
 
-    fn text(&self, kind: &'static str, id: &str) -> Result<(PathBuf, String), CatalogError> {
+    fn text(&self, kind: &str, id: &str) -> Result<(PathBuf, String), Stop> {
         // An id from the command line becomes a path only if its file is listed, so `../x` cannot
         // escape.
         let known = self.ids(kind)?;
         if !known.iter().any(|other| other == id) {
-            return Err(CatalogError::Unknown { kind, id: id.to_owned(), known });
+            return Err(unknown(kind, id, &known));
         }
         let path = self.dir.join(folder(kind)).join(format!("{id}.toml"));
         let text = files::read_text(&path)?;
         Ok((path, text))
     }
+
+    fn parsed<T, E: Display>(
+        &self,
+        kind: &str,
+        id: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, Stop> {
+        parse(&self.text(kind, id)?.1).map_err(unreadable(kind, id))
+    }
+}
+
+/// Makes the error of an id that no file of the suite has; `known` are those that exist.
+pub fn unknown(kind: &str, id: &str, known: &[String]) -> Stop {
+    let folder = folder(kind);
+    Stop::wrong_use(format!("{kind} `{id}` is unknown; known are {}", known.join(", ")))
+        .with_hint(format!("{folder} are the files of `suite/{folder}/`"))
 }
 
 /// Returns the folder of a kind below `suite/`: its plural.
@@ -207,12 +188,9 @@ fn folder(kind: &str) -> String {
     }
 }
 
-fn unreadable<E: std::fmt::Display>(
-    kind: &'static str,
-    id: &str,
-) -> impl FnOnce(E) -> CatalogError {
-    let id = id.to_owned();
-    move |error| CatalogError::Unreadable { kind, id, detail: error.to_string() }
+fn unreadable<E: Display>(kind: &str, id: &str) -> impl FnOnce(E) -> Stop {
+    let what = format!("cannot read {kind} `{id}`");
+    move |error| Stop::wrong_use(format!("{what}: {error}"))
 }
 
 #[cfg(test)]
@@ -258,6 +236,6 @@ mod tests {
         let error = catalog().model("../../etc/passwd").unwrap_err();
         let text = error.to_string();
         assert!(text.contains("known are ") && text.contains("smollm2"), "{text}");
-        assert_eq!(error.exit(), Exit::Unsound);
+        assert_eq!(error.exit(), schema::exit::Exit::Unsound);
     }
 }

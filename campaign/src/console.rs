@@ -10,18 +10,13 @@ const CLEAR: &str = "\r\x1b[K";
 const PASSING_CHARS: usize = 69;
 
 /// Writer of headings, notes and results.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Console {
     quiet: bool,
     followed: bool,
 }
 
 impl Console {
-    /// Makes a console that writes everything.
-    pub fn new() -> Self {
-        Self { quiet: false, followed: false }
-    }
-
     /// Makes a console that writes no headings and notes, for tests.
     pub fn silent() -> Self {
         Self { quiet: true, followed: false }
@@ -81,12 +76,6 @@ impl Console {
         if !self.quiet {
             eprintln!("         {text}");
         }
-    }
-}
-
-impl Default for Console {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -26,7 +26,7 @@ use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::stop::Stop;
 use crate::tools::Tools;
-use crate::world::{Programs, World};
+use crate::world::World;
 
 /// Environment variables that change how a server runs; only these enter a run's record.
 const SERVER_VARIABLES: &[&str] = &[
@@ -77,12 +77,11 @@ pub fn gather(
     let cargo_target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     Ok(World {
         places: Places::new(&root, cargo_target.as_deref()),
-        programs: Programs::default(),
         tools: Tools::new(tools_dir),
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&cache_dir()?),
         clock,
-        console: Console::new(),
+        console: Console::default(),
         interrupt,
         identity: identity(),
         server_env: server_env(),

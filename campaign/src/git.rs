@@ -4,42 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::exit::Exit;
-
-use crate::files::{self, FileError};
+use crate::files;
 use crate::process::{self, Interrupt, ProcessError};
-use crate::stop::Ends;
-
-#[derive(Debug, thiserror::Error)]
-pub enum GitError {
-    #[error("`{}` is not a git clone", .0.display())]
-    NotAClone(PathBuf),
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for GitError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::NotAClone(_) => Some(
-                "releases are read from the history: get the project with `git clone`".to_owned(),
-            ),
-            Self::Process(error) => error.hint(),
-            Self::File(error) => error.hint(),
-        }
-    }
-}
+use crate::stop::Stop;
 
 /// A git clone or worktree, used through the `git` command.
 #[derive(Debug, Clone)]
 pub struct Git {
-    program: PathBuf,
     dir: PathBuf,
     interrupt: Interrupt,
 }
@@ -49,18 +20,20 @@ impl Git {
     ///
     /// # Errors
     /// `dir` is not the top folder of a clone, or `git` cannot be run.
-    pub fn open(program: &Path, dir: &Path, interrupt: &Interrupt) -> Result<Self, GitError> {
-        let git = Self { program: program.into(), dir: dir.into(), interrupt: interrupt.clone() };
-        match git.text(&["rev-parse", "--show-toplevel"]) {
-            Ok(top) if same_folder(Path::new(top.trim()), dir) => Ok(git),
-            Ok(_) => Err(GitError::NotAClone(dir.into())),
-            Err(GitError::Process(ProcessError::Failed { stderr, .. }))
-                if stderr.contains("not a git repository") =>
-            {
-                Err(GitError::NotAClone(dir.into()))
+    pub fn open(dir: &Path, interrupt: &Interrupt) -> Result<Self, Stop> {
+        let git = Self { dir: dir.into(), interrupt: interrupt.clone() };
+        let is_clone = match git.run(&["rev-parse", "--show-toplevel"]) {
+            Ok(top) => same_folder(Path::new(top.trim()), dir),
+            Err(ProcessError::Failed { stderr, .. }) if stderr.contains("not a git repository") => {
+                false
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error.into()),
+        };
+        if is_clone {
+            return Ok(git);
         }
+        Err(Stop::environment(format!("`{}` is not a git clone", dir.display()))
+            .with_hint("releases are read from the history: get the project with `git clone`"))
     }
 
     /// Returns the same command for another folder, such as a worktree.
@@ -72,8 +45,12 @@ impl Git {
     ///
     /// # Errors
     /// git cannot be run or ends with a non-zero exit code.
-    pub fn text(&self, args: &[&str]) -> Result<String, GitError> {
-        let mut command = Command::new(&self.program);
+    pub fn text(&self, args: &[&str]) -> Result<String, Stop> {
+        Ok(self.run(args)?)
+    }
+
+    fn run(&self, args: &[&str]) -> Result<String, ProcessError> {
+        let mut command = Command::new("git");
         // Hooks of the user's repository could run long, fail, or change the checkout.
         command.arg("-C").arg(&self.dir).args(["-c", "core.hooksPath=/dev/null"]).args(args);
         // Git sets these variables for its hooks; inherited, they would redirect these commands to
@@ -83,18 +60,17 @@ impl Git {
         }
         // English messages, because `open` recognizes one, and no prompt that nobody answers.
         command.env("LC_ALL", "C").env("GIT_TERMINAL_PROMPT", "0");
-        Ok(process::text(&mut command, &self.interrupt)?)
+        process::text(&mut command, &self.interrupt)
     }
 
     /// Runs `git ARGS` like [`Git::text`]; `None` if git ends with a non-zero exit code.
     ///
     /// # Errors
     /// git cannot be run, or was interrupted.
-    pub fn try_text(&self, args: &[&str]) -> Result<Option<String>, GitError> {
-        match self.text(args) {
-            Ok(text) => Ok(Some(text)),
-            Err(GitError::Process(ProcessError::Failed { .. })) => Ok(None),
-            Err(error) => Err(error),
+    pub fn try_text(&self, args: &[&str]) -> Result<Option<String>, Stop> {
+        match self.run(args) {
+            Err(ProcessError::Failed { .. }) => Ok(None),
+            run => Ok(Some(run?)),
         }
     }
 
@@ -102,7 +78,7 @@ impl Git {
     ///
     /// # Errors
     /// git fails, or its list cannot be read.
-    pub fn shallow_commits(&self) -> Result<BTreeSet<String>, GitError> {
+    pub fn shallow_commits(&self) -> Result<BTreeSet<String>, Stop> {
         let path = self.text(&["rev-parse", "--git-path", "shallow"])?;
         let list = files::read_text(&self.dir.join(path.trim()))?;
         Ok(list.lines().map(str::to_owned).collect())

@@ -13,12 +13,13 @@
 pub mod build;
 pub mod executor;
 pub mod inputs;
-pub mod launch;
 pub mod node;
 pub mod plan;
 pub mod publish;
+pub mod server_spec;
 
 // The commands that run the stages.
+mod campaign;
 mod cli;
 pub mod kernels;
 mod lab;
@@ -26,13 +27,12 @@ mod release_bench;
 mod serve;
 
 // Parts that every command uses.
-mod catalog;
+pub mod catalog;
 pub mod clock;
 mod console;
 pub mod environment;
 pub mod files;
 pub mod git;
-mod lines;
 pub mod lock;
 pub mod places;
 pub mod process;
@@ -41,7 +41,7 @@ pub mod stop;
 pub mod tools;
 pub mod world;
 
-pub use catalog::{Catalog, CatalogError, Engine, ScenarioEntry};
+pub use catalog::{Catalog, Engine, ScenarioEntry};
 pub use cli::{Cli, Inputs};
 pub use stop::Stop;
 pub use world::World;
@@ -58,8 +58,8 @@ pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
         Verb::ReleaseBench(flags) => release_bench::run(world, flags),
         Verb::Ingest(flags) => publish::ingest::run(world, flags),
         Verb::Lab(flags) => lab::run(world, flags),
-        Verb::Fetch(flags) => inputs::fetch::run(world, flags),
-        Verb::Serve(flags) => serve::run(world, flags),
+        Verb::Fetch(flags) => serve::fetch(world, flags),
+        Verb::Serve(flags) => serve::serve(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
         Verb::Node(flags) => node::run(world, flags),
     }

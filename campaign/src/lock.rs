@@ -8,36 +8,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use schema::exit::Exit;
-
 use crate::files::{FileError, make_dir};
-use crate::stop::Ends;
+use crate::stop::Stop;
 
 /// Time for which the lock of a process that has ended may still be held.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
 /// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
-
-#[derive(Debug, thiserror::Error)]
-pub enum LockError {
-    #[error("another release-bench runs in this clone{}", .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default())]
-    Held { pid: Option<u32> },
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for LockError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Held { .. } => Some("wait for it to end, or stop it with Ctrl-C".to_owned()),
-            Self::File(error) => error.hint(),
-        }
-    }
-}
 
 /// A held lock. The kernel releases it when the process ends, however it ends, so that a file left
 /// behind by a killed campaign blocks nobody.
@@ -53,7 +30,15 @@ impl Lock {
     ///
     /// # Errors
     /// Another process holds the lock, or the file cannot be written.
-    pub fn take(path: &Path, pid: u32) -> Result<Self, LockError> {
+    pub fn take(path: &Path, pid: u32) -> Result<Self, Stop> {
+        Self::take_or(path, pid, "another release-bench runs in this clone")
+    }
+
+    /// Takes the lock like [`Self::take`]; `held` is the error message if another process holds it.
+    ///
+    /// # Errors
+    /// Another process holds the lock, or the file cannot be written.
+    pub fn take_or(path: &Path, pid: u32, held: &str) -> Result<Self, Stop> {
         make_dir(path.parent().unwrap_or(Path::new(".")))?;
         let mut waited = Duration::ZERO;
         loop {
@@ -79,7 +64,9 @@ impl Lock {
                         waited += PAUSE;
                         continue;
                     }
-                    return Err(LockError::Held { pid });
+                    let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+                    return Err(Stop::environment(format!("{held}{process}"))
+                        .with_hint("wait for it to end, or stop it with Ctrl-C"));
                 }
                 Err(TryLockError::Error(source)) => {
                     return Err(FileError::at("lock", path)(source).into());
@@ -119,15 +106,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_is_told_who_holds_the_lock() {
+    fn the_second_learns_who_holds_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("target/release-bench.lock");
         let own = std::process::id();
         let first = Lock::take(&path, own).unwrap();
         let second = Lock::take(&path, 42).unwrap_err();
         let holder = format!("another release-bench runs in this clone (process {own})");
-        assert_eq!(second.to_string(), holder);
-        assert_eq!(second.exit(), Exit::Environment);
+        assert_eq!(second.cause().0, holder);
+        assert_eq!(second.exit(), schema::exit::Exit::Environment);
         drop(first);
         assert!(!path.exists());
         Lock::take(&path, 42).unwrap();

@@ -2,12 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+/// File name of a job's log, [`CampaignPlaces::node_log`].
+pub const NODE_LOG: &str = "node.log";
+
 /// Paths in one clone. Everything that a campaign writes, apart from the registry and the input
 /// cache, lies below `target/`.
 #[derive(Debug, Clone)]
 pub struct Places {
-    root: PathBuf,
-    cargo_target: PathBuf,
+    /// Root folder of the clone.
+    pub root: PathBuf,
+    /// Cargo's target directory for the user's own builds, which include these tools.
+    pub cargo_target: PathBuf,
 }
 
 impl Places {
@@ -16,16 +21,6 @@ impl Places {
         // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
         Self { root: root.to_owned(), cargo_target }
-    }
-
-    /// Root folder of the clone.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Cargo's target directory for the user's own builds, which include these tools.
-    pub fn cargo_target(&self) -> &Path {
-        &self.cargo_target
     }
 
     /// Cargo's target directory for builds of releases. It is separate, because a release's
@@ -64,29 +59,9 @@ impl Places {
         CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
-    /// Paths of the logs and measurements of one `peer-bench`.
-    pub fn peer_bench(&self, id: &str) -> CampaignPlaces {
-        CampaignPlaces { dir: self.root.join("target/peer-bench").join(id) }
-    }
-
-    /// Paths of the working files of one `soak`.
-    pub fn soak(&self, id: &str) -> CampaignPlaces {
-        CampaignPlaces { dir: self.root.join("target/soak").join(id) }
-    }
-
-    /// Folder of `client-bench`: its working files and the results that it keeps.
-    pub fn client_bench(&self) -> PathBuf {
-        self.root.join("target/client-bench")
-    }
-
-    /// Working folder of `scale-bench`.
-    pub fn scale_bench(&self) -> PathBuf {
-        self.root.join("target/scale-bench")
-    }
-
-    /// Folder of the GPU validation `name`: its bundle and its collected results.
-    pub fn validation(&self, name: &str) -> PathBuf {
-        self.root.join("target/validations").join(name)
+    /// Folder below `target/` with the working files of a command that is no campaign.
+    pub fn target(&self, name: &str) -> PathBuf {
+        self.root.join("target").join(name)
     }
 
     /// Returns `path` for display: relative to the clone's root where it lies below it.
@@ -95,21 +70,17 @@ impl Places {
     }
 }
 
-/// Paths inside one campaign's folder. Its `results/` is laid out like the registry, so that the
-/// same tools read records that are never committed.
+/// Paths inside the folder of a campaign, or of one of its jobs. A campaign's `results/` is laid out
+/// like the registry, so that the same tools read records that are never committed.
 #[derive(Debug, Clone)]
 pub struct CampaignPlaces {
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl CampaignPlaces {
     /// Makes the paths of a campaign whose folder is `dir`.
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
-    }
-
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Folder that contains a folder for each job.
@@ -139,5 +110,35 @@ impl CampaignPlaces {
 
     pub fn criterion(&self) -> PathBuf {
         self.dir.join("criterion")
+    }
+
+    /// Folder of a job, named by its key.
+    pub fn job(&self, key: &str) -> Self {
+        Self { dir: self.jobs().join(key) }
+    }
+
+    /// Step log of a job.
+    pub fn steps(&self) -> PathBuf {
+        self.dir.join("steps.jsonl")
+    }
+
+    /// Log file with the standard output and error of a job's program.
+    pub fn node_log(&self) -> PathBuf {
+        self.dir.join(NODE_LOG)
+    }
+
+    /// Lock file that allows one process at a time to run a job.
+    pub fn node_lock(&self) -> PathBuf {
+        self.dir.join("node.lock")
+    }
+
+    /// Final report of a job.
+    pub fn done(&self) -> PathBuf {
+        self.dir.join("DONE")
+    }
+
+    /// Folder for files of an interrupted block, which is measured again.
+    pub fn aside(&self) -> PathBuf {
+        self.dir.join("aside")
     }
 }

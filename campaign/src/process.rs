@@ -34,7 +34,7 @@ pub enum ProcessError {
     #[error("`{program}` ended with {}{}", describe(*.status), after_colon(.stderr))]
     Failed { program: String, status: ExitStatus, stderr: String },
     #[error("the system does not report the processor time of children")]
-    Untold,
+    NoUsage,
 }
 
 impl Ends for ProcessError {
@@ -71,7 +71,7 @@ impl Interrupt {
         self.clock.elapsed()
     }
 
-    /// Waits, but no longer than until the next look at the flag is due.
+    /// Waits for `duration`; the caller polls the flag afterwards.
     pub fn sleep(&self, duration: Duration) {
         self.clock.sleep(duration);
     }
@@ -192,9 +192,7 @@ impl Group {
             let _ = killpg(Pid::from_raw(id), signal);
         }
     }
-}
 
-impl Group {
     /// Number of processes in the group now, without zombies.
     pub fn members(&self) -> usize {
         let of_group = |entry: std::fs::DirEntry| {
@@ -273,7 +271,7 @@ pub fn capture_until(
 /// The system does not report it.
 #[expect(clippy::cast_precision_loss, reason = "processor time is far below 2^53 us")]
 pub fn children_us() -> Result<f64, ProcessError> {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|_| ProcessError::Untold)?;
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|_| ProcessError::NoUsage)?;
     let spent = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(spent as f64)
 }
@@ -312,6 +310,11 @@ pub fn describe(status: ExitStatus) -> String {
         },
         (None, None) => "an unknown status".to_owned(),
     }
+}
+
+/// Whole microseconds of a duration.
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn drain(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {

@@ -1,38 +1,20 @@
-//! The command `release-bench`: one campaign from the command line to the commit. It plans, builds
-//! the releases, fetches inputs, runs both stages and publishes; the stages themselves live in the
-//! folders of the same names.
+//! The command `release-bench`: one campaign from the command line to the commit. It plans and asks
+//! for consent; `campaign` carries the plan out.
 
-use std::io::{BufRead, IsTerminal, stdin};
-use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, poll};
 use schema::exit::Exit;
-use schema::verdict::Stage;
 
-use crate::build::variants;
+use crate::campaign::{self, ASK_BEYOND, consent};
 use crate::cli::ReleaseBench;
 use crate::console::about;
-use crate::executor::collect;
-use crate::executor::confirm;
-use crate::executor::drive::{Drive, jobs_of};
-use crate::executor::journal::{Journal, Line};
-use crate::executor::local::Local;
-use crate::executor::prepared::PreparedCampaign;
-use crate::executor::resume;
-use crate::executor::slurm::Slurm;
-use crate::executor::{Executor, LOCAL, SLURM};
+use crate::executor::{self, LOCAL, SLURM};
 use crate::lock::Lock;
 use crate::plan::brief::Brief;
-use crate::plan::decide::{Decided, decide, ready_cells};
+use crate::plan::decide::decide;
 use crate::process::Interrupt;
-use crate::publish::Registry;
-use crate::publish::finish::finish;
 use crate::stop::Stop;
-use crate::world::{Ids, World};
-
-/// Expected duration of a campaign above which the user has to confirm the start.
-pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
+use crate::world::World;
 
 /// Runs `release-bench`, either from the beginning or, with `--resume`, from an unfinished
 /// campaign.
@@ -43,16 +25,16 @@ pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     check_executor(flags)?;
     world.tools.check()?;
-    let _lock = match flags.dry_run {
-        true => None,
-        false => Some(Lock::take(&world.places.lock(), world.pid)?),
-    };
+    let lock = || Lock::take(&world.places.lock(), world.pid);
+    let _lock = (!flags.dry_run).then(lock).transpose()?;
     // The campaign's flags are in its journal; of this command's only `--max-gpu-hours` counts.
     if flags.resume {
-        return go_on(world, flags);
+        let id = unfinished(world, flags)?;
+        return campaign::resume(world, (&id, &format!("campaign {id}")), flags.max_gpu_hours);
     }
     let executor = |campaign: &str| {
-        executor(world, (&flags.execution.executor, &flags.execution.slurm_options), campaign)
+        let execution = &flags.execution;
+        executor::named(world, (&execution.executor, &execution.slurm_options), campaign)
     };
     // Before anything is resolved: an executor that is not known is wrong use of the command.
     executor("")?;
@@ -64,23 +46,20 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     let executor = executor(&decided.plan.campaign)?;
     executor.preflight()?;
     confirm(&decided.brief, flags, &world.interrupt)?;
-    let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
-    prepare(world, flags, &decided, &mut journal)
-        .and_then(|ready| carry_out(world, &*executor, (ready, decided.ids), &mut journal))
-        .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
+    campaign::begin(world, flags, (decided, None), &*executor)
 }
 
-/// Resumes the campaign that the journal on disk describes.
-fn go_on(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
-    let campaign = resume::find(world, flags)?;
-    let mut journal = resume::reopen(world, &campaign, &format!("campaign {campaign}"))?;
-    let mut ready = journal.state.ready.clone().ok_or_else(|| resume::nothing(flags))?;
-    ready.max_gpu_hours = flags.max_gpu_hours.or(ready.max_gpu_hours);
-    let ids = Ids::new(world.clock.unix_ms(), world.random);
-    let executor = executor(world, (&ready.executor, &ready.slurm_options), &campaign)?;
-    executor.preflight()?;
-    carry_out(world, &*executor, (ready, ids), &mut journal)
-        .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
+/// Returns the id of the campaign that `--resume` means.
+fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
+    let latest = campaign::latest_unfinished(world, |ready| {
+        ready.lab.is_none() && campaign::is_requested(ready, flags, &world.command)
+    })?;
+    latest.ok_or_else(|| {
+        let of = flags.release.as_ref().map(|release| format!(" of `{release}`"));
+        let of = of.unwrap_or_default();
+        Stop::wrong_use(format!("no unfinished campaign{of} was started by this command"))
+            .with_hint("leave `--resume` out to start one")
+    })
 }
 
 /// Asks the user to confirm a plan that takes hours, and refuses one above `--max-gpu-hours`.
@@ -106,123 +85,6 @@ fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result
         expected.push_str(&format!(", and {unknown} runs of unknown duration"));
     }
     consent(&expected, "fewer `--scenario` and `--repeats`", interrupt)
-}
-
-/// Asks the user at the terminal to confirm a plan of duration `expected`; `fewer` names flags that
-/// make the plan smaller, for the hint.
-///
-/// # Errors
-/// Standard input is no terminal, or the answer is not yes.
-pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(), Stop> {
-    if !stdin().is_terminal() {
-        return Err(Stop::wrong_use(format!("this would take {expected}"))
-            .with_hint(format!("use `--yes` to start it, or {fewer}")));
-    }
-    eprint!("This will take {expected}. Start? [y/N] ");
-    match read_answer(interrupt)?.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Stop::wrong_use("not started")),
-    }
-}
-
-/// Reads a line from the terminal. Ctrl-C only sets a flag here, so the wait polls in steps of 100
-/// ms and checks that flag in between.
-fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
-    let stdin = stdin();
-    let mut waiting = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-    while !matches!(poll(&mut waiting, 100_u8), Ok(ready) if ready > 0) {
-        interrupt.check()?;
-    }
-    let mut answer = String::new();
-    // An answer that cannot be read is no consent.
-    let _ = stdin.lock().read_line(&mut answer);
-    Ok(answer)
-}
-
-/// Builds the planned releases, fetches their inputs, and writes the [`Ready`] campaign to the
-/// journal, so that it can be resumed from there.
-fn prepare(
-    world: &World,
-    flags: &ReleaseBench,
-    decided: &Decided,
-    journal: &mut Journal,
-) -> Result<PreparedCampaign, Stop> {
-    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    // Found out now, because hours of measuring are wasted when the commit fails afterwards.
-    if decided.commits {
-        step("Check that the registry can take records");
-        Registry::new(world, &decided.registry).preflight()?;
-    }
-    // Builds come before downloads: a release that does not compile is the more likely failure.
-    let built = variants::build_all(world, &decided.wanted)?;
-    step("Fetch inputs");
-    let cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
-    let mut ready = PreparedCampaign::new(world, flags, decided, built, cells);
-    ready.freeze(journal.places())?;
-    journal.note(Line::Campaign(Box::new(ready.clone())))?;
-    Ok(ready)
-}
-
-/// Runs the screening and confirmation stages from wherever the journal says they are, then
-/// publishes the records.
-fn carry_out(
-    world: &World,
-    executor: &dyn Executor,
-    (mut ready, mut ids): (PreparedCampaign, Ids),
-    journal: &mut Journal,
-) -> Result<Exit, Stop> {
-    let staged = journal.places().staged();
-    // A resumed campaign has its jobs in the journal already.
-    if !journal.state.stages.contains(&None) {
-        let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
-        journal.note(Line::Planned { stage: None, jobs })?;
-    }
-    Drive::new(world, executor, &ready, journal).carry_out(None)?;
-    if let Some(record) = collect::records(&staged)?.first() {
-        // The node's own id is preferred: a node elsewhere knows its hardware better than the plan
-        // does.
-        record.hardware.id.clone_into(&mut ready.hardware.0.id);
-    }
-    let directory = ready.registry.clone();
-    let registry = Registry::new(world, &directory);
-    if let Some(pairs) = ready.confirm_pairs
-        && let Some((baseline, candidate)) = ready.compared()
-    {
-        let stage = Some(Stage::Confirm);
-        if !journal.state.stages.contains(&stage) {
-            world.console.step(world.clock.elapsed(), "Select cells to confirm");
-            let compared = registry.compare(baseline, candidate, &staged)?;
-            let slots = confirm::slots(&ready.plan, &compared, pairs, &mut ids);
-            let jobs = jobs_of(&ready.plan.campaign, &slots);
-            journal.note(Line::Planned { stage, jobs })?;
-        }
-        Drive::new(world, executor, &ready, journal).carry_out(stage)?;
-    }
-    let exit = finish(world, &ready, &registry, &collect::records(&staged)?, journal)?;
-    journal.note(Line::Finished)?;
-    Ok(exit)
-}
-
-/// Returns the executor named `id` for a campaign's jobs, with the user's `--slurm-option` values.
-///
-/// # Errors
-/// The executor is unknown, or an option does not fit it.
-pub fn executor(
-    world: &World,
-    (id, options): (&str, &[String]),
-    campaign: &str,
-) -> Result<Box<dyn Executor>, Stop> {
-    match id {
-        LOCAL => Ok(Box::new(Local::new(&world.places.campaign(campaign).jobs()))),
-        SLURM => {
-            let (env, interrupt) = (world.slurm_env.clone(), world.interrupt.clone());
-            Ok(Box::new(Slurm::new(options, env, interrupt)?))
-        }
-        other => {
-            let message = format!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}");
-            Err(Stop::wrong_use(message))
-        }
-    }
 }
 
 /// Checks that `--executor`, `--slurm-option` and `--url` can be combined.
@@ -263,7 +125,7 @@ mod tests {
             model: "m".into(),
             tp: 8,
             scenario: "balanced@1".into(),
-            launches: 3,
+            runs: 3,
             each,
         };
         Brief {
@@ -285,11 +147,11 @@ mod tests {
     #[test]
     fn hours_are_spent_only_when_they_were_allowed() {
         let interrupt = Interrupt::new(&crate::environment::SystemClock::start());
-        let asked = |each, args: &[&str]| confirm(&brief(each), &flags(args), &interrupt);
-        let most = asked(HOUR, &["--yes", "--max-gpu-hours", "20"]).unwrap_err().to_string();
+        let confirmed = |each, args: &[&str]| confirm(&brief(each), &flags(args), &interrupt);
+        let most = confirmed(HOUR, &["--yes", "--max-gpu-hours", "20"]).unwrap_err().to_string();
         assert!(most.starts_with("error: this would take 24.0 GPU-hours, and 20 are allowed"));
-        assert!(asked(HOUR, &["--yes", "--max-gpu-hours", "24"]).is_ok());
-        assert!(asked(Estimate::Unknown, &["--yes"]).is_ok());
+        assert!(confirmed(HOUR, &["--yes", "--max-gpu-hours", "24"]).is_ok());
+        assert!(confirmed(Estimate::Unknown, &["--yes"]).is_ok());
         // A CPU plan of unknown length starts without a question: only unknown GPU-hours need
         // consent.
         let on_cpu = Brief { on_gpu: false, ..brief(Estimate::Unknown) };

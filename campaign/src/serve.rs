@@ -1,21 +1,21 @@
-//! The command `serve`: builds a release, fetches a model of the suite, and serves it in the
-//! foreground.
+//! The command `serve`, which builds a release, fetches a model of the suite and serves it in the
+//! foreground, and the command `fetch`, which only downloads models and datasets into the cache.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use schema::exit::Exit;
 
-use crate::build::origin::{Origin, Wanted};
-use crate::build::variants::build_one;
-use crate::cli::Serve;
-use crate::git::Git;
+use crate::build::variants::{REDLINE, build_one, named};
+use crate::catalog::unknown;
+use crate::cli::{Fetch, Serve};
 use crate::inputs::Input;
-use crate::launch::{Filling, command_line};
 use crate::lock::Lock;
-use crate::plan::Variant;
-use crate::plan::release;
+use crate::node::hardware;
+use crate::plan::decide::inputs_of;
+use crate::plan::{self, target};
 use crate::process::ProcessError;
+use crate::server_spec::{Filling, command_line};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -26,17 +26,13 @@ const PORT: u16 = 23333;
 ///
 /// # Errors
 /// The release or the model cannot be obtained, or the server cannot be started.
-pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
+pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     // A build beside a running campaign would take the cores that it measures on.
     let lock = Lock::take(&world.places.lock(), world.pid)?;
     let model_file = world.catalog.model(&flags.model)?;
-    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
-    let history = release::read_history(&git, &[&flags.release])?;
-    let found = release::resolve(&history, &flags.release)?;
-    let engine = world.catalog.engine("redline")?;
-    let variant = Variant::plain(&engine.id, &found.name);
-    let spec = build_one(world, &Wanted { variant, engine, origin: Origin::Release(found) })?;
-    world.console.step(world.clock.elapsed(), &format!("Fetch {}", flags.model));
+    let engine = world.catalog.engine(REDLINE)?;
+    let spec = build_one(world, &named(world, &engine, Some(&flags.release), None)?)?;
+    world.step(&format!("Fetch {}", flags.model));
     let model = world.fetcher().obtain(&Input::model(&flags.model, &model_file))?;
     // The lock protects builds only: a campaign may start while this server runs.
     drop(lock);
@@ -48,7 +44,7 @@ pub fn run(world: &World, flags: &Serve) -> Result<Exit, Stop> {
         ..spec.filling(&name, port)
     };
     let line = command_line(&spec.engine.file, filling)?;
-    world.console.step(world.clock.elapsed(), &format!("Serve {}", flags.model));
+    world.step(&format!("Serve {}", flags.model));
     let Some((program, args)) = line.argv.split_first() else {
         return Err(Stop::wrong_use("the engine's file names no program to start"));
     };
@@ -80,6 +76,47 @@ fn split_port(flags: &[String]) -> (Vec<String>, u16) {
         }
     }
     (rest, port)
+}
+
+/// Downloads the named inputs, or all that the target matching this machine needs, and prints their
+/// paths.
+///
+/// # Errors
+/// An id is unknown, or an input cannot be obtained.
+pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
+    let inputs = match flags.ids.is_empty() {
+        true => of_target(world)?,
+        false => flags.ids.iter().map(|id| input(world, id)).collect::<Result<_, _>>()?,
+    };
+    for input in inputs {
+        world.step(&format!("Fetch {}", input.id));
+        let obtained = world.fetcher().obtain(&input)?;
+        world.console.answer(&format!("{}  {}", input.id, obtained.path.display()));
+    }
+    Ok(Exit::Well)
+}
+
+fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
+    let machine = hardware::detect(world)?;
+    let targets = world.catalog.targets()?;
+    let (_, target) = target::choose(&targets, None, &machine.gpus)?;
+    // Includes the concurrency sweep, so that a later comparison needs no download.
+    let cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
+    let scenario = |cell: &plan::Cell| world.catalog.scenario(&cell.scenario);
+    let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    inputs_of(world, &cells, &scenarios)
+}
+
+/// Returns the model named `id`, else the dataset.
+fn input(world: &World, id: &str) -> Result<Input, Stop> {
+    let (models, datasets) = (world.catalog.ids("model")?, world.catalog.ids("dataset")?);
+    if models.iter().any(|model| model == id) {
+        return Ok(Input::model(id, &world.catalog.model(id)?));
+    }
+    if datasets.iter().any(|dataset| dataset == id) {
+        return Ok(Input::dataset(id, &world.catalog.dataset(id)?));
+    }
+    Err(unknown("input", id, &[datasets, models].concat()))
 }
 
 #[cfg(test)]

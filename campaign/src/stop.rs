@@ -47,6 +47,12 @@ impl Stop {
         self
     }
 
+    /// Puts a sentence that says what failed before the cause.
+    pub fn context(self, what: &str) -> Self {
+        let cause = format!("{what}: {}", self.cause().0).into();
+        Self { cause, ..self }
+    }
+
     /// Appends `note: FACT` to the hint.
     pub fn also(mut self, fact: &str) -> Self {
         self.hint = Some(match self.hint {
@@ -93,6 +99,18 @@ impl Ends for store::StoreError {
 }
 
 impl Ends for judge::diff::DiffError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
+    }
+}
+
+impl Ends for schema::canonical::CanonicalError {
+    fn exit(&self) -> Exit {
+        Exit::Unsound
+    }
+}
+
+impl Ends for schema::path::PathError {
     fn exit(&self) -> Exit {
         Exit::Unsound
     }

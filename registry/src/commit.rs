@@ -1,17 +1,22 @@
 //! Commits new files on the checked-out branch. The commit's tree is HEAD's plus the new blobs,
 //! git's index gets entries for the new paths only, and whatever the user staged or changed stays.
+//! Files come into `results/` completely or not at all: each is written under a temporary name and
+//! renamed, and everything is undone unless it is kept.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use git2::build::TreeUpdateBuilder;
 use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
 
-use crate::landing::{Landing, Watch};
-use crate::record::RecordError;
+use crate::errors::Environment;
 use crate::repository::{RESULTS, WorkTree};
+use store::layout::leftover_name;
 
 /// Number of attempts at a commit, which fails when HEAD moved or a lock was held.
 const TRIES: u32 = 50;
@@ -29,21 +34,14 @@ pub struct Addition {
     pub derived: bool,
 }
 
-/// Time of a commit. It enters at `main`, so that commits can be reproduced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Clock {
-    /// Time of the commit, in seconds since 1970.
-    pub unix_s: i64,
-}
-
-/// Commits `additions`. Returns the commit and its paths, or HEAD and no paths where HEAD contains
+/// Commits `additions` at the time `unix_s`, in seconds since 1970. Returns the commit and its paths, or HEAD and no paths where HEAD contains
 /// all files already.
 pub(crate) fn commit(
     tree: &WorkTree,
     additions: &[Addition],
     message: &str,
-    (clock, watch): (Clock, Watch<'_>),
-) -> Result<(Option<Oid>, Vec<String>), RecordError> {
+    (unix_s, watch): (i64, Watch<'_>),
+) -> Result<(Option<Oid>, Vec<String>)> {
     let mut staged = Staged { tree, entries: Vec::new(), kept: false };
     // Dropped before `staged`: on a full disk this frees the space that git's index needs.
     let mut landing = Landing::new(&tree.results(), watch);
@@ -61,14 +59,15 @@ pub(crate) fn commit(
         for addition in &new {
             landing.put(&addition.path, &addition.bytes, addition.derived)?;
         }
-        let blobs = write_blobs(tree, &new)?;
+        let blobs = new.iter().map(|addition| tree.repo.blob(&addition.bytes));
+        let blobs: Vec<Oid> = blobs.collect::<Result<_, _>>()?;
         watch("git has the content");
         if !staged.stage(&new, &blobs)? {
             pause();
             continue;
         }
         watch("the index has the entries");
-        let commit = write_commit(tree, head, &new, &blobs, (message, clock))?;
+        let commit = write_commit(tree, head, &new, &blobs, (message, unix_s))?;
         watch("the commit is there, and no branch leads to it");
         let subject = message.lines().next().unwrap_or_default();
         let log = format!("commit: {subject}");
@@ -92,7 +91,13 @@ pub(crate) fn commit(
     }
     // A lock that outlasted all attempts is named, so that the user can remove it.
     tree.no_lock_stays(&tree.tip()?.0)?;
-    Err(RecordError::Contention)
+    Err(contention())
+}
+
+/// Makes the error of a commit that other programs outran.
+pub(crate) fn contention() -> anyhow::Error {
+    let message = "HEAD or the index kept changing while the commit was made\nhint: try again";
+    Environment(message.to_owned()).into()
 }
 
 fn pause() {
@@ -109,7 +114,7 @@ fn not_in_head<'a>(
     tree: &WorkTree,
     head: Option<Oid>,
     additions: &'a [Addition],
-) -> Result<Vec<&'a Addition>, RecordError> {
+) -> Result<Vec<&'a Addition>> {
     let base = tree.tree_of(head)?;
     let mut new = Vec::new();
     for addition in additions {
@@ -122,17 +127,14 @@ fn not_in_head<'a>(
         let blob = Oid::hash_object(git2::ObjectType::Blob, &addition.bytes)?;
         match held {
             Some(held) if held == blob => {}
-            Some(_) if !addition.derived => {
-                return Err(RecordError::Replaces(addition.path.clone()));
-            }
+            Some(_) if !addition.derived => bail!(
+                "`results/{}` is committed with other content\nhint: a record is never replaced",
+                addition.path
+            ),
             _ => new.push(addition),
         }
     }
     Ok(new)
-}
-
-fn write_blobs(tree: &WorkTree, new: &[&Addition]) -> Result<Vec<Oid>, git2::Error> {
-    new.iter().map(|addition| tree.repo.blob(&addition.bytes)).collect()
 }
 
 fn write_commit(
@@ -140,7 +142,7 @@ fn write_commit(
     head: Option<Oid>,
     new: &[&Addition],
     blobs: &[Oid],
-    (message, clock): (&str, Clock),
+    (message, unix_s): (&str, i64),
 ) -> Result<Oid, git2::Error> {
     let mut update = TreeUpdateBuilder::new();
     for (addition, blob) in new.iter().zip(blobs) {
@@ -153,7 +155,7 @@ fn write_commit(
     // A container often has no git identity, and a campaign must not fail at its last step.
     let name = config.get_str("user.name").unwrap_or("Redline");
     let email = config.get_str("user.email").unwrap_or("redline@localhost");
-    let author = Signature::new(name, email, &Time::new(clock.unix_s, 0))?;
+    let author = Signature::new(name, email, &Time::new(unix_s, 0))?;
     let parents: Vec<_> =
         head.map(|head| repo.find_commit(head)).transpose()?.into_iter().collect();
     let parents: Vec<_> = parents.iter().collect();
@@ -172,7 +174,7 @@ struct Staged<'a> {
 
 impl Staged<'_> {
     /// Adds index entries for the new paths; `false` when another program held git's index.
-    fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool, RecordError> {
+    fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool> {
         let mut index = self.tree.repo.index()?;
         index.read(true)?;
         let mut before = Vec::new();
@@ -219,10 +221,10 @@ impl Drop for Staged<'_> {
 
 /// Builds the index entry of a file just written, with its times and size, so that `git status`
 /// need not read the file.
-fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry, RecordError> {
+fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
     let file = tree.root.join(path);
-    let facts =
-        fs::symlink_metadata(&file).map_err(|source| RecordError::File { path: file, source })?;
+    let facts = fs::symlink_metadata(&file);
+    let facts = facts.with_context(|| format!("cannot read `{}`", file.display()))?;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -242,4 +244,186 @@ fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry, Record
         flags_extended: 0,
         path: path.as_bytes().to_vec(),
     })
+}
+
+/// Called at each boundary between two writes. Only tests use it: they end the process there and
+/// check what it leaves behind.
+pub type Watch<'a> = &'a dyn Fn(&'static str);
+
+/// Files put in place so far. They are removed again when this is dropped without
+/// [`Landing::keep`].
+struct Landing<'a> {
+    root: PathBuf,
+    watch: Watch<'a>,
+    landed: Vec<PathBuf>,
+    folders: Vec<PathBuf>,
+    replaced: Vec<(PathBuf, Vec<u8>)>,
+    kept: bool,
+}
+
+impl<'a> Landing<'a> {
+    /// Starts to put files in place below `root`.
+    fn new(root: &Path, watch: Watch<'a>) -> Self {
+        Self {
+            root: root.to_owned(),
+            watch,
+            landed: Vec::new(),
+            folders: Vec::new(),
+            replaced: Vec::new(),
+            kept: false,
+        }
+    }
+
+    /// Writes `bytes` to `path` below the root. An existing file with the same bytes is left
+    /// alone; one with other bytes is replaced only where `replace` allows it.
+    ///
+    /// # Errors
+    ///
+    /// The path is taken, lies behind a link, or cannot be written.
+    fn put(&mut self, path: &str, bytes: &[u8], replace: bool) -> Result<()> {
+        let target = self.root.join(path);
+        self.make_folders(path)?;
+        match fs::symlink_metadata(&target) {
+            Ok(found) => {
+                let is_file = found.is_file();
+                let old = if is_file { fs::read(&target) } else { Ok(Vec::new()) };
+                let old = old.with_context(|| cannot_write(&target))?;
+                if is_file && old == bytes {
+                    return Ok(());
+                }
+                if !is_file || !replace {
+                    bail!(
+                        "`{}` exists with other content\nhint: a record is never replaced; move the \
+                         file away",
+                        target.display()
+                    );
+                }
+                write_aside(&target, bytes, self.watch)?;
+                self.replaced.push((target, old));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                write_aside(&target, bytes, self.watch)?;
+                self.landed.push(target);
+            }
+            Err(error) => return Err(error).with_context(|| cannot_write(&target)),
+        }
+        Ok(())
+    }
+
+    /// Keeps all files that were put in place.
+    fn keep(mut self) {
+        self.kept = true;
+    }
+
+    /// Creates the folders above `path` one by one, and refuses to go through a link.
+    fn make_folders(&mut self, path: &str) -> Result<()> {
+        let mut folder = self.root.clone();
+        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        for part in std::iter::once("").chain(above.split('/').filter(|part| !part.is_empty())) {
+            if !part.is_empty() {
+                folder.push(part);
+            }
+            match fs::symlink_metadata(&folder) {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => bail!(
+                    "`{}` is a symbolic link or no folder, and records are not written through it",
+                    folder.display()
+                ),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    fs::create_dir(&folder).with_context(|| cannot_write(&folder))?;
+                    self.folders.push(folder.clone());
+                    (self.watch)("a folder was made");
+                }
+                Err(error) => return Err(error).with_context(|| cannot_write(&folder)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        // Errors cannot be reported from `drop`; the next `check` finds what stays behind.
+        for path in &self.landed {
+            let _ = fs::remove_file(path);
+        }
+        for (path, old) in &self.replaced {
+            let _ = write_aside(path, old, self.watch);
+        }
+        for folder in self.folders.iter().rev() {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+fn write_aside(target: &Path, bytes: &[u8], watch: Watch<'_>) -> Result<()> {
+    let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let aside = target.with_file_name(leftover_name(&name, std::process::id()));
+    let written = write_whole(&aside, bytes, watch).and_then(|()| fs::rename(&aside, target));
+    watch("a file is in its place");
+    if written.is_err() {
+        let _ = fs::remove_file(&aside);
+    }
+    written.with_context(|| cannot_write(target))
+}
+
+fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
+    // A leftover with this process id is from a killed process, so it may be replaced.
+    let _ = fs::remove_file(path);
+    let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
+    watch("a file is empty");
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    file.write_all(first)?;
+    watch("a file is half written");
+    file.write_all(second)?;
+    // Renamed before the data is on the disk, a record could be empty after a power failure.
+    file.sync_all()?;
+    watch("a file is whole, under another name");
+    Ok(())
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_kept_leaves_no_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let results = dir.path().join("results");
+        fs::create_dir(&results).unwrap();
+        fs::write(results.join("README.md"), "old").unwrap();
+        let mut landing = Landing::new(&results, &|_| {});
+        landing.put("runs/a/b.json", b"record", false).unwrap();
+        landing.put("README.md", b"new", true).unwrap();
+        assert_eq!(fs::read(results.join("README.md")).unwrap(), b"new");
+        drop(landing);
+        assert_eq!(fs::read(results.join("README.md")).unwrap(), b"old");
+        assert!(!results.join("runs").exists());
+    }
+
+    #[test]
+    fn a_record_is_never_replaced_and_no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (results, elsewhere) = (dir.path().join("results"), dir.path().join("elsewhere"));
+        fs::create_dir_all(results.join("runs")).unwrap();
+        fs::create_dir(&elsewhere).unwrap();
+        fs::write(results.join("runs/a.json"), "old").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, results.join("kernels")).unwrap();
+        let mut landing = Landing::new(&results, &|_| {});
+        landing.put("runs/a.json", b"old", false).unwrap();
+        let occupied = landing.put("runs/a.json", b"new", false).unwrap_err();
+        assert!(occupied.to_string().contains("exists with other content"), "{occupied}");
+        let linked = landing.put("kernels/a.json", b"new", false).unwrap_err();
+        assert!(linked.to_string().contains("is a symbolic link or no folder"), "{linked}");
+        landing.keep();
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+        assert_eq!(fs::read(results.join("runs/a.json")).unwrap(), b"old");
+    }
 }

@@ -1,58 +1,13 @@
 //! Composes an event from the user's input: resolves abbreviated ids and refuses names that match
 //! nothing. Pure: no files, no clock.
 
+use anyhow::{Context, Result, bail, ensure};
 use schema::event::{self, Event, EventKind, unix_s_of};
 use schema::metric::{self, Gates, METRICS};
 use schema::verdict::is_cell_pattern;
 
 use judge::Registry;
 use judge::diff::cells::cell_of;
-
-/// Error: the input does not make a valid event.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum EventError {
-    /// No id begins with the given text.
-    #[error(
-        "nothing has an id that begins with `{0}`\nhint: `redline-results list` shows runs; a folder below results/ ends in `/`"
-    )]
-    NoTarget(String),
-    /// Several ids begin with the given text.
-    #[error("{count} ids begin with `{start}`\nhint: give more of it")]
-    Several {
-        /// Beginning of an id as the user wrote it.
-        start: String,
-        /// Number of ids that begin with it.
-        count: usize,
-    },
-    /// No run is below the given folder.
-    #[error("no run lies below `{0}`\nhint: name a folder as `runs/redline/v0.9.1/`")]
-    EmptyFolder(String),
-    /// The text is not a cell pattern.
-    #[error(
-        "`{0}` is not a cell\nhint: write `ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV`, with `*` for any"
-    )]
-    NotACell(String),
-    /// The cell pattern matches no run.
-    #[error("no run is in a cell `{0}`\nhint: `redline-results list` shows the parts of each cell")]
-    NoCell(String),
-    /// The metric does not exist, so no waiver can name it.
-    #[error("no metric `{name}`\nhint: the gated ones are {gated}")]
-    NoMetric {
-        /// Metric name as the user wrote it.
-        name: String,
-        /// Names of the release-blocking metrics, separated by commas.
-        gated: String,
-    },
-    /// The text is neither a day nor a time.
-    #[error("`{0}` is not a time\nhint: write `2026-01-31` or `2026-01-31T12:00:00Z`, in UTC")]
-    NotATime(String),
-    /// The waiver would end before now.
-    #[error("`{0}` is past\nhint: a waiver lasts until a day to come")]
-    Past(String),
-    /// The event lacks fields that its kind needs.
-    #[error("the event is not sound: {0}")]
-    Unsound(String),
-}
 
 /// User's input for an event. Ids may be abbreviated to their beginnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -88,9 +43,9 @@ pub fn compose(
     kind: EventKind,
     draft: Draft,
     (id, unix_s): (String, i64),
-) -> Result<Event, EventError> {
+) -> Result<Event> {
     let targets = draft.targets.iter().map(|target| resolve(registry, target));
-    let targets = targets.collect::<Result<_, _>>()?;
+    let targets = targets.collect::<Result<_>>()?;
     let replaced_by = draft.replaced_by.map(|start| resolve_id(registry, &start)).transpose()?;
     if let Some(pattern) = &draft.cell {
         find_cell(registry, pattern)?;
@@ -98,11 +53,11 @@ pub fn compose(
     if let Some(name) = draft.metric.as_deref().filter(|name| metric::by_name(name).is_none()) {
         let gating = METRICS.iter().filter(|metric| metric.gates != Gates::Never);
         let gated: Vec<&str> = gating.map(|metric| metric.name).collect();
-        return Err(EventError::NoMetric { name: name.to_owned(), gated: gated.join(", ") });
+        bail!("no metric `{name}`\nhint: the gated ones are {}", gated.join(", "));
     }
     let expires = draft.until.map(|text| time(&text, "T23:59:59Z")).transpose()?;
     if let Some(text) = expires.as_ref().filter(|text| unix_s_of(text) <= Some(unix_s)) {
-        return Err(EventError::Past(text.clone()));
+        bail!("`{text}` is past\nhint: a waiver lasts until a day to come");
     }
     let event = Event {
         schema: event::SCHEMA.to_owned(),
@@ -120,11 +75,12 @@ pub fn compose(
         since: draft.since.map(|text| time(&text, "T00:00:00Z")).transpose()?,
     };
     let problems = event.problems();
-    if problems.is_empty() { Ok(event) } else { Err(EventError::Unsound(problems.join("; "))) }
+    ensure!(problems.is_empty(), "the event is not sound: {}", problems.join("; "));
+    Ok(event)
 }
 
 /// Returns a folder unchanged, else the full id that begins with `target`.
-fn resolve(registry: &Registry, target: &str) -> Result<String, EventError> {
+fn resolve(registry: &Registry, target: &str) -> Result<String> {
     if !target.ends_with('/') {
         return resolve_id(registry, target);
     }
@@ -134,10 +90,10 @@ fn resolve(registry: &Registry, target: &str) -> Result<String, EventError> {
     if paths.any(|path| path.starts_with(folder)) {
         return Ok(folder.to_owned());
     }
-    Err(EventError::EmptyFolder(target.to_owned()))
+    bail!("no run lies below `{target}`\nhint: name a folder as `runs/redline/v0.9.1/`")
 }
 
-fn resolve_id(registry: &Registry, start: &str) -> Result<String, EventError> {
+fn resolve_id(registry: &Registry, start: &str) -> Result<String> {
     let runs = registry.runs.iter().map(|run| &run.record.id);
     let kernels = registry.kernels.iter().map(|kernels| &kernels.record.id);
     let events = registry.events.iter().map(|event| &event.record.id);
@@ -146,25 +102,36 @@ fn resolve_id(registry: &Registry, start: &str) -> Result<String, EventError> {
     ids.sort();
     ids.dedup();
     match ids.as_slice() {
-        [] => Err(EventError::NoTarget(start.to_owned())),
+        [] => bail!(
+            "nothing has an id that begins with `{start}`\nhint: `redline-results list` shows runs; a \
+             folder below results/ ends in `/`"
+        ),
         [one] => Ok((*one).clone()),
         [first, ..] if *first == start => Ok((*first).clone()),
-        several => Err(EventError::Several { start: start.to_owned(), count: several.len() }),
+        ids => bail!("{} ids begin with `{start}`\nhint: give more of it", ids.len()),
     }
 }
 
-fn find_cell(registry: &Registry, pattern: &str) -> Result<(), EventError> {
-    if !is_cell_pattern(pattern) {
-        return Err(EventError::NotACell(pattern.to_owned()));
-    }
-    if registry.runs.iter().any(|run| cell_of(&run.record).matches(pattern)) {
-        return Ok(());
-    }
-    Err(EventError::NoCell(pattern.to_owned()))
+fn find_cell(registry: &Registry, pattern: &str) -> Result<()> {
+    ensure!(
+        is_cell_pattern(pattern),
+        "`{pattern}` is not a cell\nhint: write `ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV`, with `*` \
+         for any"
+    );
+    ensure!(
+        registry.runs.iter().any(|run| cell_of(&run.record).matches(pattern)),
+        "no run is in a cell `{pattern}`\nhint: `redline-results list` shows the parts of each cell"
+    );
+    Ok(())
 }
 
 /// Returns the RFC 3339 text of a time, or of a day with `clock` appended.
-fn time(text: &str, clock: &str) -> Result<String, EventError> {
+fn time(text: &str, clock: &str) -> Result<String> {
     let full = if text.contains('T') { text.to_owned() } else { format!("{text}{clock}") };
-    unix_s_of(&full).map(|_| full).ok_or_else(|| EventError::NotATime(text.to_owned()))
+    unix_s_of(&full).with_context(|| {
+        format!(
+            "`{text}` is not a time\nhint: write `2026-01-31` or `2026-01-31T12:00:00Z`, in UTC"
+        )
+    })?;
+    Ok(full)
 }

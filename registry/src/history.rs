@@ -1,15 +1,20 @@
-//! Append-only check over the git history: the first committed version of a record is the record.
-//! Finds changed, moved and deleted records in HEAD, in git's index and in the working tree.
+//! Git history of a registry. Append-only check: the first committed version of a record is the
+//! record, and changed, moved and deleted ones are found in HEAD, in git's index and in the working
+//! tree. Commits between two releases, where this clone has them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 
-use git2::{Delta, ErrorCode, Oid, Repository};
+use anyhow::{Context, Result};
+use git2::{Delta, DiffOptions, ErrorCode, Oid, Repository, Sort};
+use schema::comparison::{Commit, Commits, Diff};
 use serde_json::Value;
 
 use crate::record::held_records;
-use crate::repository::{RESULTS, RepositoryError, WorkTree};
+use crate::repository::{RESULTS, WorkTree};
 use crate::survey::Surveyed;
+use judge::Registry;
 use judge::finding::{Finding, HISTORY};
 use store::layout::FileKind;
 
@@ -17,6 +22,8 @@ use store::layout::FileKind;
 const FIELDS_NAMED: usize = 4;
 /// Number of characters of a value that are shown.
 const VALUE_CHARS: usize = 40;
+/// Paths that an engine is built from: a commit that touches none of them cannot change its speed.
+const SOURCES: [&str; 3] = ["engine", "Cargo.toml", "Cargo.lock"];
 
 /// First committed version of a record, and the commit that added it.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +37,7 @@ struct First {
 /// # Errors
 ///
 /// The repository cannot be read.
-pub fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Finding>, RepositoryError> {
+pub(crate) fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Finding>> {
     let head = match tree.repo.head() {
         Ok(head) => Some(head.peel_to_commit()?.id()),
         Err(error) if error.code() == ErrorCode::UnbornBranch => None,
@@ -44,24 +51,14 @@ pub fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Finding>, Rep
     }
     let mut index = tree.repo.index()?;
     index.read(false)?;
-    let present: BTreeMap<&str, Oid> =
-        files.iter().map(|file| (file.path.as_str(), file.blob)).collect();
+    let present: BTreeMap<&str, &str> =
+        files.iter().map(|file| (file.path.as_str(), file.blob.as_str())).collect();
     for (path, blob) in &held {
         let staged = index.get_path(format!("{RESULTS}/{path}").as_ref(), 0);
-        let now = Now {
-            present: present.get(path.as_str()).copied(),
-            staged: staged.map(|entry| entry.id),
-        };
-        found.extend(uncommitted(tree, path, *blob, now)?);
+        let present = present.get(path.as_str()).copied();
+        found.extend(uncommitted(tree, path, *blob, (present, staged.map(|entry| entry.id)))?);
     }
     Ok(found)
-}
-
-/// Blobs that a path has in the working tree and in git's index.
-#[derive(Clone, Copy)]
-struct Now {
-    present: Option<Oid>,
-    staged: Option<Oid>,
 }
 
 /// Returns the first version of each record by path, over the first-parent history as far as this
@@ -101,60 +98,58 @@ fn first_versions(
     Ok(first)
 }
 
+/// Finds that a record is no longer as it was first committed; `held` are the records of HEAD.
 fn committed(
     repo: &Repository,
     path: &str,
     first: First,
     held: &BTreeMap<String, Oid>,
 ) -> Result<Option<Finding>, git2::Error> {
+    let detail = match held.get(path) {
+        Some(now) if *now == first.blob => return Ok(None),
+        Some(now) => {
+            let (before, after) = (repo.find_blob(first.blob)?, repo.find_blob(*now)?);
+            format!("edited since: {}", differences(before.content(), after.content()))
+        }
+        None => match held.iter().find(|(_, blob)| **blob == first.blob) {
+            Some((to, _)) => format!("moved to `{to}` since"),
+            None => "deleted since".to_owned(),
+        },
+    };
     let commit = short(first.commit);
     let restore = format!("restore it: `git checkout {commit} -- {RESULTS}/{path}`, and commit");
-    let Some(now) = held.get(path) else {
-        let moved = held.iter().find(|(_, blob)| **blob == first.blob);
-        let detail = match moved {
-            Some((to, _)) => format!("recorded in {commit}, moved to `{to}` since"),
-            None => format!("recorded in {commit}, deleted since"),
-        };
-        return Ok(Some(Finding::breach(HISTORY, path, detail).with_hint(restore)));
-    };
-    if *now == first.blob {
-        return Ok(None);
-    }
-    let (before, after) = (repo.find_blob(first.blob)?, repo.find_blob(*now)?);
-    let differ = differences(before.content(), after.content());
-    let detail = format!("recorded in {commit}, edited since: {differ}");
+    let detail = format!("recorded in {commit}, {detail}");
     Ok(Some(Finding::breach(HISTORY, path, detail).with_hint(restore)))
 }
 
+/// Finds a change of a record that is not committed. `present` and `staged` are its blobs in the
+/// working tree and in git's index.
 fn uncommitted(
     tree: &WorkTree,
     path: &str,
     blob: Oid,
-    now: Now,
-) -> Result<Option<Finding>, RepositoryError> {
-    let restore = format!("restore it: `git restore --staged --worktree {RESULTS}/{path}`");
-    if now.present.is_none() {
-        let finding = Finding::breach(HISTORY, path, "deleted from the working tree");
-        return Ok(Some(finding.with_hint(restore)));
-    }
-    if now.present != Some(blob) {
+    (present, staged): (Option<&str>, Option<Oid>),
+) -> Result<Option<Finding>> {
+    let detail = if present.is_none() {
+        "deleted from the working tree".to_owned()
+    } else if present != Some(&blob.to_string()) {
         let file = tree.results().join(path);
-        let bytes =
-            fs::read(&file).map_err(|source| RepositoryError::File { path: file, source })?;
+        let bytes = fs::read(&file).with_context(|| format!("cannot read `{}`", file.display()))?;
         let before = tree.repo.find_blob(blob)?;
-        let differ = differences(before.content(), &bytes);
-        let detail = format!("edited in the working tree: {differ}");
-        return Ok(Some(Finding::breach(HISTORY, path, detail).with_hint(restore)));
-    }
-    let detail = match now.staged {
-        Some(staged) if staged == blob => return Ok(None),
-        Some(_) => "another version of it is staged",
-        None => "its deletion is staged",
+        format!("edited in the working tree: {}", differences(before.content(), &bytes))
+    } else if staged.is_none() {
+        "its deletion is staged".to_owned()
+    } else if staged != Some(blob) {
+        "another version of it is staged".to_owned()
+    } else {
+        return Ok(None);
     };
+    let restore = format!("restore it: `git restore --staged --worktree {RESULTS}/{path}`");
     Ok(Some(Finding::breach(HISTORY, path, detail).with_hint(restore)))
 }
 
-fn short(id: Oid) -> String {
+/// Abbreviated hash of a commit.
+pub(crate) fn short(id: Oid) -> String {
     id.to_string().chars().take(10).collect()
 }
 
@@ -203,6 +198,54 @@ fn brief(value: &Value) -> String {
         return text;
     }
     format!("{}...", text.chars().take(VALUE_CHARS).collect::<String>())
+}
+
+/// Returns the commits between the two releases of `diff`. `None` where a release has no commit or
+/// several, or where the repository around `dir` lacks them, as for another engine.
+pub fn commits_between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<Commits> {
+    let baseline = commit_of(registry, diff, &diff.baseline)?;
+    let candidate = commit_of(registry, diff, &diff.candidate)?;
+    let repository = Repository::discover(dir).ok()?;
+    let changes = changes(&repository, &baseline, &candidate).ok()?;
+    Some(Commits { baseline, candidate, changes })
+}
+
+/// The one commit that all compared runs of a release were built from.
+fn commit_of(registry: &Registry, diff: &Diff, release: &str) -> Option<String> {
+    let engines: BTreeSet<&str> = diff.cells.iter().map(|cell| cell.cell.engine.as_str()).collect();
+    let runs = registry.standing().map(|run| &run.record.engine);
+    let of =
+        runs.filter(|engine| engine.release == release && engines.contains(engine.name.as_str()));
+    let commits: BTreeSet<&str> = of.filter_map(|engine| engine.commit.as_deref()).collect();
+    let only = commits.first()?;
+    (commits.len() == 1).then(|| (*only).to_owned())
+}
+
+/// Returns the commits with one parent that touch the sources, newest first.
+fn changes(repo: &Repository, from: &str, to: &str) -> Result<Vec<Commit>, git2::Error> {
+    let mut walk = repo.revwalk()?;
+    walk.set_sorting(Sort::TOPOLOGICAL)?;
+    walk.push(Oid::from_str(to)?)?;
+    walk.hide(Oid::from_str(from)?)?;
+    let mut found = Vec::new();
+    for id in walk {
+        let commit = repo.find_commit(id?)?;
+        // A merge adds nothing of its own: its parents' commits are listed already.
+        if commit.parent_count() != 1 {
+            continue;
+        }
+        let mut options = DiffOptions::new();
+        for source in SOURCES {
+            options.pathspec(source);
+        }
+        let (before, after) = (commit.parent(0)?.tree()?, commit.tree()?);
+        let delta = repo.diff_tree_to_tree(Some(&before), Some(&after), Some(&mut options))?;
+        if delta.deltas().len() > 0 {
+            let subject = commit.summary().ok().flatten().unwrap_or_default().to_owned();
+            found.push(Commit { id: commit.id().to_string(), subject });
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

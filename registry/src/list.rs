@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use anyhow::{Context, Result, bail};
 use schema::event::Event;
 use schema::run::RunRecord;
 use serde::Serialize;
@@ -14,23 +15,7 @@ use judge::release::{ReleaseKey, is_release};
 use judge::table::columns;
 use judge::{Registry, Stored};
 use store::folder::StoreError;
-use store::layout::FileKind;
-
-/// Error of finding a run by its id.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum FindError {
-    /// No run's id begins with the given text.
-    #[error("no run has an id that begins with `{0}`\nhint: `redline-results list` shows them")]
-    None(String),
-    /// Several runs' ids begin with the given text.
-    #[error("{count} runs have an id that begins with `{start}`\nhint: give more of it")]
-    Several {
-        /// Beginning of an id as the caller wrote it.
-        start: String,
-        /// Number of runs whose id begins with it.
-        count: usize,
-    },
-}
+use store::layout::{FileKind, RunParts};
 
 /// Loads only the files that can contain the run whose id begins with `start`: runs with such a
 /// file name, and imported records, whose file names are numbers.
@@ -54,23 +39,27 @@ fn name_of(path: &str) -> &str {
 /// # Errors
 ///
 /// No run, or more than one, has such an id.
-pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRecord>, FindError> {
+pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRecord>> {
     let mut found = registry.runs.iter().filter(|run| run.record.id.starts_with(start));
-    let first = found.next().ok_or_else(|| FindError::None(start.to_owned()))?;
+    let first = found.next().with_context(|| {
+        format!(
+            "no run has an id that begins with `{start}`\nhint: `redline-results list` shows them"
+        )
+    })?;
     if first.record.id == start {
         return Ok(first);
     }
     match found.count() {
         0 => Ok(first),
-        more => Err(FindError::Several { start: start.to_owned(), count: more + 1 }),
+        more => {
+            bail!("{} runs have an id that begins with `{start}`\nhint: give more of it", more + 1)
+        }
     }
 }
 
 /// Row of the list: the repeats of one release in one cell.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    #[serde(skip)]
-    order: ReleaseKey,
     /// Id of the engine of the row's runs.
     pub engine: String,
     /// Version of the engine of the row's runs.
@@ -98,16 +87,10 @@ pub struct Row {
 /// Filter of a list. Without any field set, all runs are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Id of the engine to list.
-    pub engine: Option<String>,
+    /// Engine, hardware, model and scenario to list.
+    pub parts: RunParts,
     /// Release to list, with or without its `v`.
     pub release: Option<String>,
-    /// Id of the hardware to list.
-    pub hardware: Option<String>,
-    /// Id of the model to list.
-    pub model: Option<String>,
-    /// Scenario to list, as `id` or `id@rev`.
-    pub scenario: Option<String>,
     /// Status with which the listed runs ended, as records spell it.
     pub status: Option<String>,
     /// Validity verdict of the listed runs, as records spell it.
@@ -118,13 +101,13 @@ impl Filter {
     /// True when the filter selects `run`.
     pub fn covers(&self, run: &RunFacts) -> bool {
         let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|w| w == own);
-        let release = self.release.as_ref().is_none_or(|w| is_release(w, &run.release));
+        let RunParts { engine, hardware, model, scenario } = &self.parts;
         let id = run.scenario.split('@').next().unwrap_or_default();
-        is(&self.engine, &run.engine)
-            && release
-            && is(&self.hardware, &run.hardware)
-            && is(&self.model, &run.model)
-            && (is(&self.scenario, &run.scenario) || is(&self.scenario, id))
+        is(engine, &run.engine)
+            && self.release.as_ref().is_none_or(|wanted| is_release(wanted, &run.release))
+            && is(hardware, &run.hardware)
+            && is(model, &run.model)
+            && (is(scenario, &run.scenario) || is(scenario, id))
             && is(&self.status, &run.status)
             && is(&self.validity, &run.validity)
     }
@@ -171,11 +154,9 @@ pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> 
 pub fn rows(runs: &[Listed]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
     for Listed { id, run, retracted, .. } in runs {
-        let order = ReleaseKey::of(&run.release);
         let cell = (run.model.clone(), run.config.clone(), run.scenario.clone());
-        let key = (run.engine.clone(), order.clone(), run.hardware.clone(), cell);
+        let key = (run.engine.clone(), ReleaseKey::of(&run.release), run.hardware.clone(), cell);
         let row = rows.entry(key).or_insert_with(|| Row {
-            order,
             engine: run.engine.clone(),
             release: run.release.clone(),
             hardware: run.hardware.clone(),

@@ -12,7 +12,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{Type, TypePtr};
 
 use judge::Registry;
-use store::export::{Cell, CellKind, columns, rows};
+use store::export::{Cell, columns, rows};
 
 /// Definition levels of an optional Parquet column: null or present.
 const MISSING: i16 = 0;
@@ -26,7 +26,7 @@ const PRESENT: i16 = 1;
 pub fn parquet(registry: &Registry, out: impl Write + Send) -> Result<()> {
     let columns = columns();
     let fields: Vec<TypePtr> =
-        columns.iter().map(|(name, kind)| field(name, *kind)).collect::<Result<_>>()?;
+        columns.iter().map(|(name, kind)| field(name, kind)).collect::<Result<_>>()?;
     let schema = Type::group_type_builder("runs").with_fields(fields).build()?;
     // By default the library writes its version, so an upgrade would change the file's bytes.
     let properties = WriterProperties::builder().set_created_by("redline-results".to_owned());
@@ -39,20 +39,20 @@ pub fn parquet(registry: &Registry, out: impl Write + Send) -> Result<()> {
             return Err(ParquetError::General("fewer columns than were declared".to_owned()));
         };
         match kind {
-            CellKind::Text => write::<ByteArrayType>(&mut column, cells, |cell| match cell {
-                Cell::Text(text) => Some(ByteArray::from(text.as_str())),
+            Cell::Text(_) => write::<ByteArrayType>(&mut column, cells, |cell| match cell {
+                Cell::Text(text) => text.as_deref().map(ByteArray::from),
                 _ => None,
             }),
-            CellKind::Flag => write::<BoolType>(&mut column, cells, |cell| match cell {
-                Cell::Flag(flag) => Some(*flag),
+            Cell::Flag(_) => write::<BoolType>(&mut column, cells, |cell| match cell {
+                Cell::Flag(flag) => *flag,
                 _ => None,
             }),
-            CellKind::Integer => write::<Int64Type>(&mut column, cells, |cell| match cell {
-                Cell::Integer(integer) => Some(i64::from(*integer)),
+            Cell::Integer(_) => write::<Int64Type>(&mut column, cells, |cell| match cell {
+                Cell::Integer(integer) => integer.map(i64::from),
                 _ => None,
             }),
-            CellKind::Number => write::<DoubleType>(&mut column, cells, |cell| match cell {
-                Cell::Number(number) => Some(*number),
+            Cell::Number(_) => write::<DoubleType>(&mut column, cells, |cell| match cell {
+                Cell::Number(number) => *number,
                 _ => None,
             }),
         }?;
@@ -63,12 +63,12 @@ pub fn parquet(registry: &Registry, out: impl Write + Send) -> Result<()> {
     Ok(())
 }
 
-fn field(name: &str, kind: CellKind) -> Result<TypePtr> {
+fn field(name: &str, kind: &Cell) -> Result<TypePtr> {
     let (physical, logical) = match kind {
-        CellKind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-        CellKind::Flag => (Physical::BOOLEAN, None),
-        CellKind::Integer => (Physical::INT64, None),
-        CellKind::Number => (Physical::DOUBLE, None),
+        Cell::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        Cell::Flag(_) => (Physical::BOOLEAN, None),
+        Cell::Integer(_) => (Physical::INT64, None),
+        Cell::Number(_) => (Physical::DOUBLE, None),
     };
     let field = Type::primitive_type_builder(name, physical)
         .with_repetition(Repetition::OPTIONAL)
@@ -98,13 +98,18 @@ mod tests {
     use samples::registry::two_runs;
     use std::fs::File;
 
-    fn cell_of(field: &Field) -> Cell {
-        match field {
-            Field::Null => Cell::Missing,
-            Field::Str(text) => Cell::Text(text.clone()),
-            Field::Bool(flag) => Cell::Flag(*flag),
-            Field::Long(integer) => Cell::Integer(u32::try_from(*integer).unwrap()),
-            Field::Double(number) => Cell::Number(*number),
+    fn is_equal(field: &Field, cell: &Cell) -> bool {
+        match (field, cell) {
+            (Field::Null, cell) => {
+                use Cell::{Flag, Integer, Number, Text};
+                matches!(cell, Text(None) | Flag(None) | Integer(None) | Number(None))
+            }
+            (Field::Str(text), cell) => *cell == Cell::Text(Some(text.clone())),
+            (Field::Bool(flag), cell) => *cell == Cell::Flag(Some(*flag)),
+            (Field::Long(integer), cell) => {
+                *cell == Cell::Integer(Some(u32::try_from(*integer).unwrap()))
+            }
+            (Field::Double(number), cell) => *cell == Cell::Number(Some(*number)),
             other => panic!("{other:?}"),
         }
     }
@@ -119,17 +124,20 @@ mod tests {
     fn what_is_read_back_are_the_cells_of_the_table() {
         let registry = two_runs();
         let reader = written(&registry);
-        let read: Vec<Vec<(String, Cell)>> = reader
-            .get_row_iter(None)
-            .unwrap()
-            .map(|row| {
-                row.unwrap().get_column_iter().map(|(n, f)| (n.clone(), cell_of(f))).collect()
-            })
-            .collect();
-        let names: Vec<String> = columns().into_iter().map(|(name, _)| name.to_owned()).collect();
-        let due: Vec<Vec<(String, Cell)>> =
-            rows(&registry).map(|row| names.iter().cloned().zip(row).collect()).collect();
-        assert_eq!(read, due);
+        let names: Vec<&str> = columns().into_iter().map(|(name, _)| name).collect();
+        let mut count = 0;
+        for (read, due) in reader.get_row_iter(None).unwrap().zip(rows(&registry)) {
+            let read = read.unwrap();
+            let fields: Vec<_> = read.get_column_iter().collect();
+            assert_eq!(fields.len(), due.len());
+            for ((name, field), (due_name, cell)) in fields.into_iter().zip(names.iter().zip(&due))
+            {
+                assert_eq!(name, due_name);
+                assert!(is_equal(field, cell), "{name}: {field:?} {cell:?}");
+            }
+            count += 1;
+        }
+        assert_eq!(count, registry.runs.len());
     }
 
     #[test]

@@ -1,87 +1,26 @@
 //! Adds staged results (new records and pages) to the registry: all checks first, then one commit.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
+use anyhow::{Context, Result, bail};
 use git2::{ObjectType, TreeWalkMode, TreeWalkResult};
-use schema::exit::Exit;
 use schema::version::is_later;
 use schema::{campaign, event, kernel, run};
 use serde::{Deserialize, Serialize};
 
-use crate::commit::{Addition, Clock, commit};
-use crate::landing::{LandingError, Watch};
-use crate::lock::{LockError, WriterLock};
-use crate::repository::{RESULTS, RepositoryError, WorkTree};
+use crate::commit::{Addition, Watch, commit};
+use crate::errors::{Environment, Unsound};
+use crate::repository::{RESULTS, WorkTree};
 use judge::finding::{Finding, HISTORY, ID};
 use store::folder::{Listing, StoreError, read_folder};
 use store::layout::FileKind;
 use store::spread;
 use store::storage::{self, Parsed};
 
-/// Error: the staged results were not added.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// Storage rules are broken; contains all findings.
-    #[error("{} of the overlay's files are unsound, nothing was recorded", breaches(_0))]
-    Unsound(Vec<Finding>),
-    /// The registry has records of a later version of this program, at these paths.
-    #[error("{} of the registry's records were written by a later version of this program, such as `results/{}`\nhint: record with that version: this one cannot tell what it would break", _0.len(), _0.first().map_or("", String::as_str))]
-    Later(Vec<String>),
-    /// The folder has nothing to add.
-    #[error("`{}` holds no record and no page\nhint: lay it out like results/", _0.display())]
-    Empty(PathBuf),
-    /// The path below `results/` is committed with other content.
-    #[error("`results/{0}` is committed with other content\nhint: a record is never replaced")]
-    Replaces(String),
-    /// Other programs kept committing at the same time.
-    #[error("HEAD or the index kept changing while the commit was made\nhint: try again")]
-    Contention,
-    /// A staged file cannot be read.
-    #[error("cannot read `{}`", path.display())]
-    File {
-        /// Path of the file that cannot be read.
-        path: PathBuf,
-        /// I/O error of reading the file.
-        source: io::Error,
-    },
-    /// A folder of the staged results or the registry cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A file cannot be put into the working tree.
-    #[error(transparent)]
-    Landing(#[from] LandingError),
-    /// Another process holds the writer lock.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The repository cannot take a commit.
-    #[error(transparent)]
-    Repository(#[from] RepositoryError),
-    /// A call of `libgit2` failed.
-    #[error("git failed")]
-    Git(#[from] git2::Error),
-}
-
-fn breaches(findings: &[Finding]) -> usize {
-    let mut paths: Vec<&str> =
-        findings.iter().filter(|f| f.breach).map(|f| f.path.as_str()).collect();
-    paths.sort_unstable();
-    paths.dedup();
-    paths.len()
-}
-
-impl RecordError {
-    /// Exit code of a command that ends with this error.
-    pub fn exit(&self) -> Exit {
-        match self {
-            Self::Unsound(_) | Self::Later(_) | Self::Empty(_) | Self::Replaces(_) => Exit::Unsound,
-            Self::Landing(LandingError::Occupied(_) | LandingError::NotAFolder(_)) => Exit::Unsound,
-            Self::Repository(error) => error.exit(),
-            _ => Exit::Environment,
-        }
-    }
-}
+/// Name of the program that renders pages.
+const SITE: &str = "redline-site";
 
 /// Result of adding staged results to a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -100,19 +39,15 @@ pub struct Recorded {
     pub remarks: Vec<Finding>,
 }
 
-/// Checks every file of `overlay` and commits all of them, or none.
+/// Checks every file of `staged` and commits all of them, or none, at the time `unix_s` (seconds
+/// since 1970).
 ///
 /// # Errors
 ///
 /// A file is unsound (all findings are returned), the repository is not fit for a commit, or a
 /// file cannot be written. No half-written file stays behind.
-pub fn record(
-    registry: &Path,
-    overlay: &Path,
-    message: &str,
-    clock: Clock,
-) -> Result<Recorded, RecordError> {
-    record_watched(registry, overlay, message, (clock, &|_| {}))
+pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Result<Recorded> {
+    record_watched(registry, staged, message, (unix_s, &|_| {}))
 }
 
 /// Does the same as [`record()`] and calls `watch` at each boundary between two writes.
@@ -122,23 +57,23 @@ pub fn record(
 /// Those of [`record()`].
 pub fn record_watched(
     registry: &Path,
-    overlay: &Path,
+    staged: &Path,
     message: &str,
-    (clock, watch): (Clock, Watch<'_>),
-) -> Result<Recorded, RecordError> {
+    (unix_s, watch): (i64, Watch<'_>),
+) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
     tree.ready()?;
-    let folder = read_folder(overlay)?;
+    let folder = read_folder(staged)?;
     let mut findings = folder.findings;
     let mut additions = Vec::new();
     let mut ids = Vec::new();
     for (path, bytes) in folder.files {
-        match storage::read(&path, &bytes) {
-            Ok(parsed) => {
-                findings.extend(storage::verify(&path, &bytes, &parsed));
+        match storage::verified(&path, &bytes) {
+            Ok((parsed, found)) => {
+                findings.extend(found);
                 ids.extend(parsed.id().map(|id| (id.to_owned(), path.clone())));
                 let future = parsed.id().and_then(|id| {
-                    storage::from_the_future(&path, id, clock.unix_s.unsigned_abs() * 1_000)
+                    storage::from_the_future(&path, id, unix_s.unsigned_abs() * 1_000)
                 });
                 // A new record with a future id would sort behind all later ones, so it is
                 // refused.
@@ -153,21 +88,28 @@ pub fn record_watched(
         }
     }
     let later = later_records(&tree.results())?;
-    if !later.is_empty() {
-        return Err(RecordError::Later(later));
+    if let Some(first) = later.first() {
+        bail!(
+            "{} of the registry's records were written by a later version of this program, such as \
+             `results/{first}`\nhint: record with that version: this one cannot tell what it would \
+             break",
+            later.len()
+        );
     }
     // From here on no other process of this program changes the clone.
-    let _turn = WriterLock::acquire(tree.git_dir())?;
+    let _turn = tree.lock()?;
     let head = tree.ready()?;
     findings.extend(against_head(&tree, &additions, &ids)?);
     findings.sort();
     if findings.iter().any(|finding| finding.breach) {
-        return Err(RecordError::Unsound(findings));
+        let (whose, outcome) = ("the overlay's files", "nothing was recorded");
+        bail!(Unsound::new(whose, outcome, findings));
     }
     if additions.is_empty() {
-        return Err(RecordError::Empty(overlay.to_owned()));
+        let staged = staged.display();
+        bail!("`{staged}` holds no record and no page\nhint: lay it out like results/");
     }
-    let (commit, new) = commit(&tree, &additions, message, (clock, watch))?;
+    let (commit, new) = commit(&tree, &additions, message, (unix_s, watch))?;
     Ok(Recorded {
         commit: commit.map(|commit| commit.to_string()),
         branch: head.branch,
@@ -219,7 +161,7 @@ fn against_head(
     tree: &WorkTree,
     additions: &[Addition],
     ids: &[(String, String)],
-) -> Result<Vec<Finding>, RecordError> {
+) -> Result<Vec<Finding>> {
     let (_, head) = tree.tip()?;
     let held = held_records(tree, head)?;
     let mut found = Vec::new();
@@ -264,4 +206,31 @@ pub(crate) fn held_records(
         TreeWalkResult::Ok
     })?;
     Ok(held)
+}
+
+/// Has the site's own program, which lies in the folder `tools`, render every page and the
+/// `README.md` of the registry in `dir`, with the records of `staged` if given, into `out`.
+///
+/// # Errors
+///
+/// The program is not in `tools`, or fails.
+pub fn render(tools: &Path, dir: &Path, staged: Option<&Path>, out: &Path) -> Result<()> {
+    let program = tools.join(SITE);
+    if !program.is_file() {
+        let (tools, hint) = (tools.display(), "start this as `cargo xtask`, which builds both");
+        bail!(Environment(format!("`{SITE}` is not in `{tools}`\nhint: {hint}")));
+    }
+    let mut command = Command::new(&program);
+    command.arg("pages").arg("--registry").arg(dir).arg("--out").arg(out);
+    if let Some(staged) = staged {
+        command.arg("--overlay").arg(staged);
+    }
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start `{}`", program.display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let (status, said) = (output.status, said.trim());
+    bail!(Environment(format!("`{SITE} pages` ended with {status}: {said}")))
 }

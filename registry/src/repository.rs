@@ -1,100 +1,53 @@
-//! Git repository of a registry: checks that it can be written to, and reads the branch and
-//! commit.
+//! Git repository of a registry: checks that it can be written to, reads the branch and commit, and
+//! holds the lock of its one writer.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, bail};
+use git2::{AttrCheckFlags, AttrValue, Config};
 use git2::{ErrorCode, Oid, Repository, RepositoryState, Status, StatusOptions, Tree};
-use schema::exit::Exit;
 use serde::Serialize;
 
-use crate::demands;
+use crate::errors::Environment;
 
 /// Folder of the registry in its repository.
 pub const RESULTS: &str = "results";
 
 /// Number of waits for a short-lived lock of another git program; two seconds in all.
 const LOCK_TRIES: u32 = 40;
-/// Pause between two checks for a lock file.
+/// Name of the writer lock's file in the git folder.
+const WRITER_LOCK: &str = "redline-results.lock";
+/// Number of attempts to get the writer lock; with the pause between them, a minute in all.
+const WRITER_TRIES: u32 = 1_200;
+/// Pause between two checks for a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Error: the repository cannot hold a registry, or cannot take a commit now.
-#[derive(Debug, thiserror::Error)]
-pub enum RepositoryError {
-    /// The folder is not in a git repository.
-    #[error("`{}` is not a git repository\nhint: `git init` makes one, `--registry` names another", _0.display())]
-    NotOne(PathBuf),
-    /// The folder is inside a repository, but not its root.
-    #[error("`{}` lies inside a git repository\nhint: name its root, `{}`", given.display(), root.display())]
-    NotRoot {
-        /// Folder that was given as the repository's root.
-        given: PathBuf,
-        /// Root of the repository around it.
-        root: PathBuf,
-    },
-    /// The repository has no working tree.
-    #[error("`{}` is a bare repository\nhint: records are committed on a checked-out branch", _0.display())]
-    Bare(PathBuf),
-    /// HEAD is detached: no branch is checked out.
-    #[error("HEAD is detached\nhint: check out a branch: `git switch BRANCH`")]
-    Detached,
-    /// A merge, rebase or similar operation is unfinished.
-    #[error("{0} is under way\nhint: finish or abort it first")]
-    UnderWay(&'static str),
-    /// Another git program holds git's lock file.
-    #[error("another git program holds `{}`\nhint: wait for it; delete the file if no git program runs", _0.display())]
-    Locked(PathBuf),
-    /// Rendering would overwrite uncommitted changes of the user.
-    #[error("{} with changes that are not committed: `{}`\nhint: commit them, or restore them with `git restore`", if paths.len() == 1 { "a rendered file" } else { "rendered files" }, paths.join("`, `"))]
-    RenderedChanged {
-        /// Rendered files with uncommitted changes, below the repository's root.
-        paths: Vec<String>,
-    },
-    /// `results` is a link or a file, not a folder.
-    #[error("`{}` is a symbolic link or no folder, and records are not written through it", _0.display())]
-    NoFolder(PathBuf),
-    /// The repository requires signed commits, but this program commits unsigned.
-    #[error(
-        "the repository asks for signed commits (`commit.gpgsign`), and records are committed unsigned\nhint: `git config commit.gpgsign false` in a clone of the registry's own, or keep it in another repository: `--registry DIR`"
-    )]
-    Signed,
-    /// A git attribute would change the stored bytes.
-    #[error(
-        "git would not store `{path}` as it is: `{demand}`\nhint: records are kept byte for byte; give `results/** -filter -text` in .gitattributes"
-    )]
-    Converted {
-        /// Path of the file that git would change, below the root.
-        path: String,
-        /// Attribute or setting that causes the change.
-        demand: String,
-    },
-    /// A file of the repository cannot be read.
-    #[error("cannot read `{}`", path.display())]
-    File {
-        /// Path of the file that cannot be read.
-        path: PathBuf,
-        /// I/O error of reading the file.
-        source: io::Error,
-    },
-    /// A call of `libgit2` failed.
-    #[error("git failed")]
-    Git(#[from] git2::Error),
-}
+/// A path of each kind of file, for querying the attributes that git gives it.
+const PLACES: &[&str] = &[
+    "runs/e/v1/h/m/c/s@1/00000000000000000000000000.json",
+    "kernels/e/v1/h/00000000000000000000000000.json",
+    "campaigns/2026/00000000000000000000000000.json",
+    "events/2026/00000000000000000000000000.toml",
+    "imports/s/00000000/0.json",
+    "pages/e/v1/h.md",
+    "README.md",
+];
 
-impl RepositoryError {
-    /// Exit code of a command that ends with this error.
-    pub fn exit(&self) -> Exit {
-        match self {
-            Self::NotOne(_) | Self::NotRoot { .. } | Self::Bare(_) | Self::NoFolder(_) => {
-                Exit::Unsound
-            }
-            _ => Exit::Environment,
-        }
-    }
-}
+/// Hooks that git would run around a commit, a fetch or a push.
+const HOOKS: &[&str] = &[
+    "pre-commit",
+    "prepare-commit-msg",
+    "commit-msg",
+    "post-commit",
+    "pre-push",
+    "pre-rebase",
+    "post-rewrite",
+    "reference-transaction",
+];
 
 /// Branch and commit that a repository has checked out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -125,32 +78,47 @@ impl WorkTree {
     /// # Errors
     ///
     /// `dir` is not the root of a repository with a working tree.
-    pub fn open(dir: &Path) -> Result<Self, RepositoryError> {
-        let given = dir.to_owned();
+    pub fn open(dir: &Path) -> Result<Self> {
+        Self::find(dir)?.with_context(|| {
+            let hint = "`git init` makes one, `--registry` names another";
+            format!("`{}` is not a git repository\nhint: {hint}", dir.display())
+        })
+    }
+
+    /// Opens the repository whose working tree is `dir`; `None` where no repository is.
+    ///
+    /// # Errors
+    ///
+    /// `dir` is a folder inside a repository, or the repository is bare or cannot be read.
+    pub fn find(dir: &Path) -> Result<Option<Self>> {
+        let given = dir.display();
+        let not_root = |root: &Path| {
+            let root = root.display();
+            anyhow!("`{given}` lies inside a git repository\nhint: name its root, `{root}`")
+        };
         let repo = match Repository::open(dir) {
-            Ok(repo) => repo,
             Err(error) if error.code() == ErrorCode::NotFound => {
                 let above = Repository::discover(dir).ok();
-                let root = above.and_then(|repo| repo.workdir().map(Path::to_owned));
-                return Err(match root {
-                    Some(root) => RepositoryError::NotRoot { given, root },
-                    None => RepositoryError::NotOne(given),
-                });
+                return match above.as_ref().and_then(Repository::workdir) {
+                    Some(root) => Err(not_root(root)),
+                    None => Ok(None),
+                };
             }
-            Err(error) => return Err(error.into()),
+            opened => opened?,
         };
         let Some(root) = repo.workdir().map(Path::to_owned) else {
-            return Err(RepositoryError::Bare(given));
+            bail!(
+                "`{given}` is a bare repository\nhint: records are committed on a checked-out branch"
+            );
         };
         let same = |path: &Path| {
-            let source = |source| RepositoryError::File { path: path.to_owned(), source };
-            fs::canonicalize(path).map_err(source)
+            fs::canonicalize(path).with_context(|| format!("cannot read `{}`", path.display()))
         };
         // In canonical form, since either path may go through links.
         if same(&root)? != same(dir)? {
-            return Err(RepositoryError::NotRoot { given, root });
+            return Err(not_root(&root));
         }
-        Ok(Self { repo, root })
+        Ok(Some(Self { repo, root }))
     }
 
     /// Path of the folder `results/` in the working tree; it need not exist.
@@ -158,9 +126,13 @@ impl WorkTree {
         self.root.join(RESULTS)
     }
 
-    /// Path of the git folder of this working tree.
-    pub fn git_dir(&self) -> &Path {
-        self.repo.path()
+    /// Waits, for a minute at most, for the right to write to this clone.
+    ///
+    /// # Errors
+    ///
+    /// Another process kept the lock, or the lock file cannot be written.
+    pub(crate) fn lock(&self) -> Result<WriterLock> {
+        WriterLock::acquire(self.repo.path(), WRITER_TRIES)
     }
 
     /// Checks that a commit can be made on the checked-out branch.
@@ -169,45 +141,50 @@ impl WorkTree {
     ///
     /// HEAD is detached, an operation is unfinished, another program holds a lock, git requires
     /// signatures or filters, or rendered files have changes of the user.
-    pub fn ready(&self) -> Result<Head, RepositoryError> {
+    pub fn ready(&self) -> Result<Head> {
         let head = self.head()?;
         if let Some(name) = under_way(self.repo.state()) {
-            return Err(RepositoryError::UnderWay(name));
+            bail!(Environment(format!("{name} is under way\nhint: finish or abort it first")));
         }
-        demands::refuse(self)?;
+        self.refuse_settings()?;
         self.wait_for_index()?;
         // A link in place of the folder would lead the writes out of the repository.
         let results = self.results();
         match fs::symlink_metadata(&results) {
-            Ok(found) if !found.is_dir() => return Err(RepositoryError::NoFolder(results)),
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(RepositoryError::File { path: results, source });
+            Ok(found) if !found.is_dir() => bail!(
+                "`{}` is a symbolic link or no folder, and records are not written through it",
+                results.display()
+            ),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot read `{}`", results.display()));
             }
             _ => {}
         }
         let paths = self.rendered_changed()?;
         if !paths.is_empty() {
-            return Err(RepositoryError::RenderedChanged { paths });
+            let what = if paths.len() == 1 { "a rendered file" } else { "rendered files" };
+            bail!(Environment(format!(
+                "{what} with changes that are not committed: `{}`\nhint: commit them, or restore \
+                 them with `git restore`",
+                paths.join("`, `")
+            )));
         }
         Ok(head)
     }
 
     /// Returns the checked-out branch and its commit.
-    ///
-    /// # Errors
-    ///
-    /// HEAD is detached or cannot be read.
-    pub fn head(&self) -> Result<Head, RepositoryError> {
+    fn head(&self) -> Result<Head> {
         let (name, commit) = self.tip()?;
         let branch = name.strip_prefix("refs/heads/").unwrap_or(&name).to_owned();
         let commit = commit.map(|commit| commit.to_string());
-        Ok(Head { branch, commit, notes: demands::notes(self)? })
+        Ok(Head { branch, commit, notes: self.hooks()? })
     }
 
     /// Returns the full name of the checked-out branch, and its commit if it has one.
-    pub(crate) fn tip(&self) -> Result<(String, Option<Oid>), RepositoryError> {
+    pub(crate) fn tip(&self) -> Result<(String, Option<Oid>)> {
         if self.repo.head_detached()? {
-            return Err(RepositoryError::Detached);
+            let hint = "check out a branch: `git switch BRANCH`";
+            bail!(Environment(format!("HEAD is detached\nhint: {hint}")));
         }
         match self.repo.head() {
             Ok(head) => {
@@ -232,7 +209,7 @@ impl WorkTree {
     }
 
     /// Waits up to two seconds for a lock that a passing git command holds.
-    pub(crate) fn wait_for_index(&self) -> Result<(), RepositoryError> {
+    pub(crate) fn wait_for_index(&self) -> Result<()> {
         let lock = self.repo.path().join("index.lock");
         for _ in 0..LOCK_TRIES {
             if !lock.exists() {
@@ -240,22 +217,19 @@ impl WorkTree {
             }
             thread::sleep(LOCK_PAUSE);
         }
-        Err(RepositoryError::Locked(lock))
+        Err(locked(&lock))
     }
 
     /// Reports a lock on `branch` as an error. The caller has waited long enough to conclude that
     /// the lock's owner was killed, or will not end soon.
-    pub(crate) fn no_lock_stays(&self, branch: &str) -> Result<(), RepositoryError> {
+    pub(crate) fn no_lock_stays(&self, branch: &str) -> Result<()> {
         let of_branch = self.repo.commondir().join(format!("{branch}.lock"));
         let locks = [of_branch, self.repo.path().join("HEAD.lock")];
-        match locks.into_iter().find(|lock| lock.exists()) {
-            Some(lock) => Err(RepositoryError::Locked(lock)),
-            None => Ok(()),
-        }
+        locks.iter().find(|lock| lock.exists()).map_or(Ok(()), |lock| Err(locked(lock)))
     }
 
     /// Pages and `README.md` that differ from HEAD: the next rendering would overwrite them.
-    fn rendered_changed(&self) -> Result<Vec<String>, RepositoryError> {
+    fn rendered_changed(&self) -> Result<Vec<String>> {
         let mut options = StatusOptions::new();
         options.pathspec("results/README.md").pathspec("results/pages");
         options.include_untracked(true).recurse_untracked_dirs(true).include_ignored(false);
@@ -263,6 +237,75 @@ impl WorkTree {
         let changed = statuses.iter().filter(|entry| entry.status() != Status::CURRENT);
         Ok(changed.map(|e| String::from_utf8_lossy(e.path_bytes()).into_owned()).collect())
     }
+
+    /// Returns an error where the repository requires signatures or filters, which a commit by this
+    /// program would not apply.
+    fn refuse_settings(&self) -> Result<()> {
+        let config = self.repo.config()?.snapshot()?;
+        if config.get_bool("commit.gpgsign").unwrap_or(false) {
+            bail!(Environment(
+                "the repository asks for signed commits (`commit.gpgsign`), and records are \
+                 committed unsigned\nhint: `git config commit.gpgsign false` in a clone of the \
+                 registry's own, or keep it in another repository: `--registry DIR`"
+                    .to_owned()
+            ));
+        }
+        for place in PLACES {
+            let path = format!("{RESULTS}/{place}");
+            if let Some(demand) = self.conversion(&config, &path)? {
+                bail!(Environment(format!(
+                    "git would not store `{path}` as it is: `{demand}`\nhint: records are kept \
+                     byte for byte; give `results/** -filter -text` in .gitattributes"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the setting by which git would store or check out other bytes than the file's.
+    fn conversion(&self, config: &Config, path: &str) -> Result<Option<String>> {
+        let value = |name: &str| -> Result<Option<String>, git2::Error> {
+            let value = self.repo.get_attr(path.as_ref(), name, AttrCheckFlags::FILE_THEN_INDEX)?;
+            Ok(match AttrValue::from_string(value) {
+                AttrValue::String(text) => Some(text.to_owned()),
+                AttrValue::True => Some("set".to_owned()),
+                AttrValue::False => Some("unset".to_owned()),
+                _ => None,
+            })
+        };
+        for name in ["filter", "working-tree-encoding"] {
+            if let Some(value) = value(name)?.filter(|value| value != "unset") {
+                return Ok(Some(format!("{name}={value}")));
+            }
+        }
+        let text = value("text")?;
+        if text.as_deref() == Some("unset") {
+            return Ok(None);
+        }
+        if value("eol")?.as_deref() == Some("crlf") {
+            return Ok(Some("eol=crlf".to_owned()));
+        }
+        let automatic = config.get_string("core.autocrlf").is_ok_and(|value| value == "true");
+        Ok(automatic.then(|| "core.autocrlf=true".to_owned()))
+    }
+
+    /// Returns a note on the hooks that git would run at a commit and this program does not.
+    fn hooks(&self) -> Result<Vec<String>> {
+        let folder = match self.repo.config()?.snapshot()?.get_path("core.hooksPath") {
+            Ok(path) => self.root.join(path),
+            Err(_) => self.repo.commondir().join("hooks"),
+        };
+        let present: Vec<&str> =
+            HOOKS.iter().copied().filter(|hook| folder.join(hook).is_file()).collect();
+        let note =
+            (!present.is_empty()).then(|| format!("hooks are not run: {}", present.join(", ")));
+        Ok(note.into_iter().collect())
+    }
+}
+
+fn locked(lock: &Path) -> anyhow::Error {
+    let hint = "wait for it; delete the file if no git program runs";
+    Environment(format!("another git program holds `{}`\nhint: {hint}", lock.display())).into()
 }
 
 fn under_way(state: RepositoryState) -> Option<&'static str> {
@@ -277,4 +320,56 @@ fn under_way(state: RepositoryState) -> Option<&'static str> {
         | RepositoryState::RebaseMerge => "a rebase",
         RepositoryState::ApplyMailbox | RepositoryState::ApplyMailboxOrRebase => "`git am`",
     })
+}
+
+/// The right to write to a clone; released when dropped. The kernel releases its lock on the file
+/// when the owner ends, so a lock cannot go stale; the file names the owner.
+#[derive(Debug)]
+pub(crate) struct WriterLock {
+    /// Open lock file. Closing it releases the kernel's lock.
+    _file: File,
+}
+
+impl WriterLock {
+    fn acquire(git_dir: &Path, tries: u32) -> Result<Self> {
+        let path = git_dir.join(WRITER_LOCK);
+        let failed = || format!("cannot lock `{}`", path.display());
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true);
+        let mut file = options.open(&path).with_context(failed)?;
+        for turn in 1.. {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
+                Err(TryLockError::WouldBlock) if turn >= tries => {
+                    let owner = fs::read_to_string(&path).unwrap_or_default();
+                    let (owner, path) = (owner.trim(), path.display());
+                    bail!(Environment(format!("another writer (process {owner}) holds `{path}`")));
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+            }
+        }
+        // The previous owner's id may be longer than this one's.
+        file.set_len(0).with_context(failed)?;
+        writeln!(file, "{}", std::process::id()).with_context(failed)?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_lock_names_its_owner_and_a_dead_owner_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        // A killed writer leaves the file behind, without the kernel's lock.
+        fs::write(dir.path().join(WRITER_LOCK), "1\n").unwrap();
+        let held = WriterLock::acquire(dir.path(), 1).unwrap();
+        let second = WriterLock::acquire(dir.path(), 1).unwrap_err();
+        let owner = format!("another writer (process {})", std::process::id());
+        assert!(second.to_string().starts_with(&owner), "{second}");
+        drop(held);
+        WriterLock::acquire(dir.path(), 1).unwrap();
+    }
 }

@@ -1,15 +1,34 @@
-//! Survey of all files in `results/` with facts and findings. The one place that decides which
-//! files are examined again and which are taken from the index.
+//! Survey of all files in `results/` with facts and findings, and the index of files that were
+//! examined before. The one place that decides which files are examined again and which are taken
+//! from the index.
+//!
+//! The index lies under `target/`, is rebuilt whenever it does not match, and only saves time: a file
+//! whose stamp or bytes differ from the indexed ones is examined again, and only sound files are in
+//! the index.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use git2::{ObjectType, Oid};
+use serde::{Deserialize, Serialize};
 
-use crate::index::{Index, Known};
 use judge::finding::Finding;
-use store::examine::{Facts, examine};
 use store::folder::{Listing, Stamp, StoreError};
+use store::layout::leftover_name;
 use store::spread;
+use store::storage::{Facts, examine};
+
+/// Folder of the index, below the root of the repository.
+const FOLDER: &str = "target/redline-results";
+/// Name of the index file in its folder.
+const FILE: &str = "index.jsonl";
+/// Version of the index file's format; an index of another version is ignored.
+const FORMAT: u32 = 1;
+/// Age below which a file's stamp is not trusted: a file that changed so shortly before the index
+/// was written may have changed again within the same tick of the clock.
+const TICK_NS: i64 = 1_000_000_000;
 
 /// Criterion by which a file counts as unchanged since it was indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,18 +49,19 @@ pub struct Place {
     pub program: String,
 }
 
-/// A file with its facts and findings.
-#[derive(Debug, Clone, PartialEq)]
+/// A file with its facts and findings. The index holds those without findings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Surveyed {
     /// Path of the file below the surveyed folder.
     pub path: String,
     /// Stamp by which a later survey recognizes a change.
     pub stamp: Stamp,
-    /// Id of the file's git blob.
-    pub blob: Oid,
+    /// Id of the file's git blob, in hex.
+    pub blob: String,
     /// Facts about the file; `None` for a file that is neither a readable record nor a page.
     pub facts: Option<Facts>,
     /// Findings of the storage rules about the file.
+    #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
@@ -64,12 +84,12 @@ impl Survey {
         let listing = Listing::of(results)?;
         let index = place.map(|place| Index::load(&place.root, &place.program));
         let index = index.unwrap_or_default();
-        let files = spread::map(&listing.files, |(path, stamp)| {
-            survey(&listing, &index, trust, path, *stamp)
-        });
+        let files =
+            spread::map(&listing.files, |(path, at)| survey(&listing, &index, trust, path, *at));
         let files = files.into_iter().collect::<Result<Vec<Surveyed>, StoreError>>()?;
         if let Some(place) = place {
-            let sound: Vec<Known> = files.iter().filter_map(Surveyed::known).collect();
+            let is_sound = |file: &&Surveyed| file.facts.is_some() && file.findings.is_empty();
+            let sound: Vec<&Surveyed> = files.iter().filter(is_sound).collect();
             if !sound.is_empty() && !index.is_of(&sound) {
                 // Without an index the next survey takes longer and gives the same result.
                 let _ = Index::save(&place.root, &place.program, &sound);
@@ -86,34 +106,156 @@ fn survey(
     path: &str,
     stamp: Stamp,
 ) -> Result<Surveyed, StoreError> {
-    let known = |known: &Known, blob: Oid| Surveyed {
-        path: path.to_owned(),
-        stamp,
-        blob,
-        facts: Some(known.facts.clone()),
-        findings: Vec::new(),
-    };
     if trust == Trust::Stamps
-        && let Some(found) = index.by_stamp(path, &stamp)
-        && let Ok(blob) = Oid::from_str(&found.blob)
+        && let Some(known) = index.by_stamp(path, &stamp)
     {
-        return Ok(known(found, blob));
+        return Ok(known.clone());
     }
     let bytes = listing.read(path)?;
-    // The zero id matches no indexed file, so a failed hash costs time only.
-    let blob = Oid::hash_object(ObjectType::Blob, &bytes).unwrap_or(Oid::ZERO_SHA1);
-    if let Some(found) = index.by_blob(path, &blob.to_string()) {
-        return Ok(known(found, blob));
-    }
-    let (facts, findings) = examine(path, &bytes);
+    // No indexed file has an empty id, so a failed hash costs time only.
+    let blob = Oid::hash_object(ObjectType::Blob, &bytes);
+    let blob = blob.map(|oid| oid.to_string()).unwrap_or_default();
+    let (facts, findings) = match index.by_blob(path, &blob) {
+        Some(known) => (known.facts.clone(), Vec::new()),
+        None => examine(path, &bytes),
+    };
     Ok(Surveyed { path: path.to_owned(), stamp, blob, facts, findings })
 }
 
-impl Surveyed {
-    /// Returns the index entry of the file; only a sound file has one.
-    fn known(&self) -> Option<Known> {
-        let facts = self.facts.clone().filter(|_| self.findings.is_empty())?;
-        let blob = self.blob.to_string();
-        Some(Known { path: self.path.clone(), stamp: self.stamp, blob, facts })
+/// First line of the index file: format and build of the program that wrote it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    format: u32,
+    program: String,
+}
+
+/// Index of sound files by path, as one build of the program examined them.
+#[derive(Debug, Default)]
+struct Index {
+    known: BTreeMap<String, Surveyed>,
+    written_ns: i64,
+}
+
+impl Index {
+    /// Reads the index of the repository at `root`. An index that is missing, cut short or written
+    /// by another build than `program` is empty.
+    fn load(root: &Path, program: &str) -> Self {
+        let path = root.join(FOLDER).join(FILE);
+        Self::read(&path, program).unwrap_or_default()
+    }
+
+    fn read(path: &Path, program: &str) -> Option<Self> {
+        let facts = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let text = fs::read_to_string(path).ok()?;
+        let (head, lines) = text.split_once('\n')?;
+        let head: Head = serde_json::from_str(head).ok()?;
+        if head != (Head { format: FORMAT, program: program.to_owned() }) {
+            return None;
+        }
+        let lines: Vec<&str> = lines.lines().collect();
+        let read = spread::map(&lines, |line| serde_json::from_str::<Surveyed>(line).ok());
+        let known = read.into_iter().map(|known| known.map(|known| (known.path.clone(), known)));
+        let written_ns = Stamp::of(&facts).modified_ns;
+        Some(Self { known: known.collect::<Option<_>>()?, written_ns })
+    }
+
+    /// Returns what is known of the file at `path`, if its stamp is still the one that was
+    /// indexed.
+    fn by_stamp(&self, path: &str, stamp: &Stamp) -> Option<&Surveyed> {
+        let settled = stamp.changed_ns.max(stamp.modified_ns) < self.written_ns - TICK_NS;
+        self.known.get(path).filter(|known| settled && known.stamp == *stamp)
+    }
+
+    /// Returns what is known of the file at `path`, if its content is still the one that was
+    /// indexed.
+    fn by_blob(&self, path: &str, blob: &str) -> Option<&Surveyed> {
+        self.known.get(path).filter(|known| known.blob == blob)
+    }
+
+    /// True when the index contains exactly these files with these stamps.
+    fn is_of(&self, files: &[&Surveyed]) -> bool {
+        let same = |file: &&Surveyed| {
+            self.by_stamp(&file.path, &file.stamp).is_some_and(|known| known.blob == file.blob)
+        };
+        files.len() == self.known.len() && files.iter().all(same)
+    }
+
+    /// Writes the index of the repository at `root`.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written. The caller may go on without an index.
+    fn save(root: &Path, program: &str, files: &[&Surveyed]) -> io::Result<()> {
+        let folder = root.join(FOLDER);
+        fs::create_dir_all(&folder)?;
+        // A registry in a repository of its own does not ignore target/.
+        fs::write(folder.join(".gitignore"), "*\n")?;
+        let aside: PathBuf = folder.join(leftover_name(FILE, std::process::id()));
+        let mut out = BufWriter::new(fs::File::create(&aside)?);
+        let head = Head { format: FORMAT, program: program.to_owned() };
+        serde_json::to_writer(&mut out, &head)?;
+        for known in files {
+            out.write_all(b"\n")?;
+            serde_json::to_writer(&mut out, known)?;
+        }
+        out.write_all(b"\n")?;
+        out.flush()?;
+        fs::rename(&aside, folder.join(FILE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(path: &str, changed_ns: i64) -> Surveyed {
+        let stamp = Stamp { bytes: 3, inode: 7, modified_ns: changed_ns, changed_ns };
+        let facts = Facts { kind: "pages".into(), id: None, run: None };
+        let (path, blob, facts) = (path.into(), "ab".into(), Some(facts));
+        Surveyed { path, stamp, blob, facts, findings: Vec::new() }
+    }
+
+    #[test]
+    fn only_what_has_not_changed_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = known("a", 1_000);
+        Index::save(dir.path(), "p", &[&file]).unwrap();
+        let index = Index::load(dir.path(), "p");
+        assert_eq!(index.by_stamp("a", &file.stamp), Some(&file));
+        assert_eq!(index.by_stamp("b", &file.stamp), None);
+        for stamp in [
+            Stamp { bytes: 4, ..file.stamp },
+            Stamp { inode: 8, ..file.stamp },
+            Stamp { modified_ns: 999, ..file.stamp },
+            Stamp { changed_ns: 1_001, ..file.stamp },
+        ] {
+            assert_eq!(index.by_stamp("a", &stamp), None, "{stamp:?}");
+        }
+        assert!(index.by_blob("a", "ab").is_some() && index.by_blob("a", "cd").is_none());
+        assert!(index.is_of(&[&file]) && !index.is_of(&[]));
+    }
+
+    #[test]
+    fn a_file_changed_in_the_tick_of_the_index_is_not_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = known("a", i64::MAX / 2);
+        Index::save(dir.path(), "p", &[&file]).unwrap();
+        let index = Index::load(dir.path(), "p");
+        assert_eq!(index.by_stamp("a", &file.stamp), None);
+        assert!(index.by_blob("a", "ab").is_some());
+    }
+
+    #[test]
+    fn an_index_of_another_program_or_cut_short_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = [&known("a", 1), &known("b", 2)];
+        Index::save(dir.path(), "p", &files).unwrap();
+        assert!(Index::load(dir.path(), "q").known.is_empty());
+        let path = dir.path().join(FOLDER).join(FILE);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() - 9]).unwrap();
+        assert!(Index::load(dir.path(), "p").known.is_empty());
+        fs::write(&path, "\u{0}").unwrap();
+        assert!(Index::load(dir.path(), "p").known.is_empty());
     }
 }

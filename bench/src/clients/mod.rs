@@ -39,7 +39,7 @@ const COMMAND: &str = "cargo xtask client-bench --document";
 /// # Errors
 /// A client cannot be obtained or fails, or a system call fails.
 pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
-    let dir = world.places.client_bench();
+    let dir = world.places.target("client-bench");
     let path = dir.join(KEPT);
     if !flags.kept {
         world.tools.check_for(&[BENCH, EMITTER, FLOOR])?;
@@ -67,7 +67,7 @@ fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result
         .collect();
     let testbed = Testbed {
         world,
-        dir: world.places.client_bench(),
+        dir: world.places.target("client-bench"),
         emitter_core: flags.emitter_core,
         client_core: flags.client_core,
         peers: obtain::obtain(world, &needed)?,
@@ -127,10 +127,10 @@ fn measure_row(
 /// # Errors
 /// Git or the system does not report a fact.
 pub fn place(world: &World) -> Result<RowResult, Stop> {
-    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+    let git = Git::open(&world.places.root, &world.interrupt)?;
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let facts = machine.facts(&machine.id(false));
     Ok(RowResult {
         measured_at: world.clock.rfc3339(),

@@ -38,7 +38,7 @@ pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
 }
 
 fn sglang(world: &World) -> Result<SglangClient, Stop> {
-    let python = world.programs.python3.clone();
+    let python = PathBuf::from("python3");
     let mut version = Command::new(&python);
     version.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
     let found = campaign::process::text(&mut version, &world.interrupt)?.trim().to_owned();
@@ -81,7 +81,7 @@ fn install(world: &World, dir: &Path) -> Result<(), Stop> {
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;
     let temp = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
-    let mut venv = Command::new(&world.programs.python3);
+    let mut venv = Command::new("python3");
     venv.args(["-m", "venv"]).arg(dir);
     let mut pip = Command::new(dir.join("bin/python"));
     pip.args(["-m", "pip", "install", "--only-binary", ":all:", "--quiet", "--no-input"])

@@ -251,13 +251,13 @@ fn parse_us(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     let home = testbed.path("criterion");
     // An earlier result must not be read if the benchmark writes none.
     let _ = fs::remove_dir_all(&home);
-    let mut cargo = Command::new(&testbed.world.programs.cargo);
+    let mut cargo = Command::new("cargo");
     cargo
         .args(["bench", "--quiet", "--locked", "-p", "suite", "--bench", "parse", "--"])
         .args(["--noplot", "--warm-up-time", "1", "--measurement-time", "3", "completions"])
         .env("CRITERION_HOME", &home);
     let places = &testbed.world.places;
-    campaign::build::call_in(&mut cargo, places, places.root());
+    campaign::build::call_in(&mut cargo, places, &places.root);
     let status = show(&mut cargo, &testbed.world.interrupt)?;
     if !status.success() {
         return Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))));

@@ -18,7 +18,6 @@ use crate::gpu_validation::run::{MachineFile, line};
 use crate::gpu_validation::{MACHINE, read_bundle, read_json, stage_file};
 use campaign::files;
 use campaign::kernels::fill;
-use campaign::node::record::RecordError;
 use campaign::places::CampaignPlaces;
 use campaign::plan::release::is_development;
 use campaign::process::{self, describe};
@@ -69,12 +68,12 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
         return Ok(given.to_owned());
     }
     let name = given.file_name().unwrap_or_default().to_string_lossy().replace(".tar.gz", "");
-    let dir = world.places.validation("collected").join(name);
+    let dir = world.places.target("validations/collected").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(files::FileError::at("clear", &dir))?;
     }
     files::make_dir(&dir)?;
-    let mut tar = Command::new(&world.programs.tar);
+    let mut tar = Command::new("tar");
     tar.arg("-xzf").arg(given).arg("-C").arg(&dir);
     let status = process::show(&mut tar, &world.interrupt)?;
     if status.success() {
@@ -140,7 +139,7 @@ fn publish(
     staged: &Path,
     runs: usize,
 ) -> Result<(), Stop> {
-    let dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let registry = Registry::new(world, &dir);
     let (engine, release) = (&described.engine.name, &described.engine.release);
     let hardware = &machine.hardware.id;
@@ -209,7 +208,7 @@ fn kernel_record(
         ..KernelRecord::default()
     };
     fill(&mut record, benches)?;
-    let place = schema::path::of_kernels(&record).map_err(RecordError::from)?;
+    let place = schema::path::of_kernels(&record)?;
     write(staged, &place, &record)?;
     Ok(count)
 }

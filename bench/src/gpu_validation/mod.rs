@@ -17,7 +17,6 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::GpuValidation;
 use campaign::files;
-use campaign::node::record::RecordError;
 use campaign::stop::Stop;
 use campaign::world::World;
 
@@ -69,6 +68,6 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Stop> {
 }
 
 fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
-    let text = to_file_text(document).map_err(RecordError::from)?;
+    let text = to_file_text(document)?;
     Ok(files::write_whole(path, text.as_bytes())?)
 }

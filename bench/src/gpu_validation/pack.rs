@@ -13,15 +13,14 @@ use crate::cli::PackFlags;
 use crate::gpu_validation::{DESCRIPTION, plan_file, write_json};
 use campaign::ScenarioEntry;
 use campaign::build;
-use campaign::build::origin::{Origin, Wanted};
-use campaign::build::variants;
+use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
-use campaign::inputs::workload::draw;
-use campaign::launch::LaunchSpec;
 use campaign::lock::Lock;
+use campaign::node::run::save_workload;
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
 use campaign::process::{self, describe};
+use campaign::server_spec::ServerSpec;
 use campaign::stop::Stop;
 use campaign::tools::BENCH;
 use campaign::world::{Ids, World};
@@ -51,10 +50,9 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
     let spec = variants::build_one(world, &wanted)?;
-    let dir = flags
-        .out
-        .clone()
-        .unwrap_or_else(|| world.places.validation(&flags.validation).join("bundle"));
+    let dir = flags.out.clone().unwrap_or_else(|| {
+        world.places.target("validations").join(&flags.validation).join("bundle")
+    });
     // Files of an earlier release in the same folder would otherwise be packed too.
     if dir.join(DESCRIPTION).exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
@@ -81,7 +79,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
 fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
     let engine = world.catalog.engine(ENGINE)?;
     match flags.worktree {
-        true => variants::tree(world, &engine, flags.release.as_deref()),
+        true => variants::working_tree(world, &engine, flags.release.as_deref()),
         false => variants::named(world, &engine, flags.release.as_deref(), None),
     }
 }
@@ -90,7 +88,7 @@ fn describe_bundle(
     world: &World,
     flags: &PackFlags,
     validation: &GpuValidation,
-    spec: LaunchSpec,
+    spec: ServerSpec,
 ) -> Result<ValidationBundle, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
@@ -117,7 +115,7 @@ fn put_programs(
     bundle: &Path,
     validation: &GpuValidation,
     wanted: &Wanted,
-    spec: &LaunchSpec,
+    spec: &ServerSpec,
 ) -> Result<(), Stop> {
     let programs = bundle.join("bin");
     put_program(spec.binary(), &programs.join(ENGINE))?;
@@ -136,9 +134,9 @@ fn put_programs(
 fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
     let tree = match &wanted.origin {
         Origin::Release(of) => world.places.release_tree(&of.name),
-        _ => world.places.root().to_owned(),
+        _ => world.places.root.clone(),
     };
-    let mut cargo = Command::new(&world.programs.cargo);
+    let mut cargo = Command::new("cargo");
     cargo
         .args(["test", "--no-run", "--release", "--locked", "--workspace", "--lib"])
         .arg("--message-format=json-render-diagnostics");
@@ -164,7 +162,7 @@ fn tests_of_engine(message: &Value) -> Option<PathBuf> {
 /// Copies the reference outputs, if the user has them; without them the tests report that they are
 /// missing.
 fn put_fixtures(world: &World, bundle: &Path) -> Result<(), Stop> {
-    let fixtures = world.places.root().join(FIXTURES);
+    let fixtures = world.places.root.join(FIXTURES);
     if fixtures.is_dir() {
         return Ok(copy_tree(&fixtures, &bundle.join(FIXTURES))?);
     }

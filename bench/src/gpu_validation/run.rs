@@ -31,7 +31,7 @@ pub struct MachineFile {
 /// # Errors
 /// The machine does not match the GPU validation, or a stage cannot be attempted.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
-    let bundle = world.places.root();
+    let bundle = &world.places.root;
     let described = read_bundle(bundle)?;
     refuse_unknown(&described, &flags.only)?;
     let results = flags.out.clone().unwrap_or_else(|| PathBuf::from("validation-results"));
@@ -125,7 +125,7 @@ fn machine(
     described: &ValidationBundle,
     results: &Path,
 ) -> Result<HardwareFacts, Stop> {
-    let seen = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let seen = hardware::detect(world)?;
     let on_gpu = !described.matches.device_name.is_empty();
     if on_gpu && !target::fits(&described.matches, &seen.gpus) {
         let wanted = described.matches.device_name.join(" or ");
@@ -158,7 +158,7 @@ fn machine(
 /// Writes all results into the archive. It is renewed after every stage, because the machine may be
 /// taken away at any time.
 fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
-    let mut tar = Command::new(&world.programs.tar);
+    let mut tar = Command::new("tar");
     tar.arg("-czf").arg(to).arg("-C").arg(results).arg(".");
     let status = process::show(&mut tar, &world.interrupt)?;
     if status.success() {

@@ -14,13 +14,13 @@ use crate::local_bench;
 use campaign::files::{self, FileError};
 use campaign::inputs::cache::sha256_file;
 use campaign::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
-use campaign::launch::{BuiltVariant, LaunchSpec, ReadyCell};
 use campaign::node::record::is_bad;
 use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
 use campaign::plan::{Cell, PlannedRun, Variant};
 use campaign::process::{Group, ProcessError, describe};
 use campaign::publish::write_run;
+use campaign::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use campaign::stop::Stop;
 use campaign::world::World;
 
@@ -125,19 +125,19 @@ impl StageRunner<'_> {
             limit: Some(self.limit()),
             ..local_bench(world, &self.described.campaign, &places, self.hardware)
         };
-        let record = bench.run(slot, &self.spec()?, &self.ready(cell)?)?;
+        let record = bench.run(slot, &self.spec()?, &self.ready(cell)?, &mut |_| Ok(()))?;
         write_run(&places.staged(), &record)?;
         let outcome = if is_bad(&record) { Outcome::Failed } else { Outcome::Done };
         Ok((outcome, Some(detail(&record))))
     }
 
-    fn spec(&self) -> Result<LaunchSpec, Stop> {
+    fn spec(&self) -> Result<ServerSpec, Stop> {
         let facts = self.described.engine.clone();
         let engine = self.world.catalog.engine(&facts.name)?;
         let mut variant = Variant::plain(&facts.name, &facts.release);
         variant.flags.clone_from(&self.described.flags);
         let (binary, version) = (self.program("redline"), self.described.version.clone());
-        Ok(LaunchSpec {
+        Ok(ServerSpec {
             engine,
             built: BuiltVariant::program(variant, facts, binary, Some(version)),
         })

@@ -8,12 +8,12 @@ use schema::probe::FirstAnswer;
 
 use crate::peer::failure;
 use campaign::files::{FileError, make_dir, read_text};
-use campaign::launch::LaunchSpec;
-use campaign::launch::{Filling, command_line};
 use campaign::node::server::{Server, free_port};
 use campaign::process::{Group, describe};
+use campaign::server_spec::ServerSpec;
+use campaign::server_spec::{Filling, command_line};
 use campaign::stop::Stop;
-use campaign::tools::{BENCH, ToolError};
+use campaign::tools::{self, BENCH};
 use campaign::world::World;
 
 /// Interval at which server and client are polled; the measured time does not depend on it.
@@ -28,7 +28,7 @@ const VERB: &str = "first-answer";
 /// The server dies or does not answer in time, or the client cannot be run.
 pub fn measure(
     world: &World,
-    variant: &LaunchSpec,
+    variant: &ServerSpec,
     model: &Path,
     threads: u32,
     (log, answer): (&Path, &Path),
@@ -64,10 +64,9 @@ pub fn measure(
     };
     server.stop();
     if !status.success() {
-        return Err(ToolError::Ended { name: BENCH, verb: VERB, status }.into());
+        return Err(tools::ended(BENCH, VERB, status));
     }
-    let first: FirstAnswer = serde_json::from_str(&read_text(answer)?).map_err(|error| {
-        ToolError::Answer { name: BENCH, verb: VERB, detail: error.to_string() }
-    })?;
+    let first: FirstAnswer = serde_json::from_str(&read_text(answer)?)
+        .map_err(|error| tools::unreadable(BENCH, VERB, &error))?;
     Ok(Duration::from_nanos(first.first_byte_ns.saturating_sub(started_ns)).as_secs_f64())
 }

@@ -6,8 +6,8 @@ use schema::probe::Probe;
 use serde::Serialize;
 
 use crate::RivalError;
-use campaign::launch::LaunchSpec;
 use campaign::node::server::{ProbeAnswer, Server, ask, status_bytes};
+use campaign::server_spec::ServerSpec;
 use campaign::stop::Stop;
 use campaign::world::World;
 
@@ -40,7 +40,7 @@ impl Resident {
 ///
 /// # Errors
 /// The system or the server does not report it.
-pub fn read(world: &World, variant: &LaunchSpec, server: &Server) -> Result<Resident, Stop> {
+pub fn read(world: &World, variant: &ServerSpec, server: &Server) -> Result<Resident, Stop> {
     let engine = &variant.engine;
     let unknown =
         |what: &str| RivalError(format!("{}: its memory cannot be read: {what}", engine.id));

@@ -24,18 +24,18 @@ use crate::peer::report::Report;
 use crate::peer::table::PERPLEXITY_TEXT;
 use crate::peer::tool::ToolFilling;
 use crate::{RivalError, local_bench};
-use campaign::CatalogError;
 use campaign::Engine;
 use campaign::build::source;
 use campaign::build::variants;
+use campaign::catalog::unknown;
 use campaign::inputs::Input;
-use campaign::launch::LaunchSpec;
-use campaign::launch::ReadyCell;
 use campaign::lock::Lock;
 use campaign::node::hardware;
 use campaign::places::CampaignPlaces;
 use campaign::plan::decide::{default_cell, ready_cells};
 use campaign::plan::{PlannedRun, Round, Variant, interleave};
+use campaign::server_spec::ReadyCell;
+use campaign::server_spec::ServerSpec;
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
@@ -52,12 +52,12 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let cell = default_cell(world, flags.model.as_deref())?;
     let scenario = world.catalog.scenario(&cell.scenario)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let threads = flags.threads.unwrap_or(world.cores);
     let build = source::obtain(world, &flags.engine, &distribution, &machine.cpu)?;
     let mut variant = Variant::plain(&engine.id, &format!("v{}", distribution.version()));
     variant.flags = engine.loaded_flags(threads);
-    let peer = LaunchSpec { built: build.variant(variant, &distribution), engine };
+    let peer = ServerSpec { built: build.variant(variant, &distribution), engine };
     let variants = [variants::build_working_tree(world, threads)?, peer];
     world.console.step(world.clock.elapsed(), "Fetch inputs");
     let cell = ready_cells(world, &[cell], &[scenario])?.remove(0);
@@ -68,7 +68,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let comparison = Comparison {
         world,
         id: &id,
-        places: world.places.peer_bench(&id),
+        places: CampaignPlaces::at(&world.places.target("peer-bench").join(&id)),
         hardware: machine.facts(&machine.id(false)),
         variants: &variants,
         cell: &cell,
@@ -98,18 +98,16 @@ fn text(world: &World) -> Result<PathBuf, Stop> {
 
 /// Reads the other engine's file and its source distribution.
 fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
-    match world.catalog.engine(id) {
-        Ok(engine) => match engine.file.source.clone() {
-            Some(source) => Ok((engine, source)),
-            None => Err(Stop::wrong_use(format!(
-                "engine `{id}` is no peer: its file has no `[source]`; peers are {}",
-                peers(world)?.join(", ")
-            ))),
-        },
-        Err(CatalogError::Unknown { kind: _, id, known: _ }) => {
-            Err(CatalogError::Unknown { kind: "engine", id, known: peers(world)? }.into())
-        }
-        Err(error) => Err(error.into()),
+    if !world.catalog.ids("engine")?.iter().any(|known| known == id) {
+        return Err(unknown("engine", id, &peers(world)?));
+    }
+    let engine = world.catalog.engine(id)?;
+    match engine.file.source.clone() {
+        Some(source) => Ok((engine, source)),
+        None => Err(Stop::wrong_use(format!(
+            "engine `{id}` is no peer: its file has no `[source]`; peers are {}",
+            peers(world)?.join(", ")
+        ))),
     }
 }
 
@@ -126,7 +124,7 @@ pub struct Comparison<'a> {
     pub id: &'a str,
     pub places: CampaignPlaces,
     pub hardware: HardwareFacts,
-    pub variants: &'a [LaunchSpec; 2],
+    pub variants: &'a [ServerSpec; 2],
     pub cell: &'a ReadyCell,
     pub threads: u32,
     /// Text on which perplexity is measured; `None` if it is not measured.
@@ -188,7 +186,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn by_tool(&self, variant: &LaunchSpec, figure: &'static str) -> Result<f64, Stop> {
+    fn by_tool(&self, variant: &ServerSpec, figure: &'static str) -> Result<f64, Stop> {
         let engine = &variant.engine;
         let missing = || format!("the file of engine `{}` has no `[figures.{figure}]`", engine.id);
         let tool = engine.file.figures.get(figure).ok_or_else(|| Stop::wrong_use(missing()))?;
@@ -206,12 +204,12 @@ impl Comparison<'_> {
     fn serve(
         &self,
         slot: &PlannedRun,
-        variant: &LaunchSpec,
+        variant: &ServerSpec,
         into: &mut Measured,
     ) -> Result<(), Stop> {
         let bench = local_bench(self.world, self.id, &self.places, &self.hardware);
         let mut resident = None;
-        let record = bench.run_and_look(slot, variant, self.cell, &mut |server| {
+        let record = bench.run(slot, variant, self.cell, &mut |server| {
             resident = Some(memory::read(self.world, variant, server)?);
             Ok(())
         })?;

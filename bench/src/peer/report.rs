@@ -13,8 +13,8 @@ use crate::peer::{Comparison, Measured};
 use campaign::build::source::BuildFacts;
 use campaign::files::FileError;
 use campaign::inputs::cache::sha256_file;
-use campaign::launch::LaunchSpec;
-use campaign::launch::{Filling, command_line};
+use campaign::server_spec::ServerSpec;
+use campaign::server_spec::{Filling, command_line};
 use campaign::stop::Stop;
 
 /// The report's content; its fields are those of the JSON document.
@@ -155,7 +155,7 @@ impl EngineReport {
     }
 }
 
-fn engine_report(variant: &LaunchSpec, threads: u32, build: Option<BuildFacts>) -> EngineReport {
+fn engine_report(variant: &ServerSpec, threads: u32, build: Option<BuildFacts>) -> EngineReport {
     let recorded = |flags: &[String]| {
         let line = command_line(&variant.engine.file, Filling { flags, ..variant.filling("", 0) });
         // No optional setting is requested, so the engine's file cannot lack a flag.

@@ -12,7 +12,6 @@ use schema::canonical::{record_sha256, to_file_text};
 use schema::path::{of_campaign, of_run};
 
 use campaign::files::{FileError, make_dir};
-use campaign::node::record::RecordError;
 use campaign::process;
 use campaign::stop::Stop;
 use campaign::world::World;
@@ -69,8 +68,8 @@ fn write_release(results: &Path, release: u64, before: u64, count: u64) -> Resul
     let campaign = campaign_id(1_000_000 + release / 2);
     for index in 0..count {
         let record = sample(&campaign, release, before + index + 1, index).record();
-        let place = of_run(&record).map_err(RecordError::from)?;
-        write(&results.join(place), &to_file_text(&record).map_err(RecordError::from)?)?;
+        let place = of_run(&record)?;
+        write(&results.join(place), &to_file_text(&record)?)?;
         plan.push(PlannedRun::of(&record));
     }
     let mut record = CampaignRecord {
@@ -80,9 +79,9 @@ fn write_release(results: &Path, release: u64, before: u64, count: u64) -> Resul
         plan,
         ..CampaignRecord::default()
     };
-    record.record_sha256 = record_sha256(&record).map_err(RecordError::from)?;
-    let place = of_campaign(&record).map_err(RecordError::from)?;
-    write(&results.join(place), &to_file_text(&record).map_err(RecordError::from)?)
+    record.record_sha256 = record_sha256(&record)?;
+    let place = of_campaign(&record)?;
+    write(&results.join(place), &to_file_text(&record)?)
 }
 
 /// Makes the run with number `serial` in the registry, which has number `index` in its release.
@@ -117,7 +116,7 @@ fn write(path: &Path, text: &str) -> Result<(), Stop> {
 }
 
 fn git(world: &World, folder: &Path, arguments: &[&str]) -> Result<(), Stop> {
-    let mut git = Command::new(&world.programs.git);
+    let mut git = Command::new("git");
     // The user's git settings, such as signing, must not influence or stop the commits.
     git.args(["-c", "user.name=Redline", "-c", "user.email=redline@localhost"])
         .args(["-c", "gc.auto=0", "-c", "commit.gpgsign=false"])

@@ -14,8 +14,7 @@ use schema::exit::Exit;
 use crate::cli::ScaleBench;
 use crate::clients;
 use crate::write_table;
-use campaign::executor::collect::files_below;
-use campaign::files::{FileError, make_dir};
+use campaign::files::{FileError, files_below, make_dir};
 use campaign::lock::Lock;
 use campaign::stop::Stop;
 use campaign::tools::{RESULTS, SITE};
@@ -40,7 +39,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     world.tools.check_for(&[RESULTS, SITE])?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let (records, site_records) = (flags.records, flags.records / SITE_SHARE);
-    let dir = world.places.scale_bench();
+    let dir = world.places.target("scale-bench");
     make_dir(&dir)?;
     let scratch = tempfile::tempdir_in(&dir).map_err(FileError::at("make a folder in", &dir))?;
     let place = clients::place(world)?;

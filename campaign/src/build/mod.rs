@@ -1,21 +1,20 @@
-//! Build of a release: compiles the engine of a checkout with its locked dependencies, and keeps
-//! the binary under its hash. Rival engines are built or found by the modules below.
+//! Build of a release: checks it out as a git worktree below `target/`, separate from the user's own
+//! files, compiles its engine with the locked dependencies, and keeps the binary under its hash. Rival
+//! engines are built or found by the modules below.
 
-mod build_tools;
-pub(crate) mod installed;
-pub mod origin;
 pub mod source;
 pub mod variants;
-pub(crate) mod worktree;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::files::{self, FileError};
+use crate::files::{self, FileError, make_dir};
+use crate::git::{Git, same_folder};
 use crate::inputs::cache::sha256_file;
 use crate::places::Places;
+use crate::plan::release::Release;
 use crate::process::{self, describe};
 use crate::stop::Stop;
 use crate::world::World;
@@ -39,8 +38,8 @@ pub struct Built {
 /// # Errors
 /// cargo fails, or the binary cannot be kept.
 pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<Built, Stop> {
-    let World { programs, places, interrupt, .. } = world;
-    let mut cargo = Command::new(&programs.cargo);
+    let World { places, interrupt, .. } = world;
+    let mut cargo = Command::new("cargo");
     cargo
         .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
         // The engine embeds the commit at build time and reports it with its version.
@@ -53,7 +52,7 @@ pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<
             "`cargo build` of {release} ended with {how}; what it said stands above"
         )));
     }
-    let mut rustc = Command::new(&programs.rustc);
+    let mut rustc = Command::new("rustc");
     let toolchain = process::text(rustc.arg("-V").current_dir(tree), interrupt).ok();
     let (binary, sha256) = keep(places, &target.join("release/redline"))?;
     Ok(Built { binary, sha256, toolchain: toolchain.map(|text| text.trim().to_owned()) })
@@ -67,10 +66,10 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
         cargo.env_remove(name);
     }
     cargo.current_dir(tree);
-    let target = if tree == places.root() {
-        places.cargo_target().to_owned()
+    let target = if tree == places.root {
+        places.cargo_target.clone()
     } else {
-        cargo.env("CARGO_BUILD_BUILD_DIR", places.cargo_target());
+        cargo.env("CARGO_BUILD_BUILD_DIR", &places.cargo_target);
         places.release_target()
     };
     cargo.env("CARGO_TARGET_DIR", &target);
@@ -91,4 +90,44 @@ fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
         fs::rename(&written, &kept).map_err(FileError::at("write", &kept))?;
     }
     Ok((kept, sha256))
+}
+
+/// Makes `path` a clean checkout of `release`; an existing checkout is reused.
+///
+/// # Errors
+/// The checkout has changes, or git fails.
+pub fn check_out(git: &Git, release: &Release, path: &Path) -> Result<(), Stop> {
+    let tree = git.at(path);
+    let is_worktree = path.is_dir()
+        && tree
+            .try_text(&["rev-parse", "--show-toplevel"])?
+            .is_some_and(|top| same_folder(Path::new(top.trim()), path));
+    if is_worktree {
+        if !tree.text(&["status", "--porcelain"])?.trim().is_empty() {
+            let (release, path) = (&release.name, path.display());
+            let what = format!("the checkout of {release} in `{path}` has changes of its own");
+            return Err(Stop::environment(what).with_hint(format!(
+                "keep what you need, then `git worktree remove --force {path}`"
+            )));
+        }
+        if tree.text(&["rev-parse", "HEAD"])?.trim() != release.commit {
+            // The same folder served another commit of that name, for example before a tag was
+            // moved.
+            tree.text(&["checkout", "--quiet", "--detach", &release.commit])?;
+        }
+        return Ok(());
+    }
+    if path.exists() {
+        // The remains of an interrupted checkout, which git does not know.
+        fs::remove_dir_all(path).map_err(FileError::at("remove the broken checkout", path))?;
+    }
+    if let Some(parent) = path.parent() {
+        make_dir(parent)?;
+    }
+    let shown = path.to_string_lossy();
+    // `-f` twice: a folder deleted by hand is still registered, and one whose creation was killed
+    // is also locked. `worktree prune` would forget the user's own checkouts on disks that are not
+    // mounted.
+    git.text(&["worktree", "add", "-f", "-f", "--quiet", "--detach", &shown, &release.commit])?;
+    Ok(())
 }

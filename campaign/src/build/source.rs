@@ -1,5 +1,6 @@
 //! Build of a rival engine from its source distribution: downloaded by hash, configured with CMake,
-//! and kept in the cache, never in the clone.
+//! and kept in the cache, never in the clone. CMake and Ninja are those on the `PATH`, else pinned
+//! versions that pip installs into the cache.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,19 +14,20 @@ use schema::run::{self, EngineFacts};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use crate::build::build_tools::{self, BuildTools};
 use crate::files::{self, FileError, make_dir};
 use crate::inputs::Input;
 use crate::inputs::cache::sha256_file;
-use crate::launch::BuiltVariant;
 use crate::node::hardware::Cpu;
 use crate::plan::Variant;
-use crate::process::{describe, show};
+use crate::process::{ProcessError, capture, describe, show};
+use crate::server_spec::BuiltVariant;
 use crate::stop::Stop;
 use crate::world::World;
 
 /// File name of a kept build's facts.
 const FACTS: &str = "build.json";
+/// Packages that pip installs if the machine lacks CMake or Ninja.
+const PACKAGES: [&str; 2] = ["cmake==4.4.4", "ninja==1.13.2"];
 /// Folder of the programs below CMake's build folder, as the sources configure it.
 const PROGRAMS: &str = "bin";
 
@@ -83,10 +85,10 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
     if let Some(facts) = kept(&dir, source) {
         return Ok(PeerBuild { dir, facts });
     }
-    world.console.step(world.clock.elapsed(), &format!("Fetch {}", source.sdist));
+    world.step(&format!("Fetch {}", source.sdist));
     let archive = world.fetcher().obtain(&Input::engine(id, source))?.path;
-    let tools = build_tools::find(world)?;
-    world.console.step(world.clock.elapsed(), &format!("Build {} (minutes)", source.sdist));
+    let tools = find_tools(world)?;
+    world.step(&format!("Build {} (minutes)", source.sdist));
     build(world, source, &archive, &tools, dir)
 }
 
@@ -124,7 +126,7 @@ fn build(
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;
     let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
-    let mut tar = Command::new(&world.programs.tar);
+    let mut tar = Command::new("tar");
     tar.arg("-xzf").arg(archive).arg("-C").arg(work.path());
     step(world, source, &mut tar)?;
     let tree = work.path().join("build");
@@ -205,6 +207,88 @@ fn set_in<'a>(text: &'a str, what: &str) -> Option<&'a str> {
     let start = format!("set(CMAKE_CXX_COMPILER{what} \"");
     let line = text.lines().find_map(|line| line.strip_prefix(&start))?;
     line.split('"').next()
+}
+
+/// Paths of CMake and Ninja.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct BuildTools {
+    cmake: PathBuf,
+    /// Folder that pip has installed the tools into; `None` if both are on the `PATH`.
+    fetched: Option<PathBuf>,
+}
+
+impl BuildTools {
+    /// Makes a command for `cmake`. The version installed by pip is a script that needs its folder
+    /// in `PYTHONPATH`.
+    fn cmake(&self) -> Command {
+        let mut command = Command::new(&self.cmake);
+        if let Some(dir) = &self.fetched {
+            command.env("PYTHONPATH", dir);
+        }
+        command
+    }
+
+    /// Path of `ninja` if pip has installed it; `None` if it is on the `PATH`.
+    fn ninja(&self) -> Option<PathBuf> {
+        self.fetched.as_ref().map(|dir| dir.join("bin/ninja"))
+    }
+}
+
+/// Finds the tools on the `PATH` or in the cache, or installs them into the cache.
+///
+/// # Errors
+/// They are not installed and cannot be downloaded.
+fn find_tools(world: &World) -> Result<BuildTools, Stop> {
+    // Both or neither: pip installs them as a pair of tested versions.
+    if runs(world, "cmake")? && runs(world, "ninja")? {
+        return Ok(BuildTools { cmake: "cmake".into(), fetched: None });
+    }
+    let dir = world.cache.tools(&PACKAGES.join("+"));
+    if !dir.is_dir() {
+        world.step(&format!("Fetch {}", PACKAGES.join(", ")));
+        fetch_tools(world, &dir)?;
+    }
+    Ok(BuildTools { cmake: dir.join("bin/cmake"), fetched: Some(dir) })
+}
+
+fn runs(world: &World, program: &str) -> Result<bool, Stop> {
+    match capture(Command::new(program).arg("--version"), &world.interrupt) {
+        Ok(written) => Ok(written.status.success()),
+        Err(ProcessError::Interrupted) => Err(ProcessError::Interrupted.into()),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Installs the packages into a temporary folder and renames it, so that `dir` is always complete.
+fn fetch_tools(world: &World, dir: &Path) -> Result<(), Stop> {
+    let near = dir.parent().unwrap_or(Path::new("."));
+    make_dir(near)?;
+    let work = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
+    let whole = work.path().join("whole");
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--no-deps", "--only-binary", ":all:", "--quiet"])
+        .args(["--disable-pip-version-check", "--no-input", "--target"])
+        .arg(&whole)
+        .args(PACKAGES);
+    let missing = |said: &str| {
+        let what = "`cmake` and `ninja` are not both installed, and pip could not fetch them";
+        Stop::environment(format!("{what}: {said}")).with_hint(
+            "install them, such as by `python3 -m pip install cmake ninja`, so that both are on the \
+             PATH",
+        )
+    };
+    let written = match capture(&mut pip, &world.interrupt) {
+        Ok(written) => written,
+        Err(ProcessError::Start { program, source }) => {
+            return Err(missing(&format!("cannot start `{program}`: {source}")));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if !written.status.success() {
+        return Err(missing(written.last_said().unwrap_or("it said nothing")));
+    }
+    fs::rename(&whole, dir).map_err(FileError::at("write", dir))?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,27 +1,81 @@
 //! The variants of a campaign: resolves the command line to releases of engines, a working tree or
-//! a running server, and builds each.
+//! a running server, the origin of each variant's program, and builds each.
 
 use std::path::Path;
+use std::process::Command;
 
-use schema::engine::Source;
+use schema::engine::{Package, Source};
 use schema::probe::Probe;
 use schema::run::{BuildFacts, EngineFacts};
+use serde::Deserialize;
 
-use crate::build::installed;
-use crate::build::origin::{Origin, REDLINE, Wanted};
-use crate::build::worktree;
 use crate::build::{self, Built, source};
 use crate::catalog::Engine;
 use crate::cli::ReleaseBench;
 use crate::files;
 use crate::git::Git;
-use crate::launch::container::Runtime;
-use crate::launch::{BuiltVariant, LaunchSpec, is_same};
 use crate::node::hardware;
 use crate::plan::Variant;
-use crate::plan::release::{self, is_development, literal_version};
+use crate::plan::release::{self, Release, is_development, literal_version};
+use crate::process::{Written, capture};
+use crate::server_spec::container::Runtime;
+use crate::server_spec::{BuiltVariant, Contained, ServerSpec, image_name, image_of, is_same};
 use crate::stop::Stop;
 use crate::world::World;
+
+/// Id of the engine whose releases are commits of this clone.
+pub const REDLINE: &str = "redline";
+
+/// Origin of a variant's program.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A release of Redline, built from its commit.
+    Release(Release),
+    /// The working tree of the clone.
+    Tree { version: String, commit: Option<String>, dirty: bool },
+    /// A source distribution that is built here.
+    Source(Box<Source>),
+    /// A Python package installed on this machine, or a container image with one.
+    Installed { version: String, container: Option<Runtime> },
+    /// A server that is already running, and its answer to the probe.
+    Running(Box<Probe>),
+}
+
+impl Origin {
+    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    pub fn commits(&self) -> bool {
+        !matches!(self, Self::Tree { .. } | Self::Running(_))
+    }
+}
+
+/// A variant before it is built.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub variant: Variant,
+    pub engine: Engine,
+    pub origin: Origin,
+}
+
+impl Wanted {
+    /// Title for the printed plan, such as `redline v0.9.2, commit 1a2b3c4d5e`.
+    pub fn title(&self) -> String {
+        let title = format!("{} {}", self.variant.engine, self.variant.title());
+        match &self.origin {
+            Origin::Release(release) => {
+                let short = release.commit.get(..10).unwrap_or(&release.commit);
+                format!("{title}, commit {short}")
+            }
+            Origin::Tree { dirty: true, .. } => format!("{title}, the working tree with changes"),
+            Origin::Tree { .. } => format!("{title}, the working tree"),
+            Origin::Source(source) => format!("{title}, built from {}", source.sdist),
+            Origin::Installed { container: Some(runtime), .. } => {
+                format!("{title}, its image under {}", runtime.program())
+            }
+            Origin::Installed { .. } => format!("{title}, as installed"),
+            Origin::Running(_) => format!("{title}, already running"),
+        }
+    }
+}
 
 /// Resolves the command line to variants: the baseline first, then the candidate and its variants,
 /// then the engines of `--beside`.
@@ -34,7 +88,7 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
         variants.push(named(world, engine, Some(baseline), flags.container)?);
     }
     let candidate = match flags.worktree {
-        true => tree(world, engine, flags.release.as_deref())?,
+        true => working_tree(world, engine, flags.release.as_deref())?,
         false => named(world, engine, flags.release.as_deref(), flags.container)?,
     };
     if variants.iter().any(|baseline| baseline.variant.release == candidate.variant.release) {
@@ -64,20 +118,6 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     Ok(variants)
 }
 
-/// Makes a variant of the working tree, whose version must equal `release` if that is given.
-///
-/// # Errors
-/// The engine is not built from this clone, or the tree has another version.
-pub fn tree(world: &World, engine: &Engine, release: Option<&str>) -> Result<Wanted, Stop> {
-    if engine.id != REDLINE {
-        return Err(Stop::wrong_use(format!(
-            "`--worktree` is this clone's own tree, not one of `{}`",
-            engine.id
-        )));
-    }
-    working_tree(world, engine, release)
-}
-
 /// Resolves a release of an engine by its name.
 ///
 /// # Errors
@@ -93,7 +133,7 @@ pub fn named(
             Stop::wrong_use("which release? give a version such as `v0.9.2`")
                 .with_hint("`--worktree` measures the files as they are now")
         })?;
-        let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
+        let git = Git::open(&world.places.root, &world.interrupt)?;
         let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
         return Ok(of(engine, found.name.clone(), Origin::Release(found)));
     }
@@ -156,20 +196,23 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 /// a release.
 ///
 /// # Errors
-/// The manifest has no literal version, or another one than the requested one.
+/// The engine is not built from this clone, or the manifest has no literal version or another one
+/// than the requested one.
 pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
-    let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
-    let manifest = files::read_text(&world.places.root().join("engine/Cargo.toml"))?;
-    let version = literal_version(&manifest).ok_or_else(|| {
-        Stop::wrong_use("`engine/Cargo.toml` has no literal `version`".to_owned())
-    })?;
+    if engine.id != REDLINE {
+        let id = &engine.id;
+        let message = format!("`--worktree` is this clone's own tree, not one of `{id}`");
+        return Err(Stop::wrong_use(message));
+    }
+    let git = Git::open(&world.places.root, &world.interrupt)?;
+    let manifest = files::read_text(&world.places.root.join("engine/Cargo.toml"))?;
+    let version = literal_version(&manifest)
+        .ok_or_else(|| Stop::wrong_use("`engine/Cargo.toml` has no literal `version`"))?;
     if let Some(named) = named
         && named.trim_start_matches('v') != version
     {
-        return Err(Stop::wrong_use(format!(
-            "the working tree is version {version}, not `{named}`"
-        ))
-        .with_hint("leave the version out with `--worktree`"));
+        let message = format!("the working tree is version {version}, not `{named}`");
+        return Err(Stop::wrong_use(message).with_hint("leave the version out with `--worktree`"));
     }
     let commit = git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?;
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
@@ -184,11 +227,11 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
 ///
 /// # Errors
 /// A checkout or a build fails.
-pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<LaunchSpec>, Stop> {
-    let mut specs: Vec<LaunchSpec> = Vec::new();
+pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, Stop> {
+    let mut specs: Vec<ServerSpec> = Vec::new();
     for wanted in wanted {
         let Variant { engine, release, .. } = &wanted.variant;
-        let is_same = |spec: &&LaunchSpec| {
+        let is_same = |spec: &&ServerSpec| {
             (&spec.built.variant.engine, &spec.built.variant.release) == (engine, release)
         };
         let spec = match specs.iter().find(is_same) {
@@ -204,68 +247,61 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<LaunchSpec>, St
 ///
 /// # Errors
 /// The checkout or the build fails.
-pub fn build_one(world: &World, wanted: &Wanted) -> Result<LaunchSpec, Stop> {
+pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
     let built = match &wanted.origin {
         Origin::Running(probe) => already_running(wanted, probe),
         Origin::Installed { version, container } => {
-            world.console.step(world.clock.elapsed(), &format!("Look for {engine} {release}"));
-            installed::find(world, wanted, version, *container)?
+            world.step(&format!("Look for {engine} {release}"));
+            installed(world, (&wanted.engine, &wanted.variant), version, *container)?
         }
         Origin::Source(source) => {
-            let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+            let machine = hardware::detect(world)?;
             let build = source::obtain(world, engine, source, &machine.cpu)?;
             build.variant(wanted.variant.clone(), source)
         }
         Origin::Release(of) => {
-            world.console.step(world.clock.elapsed(), &format!("Build {release}"));
+            world.step(&format!("Build {release}"));
             let tree = world.places.release_tree(&of.name);
-            let git = Git::open(&world.programs.git, world.places.root(), &world.interrupt)?;
-            worktree::prepare(&git, of, &tree)?;
-            let checkout = Checkout { tree: &tree, commit: Some(&of.commit), dirty: false };
-            build_checkout(world, wanted, &checkout, of.version())?
+            let git = Git::open(&world.places.root, &world.interrupt)?;
+            build::check_out(&git, of, &tree)?;
+            build_checkout(world, wanted, &tree, (of.version(), Some(&of.commit), false))?
         }
         Origin::Tree { version, commit, dirty } => {
-            world.console.step(world.clock.elapsed(), "Build the working tree");
-            let (tree, dirty) = (world.places.root(), *dirty);
-            let checkout = Checkout { tree, commit: commit.as_deref(), dirty };
-            build_checkout(world, wanted, &checkout, version)?
+            world.step("Build the working tree");
+            let of = (version.as_str(), commit.as_deref(), *dirty);
+            build_checkout(world, wanted, &world.places.root, of)?
         }
     };
-    Ok(LaunchSpec { engine: wanted.engine.clone(), built })
+    Ok(ServerSpec { engine: wanted.engine.clone(), built })
 }
 
 /// The working tree's Redline, built now, with the flags of a load on `threads` threads.
 ///
 /// # Errors
 /// It does not build.
-pub fn build_working_tree(world: &World, threads: u32) -> Result<LaunchSpec, Stop> {
-    let mut spec = build_one(world, &tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
+pub fn build_working_tree(world: &World, threads: u32) -> Result<ServerSpec, Stop> {
+    let mut spec = build_one(world, &working_tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
     spec.built.variant.flags = spec.engine.loaded_flags(threads);
     Ok(spec)
 }
 
-/// A checkout of Redline: its folder, its commit, and whether it has changes beside that commit.
-struct Checkout<'a> {
-    tree: &'a Path,
-    commit: Option<&'a str>,
-    dirty: bool,
-}
-
+/// Builds a checkout of Redline, of which version and commit are given, and whether it has changes
+/// beside that commit.
 fn build_checkout(
     world: &World,
     wanted: &Wanted,
-    checkout: &Checkout<'_>,
-    version: &str,
+    tree: &Path,
+    (version, commit, dirty): (&str, Option<&str>, bool),
 ) -> Result<BuiltVariant, Stop> {
     let release = &wanted.variant.release;
-    let commit = checkout.commit.unwrap_or_default();
-    let Built { binary, sha256, toolchain } = build::build(world, checkout.tree, release, commit)?;
+    let Built { binary, sha256, toolchain } =
+        build::build(world, tree, release, commit.unwrap_or_default())?;
     let facts = EngineFacts {
         name: wanted.variant.engine.clone(),
         release: release.clone(),
-        commit: checkout.commit.map(str::to_owned),
-        dirty: Some(checkout.dirty),
+        commit: commit.map(str::to_owned),
+        dirty: Some(dirty),
         binary_sha256: Some(sha256),
         features: Some(Vec::new()),
         toolchain,
@@ -292,4 +328,142 @@ fn already_running(wanted: &Wanted, probe: &Probe) -> BuiltVariant {
 
 fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {
     Wanted { variant: Variant::plain(&engine.id, &release), engine: engine.clone(), origin }
+}
+
+/// Python script that looks for a package.
+const SCRIPT: &str = include_str!("installed.py");
+
+/// Output of the script that looks for a package.
+#[derive(Debug, Deserialize)]
+struct Found {
+    name: String,
+    version: String,
+    files_sha256: Option<String>,
+}
+
+/// Returns the built variant of an engine that is a Python package: the requested release has to be
+/// the installed one, on this machine or in a container image.
+///
+/// # Errors
+/// The package is not installed, or another release of it is.
+fn installed(
+    world: &World,
+    (engine, variant): (&Engine, &Variant),
+    version: &str,
+    container: Option<Runtime>,
+) -> Result<BuiltVariant, Stop> {
+    let none = Package { names: Vec::new() };
+    let package = engine.file.package.as_ref().unwrap_or(&none);
+    let image = contained(engine, variant, container)?;
+    let place = match &image {
+        Some(image) => format!("in `{}`", image.image),
+        None => "on this machine".to_owned(),
+    };
+    let mut ask = question(image.as_ref());
+    ask.args(["-c", SCRIPT]).args(&package.names);
+    let written = capture(&mut ask, &world.interrupt)?;
+    let found = read_found(&written, package, &place)?;
+    if !is_same(&found.version, version) {
+        let Found { name, version: found, .. } = found;
+        let message = format!("{name} {found} is installed {place}, not {version}");
+        return Err(Stop::environment(message).with_hint(format!(
+            "`python3 -m pip install {name}=={version}`: numbers under another release's name would \
+             help nobody"
+        )));
+    }
+    // A tag can be moved to another image, a digest cannot.
+    let digest = image.as_ref().and_then(|image| digest(world, image));
+    Ok(BuiltVariant {
+        variant: variant.clone(),
+        facts: facts_of(variant, found, image.as_ref(), digest),
+        binary: None,
+        version: Some(version.to_owned()),
+        image,
+    })
+}
+
+fn contained(
+    engine: &Engine,
+    variant: &Variant,
+    runtime: Option<Runtime>,
+) -> Result<Option<Contained>, Stop> {
+    let Some(runtime) = runtime else { return Ok(None) };
+    let image = image_of(&engine.file, &engine.id)?;
+    Ok(Some(Contained { runtime, image: image_name(image, &variant.release) }))
+}
+
+/// Makes the command that runs Python where the server would run.
+fn question(image: Option<&Contained>) -> Command {
+    let Some(Contained { runtime, image }) = image else {
+        return Command::new("python3");
+    };
+    let mut command = Command::new(runtime.program());
+    match runtime {
+        Runtime::Apptainer => command.args(["exec", &format!("docker://{image}"), "python3"]),
+        _ => command.args(["run", "--rm", "--entrypoint", "python3", image]),
+    };
+    command
+}
+
+fn read_found(written: &Written, package: &Package, place: &str) -> Result<Found, Stop> {
+    let names = package.names.join(" or ");
+    if !written.status.success() {
+        let said = written.last_said().unwrap_or("it says nothing");
+        return Err(Stop::environment(format!("cannot tell if {names} is installed: {said}")));
+    }
+    serde_json::from_str(&written.stdout).map_err(|_| {
+        let first = package.names.first().map_or("", String::as_str);
+        Stop::environment(format!("{names} is not installed {place}")).with_hint(format!(
+            "`python3 -m pip install {first}==VERSION` in an environment whose programs come first on \
+             the PATH, or `--container docker`"
+        ))
+    })
+}
+
+/// Digest of a container image, if its runtime reports one.
+fn digest(world: &World, image: &Contained) -> Option<String> {
+    if image.runtime == Runtime::Apptainer {
+        return None;
+    }
+    let mut ask = Command::new(image.runtime.program());
+    ask.args(["image", "inspect", "--format", "{{index .RepoDigests 0}}", &image.image]);
+    let written = capture(&mut ask, &world.interrupt).ok()?;
+    let digest = written.stdout.trim().rsplit('@').next()?.to_owned();
+    digest.starts_with("sha256:").then_some(digest)
+}
+
+fn facts_of(
+    variant: &Variant,
+    found: Found,
+    image: Option<&Contained>,
+    image_digest: Option<String>,
+) -> EngineFacts {
+    EngineFacts {
+        name: variant.engine.clone(),
+        release: variant.release.clone(),
+        dirty: Some(false),
+        binary_sha256: found.files_sha256,
+        features: Some(Vec::new()),
+        image_digest,
+        build: Some(BuildFacts {
+            source_url: Some(format!("{}=={}", found.name, found.version)),
+            image: image.map(|image| image.image.clone()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
+        ..EngineFacts::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_of_a_build_makes_no_other_release() {
+        assert!(is_same("0.17.1+cpu", "0.17.1") && is_same("v0.17.1", "0.17.1"));
+        for (found, wanted) in [("0.10.1.1", "0.10.1"), ("0.10.1.dev3+gabc", "0.10.1"), ("", "1")] {
+            assert!(!is_same(found, wanted), "{found} was taken for {wanted}");
+        }
+    }
 }

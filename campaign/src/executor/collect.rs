@@ -2,16 +2,14 @@
 //! its records into the campaign's staged results.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::record_sha256;
 use schema::run::RunRecord;
 
-use crate::executor::job::{FileFact, JobPlaces};
-use crate::files::FileError;
-use crate::node::record::RecordError;
-use crate::node::steps::{self, Progress};
+use crate::executor::job::{Done, FileFact, Progress, read_steps};
+use crate::files::{files_below, read_text};
+use crate::places::CampaignPlaces;
 use crate::publish::write_run;
 use crate::stop::Stop;
 
@@ -20,24 +18,24 @@ fn unsound(what: String) -> Stop {
     Stop::wrong_use(what).with_hint("copy the job's folder again, or remove it and measure again")
 }
 
-/// Copies the records of a job's finished blocks into the staged results `overlay`; returns the
+/// Copies the records of a job's finished blocks into the staged results; returns the
 /// job's progress and the ids of the copied runs.
 ///
 /// # Errors
 /// A file is missing, or differs from what the node wrote.
-pub fn collect(places: &JobPlaces, staged: &Path) -> Result<(Progress, Vec<String>), Stop> {
-    let progress = Progress::of(&steps::read(&places.steps())?);
+pub fn collect(places: &CampaignPlaces, staged: &Path) -> Result<(Progress, Vec<String>), Stop> {
+    let progress = Progress::of(&read_steps(places)?);
     // The two files are written separately; a record that only one of them lists means damage.
-    if let Some(done) = places.read_done()? {
+    if let Some(done) = Done::read(places)? {
         let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
         if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
-            let path = places.dir().join(&lost.path);
+            let path = places.dir.join(&lost.path);
             return Err(other_file(&path, "the job's step log does not list it"));
         }
     }
     let mut runs = Vec::new();
     for file in &progress.files {
-        let record = verified(places.dir(), file)?;
+        let record = verified(&places.dir, file)?;
         write_run(staged, &record)?;
         runs.push(record.id);
     }
@@ -65,8 +63,7 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
         );
         return Err(other(&what));
     }
-    let text = fs::read_to_string(&path).map_err(FileError::at("read", &path))?;
-    serde_json::from_str(&text).map_err(|error| other(&error.to_string()))
+    serde_json::from_str(&read_text(&path)?).map_err(|error| other(&error.to_string()))
 }
 
 /// Checks the staged records of `runs`: each must lie at its own path, carry the hash of its
@@ -83,11 +80,11 @@ pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
         let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
         let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing"))?;
         let record = read_record(path)?;
-        let place = schema::path::of_run(&record).map_err(RecordError::from)?;
+        let place = schema::path::of_run(&record)?;
         if staged.join(&place) != **path {
             return Err(unsound(&format!("its path must be `{place}`")));
         }
-        if record_sha256(&record).map_err(RecordError::from)? != record.record_sha256 {
+        if record_sha256(&record)? != record.record_sha256 {
             return Err(unsound("its hash does not match its content"));
         }
         if judge::findings_at(&record, record.checks_rev) != record.checks {
@@ -110,21 +107,6 @@ pub fn records(staged: &Path) -> Result<Vec<RunRecord>, Stop> {
 }
 
 fn read_record(path: &Path) -> Result<RunRecord, Stop> {
-    let text = fs::read_to_string(path).map_err(FileError::at("read", path))?;
-    serde_json::from_str(&text)
+    serde_json::from_str(&read_text(path)?)
         .map_err(|error| Stop::wrong_use(format!("`{}` is not a record: {error}", path.display())))
-}
-
-/// Lists every file below a folder, sorted by path; empty if the folder does not exist.
-pub fn files_below(dir: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in entries {
-        match path.is_dir() {
-            true => files.extend(files_below(&path)),
-            false => files.push(path),
-        }
-    }
-    files.sort();
-    files
 }

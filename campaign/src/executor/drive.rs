@@ -3,22 +3,23 @@
 //! retried, and finished ones are not repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
 use schema::exit::Exit;
+use schema::run::{Failure, FailureClass, Phase};
 use schema::verdict::Stage;
 
 use crate::executor::collect::{check, collect};
-use crate::executor::job::{self, Job, JobPlaces};
-use crate::executor::journal::{Entry, Journal, Line, PlannedJob, Reached};
-use crate::executor::prepared::PreparedCampaign;
-use crate::executor::retry::{self, Next};
+use crate::executor::job::{self, Done, Job, NodeEnd, read_steps};
+use crate::executor::journal::{Entry, Journal, Line, PlannedJob, PreparedCampaign, Reached};
 use crate::executor::stage_log::StageLog;
 use crate::executor::submit;
 use crate::executor::{Executor, Handle, JobEnd, JobState};
-use crate::node::steps;
-use crate::node::unmeasured;
+use crate::node::run::Bench;
+use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
+use crate::publish::write_run;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -32,6 +33,10 @@ const WAKE: Duration = Duration::from_millis(50);
 const SILENCES: u32 = 10;
 /// Number of lines shown from the end of a failed node's log.
 const LOG_LINES: usize = 12;
+
+/// Number of retries after failures that neither the job nor the engine caused, such as a lost
+/// node.
+const RETRIES: u32 = 2;
 
 /// The job loop of one campaign: its inputs, and the state that this process keeps of its jobs.
 pub struct Drive<'a> {
@@ -48,12 +53,12 @@ pub struct Drive<'a> {
 }
 
 /// Groups planned runs into jobs: one job for each cell, in the order of the runs.
-pub fn jobs_of(campaign: &str, slots: &[PlannedRun]) -> Vec<PlannedJob> {
-    let by_cell = slots.chunk_by(|a, b| a.cell == b.cell);
-    let planned = |slots: &[PlannedRun]| PlannedJob {
-        key: job::key(campaign, slots, 1),
-        cell: slots[0].cell,
-        slots: slots.to_vec(),
+pub fn jobs_of(campaign: &str, runs: &[PlannedRun]) -> Vec<PlannedJob> {
+    let by_cell = runs.chunk_by(|a, b| a.cell == b.cell);
+    let planned = |runs: &[PlannedRun]| PlannedJob {
+        key: job::key(campaign, runs, 1),
+        cell: runs[0].cell,
+        runs: runs.to_vec(),
         attempt: 1,
         lost: 0,
         excluded_nodes: Vec::new(),
@@ -85,8 +90,8 @@ impl<'a> Drive<'a> {
             if open.is_empty() {
                 return Ok(());
             }
-            let looked = open.iter().try_for_each(|job| self.look(job, &mut log));
-            if let Err(stop) = looked {
+            let advanced = open.iter().try_for_each(|job| self.advance(job, &mut log));
+            if let Err(stop) = advanced {
                 self.leave();
                 return Err(stop);
             }
@@ -116,7 +121,7 @@ impl<'a> Drive<'a> {
     }
 
     /// Advances one job by one step: submit it, poll it, or collect or check its records.
-    fn look(&mut self, job: &Entry, log: &mut StageLog<'_>) -> Result<(), Stop> {
+    fn advance(&mut self, job: &Entry, log: &mut StageLog<'_>) -> Result<(), Stop> {
         self.world.interrupt.check()?;
         let key = &job.planned.key;
         let places = submit::places(self.world, self.ready, key);
@@ -128,19 +133,18 @@ impl<'a> Drive<'a> {
         }
         let Some(handle) = &job.handle else { return Ok(()) };
         let Some(state) = self.poll(handle)? else { return Ok(()) };
-        log.follow(key, &steps::read(&places.steps())?);
+        log.follow(key, &read_steps(&places)?);
         log.passing(&places);
         match state {
             JobState::Queued { reason } => {
                 log.waits(key, &reason);
                 Ok(())
             }
-            JobState::Running { node } => self.running(job, node),
-            JobState::Ended { end, node } => self.settle(job, &places, (&end, node), log),
-            JobState::Unknown => {
-                let said = "the scheduler no longer knows the job".to_owned();
-                self.settle(job, &places, (&JobEnd::LostNode { said }, None), log)
+            JobState::Running { node } if job.reached < Reached::Running => {
+                self.journal.note(Line::Running { job: key.clone(), node })
             }
+            JobState::Running { .. } => Ok(()),
+            JobState::Ended { end, node } => self.settle(job, &places, (&end, node), log),
         }
     }
 
@@ -149,7 +153,7 @@ impl<'a> Drive<'a> {
     fn find_or_submit(
         &mut self,
         job: &Entry,
-        places: &JobPlaces,
+        places: &CampaignPlaces,
         log: &mut StageLog<'_>,
     ) -> Result<(), Stop> {
         let key = &job.planned.key;
@@ -167,10 +171,10 @@ impl<'a> Drive<'a> {
             // An ended job counts as alive if it finished, since its records can be collected.
             let lives = match state {
                 JobState::Queued { .. } | JobState::Running { .. } => true,
-                JobState::Ended { .. } | JobState::Unknown => places.read_done()?.is_some(),
+                JobState::Ended { .. } => Done::read(places)?.is_some(),
             };
             if lives || submitted {
-                log.skip(key, &steps::read(&places.steps())?);
+                log.skip(key, &read_steps(places)?);
                 if !submitted {
                     self.journal.note(Line::Submitted { job: key.clone(), handle })?;
                 }
@@ -181,12 +185,14 @@ impl<'a> Drive<'a> {
         let planned = &job.planned;
         let budget =
             submit::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
-        let told = submit::job(self.ready, planned, self.executor, budget);
         // Only a user at a terminal reads progress lines; in a log file they would be noise.
-        let told = Job { watched: self.world.console.is_live(), ..told };
-        places.write_job(&told)?;
-        log.skip(key, &steps::read(&places.steps())?);
-        let submitted = self.executor.submit(&submit::spec(self.world, &told, planned, places));
+        let watched = self.world.console.is_live();
+        let description =
+            Job { watched, ..submit::job(self.ready, planned, self.executor, budget) };
+        description.write(places)?;
+        log.skip(key, &read_steps(places)?);
+        let submitted =
+            self.executor.submit(&submit::spec(self.world, &description, planned, places));
         // If the answer was lost but the job was submitted, the next poll finds it by its key.
         let Some(handle) = self.patiently(submitted)? else { return Ok(()) };
         self.journal.note(Line::Submitted { job: key.clone(), handle })?;
@@ -203,13 +209,13 @@ impl<'a> Drive<'a> {
 
     /// Tolerates a scheduler that temporarily does not answer: `None` means "ask again later". A
     /// refusal is an answer and is returned as an error.
-    fn patiently<T>(&mut self, asked: Result<T, Stop>) -> Result<Option<T>, Stop> {
+    fn patiently<T>(&mut self, answered: Result<T, Stop>) -> Result<Option<T>, Stop> {
         let may_yet_answer = |stop: &Stop| {
             // Slurm's controller restarts for maintenance; a campaign of days should survive that.
             let silent = stop.exit() == Exit::Environment && !self.world.interrupt.raised();
             silent && !self.executor.is_here() && self.silences < SILENCES
         };
-        match asked {
+        match answered {
             Ok(answer) => {
                 self.silences = 0;
                 Ok(Some(answer))
@@ -224,20 +230,13 @@ impl<'a> Drive<'a> {
         }
     }
 
-    fn running(&mut self, job: &Entry, node: String) -> Result<(), Stop> {
-        if job.reached < Reached::Running {
-            self.journal.note(Line::Running { job: job.planned.key.clone(), node })?;
-        }
-        Ok(())
-    }
-
     /// Settles a job that has ended: collects its finished blocks, and retries, fails or stops for
     /// the rest. The retry is planned before the collection is noted, so that a crash in between
     /// repeats this function and loses nothing.
     fn settle(
         &mut self,
         job: &Entry,
-        places: &JobPlaces,
+        places: &CampaignPlaces,
         (end, node): (&JobEnd, Option<String>),
         log: &mut StageLog<'_>,
     ) -> Result<(), Stop> {
@@ -245,31 +244,30 @@ impl<'a> Drive<'a> {
         // A shared network file system may show the node's files with a delay.
         let since = *self.ended.entry(key.clone()).or_insert_with(|| self.world.clock.elapsed());
         let may_come = !self.executor.is_here() && self.world.clock.elapsed() < since + SEEN_LATE;
-        let done = places.read_done()?;
+        let done = Done::read(places)?;
         if done.is_none() && *end == JobEnd::Well && may_come {
             return Ok(());
         }
-        let staged = self.journal.places().staged();
+        let staged = self.journal.places.staged();
         let (progress, mut runs) = match collect(places, &staged) {
             Err(_) if may_come => return Ok(()),
             collected => collected?,
         };
-        log.follow(key, &steps::read(&places.steps())?);
-        let left = |slot: &&PlannedRun| !progress.blocks_done.contains(&slot.block);
-        let left: Vec<PlannedRun> = job.planned.slots.iter().filter(left).cloned().collect();
+        log.follow(key, &read_steps(places)?);
+        let left = |run: &&PlannedRun| !progress.blocks_done.contains(&run.block);
+        let left: Vec<PlannedRun> = job.planned.runs.iter().filter(left).cloned().collect();
         let mut stopped = None;
         if !left.is_empty() {
-            let told = done.as_ref().map(|done| &done.end);
-            match retry::next(end, told, job.planned.lost, self.executor.is_here()) {
+            let report = done.as_ref().map(|done| &done.end);
+            match after_end(end, report, job.planned.lost, self.executor.is_here()) {
                 Next::Again { said } => {
                     self.world.console.note(&format!("{said}; the rest of the job is retried"));
                     self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
                 }
                 Next::Failed { class, said } => {
-                    let (world, ready) = (self.world, self.ready);
-                    for slot in &left {
-                        unmeasured::record(world, ready, slot, (class, &said), &staged)?;
-                        runs.push(slot.run.clone());
+                    for run in &left {
+                        record_unmeasured(self.world, self.ready, run, (class, &said), &staged)?;
+                        runs.push(run.run.clone());
                     }
                     self.world.console.note(&format!("{said}; recorded as failed"));
                 }
@@ -291,9 +289,9 @@ impl<'a> Drive<'a> {
     }
 
     fn check(&mut self, job: &Entry) -> Result<(), Stop> {
-        check(&self.journal.places().staged(), &job.runs)?;
+        check(&self.journal.places.staged(), &job.runs)?;
         let job = job.planned.key.clone();
-        Ok(self.journal.note(Line::Checked { job })?)
+        self.journal.note(Line::Checked { job })
     }
 
     /// Plans the next attempt for the runs in `left`. `lost_on` is present when the node is to
@@ -314,13 +312,13 @@ impl<'a> Drive<'a> {
         let mut excluded_nodes = job.planned.excluded_nodes.clone();
         let lost = lost + u32::from(lost_on.is_some());
         excluded_nodes.extend(lost_on.flatten().filter(|_| !self.executor.is_here()));
-        let again = PlannedJob { key, cell, slots: left, attempt, lost, excluded_nodes };
-        Ok(self.journal.note(Line::Planned { stage: job.stage, jobs: vec![again] })?)
+        let again = PlannedJob { key, cell, runs: left, attempt, lost, excluded_nodes };
+        self.journal.note(Line::Planned { stage: job.stage, jobs: vec![again] })
     }
 
     /// Prints the last lines of the node's log after a failure.
-    fn console_log(&self, places: &JobPlaces) {
-        let log = std::fs::read(places.log()).unwrap_or_default();
+    fn console_log(&self, places: &CampaignPlaces) {
+        let log = std::fs::read(places.node_log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
@@ -353,8 +351,90 @@ impl<'a> Drive<'a> {
                 self.world.clock.sleep(self.executor.pause());
             }
             let places = submit::places(self.world, self.ready, &job.planned.key);
-            let _ = collect(&places, &self.journal.places().staged());
+            let _ = collect(&places, &self.journal.places.staged());
             let _ = self.journal.note(Line::Withdrawn { job: job.planned.key });
+        }
+    }
+}
+
+/// Writes the record of a planned run that no node could measure, with the failure's class and
+/// message, to the staged results.
+fn record_unmeasured(
+    world: &World,
+    ready: &PreparedCampaign,
+    run: &PlannedRun,
+    (class, said): (FailureClass, &str),
+    staged: &Path,
+) -> Result<(), Stop> {
+    let bench = Bench {
+        world,
+        campaign: &ready.plan.campaign,
+        executor: &ready.executor,
+        places: &world.places.campaign(&ready.plan.campaign),
+        hardware: &ready.hardware.0,
+        url: ready.url.as_deref(),
+        timeout_s: None,
+        limit: None,
+    };
+    let failure = Failure { class, phase: Phase::Load, message: world.identity.redact(said) };
+    let (spec, cell) = (&ready.variants[run.variant], &ready.cells[run.cell]);
+    let mut record = bench.unmeasured(run, spec, cell, failure);
+    judge::seal(&mut record)?;
+    write_run(staged, &record)?;
+    Ok(())
+}
+
+/// Decision about the blocks that a job has not finished.
+#[derive(Debug)]
+enum Next {
+    /// Retry the blocks, on another node if the executor has one.
+    Again { said: String },
+    /// Record the runs of the blocks as failed.
+    Failed { class: FailureClass, said: String },
+    /// Stop the campaign; `--resume` runs the remaining blocks.
+    Stop(Stop),
+}
+
+/// Decides about the unfinished blocks of an ended job. `report` is the node's own, if it
+/// wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when this machine is
+/// the only node.
+fn after_end(end: &JobEnd, report: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
+    // Three losses in a row point to the job itself, so that the runs are recorded as failed.
+    let again = |class: FailureClass, said: String| match lost < RETRIES {
+        true => Next::Again { said },
+        false => Next::Failed { class, said: format!("{said}, on each of {} attempts", lost + 1) },
+    };
+    let infrastructure = |said: String| again(FailureClass::Infrastructure, said);
+    if let Some(report) = report {
+        let stop = report.stop().unwrap_or_else(|| {
+            Stop::wrong_use("the node reports success, but some records are missing")
+        });
+        return match report {
+            NodeEnd::Unfit { said } | NodeEnd::Broke { said, .. } if !is_here => {
+                infrastructure(said.clone())
+            }
+            _ => Next::Stop(stop),
+        };
+    }
+    match end {
+        JobEnd::Well => infrastructure("the job ended without a final report".to_owned()),
+        JobEnd::Failed { said } => infrastructure(format!("the job ended: {said}")),
+        JobEnd::LostNode { said } => infrastructure(format!("the node was lost: {said}")),
+        JobEnd::Preempted => {
+            let said = "the scheduler took the node for another job";
+            again(FailureClass::Preempted, said.to_owned())
+        }
+        JobEnd::TimedOut => Next::Failed {
+            class: FailureClass::Timeout,
+            said: "the job exceeded its time limit".to_owned(),
+        },
+        JobEnd::OutOfMemory => Next::Failed {
+            class: FailureClass::Oom,
+            said: "the job exceeded its memory limit".to_owned(),
+        },
+        JobEnd::Cancelled => Next::Stop(Stop::environment("a job was cancelled")),
+        JobEnd::Impossible { said } => {
+            Next::Stop(Stop::environment(format!("no node can run a job: {said}")))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A job: interleaved runs of one cell for one node, as plain data in a folder that controller and
-//! node share. Defines the folder's layout and the files that cross it; runs nothing.
+//! node share. Defines the files that cross it: the job's description, its final report, and the step
+//! log, from which the node resumes and the controller prints progress. Runs nothing.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
@@ -9,11 +9,11 @@ use schema::exit::Exit;
 use schema::run::HardwareFacts;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, FileError, read_text, write_whole};
+use crate::files::{self, FileError, read_lines, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
-use crate::launch::{LaunchSpec, ReadyCell};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
+use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::Stop;
 
 /// Number of hex digits in a job's key.
@@ -47,11 +47,12 @@ pub struct Job {
     pub campaign: String,
     /// Executor's name for the records, such as `slurm`.
     pub executor: String,
-    /// All of the campaign; slots count them.
+    /// All variants of the campaign, whose indices the runs name.
     #[serde(rename = "sides")]
-    pub variants: Vec<LaunchSpec>,
+    pub variants: Vec<ServerSpec>,
     pub cell: ReadyCell,
-    pub slots: Vec<PlannedRun>,
+    #[serde(rename = "slots")]
+    pub runs: Vec<PlannedRun>,
     /// Files that the runs read, each with its size in bytes; a folder has size 0.
     pub inputs: Vec<(PathBuf, u64)>,
     /// Hardware facts of a server elsewhere; `None` when the node detects its own hardware.
@@ -79,7 +80,7 @@ impl Job {
 
     /// Numbers of the job's blocks, in order.
     pub fn blocks(&self) -> Vec<u32> {
-        let mut blocks: Vec<u32> = self.slots.iter().map(|slot| slot.block).collect();
+        let mut blocks: Vec<u32> = self.runs.iter().map(|run| run.block).collect();
         blocks.dedup();
         blocks
     }
@@ -88,7 +89,7 @@ impl Job {
 /// Returns the key of a job, `redline-<12 hex>-<attempt>`. It is a hash of campaign, first run and
 /// attempt, so that it finds the same job again after a crash and never another.
 pub fn key(campaign: &str, runs: &[PlannedRun], attempt: u32) -> String {
-    let first = runs.first().map_or("", |slot| &slot.run);
+    let first = runs.first().map_or("", |run| &run.run);
     // The first run's id tells jobs of one campaign apart, since a run belongs to one job.
     let digest = sha256_hex(format!("{campaign} {first} {attempt}").as_bytes());
     format!("redline-{}-{attempt}", &digest[..KEY_DIGITS])
@@ -162,57 +163,13 @@ impl NodeEnd {
     }
 }
 
-/// Paths inside a job's folder.
-#[derive(Debug, Clone)]
-pub struct JobPlaces {
-    dir: PathBuf,
-}
-
-impl JobPlaces {
-    /// File name of the node's log, [`Self::log`].
-    pub const LOG: &'static str = "node.log";
-
-    pub fn at(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
-    }
-
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Paths of the logs and measurements of the job's runs.
-    pub fn runs(&self) -> CampaignPlaces {
-        CampaignPlaces::at(&self.dir)
-    }
-
-    pub fn steps(&self) -> PathBuf {
-        self.dir.join("steps.jsonl")
-    }
-
-    /// Log file with the standard output and error of the node's program.
-    pub fn log(&self) -> PathBuf {
-        self.dir.join(Self::LOG)
-    }
-
-    pub fn lock(&self) -> PathBuf {
-        self.dir.join("node.lock")
-    }
-
-    pub fn done(&self) -> PathBuf {
-        self.dir.join("DONE")
-    }
-
-    /// Folder for files of an interrupted block, which is measured again.
-    pub fn aside(&self) -> PathBuf {
-        self.dir.join("aside")
-    }
-
-    /// Reads the job's description.
+impl Job {
+    /// Reads the description of the job in the folder `places`.
     ///
     /// # Errors
     /// `job.json` cannot be read.
-    pub fn job(&self) -> Result<Job, Stop> {
-        let path = self.dir.join("job.json");
+    pub fn read(places: &CampaignPlaces) -> Result<Self, Stop> {
+        let path = places.dir.join("job.json");
         serde_json::from_str(&read_text(&path)?)
             .map_err(|error| Stop::wrong_use(format!("`{}` is no job: {error}", path.display())))
     }
@@ -221,17 +178,19 @@ impl JobPlaces {
     ///
     /// # Errors
     /// The folder is not writable.
-    pub fn write_job(&self, job: &Job) -> Result<(), Stop> {
-        write_json(&self.dir.join("job.json"), job)
+    pub fn write(&self, places: &CampaignPlaces) -> Result<(), Stop> {
+        write_json(&places.dir.join("job.json"), self)
     }
+}
 
-    /// Reads the job's final report; `None` while the job runs, or while a network file system does
-    /// not show the file yet.
+impl Done {
+    /// Reads the final report of the job in the folder `places`; `None` while the job runs, or while
+    /// a network file system does not show the file yet.
     ///
     /// # Errors
     /// The file exists but is invalid.
-    pub fn read_done(&self) -> Result<Option<Done>, Stop> {
-        let path = self.done();
+    pub fn read(places: &CampaignPlaces) -> Result<Option<Self>, Stop> {
+        let path = places.done();
         if !path.is_file() {
             return Ok(None);
         }
@@ -245,8 +204,8 @@ impl JobPlaces {
     ///
     /// # Errors
     /// The folder is not writable.
-    pub fn write_done(&self, done: &Done) -> Result<(), Stop> {
-        write_json(&self.done(), done)
+    pub fn write(&self, places: &CampaignPlaces) -> Result<(), Stop> {
+        write_json(&places.done(), self)
     }
 }
 
@@ -260,4 +219,67 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Stop> {
         serde_json::to_string(value).map_err(|error| FileError::at("write", path)(error.into()))?;
     files::make_dir(path.parent().unwrap_or(Path::new(".")))?;
     Ok(write_whole(path, format!("{text}\n").as_bytes())?)
+}
+
+/// One line of a job's step log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub enum Step {
+    /// The node has begun to check the machine.
+    Began,
+    /// A note for the user, such as that the machine is slower than before.
+    Noted { said: String },
+    /// A block has begun.
+    BlockBegun { block: u32 },
+    /// A run of the block has begun.
+    RunBegun { run: String },
+    /// A run has ended, `wall_us` microseconds after its server was started; `said` are its figures or
+    /// its failure, and findings about its validity.
+    RunEnded { run: String, said: Vec<String>, wall_us: u64 },
+    /// All runs of the block have their records.
+    BlockDone { block: u32, files: Vec<FileFact> },
+    /// The files of an interrupted block were moved to `folder`; the block begins again.
+    SetAside { block: u32, folder: String },
+}
+
+/// Progress of a job, from all lines of its step log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    pub blocks_done: BTreeSet<u32>,
+    /// Number of the block that is begun and not done.
+    pub block_open: Option<u32>,
+    /// Record files of the finished blocks.
+    pub files: Vec<FileFact>,
+    /// Number of interrupted blocks that were set aside.
+    pub aside: usize,
+    /// Time of all runs in microseconds, including those of discarded blocks.
+    pub wall_us: u64,
+}
+
+impl Progress {
+    pub fn of(steps: &[Step]) -> Self {
+        let mut progress = Self::default();
+        for step in steps {
+            match step {
+                Step::BlockBegun { block } => progress.block_open = Some(*block),
+                Step::BlockDone { block, files } => {
+                    progress.block_open = None;
+                    progress.blocks_done.insert(*block);
+                    progress.files.extend_from_slice(files);
+                }
+                Step::SetAside { .. } => progress.aside += 1,
+                Step::RunEnded { wall_us, .. } => progress.wall_us += wall_us,
+                Step::Began | Step::Noted { .. } | Step::RunBegun { .. } => {}
+            }
+        }
+        progress
+    }
+}
+
+/// Reads the step log of a job.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read_steps(places: &CampaignPlaces) -> Result<Vec<Step>, Stop> {
+    read_lines(&places.steps()).map(|content| content.lines)
 }

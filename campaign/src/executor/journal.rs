@@ -1,27 +1,182 @@
 //! Journal of a campaign: each change of a job's state is on disk before it is acted upon, so that
-//! `--resume` of a campaign can continue after any crash. It stores states; it submits, collects
-//! and commits nothing.
+//! `--resume` of a campaign can continue after any crash. Its first line is the prepared campaign:
+//! planned, built and fetched, with everything that its runs, records and publication need. It stores
+//! states; it submits, collects and commits nothing.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use schema::run::RunRecord;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::ReleaseBench;
 use crate::executor::Handle;
-use crate::executor::prepared::PreparedCampaign;
-use crate::lines::{Lines, LinesError};
-use crate::places::{CampaignPlaces, Places};
-use crate::plan::{PlannedRun, Variant};
-use crate::process::Interrupt;
+use crate::executor::job::RecordedHardware;
+use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
+use crate::lab::spec::PreparedLab;
+use crate::node::fitness;
+use crate::places::CampaignPlaces;
+use crate::plan::brief::CellBrief;
+use crate::plan::decide::Decided;
+use crate::plan::{Cell, Plan, PlannedRun, Variant};
+use crate::publish::Named;
+use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::Stop;
+use crate::world::World;
+
+/// Folder, in the campaign's folder, for copies of the suite's files: edits made during the
+/// campaign do not affect its runs.
+const SUITE: &str = "suite";
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PreparedCampaign {
+    /// Arguments of the command as they were typed, without the program's name.
+    pub command: Vec<String>,
+    pub executor: String,
+    /// Additional options for `sbatch`.
+    #[serde(default)]
+    pub slurm_options: Vec<String>,
+    /// Runs that are known from the start; confirmation runs and a lab's rounds follow in the
+    /// journal.
+    pub plan: Plan,
+    /// One for each variant of the plan.
+    #[serde(rename = "sides")]
+    pub variants: Vec<ServerSpec>,
+    /// Cells with their fetched inputs, in the order of the plan's.
+    pub cells: Vec<ReadyCell>,
+    /// Files that the runs of each cell read, each with its size in bytes; a folder has size 0.
+    pub inputs: Vec<Vec<(PathBuf, u64)>>,
+    /// Hardware facts, as detected or expected when the campaign began.
+    pub hardware: RecordedHardware,
+    /// True when each tensor-parallel rank takes a GPU.
+    pub on_gpu: bool,
+    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
+    pub confirm_pairs: Option<u32>,
+    /// True when the records are committed. Records of releases are; records of a working tree or
+    /// of a server started by somebody else are not.
+    pub commits: bool,
+    /// Repository whose `results/` receives the records.
+    pub registry: PathBuf,
+    /// Expected time of all runs of the plan in microseconds.
+    pub expected_us: u64,
+    /// Expected time of one run in microseconds, by cell and variant; 0 if unknown.
+    pub each_us: Vec<Vec<u64>>,
+    pub url: Option<String>,
+    pub timeout_s: Option<u32>,
+    pub max_gpu_hours: Option<f64>,
+    /// The lab that plans runs round by round; `None` for a campaign whose plan is complete.
+    #[serde(default)]
+    pub lab: Option<Box<PreparedLab>>,
+}
+
+impl PreparedCampaign {
+    /// Combines the decided plan with the built variants and fetched inputs.
+    pub fn new(
+        world: &World,
+        flags: &ReleaseBench,
+        decided: &Decided,
+        variants: Vec<ServerSpec>,
+        cells: Vec<ReadyCell>,
+    ) -> Self {
+        let each = |model: &str, scenario: &str, engine: &str| {
+            let is_of = |brief: &&CellBrief| {
+                let same = brief.engine == engine && brief.model == model;
+                same && brief.scenario.split('@').next() == Some(scenario)
+            };
+            decided.brief.cells.iter().find(is_of).and_then(|brief| brief.each.us()).unwrap_or(0)
+        };
+        let variants_of = |cell: &Cell| {
+            let of = decided.plan.variants.iter();
+            of.map(|variant| each(&cell.model, &cell.scenario, &variant.engine)).collect()
+        };
+        Self {
+            command: world.command.clone(),
+            executor: flags.execution.executor.clone(),
+            slurm_options: flags.execution.slurm_options.clone(),
+            plan: decided.plan.clone(),
+            variants,
+            cells,
+            hardware: RecordedHardware(decided.hardware.clone()),
+            on_gpu: decided.brief.on_gpu,
+            confirm_pairs: decided.brief.confirm_pairs,
+            commits: decided.commits,
+            registry: decided.registry.clone(),
+            expected_us: decided.brief.expected_us(),
+            each_us: decided.plan.cells.iter().map(variants_of).collect(),
+            url: flags.url.clone(),
+            timeout_s: flags.execution.timeout_s,
+            max_gpu_hours: flags.max_gpu_hours,
+            ..Self::default()
+        }
+    }
+
+    /// Copies the suite's files that the runs read into the campaign's folder, points the plan at
+    /// the copies, and notes the size of every input file.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn freeze(&mut self, places: &CampaignPlaces) -> Result<(), Stop> {
+        let dir = places.dir.join(SUITE);
+        for variant in &mut self.variants {
+            variant.engine.path = keep(&variant.engine.path, &dir.join("engines"))?;
+        }
+        for cell in &mut self.cells {
+            cell.scenario.path = keep(&cell.scenario.path, &dir.join("scenarios"))?;
+        }
+        if let Some(lab) = &mut self.lab {
+            lab.path = keep(&lab.path, &dir.join("labs"))?;
+        }
+        self.inputs = self.cells.iter().map(|cell| fitness::inputs(cell, &self.variants)).collect();
+        Ok(())
+    }
+
+    /// Adds a variant that is started like variant `of` except for its name and flags.
+    pub fn add_variant(&mut self, of: usize, variant: Variant) {
+        let mut added = self.variants[of].clone();
+        added.built.variant = variant.clone();
+        self.variants.push(added);
+        self.plan.variants.push(variant);
+        // The new variant is expected to take as long as the one that it is derived from.
+        for each_us in &mut self.each_us {
+            each_us.push(each_us[of]);
+        }
+    }
+
+    /// Takes the hardware id of the first record: a node elsewhere knows its hardware better than the
+    /// plan does.
+    pub fn take_hardware(&mut self, records: &[RunRecord]) {
+        if let Some(record) = records.first() {
+            record.hardware.id.clone_into(&mut self.hardware.0.id);
+        }
+    }
+
+    /// Names a release of an engine on this campaign's hardware, for the registry.
+    pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
+        Named { engine, release, hardware: &self.hardware.0.id }
+    }
+
+    /// Returns baseline and candidate if two releases of an engine are compared.
+    pub fn compared(&self) -> Option<(&str, Named<'_>)> {
+        let (baseline, candidate) = self.plan.compared()?;
+        Some((baseline, self.named(&self.plan.variants[0].engine, candidate)))
+    }
+}
+
+fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
+    let to = dir.join(file.file_name().unwrap_or_default());
+    files::make_dir(dir)?;
+    write_whole(&to, read_text(file)?.as_bytes())?;
+    Ok(to)
+}
 
 /// A job as planned: one attempt at the runs of one cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedJob {
     pub key: String,
     pub cell: usize,
-    pub slots: Vec<PlannedRun>,
+    #[serde(rename = "slots")]
+    pub runs: Vec<PlannedRun>,
     /// Number of the attempt, counted from 1.
     pub attempt: u32,
     /// Number of earlier attempts that were lost through no fault of the job or the engine.
@@ -36,7 +191,7 @@ pub struct PlannedJob {
 pub enum Line {
     /// First line of a journal: the complete campaign. It occurs once.
     Campaign(Box<PreparedCampaign>),
-    /// One more side, launched as the one at `of` is but for its name and flags.
+    /// One more variant, started like the one at `of` except for its name and flags.
     #[serde(rename = "side")]
     Variant {
         of: usize,
@@ -44,40 +199,21 @@ pub enum Line {
         variant: Variant,
     },
     /// The budget of a lab is reduced to `runs_max` runs.
-    Allowed {
-        runs_max: u32,
-    },
+    Allowed { runs_max: u32 },
     /// Jobs are planned: those of a stage, or the next attempt at one.
-    Planned {
-        stage: Option<Stage>,
-        jobs: Vec<PlannedJob>,
-    },
-    Submitted {
-        job: String,
-        handle: Handle,
-    },
-    Running {
-        job: String,
-        node: String,
-    },
+    Planned { stage: Option<Stage>, jobs: Vec<PlannedJob> },
+    /// A job is submitted.
+    Submitted { job: String, handle: Handle },
+    /// A job runs on a node.
+    Running { job: String, node: String },
     /// A job was cancelled before it was done; it counts as planned again.
-    Withdrawn {
-        job: String,
-    },
+    Withdrawn { job: String },
     /// A job has ended; the records of its finished blocks are in the staged results.
-    Collected {
-        job: String,
-        runs: Vec<String>,
-        wall_us: u64,
-    },
+    Collected { job: String, runs: Vec<String>, wall_us: u64 },
     /// The collected records of a job passed their checks.
-    Checked {
-        job: String,
-    },
+    Checked { job: String },
     /// All records are committed to the registry.
-    Committed {
-        commit: Option<String>,
-    },
+    Committed { commit: Option<String> },
     /// The campaign is finished: pages are rendered and the summary is printed.
     Finished,
 }
@@ -167,7 +303,7 @@ impl State {
 
     /// Ids of all planned runs, without repetition.
     pub fn runs_planned(&self) -> BTreeSet<&String> {
-        self.jobs.iter().flat_map(|job| &job.planned.slots).map(|slot| &slot.run).collect()
+        self.jobs.iter().flat_map(|job| &job.planned.runs).map(|run| &run.run).collect()
     }
 
     fn set(&mut self, job: &str, change: impl FnOnce(&mut Entry)) {
@@ -181,7 +317,7 @@ impl State {
 /// writer.
 #[derive(Debug)]
 pub struct Journal {
-    places: CampaignPlaces,
+    pub places: CampaignPlaces,
     lines: Option<Lines>,
     pub state: State,
 }
@@ -197,7 +333,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be read, or is not a journal.
-    pub fn open(places: CampaignPlaces) -> Result<(Self, bool), LinesError> {
+    pub fn open(places: CampaignPlaces) -> Result<(Self, bool), Stop> {
         // A crash before the first line leaves a folder without a journal, which is a new campaign.
         if !path(&places).is_file() {
             return Ok((Self::new(places), false));
@@ -212,9 +348,9 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn look(places: &CampaignPlaces) -> Result<State, LinesError> {
+    pub fn read(places: &CampaignPlaces) -> Result<State, Stop> {
         let mut state = State::default();
-        crate::lines::read(&path(places))?.lines.into_iter().for_each(|line| state.apply(line));
+        read_lines(&path(places))?.lines.into_iter().for_each(|line| state.apply(line));
         Ok(state)
     }
 
@@ -222,7 +358,7 @@ impl Journal {
     ///
     /// # Errors
     /// The line cannot be written.
-    pub fn note(&mut self, line: Line) -> Result<(), LinesError> {
+    pub fn note(&mut self, line: Line) -> Result<(), Stop> {
         let lines = match &mut self.lines {
             Some(lines) => lines,
             none => none.insert(Lines::open::<Line>(&path(&self.places))?.0),
@@ -232,16 +368,19 @@ impl Journal {
         Ok(())
     }
 
-    pub fn places(&self) -> &CampaignPlaces {
-        &self.places
+    /// Returns the campaign from the journal's first line.
+    ///
+    /// # Panics
+    /// The line is not written yet.
+    pub fn prepared(&self) -> &PreparedCampaign {
+        self.state.ready.as_ref().expect("a campaign is written down before it is carried out")
     }
 
     /// Adds to the error of a campaign that ends early where its records are and that `--resume`
     /// continues it.
-    pub fn ended_early(&self, stop: Stop, places: &Places, interrupt: &Interrupt) -> Stop {
-        let staged = places.shown(&self.places.staged());
-        let written =
-            crate::executor::collect::files_below(&self.places.staged().join("runs")).len();
+    pub fn ended_early(&self, stop: Stop, world: &World) -> Stop {
+        let staged = world.places.shown(&self.places.staged());
+        let written = files_below(&self.places.staged().join("runs")).len();
         let mut left = match (&self.state.committed, written) {
             (Some(_), _) => {
                 "the records are committed; the steps after that are not done".to_owned()
@@ -255,7 +394,7 @@ impl Journal {
         if self.state.ready.is_some() {
             left.push_str("; `--resume` continues it");
         }
-        if interrupt.raised() {
+        if world.interrupt.raised() {
             Stop::environment("interrupted").with_hint(left)
         } else {
             stop.also(&left)
@@ -264,5 +403,5 @@ impl Journal {
 }
 
 fn path(places: &CampaignPlaces) -> PathBuf {
-    places.dir().join("journal.jsonl")
+    places.dir.join("journal.jsonl")
 }

@@ -9,13 +9,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 
 use super::{Executor, Handle, JobEnd, JobSpec, JobState, LOCAL};
-use crate::executor::job::JobPlaces;
 use crate::files::{FileError, make_dir, read_text, write_whole};
+use crate::places::CampaignPlaces;
 use crate::process::ProcessError;
 use crate::stop::Stop;
 
@@ -23,13 +22,13 @@ use crate::stop::Stop;
 /// is on disk.
 pub const GO: &str = "go";
 /// Environment variable that marks every process a job starts.
-pub const MARK: &str = "REDLINE_JOB";
+const MARK: &str = "REDLINE_JOB";
 
 /// Time that a job has to end after SIGTERM before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// A process, identified such that a later process with the same id is not mistaken for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     pid: u32,
     /// Start time of the process in clock ticks since boot; with the process id it is unique.
@@ -110,7 +109,7 @@ impl Executor for Local {
     /// otherwise a crash here could leave a job that nobody finds again.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop> {
         make_dir(&job.dir)?;
-        let log = JobPlaces::at(&job.dir).log();
+        let log = CampaignPlaces::at(&job.dir).node_log();
         let open = File::options().create(true).append(true).open(&log);
         let out = open.map_err(FileError::at("write", &log))?;
         let err = out.try_clone().map_err(FileError::at("write", &log))?;
@@ -123,8 +122,10 @@ impl Executor for Local {
         command.stdin(Stdio::piped()).stdout(out).stderr(err).process_group(0);
         let start = |source| ProcessError::Start { program: program.clone(), source };
         let mut child = command.spawn().map_err(start)?;
-        let process = Process::of(child.id()).ok_or_else(|| lost(&job.key))?;
-        let text = to_text(process);
+        let process = Process::of(child.id()).ok_or_else(|| {
+            Stop::environment(format!("job `{}` ended as it was started", job.key))
+        })?;
+        let text = format!("{} {}", process.pid, process.start_ticks);
         write_whole(&process_file(&job.dir), text.as_bytes())?;
         if let Some(mut stdin) = child.stdin.take() {
             // A process that has ended meanwhile is noticed by the next poll.
@@ -149,7 +150,7 @@ impl Executor for Local {
             return Ok(JobState::Running { node: "this machine".to_owned() });
         }
         // The node writes `DONE` before its process ends, so its presence proves success.
-        let end = match JobPlaces::at(&self.dir(key)).done().is_file() {
+        let end = match CampaignPlaces::at(&self.dir(key)).done().is_file() {
             true => JobEnd::Well,
             false => {
                 sweep(key);
@@ -177,7 +178,7 @@ impl Executor for Local {
 
 /// Kills the processes that a vanished job left running. They are found by the job's mark in their
 /// environment, because they have process groups of their own.
-pub fn sweep(key: &str) {
+fn sweep(key: &str) {
     let mark = format!("{MARK}={key}");
     let marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -188,14 +189,10 @@ pub fn sweep(key: &str) {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     for pid in numbers.filter(|pid| *pid != own).filter(marked) {
-        kill(pid);
-    }
-}
-
-fn kill(pid: u32) {
-    if let Ok(id) = i32::try_from(pid) {
-        // A process that is gone already needs no signal.
-        let _ = nix::sys::signal::kill(Pid::from_raw(id), Signal::SIGKILL);
+        if let Ok(id) = i32::try_from(pid) {
+            // A process that is gone already needs no signal.
+            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+        }
     }
 }
 
@@ -207,10 +204,6 @@ fn signal(group: u32, signal: Signal) {
 
 fn process_file(dir: &Path) -> PathBuf {
     dir.join("process")
-}
-
-fn to_text(process: Process) -> String {
-    format!("{} {}", process.pid, process.start_ticks)
 }
 
 /// Parses a handle `KEY PID TICKS`.
@@ -226,8 +219,4 @@ fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
 fn read_process(text: &str) -> Option<Process> {
     let (pid, start_ticks) = text.trim().split_once(' ')?;
     Some(Process { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
-}
-
-fn lost(key: &str) -> Stop {
-    Stop::environment(format!("job `{key}` ended as it was started"))
 }

@@ -2,14 +2,10 @@
 //! scheduler is given and what it answers; nothing here knows what a job does.
 
 pub mod collect;
-pub(crate) mod confirm;
 pub(crate) mod drive;
 pub(crate) mod job;
 pub(crate) mod journal;
 pub(crate) mod local;
-pub(crate) mod prepared;
-pub(crate) mod resume;
-mod retry;
 pub mod slurm;
 mod stage_log;
 mod submit;
@@ -18,7 +14,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::executor::local::Local;
+use crate::executor::slurm::Slurm;
 use crate::stop::Stop;
+use crate::world::World;
 
 /// Name of the executor that runs jobs on this machine.
 pub const LOCAL: &str = "local";
@@ -52,63 +51,34 @@ pub struct Handle(pub String);
 /// State of a job, independent of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
-    /// The job waits for a node.
-    Queued {
-        /// Reason for waiting, in the scheduler's own words.
-        reason: String,
-    },
+    /// The job waits for a node, for a reason in the scheduler's own words.
+    Queued { reason: String },
     /// The job runs, or has been assigned a node and is about to start.
-    Running {
-        /// Name of the node in the scheduler.
-        node: String,
-    },
-    /// The job has ended.
-    Ended {
-        /// Why the job ended.
-        end: JobEnd,
-        /// Name of the node that the job ran on, if it ran and the scheduler still knows.
-        node: Option<String>,
-    },
-    /// The scheduler does not know the job and cannot have it any more.
-    Unknown,
+    Running { node: String },
+    /// The job has ended; `node` is where it ran, if it ran and the scheduler still knows.
+    Ended { end: JobEnd, node: Option<String> },
 }
 
-/// Why a job ended, as the scheduler sees it. The job's own result is in its folder.
+/// Why a job ended, as the scheduler sees it; `said` is in the scheduler's words. The job's own result
+/// is in its folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
     /// The program ended with exit code 0.
     Well,
     /// The program ended with another exit code or by a signal.
-    Failed {
-        /// Scheduler's description of why the job ended.
-        said: String,
-    },
+    Failed { said: String },
     /// The job exceeded its time limit.
     TimedOut,
     /// The job exceeded its memory limit.
     OutOfMemory,
     /// The node failed under the job, or never became ready.
-    LostNode {
-        /// Scheduler's description of why the job ended.
-        said: String,
-    },
+    LostNode { said: String },
     /// The scheduler took the node for a job of higher priority.
     Preempted,
     /// Somebody cancelled the job.
     Cancelled,
     /// No node of this scheduler can ever run the job.
-    Impossible {
-        /// Scheduler's description of why the job ended.
-        said: String,
-    },
-}
-
-impl JobEnd {
-    /// True when the infrastructure is to blame and neither the job nor the engine, so that another
-    /// node may succeed.
-    pub fn is_of_the_infrastructure(&self) -> bool {
-        matches!(self, Self::LostNode { .. } | Self::Preempted)
-    }
+    Impossible { said: String },
 }
 
 /// Runs jobs, each on an allocation of its own. All calls return at once and retry nothing.
@@ -157,4 +127,26 @@ pub trait Executor {
     /// # Errors
     /// The scheduler does not answer.
     fn cancel(&self, handle: &Handle) -> Result<(), Stop>;
+}
+
+/// Returns the executor `id` for a campaign's jobs, with the user's `--slurm-option` values.
+///
+/// # Errors
+/// The executor is unknown, or an option does not fit it.
+pub fn named(
+    world: &World,
+    (id, options): (&str, &[String]),
+    campaign: &str,
+) -> Result<Box<dyn Executor>, Stop> {
+    match id {
+        LOCAL => Ok(Box::new(Local::new(&world.places.campaign(campaign).jobs()))),
+        SLURM => {
+            let (env, interrupt) = (world.slurm_env.clone(), world.interrupt.clone());
+            Ok(Box::new(Slurm::new(options, env, interrupt)?))
+        }
+        other => {
+            let message = format!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}");
+            Err(Stop::wrong_use(message))
+        }
+    }
 }

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use schema::verdict::Stage;
 
-use crate::executor::job::JobPlaces;
-use crate::executor::journal::Entry;
-use crate::executor::prepared::PreparedCampaign;
-use crate::node::steps::Step;
+use crate::executor::job::Step;
+use crate::executor::journal::{Entry, PreparedCampaign};
+use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::world::World;
 
@@ -20,7 +19,7 @@ pub struct StageLog<'a> {
     /// Headings by run id, such as `Run 3 of 20: v0.9.2, balanced, repeat 1`.
     headings: BTreeMap<String, String>,
     /// Number of steps already printed, by job key.
-    told: BTreeMap<String, usize>,
+    printed: BTreeMap<String, usize>,
     /// Id of the run whose heading was printed last; notes belong under it.
     last: String,
     /// Reason, already printed, why a job waits, by job key.
@@ -40,22 +39,22 @@ impl<'a> StageLog<'a> {
         let verb = if stage == Some(Stage::Confirm) { "Confirm" } else { "Run" };
         // Later attempts repeat runs of the first, whose headings are numbered already.
         let first = jobs.iter().filter(|job| job.planned.attempt == 1);
-        let slots: Vec<&PlannedRun> = first.flat_map(|job| &job.planned.slots).collect();
-        let heading = |(index, slot): (usize, &&PlannedRun)| {
-            let cell = &ready.cells[slot.cell].scenario.id;
-            let (title, repeat) = (title(ready, slot.variant), slot.repeat);
+        let runs: Vec<&PlannedRun> = first.flat_map(|job| &job.planned.runs).collect();
+        let heading = |(index, run): (usize, &&PlannedRun)| {
+            let cell = &ready.cells[run.cell].scenario.id;
+            let (title, repeat) = (title(ready, run.variant), run.repeat);
             let total = match &ready.lab {
                 Some(lab) => format!("at most {}", lab.runs_most()),
-                None => slots.len().to_string(),
+                None => runs.len().to_string(),
             };
             let text = format!("{verb} {} of {total}: {title}, {cell}, repeat {repeat}", index + 1);
-            (slot.run.clone(), text)
+            (run.run.clone(), text)
         };
-        let headings = slots.iter().enumerate().map(heading).collect();
+        let headings = runs.iter().enumerate().map(heading).collect();
         Self {
             world,
             headings,
-            told: BTreeMap::new(),
+            printed: BTreeMap::new(),
             last: String::new(),
             waits: BTreeMap::new(),
             passed: String::new(),
@@ -66,13 +65,13 @@ impl<'a> StageLog<'a> {
     /// progress.
     pub fn skip(&mut self, key: &str, steps: &[Step]) {
         let under_way = matches!(steps.last(), Some(Step::RunBegun { .. }));
-        self.told.insert(key.to_owned(), steps.len() - usize::from(under_way));
+        self.printed.insert(key.to_owned(), steps.len() - usize::from(under_way));
     }
 
     /// Prints the steps of a job that are not printed yet.
     pub fn follow(&mut self, key: &str, steps: &[Step]) {
-        let told = self.told.insert(key.to_owned(), steps.len()).unwrap_or(0);
-        for step in steps.iter().skip(told) {
+        let printed = self.printed.insert(key.to_owned(), steps.len()).unwrap_or(0);
+        for step in steps.iter().skip(printed) {
             match step {
                 Step::RunBegun { run } => self.head(run, ""),
                 Step::RunEnded { run, said, .. } => {
@@ -100,11 +99,11 @@ impl<'a> StageLog<'a> {
     }
 
     /// Shows the last line of a node's log as a progress line, if standard error is a terminal.
-    pub fn passing(&mut self, places: &JobPlaces) {
+    pub fn passing(&mut self, places: &CampaignPlaces) {
         if !self.world.console.is_live() {
             return;
         }
-        let log = std::fs::read(places.log()).unwrap_or_default();
+        let log = std::fs::read(places.node_log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         if let Some(line) = log.lines().next_back().filter(|line| *line != self.passed) {
             self.world.console.passing(line);
@@ -114,7 +113,7 @@ impl<'a> StageLog<'a> {
 
     fn head(&mut self, run: &str, more: &str) {
         let heading = self.headings.get(run).map_or(run, String::as_str);
-        self.world.console.step(self.world.clock.elapsed(), &format!("{heading}{more}"));
+        self.world.step(&format!("{heading}{more}"));
         run.clone_into(&mut self.last);
     }
 }

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::executor::job::{Job, JobPlaces};
-use crate::executor::journal::{Entry, PlannedJob, Reached, State};
-use crate::executor::prepared::PreparedCampaign;
+use crate::executor::job::Job;
+use crate::executor::journal::{Entry, PlannedJob, PreparedCampaign, Reached, State};
 use crate::executor::{Executor, JobSpec};
 use crate::node::run::time_limit;
+use crate::places::CampaignPlaces;
 use crate::plan::brief::gpu_hours;
 use crate::stop::Stop;
 use crate::world::World;
@@ -19,8 +19,8 @@ const AROUND: Duration = Duration::from_secs(10 * 60);
 const PATIENCE: u32 = 4;
 
 /// Paths inside the folder of the campaign's job `key`.
-pub fn places(world: &World, ready: &PreparedCampaign, key: &str) -> JobPlaces {
-    JobPlaces::at(&world.places.campaign(&ready.plan.campaign).jobs().join(key))
+pub fn places(world: &World, ready: &PreparedCampaign, key: &str) -> CampaignPlaces {
+    world.places.campaign(&ready.plan.campaign).job(key)
 }
 
 /// Makes the description of a job for its node.
@@ -36,7 +36,7 @@ pub fn job(
         executor: executor.name().to_owned(),
         variants: ready.variants.clone(),
         cell: ready.cells[planned.cell].clone(),
-        slots: planned.slots.clone(),
+        runs: planned.runs.clone(),
         inputs: ready.inputs[planned.cell].clone(),
         // A node that measures a server elsewhere must not record its own hardware.
         hardware: ready.url.as_ref().map(|_| ready.hardware.clone()),
@@ -53,23 +53,23 @@ pub fn job(
 }
 
 /// Makes the description of a job for its scheduler.
-pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) -> JobSpec {
+pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPlaces) -> JobSpec {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut env: BTreeMap<String, String> = world.server_env.clone();
     // Set explicitly, because a node's own environment may point to another cache.
     env.insert("HF_HOME".to_owned(), text(&world.hub_home));
     // The node must read the files that the controller has verified.
-    env.insert("REDLINE_CACHE".to_owned(), text(world.cache.dir()));
+    env.insert("REDLINE_CACHE".to_owned(), text(&world.cache.dir));
     env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
     JobSpec {
         key: job.key.clone(),
-        dir: places.dir().to_owned(),
+        dir: places.dir.clone(),
         argv: vec![
             text(&world.program),
             "--tools-dir".to_owned(),
-            text(world.tools.dir()),
+            text(&world.tools.dir),
             "node".to_owned(),
-            text(places.dir()),
+            text(&places.dir),
         ],
         env,
         wall_max: wall_max(job),
@@ -81,12 +81,12 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &JobPlaces) 
 /// Time limit of a job: for each run the limit of its scenario's tier, or a multiple of its
 /// expected time if that is shorter.
 fn wall_max(job: &Job) -> Duration {
-    let runs = job.slots.iter().map(|slot| {
-        let launch = Duration::from_secs(job.variants[slot.variant].engine.file.launch.timeout_s);
+    let runs = job.runs.iter().map(|run| {
+        let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);
         let limit = time_limit(job.cell.scenario.scenario.tier);
-        match job.expected_us[slot.variant] {
-            0 => launch + limit,
-            us => launch + limit.min(Duration::from_micros(us) * PATIENCE),
+        match job.expected_us[run.variant] {
+            0 => start + limit,
+            us => start + limit.min(Duration::from_micros(us) * PATIENCE),
         }
     });
     AROUND + runs.sum::<Duration>()
@@ -114,7 +114,7 @@ pub fn budget(
             // The limit is reserved in full while the job runs, since its consumption is not known
             // yet.
             Reached::Submitted | Reached::Running => {
-                let given = places(world, ready, &entry.planned.key).job()?.gpu_hours_max;
+                let given = Job::read(&places(world, ready, &entry.planned.key))?.gpu_hours_max;
                 left -= given.unwrap_or(0.0);
             }
             Reached::Collected | Reached::Checked => {
@@ -124,7 +124,7 @@ pub fn budget(
     }
     let weight = |job: &PlannedJob| -> f64 {
         let expected = |variant: usize| ready.each_us[job.cell][variant];
-        let us: u64 = job.slots.iter().map(|slot| expected(slot.variant)).sum();
+        let us: u64 = job.runs.iter().map(|run| expected(run.variant)).sum();
         // At least 1, so that jobs of unknown duration get a share too.
         gpu_hours(us.max(1), gpus(job).max(1))
     };

@@ -7,45 +7,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::to_hex;
-use schema::exit::Exit;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::files::{self, FileError};
-use crate::stop::Ends;
-
-#[derive(Debug, thiserror::Error)]
-pub enum CacheError {
-    #[error("what was fetched has the SHA-256 {found}, expected {expected}; it was removed")]
-    WrongHash { found: String, expected: String },
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for CacheError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::WrongHash { .. } => Exit::Unsound,
-            Self::File(error) => error.exit(),
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::WrongHash { .. } => Some(
-                "the package is not the one that the suite pins, or the download was damaged: \
-                 try once more"
-                    .to_owned(),
-            ),
-            Self::File(error) => error.hint(),
-        }
-    }
-}
+use crate::stop::Stop;
 
 /// The cache folder of models, datasets and build results.
 #[derive(Debug, Clone)]
 pub struct Cache {
-    dir: PathBuf,
+    pub dir: PathBuf,
 }
 
 impl Cache {
@@ -54,18 +25,12 @@ impl Cache {
         Self { dir: dir.to_owned() }
     }
 
-    /// Path of the cache folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Path of the cached file with this SHA-256 and name, whether or not it exists.
-    /// Folder of a rival engine's cached build with this key, whether or not it exists.
     pub fn place(&self, sha256: &str, name: &str) -> PathBuf {
         self.dir.join("sha256").join(sha256).join(name)
     }
 
-    /// Where a program that was built from a source of that key lies or would lie.
+    /// Folder of a rival engine's cached build with this key, whether or not it exists.
     pub fn build(&self, engine: &str, key: &str) -> PathBuf {
         self.dir.join("builds").join(engine).join(key)
     }
@@ -85,7 +50,7 @@ impl Cache {
     ///
     /// # Errors
     /// The file cannot be read or removed.
-    pub fn look_up(&self, sha256: &str, name: &str) -> Result<Option<PathBuf>, CacheError> {
+    pub fn look_up(&self, sha256: &str, name: &str) -> Result<Option<PathBuf>, Stop> {
         let path = self.place(sha256, name);
         let Ok(stamp) = stamp(&path) else { return Ok(None) };
         // Hashing a model of many gigabytes takes minutes, so unchanged files are trusted.
@@ -105,15 +70,16 @@ impl Cache {
     ///
     /// # Errors
     /// The file has another hash, and is removed; or the folder is not writable.
-    pub fn store(
-        &self,
-        temp: NamedTempFile,
-        sha256: &str,
-        name: &str,
-    ) -> Result<PathBuf, CacheError> {
+    pub fn store(&self, temp: NamedTempFile, sha256: &str, name: &str) -> Result<PathBuf, Stop> {
         let found = sha256_file(temp.path())?;
         if found != sha256 {
-            return Err(CacheError::WrongHash { found, expected: sha256.to_owned() });
+            let message = format!(
+                "what was fetched has the SHA-256 {found}, expected {sha256}; it was removed"
+            );
+            return Err(Stop::wrong_use(message).with_hint(
+                "the package is not the one that the suite pins, or the download was damaged: try \
+                 once more",
+            ));
         }
         let path = self.place(sha256, name);
         files::put(temp, &path)?;

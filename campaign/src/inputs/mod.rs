@@ -1,33 +1,22 @@
 //! Inputs of runs: models, datasets and source distributions, downloaded once by package name and
-//! SHA-256, or given as a local path.
+//! SHA-256, found in the local Hugging Face cache, or given as a local path.
 
 pub mod cache;
-pub(crate) mod checkpoint;
-pub(crate) mod fetch;
-mod hub;
 mod package;
-mod repair;
-pub mod workload;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
 use schema::engine::Source;
-use schema::exit::Exit;
 use schema::model::{DatasetFile, InputSource, ModelFile, Repair, Weights};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tempfile::NamedTempFile;
 
-use crate::console::Console;
 use crate::files::{self, FileError};
-use crate::inputs::cache::{Cache, CacheError};
-pub use crate::inputs::hub::HubModel;
-use crate::inputs::package::PackageError;
-use crate::inputs::repair::RepairError;
-use crate::process::Interrupt;
-use crate::stop::Ends;
-use crate::world::Programs;
+use crate::stop::Stop;
+use crate::world::World;
 
 /// Name of the file from which engines read a model's configuration.
 pub const CONFIG: &str = "config.json";
@@ -60,37 +49,37 @@ impl Input {
     /// # Panics
     /// The file states no weights, which its parser rules out.
     pub fn model(id: &str, file: &ModelFile) -> Self {
-        let id = id.to_owned();
         match file.weights().expect("a model file that was read has weights") {
             Weights::File { sources, sha256 } => {
-                let (sources, sha256) = (sources.to_vec(), sha256.to_owned());
-                Self { id, sources, sha256, repair: None, config: None, hub: None }
+                Self { sources: sources.to_vec(), ..Self::pinned(id, sha256) }
             }
             Weights::Hub { id: name } => {
                 let (sources, hub) = (file.sources.clone(), Some(name.to_owned()));
-                Self { id, sources, sha256: String::new(), repair: None, config: None, hub }
+                Self { sources, hub, ..Self::pinned(id, "") }
             }
             Weights::Random { config } => {
-                let text = format!("{:#}\n", serde_json::Value::from(config.clone()));
-                let sha256 = sha256_hex(text.as_bytes());
-                let config = Some(text);
-                Self { id, sources: Vec::new(), sha256, repair: None, config, hub: None }
+                let text = format!("{:#}\n", Value::from(config.clone()));
+                let pinned = Self::pinned(id, &sha256_hex(text.as_bytes()));
+                Self { config: Some(text), ..pinned }
             }
         }
     }
 
     pub fn dataset(id: &str, file: &DatasetFile) -> Self {
-        let (sources, sha256) = (file.sources.clone(), file.sha256.clone());
-        let (id, repair) = (id.to_owned(), file.repair.clone());
-        Self { id, sources, sha256, repair, config: None, hub: None }
+        let (sources, repair) = (file.sources.clone(), file.repair.clone());
+        Self { sources, repair, ..Self::pinned(id, &file.sha256) }
     }
 
     /// Describes an engine's source distribution as an input.
     pub fn engine(id: &str, source: &Source) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
-        let (id, sha256) = (id.to_owned(), source.sha256.clone());
-        Self { id, sources, sha256, repair: None, config: None, hub: None }
+        Self { sources, ..Self::pinned(id, &source.sha256) }
+    }
+
+    fn pinned(id: &str, sha256: &str) -> Self {
+        let (id, sha256) = (id.to_owned(), sha256.to_owned());
+        Self { id, sources: Vec::new(), sha256, repair: None, config: None, hub: None }
     }
 
     /// SHA-256 of the file that runs use: the repaired file if there is a repair, else the
@@ -132,7 +121,7 @@ impl Obtained {
     /// Describes a folder that contains only a model's configuration, with the configuration's
     /// SHA-256.
     pub fn shape(path: PathBuf, sha256: String) -> Self {
-        Self { path, sha256, source: SHAPE.to_owned(), random_weights: true, hub: None }
+        Self { random_weights: true, ..Self::file(path, sha256, SHAPE.to_owned()) }
     }
 
     /// Returns what the server is given as its model: the name of a hub model, else the path.
@@ -144,70 +133,25 @@ impl Obtained {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum InputError {
-    #[error("`{id}` is neither in the cache nor could it be fetched{}", tried_text(.tried))]
-    NotHad { id: String, tried: Vec<String> },
-    #[error("`{}` given for `{id}` has the SHA-256 {found}, expected {expected}", .path.display())]
-    GivenHash { id: String, path: PathBuf, found: String, expected: String },
-    #[error("`{hub}` is not in `{}`", .dir.display())]
-    NotInHub { hub: String, dir: PathBuf },
-    #[error("input `{id}`")]
-    Cache { id: String, source: CacheError },
-    #[error("input `{id}` cannot be mended")]
-    Repair { id: String, source: RepairError },
-    #[error(transparent)]
-    Package(#[from] PackageError),
-    #[error(transparent)]
-    File(#[from] FileError),
+/// Name and revision of a model in the local Hugging Face cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HubModel {
+    pub id: String,
+    /// Commit that the local cache lists as `main`.
+    pub revision: String,
 }
 
-impl Ends for InputError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::NotHad { .. } | Self::NotInHub { .. } => Exit::Environment,
-            Self::GivenHash { .. } | Self::Repair { source: RepairError::NoObject, .. } => {
-                Exit::Unsound
-            }
-            Self::Repair { source: RepairError::File(error), .. } => error.exit(),
-            Self::Cache { source, .. } => source.exit(),
-            Self::Package(error) => error.exit(),
-            Self::File(error) => error.exit(),
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::NotHad { id, .. } => Some(format!(
-                "connect to the network and run `cargo xtask fetch`, or give the file: \
-                 `--input {id}=PATH`"
-            )),
-            Self::NotInHub { hub, .. } => {
-                Some(format!("`hf download {hub}` brings it there; `HF_HOME` says where that is"))
-            }
-            Self::GivenHash { .. } => {
-                Some("numbers are compared only over the same input".to_owned())
-            }
-            Self::Cache { source, .. } => source.hint(),
-            Self::Package(error) => error.hint(),
-            Self::File(error) => error.hint(),
-            Self::Repair { source: RepairError::File(error), .. } => error.hint(),
-            Self::Repair { source: RepairError::NoObject, .. } => None,
-        }
-    }
-}
-
-/// Obtains inputs from the command line, the cache or package registries.
+/// Obtains inputs from the command line, the caches or package registries.
 #[derive(Debug)]
 pub struct Fetcher<'a> {
-    pub cache: &'a Cache,
-    pub programs: &'a Programs,
-    /// Local files given with `--input`, by the id of the input that each replaces.
-    pub given: &'a BTreeMap<String, PathBuf>,
-    /// Hugging Face home directory, which contains the model cache `hub/`.
-    pub hub_home: &'a Path,
-    pub console: Console,
-    pub interrupt: &'a Interrupt,
+    world: &'a World,
+}
+
+impl World {
+    /// Makes a fetcher of inputs that uses this world's caches and programs.
+    pub fn fetcher(&self) -> Fetcher<'_> {
+        Fetcher { world: self }
+    }
 }
 
 impl Fetcher<'_> {
@@ -215,48 +159,53 @@ impl Fetcher<'_> {
     ///
     /// # Errors
     /// The cache cannot be read.
-    pub fn has(&self, input: &Input) -> Result<bool, InputError> {
-        if let Some(hub) = &input.hub {
-            return Ok(self.given.contains_key(&input.id) || self.in_hub(hub).is_ok());
+    pub fn has(&self, input: &Input) -> Result<bool, Stop> {
+        if self.world.given.contains_key(&input.id) || input.config.is_some() {
+            return Ok(true);
         }
-        let name = input.file_name();
-        let had = |hash: &str| {
-            self.cache
-                .look_up(hash, name)
-                .map_err(|source| InputError::Cache { id: input.id.clone(), source })
-        };
-        Ok(self.given.contains_key(&input.id)
-            || input.config.is_some()
-            || had(input.final_sha256())?.is_some()
-            || had(&input.sha256)?.is_some())
+        if let Some(hub) = &input.hub {
+            return Ok(self.in_hub(hub).is_ok());
+        }
+        let sha256 = input.final_sha256();
+        Ok(self.cached(input, sha256)?.is_some() || self.cached(input, &input.sha256)?.is_some())
+    }
+
+    /// Looks up the file of an input with this hash in the cache.
+    fn cached(&self, input: &Input, sha256: &str) -> Result<Option<PathBuf>, Stop> {
+        let found = self.world.cache.look_up(sha256, input.file_name());
+        found.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
+    }
+
+    /// Moves a finished file of an input into the cache.
+    fn store(&self, input: &Input, temp: NamedTempFile, sha256: &str) -> Result<PathBuf, Stop> {
+        let stored = self.world.cache.store(temp, sha256, input.file_name());
+        stored.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
     /// Returns `input` verified: given by the user, cached, or downloaded now.
     ///
     /// # Errors
     /// The input cannot be obtained, or has another hash.
-    pub fn obtain(&self, input: &Input) -> Result<Obtained, InputError> {
-        if let Some(hub) = &input.hub {
-            return match self.given.get(&input.id) {
-                Some(path) => Ok(hub::given(path)),
-                None => self.in_hub(hub),
+    pub fn obtain(&self, input: &Input) -> Result<Obtained, Stop> {
+        if let Some(path) = self.world.given.get(&input.id) {
+            return match input.hub {
+                Some(_) => Ok(Obtained::file(path.clone(), String::new(), GIVEN.to_owned())),
+                None => self.take_given(input, path),
             };
         }
-        if let Some(path) = self.given.get(&input.id) {
-            return self.take_given(input, path);
+        if let Some(hub) = &input.hub {
+            return self.in_hub(hub);
         }
         if let Some(config) = &input.config {
             return self.write_config(input, config);
         }
-        let in_cache = |source| InputError::Cache { id: input.id.clone(), source };
-        let name = input.file_name();
         let sha256 = input.final_sha256().to_owned();
         let source = || input.sources.first().map_or(GIVEN.to_owned(), source_name);
-        if let Some(path) = self.cache.look_up(&sha256, name).map_err(in_cache)? {
+        if let Some(path) = self.cached(input, &sha256)? {
             return Ok(Obtained::file(path, sha256, source()));
         }
         // The damaged original may be cached from before its repair was defined.
-        let raw = match self.cache.look_up(&input.sha256, name).map_err(in_cache)? {
+        let raw = match self.cached(input, &input.sha256)? {
             Some(path) => Obtained::file(path, input.sha256.clone(), source()),
             None => self.fetch(input)?,
         };
@@ -264,9 +213,28 @@ impl Fetcher<'_> {
         Ok(Obtained::file(path, sha256, raw.source))
     }
 
-    /// Writes a folder that contains only a model's configuration.
-    fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, InputError> {
-        let path = self.cache.shape(&input.sha256);
+    /// Finds a model in the local Hugging Face cache, `hub/models--OWNER--NAME` with a folder of
+    /// links for each revision. Nothing is downloaded.
+    fn in_hub(&self, id: &str) -> Result<Obtained, Stop> {
+        let dir = self.world.hub_home.join("hub");
+        let folder = dir.join(format!("models--{}", id.replace('/', "--")));
+        let revision = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
+        let revision = revision.trim().to_owned();
+        let path = folder.join("snapshots").join(&revision);
+        // An interrupted download leaves a folder without the configuration.
+        if revision.is_empty() || !path.join(CONFIG).is_file() {
+            let hint = format!("`hf download {id}` brings it there; `HF_HOME` says where that is");
+            let message = format!("`{id}` is not in `{}`", dir.display());
+            return Err(Stop::environment(message).with_hint(hint));
+        }
+        let hub = HubModel { id: id.to_owned(), revision };
+        let source = hub.id.clone();
+        Ok(Obtained { hub: Some(hub), ..Obtained::file(path, String::new(), source) })
+    }
+
+    /// Writes a folder that contains only a model's configuration, with the configuration's SHA-256.
+    fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, Stop> {
+        let path = self.world.cache.shape(&input.sha256);
         files::write_whole(&path.join(CONFIG), config.as_bytes())?;
         Ok(Obtained::shape(path, input.sha256.clone()))
     }
@@ -276,12 +244,9 @@ impl Fetcher<'_> {
     ///
     /// # Errors
     /// The cache is not writable.
-    pub fn with_tokenizer(
-        &self,
-        model: Obtained,
-        tokenizer: &Obtained,
-    ) -> Result<Obtained, InputError> {
-        let path = self.cache.shape(&format!("{}-{}", model.sha256, tokenizer.sha256));
+    pub fn with_tokenizer(&self, model: Obtained, tokenizer: &Obtained) -> Result<Obtained, Stop> {
+        let key = format!("{}-{}", model.sha256, tokenizer.sha256);
+        let path = self.world.cache.shape(&key);
         for (from, name) in [(model.path.join(CONFIG), CONFIG), (tokenizer.path.clone(), TOKENIZER)]
         {
             let to = path.join(name);
@@ -292,60 +257,58 @@ impl Fetcher<'_> {
         Ok(Obtained { path, ..model })
     }
 
-    fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, InputError> {
-        let found = cache::sha256_file(path)?;
-        let source = GIVEN.to_owned();
-        // The user may give the repaired file or the damaged one of the package.
-        if found == input.final_sha256() {
-            return Ok(Obtained::file(path.to_owned(), found, source));
-        }
-        if found != input.sha256 {
-            let expected = input.sha256.clone();
-            let (id, path) = (input.id.clone(), path.to_owned());
-            return Err(InputError::GivenHash { id, path, found, expected });
-        }
-        let mended = self.mend(input, path)?;
+    fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, Stop> {
+        let (found, expected) = (cache::sha256_file(path)?, &input.sha256);
         let sha256 = input.final_sha256().to_owned();
-        Ok(Obtained::file(mended.unwrap_or_else(|| path.to_owned()), sha256, source))
+        // The user may give the repaired file or the damaged one of the package.
+        let mended = if found == sha256 {
+            None
+        } else if found == *expected {
+            self.mend(input, path)?
+        } else {
+            let (id, path) = (&input.id, path.display());
+            return Err(Stop::wrong_use(format!(
+                "`{path}` given for `{id}` has the SHA-256 {found}, expected {expected}"
+            ))
+            .with_hint("numbers are compared only over the same input"));
+        };
+        let path = mended.unwrap_or_else(|| path.to_owned());
+        Ok(Obtained::file(path, sha256, GIVEN.to_owned()))
     }
 
     /// Downloads an input from the first source that has it.
-    fn fetch(&self, input: &Input) -> Result<Obtained, InputError> {
-        let mut tried = Vec::new();
+    fn fetch(&self, input: &Input) -> Result<Obtained, Stop> {
+        let id = &input.id;
+        let mut tried = String::new();
         for source in &input.sources {
-            let place = self.cache.place(&input.sha256, input.file_name());
+            let place = self.world.cache.place(&input.sha256, input.file_name());
             let temp = files::temp_near(&place)?;
-            let fetched = package::fetch(source, &temp, self);
-            match fetched {
-                Ok(()) => {}
-                Err(PackageError::NotHad { package, detail }) => {
-                    tried.push(format!("{package}: {detail}"));
-                    continue;
+            match package::fetch(self.world, source, &temp)? {
+                Ok(()) => {
+                    let path = self.store(input, temp, &input.sha256)?;
+                    return Ok(Obtained::file(path, input.sha256.clone(), source_name(source)));
                 }
-                Err(error) => return Err(error.into()),
+                Err(detail) => tried.push_str(&format!("\n  {detail}")),
             }
-            let stored = self.cache.store(temp, &input.sha256, input.file_name());
-            let path =
-                stored.map_err(|source| InputError::Cache { id: input.id.clone(), source })?;
-            return Ok(Obtained::file(path, input.sha256.clone(), source_name(source)));
         }
-        Err(InputError::NotHad { id: input.id.clone(), tried })
+        let message = format!("`{id}` is neither in the cache nor could it be fetched{tried}");
+        Err(Stop::environment(message).with_hint(format!(
+            "connect to the network and run `cargo xtask fetch`, or give the file: `--input {id}=PATH`"
+        )))
     }
 
     /// Repairs the downloaded file if its dataset file says how, and caches the result under its
     /// own hash.
-    fn mend(&self, input: &Input, raw: &Path) -> Result<Option<PathBuf>, InputError> {
+    fn mend(&self, input: &Input, raw: &Path) -> Result<Option<PathBuf>, Stop> {
         let Some(repair) = &input.repair else { return Ok(None) };
-        let name = input.file_name();
-        let in_cache = |source| InputError::Cache { id: input.id.clone(), source };
-        if let Some(path) = self.cache.look_up(&repair.sha256, name).map_err(in_cache)? {
+        if let Some(path) = self.cached(input, &repair.sha256)? {
             return Ok(Some(path));
         }
-        let place = self.cache.place(&repair.sha256, name);
+        let place = self.world.cache.place(&repair.sha256, input.file_name());
         let mut temp = files::temp_near(&place)?;
-        repair::mend(repair.method, raw, temp.as_file_mut(), &place)
-            .map_err(|source| InputError::Repair { id: input.id.clone(), source })?;
-        self.cache.store(temp, &repair.sha256, name).map(Some).map_err(in_cache)
+        package::mend(repair.method, raw, temp.as_file_mut(), &place)
+            .map_err(|stop| stop.context(&format!("input `{}` cannot be mended", input.id)))?;
+        self.store(input, temp, &repair.sha256).map(Some)
     }
 }
 
@@ -355,8 +318,31 @@ fn source_name(source: &InputSource) -> String {
     named.cloned().unwrap_or_else(|| GIVEN.to_owned())
 }
 
-fn tried_text(tried: &[String]) -> String {
-    tried.iter().map(|line| format!("\n  {line}")).collect()
+/// Facts from a checkpoint's configuration files; `None` where the files do not state one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckpointFacts {
+    /// Quantization method in `config.json`, such as `fp8` or `mxfp4`.
+    pub quantization: Option<String>,
+    /// SHA-256 of the text of the template of chats.
+    pub chat_template_sha256: Option<String>,
+}
+
+/// Reads the facts from the checkpoint folder `dir`.
+pub fn checkpoint_facts(dir: &Path) -> CheckpointFacts {
+    let json = |name: &str| -> Option<Value> {
+        serde_json::from_slice(&fs::read(dir.join(name)).ok()?).ok()
+    };
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let config = json("config.json");
+    let method =
+        config.as_ref().and_then(|config| config.pointer("/quantization_config/quant_method"));
+    // Newer checkpoints keep the template of chats in its own file, which takes precedence.
+    let template = fs::read_to_string(dir.join("chat_template.jinja")).ok();
+    let template = template.or_else(|| text(json("tokenizer_config.json")?.get("chat_template")));
+    CheckpointFacts {
+        quantization: text(method),
+        chat_template_sha256: template.map(|template| sha256_hex(template.as_bytes())),
+    }
 }
 
 #[cfg(test)]

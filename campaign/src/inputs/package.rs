@@ -1,134 +1,108 @@
-//! Download of one file from a package, through the ordinary clients `pip` and `npm`.
+//! Download of one file from a package, through the ordinary clients `pip` and `npm`, and the repair
+//! of a dataset that its package contains in a damaged form.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use schema::exit::Exit;
-use schema::model::InputSource;
+use schema::model::{InputSource, RepairMethod};
 use tempfile::{NamedTempFile, TempDir};
 use zip::ZipArchive;
 
 use crate::files::FileError;
-use crate::inputs::Fetcher;
-use crate::process::{Group, ProcessError};
-use crate::stop::Ends;
+use crate::process::{Group, ProcessError, show};
+use crate::stop::Stop;
+use crate::world::World;
 
 /// Interval at which a download's size is read for the progress bar.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
+/// Separator between two objects of a pretty-printed top-level array.
+const SEPARATOR: &[u8] = b"\n  },\n  {\n";
+/// Text that closes the array after its last complete object.
+const CLOSING: &[u8] = b"\n  }\n]\n";
+/// Largest distance from the end of a damaged file, in bytes, at which the last complete object is
+/// searched.
+const TAIL_BYTES: u64 = 16 << 20;
 /// Python script that downloads a source distribution without running its code.
 const SDIST: &str = include_str!("sdist.py");
 
-#[derive(Debug, thiserror::Error)]
-pub enum PackageError {
-    /// The package cannot be downloaded; another source may have it.
-    #[error("{package}: {detail}")]
-    NotHad { package: String, detail: String },
-    #[error("`{package}` holds no `{file}`")]
-    NoMember { package: String, file: String },
-    #[error("`{package}` is not a package that can be opened: {detail}")]
-    Archive { package: String, detail: String },
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl Ends for PackageError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::NotHad { .. } => Exit::Environment,
-            Self::NoMember { .. } | Self::Archive { .. } => Exit::Unsound,
-            Self::Process(error) => error.exit(),
-            Self::File(error) => error.exit(),
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Process(error) => error.hint(),
-            Self::File(error) => error.hint(),
-            _ => None,
-        }
-    }
-}
-
-/// Downloads the package of `source` and writes its file to `out`.
+/// Downloads the package of `source` and writes its file to `out`. Returns the reason as an inner
+/// error if the package cannot be downloaded: another source may have it.
 ///
 /// # Errors
-/// The package cannot be downloaded, or does not contain the file.
+/// The package does not contain the file, or the command is interrupted.
 pub fn fetch(
+    world: &World,
     source: &InputSource,
     out: &NamedTempFile,
-    fetcher: &Fetcher<'_>,
-) -> Result<(), PackageError> {
+) -> Result<Result<(), String>, Stop> {
     // Next to its destination, since a large model may not fit into `/tmp`.
     let near = out.path().parent().unwrap_or(Path::new("."));
     let temp = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
-    if let Some(requirement) = &source.pip {
-        let mut pip = Command::new(&fetcher.programs.python3);
+    let file = source.file.as_deref().unwrap_or_default();
+    let InputSource { pip, sdist, npm, .. } = source;
+    let mut client = Command::new(if pip.is_some() || sdist.is_some() { "python3" } else { "npm" });
+    let Some(requirement) = pip.as_ref().or(sdist.as_ref()).or(npm.as_ref()) else {
+        let hub = source.hub.as_deref().unwrap_or("a source without a name");
+        return Ok(Err(format!("{hub}: hub caches are not searched yet")));
+    };
+    if pip.is_some() {
         // `--only-binary`: downloading a source distribution with pip would run its code.
-        pip.args(["-m", "pip", "download", "--no-deps", "--only-binary", ":all:"])
+        client
+            .args(["-m", "pip", "download", "--no-deps", "--only-binary", ":all:"])
             .args(["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--quiet"])
             .arg("-d")
             .arg(temp.path())
             .arg(requirement);
-        let package = download(requirement, pip, &temp, fetcher)?;
-        return unzip(requirement, &package, source.file.as_deref().unwrap_or_default(), out);
-    }
-    if let Some(requirement) = &source.sdist {
-        let name = source.file.as_deref().unwrap_or_default();
-        let mut pip = Command::new(&fetcher.programs.python3);
-        pip.args(["-c", SDIST, requirement, name]).arg(temp.path().join("sdist"));
-        let package = download(requirement, pip, &temp, fetcher)?;
-        return match &source.member {
-            Some(member) => untar(requirement, &package, member, out, fetcher),
-            None => take_whole(&package, out),
-        };
-    }
-    if let Some(requirement) = &source.npm {
-        let mut npm = Command::new(&fetcher.programs.npm);
+    } else if sdist.is_some() {
+        client.args(["-c", SDIST, requirement, file]).arg(temp.path().join("sdist"));
+    } else {
         // `--ignore-scripts`: scripts of a package could run any code.
-        npm.args(["pack", "--ignore-scripts", "--silent", requirement]).current_dir(temp.path());
-        let package = download(requirement, npm, &temp, fetcher)?;
-        return untar(
-            requirement,
-            &package,
-            source.file.as_deref().unwrap_or_default(),
-            out,
-            fetcher,
-        );
+        client.args(["pack", "--ignore-scripts", "--silent", requirement]);
+        client.current_dir(temp.path());
     }
-    let hub = source.hub.clone().unwrap_or_else(|| "a source without a name".to_owned());
-    Err(PackageError::NotHad { package: hub, detail: "hub caches are not searched yet".to_owned() })
+    let package = match download(world, requirement, client, &temp)? {
+        Ok(package) => package,
+        Err(detail) => return Ok(Err(format!("{requirement}: {detail}"))),
+    };
+    match (pip, sdist, &source.member) {
+        (Some(_), ..) => unzip(requirement, &package, file, out)?,
+        (None, Some(_), Some(member)) => untar(world, requirement, &package, member, out)?,
+        // The source distribution itself is the wanted file.
+        (None, Some(_), None) => {
+            let mut reader = File::open(&package).map_err(FileError::at("read", &package))?;
+            copy(&mut reader, out).map_err(FileError::at("write", out.path()))?;
+        }
+        (None, None, _) => untar(world, requirement, &package, file, out)?,
+    }
+    Ok(Ok(()))
 }
 
-/// Runs a package client and returns the one archive that it leaves in `temp`.
+/// Runs a package client and returns the one archive that it leaves in `temp`, or why it leaves none.
 fn download(
+    world: &World,
     requirement: &str,
     mut client: Command,
     temp: &TempDir,
-    fetcher: &Fetcher<'_>,
-) -> Result<PathBuf, PackageError> {
+) -> Result<Result<PathBuf, String>, Stop> {
     let said = temp.path().join("client.log");
     let log = File::create(&said).map_err(FileError::at("write", &said))?;
     // Temporary files of the client lie in `temp` too: they count as progress, and are removed with
     // the folder.
     client.env("TMPDIR", temp.path()).stdout(Stdio::null()).stderr(log);
-    let not_had = |detail: String| PackageError::NotHad { package: requirement.to_owned(), detail };
     let mut group = match Group::start(&mut client) {
         Ok(group) => group,
         Err(ProcessError::Start { program, source }) => {
-            return Err(not_had(format!("cannot start `{program}`: {source}")));
+            return Ok(Err(format!("cannot start `{program}`: {source}")));
         }
         Err(error) => return Err(error.into()),
     };
-    let bar = progress(requirement, fetcher);
+    let bar = progress(world, requirement);
     let status = loop {
-        if let Some(status) = group.wait(Some(LOOK), fetcher.interrupt)? {
+        if let Some(status) = group.wait(Some(POLL), &world.interrupt)? {
             break status;
         }
         bar.set_position(bytes_below(temp.path()));
@@ -137,68 +111,57 @@ fn download(
     let text = fs::read_to_string(&said).unwrap_or_default();
     let _ = fs::remove_file(&said);
     if !status.success() {
-        return Err(not_had(last_line(&text)));
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        return Ok(Err(lines.next_back().unwrap_or("the client said nothing").to_owned()));
     }
-    fetcher.console.note(&format!("{requirement}: fetched"));
+    world.console.note(&format!("{requirement}: fetched"));
     let entries = fs::read_dir(temp.path()).map_err(FileError::at("read", temp.path()))?;
     let archive = entries.flatten().map(|entry| entry.path()).find(|path| path.is_file());
-    archive.ok_or_else(|| not_had("the client left no file".to_owned()))
+    Ok(archive.ok_or_else(|| "the client left no file".to_owned()))
 }
 
-fn unzip(
-    package: &str,
-    archive: &Path,
-    file: &str,
-    out: &NamedTempFile,
-) -> Result<(), PackageError> {
-    let unsound = |detail: String| PackageError::Archive { package: package.to_owned(), detail };
-    let reader = File::open(archive).map_err(FileError::at("read", archive))?;
-    let mut zip = ZipArchive::new(reader).map_err(|error| unsound(error.to_string()))?;
-    let mut member = match zip.by_name(file) {
-        Ok(member) => member,
-        Err(zip::result::ZipError::FileNotFound) => {
-            let (package, file) = (package.to_owned(), file.to_owned());
-            return Err(PackageError::NoMember { package, file });
-        }
-        Err(error) => return Err(unsound(error.to_string())),
+fn unzip(package: &str, archive: &Path, file: &str, out: &NamedTempFile) -> Result<(), Stop> {
+    let unsound = |error: &dyn std::error::Error| {
+        Stop::wrong_use(format!("`{package}` is not a package that can be opened: {error}"))
     };
+    let reader = File::open(archive).map_err(FileError::at("read", archive))?;
+    let mut zip = ZipArchive::new(reader).map_err(|error| unsound(&error))?;
+    let mut member = zip.by_name(file).map_err(|error| match error {
+        zip::result::ZipError::FileNotFound => no_member(package, file),
+        error => unsound(&error),
+    })?;
     copy(&mut member, out).map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => unsound(error.to_string()),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => unsound(&error),
         _ => FileError::at("write", out.path())(error).into(),
     })
 }
 
 fn untar(
+    world: &World,
     package: &str,
     archive: &Path,
     file: &str,
     out: &NamedTempFile,
-    fetcher: &Fetcher<'_>,
-) -> Result<(), PackageError> {
+) -> Result<(), Stop> {
     let writer = out.reopen().map_err(FileError::at("write", out.path()))?;
-    let mut tar = Command::new(&fetcher.programs.tar);
+    let mut tar = Command::new("tar");
     tar.arg("-xzOf").arg(archive).arg(file).stdout(writer).stderr(Stdio::null());
-    let status = crate::process::show(&mut tar, fetcher.interrupt)?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(PackageError::NoMember { package: package.to_owned(), file: file.to_owned() })
+    let status = show(&mut tar, &world.interrupt)?;
+    if status.success() { Ok(()) } else { Err(no_member(package, file)) }
 }
 
-/// Copies the package itself, where the source distribution is the wanted file.
-fn take_whole(package: &Path, out: &NamedTempFile) -> Result<(), PackageError> {
-    let mut reader = File::open(package).map_err(FileError::at("read", package))?;
-    Ok(copy(&mut reader, out).map_err(FileError::at("write", out.path()))?)
+fn no_member(package: &str, file: &str) -> Stop {
+    Stop::wrong_use(format!("`{package}` holds no `{file}`"))
 }
 
-fn copy(reader: &mut impl io::Read, out: &NamedTempFile) -> io::Result<()> {
+fn copy(reader: &mut impl Read, out: &NamedTempFile) -> io::Result<()> {
     let mut writer = out.reopen()?;
     io::copy(reader, &mut writer).map(|_| ())
 }
 
 /// Makes a progress bar of bytes and rate; the total size is not known beforehand.
-fn progress(requirement: &str, fetcher: &Fetcher<'_>) -> ProgressBar {
-    let target = match fetcher.console.is_live() {
+fn progress(world: &World, requirement: &str) -> ProgressBar {
+    let target = match world.console.is_live() {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
     };
@@ -208,7 +171,7 @@ fn progress(requirement: &str, fetcher: &Fetcher<'_>) -> ProgressBar {
         bar.set_style(style);
     }
     bar.set_message(format!("fetching {requirement}"));
-    bar.enable_steady_tick(LOOK);
+    bar.enable_steady_tick(POLL);
     bar
 }
 
@@ -225,7 +188,64 @@ fn bytes_below(dir: &Path) -> u64 {
         .sum()
 }
 
-fn last_line(text: &str) -> String {
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.next_back().unwrap_or("the client said nothing").to_owned()
+/// Writes the repaired form of `raw` to `out`, whose path is `place`. The result is the same every
+/// time, so that its hash can be pinned.
+///
+/// # Errors
+/// The file is not damaged in the way that `method` repairs, or cannot be copied.
+pub fn mend(method: RepairMethod, raw: &Path, out: &mut File, place: &Path) -> Result<(), Stop> {
+    let RepairMethod::CloseJsonArray = method;
+    let (input, whole) = whole_objects(raw).map_err(FileError::at("read", raw))?;
+    let whole = whole.ok_or_else(|| {
+        Stop::wrong_use(format!("no whole object was found in its last {TAIL_BYTES} bytes"))
+    })?;
+    let copied = io::copy(&mut input.take(whole), out).and_then(|_| out.write_all(CLOSING));
+    Ok(copied.map_err(FileError::at("write", place))?)
+}
+
+/// Opens the file, and returns the length of the part that ends with its last complete object.
+fn whole_objects(raw: &Path) -> io::Result<(File, Option<u64>)> {
+    let mut input = File::open(raw)?;
+    // The file is large, and only its end is damaged.
+    let tail_start = input.metadata()?.len().saturating_sub(TAIL_BYTES);
+    input.seek(SeekFrom::Start(tail_start))?;
+    let mut tail = Vec::new();
+    input.read_to_end(&mut tail)?;
+    let at = tail.windows(SEPARATOR.len()).rposition(|window| window == SEPARATOR);
+    input.rewind()?;
+    Ok((input, at.map(|at| tail_start + at as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mended(text: &str) -> Result<String, Stop> {
+        let dir = tempfile::tempdir().unwrap();
+        let raw = dir.path().join("raw.json");
+        fs::write(&raw, text).unwrap();
+        let mut out = NamedTempFile::new_in(dir.path()).unwrap();
+        let place = out.path().to_owned();
+        mend(RepairMethod::CloseJsonArray, &raw, out.as_file_mut(), &place)?;
+        Ok(fs::read_to_string(out.path()).unwrap())
+    }
+
+    const CUT: &str =
+        "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  },\n  {\n    \"id\": \"c, }\n";
+
+    #[test]
+    fn an_array_cut_in_mid_string_ends_after_its_last_whole_object() {
+        let text = mended(CUT).unwrap();
+        assert_eq!(text, "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  }\n]\n");
+        let parsed: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed.as_array().map(Vec::len), Some(2));
+    }
+
+    #[test]
+    fn a_file_without_a_whole_object_is_refused() {
+        for text in ["[\n  {\n    \"id\"", ""] {
+            let error = mended(text).unwrap_err().to_string();
+            assert!(error.contains("no whole object was found"), "{error}");
+        }
+    }
 }

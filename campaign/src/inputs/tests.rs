@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::catalog::Catalog;
+use crate::inputs::cache::Cache;
 
 fn cache() -> (TempDir, Cache) {
     let dir = TempDir::new().unwrap();
@@ -19,7 +20,7 @@ fn sha256(text: &str) -> String {
     sha256_hex(text.as_bytes())
 }
 
-fn temp(cache: &Cache, text: &str) -> tempfile::NamedTempFile {
+fn temp(cache: &Cache, text: &str) -> NamedTempFile {
     let temp = files::temp_near(&cache.place(&sha256(text), "f")).unwrap();
     fs::write(temp.path(), text).unwrap();
     temp
@@ -29,7 +30,7 @@ fn temp(cache: &Cache, text: &str) -> tempfile::NamedTempFile {
 fn only_the_pinned_content_gets_into_the_cache() {
     let (dir, cache) = cache();
     let error = cache.store(temp(&cache, "forged"), &sha256("pinned"), "f").unwrap_err();
-    assert!(matches!(error, CacheError::WrongHash { .. }), "{error}");
+    assert!(error.to_string().contains("what was fetched has the SHA-256 "), "{error}");
     assert!(cache.look_up(&sha256("pinned"), "f").unwrap().is_none());
     let path = cache.store(temp(&cache, "pinned"), &sha256("pinned"), "f").unwrap();
     assert_eq!(cache.look_up(&sha256("pinned"), "f").unwrap(), Some(path.clone()));
@@ -78,8 +79,28 @@ fn the_conversations_are_mended_to_their_pinned_hash() {
     let Some(raw) = raw else {
         return fixtures::skip("the conversations", "cargo xtask fetch");
     };
-    let mut out = tempfile::NamedTempFile::new().unwrap();
+    let mut out = NamedTempFile::new().unwrap();
     let repair = input.repair.unwrap();
-    repair::mend(repair.method, &raw, out.as_file_mut(), &raw).unwrap();
+    package::mend(repair.method, &raw, out.as_file_mut(), &raw).unwrap();
     assert_eq!(cache::sha256_file(out.path()).unwrap(), repair.sha256);
+}
+
+#[test]
+fn a_checkpoint_states_its_scheme_and_its_template() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    assert_eq!(
+        checkpoint_facts(folder.path()),
+        CheckpointFacts::default(),
+        "an empty folder states nothing"
+    );
+    write("config.json", r#"{"quantization_config": {"quant_method": "mxfp4"}}"#);
+    write("tokenizer_config.json", r#"{"chat_template": "old"}"#);
+    let facts = checkpoint_facts(folder.path());
+    assert_eq!(facts.quantization.as_deref(), Some("mxfp4"));
+    assert_eq!(facts.chat_template_sha256, Some(sha256_hex(b"old")));
+    write("chat_template.jinja", "new");
+    assert_eq!(checkpoint_facts(folder.path()).chat_template_sha256, Some(sha256_hex(b"new")));
+    write("config.json", r#"{"torch_dtype": "bfloat16"}"#);
+    assert_eq!(checkpoint_facts(folder.path()).quantization, None, "weights of no scheme");
 }

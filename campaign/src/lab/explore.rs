@@ -1,26 +1,37 @@
-//! Rounds of a lab: runs one round after the other until the registry requests none. The order of
+//! Rounds and conclusion of a lab: runs one round after the other until the registry requests none,
+//! then prints what was found and the command that starts the recommended server. The order of
 //! candidates rotates from block to block, and a candidate whose server fails is not started again
 //! in that round.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use schema::lab::{Candidate, LabStage, Round};
-use schema::run::Status;
+use judge::diff::policy::standard;
+use judge::lab::{self, Next, text};
+use schema::exit::Exit;
+use schema::lab::{Candidate, LabStage, Round, flag_name};
+use schema::run::{RunRecord, Status};
 use schema::verdict::Stage;
+use toml::{Table, Value};
 
-use super::budget::{lowered, measured_us};
-use super::question::{self, Next};
+use super::plan::{lowered, measured_us};
 use super::spec::PreparedLab;
+use crate::build::variants::REDLINE;
 use crate::console::about;
 use crate::executor::Executor;
 use crate::executor::collect;
 use crate::executor::drive::{Drive, jobs_of};
-use crate::executor::journal::{Journal, Line};
-use crate::executor::prepared::PreparedCampaign;
-use crate::plan::PlannedRun;
+use crate::executor::journal::{Journal, Line, PreparedCampaign};
+use crate::files::write_whole;
+use crate::plan::{PlannedRun, Variant};
 use crate::publish::Registry;
+use crate::publish::finish::{print_paths, publish};
+use crate::server_spec::{Filling, command_line};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
+
+/// File name of the recommended flags, in the campaign's folder.
+const PROFILE: &str = "recommended.toml";
 
 /// A lab in progress.
 pub struct Explore<'a> {
@@ -31,16 +42,28 @@ pub struct Explore<'a> {
     ids: Ids,
 }
 
-/// Returns the campaign from the first line of its journal.
+/// Returns the lab of a campaign.
 ///
 /// # Panics
-/// The campaign is not in the journal yet.
-pub fn ready(journal: &Journal) -> &PreparedCampaign {
-    journal.state.ready.as_ref().expect("a campaign is written down before it is carried out")
+/// The campaign is none of a lab.
+pub fn lab_of(ready: &PreparedCampaign) -> &PreparedLab {
+    ready.lab.as_deref().expect("a campaign with rounds is a lab's")
 }
 
-fn lab(ready: &PreparedCampaign) -> &PreparedLab {
-    ready.lab.as_deref().expect("a campaign with rounds is a lab's")
+/// Returns the next round of a campaign's lab or its conclusion, from the records in the registry and
+/// in the staged results.
+///
+/// # Errors
+/// The records cannot be read.
+pub fn next(world: &World, ready: &PreparedCampaign, staged: &Path) -> Result<Next, Stop> {
+    let wanted = |path: &str| matches!(path.split('/').next(), Some("runs" | "events"));
+    let results = Registry::new(world, &ready.registry).results();
+    let loaded = store::load_figures(&[&results, staged], &wanted)?;
+    let runs = loaded.standing().map(|run| &run.record);
+    let id = &ready.plan.campaign;
+    let of_lab = runs.filter(|run| run.campaign.as_ref().is_some_and(|of| of.id == *id));
+    let asked = &lab_of(ready).asked;
+    Ok(lab::next(&asked.file, &standard().file, asked.runs_max, of_lab))
 }
 
 impl<'a> Explore<'a> {
@@ -60,8 +83,10 @@ impl<'a> Explore<'a> {
     pub fn carry_out(&mut self) -> Result<(), Stop> {
         // First the jobs that an earlier process has planned, after a resume.
         self.drive()?;
-        while let Some(round) = self.next()? {
-            if let Some(runs_max) = lowered(lab(ready(self.journal)), &self.journal.state, &round) {
+        while let Next::Round(round) = self.next()? {
+            if let Some(runs_max) =
+                lowered(lab_of(self.journal.prepared()), &self.journal.state, &round)
+            {
                 let note = format!("runs take longer than expected: at most {runs_max} are made");
                 self.world.console.note(&note);
                 self.journal.note(Line::Allowed { runs_max })?;
@@ -84,25 +109,17 @@ impl<'a> Explore<'a> {
     }
 
     fn drive(&mut self) -> Result<(), Stop> {
-        let ready = ready(self.journal).clone();
+        let ready = self.journal.prepared().clone();
         Drive::new(self.world, self.executor, &ready, self.journal).carry_out(None)
     }
 
-    /// Asks the registry for the next round; `None` when it can conclude.
-    fn next(&self) -> Result<Option<Round>, Stop> {
-        let ready = ready(self.journal);
-        let registry = Registry::new(self.world, &ready.registry);
-        let staged = self.journal.places().staged();
-        match question::next(&registry, lab(ready), &ready.plan.campaign, &staged)?.next {
-            Next::Round(round) => Ok(Some(round)),
-            Next::Conclusion(_) => Ok(None),
-        }
+    fn next(&self) -> Result<Next, Stop> {
+        next(self.world, self.journal.prepared(), &self.journal.places.staged())
     }
 
     fn announce(&self, round: &Round) {
-        let lab = lab(ready(self.journal));
-        let launches =
-            round.candidates.len() * lab.asked.file.profiles.len() * round.repeats as usize;
+        let lab = lab_of(self.journal.prepared());
+        let runs = round.candidates.len() * lab.asked.file.profiles.len() * round.repeats as usize;
         let each = measured_us(&self.journal.state).unwrap_or(lab.each_us);
         let title = match round.stage {
             LabStage::Engines => "Which engine",
@@ -111,37 +128,37 @@ impl<'a> Explore<'a> {
             LabStage::Confirm => "Confirm on fresh servers",
         };
         let heading = format!(
-            "{title}: {} candidates, {launches} runs, {}; {} of at most {} are done",
+            "{title}: {} candidates, {runs} runs, {}; {} of at most {} are done",
             round.candidates.len(),
-            about(each.saturating_mul(launches as u64)),
+            about(each.saturating_mul(runs as u64)),
             round.runs,
             lab.runs_most(),
         );
-        self.world.console.step(self.world.clock.elapsed(), &heading);
+        self.world.step(&heading);
     }
 
     /// Plans the next block of a round, or all of them on an executor that runs jobs in parallel.
     /// Returns false if no block is left.
     fn plan(&mut self, round: &Round) -> Result<bool, Stop> {
         let profiles = self.profiles();
-        let planned: BTreeSet<u32> = self.slots_planned().map(|slot| slot.block).collect();
+        let planned: BTreeSet<u32> = self.planned().map(|run| run.block).collect();
         let failed = self.failed(round)?;
-        let mut slots = Vec::new();
+        let mut runs = Vec::new();
         for index in 0..round.repeats * profiles {
             if planned.contains(&(round.block + index)) {
                 continue;
             }
-            slots.extend(self.block(round, (index / profiles, index % profiles), &failed)?);
+            runs.extend(self.block(round, (index / profiles, index % profiles), &failed)?);
             // One block at a time on this machine, so that a server's failure is known before the
             // next.
-            if self.executor.is_here() && !slots.is_empty() {
+            if self.executor.is_here() && !runs.is_empty() {
                 break;
             }
         }
-        if slots.is_empty() {
+        if runs.is_empty() {
             return Ok(false);
         }
-        let jobs = jobs_of(&ready(self.journal).plan.campaign, &slots);
+        let jobs = jobs_of(&self.journal.prepared().plan.campaign, &runs);
         self.journal.note(Line::Planned { stage: None, jobs })?;
         Ok(true)
     }
@@ -164,10 +181,10 @@ impl<'a> Explore<'a> {
         order.retain(|variant| !failed.contains(variant));
         let (block, cell) = (round.block + repeat * profiles + profile, profile as usize);
         let stage = (round.stage == LabStage::Confirm).then_some(Stage::Confirm);
-        let mut slots = Vec::new();
+        let mut runs = Vec::new();
         for (position, variant) in (0..).zip(order) {
-            let repeat = 1 + self.launches(variant, cell);
-            slots.push(PlannedRun {
+            let repeat = 1 + self.planned_runs(variant, cell);
+            runs.push(PlannedRun {
                 run: self.ids.next_id(),
                 variant,
                 cell,
@@ -177,14 +194,14 @@ impl<'a> Explore<'a> {
                 stage,
             });
         }
-        Ok(slots)
+        Ok(runs)
     }
 
     /// Returns the index of a candidate's variant; a new variant is added through the journal.
     fn variant(&mut self, candidate: &Candidate) -> Result<usize, Stop> {
-        let known = ready(self.journal);
+        let known = self.journal.prepared();
         let of = candidate.engine;
-        let variant = lab(known).variant(candidate, &known.plan.variants[of]);
+        let variant = lab_of(known).variant(candidate, &known.plan.variants[of]);
         if let Some(index) = known.plan.variants.iter().position(|other| *other == variant) {
             return Ok(index);
         }
@@ -194,29 +211,28 @@ impl<'a> Explore<'a> {
     }
 
     fn profiles(&self) -> u32 {
-        let profiles = lab(ready(self.journal)).asked.file.profiles.len();
+        let profiles = lab_of(self.journal.prepared()).asked.file.profiles.len();
         u32::try_from(profiles).unwrap_or(u32::MAX)
     }
 
     /// Number of planned runs of a variant in a cell; a retried run counts once.
-    fn launches(&self, variant: usize, cell: usize) -> u32 {
-        let slots =
-            self.slots_planned().filter(|slot| (slot.variant, slot.cell) == (variant, cell));
-        let blocks: BTreeSet<u32> = slots.map(|slot| slot.block).collect();
+    fn planned_runs(&self, variant: usize, cell: usize) -> u32 {
+        let runs = self.planned().filter(|run| (run.variant, run.cell) == (variant, cell));
+        let blocks: BTreeSet<u32> = runs.map(|run| run.block).collect();
         u32::try_from(blocks.len()).unwrap_or(u32::MAX)
     }
 
-    fn slots_planned(&self) -> impl Iterator<Item = &PlannedRun> {
-        self.journal.state.jobs.iter().flat_map(|job| &job.planned.slots)
+    fn planned(&self) -> impl Iterator<Item = &PlannedRun> {
+        self.journal.state.jobs.iter().flat_map(|job| &job.planned.runs)
     }
 
     /// Indices of variants whose server has failed in this round; further runs of them would not
     /// count.
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
-        let variants = &ready(self.journal).plan.variants;
-        for record in collect::records(&self.journal.places().staged())? {
-            let block = record.campaign.as_ref().map(|slot| slot.block);
+        let variants = &self.journal.prepared().plan.variants;
+        for record in collect::records(&self.journal.places.staged())? {
+            let block = record.campaign.as_ref().map(|of| of.block);
             if record.status != Status::Failed || block < Some(round.block) {
                 continue;
             }
@@ -228,5 +244,138 @@ impl<'a> Explore<'a> {
             );
         }
         Ok(failed)
+    }
+}
+
+/// Prints the lab's conclusion and the recommended command. The exit code tells if a configuration
+/// is recommended or none meets the limits.
+///
+/// # Errors
+/// The registry's tool fails, or the campaign's folder is not writable.
+pub fn finish(
+    world: &World,
+    ready: &PreparedCampaign,
+    records: &[RunRecord],
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
+    let commit = publish(world, ready, records, None, journal)?;
+    let exit = report(world, ready, journal)?;
+    print_paths(world, ready, commit.as_deref());
+    Ok(exit)
+}
+
+fn report(world: &World, ready: &PreparedCampaign, journal: &Journal) -> Result<Exit, Stop> {
+    let lab = lab_of(ready);
+    let next = next(world, ready, &journal.places.staged())?;
+    world.console.answer(&format!("\n{}\n", text::text(&lab.asked.file, &next)));
+    let recommended = match next {
+        Next::Conclusion(found) => found.recommended,
+        Next::Round(_) => {
+            world.console.note("the lab is not finished: nothing is recommended yet");
+            return Ok(Exit::Inconclusive);
+        }
+    };
+    // No configuration runs within the limits: a result, reported by exit code 1.
+    let Some(candidate) = recommended else { return Ok(Exit::Worse) };
+    let variant = lab.variant(&candidate, &ready.plan.variants[candidate.engine]);
+    world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &variant)?));
+    if let Some(text) = (variant.engine == REDLINE).then(|| profile(&variant.flags)).flatten() {
+        let path = journal.places.dir.join(PROFILE);
+        write_whole(&path, text.as_bytes())?;
+        let shown = world.places.shown(&path);
+        world.console.answer(&format!("profile  {shown}, for `redline serve MODEL --profile`"));
+    }
+    Ok(Exit::Well)
+}
+
+/// Returns the command that starts the recommended server.
+fn serve(
+    ready: &PreparedCampaign,
+    lab: &PreparedLab,
+    candidate: &Candidate,
+    variant: &Variant,
+) -> Result<String, Stop> {
+    let model = &lab.asked.file.model;
+    let spec = ready.variants[candidate.engine].with_variant(variant.clone());
+    if variant.engine == REDLINE {
+        let flags = quoted(&variant.flags);
+        let more = if flags.is_empty() { String::new() } else { format!(" -- {flags}") };
+        return Ok(format!("cargo xtask serve {} --model {model}{more}", variant.release));
+    }
+    let cell = ready.plan.cells.first();
+    let filling = Filling {
+        tp: cell.map_or(1, |cell| cell.tp),
+        host: None,
+        port: None,
+        observed: false,
+        ..spec.filling(model, 0)
+    };
+    Ok(quoted(&command_line(&spec.engine.file, filling)?.recorded))
+}
+
+/// Joins words into a command line for the shell, quoted where needed.
+fn quoted(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+{}".contains(c);
+    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the flags as the text of a file for `redline serve --profile`; `None` without flags.
+fn profile(flags: &[String]) -> Option<String> {
+    let mut table = Table::new();
+    let mut name = None;
+    for word in flags {
+        match (flag_name(word), &name) {
+            (Some(flag), _) => {
+                let key = flag.trim_start_matches('-').to_owned();
+                let value = word.split_once('=').map(|(_, value)| typed(value));
+                table.insert(key.clone(), value.unwrap_or(Value::Boolean(true)));
+                name = Some(key);
+            }
+            (None, Some(key)) => {
+                table.insert(key.clone(), typed(word));
+            }
+            (None, None) => {}
+        }
+    }
+    (!table.is_empty()).then(|| table.to_string())
+}
+
+/// Converts a flag's value to a TOML number if it is one, else to a string.
+fn typed(value: &str) -> Value {
+    let whole = value.parse().map(Value::Integer);
+    let real = value.parse().map(Value::Float);
+    whole.or(real).unwrap_or_else(|_| Value::String(value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn recommended_flags_are_a_profile() {
+        let flags = "--threads 1 --no-prefix-cache --kv-dtype f16 --cache-max-entry-count=0.5";
+        expect![[r#"
+            cache-max-entry-count = 0.5
+            kv-dtype = "f16"
+            no-prefix-cache = true
+            threads = 1
+        "#]]
+        .assert_eq(&profile(&words(flags)).unwrap());
+        assert_eq!(profile(&[]), None);
+    }
+
+    #[test]
+    fn a_command_can_be_pasted() {
+        let line = [words("serve --threads 1"), vec!["{\"a\": 1}".to_owned(), "it's".to_owned()]];
+        assert_eq!(quoted(&line.concat()), r#"serve --threads 1 '{"a": 1}' 'it'\''s'"#);
     }
 }

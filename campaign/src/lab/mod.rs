@@ -1,38 +1,31 @@
-//! A lab: one campaign whose runs are planned round by round until the registry can recommend a
-//! server configuration. It judges no figures: the registry decides the next round and the
-//! conclusion.
+//! The command `lab`: one campaign whose runs are planned round by round until the registry can
+//! recommend a server configuration. It judges no figures: the registry decides the next round and
+//! the conclusion. Refuses, before anything is built, flags that the engine's own command line sets
+//! already or that contradict each other, and profiles longer than the model's context.
 
-mod brief;
-mod budget;
-mod check;
-mod conclude;
-mod explore;
-mod file;
-mod question;
-mod spec;
+pub(crate) mod explore;
+mod plan;
+pub(crate) mod spec;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use judge::diff::policy::{Standard, standard};
+use schema::engine::EngineFile;
 use schema::exit::Exit;
+use schema::lab::{LabFile, flag_name};
 
-pub use conclude::finish;
-pub use spec::PreparedLab;
-
-use crate::build::variants;
+use crate::campaign::{self, ASK_BEYOND, consent};
 use crate::cli::Lab;
 use crate::console::about;
-use crate::executor::Executor;
-use crate::executor::journal::{Journal, Line};
-use crate::executor::prepared::PreparedCampaign;
-use crate::executor::resume;
-use crate::inputs::workload::draw;
+use crate::executor;
+use crate::lab::spec::opposite;
 use crate::lock::Lock;
-use crate::plan::decide::{Decided, decide, ready_cells};
-use crate::publish::Registry;
-use crate::release_bench::{ASK_BEYOND, check_executor, consent, executor};
+use crate::plan::decide::{Decided, decide};
+use crate::release_bench::check_executor;
+use crate::server_spec::ServerSettings;
 use crate::stop::Stop;
-use crate::world::{Ids, World};
-use explore::Explore;
+use crate::world::World;
 
 /// Runs `lab`.
 ///
@@ -41,25 +34,25 @@ use explore::Explore;
 /// becomes a record.
 pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     world.tools.check()?;
-    let _lock = match flags.dry_run {
-        true => None,
-        false => Some(Lock::take(&world.places.lock(), world.pid)?),
-    };
+    let lock = || Lock::take(&world.places.lock(), world.pid);
+    let _lock = (!flags.dry_run).then(lock).transpose()?;
     if flags.resume {
-        return go_on(world, flags);
+        return resume(world, flags);
     }
     let executor = |campaign: &str| {
-        executor(world, (&flags.execution.executor, &flags.execution.slurm_options), campaign)
+        let execution = &flags.execution;
+        executor::named(world, (&execution.executor, &execution.slurm_options), campaign)
     };
     executor("")?;
-    let file = file::read(world, &flags.name)?;
-    let bench = file.campaign(flags);
+    let source = plan::read(world, &flags.name)?;
+    let bench = source.campaign(flags);
     check_executor(&bench)?;
     let mut decided = decide(world, &bench)?;
-    check::refuse(world, &file.lab, &decided)?;
-    let outline = question::outline(&file.lab);
-    let lab = file.ready(flags, outline, &mut decided)?;
-    world.console.answer(brief::render(&lab, &decided, file.budget(flags)).trim_end());
+    refuse(world, &source.lab, &decided)?;
+    let Standard { file: policy, quoted } = standard();
+    let outline = judge::lab::outline(&source.lab, &policy, &quoted);
+    let lab = source.prepared(flags, outline, &mut decided)?;
+    world.console.answer(plan::render(&lab, &decided, source.budget(flags)).trim_end());
     if flags.dry_run {
         return Ok(Exit::Well);
     }
@@ -70,77 +63,196 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     if !flags.yes && Duration::from_micros(most) > ASK_BEYOND {
         consent(&about(most), "fewer `--max-runs` or `--max-hours`", &world.interrupt)?;
     }
-    let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
-    prepare(world, &bench, (&decided, lab), &mut journal)
-        .and_then(|()| carry_out(world, &*executor, decided.ids, &mut journal))
-        .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
+    campaign::begin(world, &bench, (decided, Some(lab)), &*executor)
 }
 
 /// Resumes the latest unfinished campaign of the lab.
-fn go_on(world: &World, flags: &Lab) -> Result<Exit, Stop> {
-    let id = file::id(&flags.name);
-    let is_requested =
-        |ready: &PreparedCampaign| ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id);
-    let campaign = resume::latest(world, is_requested)?.ok_or_else(|| {
+fn resume(world: &World, flags: &Lab) -> Result<Exit, Stop> {
+    let id = plan::id(&flags.name);
+    let latest = campaign::latest_unfinished(world, |ready| {
+        ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id)
+    })?;
+    let campaign = latest.ok_or_else(|| {
         Stop::wrong_use(format!("lab `{id}` has no unfinished campaign"))
             .with_hint("leave `--resume` out to start one")
     })?;
-    let title = format!("lab {id}, campaign {campaign}");
-    let mut journal = resume::reopen(world, &campaign, &title)?;
-    let ready = explore::ready(&journal);
-    let executor = executor(world, (&ready.executor, &ready.slurm_options), &campaign)?;
-    executor.preflight()?;
-    let ids = Ids::new(world.clock.unix_ms(), world.random);
-    carry_out(world, &*executor, ids, &mut journal)
-        .map_err(|stop| journal.ended_early(stop, &world.places, &world.interrupt))
+    campaign::resume(world, (&campaign, &format!("lab {id}, campaign {campaign}")), None)
 }
 
-/// Builds the engines, fetches inputs, draws the requests once for all runs, and writes the ready
-/// campaign to the journal.
-fn prepare(
-    world: &World,
-    bench: &crate::cli::ReleaseBench,
-    (decided, lab): (&Decided, PreparedLab),
-    journal: &mut Journal,
+/// Refuses a lab whose servers cannot be started.
+///
+/// # Errors
+/// A flag or a profile is refused; the message says which and why.
+fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
+    for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
+        let settings = decided.plan.cells.first().map(|cell| &cell.settings);
+        check_flags(lab, &engine.id, (&wanted.engine.file, settings))?;
+    }
+    let model = world.catalog.model(&lab.model)?.context_tokens();
+    for (cell, entry) in decided.plan.cells.iter().zip(&decided.scenarios) {
+        let limits = model.into_iter().chain(cell.settings.context_tokens);
+        let Some(longest) = entry.scenario.workload.tokens_max() else { continue };
+        if let Some(limit) = limits.min().filter(|limit| longest > *limit) {
+            let (profile, model) = (&entry.id, &lab.model);
+            let message = format!(
+                "profile `{profile}` has sequences of {longest} tokens, and `{model}` takes {limit}"
+            );
+            return Err(Stop::wrong_use(message)
+                .with_hint("leave the profile out, or name a model of a longer context"));
+        }
+    }
+    Ok(())
+}
+
+/// A set of flags, and who states them, for messages.
+type Given<'a> = (String, &'a [String]);
+
+fn check_flags(
+    lab: &LabFile,
+    engine: &str,
+    (file, asked): (&EngineFile, Option<&ServerSettings>),
 ) -> Result<(), Stop> {
-    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    step("Check that the registry can take records");
-    Registry::new(world, &decided.registry).preflight()?;
-    let built = variants::build_all(world, &decided.wanted)?;
-    step("Fetch inputs");
-    let mut cells = ready_cells(world, &decided.plan.cells, &decided.scenarios)?;
-    step("Draw the requests");
-    for cell in &mut cells {
-        let plan = journal.places().plan(&cell.scenario.id);
-        draw(world, cell, &plan)?;
-        cell.plan = Some(plan);
+    let own = set_at_start(file, asked);
+    let of_engine = lab.engines.iter().filter(|other| other.id == engine);
+    let mut axes: Vec<Vec<Given<'_>>> = of_engine
+        .filter(|engine| !engine.flags.is_empty())
+        .map(|engine| vec![(format!("engine `{}`", engine.id), engine.flags.as_slice())])
+        .collect();
+    // An option replaces an engine flag of the same name, but does not remove its opposite.
+    for axis in lab.axes.iter().filter(|axis| axis.engine == engine) {
+        let said = axis.options.iter().map(|option| {
+            let who = format!("option `{}` of axis `{}`", option.name, axis.name);
+            (who, option.flags.as_slice())
+        });
+        axes.push(said.collect());
     }
-    let mut ready = PreparedCampaign::new(world, bench, decided, built, cells);
-    ready.expected_us = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
-    ready.lab = Some(Box::new(lab));
-    ready.freeze(journal.places())?;
-    Ok(journal.note(Line::Campaign(Box::new(ready)))?)
+    for (who, flags) in axes.iter().flatten() {
+        check_words(who, flags)?;
+        let mut names = flags.iter().filter_map(|word| flag_name(word));
+        if let Some(name) = names.find(|name| own.contains(name)) {
+            let message =
+                format!("{who} sets `{name}`, which the command line of `{engine}` sets already");
+            return Err(Stop::wrong_use(message).with_hint("leave it out"));
+        }
+    }
+    for (index, axis) in axes.iter().enumerate() {
+        let others = || axes[index + 1..].iter().flatten();
+        for (first, second) in axis.iter().flat_map(|said| others().map(move |o| (said, o))) {
+            if let Some((name, denied)) = contradiction(first.1, second.1) {
+                let message = format!(
+                    "{} and {} contradict each other: `{name}`, `{denied}`",
+                    first.0, second.0
+                );
+                return Err(Stop::wrong_use(message)
+                    .with_hint("options of one axis exclude each other: make them one axis"));
+            }
+        }
+    }
+    Ok(())
 }
 
-/// Runs rounds until there is a conclusion, from wherever the journal says the lab is, then
-/// publishes the records.
-fn carry_out(
-    world: &World,
-    executor: &dyn Executor,
-    ids: Ids,
-    journal: &mut Journal,
-) -> Result<Exit, Stop> {
-    Explore::new(world, executor, journal, ids).carry_out()?;
-    let mut ready = explore::ready(journal).clone();
-    let records = crate::executor::collect::records(&journal.places().staged())?;
-    if let Some(record) = records.first() {
-        // The node's own id is preferred: a node elsewhere knows its hardware better than the plan
-        // does.
-        record.hardware.id.clone_into(&mut ready.hardware.0.id);
+/// Checks a list of flags: it begins with a flag, repeats none, and contains none beside its
+/// opposite.
+fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
+    if let Some(word) = flags.first().filter(|word| flag_name(word).is_none()) {
+        return Err(Stop::wrong_use(format!("{who} begins with `{word}`, which is no flag")));
     }
-    let directory = ready.registry.clone();
-    let registry = Registry::new(world, &directory);
-    let exit = finish(world, &ready, &registry, &records, journal)?;
-    journal.note(Line::Finished)?;
-    Ok(exit)
+    let mut seen = BTreeSet::new();
+    if let Some(name) = flags.iter().filter_map(|word| flag_name(word)).find(|n| !seen.insert(*n)) {
+        return Err(Stop::wrong_use(format!("{who} sets `{name}` twice")));
+    }
+    match contradiction(flags, flags) {
+        Some((name, denied)) => {
+            Err(Stop::wrong_use(format!("{who} sets both `{name}` and `{denied}`")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Finds a flag of `first` whose opposite `second` contains.
+fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str, String)> {
+    let said: BTreeSet<&str> = second.iter().filter_map(|word| flag_name(word)).collect();
+    let mut names = first.iter().filter_map(|word| flag_name(word));
+    names.find_map(|name| {
+        let denied = opposite(name);
+        said.contains(denied.as_str()).then_some((name, denied))
+    })
+}
+
+/// Names of the flags that the engine's own command line sets in every run, so that a lab may not.
+fn set_at_start<'a>(file: &'a EngineFile, asked: Option<&ServerSettings>) -> BTreeSet<&'a str> {
+    let launch = &file.launch;
+    let settings = &launch.settings;
+    let is_requested = |has: fn(&ServerSettings) -> bool| asked.is_some_and(has);
+    let said = [
+        (&settings.tp, true),
+        (&settings.host, true),
+        (&settings.port, true),
+        (&settings.seed, is_requested(|asked| asked.seed.is_some())),
+        (&settings.context, is_requested(|asked| asked.context_tokens.is_some())),
+        (&settings.memory, is_requested(|asked| asked.memory_percent.is_some())),
+    ];
+    let said =
+        said.into_iter().filter(|(_, said)| *said).filter_map(|(setting, _)| setting.as_ref());
+    // A lab that set one of these would change how runs are started or measured.
+    let words = launch.argv.iter().chain(&launch.observe).chain(&launch.random_weights);
+    let words = words.chain(said.flat_map(|setting| &setting.flags));
+    words.filter_map(|word| flag_name(word)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(axes: &str, engine_flags: &str) -> String {
+        let engine = "\
+            title = \"E\"\n[launch]\nargv = [\"e\", \"--port\", \"{port}\", \"-m\", \"{model}\"]\n\
+            observe = [\"--metrics\"]\ntimeout_s = 1\n[launch.settings]\n\
+            context = { flags = [\"--ctx\", \"{value}\"] }\n[ready]\nroute = \"/\"\n\
+            [info]\ndialect = \"fields\"\n[cache]\n[request]\nroute = \"/v1/completions\"\n\
+            token_ids = true\nignore_eos = true\nreturn_token_ids = false\n[metrics]\n";
+        let file = schema::engine::parse(engine).unwrap();
+        let lab = schema::lab::parse(&format!(
+            "question = \"?\"\nrev = 1\ntarget = \"cpu\"\nmodel = \"m\"\nprofiles = [\"p\"]\n\
+             objective = {{ metric = \"total_tokens_per_s\" }}\ncombine = \"grid\"\n\
+             budget = {{ runs = 1 }}\n\
+             engines = [{{ id = \"e\", version = \"1\", flags = {engine_flags} }}]\n{axes}"
+        ))
+        .unwrap();
+        let asked = ServerSettings { context_tokens: Some(8), ..ServerSettings::default() };
+        let found = check_flags(&lab, "e", (&file, Some(&asked)));
+        found.map_err(|stop| stop.to_string()).err().unwrap_or_default()
+    }
+
+    fn axis(name: &str, flags: &str) -> String {
+        format!(
+            "[[axes]]\nname = \"{name}\"\nengine = \"e\"\n\
+             options = [{{ name = \"o\", flags = [{flags}] }}]\n"
+        )
+    }
+
+    #[test]
+    fn flags_that_a_start_would_not_take_are_refused() {
+        for (axes, said) in [
+            (axis("a", "\"--port\", \"1\""), "option `o` of axis `a` sets `--port`, which the"),
+            (axis("a", "\"-m=x\""), "sets `-m`, which the command line of `e` sets already"),
+            (axis("a", "\"--metrics\""), "sets `--metrics`, which the"),
+            (axis("a", "\"--ctx\", \"9\""), "sets `--ctx`, which the"),
+            (axis("a", "\"x\", \"--y\""), "begins with `x`, which is no flag"),
+            (axis("a", "\"--x=1\", \"--x=2\""), "sets `--x` twice"),
+            (axis("a", "\"--x\", \"--no-x\""), "sets both `--x` and `--no-x`"),
+            (
+                axis("a", "\"--x\"") + &axis("b", "\"--no-x\""),
+                "option `o` of axis `a` and option `o` of axis `b` contradict each other: `--x`",
+            ),
+            (axis("a", "\"--no-q\""), "engine `e` and option `o` of axis `a` contradict"),
+        ] {
+            let found = refused(&axes, "[\"--q\", \"1\"]");
+            assert!(found.contains(said), "{axes}: {found}");
+        }
+        assert_eq!(
+            refused(&(axis("a", "\"--q\", \"2\"") + &axis("b", "\"--x\"")), "[\"--q\"]"),
+            ""
+        );
+    }
 }

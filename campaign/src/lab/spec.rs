@@ -1,5 +1,5 @@
-//! What a campaign keeps of its lab from its plan to its end, and which variant a candidate is. Plain
-//! data.
+//! The part of a prepared campaign that belongs to its lab, and the variants that the lab's candidates
+//! become. Plain data.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Variant;
 
-/// What a campaign knows of its lab.
+/// A lab as its campaign keeps it from the plan to the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PreparedLab {
     /// The lab as the campaign's record will state it; its number of runs may be reduced during the
@@ -32,7 +32,7 @@ impl PreparedLab {
         self.asked.runs_max.min(self.outline.runs_most)
     }
 
-    /// A candidate as a side of the campaign, of the release of `engine`'s.
+    /// Makes the variant of a candidate; `engine` is the variant of its engine without options.
     pub fn variant(&self, candidate: &Candidate, engine: &Variant) -> Variant {
         let loaded = self.loaded.get(candidate.engine).map_or(&[][..], Vec::as_slice);
         let flags = joined(loaded, self.asked.file.flags(candidate));
@@ -43,9 +43,9 @@ impl PreparedLab {
 /// Appends a lab's flags to those of an engine's file, and removes from the latter each flag that
 /// the lab repeats or negates.
 fn joined(loaded: &[String], own: Vec<String>) -> Vec<String> {
-    let said: Vec<&str> = own.iter().filter_map(|word| flag_name(word)).collect();
-    let denied: Vec<String> = said.iter().map(|name| opposite(name)).collect();
-    let names: Vec<&str> = said.iter().copied().chain(denied.iter().map(String::as_str)).collect();
+    let given: Vec<&str> = own.iter().filter_map(|word| flag_name(word)).collect();
+    let denied: Vec<String> = given.iter().map(|name| opposite(name)).collect();
+    let names: Vec<&str> = given.iter().copied().chain(denied.iter().map(String::as_str)).collect();
     let mut flags = without(loaded, &names);
     flags.extend(own);
     flags

@@ -19,7 +19,7 @@ use crate::files::{read_text, write_whole};
 use crate::stop::Stop;
 
 /// Duration of each of the two measurements.
-const LOOK: Duration = Duration::from_millis(200);
+const MEASURED: Duration = Duration::from_millis(200);
 /// Memory that each core reads repeatedly, in bytes: larger than any cache's share of one core.
 const BYTES_PER_CORE: usize = 32 << 20;
 /// Number of independent sums, so that no addition waits for the previous one.
@@ -35,7 +35,7 @@ const HISTORY_MAX: usize = 64;
 
 /// Result of a machine calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Probed {
+pub struct Calibration {
     /// Rate of single-precision multiplications and additions in portable code, in 10^9 per second,
     /// over all cores.
     pub gflops: f64,
@@ -45,7 +45,7 @@ pub struct Probed {
 
 /// Runs the machine calibration on `cores` threads. Each figure is the best of its rounds, since
 /// other activity on the machine can only slow a round down.
-pub fn probe(cores: u32, clock: &dyn Clock) -> Probed {
+pub fn calibrate(cores: u32, clock: &dyn Clock) -> Calibration {
     let sum_of = |one: fn(&dyn Clock) -> f64| {
         let rates = thread::scope(|scope| {
             let threads: Vec<_> = (0..cores.max(1)).map(|_| scope.spawn(|| one(clock))).collect();
@@ -53,7 +53,7 @@ pub fn probe(cores: u32, clock: &dyn Clock) -> Probed {
         });
         rates / 1e9
     };
-    Probed { gflops: sum_of(multiply_add), memory_gbps: sum_of(read_memory) }
+    Calibration { gflops: sum_of(multiply_add), memory_gbps: sum_of(read_memory) }
 }
 
 /// Multiply-adds of one thread, in operations per second.
@@ -82,12 +82,12 @@ fn read_memory(clock: &dyn Clock) -> f64 {
     })
 }
 
-/// Repeats `round`, which does `work` units, for the time [`LOOK`]; returns the highest rate in
+/// Repeats `round`, which does `work` units, for the time [`MEASURED`]; returns the highest rate in
 /// units per second.
 fn best_rate(clock: &dyn Clock, work: f64, mut round: impl FnMut()) -> f64 {
     let began = clock.elapsed();
     let mut best = 0.0_f64;
-    while clock.elapsed() < began + LOOK {
+    while clock.elapsed() < began + MEASURED {
         let started = clock.elapsed();
         round();
         best = best.max(work / (clock.elapsed() - started).as_secs_f64().max(1e-9));
@@ -96,7 +96,7 @@ fn best_rate(clock: &dyn Clock, work: f64, mut round: impl FnMut()) -> f64 {
 }
 
 /// Makes the `calibration` group of a record from the calibrations before and after its block.
-pub fn facts(before: Probed, after: Probed) -> BTreeMap<String, Value> {
+pub fn facts(before: Calibration, after: Calibration) -> BTreeMap<String, Value> {
     [
         ("gflops_before", before.gflops),
         ("gflops_after", after.gflops),
@@ -108,7 +108,7 @@ pub fn facts(before: Probed, after: Probed) -> BTreeMap<String, Value> {
 }
 
 /// A calibrated figure: a phrase for messages, its unit, and how to read it.
-type Figure = (&'static str, &'static str, fn(&Probed) -> f64);
+type Figure = (&'static str, &'static str, fn(&Calibration) -> f64);
 
 /// A calibrated figure that differs from earlier calibrations.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,8 @@ pub struct Unlike {
 /// Earlier calibrations of this machine, kept in the cache under a hash of its host name.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
-    pub probes: Vec<Probed>,
+    #[serde(rename = "probes")]
+    pub calibrations: Vec<Calibration>,
 }
 
 impl History {
@@ -133,20 +134,20 @@ impl History {
 
     /// Returns each figure of `now` that differs from the median of earlier calibrations by more
     /// than a machine at rest varies.
-    pub fn unlike(&self, now: Probed) -> Vec<Unlike> {
-        if self.probes.len() < HISTORY_MIN {
+    pub fn unlike(&self, now: Calibration) -> Vec<Unlike> {
+        if self.calibrations.len() < HISTORY_MIN {
             return Vec::new();
         }
         let figures: [Figure; 2] = [
-            ("multiplies and adds at", "GFLOP/s", |probed| probed.gflops),
-            ("reads memory at", "GB/s", |probed| probed.memory_gbps),
+            ("multiplies and adds at", "GFLOP/s", |found| found.gflops),
+            ("reads memory at", "GB/s", |found| found.memory_gbps),
         ];
         let mut said = Vec::new();
         for (figure, unit, of) in figures {
-            let before: Vec<f64> = self.probes.iter().map(of).collect();
+            let before: Vec<f64> = self.calibrations.iter().map(of).collect();
             let share = median(&before).map_or(0.0, |usual| of(&now) / usual - 1.0);
             if share.abs() > TOLERANCE {
-                let (rate, percent, count) = (of(&now), share * 100.0, self.probes.len());
+                let (rate, percent, count) = (of(&now), share * 100.0, self.calibrations.len());
                 let text = format!(
                     "this machine {figure} {rate:.1} {unit}, {percent:+.1} % from the median of \
                      {count} earlier calibrations"
@@ -161,10 +162,10 @@ impl History {
     ///
     /// # Errors
     /// The folder is not writable.
-    pub fn keep(mut self, now: Probed, dir: &Path, host: &str) -> Result<(), Stop> {
-        self.probes.push(now);
-        let first = self.probes.len().saturating_sub(HISTORY_MAX);
-        self.probes.drain(..first);
+    pub fn keep(mut self, now: Calibration, dir: &Path, host: &str) -> Result<(), Stop> {
+        self.calibrations.push(now);
+        let first = self.calibrations.len().saturating_sub(HISTORY_MAX);
+        self.calibrations.drain(..first);
         let text = serde_json::to_string(&self).unwrap_or_default();
         Ok(write_whole(&place(dir, host), text.as_bytes())?)
     }
@@ -178,13 +179,13 @@ fn place(dir: &Path, host: &str) -> std::path::PathBuf {
 mod tests {
     use super::*;
 
-    fn probed(gflops: f64, memory_gbps: f64) -> Probed {
-        Probed { gflops, memory_gbps }
+    fn calibration(gflops: f64, memory_gbps: f64) -> Calibration {
+        Calibration { gflops, memory_gbps }
     }
 
     #[test]
-    fn a_probe_finds_what_every_processor_can_do() {
-        let found = probe(1, &*crate::environment::SystemClock::start());
+    fn a_calibration_finds_what_every_processor_can_do() {
+        let found = calibrate(1, &*crate::environment::SystemClock::start());
         assert!(found.gflops > 0.01 && found.memory_gbps > 0.01, "{found:?}");
         let facts = facts(found, found);
         let fields: Vec<&str> = facts.keys().map(String::as_str).collect();
@@ -196,17 +197,17 @@ mod tests {
     fn a_machine_is_compared_with_itself_once_it_is_known() {
         let mut history = History::default();
         for gflops in [100.0, 101.0] {
-            history.probes.push(probed(gflops, 10.0));
+            history.calibrations.push(calibration(gflops, 10.0));
         }
-        assert_eq!(history.unlike(probed(1.0, 1.0)), [], "two values are no history");
-        history.probes.push(probed(99.0, 10.0));
-        assert_eq!(history.unlike(probed(101.9, 9.81)), []);
-        let unlike = history.unlike(probed(97.0, 10.0));
+        assert_eq!(history.unlike(calibration(1.0, 1.0)), [], "two values are no history");
+        history.calibrations.push(calibration(99.0, 10.0));
+        assert_eq!(history.unlike(calibration(101.9, 9.81)), []);
+        let unlike = history.unlike(calibration(97.0, 10.0));
         let said: Vec<&str> = unlike.iter().map(|unlike| unlike.text.as_str()).collect();
         let expected = "this machine multiplies and adds at 97.0 GFLOP/s, -3.0 % from the median of \
                         3 earlier calibrations";
         assert_eq!(said, [expected]);
-        assert_eq!(history.unlike(probed(97.0, 11.0)).len(), 2);
+        assert_eq!(history.unlike(calibration(97.0, 11.0)).len(), 2);
     }
 
     #[test]
@@ -214,13 +215,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for count in 0..70 {
             let history = History::read(dir.path(), "node-1");
-            history.keep(probed(f64::from(count), 1.0), dir.path(), "node-1").unwrap();
+            history.keep(calibration(f64::from(count), 1.0), dir.path(), "node-1").unwrap();
         }
         let history = History::read(dir.path(), "node-1");
-        assert_eq!(history.probes.len(), HISTORY_MAX);
-        assert_eq!(history.probes.last(), Some(&probed(69.0, 1.0)));
-        assert!(History::read(dir.path(), "node-2").probes.is_empty());
-        let names = crate::executor::collect::files_below(dir.path());
+        assert_eq!(history.calibrations.len(), HISTORY_MAX);
+        assert_eq!(history.calibrations.last(), Some(&calibration(69.0, 1.0)));
+        assert!(History::read(dir.path(), "node-2").calibrations.is_empty());
+        let names = crate::files::files_below(dir.path());
         assert!(names.iter().all(|path| !path.to_string_lossy().contains("node-")), "{names:?}");
     }
 }

@@ -12,26 +12,20 @@ use crate::redact::Identity;
 /// Failure of a run, as the campaign observed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
+    /// The server ended before it was ready.
     ExitedBeforeReady(ExitStatus),
     /// The server was not ready within `limit_s` seconds; `said` is the last answer.
-    NotReady {
-        limit_s: u64,
-        said: String,
-    },
+    NotReady { limit_s: u64, said: String },
     /// The server's answer about its own configuration cannot be parsed.
     Unreadable(String),
     /// The server runs, but states another version than the one that was started.
-    OtherVersion {
-        expected: String,
-        found: String,
-    },
+    OtherVersion { expected: String, found: String },
+    /// The server ended during the run.
     Died(ExitStatus),
     /// The server process runs and no longer answers.
     Silent(String),
     /// The load generator did not end within `limit_s` seconds.
-    Stuck {
-        limit_s: u64,
-    },
+    Stuck { limit_s: u64 },
 }
 
 const SIGKILL: i32 = 9;

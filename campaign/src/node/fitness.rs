@@ -5,12 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
+use schema::run::Gpu;
 
 use crate::executor::job::Job;
-use crate::launch::{LaunchSpec, ReadyCell};
 use crate::node::gpu;
-use crate::node::hardware::{self, GpuSeen, Machine};
+use crate::node::hardware::{self, Machine};
 use crate::process::{self, ProcessError};
+use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::tools::BENCH;
 use crate::world::World;
 
@@ -19,7 +20,7 @@ const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// Lists the files that a cell's runs read, each with its current size in bytes; a folder has size
 /// 0.
-pub fn inputs(cell: &ReadyCell, variants: &[LaunchSpec]) -> Vec<(PathBuf, u64)> {
+pub fn inputs(cell: &ReadyCell, variants: &[ServerSpec]) -> Vec<(PathBuf, u64)> {
     let mut paths = vec![&cell.scenario.path, &cell.model.path, &cell.tokenizer];
     paths.extend(cell.dataset.as_ref().map(|dataset| &dataset.path));
     paths.extend(cell.plan.as_ref());
@@ -87,7 +88,7 @@ pub fn unfit(
     if !job.on_gpu {
         return Ok(None);
     }
-    let errors = match hardware::ask_driver(&world.programs, gpu::ECC_ERRORS, &world.interrupt) {
+    let errors = match hardware::ask_driver(gpu::ECC_ERRORS, &world.interrupt) {
         Ok(text) => gpu::count_errors(&text),
         Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
         // An older driver may not support the query.
@@ -106,7 +107,7 @@ fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<Str
     if let Some(count) = machine.gpu_processes.filter(|count| *count > 0) {
         return Some(format!("{count} other processes are on the GPUs of this node"));
     }
-    let shared = |gpu: &GpuSeen| gpu.state.as_ref().is_some_and(|state| state.mig == Some(true));
+    let shared = |gpu: &Gpu| gpu.state.as_ref().is_some_and(|state| state.mig == Some(true));
     if machine.gpus.iter().any(shared) {
         return Some("a GPU of this node is divided (MIG is on)".to_owned());
     }
@@ -122,10 +123,10 @@ mod tests {
 
     #[test]
     fn gpus_have_to_be_enough_idle_whole_and_sound() {
-        let gpu = GpuSeen::default();
+        let gpu = Gpu::default();
         let state = GpuState { mig: Some(true), ..GpuState::default() };
-        let divided = GpuSeen { state: Some(state), ..gpu.clone() };
-        let machine = |gpus: &[&GpuSeen], processes| Machine {
+        let divided = Gpu { state: Some(state), ..gpu.clone() };
+        let machine = |gpus: &[&Gpu], processes| Machine {
             gpus: gpus.iter().map(|gpu| (*gpu).clone()).collect(),
             gpu_processes: processes,
             ..Machine::default()

@@ -21,41 +21,9 @@ pub const PROCESSES: &str = "--query-compute-apps=pid";
 /// line.
 pub const ECC_ERRORS: &str = "--query-gpu=ecc.errors.uncorrected.volatile.total";
 
-/// A GPU as `nvidia-smi` describes it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GpuSeen {
-    pub name: String,
-    pub memory_mib: Option<u64>,
-    pub driver: Option<String>,
-    pub vbios: Option<String>,
-    pub power_limit_mw: Option<u64>,
-    pub clocks_locked: Option<bool>,
-    pub state: Option<GpuState>,
-}
-
-impl GpuSeen {
-    #[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53 MiB")]
-    pub fn memory_gib(&self) -> f64 {
-        self.memory_mib.unwrap_or(0) as f64 / 1024.0
-    }
-
-    /// Returns the GPU's facts for a record.
-    pub fn facts(&self) -> Gpu {
-        Gpu {
-            name: self.name.clone(),
-            memory_bytes: self.memory_mib.map(|mib| mib * 1024 * 1024),
-            driver: self.driver.clone(),
-            vbios: self.vbios.clone(),
-            power_limit_mw: self.power_limit_mw,
-            clocks_locked: self.clocks_locked,
-            state: self.state.clone(),
-        }
-    }
-}
-
 /// Parses the output of a query of [`QUESTIONS`], one GPU per line; older drivers answer fewer
 /// fields.
-pub fn parse(csv: &str) -> Vec<GpuSeen> {
+pub fn parse(csv: &str) -> Vec<Gpu> {
     let known = |text: Option<&str>| {
         text.map(str::trim).filter(|t| !t.is_empty() && !t.starts_with('[')).map(str::to_owned)
     };
@@ -64,7 +32,7 @@ pub fn parse(csv: &str) -> Vec<GpuSeen> {
         let mut fields = line.split(',');
         let Some(name) = known(fields.next()) else { continue };
         // `nvidia-smi` prints `[N/A]` or `[Not Supported]` for unknown fields, which `known` drops.
-        let memory_mib = known(fields.next()).and_then(|text| text.parse().ok());
+        let memory_mib = known(fields.next()).and_then(|text| text.parse::<u64>().ok());
         let driver = known(fields.next());
         let vbios = known(fields.next());
         let power_limit_mw = known(fields.next()).as_deref().and_then(milliwatts);
@@ -75,9 +43,9 @@ pub fn parse(csv: &str) -> Vec<GpuSeen> {
             (Some(set), Some(max)) => Some(set != max),
             _ => None,
         };
-        let seen =
-            GpuSeen { name, memory_mib, driver, vbios, power_limit_mw, clocks_locked, state: None };
-        gpus.push(GpuSeen { state: parse_state(fields.map(|text| known(Some(text)))), ..seen });
+        let state = parse_state(fields.map(|text| known(Some(text))));
+        let memory_bytes = memory_mib.map(|mib| mib << 20);
+        gpus.push(Gpu { name, memory_bytes, driver, vbios, power_limit_mw, clocks_locked, state });
     }
     gpus
 }
@@ -117,10 +85,10 @@ pub fn count_errors(csv: &str) -> Option<u64> {
 
 /// Returns the GPU's hardware id, such as `h200-141g`: its name without maker and form factor, and
 /// its memory in GiB, rounded up.
-pub fn gpu_id(gpu: &GpuSeen) -> String {
+pub fn gpu_id(gpu: &Gpu) -> String {
     let slugged = slug(&gpu.name);
     let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();
-    let gib = gpu.memory_mib.unwrap_or(0).div_ceil(1024);
+    let gib = gpu.memory_bytes.unwrap_or(0).div_ceil(1 << 30);
     format!("{}-{gib}g", parts.join("-"))
 }
 

@@ -8,13 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
-use schema::run::{HardwareFacts, Platform};
+use schema::run::{Gpu, HardwareFacts, Platform};
 
-use crate::node::gpu;
-use crate::node::gpu::slug;
-pub use crate::node::gpu::{GpuSeen, gpu_id};
+use crate::node::gpu::{self, gpu_id, slug};
 use crate::process::{self, Interrupt, ProcessError};
-use crate::world::Programs;
+use crate::world::World;
 
 /// Instruction sets by which some engine may choose a kernel.
 const FEATURES: &[&str] = &[
@@ -67,7 +65,7 @@ pub struct Machine {
     /// Name of the operating system from `/etc/os-release`.
     pub os: Option<String>,
     pub numa_nodes: Option<u32>,
-    pub gpus: Vec<GpuSeen>,
+    pub gpus: Vec<Gpu>,
     /// Number of processes on the GPUs before anything was started.
     pub gpu_processes: Option<u32>,
 }
@@ -76,14 +74,17 @@ pub struct Machine {
 ///
 /// # Errors
 /// Interrupted.
-pub fn detect(
-    programs: &Programs,
+pub fn detect(world: &World) -> Result<Machine, ProcessError> {
+    detect_with(world.cores, &|question| ask_driver(question, &world.interrupt))
+}
+
+/// Detects the machine's hardware; `ask` sends a query to the driver of the GPUs.
+fn detect_with(
     cores: u32,
-    interrupt: &Interrupt,
+    ask: &dyn Fn(&str) -> Result<String, ProcessError>,
 ) -> Result<Machine, ProcessError> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
-    let ask = |question: &str| ask_driver(programs, question, interrupt);
     let mut gpus = Vec::new();
     for question in gpu::QUESTIONS {
         match ask(question) {
@@ -118,12 +119,8 @@ pub fn detect(
 ///
 /// # Errors
 /// There is no driver, it does not know a field of the query, or the wait was interrupted.
-pub fn ask_driver(
-    programs: &Programs,
-    question: &str,
-    interrupt: &Interrupt,
-) -> Result<String, ProcessError> {
-    let mut query = Command::new(&programs.nvidia_smi);
+pub fn ask_driver(question: &str, interrupt: &Interrupt) -> Result<String, ProcessError> {
+    let mut query = Command::new("nvidia-smi");
     query.arg(question).arg("--format=csv,noheader,nounits");
     process::text(&mut query, interrupt)
 }
@@ -164,7 +161,7 @@ impl Machine {
             id: id.to_owned(),
             claimed: false,
             evidence: None,
-            gpu: Some(self.gpus.iter().map(GpuSeen::facts).collect()),
+            gpu: Some(self.gpus.clone()),
             cpu_model,
             cpu_features: Some(self.cpu.features.clone()),
             cores: Some(self.cores),
@@ -190,35 +187,26 @@ pub fn parse_cpu(cpuinfo: &str) -> Cpu {
     let mut features: Vec<String> =
         FEATURES.iter().filter(|name| have.contains(**name)).map(|name| (*name).into()).collect();
     features.sort();
-    if fields.contains_key("vendor_id") {
-        let vendor = match field("vendor_id").as_str() {
-            "GenuineIntel" => "intel".to_owned(),
-            "AuthenticAMD" => "amd".to_owned(),
-            "HygonGenuine" => "hygon".to_owned(),
-            other => slug(other),
-        };
-        return Cpu {
-            vendor,
-            brand: field("model name"),
-            family: field("cpu family"),
-            model: field("model"),
-            stepping: field("stepping"),
-            features,
-            sockets: count_sockets(cpuinfo),
-        };
-    }
-    let vendor = match field("CPU implementer").as_str() {
-        "" => String::new(),
+    let is_x86 = fields.contains_key("vendor_id");
+    let vendor = match field(if is_x86 { "vendor_id" } else { "CPU implementer" }).as_str() {
+        "GenuineIntel" => "intel".to_owned(),
+        "AuthenticAMD" => "amd".to_owned(),
+        "HygonGenuine" => "hygon".to_owned(),
         "0x41" => "arm".to_owned(),
         "0xc0" => "ampere".to_owned(),
-        other => format!("implementer {other}"),
+        other if is_x86 || other.is_empty() => slug(other),
+        other => slug(&format!("implementer {other}")),
+    };
+    let [family, model, stepping] = match is_x86 {
+        true => ["cpu family", "model", "stepping"],
+        false => ["CPU architecture", "CPU part", "CPU revision"],
     };
     Cpu {
-        vendor: slug(&vendor),
+        vendor,
         brand: field("model name"),
-        family: field("CPU architecture"),
-        model: field("CPU part"),
-        stepping: field("CPU revision"),
+        family: field(family),
+        model: field(model),
+        stepping: field(stepping),
         features,
         sockets: count_sockets(cpuinfo),
     }
@@ -333,8 +321,10 @@ mod tests {
         let nvidia_smi = folder.path().join("nvidia-smi");
         fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
         fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
-        let programs = Programs { nvidia_smi, ..Programs::default() };
-        detect(&programs, 2, &Interrupt::new(&crate::environment::SystemClock::start())).unwrap()
+        let interrupt = Interrupt::new(&crate::environment::SystemClock::start());
+        let ask =
+            |question: &str| process::text(Command::new(&nvidia_smi).arg(question), &interrupt);
+        detect_with(2, &ask).unwrap()
     }
 
     #[test]

@@ -10,8 +10,6 @@ pub mod hardware;
 pub mod record;
 pub mod run;
 pub mod server;
-pub(crate) mod steps;
-pub(crate) mod unmeasured;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,18 +22,17 @@ use schema::exit::Exit;
 use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
 
 use crate::cli::NodeFlags;
-use crate::executor::job::{Done, FileFact, Job, JobPlaces, NodeEnd, record_path};
+use crate::executor::job::{Done, FileFact, Job, NodeEnd, Progress, Step, record_path};
 use crate::executor::local::GO;
-use crate::files::{self, FileError};
-use crate::launch::container;
-use crate::lines::Lines;
-use crate::lock::{Lock, LockError};
-use crate::node::calibration::{History, Probed};
-use crate::node::record::{RecordError, seal};
+use crate::files::{self, FileError, Lines};
+use crate::lock::Lock;
+use crate::node::calibration::{Calibration, History};
 use crate::node::run::Bench;
-use crate::node::steps::{Progress, Step};
+use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
+use crate::process::micros;
+use crate::server_spec::container;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -52,19 +49,14 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     if flags.when_told && !may_begin() {
         return Err(Stop::environment("the controller ended before it started this job"));
     }
-    let places = JobPlaces::at(&flags.dir);
-    let _lock = Lock::take(&places.lock(), world.pid).map_err(|error| match error {
-        LockError::Held { .. } => Stop::environment(format!(
-            "another process carries out the job in `{}`",
-            places.dir().display()
-        )),
-        other => other.into(),
-    })?;
+    let places = CampaignPlaces::at(&flags.dir);
+    let held = format!("another process carries out the job in `{}`", places.dir.display());
+    let _lock = Lock::take_or(&places.node_lock(), world.pid, &held)?;
     // The job may be started again after it has finished, by its scheduler or by hand.
-    if places.read_done()?.is_some() {
+    if Done::read(&places)?.is_some() {
         return Ok(Exit::Well);
     }
-    let job = places.job()?;
+    let job = Job::read(&places)?;
     let console = if job.watched { world.console.followed() } else { world.console };
     let world = &World { console, ..world.clone() };
     let (lines, held) = Lines::open::<Step>(&places.steps())?;
@@ -82,7 +74,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     };
     let exit = end.stop().map_or(Exit::Well, |stop| stop.exit());
     let files = std::mem::take(&mut node.progress.files);
-    places.write_done(&Done { end, files })?;
+    Done { end, files }.write(&places)?;
     Ok(exit)
 }
 
@@ -95,7 +87,7 @@ fn may_begin() -> bool {
 /// A job in progress on this node.
 struct Node<'a> {
     world: &'a World,
-    places: &'a JobPlaces,
+    places: &'a CampaignPlaces,
     job: &'a Job,
     lines: Lines,
     progress: Progress,
@@ -111,21 +103,21 @@ impl Node<'_> {
         if let Some(block) = self.progress.block_open {
             self.set_aside(block)?;
         }
-        let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
-        let unfit = fitness::unfit(world, job, self.places.dir(), &machine)?;
+        let machine = hardware::detect(world)?;
+        let unfit = fitness::unfit(world, job, &self.places.dir, &machine)?;
         if let Some(said) = unfit {
             return Ok(NodeEnd::Unfit { said });
         }
         let hardware =
             job.hardware.clone().map_or_else(|| machine.facts(&machine.id(job.on_gpu)), |of| of.0);
         // One calibration serves as "after" of a block and "before" of the next.
-        let mut before = self.probe()?;
+        let mut before = self.calibrate()?;
         for block in job.blocks() {
             if self.progress.blocks_done.contains(&block) {
                 continue;
             }
             let records = self.block(block, &hardware)?;
-            let after = self.probe()?;
+            let after = self.calibrate()?;
             self.write(block, records, before.zip(after))?;
             before = after;
         }
@@ -134,29 +126,29 @@ impl Node<'_> {
 
     /// Calibrates the machine if a CPU is measured, and notes figures that differ from earlier
     /// calibrations.
-    fn probe(&mut self) -> Result<Option<Probed>, Stop> {
+    fn calibrate(&mut self) -> Result<Option<Calibration>, Stop> {
         // Calibration would disturb a server that runs already, and there is none of a GPU.
         if self.job.url.is_some() || self.job.on_gpu {
             return Ok(None);
         }
-        let (cache, host) = (self.world.cache.dir(), self.world.identity.host.as_deref());
+        let (cache, host) = (&self.world.cache.dir, self.world.identity.host.as_deref());
         let history = History::read(cache, host.unwrap_or_default());
-        let probed = calibration::probe(self.world.cores, &*self.world.clock);
-        for said in history.unlike(probed) {
+        let found = calibration::calibrate(self.world.cores, &*self.world.clock);
+        for said in history.unlike(found) {
             // Later calibrations are likely to find the same deviation.
             if self.noted.insert(said.figure) {
                 self.lines.append(&Step::Noted { said: said.text })?;
             }
         }
-        history.keep(probed, cache, host.unwrap_or_default())?;
-        Ok(Some(probed))
+        history.keep(found, cache, host.unwrap_or_default())?;
+        Ok(Some(found))
     }
 
-    /// Launches every side of a block.
+    /// Runs every variant of a block.
     fn block(&mut self, block: u32, hardware: &HardwareFacts) -> Result<Vec<RunRecord>, Stop> {
         self.lines.append(&Step::BlockBegun { block })?;
-        let slots = self.job.slots.iter().filter(|slot| slot.block == block);
-        slots.map(|slot| self.launch(slot, hardware)).collect()
+        let runs = self.job.runs.iter().filter(|run| run.block == block);
+        runs.map(|run| self.measure(run, hardware)).collect()
     }
 
     /// Writes the records of a block, then marks the block as done in one line: without its other
@@ -165,41 +157,41 @@ impl Node<'_> {
         &mut self,
         block: u32,
         records: Vec<RunRecord>,
-        probed: Option<(Probed, Probed)>,
+        calibrations: Option<(Calibration, Calibration)>,
     ) -> Result<(), Stop> {
         let mut files = Vec::new();
         for mut record in records {
-            record.calibration = probed.map(|(before, after)| calibration::facts(before, after));
-            seal(&mut record)?;
+            record.calibration =
+                calibrations.map(|(before, after)| calibration::facts(before, after));
+            judge::seal(&mut record)?;
             let path = record_path(&record.id);
-            let text = to_file_text(&record).map_err(RecordError::from)?;
-            files::write_whole(&self.places.dir().join(&path), text.as_bytes())?;
-            files.push(FileFact::of(self.places.dir(), &path)?);
+            let text = to_file_text(&record)?;
+            files::write_whole(&self.places.dir.join(&path), text.as_bytes())?;
+            files.push(FileFact::of(&self.places.dir, &path)?);
         }
         self.progress.files.extend_from_slice(&files);
         self.progress.blocks_done.insert(block);
         Ok(self.lines.append(&Step::BlockDone { block, files })?)
     }
 
-    fn launch(&mut self, slot: &PlannedRun, hardware: &HardwareFacts) -> Result<RunRecord, Stop> {
+    fn measure(&mut self, run: &PlannedRun, hardware: &HardwareFacts) -> Result<RunRecord, Stop> {
         let (world, job) = (self.world, self.job);
         world.interrupt.check()?;
-        self.budget_allows(slot)?;
-        self.lines.append(&Step::RunBegun { run: slot.run.clone() })?;
-        let variant = &job.variants[slot.variant];
-        let places = self.places.runs();
+        self.budget_allows(run)?;
+        self.lines.append(&Step::RunBegun { run: run.run.clone() })?;
+        let variant = &job.variants[run.variant];
         let bench = Bench {
             world,
             campaign: &job.campaign,
             executor: &job.executor,
-            places: &places,
+            places: self.places,
             hardware,
             url: job.url.as_deref(),
             timeout_s: job.timeout_s,
             limit: None,
         };
         let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
-        let mut record = bench.run_unsealed(slot, variant, &job.cell)?;
+        let mut record = bench.run_unsealed(run, variant, &job.cell, &mut |_| Ok(()))?;
         let took = world.clock.elapsed().saturating_sub(started);
         if let Some(step_ms) = clock_step_ms(started_ms, world.clock.unix_ms(), took) {
             degrade(&mut record, step_ms);
@@ -207,16 +199,16 @@ impl Node<'_> {
         let wall_us = micros(took);
         self.progress.wall_us += wall_us;
         let said = outcome(&record);
-        self.lines.append(&Step::RunEnded { run: slot.run.clone(), said, wall_us })?;
+        self.lines.append(&Step::RunEnded { run: run.run.clone(), said, wall_us })?;
         Ok(record)
     }
 
     /// Refuses a run that would exceed the job's GPU-hours, as far as its duration is known.
-    fn budget_allows(&self, slot: &PlannedRun) -> Result<(), Stop> {
+    fn budget_allows(&self, run: &PlannedRun) -> Result<(), Stop> {
         let job = self.job;
         let Some(most) = job.gpu_hours_max else { return Ok(()) };
         let used = gpu_hours(self.progress.wall_us, job.gpus());
-        let next = gpu_hours(job.expected_us[slot.variant], job.gpus());
+        let next = gpu_hours(job.expected_us[run.variant], job.gpus());
         if used + next <= most {
             return Ok(());
         }
@@ -229,11 +221,10 @@ impl Node<'_> {
     fn set_aside(&mut self, block: u32) -> Result<(), Stop> {
         let folder = format!("{}", self.progress.aside + 1);
         let aside = self.places.aside().join(&folder);
-        let runs = self.places.runs();
-        for slot in self.job.slots.iter().filter(|slot| slot.block == block) {
-            self.remove_container(slot);
-            let record = self.places.dir().join(record_path(&slot.run));
-            for path in [runs.log(&slot.run), runs.measurement(&slot.run), record] {
+        for run in self.job.runs.iter().filter(|run| run.block == block) {
+            self.remove_container(run);
+            let record = self.places.dir.join(record_path(&run.run));
+            for path in [self.places.log(&run.run), self.places.measurement(&run.run), record] {
                 let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
                 files::make_dir(&aside)?;
                 fs::rename(&path, aside.join(name)).map_err(FileError::at("move", &path))?;
@@ -241,13 +232,11 @@ impl Node<'_> {
         }
         Ok(self.lines.append(&Step::SetAside { block, folder })?)
     }
-}
 
-impl Node<'_> {
     /// Removes the container of an interrupted run, which may have outlived the node's process.
-    fn remove_container(&self, slot: &PlannedRun) {
-        let image = self.job.variants[slot.variant].built.image.as_ref();
-        let words = image.and_then(|image| image.runtime.removal(&container::name(&slot.run)));
+    fn remove_container(&self, run: &PlannedRun) {
+        let image = self.job.variants[run.variant].built.image.as_ref();
+        let words = image.and_then(|image| image.runtime.removal(&container::name(&run.run)));
         if let Some((program, args)) = words.as_deref().and_then(<[_]>::split_first) {
             // A container that does not exist needs no removal.
             let _ = Command::new(program).args(args).output();
@@ -297,10 +286,6 @@ fn degrade(record: &mut RunRecord, step_ms: i64) {
     );
     record.validity.verdict = record.validity.verdict.max(ValidityVerdict::Degraded);
     record.validity.reasons.push(reason);
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! Run record: combines the facts of a finished or failed run into a `run.v1` record. Pure: no
 //! clock, no files.
 
-use schema::canonical::CanonicalError;
-use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::path::PathError;
 use schema::probe::Probe;
 use schema::run::{
     CampaignSlot, EngineFacts, Failure, HardwareFacts, Kind, Memory, ModelFacts, RunRecord, SCHEMA,
@@ -15,36 +12,24 @@ use serde_json::Value;
 
 use crate::catalog::ScenarioEntry;
 use crate::redact::Identity;
-use crate::stop::Ends;
 
 /// Server flags that differ between runs without changing the configuration, such as the port. They
 /// are left out of the record, as out of the configuration's hash.
 const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
-/// Error about a record that cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    #[error("the record has no place under `results/`")]
-    Path(#[from] PathError),
-    #[error(transparent)]
-    Canonical(#[from] CanonicalError),
-}
-
-impl Ends for RecordError {
-    fn exit(&self) -> Exit {
-        Exit::Unsound
-    }
-}
 
 /// All facts of a run from which its record is made.
 #[derive(Debug, Clone)]
 pub struct Parts<'a> {
     pub id: &'a str,
-    pub slot: CampaignSlot,
+    pub campaign: CampaignSlot,
     pub engine: EngineFacts,
     pub scenario: &'a ScenarioEntry,
     pub dataset_sha256: Option<&'a str>,
     pub hardware: HardwareFacts,
-    pub launch: LaunchFacts,
+    /// Facts about the server that the campaign itself knows: its command line (`None` for a server
+    /// that was already running), environment, variant, and the time from start to ready, measured
+    /// from outside.
+    pub started: ServerFacts,
     pub model: ModelFacts,
     pub probe: Option<Probe>,
     pub measurement: Option<Measurement>,
@@ -56,33 +41,20 @@ pub struct Parts<'a> {
     pub identity: &'a Identity,
 }
 
-/// Facts about the server that the campaign itself knows.
-#[derive(Debug, Clone, Default)]
-pub struct LaunchFacts {
-    /// Recorded command line; `None` for a server that was already running.
-    pub argv: Option<Vec<String>>,
-    pub env: Option<std::collections::BTreeMap<String, String>>,
-    pub variant: Option<String>,
-    pub tp: Option<u32>,
-    /// Time from start to ready in microseconds, measured from outside; the server's own figure is
-    /// preferred because it is finer.
-    pub startup_us: Option<u64>,
-}
-
-/// Makes a record of the parts; [`seal`] adds findings and hash.
+/// Makes a record of the parts; `judge::seal` adds findings and hash.
 pub fn assemble(parts: Parts<'_>) -> RunRecord {
     let mut record = RunRecord {
         schema: SCHEMA.to_owned(),
         id: parts.id.to_owned(),
         kind: Kind::Measured,
-        campaign: Some(parts.slot),
+        campaign: Some(parts.campaign),
         engine: parts.engine,
         hardware: parts.hardware,
         memory: Some(Memory { rss_bytes_max: parts.rss_bytes_max, gpu_bytes_max: None }),
         ..RunRecord::default()
     };
     let Probe { server, model, .. } = parts.probe.unwrap_or_default();
-    record.server = Some(server_facts(server, parts.launch, parts.identity));
+    record.server = Some(server_facts(server, parts.started, parts.identity));
     record.model = model_facts(model, parts.model);
     if let Some(measurement) = parts.measurement {
         measurement.fill(&mut record);
@@ -91,15 +63,15 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
         memory.gpu_bytes_max = telemetry.gpu_memory_used_bytes_max();
     }
     fill_scenario(&mut record.scenario, parts.scenario, parts.dataset_sha256);
-    let launched = record.server.as_ref().is_some_and(|server| server.argv.is_some());
-    let gpus_used = if launched { gpus_used(&record) } else { None };
+    let started = record.server.as_ref().is_some_and(|server| server.argv.is_some());
+    let gpus_used = if started { gpus_used(&record) } else { None };
     if let (Some(server), Some(_)) = (&mut record.server, gpus_used) {
         server.parallel.get_or_insert_default().gpus_used = gpus_used;
     }
     if let Some(client) = &mut record.client {
         let sockets_max = client.streams_max;
         let place = ClientPlace { sockets_max, stream: Some(true), ..ClientPlace::default() };
-        client.place = Some(ClientPlace { same_host: launched.then_some(true), ..place });
+        client.place = Some(ClientPlace { same_host: started.then_some(true), ..place });
     }
     let time = record.time.get_or_insert_with(Time::default);
     time.started_at.get_or_insert(parts.started_at);
@@ -110,53 +82,46 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     record
 }
 
-/// Judges the record by the rules and adds its hash.
-///
-/// # Errors
-/// The record has no JSON form.
-pub fn seal(record: &mut RunRecord) -> Result<(), RecordError> {
-    Ok(judge::seal(record)?)
-}
-
 /// True when the record counts against the release: the run failed, or its measurement is invalid.
 pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }
 
-fn server_facts(told: ServerFacts, launch: LaunchFacts, identity: &Identity) -> ServerFacts {
+fn server_facts(reported: ServerFacts, started: ServerFacts, identity: &Identity) -> ServerFacts {
     // A configuration may contain paths, which include user names.
     let clean = |(flag, value): (String, Value)| match value {
         Value::String(text) => (flag, Value::String(identity.redact(&text))),
         other => (flag, other),
     };
-    let config = told.config.map(|config| {
+    let config = reported.config.map(|config| {
         let kept = config.into_iter().filter(|(flag, _)| !PLACES.contains(&flag.as_str()));
         kept.map(clean).collect()
     });
     ServerFacts {
         config,
-        argv: launch.argv,
-        env: launch.env,
-        variant: launch.variant,
-        tp: told.tp.or(launch.tp),
-        startup_us: told.startup_us.or(launch.startup_us),
-        ..told
+        argv: started.argv,
+        env: started.env,
+        variant: started.variant,
+        tp: reported.tp.or(started.tp),
+        // The server's own figure is finer.
+        startup_us: reported.startup_us.or(started.startup_us),
+        ..reported
     }
 }
 
 /// Combines the model facts that the server reports with those that the campaign knows; the
 /// server's are preferred because they describe what ran.
-fn model_facts(told: ModelFacts, known: ModelFacts) -> ModelFacts {
+fn model_facts(reported: ModelFacts, known: ModelFacts) -> ModelFacts {
     ModelFacts {
         id: known.id,
         source: known.source,
-        revision: told.revision.or(known.revision),
-        weights: told.weights.or(known.weights),
-        weights_sha256: told.weights_sha256.or(known.weights_sha256),
-        format: told.format.or(known.format),
-        dtype: told.dtype,
-        parameters: told.parameters,
-        tokenizer_sha256: told.tokenizer_sha256,
+        revision: reported.revision.or(known.revision),
+        weights: reported.weights.or(known.weights),
+        weights_sha256: reported.weights_sha256.or(known.weights_sha256),
+        format: reported.format.or(known.format),
+        dtype: reported.dtype,
+        parameters: reported.parameters,
+        tokenizer_sha256: reported.tokenizer_sha256,
         ..known
     }
 }

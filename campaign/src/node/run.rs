@@ -2,36 +2,38 @@
 //! and makes the record.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::{CampaignSlot, HardwareFacts, ModelFacts, RunRecord};
+use schema::run::{CampaignSlot, Failure, HardwareFacts, ModelFacts, RunRecord, ServerFacts};
 use schema::scenario::Tier;
 
 use crate::files;
-use crate::inputs::checkpoint;
-use crate::launch::container::{self, Container};
-use crate::launch::{
-    CommandLine, Filling, LaunchSpec, ReadyCell, command_line, container_line, is_same,
-};
+use crate::inputs::checkpoint_facts;
 use crate::node::failure::{Happening, classify};
-use crate::node::record::{LaunchFacts, Parts, assemble, seal};
-use crate::node::server::{ProbeAnswer, Readiness, Server, ask, free_port};
+use crate::node::record::{Parts, assemble};
+use crate::node::server::{ProbeAnswer, Readiness, Server, ask, ask_running, free_port};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
-use crate::process::Group;
+use crate::process::{Group, show};
+use crate::server_spec::container::{self, Container};
+use crate::server_spec::{
+    CommandLine, Filling, ReadyCell, ServerSpec, command_line, container_line, is_same,
+};
 use crate::stop::Stop;
-use crate::tools::{BENCH, ToolError};
+use crate::tools::{self, BENCH};
 use crate::world::World;
 
 /// Time that the load generator may continue after its server has ended.
-const AFTERLIFE: Duration = Duration::from_secs(20);
+const AFTER_SERVER: Duration = Duration::from_secs(20);
 /// Interval at which server and load generator are polled during a measurement.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
 /// Number of attempts to start a server when another process takes the port between finding and
 /// binding it.
 const PORT_TRIES: u32 = 3;
@@ -53,143 +55,143 @@ pub struct Bench<'a> {
     pub limit: Option<Duration>,
 }
 
+/// A planned run with everything that it starts and measures.
+struct Run<'a> {
+    bench: &'a Bench<'a>,
+    planned: &'a PlannedRun,
+    spec: &'a ServerSpec,
+    cell: &'a ReadyCell,
+}
+
 /// Result of a run before it becomes a record.
 #[derive(Debug, Default)]
 struct Outcome {
-    launch: LaunchFacts,
+    started: ServerFacts,
     probe: Option<Probe>,
     measurement: Option<Measurement>,
     happening: Option<Happening>,
+    failure: Option<Failure>,
     rss_bytes_max: Option<u64>,
     log_tail: String,
 }
 
 impl Bench<'_> {
-    /// Executes one planned run and returns its sealed record. An engine's failure becomes a
-    /// record; an error is a failure of the machine or of a tool, and ends the job.
+    /// Executes one planned run and returns its sealed record; calls `inspect` with the server after
+    /// the measurement, before the server is stopped. An engine's failure becomes a record; an error
+    /// is a failure of the machine or of a tool, and ends the job.
     ///
     /// # Errors
-    /// Interrupted, or the machine or a Redline tool fails.
+    /// Interrupted, the machine or a Redline tool fails, or `inspect` fails.
     pub fn run(
         &self,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
+        planned: &PlannedRun,
+        spec: &ServerSpec,
         cell: &ReadyCell,
+        inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
-        self.run_and_look(slot, spec, cell, &mut |_| Ok(()))
-    }
-
-    /// Executes one planned run like [`Self::run`], and calls `look` with the server after the
-    /// measurement, before the server is stopped.
-    ///
-    /// # Errors
-    /// As [`Self::run`], or `look` fails.
-    pub fn run_and_look(
-        &self,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
-        cell: &ReadyCell,
-        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
-    ) -> Result<RunRecord, Stop> {
-        let mut record = self.measured(slot, spec, cell, look)?;
-        seal(&mut record)?;
+        let mut record = self.run_unsealed(planned, spec, cell, inspect)?;
+        judge::seal(&mut record)?;
         Ok(record)
     }
 
-    /// Executes one planned run and returns its record without findings and hash, because the
-    /// caller adds the machine calibration first.
+    /// Executes one planned run like [`Self::run`] and returns its record without findings
+    /// and hash, because a job adds the machine calibration first.
     ///
     /// # Errors
     /// As [`Self::run`].
     pub fn run_unsealed(
         &self,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
+        planned: &PlannedRun,
+        spec: &ServerSpec,
         cell: &ReadyCell,
+        inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
-        self.measured(slot, spec, cell, &mut |_| Ok(()))
-    }
-
-    fn measured(
-        &self,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
-        cell: &ReadyCell,
-        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
-    ) -> Result<RunRecord, Stop> {
+        let run = Run { bench: self, planned, spec, cell };
         let started_at = self.world.clock.rfc3339();
-        let outcome = match self.url {
-            Some(url) => self.measure_running(url, slot, spec, cell)?,
-            None => self.launch_and_measure(slot, spec, cell, look)?,
+        let mut outcome = match self.url {
+            Some(url) => run.measure_running(url)?,
+            None => run.start_and_measure(inspect)?,
         };
         // The load generator knows in which phase it lost the server; without it the phase is a
         // guess.
         let phase = outcome.measurement.as_ref().and_then(|m| m.failure.as_ref()).map(|f| f.phase);
-        let failure = outcome
-            .happening
-            .as_ref()
-            .map(|happening| classify(happening, phase, &outcome.log_tail, &self.world.identity));
-        Ok(assemble(Parts {
-            id: &slot.run,
-            slot: CampaignSlot {
-                id: self.campaign.to_owned(),
-                block: slot.block,
-                position: slot.position,
-                repeat: slot.repeat,
-                executor: self.executor.to_owned(),
-                stage: slot.stage,
+        let (log, identity) = (&outcome.log_tail, &self.world.identity);
+        let happening = outcome.happening.as_ref();
+        outcome.failure = happening.map(|happening| classify(happening, phase, log, identity));
+        Ok(run.record(outcome, started_at))
+    }
+
+    /// Makes the record, without findings and hash, of a planned run that no node could measure.
+    pub fn unmeasured(
+        &self,
+        planned: &PlannedRun,
+        spec: &ServerSpec,
+        cell: &ReadyCell,
+        failure: Failure,
+    ) -> RunRecord {
+        let (variant, tp) = (spec.built.variant.name.clone(), Some(cell.cell.tp));
+        let started = ServerFacts { variant, tp, ..ServerFacts::default() };
+        let outcome = Outcome { started, failure: Some(failure), ..Outcome::default() };
+        Run { bench: self, planned, spec, cell }.record(outcome, self.world.clock.rfc3339())
+    }
+}
+
+impl Run<'_> {
+    fn record(&self, outcome: Outcome, started_at: String) -> RunRecord {
+        let Self { bench, planned, spec, cell } = self;
+        assemble(Parts {
+            id: &planned.run,
+            campaign: CampaignSlot {
+                id: bench.campaign.to_owned(),
+                block: planned.block,
+                position: planned.position,
+                repeat: planned.repeat,
+                executor: bench.executor.to_owned(),
+                stage: planned.stage,
             },
             engine: spec.built.facts.clone(),
             scenario: &cell.scenario,
             dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
-            hardware: self.hardware.clone(),
-            launch: outcome.launch,
-            model: model_facts(cell, self.url.is_none()),
+            hardware: bench.hardware.clone(),
+            started: outcome.started,
+            model: model_facts(cell, bench.url.is_none()),
             probe: outcome.probe,
             measurement: outcome.measurement,
-            failure,
+            failure: outcome.failure,
             rss_bytes_max: outcome.rss_bytes_max,
             started_at,
-            finished_at: self.world.clock.rfc3339(),
-            identity: &self.world.identity,
-        }))
+            finished_at: bench.world.clock.rfc3339(),
+            identity: &bench.world.identity,
+        })
     }
 
-    fn launch_and_measure(
+    fn start_and_measure(
         &self,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
-        cell: &ReadyCell,
-        look: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+        inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<Outcome, Stop> {
         let mut outcome = Outcome::default();
-        let (mut server, readiness) = self.launch(slot, spec, cell, &mut outcome.launch)?;
+        let (mut server, readiness) = self.start(&mut outcome.started)?;
         outcome.happening = match readiness {
-            Readiness::Ready { probe, startup_us } => {
-                outcome.launch.startup_us = Some(startup_us);
+            Ok((probe, startup_us)) => {
+                outcome.started.startup_us = Some(startup_us);
                 // Checked before the measurement, whose hours would be recorded under the wrong
                 // release.
-                let other = other_version(spec, &probe);
-                outcome.probe = Some(*probe);
+                let other = other_version(self.spec, &probe);
+                outcome.probe = Some(probe);
                 match other {
                     Some(happening) => Some(happening),
                     None => {
-                        let (measurement, happening) =
-                            self.measure(&server.url(), slot, spec, cell, Some(&mut server))?;
+                        let url = server.url();
+                        let (measurement, happening) = self.measure(&url, Some(&mut server))?;
                         outcome.measurement = measurement;
                         if happening.is_none() {
-                            look(&server)?;
+                            inspect(&server)?;
                         }
                         happening
                     }
                 }
             }
-            Readiness::Exited(status) => Some(Happening::ExitedBeforeReady(status)),
-            Readiness::NotInTime(said) => {
-                let limit_s = spec.engine.file.launch.timeout_s;
-                Some(Happening::NotReady { limit_s, said })
-            }
-            Readiness::Unreadable(said) => Some(Happening::Unreadable(said)),
+            Err(happening) => Some(happening),
         };
         // Read before the stop: the process's `/proc` entry disappears with it.
         outcome.rss_bytes_max = server.rss_bytes_max();
@@ -199,14 +201,8 @@ impl Bench<'_> {
     }
 
     /// Starts a server and waits until it is ready; tries again if another process took its port.
-    fn launch(
-        &self,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
-        cell: &ReadyCell,
-        launch: &mut LaunchFacts,
-    ) -> Result<(Server, Readiness), Stop> {
-        let world = self.world;
+    fn start(&self, started: &mut ServerFacts) -> Result<(Server, Readiness), Stop> {
+        let Self { bench: Bench { world, places, .. }, planned, spec, cell } = *self;
         let limit = Duration::from_secs(spec.engine.file.launch.timeout_s);
         // A container gets its environment as arguments of the runtime.
         let mut env = match spec.built.image {
@@ -215,25 +211,23 @@ impl Bench<'_> {
         };
         for tries_left in (0..PORT_TRIES).rev() {
             let port = free_port()?;
-            let (line, removal) = self.line(slot, spec, cell, port)?;
+            let (line, removal) = self.line(port)?;
             // Flags may contain paths, which include user names.
-            let redact = |words: &[String]| -> Vec<String> {
-                words.iter().map(|word| world.identity.redact(word)).collect()
-            };
-            launch.argv = Some(redact(&line.recorded));
-            let log = self.places.log(&slot.run);
+            let recorded = line.recorded.iter().map(|word| world.identity.redact(word));
+            started.argv = Some(recorded.collect());
+            let log = places.log(&planned.run);
             let mut server =
                 Server::start(&line.argv, &env, port, &log, &world.interrupt)?.removed_by(removal);
             let readiness =
                 server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
-            let taken = matches!(readiness, Readiness::Exited(_))
+            let taken = matches!(readiness, Err(Happening::ExitedBeforeReady(_)))
                 && server.log_tail().to_lowercase().contains("address already in use");
             if !taken || tries_left == 0 {
                 env.extend(world.server_env.clone());
                 let env = env.iter().map(|(k, v)| (k.clone(), world.identity.redact(v)));
-                launch.env = Some(env.collect());
-                launch.variant = spec.built.variant.name.clone();
-                launch.tp = Some(cell.cell.tp);
+                started.env = Some(env.collect());
+                started.variant = spec.built.variant.name.clone();
+                started.tp = Some(cell.cell.tp);
                 return Ok((server, readiness));
             }
         }
@@ -242,13 +236,8 @@ impl Bench<'_> {
 
     /// Returns the server's command line, and the command that removes its container, which
     /// outlives the process.
-    fn line(
-        &self,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
-        cell: &ReadyCell,
-        port: u16,
-    ) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
+    fn line(&self, port: u16) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
+        let Self { bench, planned, spec, cell } = self;
         let file = &spec.engine.file;
         let model = cell.model.served();
         let filling = Filling {
@@ -260,91 +249,63 @@ impl Bench<'_> {
         let Some(contained) = &spec.built.image else {
             return Ok((command_line(file, filling)?, None));
         };
-        let hub = self.world.hub_home.to_string_lossy();
+        let hub = bench.world.hub_home.to_string_lossy();
         let more = file.launch.env.iter().map(|(name, value)| format!("{name}={value}"));
-        let said = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
-        let more: Vec<String> = more.filter(|variable| !said.contains(variable)).collect();
+        let of_image = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
+        let more: Vec<String> = more.filter(|variable| !of_image.contains(variable)).collect();
         let container = Container {
             runtime: contained.runtime,
             image: &contained.image,
-            name: &container::name(&slot.run),
+            name: &container::name(&planned.run),
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
             env: &more,
-            gpus: self.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
+            gpus: bench.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
         };
         Ok((container_line(file, filling, &container)?, container.removal()))
     }
 
     /// Measures a server that somebody else started.
-    fn measure_running(
-        &self,
-        url: &str,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
-        cell: &ReadyCell,
-    ) -> Result<Outcome, Stop> {
-        let world = self.world;
-        let limit = Duration::from_secs(30);
-        let probe = match ask(&world.tools, url, &spec.engine.path, limit, &world.interrupt)? {
-            ProbeAnswer::Ready(probe) => *probe,
-            ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
-                return Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
-                    .with_hint(format!(
-                        "is it a server that `suite/engines/{}.toml` describes?",
-                        spec.engine.id
-                    )));
-            }
-        };
-        let (measurement, happening) = self.measure(url, slot, spec, cell, None)?;
-        let launch =
-            LaunchFacts { variant: spec.built.variant.name.clone(), ..LaunchFacts::default() };
-        Ok(Outcome { launch, probe: Some(probe), measurement, happening, ..Outcome::default() })
+    fn measure_running(&self, url: &str) -> Result<Outcome, Stop> {
+        let probe = ask_running(self.bench.world, url, &self.spec.engine)?;
+        let (measurement, happening) = self.measure(url, None)?;
+        let variant = self.spec.built.variant.name.clone();
+        let started = ServerFacts { variant, ..ServerFacts::default() };
+        Ok(Outcome { started, probe: Some(probe), measurement, happening, ..Outcome::default() })
     }
 
     /// Runs the load generator and watches the server meanwhile.
     fn measure(
         &self,
         url: &str,
-        slot: &PlannedRun,
-        spec: &LaunchSpec,
-        cell: &ReadyCell,
         mut server: Option<&mut Server>,
     ) -> Result<(Option<Measurement>, Option<Happening>), Stop> {
-        let world = self.world;
-        let out = self.places.measurement(&slot.run);
+        let Self { bench: Bench { world, places, timeout_s, limit, .. }, planned, spec, cell } =
+            *self;
+        let out = places.measurement(&planned.run);
         if let Some(dir) = out.parent() {
             files::make_dir(dir)?;
         }
         let mut command = world.tools.bench("run");
         command.args(["--url", url, "--engine"]).arg(&spec.engine.path);
-        match (&cell.plan, &cell.dataset) {
-            (Some(plan), _) => {
-                command.arg("--plan").arg(plan);
-            }
-            (None, dataset) => {
-                command.arg("--scenario").arg(&cell.scenario.path);
-                if let Some(dataset) = dataset {
-                    command.arg("--dataset").arg(&dataset.path);
-                }
-            }
-        }
-        command.arg("--tokenizer").arg(&cell.tokenizer);
-        command.arg("--out").arg(&out);
-        command.args(["--progress", world.console.progress()]);
-        if let Some(seconds) = self.timeout_s {
+        match &cell.plan {
+            Some(plan) => command.arg("--plan").arg(plan).arg("--tokenizer").arg(&cell.tokenizer),
+            None => command.args(workload_arguments(cell)),
+        };
+        command.arg("--out").arg(&out).args(["--progress", world.console.progress()]);
+        if let Some(seconds) = timeout_s {
             command.args(["--timeout-s", &seconds.to_string()]);
         }
         // The load generator's summary is also in its file; standard output belongs to the
         // campaign's own result.
         command.stdout(Stdio::null());
-        let mut bench = Group::start(&mut command)?;
-        let limit = self.limit.unwrap_or_else(|| time_limit(cell.scenario.scenario.tier));
+        let mut client = Group::start(&mut command)?;
+        let limit = limit.unwrap_or_else(|| time_limit(cell.scenario.scenario.tier));
         let mut deadline = world.clock.elapsed() + limit;
         let mut died: Option<ExitStatus> = None;
         let ended = loop {
-            let look = LOOK.min(deadline.saturating_sub(world.clock.elapsed()));
-            if let Some(status) = bench.wait(Some(look), &world.interrupt)? {
+            let poll = POLL.min(deadline.saturating_sub(world.clock.elapsed()));
+            if let Some(status) = client.wait(Some(poll), &world.interrupt)? {
                 break Some(status);
             }
             if died.is_none()
@@ -354,14 +315,14 @@ impl Bench<'_> {
                 died = Some(status);
                 // The load generator notices the closed connections and writes what it has
                 // measured.
-                deadline = deadline.min(world.clock.elapsed() + AFTERLIFE);
+                deadline = deadline.min(world.clock.elapsed() + AFTER_SERVER);
             }
             if world.clock.elapsed() >= deadline {
                 break None;
             }
         };
         if ended.is_none() {
-            bench.end(Duration::from_secs(5));
+            client.end(Duration::from_secs(5));
         }
         if died.is_none()
             && let Some(server) = server
@@ -371,7 +332,7 @@ impl Bench<'_> {
         let happening = match (died, ended) {
             (Some(status), _) => Some(Happening::Died(status)),
             (None, None) => Some(Happening::Stuck { limit_s: limit.as_secs() }),
-            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url, spec)?,
+            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url)?,
             (None, Some(_)) => None,
         };
         let measurement = read_measurement(&out, ended, happening.is_some())?;
@@ -379,16 +340,44 @@ impl Bench<'_> {
     }
 
     /// Checks if the server still answers after the load generator ended with an environment error.
-    fn silence(&self, url: &str, spec: &LaunchSpec) -> Result<Option<Happening>, Stop> {
-        let (tools, interrupt) = (&self.world.tools, &self.world.interrupt);
-        let asked = ask(tools, url, &spec.engine.path, Duration::from_secs(10), interrupt)?;
-        Ok(match asked {
+    fn silence(&self, url: &str) -> Result<Option<Happening>, Stop> {
+        let World { tools, interrupt, .. } = self.bench.world;
+        let limit = Duration::from_secs(10);
+        Ok(match ask(tools, url, &self.spec.engine.path, limit, interrupt)? {
             ProbeAnswer::Ready(_) => None,
             ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
                 Some(Happening::Silent(said))
             }
         })
     }
+}
+
+/// Arguments by which the load generator samples the requests of a cell.
+fn workload_arguments(cell: &ReadyCell) -> Vec<&OsStr> {
+    let mut words = vec![OsStr::new("--scenario"), cell.scenario.path.as_os_str()];
+    if let Some(dataset) = &cell.dataset {
+        words.extend([OsStr::new("--dataset"), dataset.path.as_os_str()]);
+    }
+    words.extend([OsStr::new("--tokenizer"), cell.tokenizer.as_os_str()]);
+    words
+}
+
+/// Has the load generator sample the requests of a cell and save them as the workload manifest `to`,
+/// unless the file exists, so that several runs send the same requests.
+///
+/// # Errors
+/// The load generator cannot sample the requests.
+pub fn save_workload(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), Stop> {
+    // Models with the same tokenizer share the file, and a resumed campaign has it already.
+    if to.exists() {
+        return Ok(());
+    }
+    world.console.note(&cell.scenario.id);
+    files::make_dir(to.parent().unwrap_or(Path::new(".")))?;
+    let mut command = world.tools.bench("plan");
+    command.args(workload_arguments(cell)).arg("--out").arg(to).stdout(Stdio::null());
+    let status = show(&mut command, &world.interrupt)?;
+    if status.success() { Ok(()) } else { Err(tools::ended(BENCH, "plan", status)) }
 }
 
 /// True when the load generator ended with the exit code for an environment error: no server, or no
@@ -400,22 +389,19 @@ fn gave_up(status: ExitStatus) -> bool {
 /// Reads the load generator's measurement. Without one, the load generator has printed the cause on
 /// standard error; unless the server is to blame (`excused`), that ends the job.
 fn read_measurement(
-    path: &std::path::Path,
+    path: &Path,
     ended: Option<ExitStatus>,
     excused: bool,
 ) -> Result<Option<Measurement>, Stop> {
-    let answer = |detail: String| ToolError::Answer { name: BENCH, verb: "run", detail };
     match (fs::read_to_string(path), ended) {
         (Ok(text), _) => match serde_json::from_str(&text) {
             Ok(measurement) => Ok(Some(measurement)),
             Err(_) if excused => Ok(None),
-            Err(error) => Err(answer(error.to_string()).into()),
+            Err(error) => Err(tools::unreadable(BENCH, "run", &error)),
         },
         (Err(_), _) if excused => Ok(None),
-        (Err(_), Some(status)) if !status.success() => {
-            Err(ToolError::Ended { name: BENCH, verb: "run", status }.into())
-        }
-        (Err(error), _) => Err(answer(error.to_string()).into()),
+        (Err(_), Some(status)) if !status.success() => Err(tools::ended(BENCH, "run", status)),
+        (Err(error), _) => Err(tools::unreadable(BENCH, "run", &error)),
     }
 }
 
@@ -431,7 +417,7 @@ pub fn time_limit(tier: Tier) -> Duration {
 
 /// Compares the server's version with the expected one: another version would record its figures
 /// under the wrong name.
-fn other_version(spec: &LaunchSpec, probe: &Probe) -> Option<Happening> {
+fn other_version(spec: &ServerSpec, probe: &Probe) -> Option<Happening> {
     let expected = spec.built.version.as_deref()?;
     let found = probe.version.as_deref()?;
     (!is_same(found, expected))
@@ -439,18 +425,18 @@ fn other_version(spec: &LaunchSpec, probe: &Probe) -> Option<Happening> {
 }
 
 /// Facts about a cell's model that are known without querying the server.
-pub fn model_facts(cell: &ReadyCell, launched: bool) -> ModelFacts {
+fn model_facts(cell: &ReadyCell, started: bool) -> ModelFacts {
     let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };
-    if launched {
+    if started {
         facts.source = Some(cell.model.source.clone());
         facts.weights = Some(if cell.model.random_weights { "random" } else { "real" }.to_owned());
         facts.revision = cell.model.hub.as_ref().map(|hub| hub.revision.clone());
         let is_hashed = !cell.model.random_weights && !cell.model.sha256.is_empty();
         facts.weights_sha256 = is_hashed.then(|| cell.model.sha256.clone());
         facts.format = cell.model.path.extension().map(|e| e.to_string_lossy().into_owned());
-        let told = checkpoint::read(&cell.model.path);
-        facts.quantization = told.quantization;
-        facts.chat_template_sha256 = told.chat_template_sha256;
+        let checkpoint = checkpoint_facts(&cell.model.path);
+        facts.quantization = checkpoint.quantization;
+        facts.chat_template_sha256 = checkpoint.chat_template_sha256;
     }
     facts
 }

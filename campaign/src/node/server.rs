@@ -5,39 +5,34 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use schema::probe::Probe;
 
+use crate::catalog::Engine;
 use crate::files::{self, FileError};
-use crate::process::{Group, Interrupt, ProcessError};
+use crate::node::failure::Happening;
+use crate::process::{Group, Interrupt, ProcessError, capture_until, micros};
 use crate::stop::Stop;
-use crate::tools::{BENCH, ToolError, Tools};
+use crate::tools::{self, BENCH, Tools};
+use crate::world::World;
 
 /// Time that a server may drain before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 /// Interval at which a starting server is polled. It limits the precision of the startup time only
 /// where the server does not report its own.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 /// Time limit of one probe of a starting server.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit of one probe of a server that somebody else started.
+const RUNNING_LIMIT: Duration = Duration::from_secs(30);
 /// Number of bytes read from the end of a log for a message.
 const TAIL_BYTES: usize = 16 * 1024;
 
-/// Result of waiting for a server to become ready.
-#[derive(Debug)]
-pub enum Readiness {
-    Ready {
-        probe: Box<Probe>,
-        startup_us: u64,
-    },
-    Exited(ExitStatus),
-    /// The server was not ready in time; holds the answer to the last probe.
-    NotInTime(String),
-    /// The server answers, but its configuration cannot be parsed.
-    Unreadable(String),
-}
+/// Result of waiting for a server to become ready: its answer to the probe and the time from its
+/// start in microseconds, or what kept it from becoming ready.
+pub type Readiness = Result<(Probe, u64), Happening>;
 
 /// A running server process.
 #[derive(Debug)]
@@ -123,24 +118,24 @@ impl Server {
         loop {
             interrupt.check()?;
             if let Some(status) = self.poll()? {
-                return Ok(Readiness::Exited(status));
+                return Ok(Err(Happening::ExitedBeforeReady(status)));
             }
             let left = limit.saturating_sub(interrupt.elapsed().saturating_sub(self.started));
             if left.is_zero() {
-                return Ok(Readiness::NotInTime(said));
+                return Ok(Err(Happening::NotReady { limit_s: limit.as_secs(), said }));
             }
             // A connection is cheaper than starting the probe to find the port closed.
             if self.listens() {
                 match ask(tools, &self.url(), engine_file, left.min(PROBE_LIMIT), interrupt)? {
                     ProbeAnswer::Ready(probe) => {
                         let startup_us = micros(interrupt.elapsed().saturating_sub(self.started));
-                        return Ok(Readiness::Ready { probe, startup_us });
+                        return Ok(Ok((*probe, startup_us)));
                     }
                     ProbeAnswer::NotYet(text) => said = text,
-                    ProbeAnswer::Unreadable(text) => return Ok(Readiness::Unreadable(text)),
+                    ProbeAnswer::Unreadable(text) => return Ok(Err(Happening::Unreadable(text))),
                 }
             }
-            interrupt.sleep(LOOK);
+            interrupt.sleep(POLL);
         }
     }
 
@@ -186,7 +181,7 @@ impl Server {
 
     fn listens(&self) -> bool {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        TcpStream::connect_timeout(&address, LOOK).is_ok()
+        TcpStream::connect_timeout(&address, POLL).is_ok()
     }
 }
 
@@ -215,34 +210,35 @@ pub fn ask(
     limit: Duration,
     interrupt: &Interrupt,
 ) -> Result<ProbeAnswer, Stop> {
-    let out =
-        tempfile::NamedTempFile::new().map_err(FileError::at("write in", Path::new("/tmp")))?;
-    let err =
-        tempfile::NamedTempFile::new().map_err(FileError::at("write in", Path::new("/tmp")))?;
-    let handle = |file: &tempfile::NamedTempFile| {
-        file.reopen().map(Stdio::from).map_err(FileError::at("write", file.path()))
-    };
     let mut command = tools.bench("probe");
     command.args(["--url", url, "--engine"]).arg(engine_file);
-    command.stdout(handle(&out)?).stderr(handle(&err)?);
-    let mut group = Group::start(&mut command)?;
     // A server that accepts connections before it has loaded its model may never answer.
-    let Some(status) = group.wait(Some(limit), interrupt)? else {
+    let Some(written) = capture_until(&mut command, Some(limit), interrupt)? else {
         return Ok(ProbeAnswer::NotYet("it takes connections and does not answer".to_owned()));
     };
-    let said = || fs::read_to_string(err.path()).unwrap_or_default().trim().to_owned();
-    match status.code() {
+    let said = written.stderr.trim().to_owned();
+    match written.status.code() {
         Some(0) => {
-            let text = files::read_text(out.path())?;
-            let probe = serde_json::from_str(&text).map_err(|error| ToolError::Answer {
-                name: BENCH,
-                verb: "probe",
-                detail: error.to_string(),
-            })?;
-            Ok(ProbeAnswer::Ready(probe))
+            let probe = serde_json::from_str(&written.stdout);
+            let unreadable = |error| tools::unreadable(BENCH, "probe", &error);
+            Ok(ProbeAnswer::Ready(probe.map_err(unreadable)?))
         }
-        Some(2) => Ok(ProbeAnswer::Unreadable(said())),
-        _ => Ok(ProbeAnswer::NotYet(said())),
+        Some(2) => Ok(ProbeAnswer::Unreadable(said)),
+        _ => Ok(ProbeAnswer::NotYet(said)),
+    }
+}
+
+/// Probes a server that somebody else started.
+///
+/// # Errors
+/// As [`ask`], or no such server answers at `url`.
+pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, Stop> {
+    match ask(&world.tools, url, &engine.path, RUNNING_LIMIT, &world.interrupt)? {
+        ProbeAnswer::Ready(probe) => Ok(*probe),
+        ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
+            Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
+                .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
+        }
     }
 }
 
@@ -251,10 +247,6 @@ pub fn status_bytes(status: &str, field: &str) -> Option<u64> {
     let mut fields = status.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(name, _)| *name == field)?;
     Some(value.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -15,14 +15,14 @@ pub struct CellBrief {
     /// Scenario as `id@rev`.
     pub scenario: String,
     /// Number of runs of this engine's variants in the cell.
-    pub launches: u64,
+    pub runs: u64,
     pub each: Estimate,
 }
 
 impl CellBrief {
     /// Expected time of all runs of the cell in microseconds; `None` if no earlier run is known.
     fn expected_us(&self) -> Option<u64> {
-        self.each.us().map(|us| us.saturating_mul(self.launches))
+        self.each.us().map(|us| us.saturating_mul(self.runs))
     }
 }
 
@@ -67,50 +67,40 @@ impl Brief {
     /// Number of runs whose duration is unknown.
     pub fn unknown(&self) -> u64 {
         let unknown = self.cells.iter().filter(|cell| cell.each == Estimate::Unknown);
-        unknown.map(|cell| cell.launches).sum()
+        unknown.map(|cell| cell.runs).sum()
     }
 
     /// Renders the plan as text for the terminal.
     pub fn render(&self) -> String {
-        let mut text = format!("Plan of campaign {}\n", self.campaign);
-        let mut line = |key: &str, value: &str| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {key:<10} {value}");
-        };
-        for (index, variant) in self.variants.iter().enumerate() {
-            line(if index == 0 { "measured" } else { "" }, variant);
-        }
-        line("hardware", &format!("{} (target {})", self.hardware, self.target));
+        let mut listing = Listing::new(format!("Plan of campaign {}", self.campaign));
+        listing.lines("measured", self.variants.iter().cloned());
+        listing.line("hardware", &format!("{} (target {})", self.hardware, self.target));
         // Engine names are printed only if there is more than one.
         let several = self.cells.iter().any(|cell| cell.engine != self.cells[0].engine);
         let mut model = "";
         for cell in &self.cells {
             if model != cell.model {
                 model = &cell.model;
-                line("model", &format!("{model}, {} {}", cell.tp, ranks(cell.tp)));
+                let ranks = if cell.tp == 1 { "rank" } else { "ranks" };
+                listing.line("model", &format!("{model}, {} {ranks}", cell.tp));
             }
-            line("", &self.cell_line(cell, several));
+            listing.line("", &self.cell_line(cell, several));
         }
-        for (index, (id, had)) in self.inputs.iter().enumerate() {
-            let state = if *had { "available" } else { "to be downloaded" };
-            line(if index == 0 { "inputs" } else { "" }, &format!("{id}, {state}"));
-        }
-        for (index, quirk) in self.quirks.iter().enumerate() {
-            line(if index == 0 { "known" } else { "" }, quirk);
-        }
-        line("runs", &self.total());
+        listing.inputs(self);
+        listing.line("runs", &self.total());
         if let Some(pairs) = self.confirm_pairs {
             let each: u64 = self.cells.iter().filter_map(|cell| cell.each.us()).sum();
             let most = about(each.saturating_mul(2 * u64::from(pairs)));
-            line("", &format!("then {pairs} pairs of each cell that differs, at most {most}"));
+            let confirmation = "pairs of each cell that differs, at most";
+            listing.line("", &format!("then {pairs} {confirmation} {most}"));
         }
-        line("records", &self.records);
-        text
+        listing.line("records", &self.records);
+        listing.text
     }
 
     /// Summarizes all runs: `20, about 12 min and 0.4 GPU-hours beside builds and downloads, ...`.
     fn total(&self) -> String {
-        let runs: u64 = self.cells.iter().map(|cell| cell.launches).sum();
+        let runs: u64 = self.cells.iter().map(|cell| cell.runs).sum();
         let unknown = self.unknown();
         if unknown == runs {
             return format!("{runs}, and how long they take is unknown");
@@ -127,7 +117,7 @@ impl Brief {
     }
 
     fn cell_line(&self, cell: &CellBrief, several: bool) -> String {
-        let launches = match cell.launches {
+        let runs = match cell.runs {
             1 => "1 run".to_owned(),
             count => format!("{count} runs"),
         };
@@ -138,7 +128,7 @@ impl Brief {
         let engine = if several { format!("{}: ", cell.engine) } else { String::new() };
         let each = cell.each.us().map_or("unknown".to_owned(), about);
         let basis = basis(cell.each);
-        format!("{:<22} {engine}{launches}, {each} each{hours} ({basis})", cell.scenario)
+        format!("{:<22} {engine}{runs}, {each} each{hours} ({basis})", cell.scenario)
     }
 }
 
@@ -163,8 +153,36 @@ pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
     us as f64 / 3.6e9 * f64::from(gpus)
 }
 
-fn ranks(tp: u32) -> &'static str {
-    if tp == 1 { "rank" } else { "ranks" }
+/// A printed plan: a title, and below it lines that begin with what they are about.
+#[derive(Debug)]
+pub struct Listing {
+    pub text: String,
+}
+
+impl Listing {
+    pub fn new(title: String) -> Self {
+        Self { text: title + "\n" }
+    }
+
+    pub fn line(&mut self, key: &str, value: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "  {key:<10} {value}");
+    }
+
+    /// Adds a line for each value; only the first shows the key.
+    pub fn lines(&mut self, key: &str, values: impl Iterator<Item = String>) {
+        for (index, value) in values.enumerate() {
+            self.line(if index == 0 { key } else { "" }, &value);
+        }
+    }
+
+    /// Adds the lines about inputs and known peculiarities of engines.
+    pub fn inputs(&mut self, brief: &Brief) {
+        let state = |had: bool| if had { "available" } else { "to be downloaded" };
+        let inputs = brief.inputs.iter().map(|(id, had)| format!("{id}, {}", state(*had)));
+        self.lines("inputs", inputs);
+        self.lines("known", brief.quirks.iter().cloned());
+    }
 }
 
 #[cfg(test)]
@@ -178,7 +196,7 @@ mod tests {
             model: "smollm2-135m-instruct-q4_1".into(),
             tp: 1,
             scenario: scenario.into(),
-            launches: 10,
+            runs: 10,
             each,
         }
     }
@@ -225,7 +243,7 @@ mod tests {
     fn gpus_count_by_the_ranks_that_take_them() {
         let hour = Estimate::Imported { us: 3_600_000_000, runs: 1 };
         let cells = vec![
-            CellBrief { tp: 8, launches: 3, ..cell("vllm", "balanced@1", hour) },
+            CellBrief { tp: 8, runs: 3, ..cell("vllm", "balanced@1", hour) },
             cell("redline", "balanced@1", Estimate::Unknown),
         ];
         let on_gpu = Brief { on_gpu: true, confirm_pairs: None, ..brief(cells) };

@@ -3,23 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use schema::run::HardwareFacts;
 
-use crate::build::origin::Wanted;
-use crate::build::variants;
+use crate::build::variants::{self, Wanted};
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;
-use crate::inputs::{Fetcher, Input, Obtained};
-use crate::launch::ReadyCell;
+use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
-use crate::node::server::{ProbeAnswer, ask};
+use crate::node::server::ask_running;
 use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, Round};
+use crate::server_spec::ReadyCell;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
@@ -37,8 +35,6 @@ pub struct Decided {
     pub scenarios: Vec<ScenarioEntry>,
     pub hardware: HardwareFacts,
     pub brief: Brief,
-    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
-    pub confirm_pairs: Option<u32>,
     /// Generator of ids for runs that are planned later, such as confirmation runs.
     pub ids: Ids,
     /// True when the records are committed. Records of releases are; records of a working tree or
@@ -54,16 +50,16 @@ pub struct Decided {
 /// A named file of the suite does not exist, a release cannot be resolved, or the machine does not
 /// match the target.
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
-    world.console.step(world.clock.elapsed(), "Plan the campaign");
+    world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
     let wanted = wanted(world, flags, &engine)?;
-    let machine = hardware::detect(&world.programs, world.cores, &world.interrupt)?;
+    let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
-    let asked = flags.target.as_deref();
+    let named = flags.target.as_deref();
     // A dry run may plan for any machine, and a scheduler's nodes are not this machine.
     let (target_id, target) = match flags.dry_run || flags.execution.executor != LOCAL {
-        true => target::plan_for(&targets, asked, &machine.gpus)?,
-        false => target::choose(&targets, asked, &machine.gpus)?,
+        true => target::plan_for(&targets, named, &machine.gpus)?,
+        false => target::choose(&targets, named, &machine.gpus)?,
     };
     let on_gpu = target::needs_device(target);
     // Facts of this machine would be wrong for a node elsewhere, which reports its own.
@@ -94,14 +90,18 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
     let round = Round::first(cells.len(), wanted.len(), repeats);
-    let slots = plan::interleave(&round, || ids.next_id());
+    let runs = plan::interleave(&round, || ids.next_id());
     let variants = wanted.iter().map(|wanted| wanted.variant.clone()).collect();
-    let plan = Plan { campaign, variants, cells, slots };
+    let plan = Plan { campaign, variants, cells, runs };
 
     let commits = wanted.iter().all(|wanted| wanted.origin.commits());
-    let registry =
-        flags.execution.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
+    let registry = flags.execution.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let results = registry.join("results");
+    let mut inputs = Vec::new();
+    for input in inputs_of(world, &plan.cells, &scenarios)? {
+        let had = world.fetcher().has(&input)?;
+        inputs.push((input.id, had));
+    }
     let brief = Brief {
         campaign: plan.campaign.clone(),
         variants: wanted.iter().map(Wanted::title).collect(),
@@ -110,11 +110,11 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         on_gpu,
         cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.id)),
         confirm_pairs,
-        inputs: input_states(world, &plan.cells, &scenarios)?,
+        inputs,
         quirks: quirks(&wanted),
         records: records_line(world, &plan, commits, &registry),
     };
-    Ok(Decided { wanted, plan, scenarios, hardware, brief, confirm_pairs, ids, commits, registry })
+    Ok(Decided { wanted, plan, scenarios, hardware, brief, ids, commits, registry })
 }
 
 /// Summarizes each cell for the printed plan, once per engine, with an estimate from the registry's
@@ -133,14 +133,14 @@ fn cell_briefs(
     for (cell, entry) in plan.cells.iter().zip(scenarios) {
         for (engine, count) in &variants {
             let (model, scenario, rev) = (&cell.model, &entry.id, entry.scenario.rev);
-            let past = estimate::past(results, Of { engine, hardware, model, scenario, rev });
+            let of = Of { engine, hardware, model, scenario, rev };
             briefs.push(CellBrief {
                 engine: (*engine).to_owned(),
                 model: model.clone(),
                 tp: cell.tp,
                 scenario: format!("{scenario}@{rev}"),
-                launches: u64::from(repeats) * count,
-                each: estimate::of_run(&past),
+                runs: u64::from(repeats) * count,
+                each: estimate::of_run(results, of),
             });
         }
     }
@@ -178,16 +178,8 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
 
 fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
     let Some(url) = &flags.url else { return variants::wanted(world, flags, engine) };
-    let limit = Duration::from_secs(30);
-    match ask(&world.tools, url, &engine.path, limit, &world.interrupt)? {
-        ProbeAnswer::Ready(probe) => {
-            Ok(vec![variants::running(engine, *probe, flags.release.as_deref())?])
-        }
-        ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
-            Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
-                .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
-        }
-    }
+    let probe = ask_running(world, url, engine)?;
+    Ok(vec![variants::running(engine, probe, flags.release.as_deref())?])
 }
 
 /// Fetches the models, datasets and tokenizers of every cell, each once.
@@ -264,19 +256,6 @@ fn tokenizer_of(named: &str) -> Option<&str> {
     (named != "embedded").then_some(named)
 }
 
-fn input_states(
-    world: &World,
-    cells: &[Cell],
-    scenarios: &[ScenarioEntry],
-) -> Result<Vec<(String, bool)>, Stop> {
-    let mut states = Vec::new();
-    for input in inputs_of(world, cells, scenarios)? {
-        let had = world.fetcher().has(&input)?;
-        states.push((input.id, had));
-    }
-    Ok(states)
-}
-
 /// Returns the hardware facts of this machine, or only the id `remote` when `url` leads to another
 /// machine.
 fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> HardwareFacts {
@@ -299,20 +278,6 @@ fn records_line(world: &World, plan: &Plan, commits: bool, registry: &Path) -> S
     } else {
         let staged = world.places.campaign(&plan.campaign).staged();
         format!("{}, never committed", world.places.shown(&staged))
-    }
-}
-
-impl World {
-    /// Makes a fetcher of inputs that uses this world's cache and programs.
-    pub fn fetcher(&self) -> Fetcher<'_> {
-        Fetcher {
-            cache: &self.cache,
-            programs: &self.programs,
-            given: &self.given,
-            hub_home: &self.hub_home,
-            console: self.console,
-            interrupt: &self.interrupt,
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use schema::scenario::{Scenario, Workload};
 const OVERHEAD_US: u64 = 12_000_000;
 /// Assumed time around the measurement without sampling, in microseconds: all runs share requests
 /// that were sampled once.
-const LAUNCH_US: u64 = 5_000_000;
+const START_US: u64 = 5_000_000;
 /// Largest number of earlier runs whose times are read.
 const PAST_RUNS: usize = 9;
 /// Assumed throughput on a CPU, prompt and output tokens together, for cells without earlier
@@ -27,15 +27,10 @@ const CONVERSATION_TOKENS: u64 = 500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
     /// Median of `runs` earlier runs, in microseconds.
-    Measured {
-        us: u64,
-        runs: usize,
-    },
+    Measured { us: u64, runs: usize },
     /// Median of `runs` results that others published, in microseconds.
-    Imported {
-        us: u64,
-        runs: usize,
-    },
+    Imported { us: u64, runs: usize },
+    /// No result is known.
     Unknown,
 }
 
@@ -50,20 +45,13 @@ impl Estimate {
 
     /// Expected time in microseconds when all runs share requests that were sampled once, so that
     /// no run samples them itself; `None` if unknown.
-    pub fn us_when_drawn(self) -> Option<u64> {
+    pub fn us_with_workload(self) -> Option<u64> {
         match self {
-            Self::Measured { us, .. } => Some(us.saturating_sub(OVERHEAD_US) + LAUNCH_US),
-            Self::Imported { us, .. } => Some(us + LAUNCH_US),
+            Self::Measured { us, .. } => Some(us.saturating_sub(OVERHEAD_US) + START_US),
+            Self::Imported { us, .. } => Some(us + START_US),
             Self::Unknown => None,
         }
     }
-}
-
-/// Wall times of a cell in earlier runs and in imported results, in microseconds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Past {
-    pub measured_us: Vec<u64>,
-    pub imported_us: Vec<u64>,
 }
 
 /// Cell for which a duration is estimated: everything that determines how long its runs take.
@@ -76,12 +64,18 @@ pub struct Of<'a> {
     pub rev: u32,
 }
 
-/// Estimates one run's time, including the server's start. Earlier runs are preferred to imported
-/// results, which do not say how long their servers took to start.
-pub fn of_run(past: &Past) -> Estimate {
-    match (median(&past.measured_us), median(&past.imported_us)) {
-        (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: past.measured_us.len() },
-        (None, Some(us)) => Estimate::Imported { us, runs: past.imported_us.len() },
+/// Estimates the time of one run of a cell, including the server's start, from the registry in
+/// `results`, whatever the release and configuration.
+pub fn of_run(results: &Path, of: Of<'_>) -> Estimate {
+    estimate(&past_wall_us(results, of), &imported_wall_us(results, of))
+}
+
+/// Estimate from the wall times of earlier runs and of imported results, in microseconds. Earlier
+/// runs are preferred, because imported results do not say how long their servers took to start.
+fn estimate(measured_us: &[u64], imported_us: &[u64]) -> Estimate {
+    match (median(measured_us), median(imported_us)) {
+        (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: measured_us.len() },
+        (None, Some(us)) => Estimate::Imported { us, runs: imported_us.len() },
         (None, None) => Estimate::Unknown,
     }
 }
@@ -96,7 +90,7 @@ pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     };
     let tokens_us =
         requests.saturating_mul(each).saturating_mul(1_000_000) / tokens_per_s_assumed(on_gpu);
-    LAUNCH_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
+    START_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
 }
 
 /// Assumed throughput in tokens per second, prompt and output together, of an engine without
@@ -114,12 +108,6 @@ fn median(past_us: &[u64]) -> Option<u64> {
     let mut sorted = past_us.to_vec();
     sorted.sort_unstable();
     quantile(&sorted, 0.5).map(|us| us.round() as u64)
-}
-
-/// Reads the wall times of a cell from the registry in `results`, whatever the release and
-/// configuration.
-pub fn past(results: &Path, of: Of<'_>) -> Past {
-    Past { measured_us: past_wall_us(results, of), imported_us: imported_wall_us(results, of) }
 }
 
 /// Wall times of a cell in imported results, in microseconds. The scenario's revision is not
@@ -174,18 +162,14 @@ mod tests {
 
     #[test]
     fn earlier_runs_are_believed_before_published_ones() {
-        let past = |measured_us: &[u64], imported_us: &[u64]| Past {
-            measured_us: measured_us.to_vec(),
-            imported_us: imported_us.to_vec(),
-        };
         let three = [30_000_000, 10_000_000, 20_000_000];
         let us = 20_000_000;
-        let launched = Estimate::Measured { us: us + OVERHEAD_US, runs: 3 };
-        assert_eq!(of_run(&past(&three, &[1])), launched);
-        assert_eq!(of_run(&past(&[], &three)), Estimate::Imported { us, runs: 3 });
+        let started = Estimate::Measured { us: us + OVERHEAD_US, runs: 3 };
+        assert_eq!(estimate(&three, &[1]), started);
+        assert_eq!(estimate(&[], &three), Estimate::Imported { us, runs: 3 });
         let between = Estimate::Imported { us: 15_000_000, runs: 2 };
-        assert_eq!(of_run(&past(&[], &three[1..])), between);
-        assert_eq!(of_run(&past(&[], &[])), Estimate::Unknown);
+        assert_eq!(estimate(&[], &three[1..]), between);
+        assert_eq!(estimate(&[], &[]), Estimate::Unknown);
     }
 
     #[test]
@@ -193,12 +177,12 @@ mod tests {
         let catalog =
             crate::catalog::Catalog::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite"));
         let assumed =
-            |id, on_gpu| assumed_us(&catalog.scenario(id).unwrap().scenario, on_gpu) - LAUNCH_US;
+            |id, on_gpu| assumed_us(&catalog.scenario(id).unwrap().scenario, on_gpu) - START_US;
         // Sixteen requests are sent within 15/16 of a second and have 256 + 32 tokens each.
         assert_eq!(assumed("lab-throughput-lite", false), 937_500 + 4_608_000);
         assert_eq!(assumed("lab-sharegpt", true), 999_000 + 50_000_000);
         let known = Estimate::Measured { us: 20_000_000, runs: 1 };
-        assert_eq!(known.us_when_drawn(), Some(13_000_000));
+        assert_eq!(known.us_with_workload(), Some(13_000_000));
     }
 
     #[test]
@@ -211,9 +195,8 @@ mod tests {
             scenario: "balanced",
             rev: 1,
         };
-        let found = past(&results, of);
-        assert_eq!((found.measured_us.len(), found.imported_us), (0, vec![779_020_000]));
-        assert_eq!(past(&results, Of { engine: "redline", ..of }), Past::default());
+        assert_eq!(of_run(&results, of), Estimate::Imported { us: 779_020_000, runs: 1 });
+        assert_eq!(of_run(&results, Of { engine: "redline", ..of }), Estimate::Unknown);
     }
 
     #[test]

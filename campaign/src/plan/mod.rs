@@ -11,7 +11,7 @@ use schema::target::Target;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
-use crate::launch::LaunchSettings;
+use crate::server_spec::ServerSettings;
 use crate::stop::Stop;
 
 /// A variant: one release of an engine with one set of server flags. Campaigns compare variants.
@@ -19,7 +19,6 @@ use crate::stop::Stop;
 pub struct Variant {
     pub engine: String,
     pub release: String,
-    /// Name of the variant; none for the engine's defaults.
     #[serde(rename = "variant")]
     /// Name of the variant from `--variant`; `None` for the engine's default flags.
     pub name: Option<String>,
@@ -49,9 +48,9 @@ pub struct Cell {
     pub model: String,
     pub tp: u32,
     pub scenario: String,
-    /// What its launches ask for beside it.
+    /// Server settings that the target fixes for the model.
     #[serde(rename = "asked")]
-    pub settings: LaunchSettings,
+    pub settings: ServerSettings,
 }
 
 /// A planned run: a cell, a variant, and the run's place in the order. Each run starts a fresh
@@ -74,13 +73,14 @@ pub struct PlannedRun {
 }
 
 /// A campaign's plan: variants, cells, and every planned run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub campaign: String,
     #[serde(rename = "sides")]
     pub variants: Vec<Variant>,
     pub cells: Vec<Cell>,
-    pub slots: Vec<PlannedRun>,
+    #[serde(rename = "slots")]
+    pub runs: Vec<PlannedRun>,
 }
 
 /// Combines the target's models with the scenarios into cells; `models` restricts them, empty means
@@ -99,7 +99,7 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     for model in target.models.iter().filter(|model| wanted(&model.id)) {
         for scenario in scenarios {
             let (model_id, scenario) = (model.id.clone(), scenario.clone());
-            let settings = LaunchSettings {
+            let settings = ServerSettings {
                 seed: model.seed,
                 context_tokens: model.context_tokens,
                 memory_percent: model.memory_percent,
@@ -130,7 +130,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// Requests the first runs of `sides` variants in the first `cells` cells.
+    /// Requests the first runs of `variants` variants in the first `cells` cells.
     pub fn first(cells: usize, variants: usize, repeats: u32) -> Self {
         Self { cells: (0..cells).collect(), variants, repeats, block: 0, stage: None }
     }
@@ -161,8 +161,8 @@ impl Plan {
 /// Scenarios of a target. A comparison of releases adds the scenarios of the concurrency sweep,
 /// because their latencies are release-blocking metrics.
 pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
-    let rungs = if compares { target.gate_scenarios.as_slice() } else { &[] };
-    target.scenarios.iter().chain(rungs).cloned().collect()
+    let sweep = if compares { target.gate_scenarios.as_slice() } else { &[] };
+    target.scenarios.iter().chain(sweep).cloned().collect()
 }
 
 /// Orders the runs. The repeats of a cell follow each other, and each block runs every variant
@@ -171,7 +171,7 @@ pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
 pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<PlannedRun> {
     let Round { cells, variants, repeats, block, stage } = round;
     let (stage, mut block) = (*stage, *block);
-    let mut slots = Vec::new();
+    let mut runs = Vec::new();
     for &cell in cells {
         for repeat in 1..=*repeats {
             let mut order: Vec<usize> = (0..*variants).collect();
@@ -180,7 +180,7 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Pla
                 order.reverse();
             }
             for (position, variant) in (0..).zip(order) {
-                slots.push(PlannedRun {
+                runs.push(PlannedRun {
                     run: next_id(),
                     variant,
                     cell,
@@ -193,7 +193,7 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Pla
             block += 1;
         }
     }
-    slots
+    runs
 }
 
 /// Parses `ENGINE@VERSION`.
@@ -231,39 +231,39 @@ pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
 mod tests {
     use super::*;
 
-    fn drawn(cells: usize, variants: usize, repeats: u32) -> String {
+    fn interleaved(cells: usize, variants: usize, repeats: u32) -> String {
         let mut count = 0;
-        let slots = interleave(&Round::first(cells, variants, repeats), || {
+        let runs = interleave(&Round::first(cells, variants, repeats), || {
             count += 1;
             count.to_string()
         });
-        assert!(slots.iter().map(|slot| slot.run.parse::<u32>().unwrap()).is_sorted());
+        assert!(runs.iter().map(|run| run.run.parse::<u32>().unwrap()).is_sorted());
         let mut text = String::new();
         let mut block = None;
-        for slot in slots {
-            if block.replace(slot.block).is_some_and(|before| before != slot.block) {
+        for run in runs {
+            if block.replace(run.block).is_some_and(|before| before != run.block) {
                 text.push(' ');
             }
-            assert_eq!(slot.position == 0, text.is_empty() || text.ends_with(' '));
-            text.push(char::from(b'A' + u8::try_from(slot.variant).unwrap()));
-            text.push_str(&format!("{}", slot.cell));
+            assert_eq!(run.position == 0, text.is_empty() || text.ends_with(' '));
+            text.push(char::from(b'A' + u8::try_from(run.variant).unwrap()));
+            text.push_str(&format!("{}", run.cell));
         }
         text
     }
 
     #[test]
-    fn sides_run_forwards_and_backwards_in_turn() {
-        assert_eq!(drawn(1, 2, 4), "A0B0 B0A0 A0B0 B0A0");
-        assert_eq!(drawn(2, 2, 3), "A0B0 B0A0 A0B0 A1B1 B1A1 A1B1");
-        assert_eq!(drawn(1, 3, 2), "A0B0C0 C0B0A0");
-        assert_eq!(drawn(4, 1, 3), "A0 A0 A0 A1 A1 A1 A2 A2 A2 A3 A3 A3");
+    fn variants_run_forwards_and_backwards_in_turn() {
+        assert_eq!(interleaved(1, 2, 4), "A0B0 B0A0 A0B0 B0A0");
+        assert_eq!(interleaved(2, 2, 3), "A0B0 B0A0 A0B0 A1B1 B1A1 A1B1");
+        assert_eq!(interleaved(1, 3, 2), "A0B0C0 C0B0A0");
+        assert_eq!(interleaved(4, 1, 3), "A0 A0 A0 A1 A1 A1 A2 A2 A2 A3 A3 A3");
     }
 
     #[test]
-    fn every_side_of_a_cell_is_launched_once_a_block() {
-        let slots = interleave(&Round::first(3, 2, 5), String::new);
-        assert_eq!(slots.len(), 30);
-        for pair in slots.chunks(2) {
+    fn every_variant_of_a_cell_runs_once_a_block() {
+        let runs = interleave(&Round::first(3, 2, 5), String::new);
+        assert_eq!(runs.len(), 30);
+        for pair in runs.chunks(2) {
             assert_eq!((pair[0].block, pair[0].cell), (pair[1].block, pair[1].cell));
             assert_ne!(pair[0].variant, pair[1].variant);
         }

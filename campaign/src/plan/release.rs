@@ -5,10 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schema::exit::Exit;
-
-use crate::git::{Git, GitError};
-use crate::stop::Ends;
+use crate::git::Git;
+use crate::stop::Stop;
 
 const MANIFEST: &str = "engine/Cargo.toml";
 
@@ -55,93 +53,67 @@ impl Release {
     }
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ReleaseError {
-    #[error("release `{wanted}` is unknown; known are {}", list(.known))]
-    Unknown { wanted: String, known: Vec<String> },
-    #[error("`{0}` is not a version, such as `v0.9.2`")]
-    Syntax(String),
-    #[error("`{0}` is the version of a working tree between two releases")]
-    Development(String),
-    #[error("tag `{tag}` points at {}, but the first commit with that version is {}", short(.at), short(.first))]
-    TagElsewhere { tag: String, at: String, first: String },
-    #[error("tag `{tag}` points at {}, whose `engine/Cargo.toml` says {}", short(.at), .found.as_deref().map_or("no literal version".to_owned(), |v| format!("`{v}`")))]
-    TagOtherVersion { tag: String, at: String, found: Option<String> },
-    #[error("tag `{tag}` points at {}, but the commit before it carries that version already", short(.at))]
-    TagNotFirst { tag: String, at: String },
-    #[error("this clone is shallow and does not reach back to release `{0}`")]
-    Shallow(String),
-}
-
-impl Ends for ReleaseError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Shallow(_) => Exit::Environment,
-            _ => Exit::Unsound,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Unknown { .. } => {
-                "a release is a commit whose `engine/Cargo.toml` carries that literal version; \
-                 `git fetch` brings newer ones"
-            }
-            Self::Syntax(_) => return None,
-            Self::Development(_) => "measure the working tree itself with `--worktree`",
-            Self::TagElsewhere { .. } | Self::TagOtherVersion { .. } | Self::TagNotFirst { .. } => {
-                "move or delete the tag; numbers under a doubtful name would help nobody"
-            }
-            Self::Shallow(_) => "get the whole history with `git fetch --unshallow`",
-        };
-        Some(hint.to_owned())
-    }
-}
-
 /// Finds the commit of the release named `wanted`, with or without `v`.
 ///
 /// # Errors
 /// The name is not a version, no such release is known, or its tag points at another commit than
 /// the first with that version.
-pub fn resolve(history: &History, wanted: &str) -> Result<Release, ReleaseError> {
+pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
     let version = parse_name(wanted)?;
     let name = format!("v{version}");
     let carries = |found: &Option<String>| found.as_deref() == Some(version);
+    let shallow = || {
+        let what = format!("this clone is shallow and does not reach back to release `{name}`");
+        Stop::environment(what).with_hint("get the whole history with `git fetch --unshallow`")
+    };
+    let tag = history.tags.get(&name);
+    let doubtful = |tag: &Tag, but: String| {
+        let at = short(&tag.commit);
+        Stop::wrong_use(format!("tag `{name}` points at {at}, {but}"))
+            .with_hint("move or delete the tag; numbers under a doubtful name would help nobody")
+    };
     // Edits are newest first; later commits may touch the manifest without changing the version.
     let first = history.edits.iter().rev().find(|edit| carries(&edit.version));
-    match (first, history.tags.get(&name)) {
-        (Some(first), Some(tag)) if first.commit == tag.commit => {
-            Ok(Release { name, commit: tag.commit.clone() })
+    let commit = match (first, tag) {
+        (Some(first), Some(tag)) if first.commit == tag.commit => &tag.commit,
+        (Some(first), Some(tag)) => {
+            let first = short(&first.commit);
+            let but = format!("but the first commit with that version is {first}");
+            return Err(doubtful(tag, but));
         }
-        (Some(first), Some(tag)) => Err(ReleaseError::TagElsewhere {
-            tag: name,
-            at: tag.commit.clone(),
-            first: first.commit.clone(),
-        }),
         // At the edge of a shallow clone an older commit, not present here, may be the first with
         // that version.
-        (Some(first), None) if history.boundary.contains(&first.commit) => {
-            Err(ReleaseError::Shallow(name))
+        (Some(first), None) if history.boundary.contains(&first.commit) => return Err(shallow()),
+        (Some(first), None) => &first.commit,
+        (None, Some(tag)) if !carries(&tag.version) => {
+            let found = tag.version.as_ref().map(|version| format!("`{version}`"));
+            let found = found.unwrap_or_else(|| "no literal version".to_owned());
+            return Err(doubtful(tag, format!("whose `engine/Cargo.toml` says {found}")));
         }
-        (Some(first), None) => Ok(Release { name, commit: first.commit.clone() }),
-        (None, Some(tag)) if !carries(&tag.version) => Err(ReleaseError::TagOtherVersion {
-            tag: name,
-            at: tag.commit.clone(),
-            found: tag.version.clone(),
-        }),
         // A tag on a later commit of the same version would name code that the release did not
         // have.
         (None, Some(tag)) if carries(&tag.version_before) => {
-            Err(ReleaseError::TagNotFirst { tag: name, at: tag.commit.clone() })
+            let but = "but the commit before it carries that version already";
+            return Err(doubtful(tag, but.to_owned()));
         }
-        (None, Some(tag)) => Ok(Release { name, commit: tag.commit.clone() }),
-        (None, None) if !history.boundary.is_empty() => Err(ReleaseError::Shallow(name)),
-        (None, None) => Err(ReleaseError::Unknown { wanted: name, known: known(history) }),
-    }
+        (None, Some(tag)) => &tag.commit,
+        (None, None) if !history.boundary.is_empty() => return Err(shallow()),
+        (None, None) => {
+            let known = known(history);
+            let known = if known.is_empty() { "none yet".to_owned() } else { known.join(", ") };
+            let message = format!("release `{name}` is unknown; known are {known}");
+            return Err(Stop::wrong_use(message).with_hint(
+                "a release is a commit whose `engine/Cargo.toml` carries that literal version; `git \
+                 fetch` brings newer ones",
+            ));
+        }
+    };
+    let commit = commit.clone();
+    Ok(Release { name, commit })
 }
 
 /// Names of all releases in the history, newest first.
-pub fn known(history: &History) -> Vec<String> {
+fn known(history: &History) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for version in history.edits.iter().filter_map(|edit| edit.version.as_deref()) {
         let name = format!("v{version}");
@@ -168,7 +140,7 @@ pub fn literal_version(manifest: &str) -> Option<String> {
 ///
 /// # Errors
 /// git fails.
-pub fn read_history(git: &Git, wanted: &[&str]) -> Result<History, GitError> {
+pub fn read_history(git: &Git, wanted: &[&str]) -> Result<History, Stop> {
     let mut history = History::default();
     // A clone without any commit has no HEAD, and no release either.
     if git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?.is_some() {
@@ -195,12 +167,12 @@ pub fn read_history(git: &Git, wanted: &[&str]) -> Result<History, GitError> {
     Ok(history)
 }
 
-fn version_at(git: &Git, commit: &str) -> Result<Option<String>, GitError> {
+fn version_at(git: &Git, commit: &str) -> Result<Option<String>, Stop> {
     let manifest = git.try_text(&["show", &format!("{commit}:{MANIFEST}")])?;
     Ok(manifest.as_deref().and_then(literal_version))
 }
 
-fn parse_name(wanted: &str) -> Result<&str, ReleaseError> {
+fn parse_name(wanted: &str) -> Result<&str, Stop> {
     let version = wanted.strip_prefix('v').unwrap_or(wanted);
     let (numbers, suffix) = match version.find(['-', '+']) {
         Some(at) => version.split_at(at),
@@ -210,16 +182,15 @@ fn parse_name(wanted: &str) -> Result<&str, ReleaseError> {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let fit = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
     if parts.len() != 3 || !parts.iter().all(is_number) || !suffix.bytes().all(fit) {
-        return Err(ReleaseError::Syntax(wanted.to_owned()));
+        return Err(Stop::wrong_use(format!("`{wanted}` is not a version, such as `v0.9.2`")));
     }
     if is_development(version) {
-        return Err(ReleaseError::Development(wanted.to_owned()));
+        let what = format!("`{wanted}` is the version of a working tree between two releases");
+        return Err(
+            Stop::wrong_use(what).with_hint("measure the working tree itself with `--worktree`")
+        );
     }
     Ok(version)
-}
-
-fn list(names: &[String]) -> String {
-    if names.is_empty() { "none yet".to_owned() } else { names.join(", ") }
 }
 
 fn short(commit: &str) -> &str {
@@ -229,6 +200,7 @@ fn short(commit: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use schema::exit::Exit;
 
     fn history(edits: &[(&str, Option<&str>)]) -> History {
         let edits = edits
@@ -284,10 +256,10 @@ mod tests {
             ("v1.2.3-$(x)", "`v1.2.3-$(x)` is not a version, such as `v0.9.2`", Exit::Unsound),
         ] {
             let error = resolve(&usual(), wanted).unwrap_err();
-            assert_eq!((error.to_string().as_str(), error.exit()), (message, exit));
+            assert_eq!((error.cause().0.as_str(), error.exit()), (message, exit));
         }
         let none = resolve(&history(&[]), "v1.0.0").unwrap_err();
-        assert_eq!(none.to_string(), "release `v1.0.0` is unknown; known are none yet");
+        assert_eq!(none.cause().0, "release `v1.0.0` is unknown; known are none yet");
     }
 
     #[test]
@@ -299,7 +271,7 @@ mod tests {
         tagged.tags.insert("v0.9.2".into(), tag("e", Some("0.9.2"), Some("0.9.2")));
         let moved = resolve(&tagged, "v0.9.2").unwrap_err();
         assert_eq!(
-            moved.to_string(),
+            moved.cause().0,
             "tag `v0.9.2` points at e, but the first commit with that version is d"
         );
     }
@@ -310,9 +282,10 @@ mod tests {
         tagged.tags.insert("v0.8.0".into(), tag("x", Some("0.8.0"), Some("0.8.0-dev")));
         assert_eq!(resolve(&tagged, "v0.8.0").unwrap().commit, "x");
         tagged.tags.insert("v0.8.0".into(), tag("x", Some("0.8.0"), Some("0.8.0")));
-        assert!(matches!(resolve(&tagged, "0.8.0"), Err(ReleaseError::TagNotFirst { .. })));
+        let refused = |tagged: &History| resolve(tagged, "0.8.0").unwrap_err().cause().0;
+        assert!(refused(&tagged).ends_with("the commit before it carries that version already"));
         tagged.tags.insert("v0.8.0".into(), tag("x", None, None));
-        assert!(matches!(resolve(&tagged, "0.8.0"), Err(ReleaseError::TagOtherVersion { .. })));
+        assert!(refused(&tagged).ends_with("whose `engine/Cargo.toml` says no literal version"));
     }
 
     #[test]
@@ -320,10 +293,13 @@ mod tests {
         let mut shallow = usual();
         shallow.boundary.insert("d".into());
         let edge = resolve(&shallow, "v0.9.2").unwrap_err();
-        assert_eq!(edge, ReleaseError::Shallow("v0.9.2".into()));
+        let said = |release: &str| {
+            format!("this clone is shallow and does not reach back to release `{release}`")
+        };
+        assert_eq!(edge.cause().0, said("v0.9.2"));
         assert_eq!(edge.exit(), Exit::Environment);
-        assert!(edge.hint().is_some_and(|hint| hint.contains("git fetch --unshallow")));
-        assert_eq!(resolve(&shallow, "v0.5.0"), Err(ReleaseError::Shallow("v0.5.0".into())));
+        assert!(edge.cause().1.is_some_and(|hint| hint.contains("git fetch --unshallow")));
+        assert_eq!(resolve(&shallow, "v0.5.0").unwrap_err().cause().0, said("v0.5.0"));
         // With a tag, the release resolves although its commit lies at the clone's edge.
         shallow.tags.insert("v0.9.2".into(), tag("d", Some("0.9.2"), None));
         assert_eq!(resolve(&shallow, "v0.9.2").unwrap().commit, "d");

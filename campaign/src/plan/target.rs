@@ -2,58 +2,37 @@
 
 use std::collections::BTreeMap;
 
-use schema::exit::Exit;
+use schema::run::Gpu;
 use schema::target::{Target, TargetMatch};
 
-use crate::node::hardware::GpuSeen;
-use crate::stop::Ends;
+use crate::catalog::unknown;
+use crate::stop::Stop;
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum TargetError {
-    #[error("target `{id}` is unknown; known are {}", .known.join(", "))]
-    Unknown { id: String, known: Vec<String> },
-    #[error("target `{id}` needs a GPU named like {}, and this machine has {found}", .wanted.join(" or "))]
-    OtherMachine { id: String, wanted: Vec<String>, found: String },
-    #[error("no target fits this machine")]
-    NoneFits,
-}
+/// Bytes in a GiB.
+const GIB_BYTES: f64 = 1_073_741_824.0;
 
-impl Ends for TargetError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Unknown { .. } => Exit::Unsound,
-            _ => Exit::Environment,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unknown { .. } => Some("targets are the files of `suite/targets/`".to_owned()),
-            Self::OtherMachine { .. } => Some("`--target cpu` measures without a GPU".to_owned()),
-            Self::NoneFits => Some("`suite/targets/cpu.toml` is the fallback".to_owned()),
-        }
-    }
-}
-
-/// Chooses the target: `asked` if given, else the one whose device name has the longest match (an
+/// Chooses the target: `named` if given, else the one whose device name has the longest match (an
 /// `h200` is no `h20`), else the one without a device name.
 ///
 /// # Errors
 /// The named target is unknown or does not match this machine, or no target matches.
 pub fn choose<'a>(
     targets: &'a BTreeMap<String, Target>,
-    asked: Option<&str>,
-    gpus: &[GpuSeen],
-) -> Result<(&'a str, &'a Target), TargetError> {
-    if let Some(id) = asked {
-        let known = || targets.keys().cloned().collect();
+    named: Option<&str>,
+    gpus: &[Gpu],
+) -> Result<(&'a str, &'a Target), Stop> {
+    if let Some(id) = named {
         let Some((id, target)) = targets.get_key_value(id) else {
-            return Err(TargetError::Unknown { id: id.to_owned(), known: known() });
+            let known: Vec<String> = targets.keys().cloned().collect();
+            return Err(unknown("target", id, &known));
         };
         if needs_device(target) && match_length(&target.matches, gpus).is_none() {
             let found = gpus.first().map_or("no GPU".to_owned(), |gpu| format!("`{}`", gpu.name));
-            let wanted = target.matches.device_name.clone();
-            return Err(TargetError::OtherMachine { id: id.clone(), wanted, found });
+            let wanted = target.matches.device_name.join(" or ");
+            return Err(Stop::environment(format!(
+                "target `{id}` needs a GPU named like {wanted}, and this machine has {found}"
+            ))
+            .with_hint("`--target cpu` measures without a GPU"));
         }
         return Ok((id, target));
     }
@@ -67,7 +46,10 @@ pub fn choose<'a>(
         .map(|(_, id, target)| (id, target))
         .or_else(fallback)
         .map(|(id, target)| (id.as_str(), target))
-        .ok_or(TargetError::NoneFits)
+        .ok_or_else(|| {
+            Stop::environment("no target fits this machine")
+                .with_hint("`suite/targets/cpu.toml` is the fallback")
+        })
 }
 
 /// Chooses the target of a plan that is not executed here: unlike in [`choose`], a named target
@@ -77,17 +59,17 @@ pub fn choose<'a>(
 /// The named target is unknown, or no target matches.
 pub fn plan_for<'a>(
     targets: &'a BTreeMap<String, Target>,
-    asked: Option<&str>,
-    gpus: &[GpuSeen],
-) -> Result<(&'a str, &'a Target), TargetError> {
-    match asked.and_then(|id| targets.get_key_value(id)) {
+    named: Option<&str>,
+    gpus: &[Gpu],
+) -> Result<(&'a str, &'a Target), Stop> {
+    match named.and_then(|id| targets.get_key_value(id)) {
         Some((id, target)) => Ok((id, target)),
-        None => choose(targets, asked, gpus),
+        None => choose(targets, named, gpus),
     }
 }
 
 /// True when this machine matches the target.
-pub fn is_here(target: &Target, gpus: &[GpuSeen]) -> bool {
+pub fn is_here(target: &Target, gpus: &[Gpu]) -> bool {
     !needs_device(target) || fits(&target.matches, gpus)
 }
 
@@ -97,16 +79,17 @@ pub fn needs_device(target: &Target) -> bool {
 }
 
 /// True when the machine's first GPU matches the target's device name and memory.
-pub fn fits(matches: &TargetMatch, gpus: &[GpuSeen]) -> bool {
+pub fn fits(matches: &TargetMatch, gpus: &[Gpu]) -> bool {
     match_length(matches, gpus).is_some()
 }
 
 /// Length of the target's longest device name that is part of the first GPU's name; `None` without
 /// a match.
-fn match_length(matches: &TargetMatch, gpus: &[GpuSeen]) -> Option<usize> {
+#[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53 bytes")]
+fn match_length(matches: &TargetMatch, gpus: &[Gpu]) -> Option<usize> {
     let gpu = gpus.first()?;
     let name = gpu.name.to_lowercase();
-    if gpu.memory_gib() < matches.memory_gib_min {
+    if (gpu.memory_bytes.unwrap_or(0) as f64) < matches.memory_gib_min * GIB_BYTES {
         return None;
     }
     let parts = matches.device_name.iter();
@@ -136,8 +119,8 @@ mod tests {
         .collect()
     }
 
-    fn gpu(name: &str, memory_mib: u64) -> Vec<GpuSeen> {
-        vec![GpuSeen { name: name.into(), memory_mib: Some(memory_mib), ..GpuSeen::default() }]
+    fn gpu(name: &str, memory_mib: u64) -> Vec<Gpu> {
+        vec![Gpu { name: name.into(), memory_bytes: Some(memory_mib << 20), ..Gpu::default() }]
     }
 
     #[test]
@@ -159,13 +142,13 @@ mod tests {
         assert_eq!(choose(&targets(), Some("cpu"), &gpu("NVIDIA H200", 143_771)).unwrap().0, "cpu");
         let error = choose(&targets(), Some("h200-141g"), &[]).unwrap_err();
         assert_eq!(
-            error.to_string(),
+            error.cause().0,
             "target `h200-141g` needs a GPU named like h200, and this machine has no GPU"
         );
         assert_eq!(plan_for(&targets(), Some("h200-141g"), &[]).unwrap().0, "h200-141g");
         assert!(!is_here(&targets()["h200-141g"], &[]) && is_here(&targets()["cpu"], &[]));
         let error = plan_for(&targets(), Some("b200"), &[]).unwrap_err();
         assert!(error.to_string().contains("known are a100-80g, cpu, h20-96g, h200-141g"));
-        assert_eq!(error.exit(), Exit::Unsound);
+        assert_eq!(error.exit(), schema::exit::Exit::Unsound);
     }
 }

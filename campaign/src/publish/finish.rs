@@ -2,30 +2,34 @@
 //! tables, comparison and paths.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::Path;
 
+use judge::beside::InTurns;
+use judge::diff::policy::standard;
+use judge::summary;
 use schema::campaign::{self, CampaignRecord, CampaignStatus, SCHEMA};
 use schema::comparison::Diff;
 use schema::exit::Exit;
+use schema::metric::{Unit, by_name};
 use schema::run::RunRecord;
 use schema::verdict::Verdict;
 use serde_json::Value;
 
-use crate::executor::journal::{Journal, Line, State};
-use crate::executor::prepared::PreparedCampaign;
+use crate::executor::journal::{Journal, Line, PreparedCampaign, State};
 use crate::node::record::is_bad;
-use crate::plan::PlannedRun;
-use crate::publish::engines;
+use crate::plan::{Plan, PlannedRun};
 use crate::publish::{Registry, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Outcome of a publication: none of the records of a tree or a foreign server is committed.
-pub struct Published {
-    pub is_committed: bool,
-    /// The commit, where its tool stated it.
-    pub commit: Option<String>,
-}
+/// Title and metric of each row of the table of engines.
+const ROWS: [(&str, &str); 4] = [
+    ("output tokens/s", "output_tokens_per_s"),
+    ("requests/s", "requests_per_s"),
+    ("TTFT p50, ms", "ttft_us_p50"),
+    ("TPOT p50, ms", "tpot_us_p50"),
+];
 
 /// Records, publishes and prints the results of a campaign. The exit code tells if a run failed or
 /// a release-blocking metric regressed.
@@ -35,29 +39,27 @@ pub struct Published {
 pub fn finish(
     world: &World,
     ready: &PreparedCampaign,
-    registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    let staged = journal.places().staged();
+    let registry = Registry::new(world, &ready.registry);
+    let staged = journal.places.staged();
     let compared = match ready.compared() {
         Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
     };
-    let published = publish(world, ready, registry, records, compared.as_ref(), journal)?;
-    let uncommitted = (!published.is_committed).then_some(staged.as_path());
+    let commit = publish(world, ready, records, compared.as_ref(), journal)?;
+    let uncommitted = (!ready.commits).then_some(staged.as_path());
     for (engine, release) in ready.plan.releases() {
         world.console.answer("");
         registry.print_table(ready.named(engine, release), uncommitted)?;
     }
-    if let Some(table) = engines::table(&ready.plan, records) {
-        world.console.answer("");
-        world.console.answer(table.trim_end());
+    if let Some(table) = engines_table(&ready.plan, records) {
+        world.console.answer(&format!("\n{}", table.trim_end()));
     }
     world.console.answer("");
     match uncommitted {
-        None => print_paths(world, ready, published.commit.as_deref()),
+        None => print_paths(world, ready, commit.as_deref()),
         Some(staged) => {
             let shown = world.places.shown(staged);
             world.console.answer(&format!("records  {shown} (not committed)"));
@@ -65,7 +67,7 @@ pub fn finish(
     }
     let compared = match ready.compared() {
         Some((baseline, candidate)) => {
-            step(&format!("Compare {} with {baseline}", candidate.release));
+            world.step(&format!("Compare {} with {baseline}", candidate.release));
             world.console.answer("");
             registry.diff(baseline, candidate, uncommitted)?
         }
@@ -73,58 +75,52 @@ pub fn finish(
     };
     let bad = records.iter().filter(|record| is_bad(record)).count();
     if bad > 0 {
-        let of = records.len();
-        world
-            .console
-            .note(&format!("{bad} of {of} runs failed or are INVALID; their records say why"));
+        let failed = "runs failed or are INVALID; their records say why";
+        world.console.note(&format!("{bad} of {} {failed}", records.len()));
         return Ok(Exit::Worse);
     }
     Ok(compared)
 }
 
-/// Writes the campaign's record, and commits all records where they are those of releases.
+/// Writes the campaign's record, and commits all records where they are those of releases; returns
+/// the commit's hash if its tool reported one.
 ///
 /// # Errors
 /// A record is refused, or a tool fails.
 pub fn publish(
     world: &World,
     ready: &PreparedCampaign,
-    registry: &Registry<'_>,
     records: &[RunRecord],
     compared: Option<&Diff>,
     journal: &mut Journal,
-) -> Result<Published, Stop> {
+) -> Result<Option<String>, Stop> {
     let mut campaign = campaign_record(world, ready, records, &journal.state, compared);
-    write_campaign(&journal.places().staged(), &mut campaign)?;
-    let commit = match ready.commits {
-        true => commit(world, ready, registry, records, journal)?,
-        false => None,
-    };
-    Ok(Published { is_committed: ready.commits, commit })
+    write_campaign(&journal.places.staged(), &mut campaign)?;
+    if ready.commits { commit(world, ready, records, journal) } else { Ok(None) }
 }
 
 /// Renders the pages, commits the staged results and builds the site; returns the commit's hash.
 fn commit(
     world: &World,
     ready: &PreparedCampaign,
-    registry: &Registry<'_>,
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Option<String>, Stop> {
-    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    let staged = journal.places().staged();
-    step("Render pages");
+    let registry = Registry::new(world, &ready.registry);
+    let staged = journal.places.staged();
+    world.step("Render pages");
     registry.render_pages(&staged)?;
-    step("Commit the records");
+    world.step("Commit the records");
     // The journal is asked first: after a crash the records may be in the registry already.
     let commit = match journal.state.committed.clone() {
         Some(commit) => commit,
-        None => registry.record(&staged, &message(ready, records))?,
+        None => {
+            let commit = registry.record(&staged, &message(ready, records))?;
+            journal.note(Line::Committed { commit: commit.clone() })?;
+            commit
+        }
     };
-    if journal.state.committed.is_none() {
-        journal.note(Line::Committed { commit: commit.clone() })?;
-    }
-    step("Build the site");
+    world.step("Build the site");
     registry.build_site(&world.places.site())?;
     Ok(commit)
 }
@@ -139,17 +135,17 @@ fn campaign_record(
 ) -> CampaignRecord {
     let plan = &ready.plan;
     // A retried run occurs in several jobs and is listed once.
-    let slots = state.jobs.iter().flat_map(|job| &job.planned.slots);
-    let slots: BTreeMap<&str, &PlannedRun> = slots.map(|slot| (slot.run.as_str(), slot)).collect();
-    let planned = slots.into_values().map(|slot| campaign::PlannedRun {
-        run: slot.run.clone(),
-        engine: plan.variants[slot.variant].engine.clone(),
-        release: plan.variants[slot.variant].release.clone(),
-        model: plan.cells[slot.cell].model.clone(),
-        scenario: plan.cells[slot.cell].scenario.clone(),
-        block: slot.block,
-        position: slot.position,
-        stage: slot.stage,
+    let runs = state.jobs.iter().flat_map(|job| &job.planned.runs);
+    let runs: BTreeMap<&str, &PlannedRun> = runs.map(|run| (run.run.as_str(), run)).collect();
+    let planned = runs.into_values().map(|run| campaign::PlannedRun {
+        run: run.run.clone(),
+        engine: plan.variants[run.variant].engine.clone(),
+        release: plan.variants[run.variant].release.clone(),
+        model: plan.cells[run.cell].model.clone(),
+        scenario: plan.cells[run.cell].scenario.clone(),
+        block: run.block,
+        position: run.position,
+        stage: run.stage,
     });
     let mut releases: Vec<String> = Vec::new();
     for variant in &plan.variants {
@@ -228,5 +224,101 @@ pub fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>
     answer(format!("site     {}", shown(&world.places.site().join("index.html"))));
     if let Some(commit) = commit {
         answer(format!("commit   {commit}"));
+    }
+}
+
+/// Compares the first engine with each other one; none where there is one engine.
+fn engines_table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
+    let first = plan.variants.first()?;
+    let others = (0..plan.variants.len()).filter(|at| plan.variants[*at].engine != first.engine);
+    let mut text = String::new();
+    for other in others {
+        for cell in 0..plan.cells.len() {
+            cell_table(plan, records, cell, other, &mut text);
+        }
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+fn cell_table(plan: &Plan, records: &[RunRecord], cell: usize, other: usize, text: &mut String) {
+    let runs = |variant: usize| -> Vec<&RunRecord> {
+        let planned = plan.runs.iter().filter(|run| (run.cell, run.variant) == (cell, variant));
+        planned.filter_map(|run| records.iter().find(|record| record.id == run.run)).collect()
+    };
+    let (ours, theirs) = (runs(0), runs(other));
+    let title = |at: usize| format!("{} {}", plan.variants[at].engine, plan.variants[at].title());
+    let heading = format!("{}, {}", plan.cells[cell].scenario, plan.cells[cell].model);
+    let (left, right) = (title(0), title(other));
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{heading:<44} {left:>22} {right:>22} {:>8}   interval", "ratio");
+    let pairs = InTurns::newest(&ours, &theirs);
+    for (title, name) in ROWS {
+        let row = pairs.as_ref().zip(by_name(name)).and_then(|(pairs, metric)| {
+            let scale = if metric.unit == Unit::Microseconds { 1e-3 } else { 1.0 };
+            let median = |runs: &[&RunRecord]| {
+                let paired = runs.iter().copied().filter(|run| pairs.holds(run));
+                summary::of_metric(metric, paired).map(|found| found.median * scale)
+            };
+            Some((median(&ours)?, median(&theirs)?, pairs.ratio(metric, &standard().file)?))
+        });
+        let _ = match row {
+            Some((ours, theirs, ratio)) => {
+                let interval = ratio.interval.map(|(low, high)| format!("{low:.2} to {high:.2}, "));
+                let (interval, pairs) = (interval.unwrap_or_default(), ratio.pairs);
+                let mean = ratio.mean;
+                writeln!(
+                    text,
+                    "{title:<44} {ours:>22.2} {theirs:>22.2} {mean:>7.2}x   {interval}n={pairs}"
+                )
+            }
+            None => writeln!(text, "{title:<44} {:>22}", "no pair has it"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Cell, Round, Variant, interleave};
+    use expect_test::expect;
+    use samples::{Sample, campaign_id};
+
+    /// A machine that is twice as fast in the second block; the first engine is 3 times as fast.
+    fn campaign(engines: [&str; 2], repeats: u32) -> (Plan, Vec<RunRecord>) {
+        let mut serial = 0;
+        let runs = interleave(&Round::first(1, 2, repeats), || {
+            serial += 1;
+            campaign_id(serial)
+        });
+        let cell = Cell { model: "m".into(), tp: 1, scenario: "talk".into(), ..Cell::default() };
+        let variants = engines.map(|engine| Variant::plain(engine, "v1.0.0")).to_vec();
+        let record = |(serial, run): (u64, &PlannedRun)| {
+            let speed = f64::from(run.repeat) * if run.variant == 0 { 3.0 } else { 1.0 };
+            let place = (campaign_id(1), run.block, run.position);
+            let engine = engines[run.variant].to_owned();
+            let sample =
+                Sample { engine, campaign: place, serial, seed: 7, speed, ..Sample::default() };
+            RunRecord { id: run.run.clone(), ..sample.record() }
+        };
+        let records = (1..).zip(&runs).map(record).collect();
+        (Plan { campaign: String::new(), variants, cells: vec![cell], runs }, records)
+    }
+
+    #[test]
+    fn two_engines_are_shown_pair_by_pair() {
+        let (plan, records) = campaign(["fast", "slow"], 2);
+        expect![[r#"
+            talk, m                                                 fast v1.0.0            slow v1.0.0    ratio   interval
+            output tokens/s                                             5905.53                1968.51    3.00x   3.00 to 3.00, n=2
+            requests/s                                                    46.14                  15.38    3.00x   3.00 to 3.00, n=2
+            TTFT p50, ms                                                  96.66                 289.98    0.33x   0.33 to 0.33, n=2
+            TPOT p50, ms                                                   5.00                  15.00    0.33x   0.33 to 0.33, n=2
+        "#]].assert_eq(&engines_table(&plan, &records).unwrap());
+    }
+
+    #[test]
+    fn one_engine_has_no_table() {
+        let (plan, records) = campaign(["same", "same"], 1);
+        assert_eq!(engines_table(&plan, &records), None);
     }
 }

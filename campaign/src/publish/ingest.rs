@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 use schema::exit::Exit;
 
+use crate::campaign::conclude;
 use crate::cli::Ingest;
 use crate::executor::collect::{self, check, collect};
-use crate::executor::job::{Job, JobPlaces};
-use crate::executor::journal::{Journal, Line, PlannedJob, Reached};
-use crate::executor::prepared::PreparedCampaign;
-use crate::files::{self, FileError};
-use crate::lab;
+use crate::executor::job::Job;
+use crate::executor::journal::{Journal, Line, PlannedJob, PreparedCampaign, Reached};
+use crate::files::{self, FileError, files_below};
 use crate::lock::Lock;
+use crate::places::CampaignPlaces;
 use crate::plan::release::is_development;
 use crate::plan::{Plan, PlannedRun};
 use crate::publish::Registry;
-use crate::publish::finish::finish;
+use crate::server_spec::ServerSpec;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -31,8 +31,7 @@ use crate::world::World;
 pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
-    let step = |heading: &str| world.console.step(world.clock.elapsed(), heading);
-    step("Read the jobs");
+    world.step("Read the jobs");
     let found = jobs_below(&flags.dir)?;
     let campaign = campaign_of(&found, &flags.dir)?;
     let places = world.places.campaign(&campaign);
@@ -41,8 +40,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
         return Err(Stop::wrong_use(format!("campaign {campaign} is finished already"))
             .with_hint("its records are in the registry, or below `target/campaigns`"));
     }
-    let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root().to_owned());
-    let registry = Registry::new(world, &registry_dir);
+    let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let mut ready = match journal.state.ready.clone() {
         Some(ready) => ready,
         None => {
@@ -53,29 +51,23 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     };
     ready.registry.clone_from(&registry_dir);
     if ready.commits {
-        registry.preflight()?;
+        Registry::new(world, &registry_dir).preflight()?;
     }
-    step("Verify and copy the records");
+    world.step("Verify and copy the records");
     for (dir, job) in &found {
         take(&mut journal, dir, job)?;
     }
     let records = collect::records(&places.staged())?;
-    let Some(first) = records.first() else {
+    if records.is_empty() {
         return Err(Stop::wrong_use(format!("no block of campaign {campaign} was finished"))
             .with_hint("`release-bench --resume` continues it where it was started"));
-    };
-    // Only the records know the hardware of the nodes; this machine measured nothing.
-    first.hardware.id.clone_into(&mut ready.hardware.0.id);
+    }
     let planned: BTreeSet<&String> = journal.state.runs_planned();
     let missing = planned.len().saturating_sub(records.len());
     if missing > 0 {
         world.console.note(&format!("{missing} of {} runs are not there", planned.len()));
     }
-    let exit = match ready.lab {
-        Some(_) => lab::finish(world, &ready, &registry, &records, &mut journal)?,
-        None => finish(world, &ready, &registry, &records, &mut journal)?,
-    };
-    journal.note(Line::Finished)?;
+    let exit = conclude(world, ready, &records, &mut journal)?;
     Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
 }
 
@@ -84,14 +76,14 @@ fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
     if !dir.is_dir() {
         return Err(Stop::wrong_use(format!("`{}` is no folder", dir.display())));
     }
-    let files = collect::files_below(dir).into_iter();
+    let files = files_below(dir).into_iter();
     let jobs = files.filter(|path| path.file_name().is_some_and(|name| name == "job.json"));
     let read = |path: PathBuf| {
         let dir = path.parent().unwrap_or(Path::new(".")).to_owned();
-        JobPlaces::at(&dir).job().map(|job| (dir, job))
+        Job::read(&CampaignPlaces::at(&dir)).map(|job| (dir, job))
     };
     let mut found = jobs.map(read).collect::<Result<Vec<_>, _>>()?;
-    let first = |job: &Job| job.slots.first().map(|slot| slot.run.clone());
+    let first = |job: &Job| job.runs.first().map(|run| run.run.clone());
     found.sort_by_key(|(_, job)| (first(job), job.key.clone()));
     Ok(found)
 }
@@ -122,16 +114,16 @@ fn ready_of(
 ) -> PreparedCampaign {
     let job = &found[0].1;
     let mut cells = BTreeMap::new();
-    let mut slots: Vec<PlannedRun> = Vec::new();
+    let mut runs: Vec<PlannedRun> = Vec::new();
     for (_, job) in found {
-        for slot in &job.slots {
-            cells.entry(slot.cell).or_insert_with(|| (job.cell.clone(), job.expected_us.clone()));
-            if !slots.iter().any(|other| other.run == slot.run) {
-                slots.push(slot.clone());
+        for run in &job.runs {
+            cells.entry(run.cell).or_insert_with(|| (job.cell.clone(), job.expected_us.clone()));
+            if !runs.iter().any(|other| other.run == run.run) {
+                runs.push(run.clone());
             }
         }
     }
-    slots.sort_by(|a, b| a.run.cmp(&b.run));
+    runs.sort_by(|a, b| a.run.cmp(&b.run));
     // The plan may contain cells without a job; they are filled with the next known cell, so that
     // indices stay valid.
     let last = cells.keys().next_back().copied().unwrap_or(0);
@@ -143,19 +135,18 @@ fn ready_of(
                 .map_or_else(|| (job.cell.clone(), Vec::new()), |(_, cell)| cell.clone())
         })
         .unzip();
-    let released = |variant: &crate::launch::LaunchSpec| {
+    let released = |variant: &ServerSpec| {
         let facts = &variant.built.facts;
         facts.dirty != Some(true) && !is_development(&facts.release)
     };
     PreparedCampaign {
         command: world.command.clone(),
         executor: job.executor.clone(),
-        slurm_options: Vec::new(),
         plan: Plan {
             campaign: campaign.to_owned(),
             variants: job.variants.iter().map(|variant| variant.built.variant.clone()).collect(),
             cells: ready_cells.iter().map(|cell| cell.cell.clone()).collect(),
-            slots,
+            runs,
         },
         variants: job.variants.clone(),
         // Input files are needed only to start runs, which does not happen any more.
@@ -163,15 +154,12 @@ fn ready_of(
         cells: ready_cells,
         hardware: job.hardware.clone().unwrap_or_default(),
         on_gpu: job.on_gpu,
-        confirm_pairs: None,
         commits: job.url.is_none() && job.variants.iter().all(released),
         registry: registry.to_owned(),
-        expected_us: 0,
         each_us,
         url: job.url.clone(),
         timeout_s: job.timeout_s,
-        max_gpu_hours: None,
-        lab: None,
+        ..PreparedCampaign::default()
     }
 }
 
@@ -186,22 +174,22 @@ fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
         let attempt = job.key.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(1);
         let planned = PlannedJob {
             key: job.key.clone(),
-            cell: job.slots.first().map_or(0, |slot| slot.cell),
-            slots: job.slots.clone(),
+            cell: job.runs.first().map_or(0, |run| run.cell),
+            runs: job.runs.clone(),
             attempt,
             lost: attempt - 1,
             excluded_nodes: Vec::new(),
         };
-        let stage = job.slots.first().and_then(|slot| slot.stage);
+        let stage = job.runs.first().and_then(|run| run.stage);
         journal.note(Line::Planned { stage, jobs: vec![planned] })?;
     }
-    let staged = journal.places().staged();
-    let (progress, runs) = collect(&JobPlaces::at(dir), &staged)?;
+    let staged = journal.places.staged();
+    let (progress, runs) = collect(&CampaignPlaces::at(dir), &staged)?;
     check(&staged, &runs)?;
-    keep(dir, &journal.places().jobs().join(&job.key))?;
+    keep(dir, &journal.places.jobs().join(&job.key))?;
     let key = &job.key;
     journal.note(Line::Collected { job: key.clone(), runs, wall_us: progress.wall_us })?;
-    Ok(journal.note(Line::Checked { job: key.clone() })?)
+    journal.note(Line::Checked { job: key.clone() })
 }
 
 /// Copies a job's folder to the clone's campaign folder.
@@ -210,7 +198,7 @@ fn keep(from: &Path, to: &Path) -> Result<(), Stop> {
     if to.is_dir() && same(from) == same(to) {
         return Ok(());
     }
-    for path in collect::files_below(from) {
+    for path in files_below(from) {
         let Ok(below) = path.strip_prefix(from) else { continue };
         let to = to.join(below);
         files::make_dir(to.parent().unwrap_or(Path::new(".")))?;

@@ -1,12 +1,11 @@
 //! Publication of finished runs: writes records to the staged results, and calls `redline-results`
 //! and `redline-site` to commit them, render pages and print tables.
 
-mod engines;
 pub(crate) mod finish;
 pub(crate) mod ingest;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
 use judge::diff::{Filter, diff};
 use schema::campaign::CampaignRecord;
@@ -18,48 +17,47 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::files;
-use crate::node::record::RecordError;
 use crate::process::{self, Interrupt};
 use crate::stop::Stop;
-use crate::tools::{RESULTS, SITE, ToolError, Tools};
+use crate::tools::{RESULTS, SITE, Tools, ended};
 use crate::world::World;
 
 /// The registry of a campaign, used through `redline-results` and `redline-site`.
 #[derive(Debug)]
 pub struct Registry<'a> {
-    pub tools: &'a Tools,
+    tools: &'a Tools,
     /// Repository with the folder `results/`.
-    pub dir: &'a Path,
-    pub interrupt: &'a Interrupt,
+    dir: &'a Path,
+    interrupt: &'a Interrupt,
 }
 
-/// Writes a run's record to the staged results `overlay`, a folder laid out like `results/`;
+/// Writes a run's record to the staged results, a folder laid out like `results/`;
 /// returns the file's path.
 ///
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
 pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
-    write(staged, &schema::path::of_run(record).map_err(RecordError::from)?, record)
+    write(staged, &schema::path::of_run(record)?, record)
 }
 
-/// Adds the hash to a campaign's record and writes it to the staged results `overlay`; returns the
+/// Adds the hash to a campaign's record and writes it to the staged results; returns the
 /// file's path.
 ///
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
 pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
-    record.record_sha256 = record_sha256(record).map_err(RecordError::from)?;
-    write(staged, &schema::path::of_campaign(record).map_err(RecordError::from)?, record)
+    record.record_sha256 = record_sha256(record)?;
+    write(staged, &schema::path::of_campaign(record)?, record)
 }
 
-/// Writes any record to `place`, a path relative to the staged results `overlay`; returns the
+/// Writes any record to `place`, a path relative to the staged results; returns the
 /// file's path.
 ///
 /// # Errors
 /// The record has no JSON form, or the folder is not writable.
 pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
     let path = staged.join(place);
-    let text = to_file_text(record).map_err(RecordError::from)?;
+    let text = to_file_text(record)?;
     files::write_whole(&path, text.as_bytes())?;
     Ok(path)
 }
@@ -81,7 +79,7 @@ impl<'a> Registry<'a> {
     /// It cannot; the registry's tool has printed the cause.
     pub fn preflight(&self) -> Result<(), Stop> {
         let mut command = self.tools.results("preflight");
-        command.arg("--registry").arg(self.dir);
+        command.arg("--registry").arg(self.dir).stdout(Stdio::null());
         self.must(command, RESULTS, "preflight")
     }
 
@@ -93,7 +91,7 @@ impl<'a> Registry<'a> {
         let mut command = self.tools.site("pages");
         command.arg("--registry").arg(self.dir).arg("--overlay").arg(staged);
         // Pages go into the staged results, so that one commit contains records and pages.
-        command.arg("--only-overlay").arg("--out").arg(staged);
+        command.arg("--only-overlay").arg("--out").arg(staged).stdout(Stdio::null());
         self.must(command, SITE, "pages")
     }
 
@@ -121,11 +119,11 @@ impl<'a> Registry<'a> {
     /// The site's tool fails.
     pub fn build_site(&self, out: &Path) -> Result<(), Stop> {
         let mut command = self.tools.site("build");
-        command.arg("--registry").arg(self.dir).arg("--out").arg(out);
+        command.arg("--registry").arg(self.dir).arg("--out").arg(out).stdout(Stdio::null());
         self.must(command, SITE, "build")
     }
 
-    /// Prints a release's table on standard output; `overlay` holds records that are not committed.
+    /// Prints a release's table on standard output; `staged` holds records that are not committed.
     ///
     /// # Errors
     /// The site's tool fails.
@@ -136,7 +134,7 @@ impl<'a> Registry<'a> {
         if let Some(staged) = staged {
             command.arg("--overlay").arg(staged);
         }
-        ended_well(SITE, "table", process::show(&mut command, self.interrupt)?)
+        self.must(command, SITE, "table")
     }
 
     /// Returns the registry's comparison of release `of` with `baseline`.
@@ -170,15 +168,11 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Runs a tool for its effect. Its standard output is dropped, because that of the campaign is
-    /// for the campaign's own result.
-    fn must(
-        &self,
-        mut command: Command,
-        name: &'static str,
-        verb: &'static str,
-    ) -> Result<(), Stop> {
-        ended_well(name, verb, process::show(command.stdout(Stdio::null()), self.interrupt)?)
+    /// Runs a tool that has to succeed. The standard output of those that print no result is dropped,
+    /// because that of the campaign is for the campaign's own result.
+    fn must(&self, mut command: Command, name: &str, verb: &str) -> Result<(), Stop> {
+        let status = process::show(&mut command, self.interrupt)?;
+        if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
     }
 }
 
@@ -188,13 +182,4 @@ pub struct Named<'a> {
     pub engine: &'a str,
     pub release: &'a str,
     pub hardware: &'a str,
-}
-
-fn ended_well(name: &'static str, verb: &'static str, status: ExitStatus) -> Result<(), Stop> {
-    if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
-}
-
-/// Makes the error of a tool that failed and has printed the cause.
-fn ended(name: &'static str, verb: &'static str, status: ExitStatus) -> Stop {
-    ToolError::Ended { name, verb, status }.into()
 }

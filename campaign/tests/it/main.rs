@@ -3,13 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
+mod command_lines;
 mod early_ends;
 mod failures;
 mod ingest;
 mod journey;
 mod kernels;
 mod lab;
-mod launch_lines;
 mod refusals;
 mod resume;
 mod scratch;

@@ -15,6 +15,12 @@ use schema::exit::Exit;
 use tests::program::until;
 use tests::slurm::{Cluster, NODES};
 
+/// State of a job that neither the controller nor accounting knows.
+fn forgotten() -> JobState {
+    let said = "the scheduler no longer knows the job".to_owned();
+    JobState::Ended { end: JobEnd::LostNode { said }, node: None }
+}
+
 /// Slurm's side of a campaign: jobs whose program is a line of shell.
 struct Jobs<'a> {
     cluster: &'a Cluster,
@@ -55,7 +61,6 @@ impl<'a> Jobs<'a> {
     fn end(&self, handle: &Handle) -> (JobEnd, Option<String>) {
         until("a job's end", || match self.state(handle) {
             JobState::Ended { end, node } => Some((end, node)),
-            JobState::Unknown => panic!("{handle:?} is not known"),
             _ => None,
         })
     }
@@ -157,7 +162,7 @@ fn extra_how_a_job_ended_is_told_as_it_was() {
     // Cancelling a finished job changes nothing.
     jobs.slurm.cancel(&failed).unwrap();
     assert_eq!(jobs.end(&failed).0, said("exit code 7"));
-    assert_eq!(jobs.state(&Handle("999999".to_owned())), JobState::Unknown);
+    assert_eq!(jobs.state(&Handle("999999".to_owned())), forgotten());
     let stop = jobs.slurm.poll(&Handle("a job".to_owned())).unwrap_err();
     assert!(stop.to_string().contains("`a job`, where a job id was expected"), "{stop}");
 }
@@ -211,7 +216,6 @@ fn extra_a_node_that_dies_under_a_job_is_told_and_the_next_attempt_avoids_it() {
     let jobs = Jobs::on(&cluster);
     let (end, on) = jobs.end(&handle);
     assert_eq!(end, JobEnd::LostNode { said: "NodeDown".to_owned() });
-    assert!(end.is_of_the_infrastructure());
     assert_eq!(on.as_deref(), Some(node));
     let mut second = jobs.spec("redline-node-2", "echo up > up; sleep 300");
     second.excluded_nodes = vec![node.to_owned()];
@@ -297,5 +301,5 @@ fn extra_what_the_controller_has_forgotten_is_known_to_accounting() {
     assert_eq!(jobs.end(&handle), end, "by accounting as by the controller");
     assert_eq!(jobs.slurm.find(&job.key).unwrap(), Some(handle));
     assert_eq!(jobs.slurm.find("redline-kept-2").unwrap(), None);
-    assert_eq!(jobs.state(&Handle("999999".to_owned())), JobState::Unknown);
+    assert_eq!(jobs.state(&Handle("999999".to_owned())), forgotten());
 }

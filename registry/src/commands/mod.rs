@@ -1,14 +1,13 @@
-//! Commands that need more than one call, one file per group. `main` reads clock, random bits and
-//! environment, and passes them in.
+//! Commands of `redline-results`: those that write to the registry and those that only read it.
+//! `main` reads clock, random bits and environment, and passes them in.
 
-pub mod events;
-pub mod import;
-pub mod lab;
+pub mod additions;
 pub mod queries;
-pub mod sync;
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use judge::Registry;
 use registry::survey::Place;
 
 /// Inputs from the environment that `main` reads once.
@@ -33,5 +32,32 @@ impl World {
     /// Current time in seconds since 1970.
     pub fn unix_s(&self) -> i64 {
         i64::try_from(self.unix_ms / 1_000).unwrap_or(i64::MAX)
+    }
+}
+
+/// Returns what was loaded, after printing the findings about unreadable files.
+fn reported(loaded: Registry) -> Registry {
+    for finding in &loaded.findings {
+        eprintln!("{finding}");
+    }
+    loaded
+}
+
+fn print_notes(notes: &[String]) {
+    for note in notes {
+        eprintln!("note: {note}");
+    }
+}
+
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&serde_json::to_string_pretty(value)?)
+}
+
+/// Writes to standard output. A reader that closed the pipe is not an error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
     }
 }

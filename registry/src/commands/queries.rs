@@ -1,38 +1,50 @@
-//! Commands `list`, `show`, `best`, `export` and `rules`, which change nothing.
+//! Commands that only read the registry: `check`, `list`, `show`, `best`, `export`, `rules`, `diff`,
+//! `trend` and `lab`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use judge::Registry;
+use anyhow::Context;
 use judge::best::{self, Limit, Question};
-use judge::listing::{self as listed_rules};
-use registry::list::{self, Filter};
+use judge::diff::{self, policy};
+use judge::lab::{self as labs, LabTooSmall, Next};
+use judge::{Registry, listing, trend};
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use registry::history::commits_between;
+use registry::list::{self as lists, Filter};
 use registry::repository::RESULTS;
 use registry::survey::{Survey, Trust};
 use schema::canonical::to_file_text;
+use schema::comparison::{Diff, Row};
 use schema::exit::Exit;
-use store::export;
+use schema::run::RunRecord;
+use schema::verdict::VerdictKind;
+use serde::Serialize;
+use store::export as exports;
 use store::layout::RunParts;
-#[cfg(feature = "parquet")]
-use {anyhow::Context, tempfile::NamedTempFile};
 
-use super::World;
-use crate::cli::{BestArguments, ExportArguments, Format, ListArguments, Sources};
+use super::{World, print, print_json, reported};
+use crate::cli::{
+    BestArguments, DiffArguments, DiffFormat, ExportArguments, Format, LabArguments, ListArguments,
+    Sources, TrendArguments, TrendFormat,
+};
 
-impl From<&ListArguments> for Filter {
-    fn from(given: &ListArguments) -> Self {
-        Self {
-            engine: given.cells.on.engine.clone(),
-            release: given.release.clone(),
-            hardware: given.cells.on.hardware.clone(),
-            model: given.cells.model.clone(),
-            scenario: given.cells.scenario.clone(),
-            status: given.status.clone(),
-            validity: given.validity.clone(),
-        }
+pub fn check(world: &World, registry: &Path, format: Format) -> anyhow::Result<Exit> {
+    let report = registry::check::check(registry, Some(&world.place(registry)), world.unix_ms)?;
+    match format {
+        Format::Json => print_json(&report)?,
+        _ => print(&report.to_string())?,
     }
+    Ok(report.exit())
 }
 
 pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
+    let filter = Filter {
+        parts: (&given.cells).into(),
+        release: given.release.clone(),
+        status: given.status.clone(),
+        validity: given.validity.clone(),
+    };
     let place = world.place(&given.sources.place.registry);
     let roots = given.sources.roots();
     // Only the registry has an index, and its folder is the first.
@@ -46,17 +58,15 @@ pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
             eprintln!("{finding}");
         }
     }
-    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
     let in_events = |path: &str| first_part(path) == "events";
-    let events = store::load_where(&roots, &in_events)?.events;
-    let runs = list::listed(&surveys, &events, &given.into());
-    let text = match (given.format, given.runs) {
-        (Format::Json, true) => crate::json(&runs)?,
-        (Format::Json, false) => crate::json(&list::rows(&runs))?,
-        (_, true) => list::table_of_runs(&runs),
-        (_, false) => list::table(&list::rows(&runs)),
-    };
-    crate::print(&text)?;
+    let events = store::load_where(&paths(&roots), &in_events)?.events;
+    let runs = lists::listed(&surveys, &events, &filter);
+    match (given.format, given.runs) {
+        (Format::Json, true) => print_json(&runs)?,
+        (Format::Json, false) => print_json(&lists::rows(&runs))?,
+        (_, true) => print(&lists::table_of_runs(&runs))?,
+        (_, false) => print(&lists::table(&lists::rows(&runs)))?,
+    }
     Ok(Exit::Well)
 }
 
@@ -70,77 +80,194 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
         published: false,
     };
     let results = given.place.registry.join(RESULTS);
-    let parts = RunParts {
-        hardware: Some(given.hardware.clone()),
-        model: Some(given.model.clone()),
-        ..RunParts::default()
-    };
-    let loaded = crate::said(store::load_runs(&[&results], &parts)?);
+    let (hardware, model) = (Some(given.hardware.clone()), Some(given.model.clone()));
+    let parts = RunParts { hardware, model, ..RunParts::default() };
+    let loaded = reported(store::load_runs(&[&results], &parts)?);
     let answer = best::best(&loaded, &question)?;
-    let text = match given.format {
-        Format::Json => crate::json(&answer)?,
-        _ => best::table(&answer),
-    };
-    crate::print(&text)?;
-    Ok(Exit::Well)
-}
-
-pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
-    let roots = sources.roots();
-    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
-    let loaded = crate::said(list::load_for_find(&roots, run)?);
-    let stored = list::find(&loaded, run)?;
-    crate::print(to_file_text(&stored.record)?.trim_end())?;
-    Ok(Exit::Well)
-}
-
-pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
-    match &given.parquet {
-        Some(file) => export_parquet(given, file)?,
-        None => crate::print(export::csv(&figures(&given.sources)?).trim_end())?,
+    match given.format {
+        Format::Json => print_json(&answer)?,
+        _ => print(&best::table(&answer))?,
     }
     Ok(Exit::Well)
 }
 
-/// Loads every run without the parts that tables do not show.
-fn figures(sources: &Sources) -> anyhow::Result<Registry> {
-    let roots = sources.roots();
-    let roots: Vec<&Path> = roots.iter().map(PathBuf::as_path).collect();
-    let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
-    Ok(crate::said(store::load_figures(&roots, &in_table)?))
+pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
+    let loaded = reported(lists::load_for_find(&paths(&sources.roots()), run)?);
+    let stored = lists::find(&loaded, run)?;
+    print(to_file_text(&stored.record)?.trim_end())?;
+    Ok(Exit::Well)
 }
 
-fn first_part(path: &str) -> &str {
-    path.split('/').next().unwrap_or_default()
+pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
+    let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
+    let load = || store::load_figures(&paths(&given.sources.roots()), &in_table).map(reported);
+    match &given.parquet {
+        Some(file) => export_parquet(load, file)?,
+        None => print(exports::csv(&load()?).trim_end())?,
+    }
+    Ok(Exit::Well)
 }
 
 /// Writes the table under a temporary name and renames it, so that a file of that name is
 /// complete.
 #[cfg(feature = "parquet")]
-fn export_parquet(given: &ExportArguments, file: &Path) -> anyhow::Result<()> {
-    let loaded = figures(&given.sources)?;
+fn export_parquet(
+    load: impl Fn() -> Result<Registry, store::StoreError>,
+    file: &Path,
+) -> anyhow::Result<()> {
+    let loaded = load()?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let cannot = || format!("cannot write `{}`", file.display());
     // In the same folder, because a rename works within one file system only.
-    let mut aside = NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).with_context(cannot)?;
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut aside = tempfile::NamedTempFile::new_in(folder).with_context(cannot)?;
     registry::parquet::parquet(&loaded, &mut aside).with_context(cannot)?;
     aside.persist(file).map_err(|error| error.error).with_context(cannot)?;
     Ok(())
 }
 
 #[cfg(not(feature = "parquet"))]
-fn export_parquet(_: &ExportArguments, _: &Path) -> anyhow::Result<()> {
+fn export_parquet(
+    _: impl Fn() -> Result<Registry, store::StoreError>,
+    _: &Path,
+) -> anyhow::Result<()> {
     anyhow::bail!(
         "this program was built without Parquet\nhint: `cargo build --release -p registry --features parquet`, or `--csv`"
     )
 }
 
 pub fn rules(format: Format) -> anyhow::Result<Exit> {
-    let rules = listed_rules::rules();
-    let text = match format {
-        Format::Json => crate::json(&rules)?,
-        _ => listed_rules::table(&rules),
-    };
-    crate::print(&text)?;
+    let rules = listing::rules();
+    match format {
+        Format::Json => print_json(&rules)?,
+        _ => print(&listing::table(&rules))?,
+    }
     Ok(Exit::Well)
+}
+
+pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
+    let (baseline, candidate) = (&given.baseline, &given.candidate);
+    let loaded = load_releases(&given.sources, &[baseline, candidate])?;
+    let (engine, hardware) = (given.on.engine.clone(), given.on.hardware.clone());
+    let filter = diff::Filter { engine, hardware };
+    let mut diff = diff::diff(&loaded, baseline, candidate, &filter)?;
+    diff::waivers::apply(&mut diff, &loaded, world.unix_s());
+    diff.commits = commits_between(&given.sources.place.registry, &loaded, &diff);
+    match given.format {
+        DiffFormat::Text => print(diff::text::text(&diff).trim_end())?,
+        DiffFormat::Md => print(diff::markdown::markdown(&diff).trim_end())?,
+        DiffFormat::Json => print_json(&diff)?,
+        DiffFormat::Junit => print(junit(&diff)?.trim_end())?,
+    }
+    Ok(diff.exit())
+}
+
+/// Loads only the runs of these releases. Loads everything where a release has no run, so that the
+/// error can list the releases that exist.
+fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registry> {
+    let roots = sources.roots();
+    let loaded = store::load_releases(&paths(&roots), releases)?;
+    if loaded.releases().len() < releases.len() {
+        return Ok(reported(store::load(&paths(&roots))?));
+    }
+    Ok(reported(loaded))
+}
+
+/// Formats a comparison as a JUnit report: a suite per cell, a case per release-blocking metric. A
+/// verdict that would fail a release is a failure; one that could not be reached is skipped.
+fn junit(diff: &Diff) -> Result<String, quick_junit::SerializeError> {
+    let mut report = Report::new(format!("{} to {}", diff.baseline, diff.candidate));
+    for cell in &diff.cells {
+        let name = diff::words::title(&cell.cell);
+        let mut suite = TestSuite::new(name.as_str());
+        for row in cell.rows.iter().filter(|row| row.gates) {
+            let mut case = TestCase::new(row.verdict.metric.as_str(), case_status(row));
+            case.set_classname(name.as_str());
+            suite.add_test_case(case);
+        }
+        report.add_test_suite(suite);
+    }
+    report.to_string()
+}
+
+fn case_status(row: &Row) -> TestCaseStatus {
+    let mut status = match row.verdict.verdict {
+        _ if row.verdict.fails() => TestCaseStatus::non_success(NonSuccessKind::Failure),
+        VerdictKind::Inconclusive | VerdictKind::ChangedConfig => TestCaseStatus::skipped(),
+        _ => TestCaseStatus::success(),
+    };
+    let [_, before, after, effect, interval, delta, sees, _] = diff::words::cells(row);
+    let figures = format!(
+        "{}: {before} became {after}, {effect} (95 % interval {interval}, delta {delta}, sees {sees})",
+        diff::words::word(row)
+    );
+    status.set_type(row.verdict.verdict.name());
+    status.set_message(figures);
+    status
+}
+
+pub fn trend(given: &TrendArguments) -> anyhow::Result<Exit> {
+    let results = given.place.registry.join(RESULTS);
+    let parts = RunParts::from(&given.cells);
+    let loaded = reported(store::load_runs(&[&results], &parts)?);
+    let RunParts { engine, hardware, model, scenario } = parts;
+    let metric = given.metric.clone();
+    let filter = trend::Filter { engine, hardware, model, scenario, metric };
+    let trends = trend::trends(&loaded, &filter)?;
+    match given.format {
+        TrendFormat::Text => print(&trend::text::text(&trends))?,
+        TrendFormat::Json => print_json(&trends)?,
+    }
+    Ok(Exit::Well)
+}
+
+/// Answer of `lab` for programs, together with its text for people, so that a caller needs only one
+/// request.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    next: &'a Next,
+    text: String,
+}
+
+/// Prints the lab's next round or conclusion, computed from the records of its campaign alone.
+pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
+    let file = given.file.display();
+    let text = fs::read_to_string(&given.file).with_context(|| format!("cannot read `{file}`"))?;
+    let lab = schema::lab::parse(&text).with_context(|| format!("`{file}` is no lab"))?;
+    let policy::Standard { file: policy, quoted } = policy::standard();
+    if given.outline {
+        let outline = labs::outline(&lab, &policy, &quoted);
+        match given.format {
+            Format::Json => print_json(&outline)?,
+            _ => print(&labs::text::outlined(&outline))?,
+        }
+        return Ok(Exit::Well);
+    }
+    let runs_max = given.runs_max.or(lab.budget.runs).unwrap_or(u32::MAX);
+    let least = labs::runs_min(&lab, &policy);
+    if runs_max < least {
+        return Err(LabTooSmall { runs_max, least }.into());
+    }
+    let wanted = |path: &str| matches!(first_part(path), "runs" | "events");
+    let loaded = reported(store::load_figures(&paths(&given.sources.roots()), &wanted)?);
+    let of_lab = |run: &&RunRecord| {
+        run.campaign.as_ref().map(|campaign| &campaign.id) == given.campaign.as_ref()
+    };
+    let runs = loaded.standing().map(|run| &run.record).filter(of_lab);
+    let next = labs::next(&lab, &policy, runs_max, runs);
+    let text = labs::text::text(&lab, &next);
+    match given.format {
+        Format::Json => print_json(&Answer { next: &next, text })?,
+        _ => print(&text)?,
+    }
+    Ok(Exit::Well)
+}
+
+fn paths(roots: &[PathBuf]) -> Vec<&Path> {
+    roots.iter().map(PathBuf::as_path).collect()
+}
+
+fn first_part(path: &str) -> &str {
+    path.split('/').next().unwrap_or_default()
 }

@@ -7,98 +7,63 @@ use schema::run::RunRecord;
 
 use judge::{Registry, Stored};
 
-/// Type of the cells of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CellKind {
-    /// Column of text.
-    Text,
-    /// Column of booleans.
-    Flag,
-    /// Column of unsigned integers.
-    Integer,
-    /// Column of floating-point numbers.
-    Number,
-}
-
-/// Cell of the table. The record gives the reason for a missing one.
+/// Cell of the table; `None` where the record does not know the value, and gives the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Value that the record does not know.
-    Missing,
     /// Text, unquoted.
-    Text(String),
+    Text(Option<String>),
     /// Boolean, such as whether the run is retracted.
-    Flag(bool),
+    Flag(Option<bool>),
     /// Unsigned integer, such as the number of a block.
-    Integer(u32),
+    Integer(Option<u32>),
     /// Floating-point number, in the unit that the column's name ends in.
-    Number(f64),
+    Number(Option<f64>),
 }
 
-/// Columns of the table before the metrics.
-const KEYS: [(&str, CellKind); 18] = [
-    ("path", CellKind::Text),
-    ("id", CellKind::Text),
-    ("kind", CellKind::Text),
-    ("status", CellKind::Text),
-    ("validity", CellKind::Text),
-    ("retracted", CellKind::Flag),
-    ("engine", CellKind::Text),
-    ("release", CellKind::Text),
-    ("hardware", CellKind::Text),
-    ("model", CellKind::Text),
-    ("config", CellKind::Text),
-    ("config_name", CellKind::Text),
-    ("scenario", CellKind::Text),
-    ("tier", CellKind::Text),
-    ("campaign", CellKind::Text),
-    ("block", CellKind::Integer),
-    ("repeat", CellKind::Integer),
-    ("started_at", CellKind::Text),
-];
-
-/// Returns name and type of each column: keys, then metrics in their stored units (which end their
-/// names), then the record's hash.
-pub fn columns() -> Vec<(&'static str, CellKind)> {
-    let metrics = METRICS.iter().map(|metric| (metric.name, CellKind::Number));
-    KEYS.into_iter().chain(metrics).chain([("record_sha256", CellKind::Text)]).collect()
+/// Returns name and type of each column, the latter by a cell of the column: keys, then metrics in
+/// their stored units (which end their names), then the record's hash.
+pub fn columns() -> Vec<(&'static str, Cell)> {
+    cells(&Stored { path: String::new(), root: 0, record: RunRecord::default() }, false)
 }
 
 /// Rows of the table in the order of the runs' paths; each row has one cell per column of
 /// [`columns`].
 pub fn rows(registry: &Registry) -> impl Iterator<Item = Vec<Cell>> {
-    registry.runs.iter().map(|run| row(run, registry.retracted.contains_key(&run.record.id)))
+    registry.runs.iter().map(|run| {
+        let retracted = registry.retracted.contains_key(&run.record.id);
+        cells(run, retracted).into_iter().map(|(_, cell)| cell).collect()
+    })
 }
 
-fn row(run: &Stored<RunRecord>, retracted: bool) -> Vec<Cell> {
+/// The cells of a run, each with its column's name.
+fn cells(run: &Stored<RunRecord>, retracted: bool) -> Vec<(&'static str, Cell)> {
     let record = &run.record;
-    let slot = record.campaign.as_ref();
-    let started = record.time.as_ref().and_then(|time| time.started_at.as_deref());
-    let text = |text: &str| Cell::Text(text.to_owned());
-    let integer = |value: Option<u32>| value.map_or(Cell::Missing, Cell::Integer);
-    let keys: [Cell; KEYS.len()] = [
-        text(&run.path),
-        text(&record.id),
-        text(record.kind.name()),
-        text(record.status.name()),
-        text(record.validity.verdict.name()),
-        Cell::Flag(retracted),
-        text(&record.engine.name),
-        text(&record.engine.release),
-        text(&record.hardware.id),
-        text(&record.model.id),
-        Cell::Text(config_slug(record)),
-        Cell::Text(config_name(record)),
-        Cell::Text(format!("{}@{}", record.scenario.id, record.scenario.rev)),
-        Cell::Text(format!("{:?}", record.scenario.tier).to_lowercase()),
-        slot.map_or(Cell::Missing, |slot| text(&slot.id)),
-        integer(slot.map(|slot| slot.block)),
-        integer(slot.map(|slot| slot.repeat)),
-        started.map_or(Cell::Missing, text),
+    let place = record.campaign.as_ref();
+    let started = record.time.as_ref().and_then(|time| time.started_at.clone());
+    let text = |text: &str| Cell::Text(Some(text.to_owned()));
+    let mut cells = vec![
+        ("path", text(&run.path)),
+        ("id", text(&record.id)),
+        ("kind", text(record.kind.name())),
+        ("status", text(record.status.name())),
+        ("validity", text(record.validity.verdict.name())),
+        ("retracted", Cell::Flag(Some(retracted))),
+        ("engine", text(&record.engine.name)),
+        ("release", text(&record.engine.release)),
+        ("hardware", text(&record.hardware.id)),
+        ("model", text(&record.model.id)),
+        ("config", text(&config_slug(record))),
+        ("config_name", text(&config_name(record))),
+        ("scenario", text(&format!("{}@{}", record.scenario.id, record.scenario.rev))),
+        ("tier", text(&format!("{:?}", record.scenario.tier).to_lowercase())),
+        ("campaign", Cell::Text(place.map(|place| place.id.clone()))),
+        ("block", Cell::Integer(place.map(|place| place.block))),
+        ("repeat", Cell::Integer(place.map(|place| place.repeat))),
+        ("started_at", Cell::Text(started)),
     ];
-    let figures = METRICS.iter().map(|metric| metric.value(record));
-    let figures = figures.map(|value| value.map_or(Cell::Missing, Cell::Number));
-    keys.into_iter().chain(figures).chain([text(&record.record_sha256)]).collect()
+    cells.extend(METRICS.iter().map(|metric| (metric.name, Cell::Number(metric.value(record)))));
+    cells.push(("record_sha256", text(&record.record_sha256)));
+    cells
 }
 
 /// Formats every run as a line of CSV, metrics in their stored units. A missing value is empty.
@@ -116,12 +81,12 @@ pub fn csv(registry: &Registry) -> String {
 
 fn written(cell: Cell) -> String {
     match cell {
-        Cell::Missing => String::new(),
-        Cell::Text(text) => quoted(&text),
-        Cell::Flag(flag) => flag.to_string(),
-        Cell::Integer(integer) => integer.to_string(),
-        Cell::Number(number) => number.to_string(),
+        Cell::Text(text) => text.map(|text| quoted(&text)),
+        Cell::Flag(flag) => flag.map(|flag| flag.to_string()),
+        Cell::Integer(integer) => integer.map(|integer| integer.to_string()),
+        Cell::Number(number) => number.map(|number| number.to_string()),
     }
+    .unwrap_or_default()
 }
 
 /// Quotes a text cell. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
@@ -147,13 +112,7 @@ mod tests {
         for row in rows(&two_runs()) {
             assert_eq!(row.len(), columns.len());
             for (cell, (name, kind)) in row.iter().zip(&columns) {
-                let fits = match cell {
-                    Cell::Missing => true,
-                    Cell::Text(_) => *kind == CellKind::Text,
-                    Cell::Flag(_) => *kind == CellKind::Flag,
-                    Cell::Integer(_) => *kind == CellKind::Integer,
-                    Cell::Number(_) => *kind == CellKind::Number,
-                };
+                let fits = std::mem::discriminant(cell) == std::mem::discriminant(kind);
                 assert!(fits, "{name}: {cell:?}");
             }
         }

@@ -89,11 +89,11 @@ impl Listing {
         // in parallel.
         let mut level = vec![String::new()];
         while !level.is_empty() {
-            let read = spread::map(&level, |folder| Entries::of(root, folder, wanted));
+            let read = spread::map(&level, |folder| entries_of(root, folder, wanted));
             level = Vec::new();
             for entries in read {
-                let mut entries = entries?;
-                level.append(&mut entries.folders);
+                let (mut entries, mut folders) = entries?;
+                level.append(&mut folders);
                 listing.files.append(&mut entries.files);
                 listing.findings.append(&mut entries.findings);
             }
@@ -117,47 +117,37 @@ impl Listing {
     }
 }
 
-/// Entries of one folder, by paths below the root.
-#[derive(Default)]
-struct Entries {
-    folders: Vec<String>,
-    files: Vec<(String, Stamp)>,
-    findings: Vec<Finding>,
-}
-
-impl Entries {
-    fn of(
-        root: &Path,
-        folder: &str,
-        wanted: &(dyn Fn(&str) -> bool + Sync),
-    ) -> Result<Self, StoreError> {
-        let dir = root.join(folder);
-        let failed = |path: &Path, source| StoreError { path: path.to_owned(), source };
-        let mut entries = Self::default();
-        for entry in fs::read_dir(&dir).map_err(|error| failed(&dir, error))? {
-            let entry = entry.map_err(|error| failed(&dir, error))?;
-            let name = entry.file_name();
-            let shown = name.to_string_lossy();
-            let path =
-                if folder.is_empty() { shown.into_owned() } else { format!("{folder}/{shown}") };
-            if !wanted(&path) {
-                continue;
-            }
-            let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
-            if name.to_str().is_none() {
-                entries.findings.push(Finding::breach(LAYOUT, &path, "its name is not UTF-8"));
-            } else if kind.is_dir() {
-                entries.folders.push(path);
-            } else if kind.is_file() {
-                let facts = entry.metadata().map_err(|error| failed(&entry.path(), error))?;
-                entries.files.push((path, Stamp::of(&facts)));
-            } else {
-                let detail = "not a regular file; links are not followed";
-                entries.findings.push(Finding::breach(LAYOUT, &path, detail));
-            }
+/// Lists one folder, by paths below the root; also returns the folders in it.
+fn entries_of(
+    root: &Path,
+    folder: &str,
+    wanted: &(dyn Fn(&str) -> bool + Sync),
+) -> Result<(Listing, Vec<String>), StoreError> {
+    let dir = root.join(folder);
+    let failed = |path: &Path, source| StoreError { path: path.to_owned(), source };
+    let (mut entries, mut folders) = (Listing::default(), Vec::new());
+    for entry in fs::read_dir(&dir).map_err(|error| failed(&dir, error))? {
+        let entry = entry.map_err(|error| failed(&dir, error))?;
+        let name = entry.file_name();
+        let shown = name.to_string_lossy();
+        let path = if folder.is_empty() { shown.into_owned() } else { format!("{folder}/{shown}") };
+        if !wanted(&path) {
+            continue;
         }
-        Ok(entries)
+        let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
+        if name.to_str().is_none() {
+            entries.findings.push(Finding::breach(LAYOUT, &path, "its name is not UTF-8"));
+        } else if kind.is_dir() {
+            folders.push(path);
+        } else if kind.is_file() {
+            let facts = entry.metadata().map_err(|error| failed(&entry.path(), error))?;
+            entries.files.push((path, Stamp::of(&facts)));
+        } else {
+            let detail = "not a regular file; links are not followed";
+            entries.findings.push(Finding::breach(LAYOUT, &path, detail));
+        }
     }
+    Ok((entries, folders))
 }
 
 /// Files of a folder by path, with their bytes.

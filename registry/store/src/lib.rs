@@ -1,7 +1,6 @@
 //! Reads `results/`, and staged results laid out like it, into ordered plain data. Knows files,
 //! not git.
 
-pub mod examine;
 pub mod export;
 pub mod folder;
 pub mod layout;
@@ -93,7 +92,7 @@ fn load_with(
         registry.findings.append(&mut listing.findings);
         listings.push(listing);
     }
-    // By path, so that an overlay's copy of a record is compared with the registry's.
+    // By path, so that the staged results' copy of a record is compared with the registry's.
     let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (root, listing) in listings.iter().enumerate() {
         for (path, _) in &listing.files {

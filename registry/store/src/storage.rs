@@ -1,5 +1,5 @@
-//! Storage rules over one file: bytes go in, a parsed record and findings come out. No files, no
-//! git.
+//! Storage rules over one file: bytes go in, a parsed record, its facts and findings come out. Pure,
+//! so that an index may store facts and findings. No files, no git.
 
 use schema::campaign::{self, CampaignRecord};
 use schema::canonical::record_sha256_of;
@@ -7,12 +7,14 @@ use schema::event::{self, Event};
 use schema::id::{is_ulid, ulid_unix_ms};
 use schema::kernel::{self, KernelRecord};
 use schema::path::{self, PathError};
-use schema::run::{self, Check, Kind, RunRecord};
+use schema::run::{self, Check, EngineFacts, Kind, RunRecord};
 use schema::version::is_later;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::layout::{FileKind, in_record_folder};
+use judge::facts::{RunFacts, run_facts};
 use judge::finding::{
     EVENT, FINDINGS, Finding, HASH, ID, LATER, LAYOUT, PATH, PRIVATE, READ, RELEASE, SCHEMA,
     StorageRule,
@@ -49,20 +51,66 @@ impl Parsed {
     }
 }
 
+/// Facts about a file that could be read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Kind of the file: `runs`, `imports`, `kernels`, `campaigns`, `events` or `pages`.
+    pub kind: String,
+    /// Id of the record; pages have none.
+    pub id: Option<String>,
+    /// Facts about the run; only measured and imported runs have them.
+    pub run: Option<RunFacts>,
+}
+
+/// Parses and verifies the file at `path` below `results/`. Returns its facts and every finding.
+pub fn examine(path: &str, bytes: &[u8]) -> (Option<Facts>, Vec<Finding>) {
+    match verified(path, bytes) {
+        Ok((parsed, findings)) => (Some(facts(&parsed)), findings),
+        Err(finding) => (None, vec![finding]),
+    }
+}
+
+fn facts(parsed: &Parsed) -> Facts {
+    let run = match parsed {
+        Parsed::Run(record) => Some(run_facts(record)),
+        _ => None,
+    };
+    Facts { kind: kind_name(parsed).to_owned(), id: parsed.id().map(str::to_owned), run }
+}
+
+fn kind_name(parsed: &Parsed) -> &'static str {
+    match parsed {
+        Parsed::Run(record) if record.kind == Kind::Imported => "imports",
+        Parsed::Run(_) => "runs",
+        Parsed::Kernels(_) => "kernels",
+        Parsed::Campaign(_) => "campaigns",
+        Parsed::Event(_) => "events",
+        Parsed::Derived => "pages",
+    }
+}
+
 /// Parses the file at `path` below `results/` by rules S01, S02, S09 and S12.
 ///
 /// # Errors
 ///
 /// The finding that says why the file is not a record that this program can read.
 pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
-    read_with_value(path, bytes).map(|(parsed, _)| parsed)
+    parse(path, bytes).map(|(parsed, _)| parsed)
 }
 
-/// Does the same as [`read`] and also returns the JSON that the record was parsed from.
-pub(crate) fn read_with_value(
-    path: &str,
-    bytes: &[u8],
-) -> Result<(Parsed, Option<Value>), Finding> {
+/// Parses a file as [`read`] does, and checks it by rules S03, S04, S05, S07, S08, S10, S11 and S12.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn verified(path: &str, bytes: &[u8]) -> Result<(Parsed, Vec<Finding>), Finding> {
+    let (parsed, value) = parse(path, bytes)?;
+    let findings = verify(path, value.as_ref(), &parsed);
+    Ok((parsed, findings))
+}
+
+/// Parses a file, and also returns the JSON that the record was parsed from.
+fn parse(path: &str, bytes: &[u8]) -> Result<(Parsed, Option<Value>), Finding> {
     let kind = FileKind::of(path);
     if kind == FileKind::Leftover {
         let remark = Finding::remark(LAYOUT, path, "left behind by a writer that was stopped");
@@ -128,33 +176,24 @@ fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Find
 
 const LATER_HINT: &str = "a later version of this program wrote it: use that one";
 
-/// Checks a parsed file by rules S03, S04, S05, S07, S08, S10, S11 and S12.
-pub fn verify(path: &str, bytes: &[u8], parsed: &Parsed) -> Vec<Finding> {
-    verify_value(path, serde_json::from_slice(bytes).ok().as_ref(), parsed)
-}
-
-/// Does the same as [`verify`], with the file's JSON already parsed.
-pub(crate) fn verify_value(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
-    let mut found = Vec::new();
+fn verify(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
+    let mut found: Vec<Finding> = value.and_then(|value| hash(path, value)).into_iter().collect();
+    let place = match parsed {
+        Parsed::Run(record) => Some(run_path(path, record)),
+        Parsed::Kernels(record) => Some(path::of_kernels(record)),
+        Parsed::Campaign(record) => Some(path::of_campaign(record)),
+        Parsed::Event(event) => Some(path::of_event(&event.id)),
+        Parsed::Derived => None,
+    };
+    found.extend(place.and_then(|place| key(path, &place)));
     match parsed {
         Parsed::Run(record) => {
-            found.extend(value.and_then(|value| hash(path, value)));
-            found.extend(key(path, &run_path(path, record)));
             found.extend(findings(path, record));
-            found.extend(release(path, &record.engine.release, record.engine.dirty));
+            found.extend(release(path, &record.engine));
             found.extend(private(path, record));
         }
-        Parsed::Kernels(record) => {
-            found.extend(value.and_then(|value| hash(path, value)));
-            found.extend(key(path, &path::of_kernels(record)));
-            found.extend(release(path, &record.engine.release, record.engine.dirty));
-        }
-        Parsed::Campaign(record) => {
-            found.extend(value.and_then(|value| hash(path, value)));
-            found.extend(key(path, &path::of_campaign(record)));
-        }
+        Parsed::Kernels(record) => found.extend(release(path, &record.engine)),
         Parsed::Event(event) => {
-            found.extend(key(path, &path::of_event(&event.id)));
             if event.schema != event::SCHEMA {
                 let detail = format!("schema is `{}`, not `{}`", event.schema, event::SCHEMA);
                 found.push(Finding::breach(SCHEMA, path, detail));
@@ -162,7 +201,7 @@ pub(crate) fn verify_value(path: &str, value: Option<&Value>, parsed: &Parsed) -
             let problems = event.problems().into_iter();
             found.extend(problems.map(|problem| Finding::breach(EVENT, path, problem)));
         }
-        Parsed::Derived => {}
+        Parsed::Campaign(_) | Parsed::Derived => {}
     }
     let imported = matches!(parsed, Parsed::Run(record) if record.kind == Kind::Imported);
     if let Some(id) = parsed.id().filter(|id| !imported && !is_ulid(id)) {
@@ -248,10 +287,10 @@ fn disagreement(stored: &[Check], due: &[Check]) -> Option<String> {
     })
 }
 
-fn release(path: &str, release: &str, dirty: Option<bool>) -> Option<Finding> {
-    let why = match dirty {
+fn release(path: &str, engine: &EngineFacts) -> Option<Finding> {
+    let why = match engine.dirty {
         Some(true) => "the engine was built from a working tree with changes".to_owned(),
-        _ if release.ends_with("-dev") => format!("release is `{release}`"),
+        _ if engine.release.ends_with("-dev") => format!("release is `{}`", engine.release),
         _ => return None,
     };
     let hint = "such records stay under target/; measure a release to record it";

@@ -102,9 +102,9 @@ fn history_is_followed_through_merges() {
     let (scratch, records) = Scratch::recorded();
     scratch.git(&["switch", "--quiet", "--create", "other"]);
     let other = repeats("v0.9.2", 50, 2);
-    assert_eq!(scratch.record(&scratch.overlay("b", &other)).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("b", &other)).code, 0);
     scratch.git(&["switch", "--quiet", "main"]);
-    assert_eq!(scratch.record(&scratch.overlay("a", &repeats("v0.9.3", 70, 2))).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("a", &repeats("v0.9.3", 70, 2))).code, 0);
     scratch.git(&["merge", "--quiet", "--message", "Merge", "other"]);
     assert_eq!(scratch.results(&["check"]).code, 0);
     edit(&scratch, &place(&other[0]));
@@ -171,7 +171,7 @@ fn strays_links_repeated_ids_and_hostile_files_are_found_at_once() {
 }
 
 #[test]
-fn json_tells_the_same() {
+fn json_reports_the_same() {
     let (scratch, records) = Scratch::recorded();
     edit(&scratch, &place(&records[1]));
     let answer = scratch.results(&["check", "--format", "json"]);
@@ -191,7 +191,7 @@ fn quality_is_a_badge_and_never_an_exit_code() {
     let pasted = RunRecord { id: campaign_id(77), ..wrong.clone() };
     let records =
         [reseal(wrong), reseal(pasted), Sample { serial: 3, ..Sample::default() }.failed_record()];
-    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
     let answer = scratch.results(&["check"]);
     assert_eq!(answer.code, 0, "{answer:?}");
     for part in
@@ -214,7 +214,7 @@ fn repeats_that_scatter_are_named_once_for_each_cell() {
         .map(|(speed, serial)| run(serial, "balanced-lite", speed))
         .chain(loose.map(|(speed, serial)| run(serial, "thinking-lite", speed)))
         .collect();
-    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
     for _ in ["examined", "from the index"] {
         let answer = scratch.results(&["check"]);
         assert_eq!((answer.code, answer.out.contains("W09 1 run")), (0, true), "{answer:?}");
@@ -244,7 +244,7 @@ fn a_default_that_moved_is_named_and_a_flag_that_the_command_says_is_not() {
         run(21, "v0.9.2", "grown", &[], &[]),
         run(22, "v0.10.0", "grown", &[("new-flag", 1)], &[]),
     ];
-    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
     for _ in ["examined", "from the index"] {
         let answer = scratch.results(&["check"]);
         assert_eq!((answer.code, answer.out.contains("W08 1 run")), (0, true), "{answer:?}");

@@ -43,10 +43,10 @@ echo "record $code"
 #[test]
 fn a_read_only_disk_is_named_and_can_still_be_asked() {
     let scratch = Scratch::new();
-    let first = scratch.overlay("first", &repeats("v0.9.1", 1, 2));
+    let first = scratch.staged("first", &repeats("v0.9.1", 1, 2));
     assert_eq!(scratch.record(&first).code, 0);
     let before = (scratch.state(), scratch.files());
-    let second = scratch.overlay("second", &repeats("v0.9.2", 50, 2));
+    let second = scratch.staged("second", &repeats("v0.9.2", 50, 2));
     let Some(output) = with_mounts(&scratch, READ_ONLY, &[&second]) else { return };
     let said = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -86,10 +86,10 @@ done
 #[test]
 fn a_disk_that_is_full_at_any_write_leaves_no_trace() {
     let scratch = Scratch::new();
-    let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
+    let staged = scratch.staged("o", &repeats("v0.9.1", 1, 2));
     let disk = scratch.path("../disk");
     std::fs::create_dir(&disk).unwrap();
-    let Some(output) = with_mounts(&scratch, FULL, &[&overlay, &disk]) else { return };
+    let Some(output) = with_mounts(&scratch, FULL, &[&staged, &disk]) else { return };
     let said = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{said}{errors}");

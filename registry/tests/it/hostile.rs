@@ -6,7 +6,7 @@ use samples::{Sample, campaign_id};
 use schema::canonical::{to_canonical, to_file_text};
 use schema::path::{of_event, of_run};
 use serde_json::Value;
-use store::examine::examine;
+use store::storage::examine;
 
 use crate::simulation::Random;
 

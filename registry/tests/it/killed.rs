@@ -8,10 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::scratch::{Scratch, place, repeats, write};
-use registry::commit::Clock;
 use registry::record::record_watched;
 
-/// Environment variable that makes [`writer`] write: registry, overlay and number of the boundary
+/// Environment variable that makes [`writer`] write: registry, staged results and number of the boundary
 /// at which it kills itself, one per line.
 const WRITER: &str = "REDLINE_TEST_WRITER";
 
@@ -20,7 +19,7 @@ const WRITER: &str = "REDLINE_TEST_WRITER";
 fn writer() {
     let Ok(given) = std::env::var(WRITER) else { return };
     let parts: Vec<&str> = given.split('\n').collect();
-    let [registry, overlay, end] = parts.as_slice() else { panic!("{given:?}") };
+    let [registry, staged, end] = parts.as_slice() else { panic!("{given:?}") };
     let left = Cell::new(end.parse::<u32>().unwrap());
     let watch = |boundary: &'static str| {
         left.set(left.get() - 1);
@@ -32,14 +31,14 @@ fn writer() {
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
     };
-    let clock = (Clock { unix_s: 1_769_904_000 }, &watch as &dyn Fn(&'static str));
-    record_watched(Path::new(registry), Path::new(overlay), "Record runs", clock).unwrap();
+    let clock = (1_769_904_000, &watch as &dyn Fn(&'static str));
+    record_watched(Path::new(registry), Path::new(staged), "Record runs", clock).unwrap();
 }
 
 /// Runs the writer up to boundary number `end`; true when it was killed there.
-fn is_killed_at(scratch: &Scratch, overlay: &Path, end: u32) -> bool {
+fn is_killed_at(scratch: &Scratch, staged: &Path, end: u32) -> bool {
     let registry = scratch.repo();
-    let given = format!("{}\n{}\n{end}", registry.display(), overlay.display());
+    let given = format!("{}\n{}\n{end}", registry.display(), staged.display());
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed::writer", "--nocapture"])
         .env(WRITER, given)
@@ -58,14 +57,14 @@ fn every_boundary() {
     for end in 1.. {
         let scratch = Scratch::new();
         let old = repeats("v0.9.1", 1, 1);
-        let first = scratch.overlay("first", &old);
+        let first = scratch.staged("first", &old);
         write(&first.join("README.md"), "one\n");
         assert_eq!(scratch.record(&first).code, 0);
         let (head, text) = (scratch.git(&["rev-parse", "HEAD"]), bytes(&scratch, &old[0]));
         let new = repeats("v0.9.2", 50, 1);
-        let overlay = scratch.overlay("second", &new);
-        write(&overlay.join("README.md"), "two\n");
-        if !is_killed_at(&scratch, &overlay, end) {
+        let staged = scratch.staged("second", &new);
+        write(&staged.join("README.md"), "two\n");
+        if !is_killed_at(&scratch, &staged, end) {
             break;
         }
         boundaries += 1;
@@ -76,7 +75,7 @@ fn every_boundary() {
         assert_eq!(check.code, 0, "boundary {end}: {check:?}");
         // The user has to restore a rendered file that the killed writer had replaced.
         scratch.git(&["checkout", "--quiet", "HEAD", "--", "results/README.md"]);
-        let again = scratch.record(&overlay);
+        let again = scratch.record(&staged);
         assert_eq!(again.code, 0, "boundary {end}: {again:?}");
         for record in old.iter().chain(&new) {
             assert!(scratch.files().contains(&place(record)), "boundary {end}");
@@ -107,18 +106,18 @@ fn what_a_killed_git_left_is_named_and_costs_nothing() {
     ] {
         let scratch = Scratch::new();
         let old = repeats("v0.9.1", 1, 1);
-        assert_eq!(scratch.record(&scratch.overlay("first", &old)).code, 0);
+        assert_eq!(scratch.record(&scratch.staged("first", &old)).code, 0);
         let (state, text) = (scratch.state(), bytes(&scratch, &old[0]));
-        let overlay = scratch.overlay("second", &repeats("v0.9.2", 50, 1));
+        let staged = scratch.staged("second", &repeats("v0.9.2", 50, 1));
         scratch.write(left, "half of what was to be wri");
-        let answer = scratch.record(&overlay);
+        let answer = scratch.record(&staged);
         if named {
             let hint =
                 format!("{left}`\nhint: wait for it; delete the file if no git program runs");
             assert_eq!((answer.code, answer.err.contains(&hint)), (4, true), "{answer:?}");
             fs::remove_file(scratch.path(left)).unwrap();
             assert_eq!(scratch.state(), state, "{left}");
-            assert_eq!(scratch.record(&overlay).code, 0, "{left}");
+            assert_eq!(scratch.record(&staged).code, 0, "{left}");
         } else {
             assert_eq!(answer.code, 0, "{left}: {answer:?}");
         }
@@ -131,12 +130,12 @@ fn what_a_killed_git_left_is_named_and_costs_nothing() {
 #[test]
 fn a_file_that_may_not_grow_leaves_no_trace() {
     let scratch = Scratch::new();
-    let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
+    let staged = scratch.staged("o", &repeats("v0.9.1", 1, 2));
     let before = scratch.state();
     // Files may grow to 4 KiB and no further; a write beyond that returns an error and raises no
     // signal.
     let script = "trap '' XFSZ; ulimit -f 8; exec \"$@\"";
-    let command = scratch.command(&["record", overlay.to_str().unwrap(), "--message", "Record"]);
+    let command = scratch.command(&["record", staged.to_str().unwrap(), "--message", "Record"]);
     let output = Command::new("sh")
         .args(["-c", script, "sh"])
         .arg(command.get_program())
@@ -149,5 +148,5 @@ fn a_file_that_may_not_grow_leaves_no_trace() {
     assert_eq!((output.status.code(), said.contains("cannot write")), (Some(4), true), "{said}");
     assert_eq!(scratch.state(), before);
     assert!(!scratch.path("results").exists());
-    assert_eq!(scratch.record(&overlay).code, 0);
+    assert_eq!(scratch.record(&staged).code, 0);
 }

@@ -332,12 +332,12 @@ fn launched(round: &Round, serial: &mut u64) -> Vec<RunRecord> {
 fn a_lab_is_asked_for_its_next_round_until_it_concludes() {
     let scratch = Scratch::new();
     scratch.write("lab.toml", LAB);
-    let overlay = scratch.overlay("o", &[]);
+    let staged = scratch.staged("o", &[]);
     let (file, campaign) = (scratch.path("lab.toml"), campaign_id(1));
     let ask = |format: &str| {
         let named = ["lab", file.to_str().unwrap(), "--campaign", &campaign, "--format", format];
         let answer =
-            scratch.results(&[&named[..], &["--overlay", overlay.to_str().unwrap()]].concat());
+            scratch.results(&[&named[..], &["--overlay", staged.to_str().unwrap()]].concat());
         assert_eq!(answer.code, 0, "{}", answer.err);
         answer.out
     };
@@ -358,7 +358,7 @@ fn a_lab_is_asked_for_its_next_round_until_it_concludes() {
         let round: Round = serde_json::from_value(round.clone()).unwrap();
         stages.push(round.stage);
         for record in launched(&round, &mut serial) {
-            write(&overlay.join(of_run(&record).unwrap()), &to_file_text(&record).unwrap());
+            write(&staged.join(of_run(&record).unwrap()), &to_file_text(&record).unwrap());
         }
     }
     assert_eq!(stages, [LabStage::Options, LabStage::Confirm]);

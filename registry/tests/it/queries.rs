@@ -27,7 +27,7 @@ fn recorded() -> Scratch {
     records.extend(faster("v0.9.2", 50, 1.2));
     records
         .push(Sample { release: "v0.9.2".into(), serial: 90, ..Sample::default() }.failed_record());
-    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
     scratch
 }
 
@@ -182,7 +182,7 @@ fn an_older_program_does_not_write_beside_newer_records() {
     scratch.git(&["add", "."]);
     scratch.git(&["commit", "--quiet", "--message", "By a later version"]);
     let head = scratch.git(&["rev-parse", "HEAD"]);
-    let answer = scratch.record(&scratch.overlay("p", &repeats("v0.9.4", 300, 1)));
+    let answer = scratch.record(&scratch.staged("p", &repeats("v0.9.4", 300, 1)));
     assert_eq!(answer.code, 2, "{answer:?}");
     assert!(answer.err.contains("written by a later version of this program"), "{answer:?}");
     assert_eq!(scratch.git(&["rev-parse", "HEAD"]), head);
@@ -192,6 +192,6 @@ fn an_older_program_does_not_write_beside_newer_records() {
     let id = campaign_id(900);
     scratch.git(&["rm", "--quiet", &place(&newer)]);
     scratch.write(&format!("results/events/2026/{id}.toml"), "schema = \"event.v2\"\nnew = 1\n");
-    let answer = scratch.record(&scratch.overlay("p", &repeats("v0.9.4", 300, 1)));
+    let answer = scratch.record(&scratch.staged("p", &repeats("v0.9.4", 300, 1)));
     assert!(answer.err.contains("events/2026"), "{answer:?}");
 }

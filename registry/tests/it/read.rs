@@ -36,7 +36,7 @@ fn runs_are_listed_and_shown() {
     records.push(
         Sample { release: "v0.10.0".into(), serial: 40, ..Sample::default() }.failed_record(),
     );
-    scratch.record(&scratch.overlay("o", &records));
+    scratch.record(&scratch.staged("o", &records));
     let answer = scratch.results(&["list"]);
     expect![[r#"
         RELEASE          HARDWARE                         MODEL                       CONFIG       SCENARIO         N  STATUS    VALIDITY
@@ -57,7 +57,7 @@ const DIFF: [&str; 3] = ["diff", "v0.9.1", "v0.9.2"];
 #[test]
 fn a_comparison_ends_with_what_it_found() {
     let scratch = Scratch::new();
-    scratch.record(&scratch.overlay("o", &pairs(0..SCREEN, 0.97)));
+    scratch.record(&scratch.staged("o", &pairs(0..SCREEN, 0.97)));
     let answer = scratch.results(&DIFF);
     assert_eq!(answer.code, 3, "{answer:?}");
     let said =
@@ -75,9 +75,9 @@ fn a_comparison_ends_with_what_it_found() {
     let md = scratch.results(&[&DIFF[..], &["--format", "md"]].concat());
     assert!(md.out.starts_with("<!-- redline diff -->\n## v0.9.1 -> v0.9.2\n"), "{}", md.out);
 
-    // An overlay that is not committed yet is read as well.
-    let overlay = scratch.overlay("new", &pair(7, 1.0, 2));
-    let answer = scratch.results(&[&DIFF[..], &["--overlay", overlay.to_str().unwrap()]].concat());
+    // A staged record that is not committed yet is read as well.
+    let staged = scratch.staged("new", &pair(7, 1.0, 2));
+    let answer = scratch.results(&[&DIFF[..], &["--overlay", staged.to_str().unwrap()]].concat());
     assert_eq!((answer.code, answer.out.contains("new-failure")), (1, true), "{answer:?}");
     assert_eq!(scratch.results(&["diff", "v0.9.1", "v0.9.9"]).code, 2);
     assert_eq!(scratch.results(&[&DIFF[..], &["--hardware", "h200-141g"]].concat()).code, 2);
@@ -99,7 +99,7 @@ fn without_a_common_campaign_nothing_is_judged() {
         }
         .record()
     }));
-    assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
     let answer = scratch.results(&DIFF);
     assert_eq!(answer.code, 3, "{answer:?}");
     let json = scratch.results(&[&DIFF[..], &["--format", "json"]].concat());
@@ -117,7 +117,7 @@ const SUSPECTED: &str = "inconclusive: suspected, not confirmed";
 /// Records both stages of a release that got 10 % slower.
 fn slower() -> Scratch {
     let scratch = Scratch::new();
-    scratch.record(&scratch.overlay("o", &pairs(0..13, 0.9)));
+    scratch.record(&scratch.staged("o", &pairs(0..13, 0.9)));
     scratch
 }
 
@@ -144,10 +144,10 @@ fn a_confirmed_regression_fails_the_gate_in_every_format() {
 fn a_waiver_accepts_a_regression_until_it_expires() {
     for (until, code) in [("2999-01-01T00:00:00Z", 0), ("2026-01-02T00:00:00Z", 1)] {
         let scratch = slower();
-        let overlay = scratch.path("../waivers");
+        let staged = scratch.path("../waivers");
         let event = campaign_id(500);
         write(
-            &overlay.join(format!("events/2026/{event}.toml")),
+            &staged.join(format!("events/2026/{event}.toml")),
             &format!(
                 "schema = \"event.v1\"\nid = \"{event}\"\nkind = \"waive\"\n\
                  at = \"2026-01-01T00:00:00Z\"\nexpires = \"{until}\"\n\
@@ -155,7 +155,7 @@ fn a_waiver_accepts_a_regression_until_it_expires() {
                  reason = \"Outputs are right again.\"\n"
             ),
         );
-        let answer = scratch.record(&overlay);
+        let answer = scratch.record(&staged);
         assert_eq!(answer.code, 0, "{answer:?}");
         let answer = scratch.results(&DIFF);
         assert_eq!(answer.code, code, "{answer:?}");
@@ -184,7 +184,7 @@ fn the_commits_between_are_those_that_touch_the_engine() {
         run.engine.commit = Some(commit.clone());
         reseal(run)
     });
-    scratch.record(&scratch.overlay("o", &records.collect::<Vec<_>>()));
+    scratch.record(&scratch.staged("o", &records.collect::<Vec<_>>()));
     let text = scratch.results(&DIFF).out;
     let range = format!("2 commits to the engine in {}..{}:", &before[..10], &after[..10]);
     assert!(text.contains(&range) && text.contains("engine: slower `loop`"), "{text}");
@@ -202,7 +202,7 @@ fn trends_are_text_and_plain_data() {
         ..Sample::default()
     };
     let runs = (0..8).map(|index| release(index, if index < 4 { 1.0 } else { 0.8 }).record());
-    scratch.record(&scratch.overlay("o", &runs.collect::<Vec<_>>()));
+    scratch.record(&scratch.staged("o", &runs.collect::<Vec<_>>()));
     let text = scratch.results(&["trend", "--scenario", "balanced-lite"]);
     assert_eq!(text.code, 0, "{text:?}");
     assert!(text.out.contains("a new level, -20.") && text.out.contains(", worse"), "{text:?}");
@@ -218,17 +218,17 @@ fn trends_are_text_and_plain_data() {
 fn a_retracted_run_is_listed_and_not_compared() {
     let scratch = Scratch::new();
     let records = repeats("v0.9.1", 1, 2);
-    let overlay = scratch.overlay("o", &records);
+    let staged = scratch.staged("o", &records);
     let event = campaign_id(500);
     write(
-        &overlay.join(format!("events/2026/{event}.toml")),
+        &staged.join(format!("events/2026/{event}.toml")),
         &format!(
             "schema = \"event.v1\"\nid = \"{event}\"\nkind = \"retract\"\n\
              at = \"2026-01-02T00:00:00Z\"\ntargets = [\"{}\"]\nreason = \"Wrong clocks.\"\n",
             records[0].id
         ),
     );
-    let answer = scratch.record(&overlay);
+    let answer = scratch.record(&staged);
     assert_eq!(answer.code, 0, "{answer:?}");
     assert!(scratch.results(&["list"]).out.contains("retracted 1"));
     assert_eq!(scratch.results(&["check"]).code, 0);
@@ -237,7 +237,7 @@ fn a_retracted_run_is_listed_and_not_compared() {
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
     let scratch = Scratch::new();
-    scratch.record(&scratch.overlay("o", &repeats("v0.9.1", 1, 1)));
+    scratch.record(&scratch.staged("o", &repeats("v0.9.1", 1, 1)));
     let mut child = scratch
         .command(&["show", "01"])
         .stdout(std::process::Stdio::piped())

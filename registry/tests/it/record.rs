@@ -8,15 +8,15 @@ use samples::{Sample, reseal};
 use schema::canonical::to_file_text;
 
 #[test]
-fn a_commit_holds_the_overlay_and_nothing_else() {
+fn a_commit_holds_the_staged_results_and_nothing_else() {
     let scratch = Scratch::new();
     let records = repeats("v0.9.1", 1, 2);
-    let overlay = scratch.overlay("overlay", &records);
-    write(&overlay.join("README.md"), "# Results\n");
-    write(&overlay.join("pages/redline/v0.9.1/cpu.md"), "page\n");
+    let staged = scratch.staged("overlay", &records);
+    write(&staged.join("README.md"), "# Results\n");
+    write(&staged.join("pages/redline/v0.9.1/cpu.md"), "page\n");
     let answer = scratch.results(&[
         "record",
-        overlay.to_str().unwrap(),
+        staged.to_str().unwrap(),
         "--message",
         "Record v0.9.1",
         "--json",
@@ -55,7 +55,7 @@ fn the_configured_user_is_the_author() {
     let scratch = Scratch::new();
     scratch.git(&["config", "user.name", "Grace"]);
     scratch.git(&["config", "user.email", "grace@example.org"]);
-    assert_eq!(scratch.record(&scratch.overlay("o", &repeats("v0.9.1", 1, 1))).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("o", &repeats("v0.9.1", 1, 1))).code, 0);
     assert_eq!(
         scratch.git(&["log", "-1", "--format=%an <%ae>"]).trim(),
         "Grace <grace@example.org>"
@@ -84,7 +84,7 @@ fn what_the_user_staged_and_changed_stays_as_it_was() {
     let before = scratch.state();
     assert!(before.iter().all(|part| !part.is_empty()));
 
-    let answer = scratch.record(&scratch.overlay("o", &repeats("v0.9.1", 1, 3)));
+    let answer = scratch.record(&scratch.staged("o", &repeats("v0.9.1", 1, 3)));
     assert_eq!(answer.code, 0, "{answer:?}");
     assert_eq!(scratch.state(), before);
     let committed = scratch.git(&["show", "--format=", "--name-only", "HEAD"]);
@@ -99,7 +99,7 @@ fn a_registry_of_its_own_begins_with_its_first_record() {
     let scratch = Scratch::unborn();
     let answer = scratch.results(&["preflight"]);
     assert_eq!((answer.code, answer.out.contains("\"commit\": null")), (0, true), "{answer:?}");
-    assert_eq!(scratch.record(&scratch.overlay("o", &repeats("v0.9.1", 1, 1))).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("o", &repeats("v0.9.1", 1, 1))).code, 0);
     assert_eq!(scratch.git(&["rev-list", "--count", "HEAD"]).trim(), "1");
     assert_eq!(scratch.state(), ["", "", ""]);
 }
@@ -107,10 +107,10 @@ fn a_registry_of_its_own_begins_with_its_first_record() {
 #[test]
 fn recording_twice_changes_nothing() {
     let scratch = Scratch::new();
-    let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
-    assert_eq!(scratch.record(&overlay).code, 0);
+    let staged = scratch.staged("o", &repeats("v0.9.1", 1, 2));
+    assert_eq!(scratch.record(&staged).code, 0);
     let head = scratch.git(&["rev-parse", "HEAD"]);
-    let again = scratch.record(&overlay);
+    let again = scratch.record(&staged);
     assert_eq!((again.code, again.out.starts_with("nothing new")), (0, true), "{again:?}");
     assert_eq!(scratch.git(&["rev-parse", "HEAD"]), head);
     assert_eq!(scratch.state(), ["", "", ""]);
@@ -123,7 +123,7 @@ fn files_that_a_killed_writer_put_in_place_are_taken_up() {
     scratch.write(&place(&records[0]), &to_file_text(&records[0]).unwrap());
     let leftover = place(&records[1]).replace("/01", "/.01") + ".tmp-1";
     scratch.write(&leftover, "{\"half\":");
-    let answer = scratch.record(&scratch.overlay("o", &records));
+    let answer = scratch.record(&scratch.staged("o", &records));
     assert_eq!(answer.code, 0, "{answer:?}");
     assert_eq!(scratch.state()[0], format!("?? {leftover}\n"));
     let check = scratch.results(&["check"]);
@@ -183,9 +183,9 @@ fn a_repository_that_cannot_take_a_commit_is_told_apart() {
     ];
     for (name, spoil, code, message) in cases {
         let scratch = Scratch::new();
-        let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 1));
+        let staged = scratch.staged("o", &repeats("v0.9.1", 1, 1));
         spoil(&scratch);
-        for answer in [scratch.results(&["preflight"]), scratch.record(&overlay)] {
+        for answer in [scratch.results(&["preflight"]), scratch.record(&staged)] {
             assert_eq!(answer.code, *code, "{name}: {answer:?}");
             assert!(answer.err.contains(message), "{name}: {answer:?}");
             assert!(answer.out.is_empty(), "{name}: {answer:?}");
@@ -229,7 +229,7 @@ fn hooks_are_not_run_and_it_says_so() {
     scratch.write(".git/hooks/pre-commit", "#!/bin/sh\nexit 1\n");
     let answer = scratch.results(&["preflight"]);
     assert!(answer.out.contains("hooks are not run: pre-commit"), "{answer:?}");
-    let answer = scratch.record(&scratch.overlay("o", &repeats("v0.9.1", 1, 1)));
+    let answer = scratch.record(&scratch.staged("o", &repeats("v0.9.1", 1, 1)));
     assert_eq!((answer.code, answer.err.contains("hooks are not run")), (0, true), "{answer:?}");
 }
 
@@ -237,8 +237,8 @@ fn hooks_are_not_run_and_it_says_so() {
 fn every_unsound_file_is_named_at_once_and_nothing_is_written() {
     let scratch = Scratch::new();
     let records = repeats("v0.9.1", 1, 6);
-    let overlay = scratch.overlay("o", &records);
-    let at = |index: usize| overlay.join(schema::path::of_run(&records[index]).unwrap());
+    let staged = scratch.staged("o", &records);
+    let at = |index: usize| staged.join(schema::path::of_run(&records[index]).unwrap());
     // A record that was edited by hand.
     let text = fs::read_to_string(at(0)).unwrap();
     fs::write(at(0), text.replace("\"requests_ok\": 32", "\"requests_ok\": 31")).unwrap();
@@ -256,14 +256,14 @@ fn every_unsound_file_is_named_at_once_and_nothing_is_written() {
     flattered.record_sha256 = schema::canonical::record_sha256(&flattered).unwrap();
     fs::write(at(4), to_file_text(&flattered).unwrap()).unwrap();
     // A stray file, a link, a record of a working tree, a record with a path of the machine.
-    write(&overlay.join("notes.txt"), "x");
-    std::os::unix::fs::symlink("/etc/passwd", overlay.join("pages.md")).unwrap();
+    write(&staged.join("notes.txt"), "x");
+    std::os::unix::fs::symlink("/etc/passwd", staged.join("pages.md")).unwrap();
     let mut local =
         Sample { serial: 50, release: "v0.9.2-dev".into(), ..Sample::default() }.record();
     local.server.as_mut().unwrap().argv = Some(vec!["/home/ada/model.gguf".into()]);
-    scratch.overlay("o", &[reseal(local)]);
+    scratch.staged("o", &[reseal(local)]);
 
-    let answer = scratch.record(&overlay);
+    let answer = scratch.record(&staged);
     assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{answer:?}");
     for part in [
         "S03",
@@ -287,15 +287,15 @@ fn every_unsound_file_is_named_at_once_and_nothing_is_written() {
 fn a_committed_record_is_never_replaced_and_an_id_is_used_once() {
     let scratch = Scratch::new();
     let record = Sample::default().record();
-    assert_eq!(scratch.record(&scratch.overlay("first", std::slice::from_ref(&record))).code, 0);
+    assert_eq!(scratch.record(&scratch.staged("first", std::slice::from_ref(&record))).code, 0);
     let mut other = record.clone();
     other.hardware.kernel = Some("7.0".into());
-    let answer = scratch.record(&scratch.overlay("second", &[reseal(other)]));
+    let answer = scratch.record(&scratch.staged("second", &[reseal(other)]));
     assert_eq!(answer.code, 2, "{answer:?}");
     assert!(answer.err.contains("S06"), "{answer:?}");
     let mut twin = record;
     twin.scenario.id = "thinking-lite".into();
-    let answer = scratch.record(&scratch.overlay("third", &[reseal(twin)]));
+    let answer = scratch.record(&scratch.staged("third", &[reseal(twin)]));
     assert_eq!((answer.code, answer.err.contains("S05")), (2, true), "{answer:?}");
     assert_eq!(scratch.git(&["rev-list", "--count", "HEAD"]).trim(), "2");
 }
@@ -306,7 +306,7 @@ fn a_file_of_the_users_is_not_written_over() {
     let records = repeats("v0.9.1", 1, 2);
     scratch.write(&place(&records[1]), "mine\n");
     let before = scratch.state();
-    let answer = scratch.record(&scratch.overlay("o", &records));
+    let answer = scratch.record(&scratch.staged("o", &records));
     assert_eq!(
         (answer.code, answer.err.contains("exists with other content")),
         (2, true),
@@ -320,10 +320,10 @@ fn a_file_of_the_users_is_not_written_over() {
 #[test]
 fn rendered_files_are_replaced_and_records_stay() {
     let scratch = Scratch::new();
-    let first = scratch.overlay("first", &repeats("v0.9.1", 1, 1));
+    let first = scratch.staged("first", &repeats("v0.9.1", 1, 1));
     write(&first.join("README.md"), "one\n");
     assert_eq!(scratch.record(&first).code, 0);
-    let second = scratch.overlay("second", &repeats("v0.9.2", 11, 1));
+    let second = scratch.staged("second", &repeats("v0.9.2", 11, 1));
     write(&second.join("README.md"), "two\n");
     assert_eq!(scratch.record(&second).code, 0);
     assert_eq!(fs::read_to_string(scratch.path("results/README.md")).unwrap(), "two\n");
@@ -335,13 +335,13 @@ fn rendered_files_are_replaced_and_records_stay() {
 #[test]
 fn writers_take_turns_and_no_commit_is_lost() {
     let scratch = Scratch::new();
-    let overlays: Vec<_> = (0..6_u64)
-        .map(|n| scratch.overlay(&format!("o{n}"), &repeats("v0.9.1", 100 * n + 1, 2)))
+    let folders: Vec<_> = (0..6_u64)
+        .map(|n| scratch.staged(&format!("o{n}"), &repeats("v0.9.1", 100 * n + 1, 2)))
         .collect();
-    let children: Vec<_> = overlays
+    let children: Vec<_> = folders
         .iter()
-        .map(|overlay| {
-            let arguments = ["record", overlay.to_str().unwrap(), "--message", "Record"];
+        .map(|staged| {
+            let arguments = ["record", staged.to_str().unwrap(), "--message", "Record"];
             scratch.command(&arguments).spawn().unwrap()
         })
         .collect();
@@ -367,15 +367,15 @@ fn a_branch_that_stays_locked_leaves_no_trace() {
     scratch.git(&["add", "."]);
     let before = scratch.state();
     scratch.write(".git/refs/heads/main.lock", "");
-    let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 2));
-    let answer = scratch.record(&overlay);
+    let staged = scratch.staged("o", &repeats("v0.9.1", 1, 2));
+    let answer = scratch.record(&staged);
     // The lock's owner may have been killed, so whoever deletes the file must see its name.
     let named = answer.err.contains("refs/heads/main.lock`\nhint: wait for it; delete the file");
     assert_eq!((answer.code, named), (4, true), "{answer:?}");
     assert_eq!(scratch.state(), before);
     assert!(!scratch.path("results").exists());
     fs::remove_file(scratch.path(".git/refs/heads/main.lock")).unwrap();
-    assert_eq!(scratch.record(&overlay).code, 0);
+    assert_eq!(scratch.record(&staged).code, 0);
     assert_eq!(scratch.state(), before);
 }
 
@@ -384,9 +384,9 @@ fn a_linked_working_tree_commits_on_its_own_branch() {
     let scratch = Scratch::new();
     let linked = scratch.path("../linked");
     scratch.git(&["worktree", "add", "--quiet", "-b", "results", linked.to_str().unwrap()]);
-    let overlay = scratch.overlay("o", &repeats("v0.9.1", 1, 1));
+    let staged = scratch.staged("o", &repeats("v0.9.1", 1, 1));
     let status = std::process::Command::new(env!("CARGO_BIN_EXE_redline-results"))
-        .args(["record", overlay.to_str().unwrap(), "--message", "Record"])
+        .args(["record", staged.to_str().unwrap(), "--message", "Record"])
         .args(["--registry", linked.to_str().unwrap()])
         .status()
         .unwrap();

@@ -11,7 +11,7 @@ use schema::path::of_run;
 use schema::run::RunRecord;
 use tempfile::TempDir;
 
-/// Stand-in for the page renderer: lists the records of registry and overlay in
+/// Stand-in for the page renderer: lists the records of registry and staged results in
 /// `results/README.md`.
 const RENDERER: &str = r#"#!/bin/sh
 shift
@@ -49,7 +49,7 @@ impl Scratch {
     pub fn recorded() -> (Self, Vec<RunRecord>) {
         let scratch = Self::new();
         let records = repeats("v0.9.1", 1, 3);
-        assert_eq!(scratch.record(&scratch.overlay("o", &records)).code, 0);
+        assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
         (scratch, records)
     }
 
@@ -107,14 +107,14 @@ impl Scratch {
             .unwrap()
     }
 
-    /// Creates an overlay folder with these records at their paths.
-    pub fn overlay(&self, name: &str, records: &[RunRecord]) -> PathBuf {
-        let overlay = self.dir.path().join(name);
-        fs::create_dir_all(&overlay).unwrap();
+    /// Creates a folder of staged results with these records at their paths.
+    pub fn staged(&self, name: &str, records: &[RunRecord]) -> PathBuf {
+        let staged = self.dir.path().join(name);
+        fs::create_dir_all(&staged).unwrap();
         for record in records {
-            write(&overlay.join(of_run(record).unwrap()), &to_file_text(record).unwrap());
+            write(&staged.join(of_run(record).unwrap()), &to_file_text(record).unwrap());
         }
-        overlay
+        staged
     }
 
     /// Runs `redline-results` with its home in the scratch folder, so that no git configuration of
@@ -138,8 +138,8 @@ impl Scratch {
         command
     }
 
-    pub fn record(&self, overlay: &Path) -> Answer {
-        self.results(&["record", overlay.to_str().unwrap(), "--message", "Record runs"])
+    pub fn record(&self, staged: &Path) -> Answer {
+        self.results(&["record", staged.to_str().unwrap(), "--message", "Record runs"])
     }
 
     /// Creates a folder with a stand-in for the program that renders pages. It writes one page,

@@ -18,11 +18,11 @@ struct Clones {
 
 fn clones() -> Clones {
     let origin = Scratch::new();
-    assert_eq!(origin.record(&origin.overlay("o", &repeats("v0.9.1", 1, 2))).code, 0);
+    assert_eq!(origin.record(&origin.staged("o", &repeats("v0.9.1", 1, 2))).code, 0);
     let remote = origin.publish();
     let (ada, bob) = (Scratch::clone_of(&remote), Scratch::clone_of(&remote));
-    assert_eq!(ada.record(&ada.overlay("a", &repeats("v0.9.2", 100, 3))).code, 0);
-    assert_eq!(bob.record(&bob.overlay("b", &repeats("v0.9.3", 200, 3))).code, 0);
+    assert_eq!(ada.record(&ada.staged("a", &repeats("v0.9.2", 100, 3))).code, 0);
+    assert_eq!(bob.record(&bob.staged("b", &repeats("v0.9.3", 200, 3))).code, 0);
     Clones { remote, ada, bob, _origin: origin }
 }
 

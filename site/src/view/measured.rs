@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use judge::Stored;
-use judge::side_by_side::InTurns;
 use judge::diff::policy;
+use judge::side_by_side::InTurns;
 use minijinja::{Value, context};
 use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench};
 use schema::run::{Kind, RunRecord};

@@ -30,7 +30,11 @@ const REPLACED: &[(&str, &str, &str)] = &[
     ("bench", "looks", "polls, samples"),
     ("bench", "proof", "GPU validation"),
     ("campaign", "arm side sides", "variant"),
+    ("campaign", "launch", "start"),
+    ("campaign", "looks", "polls, samples"),
     ("campaign", "overlay", "staged results"),
+    ("campaign", "slot slots", "planned run"),
+    ("registry", "overlay", "staged results"),
     ("", "asked", "request"),
     ("", "beside", "side by side"),
     ("", "claimed", "published elsewhere"),
@@ -41,7 +45,7 @@ const REPLACED: &[(&str, &str, &str)] = &[
 ];
 
 /// Names with a replaced word that are still in each package. The numbers may only shrink.
-const REMAINING: &[(&str, usize)] = &[("engine", 78), ("registry", 3), ("tests", 1)];
+const REMAINING: &[(&str, usize)] = &[("engine", 78), ("tests", 1)];
 
 /// The document and the heading of the table of terms.
 const DOCUMENT: &str = "ARCHITECTURE.md";

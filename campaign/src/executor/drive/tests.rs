@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::path::Path;
 
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
@@ -15,25 +14,22 @@ use crate::console::Console;
 use crate::environment::SystemClock;
 use crate::executor::JobSpec;
 use crate::executor::collect;
-use crate::executor::job::{Done, FileFact, NodeEnd, RecordedHardware, record_path};
-use crate::files::write_whole;
+use crate::executor::job::{FileFact, NodeEnd, RecordedHardware, Step, record_path};
+use crate::files::{Lines, write_whole};
 use crate::inputs::Obtained;
 use crate::inputs::cache::Cache;
-use crate::launch::{BuiltVariant, LaunchSpec, ReadyCell};
-use crate::lines::Lines;
-use crate::node::steps::Step;
 use crate::places::Places;
 use crate::plan::{Cell, Plan, Round, Variant, interleave};
 use crate::process::Interrupt;
 use crate::redact::Identity;
+use crate::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use crate::tools::Tools;
-use crate::world::{Ids, Programs};
+use crate::world::Ids;
 
 fn world(root: &Path) -> World {
     let clock = SystemClock::start();
     World {
         places: Places::new(root, None),
-        programs: Programs::default(),
         tools: Tools::new(root),
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&root.join("cache")),
@@ -59,7 +55,7 @@ fn ready() -> PreparedCampaign {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
     let catalog = Catalog::new(&suite);
     let engine = catalog.engine("redline").unwrap();
-    let variants: Vec<LaunchSpec> = ["v0.9.1", "v0.9.2"]
+    let variants: Vec<ServerSpec> = ["v0.9.1", "v0.9.2"]
         .map(|release| {
             let variant = Variant::plain("redline", release);
             let facts = EngineFacts {
@@ -68,7 +64,7 @@ fn ready() -> PreparedCampaign {
                 ..EngineFacts::default()
             };
             let built = BuiltVariant::program(variant, facts, "redline".into(), None);
-            LaunchSpec { engine: engine.clone(), built }
+            ServerSpec { engine: engine.clone(), built }
         })
         .into();
     let cell =
@@ -78,7 +74,7 @@ fn ready() -> PreparedCampaign {
         campaign: ids.next_id(),
         variants: variants.iter().map(|variant| variant.built.variant.clone()).collect(),
         cells: vec![cell.clone()],
-        slots: interleave(&Round::first(1, 2, 2), || ids.next_id()),
+        runs: interleave(&Round::first(1, 2, 2), || ids.next_id()),
     };
     let model = Obtained::file("m.gguf".into(), "00".repeat(32), "path".to_owned());
     let scenario = catalog.scenario("balanced-lite").unwrap();
@@ -87,22 +83,15 @@ fn ready() -> PreparedCampaign {
     PreparedCampaign {
         command: Vec::new(),
         executor: "scripted".to_owned(),
-        slurm_options: Vec::new(),
         plan,
         variants,
         cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],
         inputs: vec![Vec::new()],
         hardware: RecordedHardware(hardware),
         on_gpu: true,
-        confirm_pairs: None,
-        commits: false,
         registry: "registry".into(),
-        expected_us: 0,
         each_us: vec![vec![0, 0]],
-        url: None,
-        timeout_s: None,
-        max_gpu_hours: None,
-        lab: None,
+        ..PreparedCampaign::default()
     }
 }
 
@@ -120,18 +109,18 @@ struct Scripted<'a> {
 
 impl Scripted<'_> {
     fn carry_out(&self, spec: &JobSpec, blocks: usize, end: Option<NodeEnd>) {
-        let places = JobPlaces::at(&spec.dir);
-        let job = places.job().unwrap();
+        let places = CampaignPlaces::at(&spec.dir);
+        let job = Job::read(&places).unwrap();
         let (mut lines, _) = Lines::open::<Step>(&places.steps()).unwrap();
         for block in job.blocks().into_iter().take(blocks) {
             lines.append(&Step::BlockBegun { block }).unwrap();
             let mut files = Vec::new();
-            for slot in job.slots.iter().filter(|slot| slot.block == block) {
+            for run in job.runs.iter().filter(|run| run.block == block) {
                 let scratch = tempfile::tempdir().unwrap();
                 let failure = (FailureClass::Crash, "the server ended with exit code 1");
-                unmeasured::record(self.world, self.ready, slot, failure, scratch.path()).unwrap();
+                record_unmeasured(self.world, self.ready, run, failure, scratch.path()).unwrap();
                 let record = collect::records(scratch.path()).unwrap().remove(0);
-                let path = record_path(&slot.run);
+                let path = record_path(&run.run);
                 let text = to_file_text(&record).unwrap();
                 write_whole(&spec.dir.join(&path), text.as_bytes()).unwrap();
                 files.push(FileFact::of(&spec.dir, &path).unwrap());
@@ -139,7 +128,7 @@ impl Scripted<'_> {
             lines.append(&Step::BlockDone { block, files }).unwrap();
         }
         if let Some(end) = end {
-            places.write_done(&Done { end, files: Vec::new() }).unwrap();
+            Done { end, files: Vec::new() }.write(&places).unwrap();
         }
     }
 }
@@ -158,8 +147,8 @@ impl Executor for Scripted<'_> {
     }
 
     fn submit(&self, spec: &JobSpec) -> Result<Handle, Stop> {
-        let (blocks, told, end) = self.attempts.borrow_mut().pop_front().expect("an attempt");
-        self.carry_out(spec, blocks, told);
+        let (blocks, report, end) = self.attempts.borrow_mut().pop_front().expect("an attempt");
+        self.carry_out(spec, blocks, report);
         let mut submitted = self.submitted.borrow_mut();
         submitted.push((spec.clone(), end));
         Ok(Handle((submitted.len() - 1).to_string()))
@@ -201,7 +190,7 @@ fn came_of(attempts: &[Attempt]) -> Came {
     let (world, ready) = (world(dir.path()), ready());
     let places = world.places.campaign(&ready.plan.campaign);
     let mut journal = Journal::new(places.clone());
-    let jobs = jobs_of(&ready.plan.campaign, &ready.plan.slots);
+    let jobs = jobs_of(&ready.plan.campaign, &ready.plan.runs);
     assert_eq!(jobs.len(), 1, "one cell is one job");
     journal.note(Line::Planned { stage: None, jobs }).unwrap();
     let executor = Scripted {
@@ -215,8 +204,9 @@ fn came_of(attempts: &[Attempt]) -> Came {
     let records = collect::records(&places.staged()).unwrap();
     assert!(records.iter().all(|record| record.status == Status::Failed));
     let submitted = executor.submitted.into_inner();
-    let runs =
-        submitted.iter().map(|(spec, _)| JobPlaces::at(&spec.dir).job().unwrap().slots.len());
+    let runs = submitted
+        .iter()
+        .map(|(spec, _)| Job::read(&CampaignPlaces::at(&spec.dir)).unwrap().runs.len());
     Came {
         stop,
         records,
@@ -261,8 +251,8 @@ fn what_is_of_the_infrastructure_is_tried_twice_more_on_other_nodes_and_then_rec
 
 #[test]
 fn blocks_that_were_done_before_the_node_was_lost_are_kept() {
-    let (_, told, end) = lost();
-    let came = came_of(&[(1, told, end), well(1)]);
+    let (_, report, end) = lost();
+    let came = came_of(&[(1, report, end), well(1)]);
     assert_eq!(came.runs, [4, 2], "one block of two runs was left");
     assert_eq!(came.classes(), [FailureClass::Crash; 4]);
 }
@@ -314,8 +304,8 @@ fn jobs_that_run_at_once_share_the_hours_that_are_left() {
     ready.each_us = vec![vec![HOUR_US, HOUR_US], vec![3 * HOUR_US, 3 * HOUR_US]];
     ready.max_gpu_hours = Some(20.0);
     let mut ids = Ids::new(1_700_000_000_000, 1);
-    let slots = interleave(&Round::first(2, 2, 1), || ids.next_id());
-    let jobs = jobs_of(&ready.plan.campaign, &slots);
+    let runs = interleave(&Round::first(2, 2, 1), || ids.next_id());
+    let jobs = jobs_of(&ready.plan.campaign, &runs);
     let mut journal = Journal::new(world.places.campaign(&ready.plan.campaign));
     journal.note(Line::Planned { stage: None, jobs: jobs.clone() }).unwrap();
     let executor = Scripted {
@@ -330,7 +320,7 @@ fn jobs_that_run_at_once_share_the_hours_that_are_left() {
     assert_eq!(share(&journal, &jobs[0]), Some(5.0), "2 of 8 expected hours");
     assert_eq!(share(&journal, &jobs[1]), Some(15.0));
     let first = submit::job(&ready, &jobs[0], &executor, Some(5.0));
-    submit::places(&world, &ready, &first.key).write_job(&first).unwrap();
+    first.write(&submit::places(&world, &ready, &first.key)).unwrap();
     let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
     journal.note(submitted).unwrap();
     assert_eq!(share(&journal, &jobs[1]), Some(15.0), "5 are another job's");

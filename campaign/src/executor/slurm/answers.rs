@@ -1,6 +1,12 @@
-//! Parsers for the output of Slurm's tools. Pure: text in, facts out; they run nothing.
+//! Parsers for the output of Slurm's tools, and the meaning of Slurm's job states for a campaign.
+//! Pure: text in, facts out; they run nothing.
 
-use super::ask::SlurmError;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use crate::executor::{JobEnd, JobState};
+use crate::process::describe;
+use crate::stop::Stop;
 
 /// Arguments of `squeue` that list job ids, including jobs that have ended and are not yet
 /// forgotten.
@@ -10,6 +16,9 @@ pub const LIST: [&str; 3] = ["--noheader", "--states=all", "--format=%i"];
 /// because the JSON of some versions reported a job that ended with exit code 7 as a success.
 pub const ACCOUNT: [&str; 4] =
     ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ExitCode,NodeList"];
+
+/// State of a job that a user or Slurm itself cancelled.
+pub const CANCELLED: &str = "CANCELLED";
 
 /// Exit code of a job's process, and the signal that ended it, or 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +42,7 @@ pub struct Report {
 ///
 /// # Errors
 /// The output contains no job id.
-pub fn submitted(stdout: &str) -> Result<String, SlurmError> {
+pub fn submitted(stdout: &str) -> Result<String, Stop> {
     let id = stdout.trim().split(';').next().unwrap_or_default();
     job_id("sbatch", id).map(str::to_owned)
 }
@@ -42,7 +51,7 @@ pub fn submitted(stdout: &str) -> Result<String, SlurmError> {
 ///
 /// # Errors
 /// `text` is not a job id.
-pub fn job_id<'a>(tool: &'static str, text: &'a str) -> Result<&'a str, SlurmError> {
+pub fn job_id<'a>(tool: &str, text: &'a str) -> Result<&'a str, Stop> {
     let is_id = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if is_id { Ok(text) } else { Err(unreadable(tool, text, "a job id")) }
 }
@@ -52,7 +61,7 @@ pub fn job_id<'a>(tool: &'static str, text: &'a str) -> Result<&'a str, SlurmErr
 ///
 /// # Errors
 /// A line begins with something else.
-pub fn latest(tool: &'static str, stdout: &str) -> Result<Option<String>, SlurmError> {
+pub fn latest(tool: &str, stdout: &str) -> Result<Option<String>, Stop> {
     let lines = stdout.lines().map(str::trim).filter(|line| !line.is_empty());
     let ids = lines.map(|line| {
         let id = job_id(tool, line.split('|').next().unwrap_or_default())?;
@@ -68,13 +77,13 @@ pub fn latest(tool: &'static str, stdout: &str) -> Result<Option<String>, SlurmE
 ///
 /// # Errors
 /// A word that every Slurm version prints is missing.
-pub fn shown(stdout: &str) -> Result<Report, SlurmError> {
+pub fn shown(stdout: &str) -> Result<Report, Stop> {
     let line = stdout.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let value = |key: &str| {
         let words = line.split(' ').filter_map(|word| word.split_once('='));
         words.clone().find(|(k, _)| *k == key).map(|(_, value)| value)
     };
-    let needed = |key: &'static str, expected: &'static str| {
+    let needed = |key: &str, expected: &str| {
         value(key).ok_or_else(|| unreadable("scontrol", line, expected))
     };
     Ok(Report {
@@ -89,7 +98,7 @@ pub fn shown(stdout: &str) -> Result<Report, SlurmError> {
 ///
 /// # Errors
 /// The row has other columns than the requested ones.
-pub fn accounted(stdout: &str) -> Result<Option<Report>, SlurmError> {
+pub fn accounted(stdout: &str) -> Result<Option<Report>, Stop> {
     // The latest attempt is the last row; `sacct` shows earlier ones only on request.
     let Some(line) = stdout.lines().rfind(|line| !line.trim().is_empty()) else { return Ok(None) };
     let columns: Vec<&str> = line.split('|').collect();
@@ -109,18 +118,8 @@ pub fn failed_prolog(stdout: &str) -> Option<String> {
     reasons.map(|(_, reason)| reason).find(|r| r.to_lowercase().contains("prolog")).map(Into::into)
 }
 
-/// True when a tool failed because the controller knows no such job.
-pub fn is_unknown_id(stderr: &str) -> bool {
-    stderr.contains("Invalid job id specified")
-}
-
-/// True when `sacct` failed because the cluster keeps no accounting.
-pub fn is_without_accounting(stderr: &str) -> bool {
-    stderr.contains("accounting storage is disabled")
-}
-
 /// Parses an exit code and a signal, such as `7:0`.
-fn ended(tool: &'static str, text: &str) -> Result<Ended, SlurmError> {
+fn ended(tool: &str, text: &str) -> Result<Ended, Stop> {
     let parsed = text.split_once(':').and_then(|(code, signal)| {
         Some(Ended { code: code.parse().ok()?, signal: signal.parse().ok()? })
     });
@@ -133,14 +132,66 @@ fn stated(value: &str) -> Option<String> {
     (!says_nothing).then(|| value.to_owned())
 }
 
-fn unreadable(tool: &'static str, answer: &str, expected: &'static str) -> SlurmError {
+fn unreadable(tool: &str, answer: &str, expected: &str) -> Stop {
     let start: String = answer.trim().chars().take(120).collect();
     let answer = if start.is_empty() { "nothing".to_owned() } else { format!("`{start}`") };
-    SlurmError::Unreadable { tool, answer, expected }
+    Stop::environment(format!("`{tool}` answered {answer}, where {expected} was expected"))
+        .with_hint("the answers of Slurm 22.05 are known; is the tool a wrapper?")
+}
+
+/// Converts a report into a job state. `turned_away` is the reason why the job's node refused to
+/// begin it, if that is known.
+///
+/// The states are all of the section "Job state codes" in the manual of `squeue`, and its flags,
+/// because some versions print a flag instead of a state. `REVOKED`, a job that only another cluster
+/// of a federation runs, counts as waiting.
+///
+/// # Errors
+/// Slurm reports a state that its manual does not list.
+pub fn state_of(report: Report, turned_away: Option<String>) -> Result<JobState, Stop> {
+    let Report { state, reason, ended, node } = report;
+    let said = || reason.clone().unwrap_or_else(|| state.clone());
+    let end = match state.as_str() {
+        "CONFIGURING" | "EXPEDITING" | "PENDING" | "POWER_UP_NODE" | "REQUEUED" | "REQUEUE_FED"
+        | "REQUEUE_HOLD" | "RESV_DEL_HOLD" | "REVOKED" | "SPECIAL_EXIT" => {
+            return Ok(JobState::Queued { reason: said() });
+        }
+        // The job has a node and is not over.
+        "COMPLETING" | "RESIZING" | "RUNNING" | "SIGNALING" | "STAGE_OUT" | "STOPPED"
+        | "SUSPENDED" | "UPDATE_DB" => {
+            return Ok(JobState::Running { node: node.unwrap_or_default() });
+        }
+        "COMPLETED" => JobEnd::Well,
+        // The job failed without ever having had a node.
+        "FAILED" if node.is_none() => JobEnd::Impossible { said: said() },
+        "FAILED" => JobEnd::Failed { said: failure(ended, reason.as_deref()) },
+        "DEADLINE" | "TIMEOUT" => JobEnd::TimedOut,
+        "OUT_OF_MEMORY" => JobEnd::OutOfMemory,
+        "BOOT_FAIL" | "LAUNCH_FAILED" | "NODE_FAIL" | "RECONFIG_FAIL" => {
+            JobEnd::LostNode { said: said() }
+        }
+        "PREEMPTED" => JobEnd::Preempted,
+        CANCELLED => match turned_away {
+            Some(said) => JobEnd::LostNode { said },
+            None => JobEnd::Cancelled,
+        },
+        other => return Err(unreadable("scontrol", other, "a known state")),
+    };
+    Ok(JobState::Ended { end, node })
+}
+
+/// Describes a failed job: `exit code 7`, `signal 9 (SIGKILL)`, or Slurm's reason if the process
+/// itself succeeded or was never started.
+fn failure(ended: Ended, reason: Option<&str>) -> String {
+    match (ended, reason) {
+        (Ended { code: 0, signal: 0 }, Some(reason)) => reason.to_owned(),
+        // The encoding of a wait status: exit code in the high byte, signal in the low one.
+        (Ended { code, signal }, _) => describe(ExitStatus::from_raw(code << 8 | signal)),
+    }
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
 
     /// Output of Slurm 22.05 for a job that ended with exit code 7, truncated after the fields that
@@ -158,12 +209,7 @@ pub(super) mod tests {
         ExcNodeList=(null) NodeList= NumNodes=1-1 \n";
 
     /// Makes a report from its fields.
-    pub(in super::super) fn report(
-        state: &str,
-        reason: Option<&str>,
-        ended: (i32, i32),
-        node: Option<&str>,
-    ) -> Report {
+    fn report(state: &str, reason: Option<&str>, ended: (i32, i32), node: Option<&str>) -> Report {
         let ended = Ended { code: ended.0, signal: ended.1 };
         let owned = |text: &str| text.to_owned();
         Report { state: owned(state), reason: reason.map(owned), ended, node: node.map(owned) }
@@ -207,7 +253,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_not_understood_is_said_with_the_tool_that_said_it() {
-        let said = |error: SlurmError| error.to_string();
+        let said = |error: Stop| error.cause().0;
         let sbatch = said(submitted("Submitted batch job 17\n").unwrap_err());
         assert_eq!(
             sbatch,
@@ -230,10 +276,68 @@ pub(super) mod tests {
         assert_eq!(failed_prolog("drained|disk is full\n"), None);
     }
 
+    fn seen(report: Report) -> JobState {
+        state_of(report, None).unwrap()
+    }
+
     #[test]
-    fn no_such_job_and_no_accounting_are_answers() {
-        assert!(is_unknown_id("slurm_load_jobs error: Invalid job id specified"));
-        assert!(!is_unknown_id("slurm_load_jobs error: Unable to contact slurm controller"));
-        assert!(is_without_accounting("Slurm accounting storage is disabled"));
+    fn every_state_of_slurms_manual_has_its_meaning() {
+        let ends = |end: JobEnd| JobState::Ended { end, node: Some("n7".to_owned()) };
+        let waits = |state: &str| JobState::Queued { reason: state.to_owned() };
+        let lost = |state: &str| ends(JobEnd::LostNode { said: state.to_owned() });
+        let mut count = 0;
+        for (states, expected) in [
+            (
+                "PENDING CONFIGURING POWER_UP_NODE EXPEDITING REQUEUED REQUEUE_FED REQUEUE_HOLD \
+                 RESV_DEL_HOLD REVOKED SPECIAL_EXIT",
+                &waits as &dyn Fn(&str) -> JobState,
+            ),
+            (
+                "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED UPDATE_DB",
+                &|_| JobState::Running { node: "n7".to_owned() },
+            ),
+            ("COMPLETED", &|_| ends(JobEnd::Well)),
+            ("FAILED", &|_| ends(JobEnd::Failed { said: "exit code 0".to_owned() })),
+            ("TIMEOUT DEADLINE", &|_| ends(JobEnd::TimedOut)),
+            ("OUT_OF_MEMORY", &|_| ends(JobEnd::OutOfMemory)),
+            ("NODE_FAIL BOOT_FAIL LAUNCH_FAILED RECONFIG_FAIL", &lost),
+            ("PREEMPTED", &|_| ends(JobEnd::Preempted)),
+            ("CANCELLED", &|_| ends(JobEnd::Cancelled)),
+        ] {
+            for state in states.split_whitespace() {
+                let report = report(state, None, (0, 0), Some("n7"));
+                assert_eq!(seen(report), expected(state), "{state}");
+                count += 1;
+            }
+        }
+        assert_eq!(count, 29, "a state that no claim is made of");
+        let error = state_of(report("MOLTEN", None, (0, 0), None), None).unwrap_err();
+        assert!(error.to_string().contains("answered `MOLTEN`"), "{error}");
+    }
+
+    #[test]
+    fn how_a_job_failed_is_said_as_of_any_process() {
+        let said = |reason, ended| match seen(report("FAILED", Some(reason), ended, Some("n7"))) {
+            JobState::Ended { end: JobEnd::Failed { said }, .. } => said,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(said("NonZeroExitCode", (7, 0)), "exit code 7");
+        assert_eq!(said("JobLaunchFailure", (0, 9)), "signal 9 (SIGKILL)");
+        assert_eq!(said("SystemFailure", (0, 0)), "SystemFailure");
+    }
+
+    #[test]
+    fn what_failed_without_a_node_could_never_run() {
+        let state = seen(report("FAILED", Some("BadConstraints"), (1, 0), None));
+        let end = JobEnd::Impossible { said: "BadConstraints".to_owned() };
+        assert_eq!(state, JobState::Ended { end, node: None });
+    }
+
+    #[test]
+    fn a_node_that_turned_a_job_away_is_lost_and_nobody_cancelled_it() {
+        let cancelled = || report("CANCELLED", None, (0, 0), Some("n7"));
+        let state = state_of(cancelled(), Some("Prolog error".to_owned())).unwrap();
+        let end = JobEnd::LostNode { said: "Prolog error".to_owned() };
+        assert_eq!(state, JobState::Ended { end, node: Some("n7".to_owned()) });
     }
 }

@@ -43,17 +43,18 @@ fn parts<'a>(scenario: &'a ScenarioEntry, identity: &'a Identity) -> Parts<'a> {
     let sample = Sample::default().record();
     Parts {
         id: "01JD5XQ0000000000000000000",
-        slot: sample.campaign.unwrap(),
+        campaign: sample.campaign.unwrap(),
         engine: sample.engine,
         scenario,
         dataset_sha256: Some("d0"),
         hardware: sample.hardware,
-        launch: LaunchFacts {
+        started: ServerFacts {
             argv: Some(vec!["redline".into(), "serve".into()]),
             env: Some(Default::default()),
             variant: None,
             tp: Some(1),
             startup_us: Some(7),
+            ..ServerFacts::default()
         },
         model: ModelFacts { id: sample.model.id, ..ModelFacts::default() },
         probe: None,
@@ -80,7 +81,7 @@ fn a_good_run_satisfies_every_rule() {
         rss_bytes_max: Some(1 << 20),
         ..parts(&scenario, &identity)
     });
-    seal(&mut record).unwrap();
+    judge::seal(&mut record).unwrap();
     let broken: Vec<_> = record.checks.iter().filter(|check| !check.ok).collect();
     assert!(broken.is_empty(), "{broken:?}");
     assert!(!record.checks.is_empty() && !is_bad(&record));
@@ -94,7 +95,7 @@ fn a_server_that_never_became_ready_leaves_reasons() {
     let (scenario, identity) = (scenario(), Identity::default());
     let mut record =
         assemble(Parts { failure: Some(crash(Phase::Load)), ..parts(&scenario, &identity) });
-    seal(&mut record).unwrap();
+    judge::seal(&mut record).unwrap();
     assert_eq!(record.status, Status::Failed);
     assert_eq!(record.validity.reasons, ["the run failed: it died"]);
     assert_eq!(record.scenario.requests, Some(scenario.scenario.workload.requests));

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use schema::engine::{EngineFile, Image, Setting};
+use schema::engine::{EngineFile, Image};
 use serde::{Deserialize, Serialize};
 
-use crate::launch::container::Container;
+use crate::server_spec::container::Container;
+use crate::stop::Stop;
 
 /// Command line of a server, in the form that is executed and in the form that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub struct CommandLine {
 /// Server settings beyond the model that a target may fix; the engine's own default applies to each
 /// that is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct LaunchSettings {
+pub struct ServerSettings {
     /// Seed of random weights and of everything else that the engine samples.
     pub seed: Option<u64>,
     /// Longest sequence in tokens, prompt and output together.
@@ -48,7 +49,7 @@ pub struct Filling<'a> {
     /// Port that the server listens on; `None` for the engine's default.
     pub port: Option<u16>,
     /// What else is asked for.
-    pub settings: &'a LaunchSettings,
+    pub settings: &'a ServerSettings,
     /// True when the server must expose its metrics and configuration for the load generator.
     pub observed: bool,
     /// Additional flags, appended unchanged.
@@ -74,48 +75,14 @@ impl<'a> Filling<'a> {
     }
 }
 
-const NOTHING: LaunchSettings =
-    LaunchSettings { seed: None, context_tokens: None, memory_percent: None };
-
-/// A value or image that the engine's file cannot express.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LaunchError {
-    /// The engine has no flag for a requested setting.
-    #[error("`suite/engines/{engine}.toml` has no flag for {what}")]
-    NoFlag {
-        /// Id of the engine.
-        engine: String,
-        /// The requested setting, in words.
-        what: &'static str,
-    },
-    /// The engine's file names no container image.
-    #[error("`suite/engines/{engine}.toml` names no container image")]
-    NoImage {
-        /// Id of the engine.
-        engine: String,
-    },
-}
-
-impl crate::stop::Ends for LaunchError {
-    fn exit(&self) -> schema::exit::Exit {
-        schema::exit::Exit::Unsound
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::NoFlag { .. } => Some("`[launch.settings]` is the place for one".to_owned()),
-            Self::NoImage { .. } => {
-                Some("leave `--container` out: it runs as a process".to_owned())
-            }
-        }
-    }
-}
+const NOTHING: ServerSettings =
+    ServerSettings { seed: None, context_tokens: None, memory_percent: None };
 
 /// Fills an engine's command line and appends the variant's own flags.
 ///
 /// # Errors
 /// A setting is requested for which the engine's file has no flag.
-pub fn command_line(file: &EngineFile, with: Filling<'_>) -> Result<CommandLine, LaunchError> {
+pub fn command_line(file: &EngineFile, with: Filling<'_>) -> Result<CommandLine, Stop> {
     let binary = with.binary.to_string_lossy();
     let (argv, port) = (&file.launch.argv, with.port.map(|port| port.to_string()));
     let given = Words { binary: &binary, model: with.model, port: port.as_deref() };
@@ -135,12 +102,10 @@ pub fn container_line(
     file: &EngineFile,
     with: Filling<'_>,
     container: &Container<'_>,
-) -> Result<CommandLine, LaunchError> {
-    let Some(image) = &file.launch.image else {
-        return Err(LaunchError::NoImage { engine: with.engine.to_owned() });
-    };
+) -> Result<CommandLine, Stop> {
+    let image = image_of(file, with.engine)?;
     let port = with.port.map(|port| port.to_string());
-    let line = |container: &Container<'_>, given: Words<'_>| {
+    let line = |container: &Container<'_>, given: Words<'_>| -> Result<Vec<String>, Stop> {
         let mut line = container.words(image, given.port.unwrap_or(default_port(file)));
         line.extend(words(file, &image.argv, with, given)?);
         Ok(line)
@@ -150,6 +115,17 @@ pub fn container_line(
     // The record gets placeholders: names and paths differ from run to run and machine to machine.
     let anonymous = Container { name: with.engine, hub: "{hub}", model: None, ..*container };
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
+}
+
+/// Returns the container image that an engine's file names.
+///
+/// # Errors
+/// It names none.
+pub fn image_of<'a>(file: &'a EngineFile, engine: &str) -> Result<&'a Image, Stop> {
+    file.launch.image.as_ref().ok_or_else(|| {
+        Stop::wrong_use(format!("`suite/engines/{engine}.toml` names no container image"))
+            .with_hint("leave `--container` out: it runs as a process")
+    })
 }
 
 /// Returns the name of a release's container image, with `{release}` and `{version}` filled in.
@@ -170,7 +146,7 @@ fn words(
     argv: &[String],
     with: Filling<'_>,
     given: Words<'_>,
-) -> Result<Vec<String>, LaunchError> {
+) -> Result<Vec<String>, Stop> {
     let launch = &file.launch;
     let tp = with.tp.to_string();
     let fill = |text: &String| {
@@ -203,7 +179,12 @@ fn words(
         ("a share of the memory", &named.memory, share),
     ] {
         if let Some(value) = value {
-            line.extend(flag(setting.as_ref(), with.engine, what)?.words(&value));
+            let setting = setting.as_ref().ok_or_else(|| {
+                let engine = with.engine;
+                Stop::wrong_use(format!("`suite/engines/{engine}.toml` has no flag for {what}"))
+                    .with_hint("`[launch.settings]` is the place for one")
+            })?;
+            line.extend(setting.words(&value));
         }
     }
     // The variant's flags come last, because most engines let a later flag override an earlier one.
@@ -213,14 +194,6 @@ fn words(
         line.extend_from_slice(flags);
     }
     Ok(line)
-}
-
-fn flag<'a>(
-    setting: Option<&'a Setting>,
-    engine: &str,
-    what: &'static str,
-) -> Result<&'a Setting, LaunchError> {
-    setting.ok_or_else(|| LaunchError::NoFlag { engine: engine.to_owned(), what })
 }
 
 /// Default port of the engine, as its file states it; empty if the file states none.

@@ -1,6 +1,10 @@
-//! The launch specification, which all stages of a campaign pass on: which engine in which release
+//! Server specification, which all stages of a campaign pass on: which engine in which release
 //! and configuration is started from which program, and which model and scenario it serves. Plain
-//! data: it starts nothing.
+//! data: it starts nothing. The command line that it becomes, as a process or in a container, is made
+//! by the modules below.
+
+mod command_line;
+pub mod container;
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +13,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::inputs::Obtained;
-use crate::launch::command_line::Filling;
-use crate::launch::container::Runtime;
 use crate::plan::{Cell, Variant};
+use crate::server_spec::container::Runtime;
+pub use command_line::{
+    CommandLine, Filling, ServerSettings, command_line, container_line, image_name, image_of,
+};
 
-/// Launch specification of one variant: its engine, and the program or image that was built or found
+/// Server specification of one variant: its engine, and the program or image that was built or found
 /// for its release, with its flags.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LaunchSpec {
+pub struct ServerSpec {
     pub engine: Engine,
     pub built: BuiltVariant,
 }
 
-impl LaunchSpec {
+impl ServerSpec {
     /// The same program in another configuration.
     pub fn with_variant(&self, variant: Variant) -> Self {
         Self { built: BuiltVariant { variant, ..self.built.clone() }, ..self.clone() }
@@ -42,7 +48,7 @@ impl LaunchSpec {
     }
 }
 
-/// One side, built.
+/// A variant with the program or image that was built or found for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BuiltVariant {
     #[serde(rename = "side")]

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result, ensure};
 use reports::Unread;
 use schema::run::RunRecord;
 
@@ -25,43 +26,22 @@ pub struct Imported {
     pub unread: Vec<Unread>,
 }
 
-/// Error: the import does not fit into a registry.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ImportError {
-    /// The source's name cannot be a folder's name.
-    #[error("`{0}` cannot be the name of a source: lower-case letters, digits, `-`, `_` and `.`")]
-    Source(String),
-    /// The hardware's id cannot be a part of a path.
-    #[error("`{0}` cannot be the id of a hardware: lower-case letters, digits, `-` and `.`")]
-    Hardware(String),
-    /// A figure is not a number, so the record has no JSON form.
-    #[error("a record of `{file}` has no JSON form: {why}")]
-    Seal {
-        /// Name of the source file as given.
-        file: String,
-        /// Reason why the record has no JSON form, as a sentence.
-        why: String,
-    },
-}
-
 /// Imports the results in `text`. `file` is the file's name without folders, `source` the folder
 /// below `imports/` for the records.
 ///
 /// # Errors
 ///
 /// A name cannot be part of a path.
-pub fn import(
-    text: &str,
-    file: &str,
-    source: &str,
-    claim: Option<&Claim>,
-) -> Result<Imported, ImportError> {
-    if !is_name(source) {
-        return Err(ImportError::Source(source.to_owned()));
-    }
-    if let Some(claim) = claim.filter(|claim| !is_name(&claim.hardware)) {
-        return Err(ImportError::Hardware(claim.hardware.clone()));
-    }
+pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Result<Imported> {
+    ensure!(
+        is_name(source),
+        "`{source}` cannot be the name of a source: lower-case letters, digits, `-`, `_` and `.`"
+    );
+    let hardware = claim.map_or("", |claim| claim.hardware.as_str());
+    ensure!(
+        claim.is_none() || is_name(hardware),
+        "`{hardware}` cannot be the id of a hardware: lower-case letters, digits, `-` and `.`"
+    );
     let reading = reports::read(file, text);
     let mut imported = Imported { unread: reading.unread, ..Imported::default() };
     for (index, mut record) in reading.records.into_iter().enumerate() {
@@ -76,7 +56,7 @@ pub fn import(
         name_model(&mut record);
         state_hardware(&mut record, claim);
         judge::seal(&mut record)
-            .map_err(|why| ImportError::Seal { file: file.to_owned(), why: why.to_string() })?;
+            .with_context(|| format!("a record of `{file}` has no JSON form"))?;
         let path = ["imports", source, &digits, &format!("{block}.json")].iter().collect();
         imported.records.push((path, record));
     }
@@ -128,5 +108,3 @@ fn is_fit(c: char) -> bool {
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod variants;

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use campaign::launch::container::{Container, Runtime};
-use campaign::launch::{
-    CommandLine, Filling, LaunchSettings, command_line, container_line, image_name,
+use campaign::server_spec::container::{Container, Runtime};
+use campaign::server_spec::{
+    CommandLine, Filling, ServerSettings, command_line, container_line, image_name,
 };
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
@@ -204,7 +204,7 @@ fn launches_read_as_on_the_pages() {
 /// Command line of an engine with every setting that a campaign may request.
 fn measured_line(id: &str) -> CommandLine {
     let settings =
-        LaunchSettings { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
+        ServerSettings { seed: None, context_tokens: Some(8192), memory_percent: Some(85) };
     let flags = ["--extra".to_owned()];
     let filling = Filling {
         tp: 2,
@@ -299,9 +299,9 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
 
 #[test]
 fn what_an_engine_has_no_flag_for_is_refused_by_name() {
-    let settings = LaunchSettings { seed: Some(1), ..LaunchSettings::default() };
+    let settings = ServerSettings { seed: Some(1), ..ServerSettings::default() };
     let filling = Filling::measured("lmdeploy", Path::new("lmdeploy"), "m", 1);
     let error =
         command_line(&engine("lmdeploy"), Filling { settings: &settings, ..filling }).unwrap_err();
-    assert_eq!(error.to_string(), "`suite/engines/lmdeploy.toml` has no flag for a seed");
+    assert_eq!(error.cause().0, "`suite/engines/lmdeploy.toml` has no flag for a seed");
 }

@@ -58,50 +58,32 @@ impl Container<'_> {
     /// Returns all words up to and including the image's name. The container uses the machine's
     /// network.
     pub fn words(&self, image: &Image, port: &str) -> Vec<String> {
-        let mut words = match self.runtime {
-            Runtime::Docker | Runtime::Podman => self.docker(image, port),
-            Runtime::Apptainer => self.apptainer(image),
-        };
-        words.push(match self.runtime {
-            Runtime::Apptainer => format!("docker://{}", self.image),
-            _ => self.image.to_owned(),
-        });
-        words
-    }
-
-    /// Words for Docker, and for Podman, which differs only in how it names GPUs.
-    fn docker(&self, image: &Image, port: &str) -> Vec<String> {
+        let is_apptainer = self.runtime == Runtime::Apptainer;
         let mut words = owned(&[self.runtime.program(), "run"]);
         words.extend(owned(match (self.gpus, self.runtime) {
             (false, _) => &[],
+            (true, Runtime::Docker) => &["--runtime", "nvidia", "--gpus", "all"],
             (true, Runtime::Podman) => &["--device", "nvidia.com/gpu=all"],
-            (true, _) => &["--runtime", "nvidia", "--gpus", "all"],
+            (true, Runtime::Apptainer) => &["--nv"],
         }));
-        words.extend(["-v".to_owned(), format!("{}:{}", self.hub, image.hub)]);
+        let mount = if is_apptainer { "--bind" } else { "-v" };
+        words.extend([mount.to_owned(), format!("{}:{}", self.hub, image.hub)]);
         if let Some(model) = self.model {
-            words.extend(["-v".to_owned(), format!("{model}:{model}:ro")]);
+            words.extend([mount.to_owned(), format!("{model}:{model}:ro")]);
         }
         for variable in image.env.iter().chain(self.env) {
             words.extend(["--env".to_owned(), variable.clone()]);
+        }
+        if is_apptainer {
+            // Apptainer shares network and memory with the machine by default.
+            words.push(format!("docker://{}", self.image));
+            return words;
         }
         words.extend(["-p".to_owned(), format!("{port}:{port}")]);
         // Host network: a virtual one would add latency to every request. Host IPC: ranks exchange
         // tensors through shared memory.
         words.extend(owned(&["--net", "host", "--ipc=host", "--rm", "--name", self.name]));
-        words
-    }
-
-    /// Words for Apptainer, which shares network and memory with the machine by default.
-    fn apptainer(&self, image: &Image) -> Vec<String> {
-        let mut words = owned(&["apptainer", "run"]);
-        words.extend(self.gpus.then(|| "--nv".to_owned()));
-        words.extend(["--bind".to_owned(), format!("{}:{}", self.hub, image.hub)]);
-        if let Some(model) = self.model {
-            words.extend(["--bind".to_owned(), format!("{model}:{model}:ro")]);
-        }
-        for variable in image.env.iter().chain(self.env) {
-            words.extend(["--env".to_owned(), variable.clone()]);
-        }
+        words.push(self.image.to_owned());
         words
     }
 

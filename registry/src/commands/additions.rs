@@ -1,0 +1,220 @@
+//! Commands that write to the registry: `preflight` and `record`; `retract`, `annotate`, `waive` and
+//! `epoch`, which compose an event; `import` and `sync`. Events and imports are committed together
+//! with the pages that show them.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use judge::Registry;
+use registry::events::{Draft, compose};
+use registry::import::{Claim, import, source_of};
+use registry::record::{self, Recorded, render};
+use registry::repository::{RESULTS, WorkTree};
+use registry::sync::{self, Means};
+use schema::canonical::to_file_text;
+use schema::event::{self, EventKind};
+use schema::exit::Exit;
+use schema::id::{ulid, ulid_unix_ms};
+use schema::run::RunRecord;
+use tempfile::TempDir;
+
+use super::{World, print, print_json, print_notes, reported};
+use crate::cli::{
+    EpochArguments, EventArguments, ImportArguments, RecordArguments, Renders, SyncArguments,
+    TargetArguments, WaiveArguments,
+};
+
+/// Number of characters of a reason that go into the commit's message.
+const SUBJECT_CHARS: usize = 50;
+
+pub fn preflight(registry: &Path) -> anyhow::Result<Exit> {
+    print_json(&WorkTree::open(registry)?.ready()?)?;
+    Ok(Exit::Well)
+}
+
+pub fn record(world: &World, given: &RecordArguments) -> anyhow::Result<Exit> {
+    let registry = &given.place.registry;
+    let recorded = record::record(registry, &given.overlay, &given.message, world.unix_s())?;
+    print_notes(&recorded.notes);
+    for remark in &recorded.remarks {
+        eprintln!("{remark}");
+    }
+    if given.json {
+        print_json(&recorded)?;
+        return Ok(Exit::Well);
+    }
+    let commit = recorded.commit.as_deref().unwrap_or("none");
+    let mut lines = vec![match recorded.paths.len() {
+        0 => format!("nothing new: {} holds all {} files", recorded.branch, recorded.known),
+        n => format!("commit {commit} on {}: {n} files", recorded.branch),
+    }];
+    lines.extend(recorded.paths.iter().map(|path| format!("  {path}")));
+    print(&lines.join("\n"))?;
+    Ok(Exit::Well)
+}
+
+/// New files laid out like `results/`, in a temporary folder, that are to be committed with the pages
+/// that show them.
+struct StagedResults {
+    folder: TempDir,
+}
+
+impl StagedResults {
+    fn new() -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("cannot make a folder for the records")?;
+        Ok(Self { folder })
+    }
+
+    fn write(&self, place: &Path, text: &str) -> anyhow::Result<()> {
+        let path = self.folder.path().join(place);
+        fs::create_dir_all(path.parent().context("a record has no folder")?)?;
+        Ok(fs::write(path, text)?)
+    }
+
+    /// Renders the pages that show the files, and commits both: one commit never contains records
+    /// without their pages.
+    fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
+        let (registry, staged) = (&to.place.registry, self.folder.path());
+        let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
+        render(tools, registry, Some(staged), staged)?;
+        let recorded = record::record(registry, staged, message, world.unix_s())?;
+        print_notes(&recorded.notes);
+        Ok(recorded)
+    }
+}
+
+impl From<&TargetArguments> for Draft {
+    fn from(given: &TargetArguments) -> Self {
+        let (targets, replaced_by) = (given.targets.clone(), given.replaced_by.clone());
+        Self { targets, replaced_by, ..Self::default() }
+    }
+}
+
+impl From<&WaiveArguments> for Draft {
+    fn from(given: &WaiveArguments) -> Self {
+        Self {
+            cell: Some(given.cell.clone()),
+            metric: Some(given.metric.clone()),
+            until: Some(given.until.clone()),
+            release: given.release.clone(),
+            ..Self::default()
+        }
+    }
+}
+
+impl From<&EpochArguments> for Draft {
+    fn from(given: &EpochArguments) -> Self {
+        Self { cell: Some(given.cell.clone()), since: given.since.clone(), ..Self::default() }
+    }
+}
+
+/// Time of a new event: now, or just after the latest event where that is later. An event can only
+/// name earlier ones, and the clocks of two machines differ.
+fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
+    let times = registry.events.iter().filter_map(|event| ulid_unix_ms(&event.record.id));
+    times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
+}
+
+/// Writes an event, renders the pages with it, and commits both.
+pub fn event(
+    world: &World,
+    kind: EventKind,
+    draft: Draft,
+    given: &EventArguments,
+) -> anyhow::Result<Exit> {
+    let draft = Draft { reason: given.reason.clone(), evidence: given.evidence.clone(), ..draft };
+    let loaded = reported(store::load(&[&given.renders.place.registry.join(RESULTS)])?);
+    let id = ulid(after_the_others(&loaded, world.unix_ms), world.random);
+    let event = compose(&loaded, kind, draft, (id, world.unix_s()))?;
+    let staged = StagedResults::new()?;
+    staged.write(schema::path::of_event(&event.id)?.as_ref(), &event::to_text(&event)?)?;
+    let reason: String = event.reason.chars().take(SUBJECT_CHARS).collect();
+    let message = format!("{}: {}\n\n{reason}", event.kind.name(), event.subject());
+    staged.commit(world, &given.renders, &message)?;
+    print(&format!("{} {}: {}", event.kind.name(), event.id, event.subject()))?;
+    Ok(Exit::Well)
+}
+
+/// Reads every file of results published elsewhere, and commits all results in one commit.
+pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
+    let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
+    let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });
+    let staged = StagedResults::new()?;
+    let (mut count, mut unread) = (0, 0);
+    for path in &given.files {
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let bytes = fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        let text = String::from_utf8_lossy(&bytes);
+        let source = given.source.clone().unwrap_or_else(|| source_of(&file));
+        let imported = import(&text, &file, &source, claim.as_ref())?;
+        for unread in &imported.unread {
+            eprintln!("{}:{}: not imported: {}", path.display(), unread.line, unread.why);
+        }
+        unread += imported.unread.len();
+        for (place, record) in &imported.records {
+            print(&line(place, record))?;
+            staged.write(place, &to_file_text(record)?)?;
+        }
+        count += imported.records.len();
+    }
+    if count == 0 {
+        eprintln!("error: nothing was imported\nhint: the lines above say why");
+        return Ok(Exit::Unsound);
+    }
+    let left = if unread == 0 { String::new() } else { format!(", {unread} not read") };
+    if given.dry_run {
+        print(&format!("{count} results{left}; nothing is recorded"))?;
+        return Ok(Exit::Well);
+    }
+    let message = format!("imports: {count} published results");
+    let recorded = staged.commit(world, &given.renders, &message)?;
+    let commit = recorded.commit.as_deref().unwrap_or("none: all were there already");
+    print(&format!("{count} results{left}; commit {commit}"))?;
+    Ok(Exit::Well)
+}
+
+/// Line about an imported result: `imports/x/01234567/001.json  vllm v0.10.1, qwen3-8b, tp 1,
+/// sharegpt, lines 10 to 40`.
+fn line(place: &Path, record: &RunRecord) -> String {
+    let tp = record.server.as_ref().and_then(|server| server.tp);
+    let tp = tp.map_or_else(|| "unknown".to_owned(), |tp| tp.to_string());
+    let source = record.source.as_ref();
+    let (first, last) = source.map_or((0, 0), |source| (source.line_first, source.line_last));
+    let RunRecord { engine, model, scenario, .. } = record;
+    format!(
+        "{}  {} {}, {}, tp {tp}, {}, lines {first} to {last}",
+        place.display(),
+        engine.name,
+        engine.release,
+        model.id,
+        scenario.id
+    )
+}
+
+/// Synchronizes a clone with a remote and prints the result.
+pub fn synchronize(world: &World, given: &SyncArguments) -> anyhow::Result<Exit> {
+    let synced = sync::sync(Means {
+        registry: &given.renders.place.registry,
+        remote: &given.remote,
+        tools: given.renders.tools_dir.as_deref().unwrap_or(&world.tools),
+        unix_s: world.unix_s(),
+    })?;
+    print_notes(&synced.notes);
+    if given.json {
+        print_json(&synced)?;
+        return Ok(Exit::Well);
+    }
+    let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    print(&format!(
+        "{} and `{}` are at {}: {} in, {} moved behind, {} rendered again, {}",
+        synced.branch,
+        given.remote,
+        synced.commit.as_deref().unwrap_or("none"),
+        count(synced.records_in, "record"),
+        count(synced.commits_moved, "commit"),
+        count(synced.pages_rendered, "page"),
+        if synced.pushed { "pushed" } else { "nothing to push" }
+    ))?;
+    Ok(Exit::Well)
+}

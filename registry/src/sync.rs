@@ -1,0 +1,372 @@
+//! Synchronizes a clone with a remote: fetches others' records, puts this clone's commits behind
+//! them, and renders the pages again. The history stays linear: only additions of records are moved.
+//! `git fetch` and `git push` run as processes, so that addresses, credentials and proxies are those
+//! of the user.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use git2::build::{CheckoutBuilder, TreeUpdateBuilder};
+use git2::{Delta, ErrorCode, FileMode, Oid, Repository, Signature, Sort, StatusOptions, Time};
+use serde::Serialize;
+
+use crate::commit::{Addition, commit, contention};
+use crate::errors::{Environment, Unsound};
+use crate::history::short;
+use crate::record::{held_records, render};
+use crate::repository::{RESULTS, WorkTree};
+use judge::finding::{Finding, HISTORY, ID};
+use store::folder::read_folder;
+use store::layout::FileKind;
+use store::storage::{self, examine};
+
+/// Number of attempts at a push; one fails when another clone pushed first.
+const TRIES: u32 = 20;
+/// Reference under which the remote's branch is stored while a sync runs.
+const FETCHED: &str = "refs/redline/fetched";
+/// Message of the commit that updates the pages.
+const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
+
+/// Result of a sync: counts of records, commits and pages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Synced {
+    /// Name of the branch that was synchronized.
+    pub branch: String,
+    /// Hash of the commit at which clone and remote stand.
+    pub commit: Option<String>,
+    /// Number of records that were fetched.
+    pub records_in: usize,
+    /// Number of this clone's commits that were put behind the remote's.
+    pub commits_moved: usize,
+    /// Number of pages that were out of date and rendered again.
+    pub pages_rendered: usize,
+    /// True when something was pushed to the remote.
+    pub pushed: bool,
+    /// Notes for the user, such as hooks that were not run.
+    pub notes: Vec<String>,
+}
+
+/// Inputs of a sync: repository, remote, renderer and clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Means<'a> {
+    /// Root of the repository that is synchronized.
+    pub registry: &'a Path,
+    /// Name or address of the remote, as git knows it.
+    pub remote: &'a str,
+    /// Folder with the program that renders pages.
+    pub tools: &'a Path,
+    /// Time of the commits that a sync makes, in seconds since 1970.
+    pub unix_s: i64,
+}
+
+/// Synchronizes the checked-out branch with the same branch of the remote.
+///
+/// # Errors
+///
+/// The histories cannot be united into a linear one of additions, the remote's records are
+/// unsound, or the network fails. No record is lost: commits that were moved stay in the reflog.
+pub fn sync(means: Means<'_>) -> Result<Synced> {
+    let tree = WorkTree::open(means.registry)?;
+    let _turn = tree.lock()?;
+    let head = tree.ready()?;
+    let branch = format!("refs/heads/{}", head.branch);
+    let network = Network { dir: &tree.root, remote: means.remote, branch };
+    let mut synced = Synced {
+        branch: head.branch,
+        commit: None,
+        records_in: 0,
+        commits_moved: 0,
+        pages_rendered: 0,
+        pushed: false,
+        notes: head.notes,
+    };
+    for _ in 0..TRIES {
+        let theirs = network.fetch(&tree.repo)?;
+        let (branch, ours) = tree.tip()?;
+        if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != ours) {
+            let joined = join(&tree, ours, theirs, means)?;
+            synced.records_in += joined.records_in;
+            synced.commits_moved += joined.commits_moved;
+            move_to(&tree, &branch, ours, joined.tip)?;
+        }
+        synced.pages_rendered += render_pages(&tree, means)?;
+        let (_, tip) = tree.tip()?;
+        synced.commit = tip.map(|tip| tip.to_string());
+        if tip == theirs {
+            return Ok(synced);
+        }
+        if network.push(theirs)? {
+            synced.pushed = true;
+            return Ok(synced);
+        }
+    }
+    bail!(Environment(format!("others pushed to `{}` each time\nhint: sync again", means.remote)))
+}
+
+/// Moves branch, git's index and working tree from `ours` to `tip`.
+fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<()> {
+    if ours == Some(tip) {
+        return Ok(());
+    }
+    let mut options = StatusOptions::new();
+    options.include_untracked(false).include_ignored(false);
+    if let Some(changed) = tree.repo.statuses(Some(&mut options))?.iter().next() {
+        let path = String::from_utf8_lossy(changed.path_bytes());
+        let hint = "commit or stash them, then sync again";
+        bail!(Environment(format!("`{path}` has changes that are not committed\nhint: {hint}")));
+    }
+    let checkout = |to: Oid| -> Result<(), git2::Error> {
+        let target = tree.repo.find_commit(to)?;
+        tree.repo.checkout_tree(target.as_object(), Some(CheckoutBuilder::new().safe()))
+    };
+    checkout(tip)?;
+    let log = "sync: records of the remote, then those of this clone";
+    let moved = match ours {
+        Some(ours) => tree.repo.reference_matching(branch, tip, true, ours, log),
+        None => tree.repo.reference(branch, tip, false, log),
+    };
+    match (moved, ours) {
+        (Ok(_), _) => Ok(()),
+        (Err(error), Some(ours)) => {
+            // Another program committed in the meantime, or is about to: go back to where this
+            // clone was.
+            checkout(ours)?;
+            tree.no_lock_stays(branch)?;
+            match error.code() {
+                ErrorCode::Modified | ErrorCode::Locked => Err(contention()),
+                _ => Err(error.into()),
+            }
+        }
+        (Err(error), None) => Err(error.into()),
+    }
+}
+
+/// Commits the pages that are out of date, and returns their number.
+fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize> {
+    let out = tempfile::tempdir().context("cannot make a folder for the pages")?;
+    render(means.tools, means.registry, None, out.path())?;
+    let files = read_folder(out.path())?.files.into_iter();
+    let pages = files.filter(|(path, _)| FileKind::of(path).is_derived());
+    let pages: Vec<Addition> =
+        pages.map(|(path, bytes)| Addition { path, bytes, derived: true }).collect();
+    let (_, changed) = commit(tree, &pages, RENDERED, (means.unix_s, &|_| {}))?;
+    Ok(changed.len())
+}
+
+/// One branch of one remote, for fetching and pushing.
+struct Network<'a> {
+    dir: &'a Path,
+    remote: &'a str,
+    branch: String,
+}
+
+impl Network<'_> {
+    /// Fetches the remote's branch; `None` where the remote does not have it yet.
+    fn fetch(&self, repo: &Repository) -> Result<Option<Oid>> {
+        if self.tip()?.is_none() {
+            return Ok(None);
+        }
+        let refspec = format!("+{}:{FETCHED}", self.branch);
+        self.must("fetch", &["--quiet", "--no-tags", self.remote, &refspec])?;
+        let unreadable = || format!("what was fetched from `{}` cannot be read", self.remote);
+        let mut fetched = repo.find_reference(FETCHED).with_context(unreadable)?;
+        let commit = fetched.peel_to_commit().with_context(unreadable)?.id();
+        fetched.delete().with_context(unreadable)?;
+        Ok(Some(commit))
+    }
+
+    /// Pushes the branch; `false` when another clone pushed since `seen` was fetched.
+    fn push(&self, seen: Option<Oid>) -> Result<bool> {
+        let refspec = format!("{0}:{0}", self.branch);
+        let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
+        match self.must("push", &arguments) {
+            Ok(_) => Ok(true),
+            // Git's messages are translated, so the remote's commit tells why the push failed.
+            Err(error) => match self.tip()? == seen.map(|oid| oid.to_string()) {
+                true => Err(error),
+                false => Ok(false),
+            },
+        }
+    }
+
+    /// Hash of the remote branch's commit, in hex.
+    fn tip(&self) -> Result<Option<String>> {
+        let said = self.must("ls-remote", &[self.remote, &self.branch])?;
+        let lines = String::from_utf8_lossy(&said.stdout).into_owned();
+        Ok(lines.split_whitespace().next().map(str::to_owned))
+    }
+
+    fn must(&self, verb: &str, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new("git");
+        // Hooks are not run, as in this program's own commits.
+        command.arg("-C").arg(self.dir).args(["-c", "core.hooksPath=/dev/null", verb]);
+        // These variables are set when the caller itself runs in a git hook, and would redirect
+        // the command to another repository.
+        for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
+            command.env_remove(name);
+        }
+        let output = command.args(arguments).stdin(Stdio::inherit()).output();
+        let output = output
+            .context("cannot start `git`\nhint: sync uses the git program for the network")?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        bail!(Environment(format!("`git {verb}` of `{}` failed: {said}", self.remote)))
+    }
+}
+
+/// Result of uniting two histories: the new tip and counts.
+#[derive(Debug)]
+struct Joined {
+    tip: Oid,
+    records_in: usize,
+    commits_moved: usize,
+}
+
+/// Builds the history of `theirs` followed by the commits that only `ours` has. No branch is moved
+/// yet.
+fn join(tree: &WorkTree, ours: Option<Oid>, theirs: Oid, means: Means<'_>) -> Result<Joined> {
+    let base = match ours.map(|ours| tree.repo.merge_base(ours, theirs)) {
+        Some(Ok(base)) => Some(base),
+        Some(Err(error)) if error.code() == ErrorCode::NotFound => bail!(
+            "this branch and `{}` have no commit in common\nhint: clone the registry and record there",
+            means.remote
+        ),
+        Some(Err(error)) => return Err(error.into()),
+        None => None,
+    };
+    let records_in = verify(tree, ours, base, theirs)?;
+    if let (true, Some(ours)) = (base == Some(theirs), ours) {
+        return Ok(Joined { tip: ours, records_in: 0, commits_moved: 0 });
+    }
+    let mut tip = theirs;
+    let mut commits_moved = 0;
+    for commit in only_here(tree, ours, theirs)? {
+        if let Some(moved) = put_behind(tree, &commit, tip, means)? {
+            tip = moved;
+            commits_moved += 1;
+        }
+    }
+    let held = held_records(tree, Some(tip))?;
+    let ids = held.keys().filter(|path| !path.starts_with("imports/"));
+    let ids = ids.filter_map(|path| Some((path.rsplit('/').next()?.split('.').next()?, &**path)));
+    let repeated = storage::repeated_ids(ids, ID);
+    refuse(repeated)?;
+    Ok(Joined { tip, records_in, commits_moved })
+}
+
+/// Checks the remote's records: new ones are sound, and none that both histories had is changed or
+/// missing. Returns the number of new ones.
+fn verify(tree: &WorkTree, ours: Option<Oid>, base: Option<Oid>, theirs: Oid) -> Result<usize> {
+    let (known, now) = (held_records(tree, base)?, held_records(tree, Some(theirs))?);
+    let mine = held_records(tree, ours)?;
+    let mut findings = Vec::new();
+    for (path, blob) in &known {
+        let detail = match now.get(path) {
+            Some(theirs) if theirs == blob => continue,
+            Some(_) => "the remote has another record under this path",
+            None => "the remote no longer has it",
+        };
+        findings.push(Finding::breach(HISTORY, path, detail));
+    }
+    let new: BTreeMap<&String, &Oid> =
+        now.iter().filter(|(path, blob)| mine.get(*path) != Some(blob)).collect();
+    for (path, blob) in &new {
+        let blob = tree.repo.find_blob(**blob)?;
+        findings.extend(examine(path, blob.content()).1.into_iter().filter(|f| f.breach));
+    }
+    refuse(findings)?;
+    Ok(new.len())
+}
+
+/// Returns the commits of `ours` that `theirs` lacks, oldest first.
+fn only_here(tree: &WorkTree, ours: Option<Oid>, theirs: Oid) -> Result<Vec<git2::Commit<'_>>> {
+    let Some(ours) = ours else { return Ok(Vec::new()) };
+    let mut walk = tree.repo.revwalk()?;
+    walk.set_sorting(Sort::TOPOLOGICAL | Sort::REVERSE)?;
+    walk.push(ours)?;
+    walk.hide(theirs)?;
+    walk.map(|id| Ok(tree.repo.find_commit(id?)?)).collect()
+}
+
+/// Commits the records of `commit` again on top of `tip`; `None` when `tip` contains them all.
+fn put_behind(
+    tree: &WorkTree,
+    commit: &git2::Commit<'_>,
+    tip: Oid,
+    means: Means<'_>,
+) -> Result<Option<Oid>> {
+    let base = tree.repo.find_commit(tip)?.tree()?;
+    let mut update = TreeUpdateBuilder::new();
+    let mut count = 0;
+    for (path, blob) in records_of(tree, commit)? {
+        let place = format!("{RESULTS}/{path}");
+        match base.get_path(place.as_ref()) {
+            Ok(entry) if entry.id() == blob => {}
+            Ok(_) => {
+                let detail = "this clone and the remote have different records under this path";
+                refuse(vec![Finding::breach(HISTORY, &path, detail)])?;
+            }
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                update.upsert(place, blob, FileMode::Blob);
+                count += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if count == 0 {
+        return Ok(None);
+    }
+    let repo = &tree.repo;
+    let moved = repo.find_tree(update.create_updated(repo, &base)?)?;
+    let author = commit.author();
+    let at = Time::new(means.unix_s, 0);
+    let name = String::from_utf8_lossy(author.name_bytes()).into_owned();
+    let email = String::from_utf8_lossy(author.email_bytes()).into_owned();
+    let committer = Signature::new(&name, &email, &at)?;
+    let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();
+    let parent = repo.find_commit(tip)?;
+    Ok(Some(repo.commit(None, &author, &committer, &message, &moved, &[&parent])?))
+}
+
+/// Returns the records that a commit adds. A commit that changes anything else, except rendered
+/// files, is an error.
+fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String, Oid)>> {
+    let id = short(commit.id());
+    ensure!(
+        commit.parent_count() <= 1,
+        "commit {id} is only here and joins two histories\nhint: bring it there yourself, such as by \
+         `git pull --rebase`, then sync again"
+    );
+    let before = commit.parents().next().map(|parent| parent.tree()).transpose()?;
+    let diff = tree.repo.diff_tree_to_tree(before.as_ref(), Some(&commit.tree()?), None)?;
+    let mut records = Vec::new();
+    for delta in diff.deltas() {
+        let file =
+            if delta.status() == Delta::Deleted { delta.old_file() } else { delta.new_file() };
+        let path = file.path_bytes().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        let below = path.strip_prefix(RESULTS).and_then(|path| path.strip_prefix('/'));
+        match below.map(|below| (below, FileKind::of(below))) {
+            Some((_, kind)) if kind.is_derived() => {}
+            Some((below, kind)) if kind.is_record() && delta.status() == Delta::Added => {
+                records.push((below.to_owned(), file.id()));
+            }
+            _ => bail!(
+                "commit {id} is only here and changes `{path}`, and only records are moved\nhint: \
+                 bring it there yourself, such as by `git pull --rebase`, then sync again"
+            ),
+        }
+    }
+    Ok(records)
+}
+
+/// Refuses the remote's records if there are findings about them.
+fn refuse(findings: Vec<Finding>) -> Result<()> {
+    if findings.is_empty() {
+        return Ok(());
+    }
+    bail!(Unsound::new("the remote's records", "nothing was taken", findings))
+}
