@@ -5,8 +5,8 @@ pub(crate) mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine_core::{
-    AttentionLayer, AttentionShape, Device, KvShape, KvType, LogitRows, Rotation, Segment,
-    StepBatch,
+    AttentionLayer, AttentionShape, Device, KvShape, KvType, LogitRows, Rotation,
+    ScheduledSequence, StepBatch,
 };
 use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, device, measure, numbers};
@@ -29,15 +29,16 @@ impl Work {
     /// Step of `rows` rows from `position` on for each sequence.
     fn step(&self, position: usize, rows: usize) -> StepBatch {
         let each = self.pages_each();
-        let segment = |i: usize| Segment {
+        let sequence = |i: usize| ScheduledSequence {
+            row: 0,
             rows,
             position,
             pages: (i * each..(i + 1) * each).map(|page| page as u32).collect(),
             logits: LogitRows::None,
             state: None,
         };
-        let segments = (0..self.sequences).map(segment).collect();
-        StepBatch::known(&vec![0; self.sequences * rows], segments)
+        let sequences = (0..self.sequences).map(sequence).collect();
+        StepBatch::known(&vec![0; self.sequences * rows], sequences)
     }
 }
 
@@ -57,12 +58,13 @@ pub fn case(mut cpu: Cpu, shape: &Shape, kv_type: KvType, work: Work) -> Case {
     // numbers.
     for (position, rows) in [(0, context), (context, rows)].into_iter().filter(|(_, n)| *n > 0) {
         let batch = work.step(position, rows);
-        let plan = cpu.plan(&batch, &kv, &rotation).expect("pages of the cache");
+        let plan = cpu.prepare_step(&batch, &kv, &rotation).expect("pages of the cache");
         let values = numbers(batch.tokens.len() * attention.qkv_cols());
         cpu.write(&mut qkv, &values).expect("rows");
         cpu.rope_and_cache(&mut qkv, &layer, &plan, &mut kv).expect("keys and values");
     }
-    let plan = cpu.plan(&work.step(context, rows), &kv, &rotation).expect("pages of the cache");
+    let plan =
+        cpu.prepare_step(&work.step(context, rows), &kv, &rotation).expect("pages of the cache");
     let t = sequences * rows;
     cpu.resize(&mut out, t).expect("rows");
     let seen = t * (context + rows.div_ceil(2));

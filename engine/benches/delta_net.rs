@@ -5,8 +5,8 @@ mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine_core::{
-    DeltaNetLayer, DeltaNetShape, Device, KvShape, KvType, LogitRows, Rotation, Segment,
-    SegmentState, StateShape, StepBatch,
+    DeltaNetLayer, DeltaNetShape, Device, KvShape, KvType, LogitRows, Rotation, ScheduledSequence,
+    StateShape, StateSlots, StepBatch,
 };
 use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, device, measure, numbers};
@@ -30,15 +30,15 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
 
 /// Step of `rows` rows for each of `sequences` sequences that already have a page of tokens.
 fn batch(sequences: usize, rows: usize) -> StepBatch {
-    let segment = |i: usize| Segment {
+    let sequence = |i: usize| ScheduledSequence {
+        row: 0,
         rows,
         position: PAGE_TOKENS,
         pages: (0..(PAGE_TOKENS + rows).div_ceil(PAGE_TOKENS) as u32).collect(),
         logits: LogitRows::None,
-        state: Some(SegmentState { place: i as u32, load: None, save: None }),
+        state: Some(StateSlots { slot: i as u32, load: None, save: None }),
     };
-    let segments = (0..sequences).map(segment).collect();
-    StepBatch::known(&vec![0; sequences * rows], segments)
+    StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(sequence).collect())
 }
 
 pub fn case(mut cpu: Cpu, net: DeltaNetShape, sequences: usize, rows: usize) -> Case {
@@ -48,9 +48,10 @@ pub fn case(mut cpu: Cpu, net: DeltaNetShape, sequences: usize, rows: usize) -> 
     let kv = cpu.kv(KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens, kv_type });
     let kv = kv.expect("the pages fit into memory");
     let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
-    let plan = cpu.plan(&batch(sequences, rows), &kv, &rotation).expect("pages of the cache");
-    let places = StateShape { layers: 1, places: sequences, net };
-    let mut state = cpu.state(places).expect("the states fit into memory");
+    let plan =
+        cpu.prepare_step(&batch(sequences, rows), &kv, &rotation).expect("pages of the cache");
+    let slots = StateShape { layers: 1, slots: sequences, net };
+    let mut state = cpu.state(slots).expect("the states fit into memory");
     let mut projected = cpu.buffer(net.cols()).expect("a buffer");
     let mut out = cpu.buffer(net.value_heads * net.value_dim).expect("a buffer");
     cpu.write(&mut projected, &numbers(t * net.cols())).expect("rows");

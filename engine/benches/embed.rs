@@ -6,8 +6,8 @@ mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine_core::{
-    Device, HostMatrix, KvShape, KvType, LogitRows, Rotation, RowOrder, Segment, StepBatch,
-    WeightType,
+    Device, HostMatrix, KvShape, KvType, LogitRows, Rotation, RowOrder, ScheduledSequence,
+    StepBatch, WeightType,
 };
 use engine_cpu::{Cpu, Isa};
 use engine_weights::random_tensor;
@@ -36,15 +36,17 @@ pub fn case(mut cpu: Cpu, t: usize, vocab: usize, n: usize, weight_type: WeightT
 }
 
 /// Step of one sequence that begins with `ids`.
-fn plan(cpu: &mut Cpu, ids: &[u32]) -> <Cpu as Device>::Plan {
+fn plan(cpu: &mut Cpu, ids: &[u32]) -> <Cpu as Device>::StepMetadata {
     let (page_tokens, kv_type) = (PAGE_TOKENS, KvType::F16);
     let pages = ids.len().div_ceil(page_tokens);
     let kv = KvShape { layers: 1, kv_heads: 1, head_dim: 16, pages, page_tokens, kv_type };
     let kv = cpu.kv(kv).expect("the pages fit into memory");
     let (pages, logits) = ((0..pages as u32).collect(), LogitRows::None);
-    let segment = Segment { rows: ids.len(), position: 0, pages, logits, state: None };
+    let sequence =
+        ScheduledSequence { row: 0, rows: ids.len(), position: 0, pages, logits, state: None };
     let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
-    cpu.plan(&StepBatch::known(ids, vec![segment]), &kv, &rotation).expect("pages of the cache")
+    cpu.prepare_step(&StepBatch::known(ids, vec![sequence]), &kv, &rotation)
+        .expect("pages of the cache")
 }
 
 pub fn cases() -> Vec<Lazy> {

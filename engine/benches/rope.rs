@@ -5,8 +5,8 @@ pub(crate) mod shapes;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use engine_core::{
-    AttentionLayer, AttentionShape, Device, KvShape, KvType, LogitRows, Rotation, Segment,
-    StepBatch,
+    AttentionLayer, AttentionShape, Device, KvShape, KvType, LogitRows, Rotation,
+    ScheduledSequence, StepBatch,
 };
 use engine_cpu::{Cpu, Isa};
 use shapes::{Case, Lazy, MODELS, SMOLLM2_135M, Shape, TOKENS, device, measure, numbers};
@@ -23,16 +23,17 @@ pub fn case(mut cpu: Cpu, shape: &Shape, t: usize) -> Case {
     let mut kv = cpu
         .kv(KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens, kv_type })
         .expect("the pages fit into memory");
-    let segment = Segment {
+    let sequence = ScheduledSequence {
+        row: 0,
         rows: t,
         position: 0,
         pages: (0..pages as u32).collect(),
         logits: LogitRows::None,
         state: None,
     };
-    let batch = StepBatch::known(&vec![0; t], vec![segment]);
+    let batch = StepBatch::known(&vec![0; t], vec![sequence]);
     let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
-    let plan = cpu.plan(&batch, &kv, &rotation).expect("pages of the cache");
+    let plan = cpu.prepare_step(&batch, &kv, &rotation).expect("pages of the cache");
     let mut qkv = cpu.buffer(attention.qkv_cols()).expect("a buffer");
     cpu.write(&mut qkv, &numbers(t * attention.qkv_cols())).expect("rows");
     let (turned, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);

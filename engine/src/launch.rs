@@ -215,7 +215,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let (tokens, sequences) = (config.max_prefill_token_num.value, config.max_batch_size.value);
     // The warm-up step takes all memory but that of the KV cache, so that the rest is known after
     // it.
-    let rehearsed = loaded.model.rehearse(tokens, sequences).map_err(PrepareError::Rehearsal)?;
+    let rehearsed = loaded.model.profile_run(tokens, sequences).map_err(PrepareError::Rehearsal)?;
     let memory = match rehearsed {
         Some(free) => FreeMemory { bytes: free, is_own: true },
         None => FreeMemory { bytes: loaded.free_bytes, is_own: false },
@@ -223,7 +223,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let limits = Limits { run_ahead, ..capacity::limits(&config, &info, memory)? };
     loaded.model.allocate_kv(limits.pages, limits.page_tokens).map_err(PrepareError::Kv)?;
     if let Some(states) = limits.states {
-        loaded.model.allocate_states(states.places).map_err(PrepareError::Kv)?;
+        loaded.model.allocate_states(states.slots).map_err(PrepareError::Kv)?;
     }
     log_model(&source.id, &info, &loaded, &limits);
     let effective = config.effective();
@@ -408,8 +408,8 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &load::Loaded, limits: &Limits)
     if let Some(states) = limits.states {
         say(format_args!(
             "recurrent state: {} slots, at most {} MiB; snapshots every {} tokens",
-            states.places,
-            (states.places as u64 * info.state_bytes as u64) >> 20,
+            states.slots,
+            (states.slots as u64 * info.state_bytes as u64) >> 20,
             states.interval,
         ));
     }

@@ -16,7 +16,7 @@ use crate::config::{DtypeChoice, PAGE_TOKENS};
 use crate::launch::{DtypeError, arithmetic};
 use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{TokenizeError, Tokenizer};
-use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch};
+use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch};
 use engine_cpu::Isa;
 use engine_model::Model;
 use engine_weights::{Checkpoint, ModelSource};
@@ -157,14 +157,15 @@ fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f
     }
     let rows = tokens.len();
     let vocab = model.info().vocab_size;
-    let segments = vec![Segment {
+    let sequences = vec![ScheduledSequence {
+        row: 0,
         rows,
         position: 0,
         pages: (0..rows.div_ceil(PAGE_TOKENS) as u32).collect(),
         logits: LogitRows::All,
-        state: Some(SegmentState { place: 0, load: None, save: None }),
+        state: Some(StateSlots { slot: 0, load: None, save: None }),
     }];
-    let logits = model.step(&StepBatch::known(&tokens, segments))?;
+    let logits = model.step(&StepBatch::known(&tokens, sequences))?;
     let scored = logits.chunks_exact(vocab).zip(&window[1..]).skip(rows / 2);
     Ok(scored.map(|(row, next)| negative_log_likelihood(row, *next)).sum())
 }

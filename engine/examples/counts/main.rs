@@ -79,14 +79,14 @@ fn cases() -> Vec<Case> {
 /// integers, and quantizes its rows first.
 fn of_each_isa() -> Vec<(&'static str, Make)> {
     vec![
-        ("matmul_int8/T1_q4_1", |cpu| product(cpu, 1, WeightType::Q4_1)),
-        ("matmul_int8/T16_q4_1", |cpu| product(cpu, 16, WeightType::Q4_1)),
-        ("matmul_int8/T1_q8_0", |cpu| product(cpu, 1, WeightType::Q8_0)),
-        ("matmul_int8/T16_q8_0", |cpu| product(cpu, 16, WeightType::Q8_0)),
-        ("matmul/T1_bf16", |cpu| product(cpu, 1, WeightType::Bf16)),
-        ("matmul/T12_bf16", |cpu| product(cpu, 12, WeightType::Bf16)),
-        ("matmul/T1_mxfp4", |cpu| product(cpu, 1, WeightType::Mxfp4)),
-        ("matmul/T12_mxfp4", |cpu| product(cpu, 12, WeightType::Mxfp4)),
+        ("matmul_int8/T1_q4_1", |cpu| matmul(cpu, 1, WeightType::Q4_1)),
+        ("matmul_int8/T16_q4_1", |cpu| matmul(cpu, 16, WeightType::Q4_1)),
+        ("matmul_int8/T1_q8_0", |cpu| matmul(cpu, 1, WeightType::Q8_0)),
+        ("matmul_int8/T16_q8_0", |cpu| matmul(cpu, 16, WeightType::Q8_0)),
+        ("matmul/T1_bf16", |cpu| matmul(cpu, 1, WeightType::Bf16)),
+        ("matmul/T12_bf16", |cpu| matmul(cpu, 12, WeightType::Bf16)),
+        ("matmul/T1_mxfp4", |cpu| matmul(cpu, 1, WeightType::Mxfp4)),
+        ("matmul/T12_mxfp4", |cpu| matmul(cpu, 12, WeightType::Mxfp4)),
         ("attention/T1_C256_f16", |cpu| attend(cpu, KvType::F16, 1, 256)),
         ("attention/T32_C0_f16", |cpu| attend(cpu, KvType::F16, 32, 0)),
         ("attention/T1_C256_f32", |cpu| attend(cpu, KvType::F32, 1, 256)),
@@ -103,9 +103,9 @@ const NET: DeltaNetShape =
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 128, value_dim: 128, taps: 4 };
 
 /// Creates a call of a matrix multiplication whose weights have four tiles of columns.
-fn product(cpu: Cpu, t: usize, weight_type: WeightType) -> Call {
-    let product = matmul::Product { t, k: 576, n: 192, weight_type };
-    matmul::case("matmul", cpu, Arithmetic::AsStored, product).run
+fn matmul(cpu: Cpu, t: usize, weight_type: WeightType) -> Call {
+    let shape = matmul::Product { t, k: 576, n: 192, weight_type };
+    matmul::case("matmul", cpu, Arithmetic::AsStored, shape).run
 }
 
 fn attend(cpu: Cpu, kv_type: KvType, rows: usize, context: usize) -> Call {

@@ -13,7 +13,7 @@ use crate::config::PAGE_TOKENS;
 use engine_core::clock::Clock;
 use engine_core::{
     AttentionLayer, Device, DeviceError, HostMatrix, KvShape, LogitRows, Rotation, RowOrder,
-    Segment, StepBatch,
+    ScheduledSequence, StepBatch,
 };
 use engine_cpu::{Cpu, Isa};
 use engine_model::{MatrixShape, ModelInfo};
@@ -177,12 +177,23 @@ impl<'a> Sequence<'a> {
     }
 
     /// Plans a step of `rows` rows from `position` on, without rotation of heads.
-    fn plan(&mut self, position: usize, rows: usize) -> Result<<Cpu as Device>::Plan, DeviceError> {
+    fn plan(
+        &mut self,
+        position: usize,
+        rows: usize,
+    ) -> Result<<Cpu as Device>::StepMetadata, DeviceError> {
         let pages = (0..self.kv_shape.pages as u32).collect();
-        let segment = Segment { rows, position, pages, logits: LogitRows::None, state: None };
-        let batch = StepBatch::known(&vec![0; rows], vec![segment]);
+        let sequence = ScheduledSequence {
+            row: 0,
+            rows,
+            position,
+            pages,
+            logits: LogitRows::None,
+            state: None,
+        };
+        let batch = StepBatch::known(&vec![0; rows], vec![sequence]);
         let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
-        self.cpu.plan(&batch, &self.kv, &rotation)
+        self.cpu.prepare_step(&batch, &self.kv, &rotation)
     }
 
     /// Work of the last `rows` rows in `layers` layers.

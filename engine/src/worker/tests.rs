@@ -73,7 +73,7 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     let mut limits = limits.clone();
     model.allocate_kv(limits.pages, limits.page_tokens).unwrap();
     match limits.states.filter(|_| model.info().state_bytes > 0) {
-        Some(states) => model.allocate_states(states.places).unwrap(),
+        Some(states) => model.allocate_states(states.slots).unwrap(),
         None => limits.states = None,
     }
     let text = Arc::new(CheckpointText::new(None));
@@ -116,7 +116,7 @@ fn check_crowd(run_ahead: usize) {
         page_tokens: 16,
         chunk_tokens: 16,
         prefix_cache: true,
-        states: Some(StateLimits { places: 8, interval: 32 }),
+        states: Some(StateLimits { slots: 8, interval: 32 }),
         run_ahead,
     };
     for folder in fixtures::checkpoints() {

@@ -1,6 +1,6 @@
 //! Cases of the GPU kernel table: operations at the sizes of published models, as plain data.
 
-use crate::launch::product::MatrixType;
+use crate::launch::matmul::MatrixType;
 use crate::weights::bytes;
 use engine_core::{AttentionShape, DeltaNetShape, KvType};
 

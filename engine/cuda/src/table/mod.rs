@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Cuda;
-use super::buffer::{Buffer, Number};
+use super::buffer::{Buffer, DType};
 use super::driver::{Driver, Pinned};
-use super::launch::product::MatrixType;
+use super::gemm::fill;
+use super::launch::matmul::MatrixType;
 use super::limits::Limits;
-use super::products::fill;
 use super::stopwatch::{Stopwatch, Timing};
 use super::weights::{Matrix, Vector, stack};
 use cases::Case;
 use engine_core::{
     AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Device, DeviceError, Gate,
-    KvShape, KvType, LogitRows, Rotation, Segment, SegmentState, StateShape, StepBatch,
+    KvShape, KvType, LogitRows, Rotation, ScheduledSequence, StateShape, StateSlots, StepBatch,
 };
 
 /// Number of timed runs of a case; their median counts.
@@ -130,12 +130,12 @@ impl Run {
     }
 
     /// Allocates a buffer of random numbers.
-    fn random(&mut self, rows: usize, cols: usize, number: Number) -> Result<Buffer, DeviceError> {
+    fn random(&mut self, rows: usize, cols: usize, dtype: DType) -> Result<Buffer, DeviceError> {
         let mut x = Buffer::new(cols);
         x.reshape(&mut self.cuda.stream, rows, cols)?;
-        let at = x.output(&mut self.cuda.stream, number)?;
+        let at = x.output(&mut self.cuda.stream, dtype)?;
         // Two random bf16 make one f32, whose magnitude is that of the upper bf16.
-        fill(&self.cuda.stream, at, rows * cols * number.bytes())?;
+        fill(&self.cuda.stream, at, rows * cols * dtype.bytes())?;
         Ok(x)
     }
 
@@ -166,8 +166,8 @@ impl Run {
         let more = (1..layers).map(|_| self.matrix(matrix_type, n, k));
         let more: Vec<Matrix> = more.collect::<Result<_, _>>()?;
         let all: Vec<Matrix> = std::iter::once(first).chain(more).collect();
-        let x = self.random(rows, k, Number::Bf16)?;
-        let mut out = self.random(rows, n, Number::Bf16)?;
+        let x = self.random(rows, k, DType::Bf16)?;
+        let mut out = self.random(rows, n, DType::Bf16)?;
         // Registers the shape with all its weights, with which tuning then measures.
         all.iter().try_for_each(|w| self.cuda.matmul(&x, w, &mut out))?;
         self.cuda.tune()?;
@@ -192,10 +192,10 @@ impl Run {
             let own = own.collect::<Result<Vec<_>, _>>()?;
             all.push(stack(self.cuda.stream.driver(), own)?);
         }
-        let logits = self.random(rows, experts, Number::F32)?;
+        let logits = self.random(rows, experts, DType::F32)?;
         let routes = self.cuda.route(&logits, chosen, Gate::TopSoftmax, 0..experts)?;
-        let x = self.random(routes.pairs, k, Number::Bf16)?;
-        let mut out = self.random(routes.pairs, n, Number::Bf16)?;
+        let x = self.random(routes.pairs, k, DType::Bf16)?;
+        let mut out = self.random(routes.pairs, n, DType::Bf16)?;
         let timing = self.over(layers, |cuda, layer| {
             cuda.expert_matmul(&x, &all[layer], &[], &routes, &mut out)
         })?;
@@ -215,14 +215,15 @@ impl Run {
         let spread = |page: usize| (page * PAGE_STRIDE % all) as u32;
         // If the stride divided the number of pages, sequences would share pages. No case has such
         // a number.
-        let segment = |sequence: usize| Segment {
+        let sequence = |sequence: usize| ScheduledSequence {
+            row: 0,
             rows,
             position: context - rows,
             pages: (sequence * each..(sequence + 1) * each).map(spread).collect(),
             logits: LogitRows::None,
-            state: Some(SegmentState { place: sequence as u32, load: None, save: None }),
+            state: Some(StateSlots { slot: sequence as u32, load: None, save: None }),
         };
-        StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(segment).collect())
+        StepBatch::known(&vec![0; sequences * rows], (0..sequences).map(sequence).collect())
     }
 
     /// Measures the time of attention over KV pages.
@@ -248,10 +249,11 @@ impl Run {
         let all: Vec<AttentionLayer<Vector>> = (0..layers).map(of).collect();
         all.iter().try_for_each(|layer| self.cuda.prepare_attention(layer))?;
         let straight = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
-        let plan = self.cuda.plan(&Self::batch(sequences, rows, context), &kv, &straight)?;
+        let plan =
+            self.cuda.prepare_step(&Self::batch(sequences, rows, context), &kv, &straight)?;
         let rows = self.cuda.rows(&plan).all;
-        let qkv = self.random(rows, layer.shape.qkv_cols(), Number::Bf16)?;
-        let mut out = self.random(rows, heads * head_dim, Number::Bf16)?;
+        let qkv = self.random(rows, layer.shape.qkv_cols(), DType::Bf16)?;
+        let mut out = self.random(rows, heads * head_dim, DType::Bf16)?;
         self.over(layers, |cuda, layer| cuda.attention(&qkv, &all[layer], &plan, &kv, &mut out))
     }
 
@@ -262,9 +264,9 @@ impl Run {
         sequences: usize,
         rows: usize,
     ) -> Result<Timing, DeviceError> {
-        let places = StateShape { layers: 1, places: sequences, net: shape };
-        let layers = self.layers(sequences * places.place_bytes());
-        let mut state = self.cuda.state(StateShape { layers, ..places })?;
+        let slots = StateShape { layers: 1, slots: sequences, net: shape };
+        let layers = self.layers(sequences * slots.slot_bytes());
+        let mut state = self.cuda.state(StateShape { layers, ..slots })?;
         self.cuda.stream.driver().zero(state.memory.address(), state.memory.bytes())?;
         let all = (0..layers).map(|index| {
             Ok(DeltaNetLayer {
@@ -290,10 +292,11 @@ impl Run {
         })?;
         let straight = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
         // Position 1 on, so that the recurrent state is read.
-        let plan = self.cuda.plan(&Self::batch(sequences, rows, rows + 1), &kv, &straight)?;
+        let plan =
+            self.cuda.prepare_step(&Self::batch(sequences, rows, rows + 1), &kv, &straight)?;
         let rows = self.cuda.rows(&plan).all;
-        let projected = self.random(rows, shape.cols(), Number::Bf16)?;
-        let mut out = self.random(rows, shape.value_heads * shape.value_dim, Number::Bf16)?;
+        let projected = self.random(rows, shape.cols(), DType::Bf16)?;
+        let mut out = self.random(rows, shape.value_heads * shape.value_dim, DType::Bf16)?;
         self.over(layers, |cuda, layer| {
             cuda.delta_net(&projected, &all[layer], &plan, &mut state, &mut out)
         })
@@ -304,7 +307,7 @@ impl Run {
         let weight = self.vector(cols)?;
         let layers = self.layers(6 * rows * cols);
         let set = |_| -> Result<[Buffer; 3], DeviceError> {
-            let mut one = || self.random(rows, cols, Number::Bf16);
+            let mut one = || self.random(rows, cols, DType::Bf16);
             Ok([one()?, one()?, one()?])
         };
         let mut all = (0..layers).map(set).collect::<Result<Vec<_>, _>>()?;
@@ -318,8 +321,8 @@ impl Run {
     fn silu_mul(&mut self, rows: usize, cols: usize) -> Result<Timing, DeviceError> {
         let layers = self.layers(6 * rows * cols);
         let set = |_| -> Result<[Buffer; 2], DeviceError> {
-            let gate_up = self.random(rows, 2 * cols, Number::Bf16)?;
-            Ok([gate_up, self.random(rows, cols, Number::Bf16)?])
+            let gate_up = self.random(rows, 2 * cols, DType::Bf16)?;
+            Ok([gate_up, self.random(rows, cols, DType::Bf16)?])
         };
         let mut all = (0..layers).map(set).collect::<Result<Vec<_>, _>>()?;
         self.over(layers, |cuda, layer| {
@@ -346,7 +349,7 @@ mod tests {
     #[test]
     fn limits_are_work_over_the_time_of_the_device() {
         let Some(driver) = driver() else { return };
-        let sizes = Sizes { read_bytes: 1 << 16, product: 64 };
+        let sizes = Sizes { read_bytes: 1 << 16, matmul: 64 };
         let Limits { read_bytes_per_s, bf16_flops_per_s } =
             Limits::measure(&driver, None, sizes).unwrap();
         let is_near = |got: f64, want: f64| (got / want - 1.0).abs() < 1e-9;
