@@ -1,10 +1,12 @@
 //! Configuration of a server: joins command line, profile and defaults, records where each value
 //! comes from, and refuses values that this release does not support.
 
+mod capabilities;
 mod flags;
 #[cfg(test)]
 mod tests;
 
+pub use capabilities::{Capabilities, capabilities};
 pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
 
 use std::collections::BTreeMap;
@@ -82,7 +84,7 @@ impl Setting<bool> {
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum ConfigError {
     #[error("`--{flag} {value}` is not supported by this release; supported: {supported}")]
-    Unsupported { flag: &'static str, value: String, supported: &'static str },
+    Unsupported { flag: &'static str, value: String, supported: String },
     #[error("`--{flag} {value}` is invalid: it must be {wanted}")]
     Invalid { flag: &'static str, value: String, wanted: &'static str },
     #[error("failed to read `{path}`")]
@@ -133,19 +135,7 @@ pub struct Machine<'a> {
     pub gpus: &'a [&'a str],
 }
 
-/// True when a GPU supports this combination of device, matrix type and KV cache type.
-fn suits_gpu(device: DeviceChoice, dtype: DtypeChoice, kv: KvDtypeChoice) -> bool {
-    device != DeviceChoice::Cpu
-        && matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16)
-        && matches!(kv, KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8)
-}
-
 impl Config {
-    /// True when a GPU, if there is one, supports the configured device and types.
-    pub fn suits_gpu(&self) -> bool {
-        suits_gpu(self.device.value, self.dtype.value, self.kv_dtype.value)
-    }
-
     /// Resolves flags, profile and defaults to the configuration for `machine`.
     ///
     /// # Errors
@@ -162,8 +152,11 @@ impl Config {
         let dtype = Setting::pick(a.dtype, b.dtype, || DtypeChoice::Auto);
         let kv_dtype = Setting::pick(a.kv_dtype, b.kv_dtype, || KvDtypeChoice::Auto);
         // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
-        let suits_gpu = suits_gpu(device.value, dtype.value, kv_dtype.value);
-        let is_gpu = suits_gpu && machine.gpus.len() >= tp.value;
+        let is_gpu = device.value != DeviceChoice::Cpu
+            && machine.gpus.len() >= tp.value
+            && capabilities(DeviceChoice::Cuda)
+                .iter()
+                .all(|gpu| gpu.has_dtype(dtype.value) && gpu.kv_type(kv_dtype.value).is_some());
         let gpu = machine.gpus.first().copied().filter(|_| is_gpu);
         let config = Self {
             tp,
@@ -233,28 +226,31 @@ impl Config {
     /// rather than replacing them silently.
     fn check_support(&self) -> Result<(), ConfigError> {
         let (device, dtype, kv_dtype) = (self.device.value, self.dtype.value, self.kv_dtype.value);
-        let is_cuda = device == DeviceChoice::Cuda;
-        let is_bf16 = matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16);
-        let kv_on_cpu =
-            matches!(kv_dtype, KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16);
-        let kv_on_cuda =
-            matches!(kv_dtype, KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8);
-        let (kv, supported_kv) = match device {
-            DeviceChoice::Auto => (kv_on_cpu || kv_on_cuda, "auto, f32, f16, bf16, fp8"),
-            DeviceChoice::Cpu => (kv_on_cpu, "auto, f32, f16 on the CPU"),
-            DeviceChoice::Cuda => (kv_on_cuda, "auto, bf16, fp8 on a GPU"),
+        let devices = capabilities(device);
+        let unsupported = |flag, value, names: Vec<String>, place: &str| {
+            // A type that several devices support is named once.
+            let mut supported = vec!["auto".to_owned()];
+            names.into_iter().for_each(|name| {
+                if !supported.contains(&name) {
+                    supported.push(name);
+                }
+            });
+            let supported = supported.join(", ") + place;
+            Err(ConfigError::Unsupported { flag, value, supported })
         };
-        let (tp, kv_dtype) = (name_of(&self.tp.value), name_of(&kv_dtype));
-        for (flag, ok, value, supported) in [
-            ("tp", (1..=TP_MAX).contains(&self.tp.value), tp, "1 to 64"),
-            // A known name, for a clear message, but no kernel computes it.
-            ("dtype", dtype != DtypeChoice::Int4, name_of(&dtype), "auto, f32, bf16, int8"),
-            ("dtype", is_bf16 || !is_cuda, name_of(&dtype), "auto, bf16 on a GPU"),
-            ("kv-dtype", kv, kv_dtype, supported_kv),
-        ] {
-            if !ok {
-                return Err(ConfigError::Unsupported { flag, value, supported });
-            }
+        if !(1..=TP_MAX).contains(&self.tp.value) {
+            let (flag, value) = ("tp", self.tp.value.to_string());
+            return Err(ConfigError::Unsupported { flag, value, supported: "1 to 64".into() });
+        }
+        let on_gpu = if device == DeviceChoice::Cuda { " on a GPU" } else { "" };
+        if !devices.iter().any(|one| one.has_dtype(dtype)) {
+            let names = devices.iter().flat_map(Capabilities::dtype_names).collect();
+            return unsupported("dtype", name_of(&dtype), names, on_gpu);
+        }
+        if !devices.iter().any(|one| one.kv_type(kv_dtype).is_some()) {
+            let names = devices.iter().flat_map(Capabilities::kv_type_names).collect();
+            let place = if device == DeviceChoice::Cpu { " on the CPU" } else { on_gpu };
+            return unsupported("kv-dtype", name_of(&kv_dtype), names, place);
         }
         Ok(())
     }

@@ -14,12 +14,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::bench::BenchError;
 use crate::capacity::{self, FreeMemory};
 use crate::config::{
-    Config, ConfigError, DeviceChoice, DtypeChoice, KvDtypeChoice, LoadFormat, Setting, Source,
-    config_sha256,
+    Config, ConfigError, DeviceChoice, DtypeChoice, LoadFormat, Setting, Source, config_sha256,
 };
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
 use crate::listen::listen;
-use crate::load::{self, KvChoice, LoadError, LoadOptions};
+use crate::load::{self, LoadError, LoadOptions};
 use crate::perplexity::PerplexityError;
 use crate::say::say;
 use crate::server::{Loaded, ServeError, Server};
@@ -27,7 +26,6 @@ use crate::text::CheckpointText;
 use crate::tokenize::Tokenizer;
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
-use engine_cpu::{Arithmetic, Isa};
 use engine_cuda::driver::Cubins;
 use engine_model::{ModelInfo, RopeChoice};
 use engine_schedule::Limits;
@@ -72,12 +70,10 @@ pub struct Launch {
 pub enum PrepareError {
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error(transparent)]
-    Dtype(#[from] DtypeError),
     #[error("failed to allocate the KV cache")]
     Kv(#[source] DeviceError),
     #[error("failed to run the largest step as a warm-up")]
-    Rehearsal(#[source] DeviceError),
+    ProfileRun(#[source] DeviceError),
     #[error(
         "`--max-seq-len {asked}` is more than the {made_for} tokens that the model was made for"
     )]
@@ -136,8 +132,7 @@ impl PrepareError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Load(error) => error.exit_code(),
-            Self::Dtype(error) => error.exit_code(),
-            Self::Kv(_) | Self::Rehearsal(_) | Self::NoPage { .. } => 4,
+            Self::Kv(_) | Self::ProfileRun(_) | Self::NoPage { .. } => 4,
             Self::TooLong { .. } => 2,
         }
     }
@@ -197,7 +192,7 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let start_us = launch.clock.elapsed_us();
     let source =
         ModelSource::find(&launch.model, launch.hub_cache.as_deref()).map_err(LoadError::from)?;
-    let (mut loaded, tokenizer) = load(&source, &options(&config, &launch.cubins)?)?;
+    let (mut loaded, tokenizer) = load(&source, &options(&config, &launch.cubins))?;
     let weights_load_us = launch.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
         say(format_args!("`{}` stays idle: the CPU computes the requested types", gpu.name));
@@ -215,8 +210,8 @@ pub fn prepare(launch: &Launch) -> Result<Loaded, PrepareError> {
     let (tokens, sequences) = (config.max_prefill_token_num.value, config.max_batch_size.value);
     // The warm-up step takes all memory but that of the KV cache, so that the rest is known after
     // it.
-    let rehearsed = loaded.model.profile_run(tokens, sequences).map_err(PrepareError::Rehearsal)?;
-    let memory = match rehearsed {
+    let free = loaded.model.profile_run(tokens, sequences).map_err(PrepareError::ProfileRun)?;
+    let memory = match free {
         Some(free) => FreeMemory { bytes: free, is_own: true },
         None => FreeMemory { bytes: loaded.free_bytes, is_own: false },
     };
@@ -284,39 +279,23 @@ fn load(
 }
 
 /// Options for loading a model, translated from the flags.
-fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions, DtypeError> {
-    Ok(LoadOptions {
+fn options(config: &Config, cubins: &Cubins) -> LoadOptions {
+    LoadOptions {
         device: config.device.value,
         cubins: cubins.clone(),
         tp: NonZeroUsize::new(config.tp.value),
         threads: NonZeroUsize::new(config.threads.value),
-        kv: match config.kv_dtype.value {
-            KvDtypeChoice::F32 => KvChoice::F32,
-            KvDtypeChoice::F16 => KvChoice::F16,
-            KvDtypeChoice::Bf16 => KvChoice::Bf16,
-            KvDtypeChoice::Fp8 => KvChoice::Fp8,
-            // `int8` was refused with the flags.
-            KvDtypeChoice::Auto | KvDtypeChoice::Int8 => KvChoice::Auto,
-        },
+        kv: config.kv_dtype.value,
         random_seed: random_seed(config.load_format.value),
-        arithmetic: match config.dtype.value {
-            // A GPU multiplies in bf16 whatever instructions the processor has.
-            DtypeChoice::Bf16
-                // A GPU multiplies in bf16 whatever instructions the processor has.
-                if config.suits_gpu() && engine_cuda::usable().len() >= config.tp.value =>
-            {
-                Arithmetic::Bf16
-            }
-            dtype => arithmetic(dtype, Isa::best())?,
-        },
+        dtype: config.dtype.value,
         // `--dtype f32` reproduces reference outputs, whose RoPE frequencies were rounded to the
         // checkpoint's type; `auto` keeps exact frequencies, even where it computes in f32.
         rope: match config.dtype.value {
             DtypeChoice::F32 => RopeChoice::AsConverted,
             _ => RopeChoice::Exact,
         },
-        ..LoadOptions::default()
-    })
+        isa: None,
+    }
 }
 
 /// Seed of random weights, or `None` where the weights are read from the checkpoint.
@@ -329,41 +308,6 @@ pub(crate) fn random_seed(format: LoadFormat) -> Option<u64> {
 
 fn device_choice(kind: &str) -> DeviceChoice {
     if kind == "cuda" { DeviceChoice::Cuda } else { DeviceChoice::Cpu }
-}
-
-/// Reason why a matrix type cannot be computed here.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum DtypeError {
-    #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
-    Int4,
-    #[error(
-        "`--dtype bf16` needs a processor with AVX-512 BF16, which `{processor}` lacks; hint: \
-         `--dtype auto` computes bf16 weights in f32 there"
-    )]
-    NoBf16 { processor: String },
-}
-
-impl DtypeError {
-    /// Exit code of the process; the codes are those of [`LaunchError::exit_code`].
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Int4 => 2,
-            Self::NoBf16 { .. } => 4,
-        }
-    }
-}
-
-/// Arithmetic in which matrices are multiplied on `isa` for a value of `--dtype`.
-pub(crate) fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, DtypeError> {
-    match dtype {
-        DtypeChoice::Auto => Ok(Arithmetic::AsStored),
-        DtypeChoice::F32 => Ok(Arithmetic::F32),
-        DtypeChoice::Bf16 if isa.has_bf16() => Ok(Arithmetic::Bf16),
-        DtypeChoice::Bf16 => Err(DtypeError::NoBf16 { processor: engine_cpu::processor_name() }),
-        DtypeChoice::Int8 => Ok(Arithmetic::Int8),
-        DtypeChoice::Int4 => Err(DtypeError::Int4),
-    }
 }
 
 /// Replaces `auto` and unset flags by the values that the loaded model decides.

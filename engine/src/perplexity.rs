@@ -13,11 +13,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, PAGE_TOKENS};
-use crate::launch::{DtypeError, arithmetic};
 use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{TokenizeError, Tokenizer};
 use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch};
-use engine_cpu::Isa;
 use engine_model::Model;
 use engine_weights::{Checkpoint, ModelSource};
 
@@ -55,8 +53,6 @@ pub enum PerplexityError {
     Tokenize(#[from] TokenizeError),
     #[error("failed to read the text `{path}`")]
     Read { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Dtype(#[from] DtypeError),
     #[error("the model has no tokenizer; hint: a folder needs its tokenizer.json")]
     NoTokenizer,
     #[error("`--context {context}` is out of range; the model takes 2 to {max_seq_len} tokens")]
@@ -71,7 +67,6 @@ impl PerplexityError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Load(error) => error.exit_code(),
-            Self::Dtype(error) => error.exit_code(),
             Self::Step(_) => 4,
             _ => 2,
         }
@@ -101,9 +96,9 @@ pub fn run(
 ) -> Result<String, PerplexityError> {
     let text = fs::read_to_string(&flags.text)
         .map_err(|source| PerplexityError::Read { path: flags.text.clone(), source })?;
-    let arithmetic = arithmetic(flags.dtype, Isa::best())?;
     let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
-    let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
+    let options =
+        LoadOptions { threads: flags.threads, dtype: flags.dtype, ..LoadOptions::default() };
     let checkpoint =
         Checkpoint::open(&source.files, options.random_seed).map_err(LoadError::from)?;
     let mut loaded = load::load_checkpoint(&checkpoint, &options)?;

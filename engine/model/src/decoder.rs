@@ -124,8 +124,8 @@ impl<D: Device> Decoder<D> {
             attention: attention_shape(spec),
         };
         Ok(Self {
-            stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
-            scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
+            stream: Stream::new(&mut device, hidden, vocab)?,
+            scratch: Scratch::new(&mut device)?,
             device,
             info,
             norm_epsilon: config.norm_epsilon,
@@ -386,10 +386,11 @@ impl<D: Device> Model for Decoder<D> {
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let name = architecture(checkpoint.config())?;
     let Some(architecture) = Architecture::find(name) else {
-        return Err(LoadError::Architecture {
-            path: checkpoint.path().to_owned(),
-            architecture: name.to_owned(),
-        });
+        return Err(LoadError::Unsupported(format!(
+            "architecture `{name}` of `{}` is not supported; supported: {}",
+            checkpoint.path().display(),
+            Architecture::names()
+        )));
     };
     (architecture.describe)(checkpoint)
 }

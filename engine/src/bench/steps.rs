@@ -112,7 +112,8 @@ impl Timed<'_> {
         // One sequence per step, so that no step is larger than those that are measured.
         for sequence in 0..sequences {
             let mut fill = self.batch(sequences, 0, context);
-            fill.sequences = vec![fill.sequences.swap_remove(sequence)];
+            let own = fill.sequences.swap_remove(sequence);
+            fill.sequences = vec![ScheduledSequence { row: 0, ..own }];
             fill.tokens.truncate(context);
             run(self.model, &[fill])?;
         }

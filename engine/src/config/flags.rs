@@ -18,10 +18,11 @@ pub enum DeviceChoice {
 }
 
 /// Type in which matrix multiplications are computed: `--dtype`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum DtypeChoice {
+    #[default]
     Auto,
     F32,
     Bf16,
@@ -30,10 +31,11 @@ pub enum DtypeChoice {
 }
 
 /// Type of keys and values in the KV cache: `--kv-dtype`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum KvDtypeChoice {
+    #[default]
     Auto,
     F32,
     F16,

@@ -9,9 +9,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
-use crate::load::{self, KvChoice, LoadOptions};
+use crate::config::{DtypeChoice, KvDtypeChoice};
+use crate::load::{self, LoadOptions};
 use crate::text::CheckpointText;
-use engine_cpu::Arithmetic;
 use engine_model::RopeChoice;
 use engine_schedule::StateLimits;
 use engine_weights::ModelSource;
@@ -67,8 +67,8 @@ fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
 /// Worker over the checkpoint in `folder`, in the precision of the reference outputs.
 fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
-    let (kv, arithmetic, rope) = (KvChoice::F32, Arithmetic::F32, RopeChoice::AsConverted);
-    let options = LoadOptions { kv, arithmetic, rope, ..LoadOptions::default() };
+    let (kv, dtype, rope) = (KvDtypeChoice::F32, DtypeChoice::F32, RopeChoice::AsConverted);
+    let options = LoadOptions { kv, dtype, rope, ..LoadOptions::default() };
     let mut model = load::load(&source, &options).unwrap().model;
     let mut limits = limits.clone();
     model.allocate_kv(limits.pages, limits.page_tokens).unwrap();

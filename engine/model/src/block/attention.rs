@@ -83,7 +83,7 @@ impl<D: Device> Attention<D> {
             scales,
             ..AttentionLayer::new(shape, kv_layer)
         };
-        tensors.device.prepare_attention(&attention).map_err(LoadError::Device)?;
+        tensors.device.prepare_attention(&attention)?;
         Ok(Self {
             qkv: tensors.linear(&qkv, layer, hidden)?,
             gate,

@@ -64,7 +64,7 @@ impl<D: Device> DeltaNet<D> {
             norm: tensors.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
             epsilon,
         };
-        tensors.device.prepare_delta_net(&delta_net).map_err(LoadError::Device)?;
+        tensors.device.prepare_delta_net(&delta_net)?;
         let output = tensors.partial(&output, layer, values, &own_values)?;
         Ok(Self { projections, layer: delta_net, output })
     }
