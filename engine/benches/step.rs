@@ -11,7 +11,8 @@ use engine::worker::{Command, Output, Request, Worker};
 use engine_core::clock::Clock;
 use engine_core::sample::Sampling;
 use engine_core::{
-    AttentionShape, DeviceError, KvType, Landed, LogitRows, Segment, StepBatch, WeightType,
+    AttentionShape, DeviceError, KvType, LogitRows, ScheduledSequence, StepBatch, StepOutput,
+    WeightType,
 };
 use engine_model::{MatrixShape, Model, ModelInfo};
 use engine_schedule::{Limits, SeqId};
@@ -29,8 +30,8 @@ const PAGE_TOKENS: usize = 16;
 struct Timeless {
     info: ModelInfo,
     /// Number of tokens that each step in flight samples.
-    flights: VecDeque<usize>,
-    drawn: Vec<Option<u32>>,
+    in_flight: VecDeque<usize>,
+    sampled: Vec<Option<u32>>,
 }
 
 impl Timeless {
@@ -50,7 +51,7 @@ impl Timeless {
             largest_matrix: MatrixShape { n: 1, k: 1, weight_type: WeightType::F32 },
             attention,
         };
-        Self { info, flights: VecDeque::new(), drawn: Vec::new() }
+        Self { info, in_flight: VecDeque::new(), sampled: Vec::new() }
     }
 }
 
@@ -67,18 +68,18 @@ impl Model for Timeless {
         1
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
-        let draws = |segment: &&Segment| matches!(segment.logits, LogitRows::Draw(_));
-        self.flights.push_back(batch.segments.iter().filter(draws).count());
+    fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
+        let draws = |sequence: &&ScheduledSequence| matches!(sequence.logits, LogitRows::Sample(_));
+        self.in_flight.push_back(batch.sequences.iter().filter(draws).count());
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
-        let draws = self.flights.pop_front().expect("a step is in flight");
-        self.drawn.clear();
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
+        let draws = self.in_flight.pop_front().expect("a step is in flight");
+        self.sampled.clear();
         // Tokens of text, one byte each.
-        self.drawn.extend((0..draws as u32).map(|i| Some(64 + i % 64)));
-        Ok(Landed { logits: &[], tokens: &self.drawn })
+        self.sampled.extend((0..draws as u32).map(|i| Some(64 + i % 64)));
+        Ok(StepOutput { logits: &[], tokens: &self.sampled })
     }
 }
 

@@ -8,7 +8,7 @@ use engine::cli::{Cli, Surroundings};
 use engine::serve::{self, Start};
 use engine::server::Loaded;
 use engine_core::clock::Clock;
-use engine_core::{DeviceError, Landed, StepBatch};
+use engine_core::{DeviceError, StepBatch, StepOutput};
 use engine_cuda::driver::Cubins;
 use engine_model::{Model, ModelInfo};
 
@@ -30,14 +30,14 @@ impl Model for Panicking {
         self.model.allocate_kv(pages, page_tokens)
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
+    fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         assert!(self.steps < STEPS, "a step too many");
         self.steps += 1;
-        self.model.launch(batch)
+        self.model.submit(batch)
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
-        self.model.land()
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
+        self.model.complete()
     }
 }
 

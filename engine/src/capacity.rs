@@ -36,7 +36,7 @@ pub(crate) fn limits(config: &Config, info: &ModelInfo, memory: FreeMemory) -> R
         state_bytes: info.state_bytes as u64,
         snapshots: !config.no_prefix_cache,
     };
-    let Some(Share { pages, places }) = ask.divide(free_bytes) else {
+    let Some(Share { pages, slots }) = ask.divide(free_bytes) else {
         let Ask { page_bytes, state_bytes, .. } = ask;
         bail!(EnvironmentError(format!(
             "too little memory for one KV page: {free_bytes} bytes are free, a page takes \
@@ -52,7 +52,7 @@ pub(crate) fn limits(config: &Config, info: &ModelInfo, memory: FreeMemory) -> R
         page_tokens: PAGE_TOKENS,
         chunk_tokens: CHUNK_TOKENS,
         prefix_cache: ask.snapshots,
-        states: (places > 0).then_some(StateLimits { places, interval: STATE_INTERVAL }),
+        states: (slots > 0).then_some(StateLimits { slots, interval: STATE_INTERVAL }),
         // The caller sets it, since the model knows how far its device can run ahead.
         run_ahead: 0,
     })
@@ -86,7 +86,7 @@ struct Ask {
 #[derive(Debug, PartialEq, Eq)]
 struct Share {
     pages: usize,
-    places: usize,
+    slots: usize,
 }
 
 impl Ask {
@@ -117,8 +117,8 @@ impl Ask {
             let affordable = rest / (self.page_bytes as f64 + shared * state_bytes);
             (affordable as usize).min(self.useful_pages)
         };
-        let places = if self.state_bytes == 0 { 0 } else { sequences + snapshots(pages) };
-        (pages > 0).then_some(Share { pages, places })
+        let slots = if self.state_bytes == 0 { 0 } else { sequences + snapshots(pages) };
+        (pages > 0).then_some(Share { pages, slots })
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn memory_goes_to_pages_and_where_there_is_state_to_both() {
-        let share = |pages, places| Some(Share { pages, places });
+        let share = |pages, slots| Some(Share { pages, slots });
         // Half of 4,096 MiB; a state of 48 MiB in every 256 pages adds 3/16 MiB to the cost of a
         // page.
         assert_eq!(ask().divide(4096 * MIB), share(2048, 0));
@@ -162,9 +162,9 @@ mod tests {
         for free in [100, 333, 1000, 5000, 70_000].map(|mib| mib * MIB) {
             for state_bytes in [1, MIB / 3, 48 * MIB] {
                 let ask = Ask { state_bytes, ..ask() };
-                let Some(Share { pages, places }) = ask.divide(free) else { continue };
-                let bytes = pages as u64 * ask.page_bytes + places as u64 * state_bytes;
-                assert!(bytes <= free / 2, "{pages} pages and {places} places of {state_bytes}");
+                let Some(Share { pages, slots }) = ask.divide(free) else { continue };
+                let bytes = pages as u64 * ask.page_bytes + slots as u64 * state_bytes;
+                assert!(bytes <= free / 2, "{pages} pages and {slots} slots of {state_bytes}");
             }
         }
     }

@@ -1,10 +1,12 @@
 //! Configuration of a server: joins command line, profile and defaults, records where each value
 //! comes from, and refuses values that this release does not support.
 
+mod capabilities;
 mod flags;
 #[cfg(test)]
 mod tests;
 
+pub use capabilities::{Capabilities, capabilities};
 pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
 
 use std::collections::BTreeMap;
@@ -104,16 +106,6 @@ pub struct Machine<'a> {
 }
 
 impl Config {
-    /// True when a GPU, if there is one, supports the configured device and types.
-    pub fn suits_gpu(&self) -> bool {
-        self.device != DeviceChoice::Cpu
-            && matches!(self.dtype, DtypeChoice::Auto | DtypeChoice::Bf16)
-            && matches!(
-                self.kv_dtype,
-                KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8
-            )
-    }
-
     /// Resolves flags, profile and defaults to the configuration for `machine`: the command line takes
     /// precedence over the profile, the profile over the default.
     ///
@@ -155,8 +147,12 @@ impl Config {
         }
         let mut config = Self { sources, ..serde_json::from_value(values)? };
         // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
+        let suits_gpu = config.device != DeviceChoice::Cpu
+            && capabilities(DeviceChoice::Cuda)
+                .iter()
+                .all(|gpu| gpu.has_dtype(config.dtype) && gpu.kv_type(config.kv_dtype).is_some());
         if let Some(gpu) = machine.gpus.first()
-            && config.suits_gpu()
+            && suits_gpu
             && machine.gpus.len() >= config.tp
         {
             if config.sources["max-batch-size"] == Source::Default {
@@ -194,24 +190,25 @@ impl Config {
     /// rather than replacing them silently.
     fn check_support(&self) -> Result<()> {
         let (device, dtype, kv_dtype) = (self.device, self.dtype, self.kv_dtype);
-        let is_cuda = device == DeviceChoice::Cuda;
-        let is_bf16 = matches!(dtype, DtypeChoice::Auto | DtypeChoice::Bf16);
-        let kv_on_cpu =
-            matches!(kv_dtype, KvDtypeChoice::Auto | KvDtypeChoice::F32 | KvDtypeChoice::F16);
-        let kv_on_cuda =
-            matches!(kv_dtype, KvDtypeChoice::Auto | KvDtypeChoice::Bf16 | KvDtypeChoice::Fp8);
-        let (kv, supported_kv) = match device {
-            DeviceChoice::Auto => (kv_on_cpu || kv_on_cuda, "auto, f32, f16, bf16, fp8"),
-            DeviceChoice::Cpu => (kv_on_cpu, "auto, f32, f16 on the CPU"),
-            DeviceChoice::Cuda => (kv_on_cuda, "auto, bf16, fp8 on a GPU"),
-        };
-        let (tp, kv_dtype) = (name_of(&self.tp), name_of(&kv_dtype));
+        let devices = capabilities(device);
+        let on_gpu = if device == DeviceChoice::Cuda { " on a GPU" } else { "" };
+        let on_device = if device == DeviceChoice::Cpu { " on the CPU" } else { on_gpu };
+        let dtypes = devices.iter().flat_map(Capabilities::dtype_names).collect();
+        let kv_types = devices.iter().flat_map(Capabilities::kv_type_names).collect();
         for (flag, ok, value, supported) in [
-            ("tp", (1..=TP_MAX).contains(&self.tp), tp, "1 to 64"),
-            // A known name, for a clear message, but no kernel computes it.
-            ("dtype", dtype != DtypeChoice::Int4, name_of(&dtype), "auto, f32, bf16, int8"),
-            ("dtype", is_bf16 || !is_cuda, name_of(&dtype), "auto, bf16 on a GPU"),
-            ("kv-dtype", kv, kv_dtype, supported_kv),
+            ("tp", (1..=TP_MAX).contains(&self.tp), name_of(&self.tp), "1 to 64".to_owned()),
+            (
+                "dtype",
+                devices.iter().any(|one| one.has_dtype(dtype)),
+                name_of(&dtype),
+                names_once(dtypes) + on_gpu,
+            ),
+            (
+                "kv-dtype",
+                devices.iter().any(|one| one.kv_type(kv_dtype).is_some()),
+                name_of(&kv_dtype),
+                names_once(kv_types) + on_device,
+            ),
         ] {
             if !ok {
                 bail!(
@@ -290,6 +287,18 @@ impl Config {
 
 fn invalid(flag: &str, value: &dyn fmt::Display, wanted: &str) -> anyhow::Error {
     anyhow!("`--{flag} {value}` is invalid: it must be {wanted}")
+}
+
+/// Joins the names of a flag's supported values, `auto` first. A type that several devices support
+/// is named once.
+fn names_once(names: Vec<String>) -> String {
+    let mut supported = vec!["auto".to_owned()];
+    for name in names {
+        if !supported.contains(&name) {
+            supported.push(name);
+        }
+    }
+    supported.join(", ")
 }
 
 fn name_of(value: &impl Serialize) -> String {

@@ -15,7 +15,7 @@ use engine_model::{
 };
 use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, DtypeChoice, KvDtypeChoice, capabilities};
 use crate::tokenize::TokenizerError;
 
 /// A model or its tokenizer that cannot be loaded.
@@ -26,6 +26,8 @@ pub enum LoadError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Dtype(#[from] DtypeError),
 }
 
 impl From<CheckpointError> for LoadError {
@@ -42,8 +44,7 @@ impl From<DeviceError> for LoadError {
 
 impl LoadError {
     fn unsupported(checkpoint: &Checkpoint, reason: &str) -> Self {
-        let path = checkpoint.path().to_owned();
-        CheckpointError::Unsupported { path, reason: reason.to_owned() }.into()
+        CheckpointError::unsupported(checkpoint.path(), reason).into()
     }
 
     /// Exit code of the process: a file that is not there is the environment's fault, one that is
@@ -55,47 +56,36 @@ impl LoadError {
                     CheckpointError::NotFound { .. } | CheckpointError::Read { .. },
                 )
                 | ModelError::Device(_),
-            ) => 4,
+            )
+            | Self::Dtype(DtypeError::NoBf16 { .. }) => 4,
             Self::Tokenizer(TokenizerError::Checkpoint(CheckpointError::Read { .. })) => 4,
             _ => 2,
         }
     }
 }
 
-/// Data type of the KV cache, as the user chooses it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvChoice {
-    /// f16 on the CPU, which halves the memory and still conforms to the reference outputs. bf16 on
-    /// a GPU.
-    #[default]
-    Auto,
-    /// f32, 4 bytes per element; CPU only.
-    F32,
-    /// f16, 2 bytes per element; CPU only.
-    F16,
-    /// bf16, 2 bytes per element; GPU only.
-    Bf16,
-    /// FP8 e4m3, 1 byte per element; GPU only.
-    Fp8,
+/// Reason why a matrix type cannot be computed here.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
+pub enum DtypeError {
+    #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
+    Int4,
+    #[error(
+        "`--dtype bf16` needs a processor with AVX-512 BF16, which `{processor}` lacks; hint: \
+         `--dtype auto` computes bf16 weights in f32 there"
+    )]
+    NoBf16 { processor: String },
 }
 
-impl KvChoice {
-    /// Returns the type of the KV cache on a CPU, none if a CPU does not support it.
-    fn on_cpu(self) -> Option<KvType> {
-        match self {
-            Self::Auto | Self::F16 => Some(KvType::F16),
-            Self::F32 => Some(KvType::F32),
-            Self::Bf16 | Self::Fp8 => None,
-        }
-    }
-
-    /// Returns the type of the KV cache on a GPU, none if a GPU does not support it.
-    fn on_cuda(self) -> Option<KvType> {
-        match self {
-            Self::Auto | Self::Bf16 => Some(KvType::Bf16),
-            Self::Fp8 => Some(KvType::Fp8),
-            Self::F32 | Self::F16 => None,
-        }
+/// Arithmetic in which matrices are multiplied on `isa` for a value of `--dtype`.
+fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, DtypeError> {
+    match dtype {
+        DtypeChoice::Auto => Ok(Arithmetic::AsStored),
+        DtypeChoice::F32 => Ok(Arithmetic::F32),
+        DtypeChoice::Bf16 if isa.has_bf16() => Ok(Arithmetic::Bf16),
+        DtypeChoice::Bf16 => Err(DtypeError::NoBf16 { processor: engine_cpu::processor_name() }),
+        DtypeChoice::Int8 => Ok(Arithmetic::Int8),
+        DtypeChoice::Int4 => Err(DtypeError::Int4),
     }
 }
 
@@ -110,12 +100,12 @@ pub struct LoadOptions {
     /// process may use.
     pub threads: Option<NonZeroUsize>,
     /// Choice of the KV cache's data type.
-    pub kv: KvChoice,
+    pub kv: KvDtypeChoice,
     /// Seed of random weights in the configuration's shapes, which then replace the checkpoint's
     /// weights.
     pub random_seed: Option<u64>,
-    /// Arithmetic of matrix multiplications on the CPU device.
-    pub arithmetic: Arithmetic,
+    /// Choice of the type of matrix multiplications.
+    pub dtype: DtypeChoice,
     /// Instruction set of the CPU device, the best by default.
     pub isa: Option<Isa>,
     /// Choice of the rotary frequencies' rounding.
@@ -184,7 +174,7 @@ pub fn load_checkpoint(
     let is_cuda = match options.device {
         DeviceChoice::Cuda => true,
         DeviceChoice::Auto => {
-            options.suits_cuda() && engine_cuda::usable().len() >= options.ranks()
+            options.on_gpu().is_ok() && engine_cuda::usable().len() >= options.ranks()
         }
         DeviceChoice::Cpu => false,
     };
@@ -204,26 +194,21 @@ pub fn load_checkpoint(
 type OnDevice = (Box<dyn Model>, DeviceInfo, u64);
 
 impl LoadOptions {
-    /// Returns the reason why a GPU does not support these options, if it does not.
-    fn unsuited(&self) -> Option<&'static str> {
-        let is_bf16 = matches!(self.arithmetic, Arithmetic::AsStored | Arithmetic::Bf16);
-        if !is_bf16 {
-            Some("a GPU multiplies matrices in bf16 only")
-        } else if self.kv.on_cuda().is_none() {
-            Some("the KV cache of a GPU is bf16 or fp8")
-        } else {
-            None
+    /// Returns the type of the KV cache on a GPU.
+    ///
+    /// # Errors
+    /// Returns the reason why a GPU does not support these options.
+    fn on_gpu(&self) -> Result<KvType, &'static str> {
+        let [gpu] = capabilities(DeviceChoice::Cuda) else { return Err("there is no GPU") };
+        if !gpu.has_dtype(self.dtype) {
+            return Err("a GPU multiplies matrices in bf16 only");
         }
+        gpu.kv_type(self.kv).ok_or("the KV cache of a GPU is bf16 or fp8")
     }
 
     /// Returns the number of tensor-parallel ranks.
     fn ranks(&self) -> usize {
         self.tp.map_or(1, NonZeroUsize::get)
-    }
-
-    /// Returns true if a GPU supports these options.
-    pub fn suits_cuda(&self) -> bool {
-        self.unsuited().is_none()
     }
 }
 
@@ -245,18 +230,15 @@ fn load_part(
     checkpoint: &Checkpoint,
     options: &LoadOptions,
 ) -> Result<Decoder<Cuda>, LoadError> {
-    let (Some(kv_type), None) = (options.kv.on_cuda(), options.unsuited()) else {
-        return Err(LoadError::unsupported(checkpoint, options.unsuited().unwrap_or_default()));
-    };
+    let kv_type = options.on_gpu().map_err(|reason| LoadError::unsupported(checkpoint, reason))?;
     let device = device.keeping(options.cubins.choices.clone());
     Ok(Decoder::load(device, checkpoint, kv_type, options.rope)?)
 }
 
 /// Loads a checkpoint on the first GPU, or on as many GPUs as there are ranks.
 fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
-    if let Some(reason) = options.unsuited() {
-        return Err(LoadError::unsupported(checkpoint, reason));
-    }
+    // Checked before a GPU is opened, which takes seconds.
+    options.on_gpu().map_err(|reason| LoadError::unsupported(checkpoint, reason))?;
     let ranks = options.ranks();
     let (model, driver): (Box<dyn Model>, Arc<dyn Driver>) = if ranks == 1 {
         let gpu: Arc<dyn Driver> = Gpu::open(0, &options.cubins)?;
@@ -300,16 +282,17 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, Lo
         },
         lacks_library: false,
     };
-    let Some(kv_type) = options.kv.on_cpu() else {
+    let kv_types = capabilities(DeviceChoice::Cpu).iter();
+    let Some(kv_type) = kv_types.filter_map(|cpu| cpu.kv_type(options.kv)).next() else {
         return Err(LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32 or f16"));
     };
+    let arithmetic = arithmetic(options.dtype, isa)?;
     let load = |device| Decoder::load(device, checkpoint, kv_type, options.rope);
     let model: Box<dyn Model> = if ranks == 1 {
-        Box::new(load(Cpu::new(isa, threads).with(options.arithmetic))?)
+        Box::new(load(Cpu::new(isa, threads).with(arithmetic))?)
     } else {
-        let device = |way| {
-            Cpu::in_group(isa, (threads / ranks).max(1), Box::new(way)).with(options.arithmetic)
-        };
+        let device =
+            |way| Cpu::in_group(isa, (threads / ranks).max(1), Box::new(way)).with(arithmetic);
         let ways = InProcess::group(ranks);
         Box::new(Parallel::new(on_ranks(ways, |way| load(device(way)))?))
     };

@@ -15,8 +15,7 @@ use serde::Serialize;
 use crate::config::{DtypeChoice, PAGE_TOKENS};
 use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{Text, Tokenizer};
-use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch};
-use engine_cpu::Isa;
+use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch};
 use engine_model::Model;
 use engine_weights::{Checkpoint, ModelSource};
 
@@ -61,9 +60,9 @@ struct Report {
 pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
     let text = fs::read_to_string(&flags.text)
         .with_context(|| format!("failed to read the text `{}`", flags.text.display()))?;
-    let arithmetic = flags.dtype.arithmetic(Isa::best())?;
     let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
-    let options = LoadOptions { threads: flags.threads, arithmetic, ..LoadOptions::default() };
+    let options =
+        LoadOptions { threads: flags.threads, dtype: flags.dtype, ..LoadOptions::default() };
     let checkpoint =
         Checkpoint::open(&source.files, options.random_seed).map_err(LoadError::from)?;
     let mut loaded = load::load_checkpoint(&checkpoint, &options)?;
@@ -119,14 +118,15 @@ fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f
     }
     let rows = tokens.len();
     let vocab = model.info().vocab_size;
-    let segments = vec![Segment {
+    let sequences = vec![ScheduledSequence {
+        row: 0,
         rows,
         position: 0,
         pages: (0..rows.div_ceil(PAGE_TOKENS) as u32).collect(),
         logits: LogitRows::All,
-        state: Some(SegmentState { place: 0, load: None, save: None }),
+        state: Some(StateSlots { slot: 0, load: None, save: None }),
     }];
-    let logits = model.step(&StepBatch::known(&tokens, segments))?;
+    let logits = model.step(&StepBatch::known(&tokens, sequences))?;
     let scored = logits.chunks_exact(vocab).zip(&window[1..]).skip(rows / 2);
     Ok(scored.map(|(row, next)| negative_log_likelihood(row, *next)).sum())
 }

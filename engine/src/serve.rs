@@ -12,16 +12,13 @@ use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::capacity::{self, FreeMemory};
-use crate::config::{
-    Config, DeviceChoice, DtypeChoice, KvDtypeChoice, NO_GPU, Source, config_sha256,
-};
+use crate::config::{Config, DeviceChoice, DtypeChoice, NO_GPU, Source, config_sha256};
 use crate::http::{KvFacts, ModelFacts, ServerInfo};
-use crate::load::{self, KvChoice, LoadError, LoadOptions};
+use crate::load::{self, LoadError, LoadOptions};
 use crate::server::{Loaded, Server, listen};
 use crate::tokenize::{NoTokenizer, Text, Tokenizer};
 use crate::{COMMIT, EnvironmentError, log};
 use engine_core::clock::Clock;
-use engine_cpu::{Arithmetic, Isa};
 use engine_cuda::driver::Cubins;
 use engine_model::{ModelInfo, RopeChoice};
 use engine_schedule::Limits;
@@ -104,7 +101,7 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
     let start_us = start.clock.elapsed_us();
     let source =
         ModelSource::find(&start.model, start.hub_cache.as_deref()).map_err(LoadError::from)?;
-    let (mut loaded, tokenizer) = load(&source, &options(&config, &start.cubins)?)?;
+    let (mut loaded, tokenizer) = load(&source, &options(&config, &start.cubins))?;
     let weights_load_us = start.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {
         log(format_args!("`{}` stays idle: the CPU computes the requested types", gpu.name));
@@ -171,7 +168,7 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
 /// is left.
 fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> Result<Limits> {
     let (tokens, sequences) = (config.max_prefill_token_num, config.max_batch_size);
-    let profiled = loaded.model.rehearse(tokens, sequences);
+    let profiled = loaded.model.profile_run(tokens, sequences);
     let memory = match profiled.context("failed to run the largest step as a warm-up")? {
         Some(free) => FreeMemory { bytes: free, is_own: true },
         None => FreeMemory { bytes: loaded.free_bytes, is_own: false },
@@ -181,7 +178,7 @@ fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> 
     let failed = "failed to allocate the KV cache";
     loaded.model.allocate_kv(limits.pages, limits.page_tokens).context(failed)?;
     if let Some(states) = limits.states {
-        loaded.model.allocate_states(states.places).context(failed)?;
+        loaded.model.allocate_states(states.slots).context(failed)?;
     }
     Ok(limits)
 }
@@ -202,36 +199,23 @@ fn load(
 }
 
 /// Options for loading a model, translated from the flags.
-fn options(config: &Config, cubins: &Cubins) -> Result<LoadOptions> {
-    Ok(LoadOptions {
+fn options(config: &Config, cubins: &Cubins) -> LoadOptions {
+    LoadOptions {
         device: config.device,
         cubins: cubins.clone(),
         tp: NonZeroUsize::new(config.tp),
         threads: NonZeroUsize::new(config.threads),
-        kv: match config.kv_dtype {
-            KvDtypeChoice::F32 => KvChoice::F32,
-            KvDtypeChoice::F16 => KvChoice::F16,
-            KvDtypeChoice::Bf16 => KvChoice::Bf16,
-            KvDtypeChoice::Fp8 => KvChoice::Fp8,
-            // `int8` was refused with the flags.
-            KvDtypeChoice::Auto | KvDtypeChoice::Int8 => KvChoice::Auto,
-        },
+        kv: config.kv_dtype,
         random_seed: config.load_format.random_seed(),
-        arithmetic: match config.dtype {
-            // A GPU multiplies in bf16 whatever instructions the processor has.
-            DtypeChoice::Bf16 if config.suits_gpu() && engine_cuda::usable().len() >= config.tp => {
-                Arithmetic::Bf16
-            }
-            dtype => dtype.arithmetic(Isa::best())?,
-        },
+        dtype: config.dtype,
         // `--dtype f32` reproduces reference outputs, whose RoPE frequencies were rounded to the
         // checkpoint's type; `auto` keeps exact frequencies, even where it computes in f32.
         rope: match config.dtype {
             DtypeChoice::F32 => RopeChoice::AsConverted,
             _ => RopeChoice::Exact,
         },
-        ..LoadOptions::default()
-    })
+        isa: None,
+    }
 }
 
 /// Replaces `auto` and unset flags by the values that the loaded model decides.
@@ -281,8 +265,8 @@ fn log_model(id: &str, info: &ModelInfo, loaded: &load::Loaded, limits: &Limits)
     if let Some(states) = limits.states {
         log(format_args!(
             "recurrent state: {} slots, at most {} MiB; snapshots every {} tokens",
-            states.places,
-            (states.places as u64 * info.state_bytes as u64) >> 20,
+            states.slots,
+            (states.slots as u64 * info.state_bytes as u64) >> 20,
             states.interval,
         ));
     }

@@ -2,6 +2,7 @@
 //! node share. Defines the files that cross it: the job's description, its final report, and the step
 //! log, from which the node resumes and the controller prints progress. Runs nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;

@@ -302,7 +302,7 @@ pub fn measured_us(state: &State) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schema::campaign::Policy;
+    use schema::policy::Policy;
 
     #[test]
     fn a_lab_is_named_by_its_stem() {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use judge::beside::InTurns;
 use judge::diff::policy::standard;
+use judge::side_by_side::InTurns;
 use judge::summary;
 use schema::campaign::{self, CampaignRecord, CampaignStatus, SCHEMA};
 use schema::comparison::Diff;
@@ -177,7 +177,6 @@ fn campaign_record(
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
-        absent: BTreeMap::new(),
     }
 }
 

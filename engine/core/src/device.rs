@@ -9,7 +9,7 @@ use super::{
     AttentionLayer, DeltaNetLayer, Gate, HostMatrix, KvShape, RandomRows, Rank, Rotation, Stack,
     StateShape, StepRows,
 };
-use crate::{DeviceError, Landed, StepBatch};
+use crate::{DeviceError, StepBatch, StepOutput};
 
 /// A compute device: memory for weights, activations and KV cache, and operations over them.
 /// Activation buffers are `[rows, cols]`. Operations on one device take effect in the order of
@@ -30,7 +30,7 @@ pub trait Device: Send + fmt::Debug {
     type State: Send + fmt::Debug;
     /// A prepared step: its tokens, positions, page tables, the rows that pass the LM head, and how
     /// tokens are sampled from them.
-    type Plan: Send + fmt::Debug;
+    type StepMetadata: Send + fmt::Debug;
     /// MoE routing of a step: the top-k experts of each row and their weights.
     type Routes: Send + fmt::Debug;
 
@@ -133,22 +133,22 @@ pub trait Device: Send + fmt::Debug {
 
     /// Prepares a step: checks the page tables of `batch` against `kv` and its references to tokens
     /// sampled in the previous step, and computes the cos/sin table of its positions.
-    fn plan(
+    fn prepare_step(
         &mut self,
         batch: &StepBatch,
         kv: &Self::Kv,
         rotation: &Rotation,
-    ) -> Result<Self::Plan, DeviceError>;
+    ) -> Result<Self::StepMetadata, DeviceError>;
 
     /// Returns the row counts that the buffers of a step need. They are at least the batch's own: a
     /// device may pad, and the content of padding rows is unspecified.
-    fn rows(&self, plan: &Self::Plan) -> StepRows;
+    fn rows(&self, step: &Self::StepMetadata) -> StepRows;
 
-    /// Replays the captured operations (CUDA graph) of a step with the shape of `plan`. Returns
+    /// Replays the captured operations (CUDA graph) of a step with the shape of `step`. Returns
     /// false if no such step was captured, in which case the caller must call the operations one by
     /// one.
-    fn replay(&mut self, plan: &Self::Plan) -> Result<bool, DeviceError> {
-        let _ = plan;
+    fn replay(&mut self, step: &Self::StepMetadata) -> Result<bool, DeviceError> {
+        let _ = step;
         Ok(false)
     }
 
@@ -170,32 +170,43 @@ pub trait Device: Send + fmt::Debug {
         &mut self,
         table: &Self::Matrix,
         first: usize,
-        plan: &Self::Plan,
+        step: &Self::StepMetadata,
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
     /// Copies the rows of `x` that pass the LM head into `out`, in the order of
-    /// [`HeadRows`](crate::model::HeadRows).
+    /// [`HeadRows`](crate::HeadRows).
     fn gather(
         &mut self,
         x: &Self::Buffer,
-        plan: &Self::Plan,
+        step: &Self::StepMetadata,
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
     /// Samples a token from each row of `logits` `[R, vocab]` that asks for one, as
-    /// [`Sampler::draw`](crate::sample::Sampler::draw) does. The next step may refer to the sampled
+    /// [`Sampler::sample_logits`](crate::sample::Sampler::sample_logits) does. The next step may refer to the sampled
     /// tokens before the host knows them. All ranks sample the same tokens.
-    fn draw(&mut self, logits: &mut Self::Buffer, plan: &Self::Plan) -> Result<(), DeviceError>;
+    fn sample(
+        &mut self,
+        logits: &mut Self::Buffer,
+        step: &Self::StepMetadata,
+    ) -> Result<(), DeviceError>;
 
     /// Ends the submission of a step whose logits are in `logits`. The step may still be running on
     /// the device.
-    fn finish(&mut self, logits: &mut Self::Buffer, plan: Self::Plan) -> Result<(), DeviceError>;
+    fn submit(
+        &mut self,
+        logits: &mut Self::Buffer,
+        step: Self::StepMetadata,
+    ) -> Result<(), DeviceError>;
 
     /// Waits until the oldest submitted step has completed and returns its sampled tokens and
-    /// logits. `logits` must be the buffer that was passed to the last [`Device::finish`]: a device
+    /// logits. `logits` must be the buffer that was passed to the last [`Device::submit`]: a device
     /// without asynchronous steps reads the results from there.
-    fn land<'a>(&'a mut self, logits: &'a mut Self::Buffer) -> Result<Landed<'a>, DeviceError>;
+    fn complete<'a>(
+        &'a mut self,
+        logits: &'a mut Self::Buffer,
+    ) -> Result<StepOutput<'a>, DeviceError>;
 
     /// RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
     fn rms_norm(
@@ -246,7 +257,7 @@ pub trait Device: Send + fmt::Debug {
         &mut self,
         qkv: &mut Self::Buffer,
         layer: &AttentionLayer<Self::Vector>,
-        plan: &Self::Plan,
+        step: &Self::StepMetadata,
         kv: &mut Self::Kv,
     ) -> Result<(), DeviceError>;
 
@@ -256,7 +267,7 @@ pub trait Device: Send + fmt::Debug {
         &mut self,
         qkv: &Self::Buffer,
         layer: &AttentionLayer<Self::Vector>,
-        plan: &Self::Plan,
+        step: &Self::StepMetadata,
         kv: &Self::Kv,
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
@@ -269,7 +280,7 @@ pub trait Device: Send + fmt::Debug {
         &mut self,
         projected: &Self::Buffer,
         layer: &DeltaNetLayer<Self::Vector>,
-        plan: &Self::Plan,
+        step: &Self::StepMetadata,
         state: &mut Self::State,
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;

@@ -6,7 +6,6 @@
 
 #![warn(missing_docs)]
 
-pub mod batch;
 pub mod clock;
 pub mod collective;
 mod device;
@@ -24,5 +23,8 @@ pub use shapes::{
     AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Gate, HeadNorms, HostMatrix,
     KvShape, KvType, RandomRows, Rotation, RowOrder, Stack, StateShape, StepRows,
 };
-pub use step::{HeadRows, Landed, LogitRows, Segment, SegmentState, StepBatch, StepToken};
+pub use step::{
+    HeadRows, LogitRows, ScheduledSequence, StateSlots, StepBatch, StepOutput, StepToken,
+    check_state_slots,
+};
 pub use weight_type::WeightType;

@@ -159,7 +159,7 @@ impl<V> AttentionLayer<V> {
 
     /// Returns how many positions at the start of the sequence a sliding window masks for the query
     /// at `position`.
-    pub fn hidden(&self, position: usize) -> usize {
+    pub fn masked(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 }
@@ -317,14 +317,14 @@ pub struct StateShape {
     pub layers: usize,
     /// Number of state slots. A slot holds the state of one running sequence or one prefix-cache
     /// snapshot, over all layers.
-    pub places: usize,
+    pub slots: usize,
     /// Head counts of each layer with recurrent state.
     pub net: DeltaNetShape,
 }
 
 impl StateShape {
     /// Returns the number of bytes of one state slot over all layers.
-    pub fn place_bytes(&self) -> usize {
+    pub fn slot_bytes(&self) -> usize {
         self.layers * self.net.state_elements() * size_of::<f32>()
     }
 }

@@ -6,15 +6,15 @@
 //! cut into prefill chunks and whatever shares its steps. Source: Yang, Kautz, Hatamizadeh 2024,
 //! "Gated Delta Networks", in the form of Qwen3.5 (transformers, `modeling_qwen3_5.py`).
 
-#![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one place")]
+#![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one slot")]
 
 use super::isa::{Isa, Kernel};
-use super::kv::{Plan, Span};
+use super::kv::StepMetadata;
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared::Shared;
 use super::state::{Head, State};
-use engine_core::{DeltaNetLayer, DeltaNetShape, StateShape};
+use engine_core::{DeltaNetLayer, DeltaNetShape, ScheduledSequence, StateShape};
 
 /// Largest supported size of a key or value head.
 const DIM_MAX: usize = 512;
@@ -31,12 +31,12 @@ pub(super) struct DeltaNet<'a> {
     /// Output of the layer's projections, `[T, cols]`, in the column order of [`DeltaNetShape`].
     pub projected: &'a [f32],
     pub layer: &'a DeltaNetLayer<Vec<f32>>,
-    pub plan: &'a Plan,
+    pub step: &'a StepMetadata,
 }
 
 impl DeltaNet<'_> {
     /// Writes `[T, value heads * value dim]` to `out`. The state slots must have been checked
-    /// against the plan.
+    /// against the step.
     pub(super) fn run(&self, pool: &mut Pool, state: &mut State, out: &mut [f32]) {
         let shape = &self.layer.shape;
         assert_eq!(*shape, state.shape.net, "the states are of this shape");
@@ -44,9 +44,9 @@ impl DeltaNet<'_> {
         let (heads, states) = (shape.key_heads, state.shape);
         let storage = &Shared::new(bytemuck::cast_slice_mut(&mut state.storage));
         let out = &Shared::new(out);
-        pool.items(self.plan.spans.len() * heads, &|_, item| {
-            let (span, head) = (&self.plan.spans[item / heads], item % heads);
-            self.isa.run(Item { call: *self, span, head, states, storage, out });
+        pool.items(self.step.sequences.len() * heads, &|_, item| {
+            let (sequence, head) = (&self.step.sequences[item / heads], item % heads);
+            self.isa.run(Item { call: *self, sequence, head, states, storage, out });
         });
     }
 }
@@ -54,7 +54,7 @@ impl DeltaNet<'_> {
 /// Work item: one key head of one sequence.
 struct Item<'a, 'b> {
     call: DeltaNet<'a>,
-    span: &'a Span,
+    sequence: &'a ScheduledSequence,
     head: usize,
     states: StateShape,
     storage: &'a Shared<'b, f32>,
@@ -64,23 +64,23 @@ struct Item<'a, 'b> {
 impl Kernel for Item<'_, '_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let Some(place) = self.span.state else { return };
+        let Some(slot) = self.sequence.state else { return };
         let head = Head::new(&self.call.layer.shape);
-        let start = |place| head.start(&self.states, self.call.layer.index, place, self.head);
-        // SAFETY: the plan gives each slot to one sequence only, and only this item has the head.
-        let state = unsafe { self.storage.part(start(place.place), head.elements()) };
-        if self.span.position == 0 {
+        let start = |slot| head.start(&self.states, self.call.layer.index, slot, self.head);
+        // SAFETY: the step gives each slot to one sequence only, and only this item has the head.
+        let state = unsafe { self.storage.part(start(slot.slot), head.elements()) };
+        if self.sequence.position == 0 {
             state.fill(0.0);
-        } else if let Some(load) = place.load {
-            // SAFETY: no sequence of the plan writes a state slot that another one loads.
+        } else if let Some(load) = slot.load {
+            // SAFETY: no sequence of the step writes a state slot that another one loads.
             state.copy_from_slice(unsafe { self.storage.view(start(load), head.elements()) });
         }
         let (history, matrices) = state.split_at_mut(head.history());
-        for row in 0..self.span.rows {
+        for row in 0..self.sequence.rows {
             self.advance(lanes, row, history, matrices);
         }
         self.remember(history);
-        if let Some(save) = place.save {
+        if let Some(save) = slot.save {
             // SAFETY: as for the sequence's own slot.
             unsafe { self.storage.part(start(save), head.elements()) }.copy_from_slice(state);
         }
@@ -96,7 +96,7 @@ impl Item<'_, '_> {
     #[inline(always)]
     fn projected(&self, row: usize) -> &[f32] {
         let cols = self.shape().cols();
-        &self.call.projected[(self.span.row + row) * cols..][..cols]
+        &self.call.projected[(self.sequence.row + row) * cols..][..cols]
     }
 
     /// Returns column and length of this head's query, key and values among the convolved channels.
@@ -142,7 +142,7 @@ impl Item<'_, '_> {
             let mut sums = Padded::default();
             token.update(lanes, matrix, &mut sums[..value_dim.div_ceil(LANES)]);
             let gate = &projected[gates + head * value_dim..][..value_dim];
-            let out = (self.span.row + row) * value_heads * value_dim + head * value_dim;
+            let out = (self.sequence.row + row) * value_heads * value_dim + head * value_dim;
             // SAFETY: items differ in sequence or head, so each writes its own columns.
             let out = unsafe { self.out.part(out, value_dim) };
             self.gated_norm(lanes, &sums, gate, out);
@@ -185,7 +185,7 @@ impl Item<'_, '_> {
     #[inline(always)]
     fn remember(&self, history: &mut [f32]) {
         let Head { channels, past, .. } = Head::new(self.shape());
-        let rows = self.span.rows;
+        let rows = self.sequence.rows;
         for kept in 0..past {
             match (rows + kept).checked_sub(past) {
                 Some(row) => {

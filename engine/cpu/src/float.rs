@@ -160,9 +160,9 @@ fn few_rows<L: Lanes, const NR: usize>(
     let mut row = 0;
     while row < block.rows.len() {
         row += match block.rows.len() - row {
-            4.. => products::<L, 4, NR>(lanes, item, block, group, row),
-            2..4 => products::<L, 2, NR>(lanes, item, block, group, row),
-            _ => products::<L, 1, NR>(lanes, item, block, group, row),
+            4.. => multiply_rows::<L, 4, NR>(lanes, item, block, group, row),
+            2..4 => multiply_rows::<L, 2, NR>(lanes, item, block, group, row),
+            _ => multiply_rows::<L, 1, NR>(lanes, item, block, group, row),
         };
     }
     NR
@@ -170,7 +170,7 @@ fn few_rows<L: Lanes, const NR: usize>(
 
 /// Multiplies `MR` rows by `NR` groups of columns over all k, writes the results, and returns `MR`.
 #[inline(always)]
-fn products<L: Lanes, const MR: usize, const NR: usize>(
+fn multiply_rows<L: Lanes, const MR: usize, const NR: usize>(
     lanes: L,
     item: &Item<'_, '_, F32>,
     block: &Block<'_>,
@@ -179,11 +179,11 @@ fn products<L: Lanes, const MR: usize, const NR: usize>(
 ) -> usize {
     let k = block.k.end;
     let x = &item.x.values[(block.rows.start + row) * k..][..MR * k];
-    let mut products = Products { x, k, sums: [[lanes.splat(0.0); NR]; MR] };
+    let mut matmul = MatmulSums { x, k, sums: [[lanes.splat(0.0); NR]; MR] };
     let groups = std::array::from_fn(|g| item.w.tile(item.tile + group + g));
-    decode(lanes, item.w.format, groups, k, &mut products);
+    decode(lanes, item.w.format, groups, k, &mut matmul);
     let target = block.target.expect("few rows are multiplied over all k at once");
-    for (r, sums) in products.sums.iter().enumerate() {
+    for (r, sums) in matmul.sums.iter().enumerate() {
         for (g, sum) in sums.iter().enumerate() {
             // SAFETY: items differ in rows or columns.
             unsafe { target.write(lanes, row + r, group + g, *sum) };
@@ -226,14 +226,14 @@ fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>)
 }
 
 /// Products of weights and `MR` rows of activations, added as the weights are decoded.
-struct Products<'a, L: Lanes, const MR: usize, const NR: usize> {
+struct MatmulSums<'a, L: Lanes, const MR: usize, const NR: usize> {
     /// Activations to multiply, `MR` rows of `k` elements.
     x: &'a [f32],
     k: usize,
     sums: [[L::V; NR]; MR],
 }
 
-impl<L: Lanes, const MR: usize, const NR: usize> Consumer<L, NR> for Products<'_, L, MR, NR> {
+impl<L: Lanes, const MR: usize, const NR: usize> Consumer<L, NR> for MatmulSums<'_, L, MR, NR> {
     #[inline(always)]
     fn step(&mut self, lanes: L, k: usize, weights: &[L::V; NR]) {
         for (r, sums) in self.sums.iter_mut().enumerate() {

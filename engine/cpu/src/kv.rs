@@ -3,15 +3,13 @@
 //! Memory comes zeroed from the operating system and is touched only as pages fill. For each page,
 //! layer and KV head it holds the keys as `[tokens / 16][D][16]`, so that 16 positions form one
 //! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
-//! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
 use memmap2::MmapMut;
 
 use super::lanes::LANES;
 use super::memory::reserve;
-use engine_core::batch::check;
 use engine_core::{
-    DeviceError, HeadRows, KvShape, KvType, Rotation, Segment, SegmentState, StepBatch, StepToken,
+    DeviceError, HeadRows, KvShape, KvType, Rotation, ScheduledSequence, StepBatch, StepToken,
 };
 
 /// KV cache: keys and values of all layers, in pages.
@@ -98,76 +96,53 @@ impl Layout {
     }
 }
 
-/// Scheduled sequence: one sequence's rows in a step.
-#[derive(Debug)]
-pub(super) struct Span {
-    /// Index of the sequence's first row in the step.
-    pub(super) row: usize,
-    pub(super) rows: usize,
-    /// Position of the first row in the sequence.
-    pub(super) position: usize,
-    pub(super) pages: Vec<u32>,
-    pub(super) state: Option<SegmentState>,
-}
-
 /// Prepared step: its tokens, positions, page tables, cos/sin table, and the rows that pass the LM
 /// head.
 #[derive(Debug)]
-pub struct Plan {
+pub struct StepMetadata {
     /// Token ids, `[T]`; `u32::MAX`, beyond every vocabulary, where the previous step could sample
     /// no token.
     pub(super) ids: Vec<u32>,
     pub(super) head: HeadRows,
-    pub(super) spans: Vec<Span>,
+    pub(super) sequences: Vec<ScheduledSequence>,
     /// cos/sin table, `[T][rotated / 2]` pairs of cosine and sine.
-    pub(super) rotations: Vec<(f32, f32)>,
+    pub(super) cos_sin: Vec<(f32, f32)>,
     /// Number of rotated pairs of dimensions per token (RoPE).
     pub(super) pairs: usize,
 }
 
-impl Plan {
+impl StepMetadata {
     /// Checks `batch` against the cache and prepares it. A page table that points outside of the
-    /// cache would read or write foreign memory. `drawn` are the tokens that the previous step
+    /// cache would read or write foreign memory. `sampled` are the tokens that the previous step
     /// sampled.
     pub(super) fn new(
         batch: &StepBatch,
-        drawn: &[Option<u32>],
+        sampled: &[Option<u32>],
         shape: &KvShape,
         rotation: &Rotation,
     ) -> Result<Self, DeviceError> {
         let Rotation { inverse_frequencies, factor } = rotation;
-        let wrong = |message| DeviceError { operation: "plan", message };
-        let mut spans = Vec::with_capacity(batch.segments.len());
-        let mut rotations = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
-        check(batch, shape, drawn.len()).map_err(wrong)?;
-        let mut row = 0;
-        for segment in &batch.segments {
-            let end = segment.position + segment.rows;
-            for position in segment.position..end {
-                rotations.extend(inverse_frequencies.iter().map(|frequency| {
-                    // Computed once per step for all layers, since positions are the same in each.
-                    let (sin, cos) = (position as f32 * frequency).sin_cos();
-                    (cos * factor, sin * factor)
-                }));
-            }
-            // Tables may cover later positions too; the kernels read no page past the last row.
-            let pages = segment.pages[..end.div_ceil(shape.page_tokens)].to_vec();
-            let Segment { rows, position, state, .. } = *segment;
-            spans.push(Span { row, rows, position, pages, state });
-            row += segment.rows;
+        batch
+            .check(shape, sampled.len())
+            .map_err(|message| DeviceError { operation: "prepare_step", message })?;
+        // Computed once per step for all layers, since positions are the same in each.
+        let mut cos_sin = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
+        for position in batch.sequences.iter().flat_map(|one| one.position..one.end()) {
+            cos_sin.extend(inverse_frequencies.iter().map(|frequency| {
+                let (sin, cos) = (position as f32 * frequency).sin_cos();
+                (cos * factor, sin * factor)
+            }));
         }
-        let ids = ids(&batch.tokens, drawn);
-        let head = batch.head_rows();
-        Ok(Self { ids, head, spans, rotations, pairs: inverse_frequencies.len() })
+        let id = |token: &StepToken| match *token {
+            StepToken::Known(id) => id,
+            StepToken::Sampled(index) => sampled[index as usize].unwrap_or(u32::MAX),
+        };
+        Ok(Self {
+            ids: batch.tokens.iter().map(id).collect(),
+            head: batch.head_rows(),
+            sequences: batch.sequences.clone(),
+            cos_sin,
+            pairs: inverse_frequencies.len(),
+        })
     }
-}
-
-/// Returns the token ids of `tokens`, with references to the previous step's sampled tokens
-/// resolved.
-fn ids(tokens: &[StepToken], drawn: &[Option<u32>]) -> Vec<u32> {
-    let id = |token: &StepToken| match *token {
-        StepToken::Known(id) => id,
-        StepToken::Drawn(index) => drawn[index as usize].unwrap_or(u32::MAX),
-    };
-    tokens.iter().map(id).collect()
 }

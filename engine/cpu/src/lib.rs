@@ -35,7 +35,7 @@ use std::ops::Range;
 
 pub use buffer::Buffer;
 pub use isa::Isa;
-pub use kv::{Kv, Plan};
+pub use kv::{Kv, StepMetadata};
 pub use matmul::{Arithmetic, Matrix};
 pub use memory::{free_bytes, give_back_freed, keep_large_blocks_apart, processor_name};
 pub use moe::Routes;
@@ -48,7 +48,7 @@ use elementwise::{ClampedSwiglu, Gating, Norm, Silu};
 use engine_core::sample::Sampler;
 use engine_core::{
     AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape,
-    Landed, Rank, Rotation, StateShape, StepBatch, StepRows,
+    Rank, Rotation, StateShape, StepBatch, StepOutput, StepRows,
 };
 use matmul::Input;
 use rope::Rope;
@@ -69,7 +69,7 @@ pub struct Cpu {
     collective: Option<Box<dyn Collective>>,
     sampler: Sampler,
     /// Tokens that the last step sampled, none where no token could be sampled.
-    drawn: Vec<Option<u32>>,
+    sampled: Vec<Option<u32>>,
     /// Number of rows whose logits are read, of a step that is submitted and not completed.
     finished: Option<usize>,
 }
@@ -106,7 +106,7 @@ impl Cpu {
             attention: attention::Scratch::new(threads),
             collective,
             sampler: Sampler::default(),
-            drawn: Vec::new(),
+            sampled: Vec::new(),
             finished: None,
         }
     }
@@ -133,7 +133,7 @@ impl Device for Cpu {
     type Vector = Vec<f32>;
     type Kv = Kv;
     type State = State;
-    type Plan = Plan;
+    type StepMetadata = StepMetadata;
     type Routes = Routes;
 
     fn buffer(&mut self, cols: usize) -> Result<Buffer, DeviceError> {
@@ -183,17 +183,17 @@ impl Device for Cpu {
         State::new(shape)
     }
 
-    fn plan(
+    fn prepare_step(
         &mut self,
         batch: &StepBatch,
         kv: &Kv,
         rotation: &Rotation,
-    ) -> Result<Plan, DeviceError> {
-        Plan::new(batch, &self.drawn, &kv.shape, rotation)
+    ) -> Result<StepMetadata, DeviceError> {
+        StepMetadata::new(batch, &self.sampled, &kv.shape, rotation)
     }
 
-    fn rows(&self, plan: &Plan) -> StepRows {
-        StepRows { all: plan.ids.len(), head: plan.head.rows.len() }
+    fn rows(&self, step: &StepMetadata) -> StepRows {
+        StepRows { all: step.ids.len(), head: step.head.rows.len() }
     }
 
     fn rank(&self) -> Rank {
@@ -222,10 +222,10 @@ impl Device for Cpu {
         &mut self,
         table: &Matrix,
         first: usize,
-        plan: &Plan,
+        step: &StepMetadata,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        for (id, out) in plan.ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
+        for (id, out) in step.ids.iter().zip(out.values_mut().chunks_exact_mut(table.k)) {
             match (*id as usize).checked_sub(first).filter(|row| *row < table.n) {
                 // The table may be quantized, so its rows are dequantized one by one.
                 Some(row) => table.row(row, out),
@@ -235,32 +235,38 @@ impl Device for Cpu {
         Ok(())
     }
 
-    fn gather(&mut self, x: &Buffer, plan: &Plan, out: &mut Buffer) -> Result<(), DeviceError> {
-        for (row, out) in plan.head.rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols())) {
+    fn gather(
+        &mut self,
+        x: &Buffer,
+        step: &StepMetadata,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        for (row, out) in step.head.rows.iter().zip(out.values_mut().chunks_exact_mut(x.cols())) {
             out.copy_from_slice(x.row(*row));
         }
         Ok(())
     }
 
-    fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), DeviceError> {
-        let draws = (plan.head.read()..).zip(&plan.head.draws);
+    fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<(), DeviceError> {
+        let rows = (step.head.read()..).zip(&step.head.sampling);
         let sampler = &mut self.sampler;
-        self.drawn.clear();
+        self.sampled.clear();
         // A row without a finite logit yields none instead of a token.
-        self.drawn.extend(draws.map(|(row, params)| sampler.draw(logits.row(row), params).ok()));
+        self.sampled
+            .extend(rows.map(|(row, params)| sampler.sample_logits(logits.row(row), params).ok()));
         Ok(())
     }
 
-    fn finish(&mut self, _logits: &mut Buffer, plan: Plan) -> Result<(), DeviceError> {
+    fn submit(&mut self, _logits: &mut Buffer, step: StepMetadata) -> Result<(), DeviceError> {
         assert!(self.finished.is_none(), "this device does not run ahead");
-        self.finished = Some(plan.head.read());
+        self.finished = Some(step.head.read());
         Ok(())
     }
 
-    fn land<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<Landed<'a>, DeviceError> {
+    fn complete<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<StepOutput<'a>, DeviceError> {
         let read = self.finished.take().expect("a step is in flight");
         // A step runs to its end inside of the calls above, so its results are there already.
-        Ok(Landed { logits: &logits.values()[..read * logits.cols()], tokens: &self.drawn })
+        Ok(StepOutput { logits: &logits.values()[..read * logits.cols()], tokens: &self.sampled })
     }
 
     fn rms_norm(
@@ -308,10 +314,10 @@ impl Device for Cpu {
         &mut self,
         qkv: &mut Buffer,
         layer: &AttentionLayer<Vec<f32>>,
-        plan: &Plan,
+        step: &StepMetadata,
         kv: &mut Kv,
     ) -> Result<(), DeviceError> {
-        Rope { isa: self.isa, layer, plan }.run(&mut self.pool, qkv.values_mut(), kv);
+        Rope { isa: self.isa, layer, step }.run(&mut self.pool, qkv.values_mut(), kv);
         Ok(())
     }
 
@@ -319,11 +325,11 @@ impl Device for Cpu {
         &mut self,
         qkv: &Buffer,
         layer: &AttentionLayer<Vec<f32>>,
-        plan: &Plan,
+        step: &StepMetadata,
         kv: &Kv,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        let call = Attention { isa: self.isa, qkv: qkv.values(), layer, plan, kv };
+        let call = Attention { isa: self.isa, qkv: qkv.values(), layer, step, kv };
         call.run(&mut self.pool, &mut self.attention, out.values_mut());
         Ok(())
     }
@@ -332,12 +338,12 @@ impl Device for Cpu {
         &mut self,
         projected: &Buffer,
         layer: &DeltaNetLayer<Vec<f32>>,
-        plan: &Plan,
+        step: &StepMetadata,
         state: &mut State,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        state.check(plan)?;
-        let call = DeltaNet { isa: self.isa, projected: projected.values(), layer, plan };
+        state.check(step)?;
+        let call = DeltaNet { isa: self.isa, projected: projected.values(), layer, step };
         call.run(&mut self.pool, state, out.values_mut());
         Ok(())
     }

@@ -39,7 +39,7 @@ const AHEAD: usize = 2 << 10;
 pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
         let mut ops = 0;
-        isa.run_dots(ByteProducts { rounds, ops: &mut ops });
+        isa.run_dots(Int8DotRate { rounds, ops: &mut ops });
         ops
     })
 }
@@ -50,7 +50,7 @@ pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
     isa.has_bf16().then(|| {
         best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
             let mut flops = 0;
-            isa.run_pairs(PairProducts { rounds, flops: &mut flops });
+            isa.run_pairs(Bf16DotRate { rounds, flops: &mut flops });
             flops
         })
     })
@@ -115,19 +115,19 @@ fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 
 }
 
 /// Kernel of int8 dot products in tiles whose sums stay in registers.
-struct ByteProducts<'a> {
+struct Int8DotRate<'a> {
     rounds: usize,
     ops: &'a mut u64,
 }
 
-impl DotKernel for ByteProducts<'_> {
+impl DotKernel for Int8DotRate<'_> {
     #[inline(always)]
     fn run<D: Dots>(self, dots: D) {
         // So many sums fit in registers next to one vector of weights per group and one row, and
         // they are enough that no instruction waits for its own previous result.
         *self.ops = match <D::Lanes as Lanes>::ACCUMULATORS {
-            24.. => byte_products::<D, 8, 3>(dots, self.rounds),
-            _ => byte_products::<D, 5, 1>(dots, self.rounds),
+            24.. => int8_dot_rate::<D, 8, 3>(dots, self.rounds),
+            _ => int8_dot_rate::<D, 5, 1>(dots, self.rounds),
         };
     }
 }
@@ -135,7 +135,7 @@ impl DotKernel for ByteProducts<'_> {
 /// Runs [`STEPS`] dot products for each sum of a tile of `MR` rows by `NR` groups of columns,
 /// `rounds` times. Returns the number of operations.
 #[inline(always)]
-fn byte_products<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usize) -> u64 {
+fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usize) -> u64 {
     let mut weights = Aligned::zeroed(NR * LINE);
     weights.bytes_mut().fill(3);
     let rows = [[-5i8; 4]; MR];
@@ -162,12 +162,12 @@ fn byte_products<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
 }
 
 /// Kernel of bf16 dot products whose sums stay in registers.
-struct PairProducts<'a> {
+struct Bf16DotRate<'a> {
     rounds: usize,
     flops: &'a mut u64,
 }
 
-impl PairKernel for PairProducts<'_> {
+impl PairKernel for Bf16DotRate<'_> {
     #[inline(always)]
     fn run<P: Pairs>(self, pairs: P) {
         const CHAINS: usize = 24;

@@ -8,12 +8,12 @@
 
 use super::elementwise::{Norm, norm_rows};
 use super::isa::{Isa, Kernel};
-use super::kv::{Kv, Layout, Plan, Span};
+use super::kv::{Kv, Layout, StepMetadata};
 use super::lanes::{LANES, Lanes};
 use super::pool::{PARALLEL_ELEMENTS, Pool};
 use super::shared::Shared;
 use super::tile::Element;
-use engine_core::{AttentionLayer, AttentionShape, HeadNorms};
+use engine_core::{AttentionLayer, AttentionShape, HeadNorms, ScheduledSequence};
 
 /// Largest head size that RoPE and the KV cache write support.
 const HEAD_DIM_MAX: usize = 512;
@@ -23,7 +23,7 @@ const HEAD_DIM_MAX: usize = 512;
 pub(super) struct Rope<'a> {
     pub isa: Isa,
     pub layer: &'a AttentionLayer<Vec<f32>>,
-    pub plan: &'a Plan,
+    pub step: &'a StepMetadata,
 }
 
 impl Rope<'_> {
@@ -31,7 +31,7 @@ impl Rope<'_> {
     /// values to the layer's pages.
     pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
         let AttentionShape { head_dim: d, kv_heads, .. } = self.layer.shape;
-        assert!(2 * self.plan.pairs <= d && d <= HEAD_DIM_MAX, "the rotated part fits in a head");
+        assert!(2 * self.step.pairs <= d && d <= HEAD_DIM_MAX, "the rotated part fits in a head");
         assert_eq!((kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
         let layout = Layout::new(kv.shape, self.layer.kv_layer);
         if kv.is_f16() {
@@ -70,11 +70,11 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
         let shape = &self.call.layer.shape;
         let AttentionShape { heads, kv_heads, head_dim: d, .. } = *shape;
         let (group, norms) = (shape.group(), self.call.layer.head_norms.as_ref());
-        let pairs = self.call.plan.pairs;
-        for span in &self.call.plan.spans {
-            for i in 0..span.rows {
-                let row = (span.row + i) * shape.qkv_cols();
-                let cos_sin = &self.call.plan.rotations[(span.row + i) * pairs..][..pairs];
+        let pairs = self.call.step.pairs;
+        for sequence in &self.call.step.sequences {
+            for i in 0..sequence.rows {
+                let row = (sequence.row + i) * shape.qkv_cols();
+                let cos_sin = &self.call.step.cos_sin[(sequence.row + i) * pairs..][..pairs];
                 // SAFETY: items are KV heads, whose query, key and value columns are disjoint.
                 unsafe {
                     let queries = self.qkv.part(row + self.head * group * d, group * d);
@@ -86,7 +86,7 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
                     queries.chunks_exact_mut(d).for_each(|query| rotate(query, cos_sin));
                     rotate(key, cos_sin);
                     let value = self.qkv.part(row + (heads + kv_heads + self.head) * d, d);
-                    self.write(lanes, span, span.position + i, key, value);
+                    self.write(lanes, sequence, sequence.position + i, key, value);
                 }
             }
         }
@@ -96,18 +96,25 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
 impl<E: Element> Head<'_, '_, E> {
     /// Writes key and value of one position to the head's KV pages.
     #[inline(always)]
-    fn write<L: Lanes>(&self, lanes: L, span: &Span, position: usize, key: &[f32], value: &[f32]) {
+    fn write<L: Lanes>(
+        &self,
+        lanes: L,
+        sequence: &ScheduledSequence,
+        position: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
         let (d, width) = (key.len(), self.layout.width());
         let mut narrow = [E::zeroed(); HEAD_DIM_MAX];
         convert(lanes, key, &mut narrow[..width]);
-        let at = self.layout.keys(&span.pages, self.head, position);
+        let at = self.layout.keys(&sequence.pages, self.head, position);
         // SAFETY: this item alone uses the pages of its head.
         let keys = unsafe { self.pages.part(at, d * LANES) };
         let lane = position % LANES;
         for (column, key) in keys.chunks_exact_mut(LANES).zip(&narrow[..d]) {
             column[lane] = *key;
         }
-        let at = self.layout.value(&span.pages, self.head, position);
+        let at = self.layout.value(&sequence.pages, self.head, position);
         // SAFETY: as above.
         convert(lanes, value, unsafe { self.pages.part(at, width) });
     }

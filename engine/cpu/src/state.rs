@@ -8,11 +8,10 @@
 
 use memmap2::MmapMut;
 
-use super::kv::Plan;
+use super::kv::StepMetadata;
 use super::lanes::LANES;
 use super::memory::reserve;
-use engine_core::batch::check_states;
-use engine_core::{DeltaNetShape, DeviceError, StateShape};
+use engine_core::{DeltaNetShape, DeviceError, StateShape, check_state_slots};
 
 /// State slots: recurrent state of all layers.
 #[derive(Debug)]
@@ -24,14 +23,14 @@ pub struct State {
 impl State {
     pub(super) fn new(shape: StateShape) -> Result<Self, DeviceError> {
         let head = Head::new(&shape.net);
-        let sizes = [shape.layers, shape.places, shape.net.key_heads, head.elements(), 4];
-        let storage = reserve("state", &format!("{} places", shape.places), &sizes)?;
+        let sizes = [shape.layers, shape.slots, shape.net.key_heads, head.elements(), 4];
+        let storage = reserve("state", &format!("{} slots", shape.slots), &sizes)?;
         Ok(Self { shape, storage })
     }
 
     /// Returns an error if a sequence of the step has no state slot, or one that does not exist.
-    pub(super) fn check(&self, plan: &Plan) -> Result<(), DeviceError> {
-        check_states(plan.spans.iter().map(|span| span.state), self.shape.places)
+    pub(super) fn check(&self, step: &StepMetadata) -> Result<(), DeviceError> {
+        check_state_slots(&step.sequences, self.shape.slots)
             .map_err(|message| DeviceError { operation: "state", message })
     }
 }
@@ -69,10 +68,10 @@ impl Head {
         self.history() + self.group * self.matrix
     }
 
-    /// Returns the index of the first element of key head `head` in slot `place` of a layer.
-    pub(super) fn start(&self, shape: &StateShape, layer: usize, place: u32, head: usize) -> usize {
+    /// Returns the index of the first element of key head `head` in slot `slot` of a layer.
+    pub(super) fn start(&self, shape: &StateShape, layer: usize, slot: u32, head: usize) -> usize {
         assert!(layer < shape.layers && head < shape.net.key_heads, "the layer has state");
-        let place = layer * shape.places + place as usize;
-        (place * shape.net.key_heads + head) * self.elements()
+        let slot = layer * shape.slots + slot as usize;
+        (slot * shape.net.key_heads + head) * self.elements()
     }
 }

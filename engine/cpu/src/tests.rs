@@ -11,7 +11,7 @@ use super::lanes::{LANES, Lanes};
 use super::*;
 use crate::reference::{check_close, numbers};
 use engine_core::sample::Sampling;
-use engine_core::{KvType, LogitRows, RowOrder, Segment, StepToken, WeightType};
+use engine_core::{KvType, LogitRows, RowOrder, ScheduledSequence, StepToken, WeightType};
 use engine_weights::format::dequantize;
 
 /// Returns stored rows of a type and their dequantized values: random bytes with scales up to 0.05.
@@ -179,58 +179,59 @@ fn parts_of_several_types_stand_side_by_side() {
         check_close(out.values(), &reference::matmul(x.values(), &exact, k), 1e-4, device);
         let ids: Vec<u32> = (0..n as u32).collect();
         let mut rows = buffer(k, vec![0.0; n * k]);
-        let plan = plan_of(cpu, &ids);
-        cpu.embed(&w, 0, &plan, &mut rows).unwrap();
+        let step = step_of(cpu, &ids);
+        cpu.embed(&w, 0, &step, &mut rows).unwrap();
         assert!(rows.values() == exact, "{device}: rows come back as they were stored");
     });
 }
 
 /// Plans a step over `ids` at the beginning of one sequence.
-fn plan_of(cpu: &mut Cpu, ids: &[u32]) -> Plan {
+fn step_of(cpu: &mut Cpu, ids: &[u32]) -> StepMetadata {
     let tokens = ids.iter().copied().map(StepToken::Known).collect();
-    plan_tokens(cpu, tokens, &[LogitRows::None])
+    step_of_tokens(cpu, tokens, &[LogitRows::None])
 }
 
 /// Plans a step over equally many of `tokens` at the beginning of each sequence.
-fn plan_tokens(cpu: &mut Cpu, tokens: Vec<StepToken>, logits: &[LogitRows]) -> Plan {
+fn step_of_tokens(cpu: &mut Cpu, tokens: Vec<StepToken>, logits: &[LogitRows]) -> StepMetadata {
     let (page_tokens, kv_type) = (16, KvType::F32);
     let rows = tokens.len() / logits.len();
     let each = rows.div_ceil(page_tokens);
     let pages = each * logits.len();
     let kv = KvShape { layers: 1, kv_heads: 1, head_dim: 16, pages, page_tokens, kv_type };
     let kv = cpu.kv(kv).unwrap();
-    let segment = |(i, logits): (usize, &LogitRows)| {
+    let sequence = |(i, logits): (usize, &LogitRows)| {
         let pages = (i * each..(i + 1) * each).map(|page| page as u32).collect();
-        Segment { rows, position: 0, pages, logits: *logits, state: None }
+        ScheduledSequence { row: 0, rows, position: 0, pages, logits: *logits, state: None }
     };
-    let segments = logits.iter().enumerate().map(segment).collect();
+    let sequences = logits.iter().enumerate().map(sequence).collect();
     let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
-    cpu.plan(&StepBatch { tokens, segments }, &kv, &rotation).unwrap()
+    let batch = StepBatch { tokens, ..StepBatch::known(&[], sequences) };
+    cpu.prepare_step(&batch, &kv, &rotation).unwrap()
 }
 
 #[test]
 fn rows_are_drawn_from_after_those_that_are_read_and_name_rows_of_the_next_step() {
     let mut cpu = Cpu::new(Isa::best(), 1);
-    let draw = LogitRows::Draw(Sampling::greedy().draw_params(0));
+    let draw = LogitRows::Sample(Sampling::greedy().sample_params(0));
     let wanted = [draw, LogitRows::Last, draw];
-    let plan = plan_tokens(&mut cpu, vec![StepToken::Known(0); 3], &wanted);
+    let step = step_of_tokens(&mut cpu, vec![StepToken::Known(0); 3], &wanted);
     let mut rows = buffer(1, vec![0.0; 3]);
-    cpu.gather(&buffer(1, vec![10.0, 11.0, 12.0]), &plan, &mut rows).unwrap();
+    cpu.gather(&buffer(1, vec![10.0, 11.0, 12.0]), &step, &mut rows).unwrap();
     assert_eq!(rows.values(), [11.0, 10.0, 12.0]);
     let nan = f32::NAN;
     let mut logits = buffer(3, [[7.0, 8.0, 9.0], [1.0, 3.0, 2.0], [nan; 3]].concat());
-    cpu.draw(&mut logits, &plan).unwrap();
-    cpu.finish(&mut logits, plan).unwrap();
-    let landed = cpu.land(&mut logits).unwrap();
-    assert_eq!((landed.logits, landed.tokens), (&[7.0, 8.0, 9.0][..], &[Some(1), None][..]));
+    cpu.sample(&mut logits, &step).unwrap();
+    cpu.submit(&mut logits, step).unwrap();
+    let output = cpu.complete(&mut logits).unwrap();
+    assert_eq!((output.logits, output.tokens), (&[7.0, 8.0, 9.0][..], &[Some(1), None][..]));
     // A row from which no token could be sampled still has an entry.
     let (values, order) = ([1.0f32, 2.0, 3.0], RowOrder::AsStored);
     let bytes = bytemuck::cast_slice(&values);
     let host = HostMatrix { weight_type: WeightType::F32, n: 3, k: 1, bytes, order };
     let table = cpu.matrix(&[host]).unwrap();
-    let tokens = vec![StepToken::Drawn(1), StepToken::Drawn(0), StepToken::Known(2)];
-    let plan = plan_tokens(&mut cpu, tokens, &[LogitRows::None]);
-    cpu.embed(&table, 0, &plan, &mut rows).unwrap();
+    let tokens = vec![StepToken::Sampled(1), StepToken::Sampled(0), StepToken::Known(2)];
+    let step = step_of_tokens(&mut cpu, tokens, &[LogitRows::None]);
+    cpu.embed(&table, 0, &step, &mut rows).unwrap();
     assert_eq!(rows.values(), [0.0, 2.0, 3.0]);
 }
 

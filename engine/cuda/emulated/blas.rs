@@ -7,9 +7,9 @@ use half::bf16;
 
 use super::{Emulated, Work};
 use engine_core::DeviceError;
-use engine_cuda::Number;
+use engine_cuda::DType;
 use engine_cuda::driver::{
-    Address, Algorithm, Blas, ColumnProduct, Columns, Operands, Side, WORKSPACE_BYTES,
+    Address, Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES,
 };
 
 /// Algorithm 2 supports only results whose number of columns is a multiple of this, so that tests
@@ -23,53 +23,53 @@ impl Blas for Emulated {
 
     fn algorithms(
         &self,
-        product: &ColumnProduct,
+        matmul: &ColumnMatmul,
         most: usize,
     ) -> Result<Vec<Algorithm>, DeviceError> {
         let all = (1..=self.script.algorithms).map(|number| Algorithm([number; 8]));
-        Ok(all.filter(|one| self.takes(product, *one)).take(most).collect())
+        Ok(all.filter(|one| self.takes(matmul, *one)).take(most).collect())
     }
 
-    fn takes(&self, product: &ColumnProduct, algorithm: Algorithm) -> bool {
-        algorithm.0[0] != 2 || product.d.cols.is_multiple_of(COLUMNS_OF_SECOND)
+    fn takes(&self, matmul: &ColumnMatmul, algorithm: Algorithm) -> bool {
+        algorithm.0[0] != 2 || matmul.d.cols.is_multiple_of(COLUMNS_OF_SECOND)
     }
 
     fn multiply(
         &self,
-        product: &ColumnProduct,
+        matmul: &ColumnMatmul,
         algorithm: Algorithm,
         operands: &Operands,
     ) -> Result<(), DeviceError> {
-        assert!(self.takes(product, algorithm), "the algorithm takes {product:?}");
+        assert!(self.takes(matmul, algorithm), "the algorithm takes {matmul:?}");
         let inside = |at: Address, bytes: usize| {
             let state = self.state();
-            let ends = [at, at.plus(bytes - 1)].map(|at| state.allocation(at, "a product"));
+            let ends = [at, at.plus(bytes - 1)].map(|at| state.allocation(at, "a matmul"));
             assert!(ends[0].is_some() && ends[0] == ends[1], "{bytes} bytes at {at:x?}");
         };
-        inside(operands.a, product.a.matrix.bytes());
-        inside(operands.b, product.b.matrix.bytes());
-        inside(operands.d, product.d.bytes());
+        inside(operands.a, matmul.a.matrix.bytes());
+        inside(operands.b, matmul.b.matrix.bytes());
+        inside(operands.d, matmul.d.bytes());
         inside(operands.workspace, WORKSPACE_BYTES);
-        self.begin(Work::Product { product: *product, algorithm, operands: *operands })
+        self.begin(Work::Matmul { matmul: *matmul, algorithm, operands: *operands })
     }
 }
 
 /// Address of element `[row, col]` of `matrix`, which begins at `start`.
 fn at(start: Address, matrix: &Columns, row: usize, col: usize) -> Address {
     assert!(row < matrix.rows && col < matrix.cols, "the matrix has such an element");
-    start.plus((col * matrix.stride + row) * matrix.number.bytes())
+    start.plus((col * matrix.stride + row) * matrix.dtype.bytes())
 }
 
 /// Value of element `[row, col]` of `matrix`, which begins at `start`.
 fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     let from = at(start, matrix, row, col).0 as *const u8;
     let mut bytes = [0; 4];
-    let count = matrix.number.bytes();
+    let count = matrix.dtype.bytes();
     // SAFETY: the matrix is in device memory, as was checked when the multiplication was started.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(from, count) };
-    match matrix.number {
-        Number::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-        Number::F32 => f32::from_le_bytes(bytes),
+    match matrix.dtype {
+        DType::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+        DType::F32 => f32::from_le_bytes(bytes),
     }
 }
 
@@ -79,9 +79,9 @@ fn side(start: Address, side: &Side, row: usize, col: usize) -> f32 {
     read(start, &side.matrix, row, col)
 }
 
-/// Computes the matrix multiplication `product` on the host.
-pub(super) fn multiply(product: &ColumnProduct, operands: &Operands) {
-    let ColumnProduct { a, b, d, alpha, beta } = product;
+/// Computes the matrix multiplication `matmul` on the host.
+pub(super) fn multiply(matmul: &ColumnMatmul, operands: &Operands) {
+    let ColumnMatmul { a, b, d, alpha, beta } = matmul;
     let depth = if a.is_transposed { a.matrix.rows } else { a.matrix.cols };
     let depth_of_b = if b.is_transposed { b.matrix.cols } else { b.matrix.rows };
     assert_eq!(depth, depth_of_b, "both sides are as deep");
@@ -92,9 +92,9 @@ pub(super) fn multiply(product: &ColumnProduct, operands: &Operands) {
         let before = if *beta == 0.0 { 0.0 } else { beta * read(operands.d, d, row, col) };
         let result = alpha * sum + before;
         let to = at(operands.d, d, row, col).0 as *mut u8;
-        let bytes = match d.number {
-            Number::Bf16 => bf16::from_f32(result).to_le_bytes().to_vec(),
-            Number::F32 => result.to_le_bytes().to_vec(),
+        let bytes = match d.dtype {
+            DType::Bf16 => bf16::from_f32(result).to_le_bytes().to_vec(),
+            DType::F32 => result.to_le_bytes().to_vec(),
         };
         // SAFETY: as for reading, and only one multiplication runs at a time.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
@@ -128,7 +128,7 @@ mod tests {
             return;
         };
         let driver: Arc<dyn Driver> = Arc::clone(&gpu) as _;
-        let matrix = |rows, cols, stride| Columns { number: Number::F32, rows, cols, stride };
+        let matrix = |rows, cols, stride| Columns { dtype: DType::F32, rows, cols, stride };
         let sides_of_a = [
             (matrix(3, 2, 4), false, vec![1.0, 3.0, 5.0, 9.0, 2.0, 4.0, 6.0]),
             (matrix(2, 3, 2), true, vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
@@ -143,14 +143,14 @@ mod tests {
                 [&a.2, &b.2, &vec![10.0; 9]].map(|values| sent(&driver, values));
             let side = |of: &(Columns, bool, Vec<f32>)| Side { matrix: of.0, is_transposed: of.1 };
             let (a, b, d) = (side(a), side(b), matrix(3, 3, 3));
-            let product = ColumnProduct { a, b, d, alpha: 2.0, beta: 0.5 };
+            let matmul = ColumnMatmul { a, b, d, alpha: 2.0, beta: 0.5 };
             let operands = Operands {
                 a: a_at.address(),
                 b: b_at.address(),
                 d: d_at.address(),
                 workspace: workspace.address(),
             };
-            gpu.multiply(&product, Algorithm([1; 8]), &operands).unwrap();
+            gpu.multiply(&matmul, Algorithm([1; 8]), &operands).unwrap();
             let mut host = Pinned::new(&driver, 36).unwrap();
             host.download(0, d_at.address(), 36).unwrap();
             let got: &[f32] = bytemuck::cast_slice(host.bytes());

@@ -15,7 +15,7 @@ use half::bf16;
 use super::{Emulated, Work};
 use engine_core::collective::{ANOTHER_ENDED, InProcess};
 use engine_core::{Collective, DeviceError, Rank};
-use engine_cuda::Number;
+use engine_cuda::DType;
 use engine_cuda::driver::{Address, Communicator, Member};
 
 /// Connection of a rank to the other ranks; none after the group was aborted.
@@ -37,7 +37,7 @@ pub struct Meeting {
     x: Address,
     out: Address,
     count: usize,
-    number: Number,
+    dtype: DType,
 }
 
 /// Kind of a collective operation.
@@ -75,10 +75,10 @@ impl InThreads {
         operation: Operation,
         [x, out]: [Address; 2],
         count: usize,
-        number: Number,
+        dtype: DType,
     ) -> Result<(), DeviceError> {
         let way = Arc::clone(&self.way);
-        self.gpu.begin(Work::Meeting(Meeting { way, operation, x, out, count, number }))
+        self.gpu.begin(Work::Meeting(Meeting { way, operation, x, out, count, dtype }))
     }
 }
 
@@ -87,8 +87,8 @@ impl Communicator for InThreads {
         self.rank
     }
 
-    fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), DeviceError> {
-        self.begin(Operation::AllReduce, [x, x], count, number)
+    fn all_reduce(&self, x: Address, count: usize, dtype: DType) -> Result<(), DeviceError> {
+        self.begin(Operation::AllReduce, [x, x], count, dtype)
     }
 
     fn all_gather(
@@ -96,10 +96,10 @@ impl Communicator for InThreads {
         x: Address,
         out: Address,
         count: usize,
-        number: Number,
+        dtype: DType,
     ) -> Result<(), DeviceError> {
         let ranks = self.rank.count;
-        self.begin(Operation::AllGather { ranks }, [x, out], count, number)
+        self.begin(Operation::AllGather { ranks }, [x, out], count, dtype)
     }
 
     fn broadcast(
@@ -107,10 +107,10 @@ impl Communicator for InThreads {
         x: Address,
         out: Address,
         count: usize,
-        number: Number,
+        dtype: DType,
         root: usize,
     ) -> Result<(), DeviceError> {
-        self.begin(Operation::Broadcast { root }, [x, out], count, number)
+        self.begin(Operation::Broadcast { root }, [x, out], count, dtype)
     }
 
     fn abandon(&self) {
@@ -124,7 +124,7 @@ fn locked(way: &Way) -> MutexGuard<'_, Option<InProcess>> {
 
 impl fmt::Display for Meeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} of {} {:?}", self.operation, self.count, self.number)
+        write!(f, "{:?} of {} {:?}", self.operation, self.count, self.dtype)
     }
 }
 
@@ -148,7 +148,7 @@ impl Meeting {
             let message = ANOTHER_ENDED.to_owned();
             return Err(DeviceError { operation: self.name(), message });
         };
-        let read = || read(self.x, self.count, self.number);
+        let read = || read(self.x, self.count, self.dtype);
         let out = match self.operation {
             Operation::AllReduce => {
                 let mut x = read();
@@ -168,16 +168,16 @@ impl Meeting {
                 out
             }
         };
-        write(self.out, &out, self.number);
+        write(self.out, &out, self.dtype);
         Ok(())
     }
 }
 
 /// Reads `count` elements of device memory as f32.
-fn read(at: Address, count: usize, number: Number) -> Vec<f32> {
-    match number {
-        Number::F32 => numbers(at, count),
-        Number::Bf16 => {
+fn read(at: Address, count: usize, dtype: DType) -> Vec<f32> {
+    match dtype {
+        DType::F32 => numbers(at, count),
+        DType::Bf16 => {
             numbers::<u16>(at, count).iter().map(|x| bf16::from_bits(*x).into()).collect()
         }
     }
@@ -189,13 +189,13 @@ fn numbers<T: AnyBitPattern>(at: Address, count: usize) -> Vec<T> {
     (0..count).map(|i| unsafe { (at.0 as *const T).add(i).read_unaligned() }).collect()
 }
 
-fn write(at: Address, values: &[f32], number: Number) {
+fn write(at: Address, values: &[f32], dtype: DType) {
     for (i, x) in values.iter().enumerate() {
         // SAFETY: as for `numbers`.
         unsafe {
-            match number {
-                Number::F32 => (at.0 as *mut f32).add(i).write_unaligned(*x),
-                Number::Bf16 => (at.0 as *mut bf16).add(i).write_unaligned(bf16::from_f32(*x)),
+            match dtype {
+                DType::F32 => (at.0 as *mut f32).add(i).write_unaligned(*x),
+                DType::Bf16 => (at.0 as *mut bf16).add(i).write_unaligned(bf16::from_f32(*x)),
             }
         }
     }

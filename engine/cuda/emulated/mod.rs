@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engine_core::DeviceError;
 use engine_cuda::driver::{
-    Address, Algorithm, Arguments, Blas, ColumnProduct, Driver, Event, Facts, MemoryBytes,
-    Operands, Record, out_of_memory,
+    Address, Algorithm, Arguments, Blas, ColumnMatmul, CudaGraph, Driver, Event, Facts,
+    MemoryBytes, Operands, out_of_memory,
 };
 use engine_cuda::launch::{Launch, Processors};
 use group::Meeting;
@@ -62,18 +62,18 @@ struct State {
     /// Number of allocations made so far, including released ones.
     allocated: u64,
     /// Work of the CUDA graph that is being captured; none outside a capture.
-    recording: Option<Vec<Recorded>>,
-    /// Captured CUDA graphs, by the index in [`Record`]; a released one is empty.
-    records: Vec<Vec<Recorded>>,
+    capturing: Option<Vec<Captured>>,
+    /// Captured CUDA graphs, by the index in [`CudaGraph`]; a released one is empty.
+    graphs: Vec<Vec<Captured>>,
     /// Number of kernel launches so far.
     launches: u64,
     /// Number of CUDA graph replays so far.
     replays: u64,
     /// Number of library matrix multiplications so far, by algorithm and number of rows.
-    products: BTreeMap<(u64, usize), u64>,
+    matmuls: BTreeMap<(u64, usize), u64>,
     /// Emulated time in nanoseconds, the sum of the scripted times.
     now_ns: f64,
-    /// Time in nanoseconds at which each event was recorded.
+    /// Time in nanoseconds at which each event was captured.
     marks: Vec<f64>,
     /// Collective operations so far, each as text.
     together: Vec<String>,
@@ -90,7 +90,7 @@ struct Allocation {
 
 /// Work captured in a CUDA graph, with the allocations that its addresses were in at capture.
 #[derive(Debug, Clone)]
-struct Recorded {
+struct Captured {
     work: Work,
     allocations: Vec<Option<u64>>,
 }
@@ -99,7 +99,7 @@ struct Recorded {
 #[derive(Debug, Clone)]
 enum Work {
     Launch { entry: String, launch: Launch, arguments: Box<Arguments> },
-    Product { product: ColumnProduct, algorithm: Algorithm, operands: Operands },
+    Matmul { matmul: ColumnMatmul, algorithm: Algorithm, operands: Operands },
     Meeting(Meeting),
 }
 
@@ -108,8 +108,8 @@ impl Work {
     fn name(&self) -> String {
         match self {
             Self::Launch { entry, .. } => entry.clone(),
-            Self::Product { product, algorithm, .. } => {
-                format!("algorithm {} of {} rows", algorithm.0[0], product.d.cols)
+            Self::Matmul { matmul, algorithm, .. } => {
+                format!("algorithm {} of {} rows", algorithm.0[0], matmul.d.cols)
             }
             Self::Meeting(meeting) => meeting.name().to_owned(),
         }
@@ -119,7 +119,7 @@ impl Work {
     fn addresses(&self) -> Vec<Address> {
         match self {
             Self::Launch { arguments, .. } => arguments.addresses().collect(),
-            Self::Product { operands: Operands { a, b, d, workspace }, .. } => {
+            Self::Matmul { operands: Operands { a, b, d, workspace }, .. } => {
                 vec![*a, *b, *d, *workspace]
             }
             Self::Meeting(meeting) => meeting.addresses().to_vec(),
@@ -146,7 +146,7 @@ impl State {
         )
     }
 
-    /// Numbers of the allocations that contain the addresses of `work`.
+    /// Operand of the allocations that contain the addresses of `work`.
     fn allocations(&self, work: &Work) -> Vec<Option<u64>> {
         let name = work.name();
         work.addresses().into_iter().map(|at| self.allocation(at, &name)).collect()
@@ -157,15 +157,15 @@ impl State {
         match work {
             Work::Launch { .. } => self.launches += 1,
             Work::Meeting(_) => {}
-            Work::Product { product, algorithm, .. } => {
-                *self.products.entry((algorithm.0[0], product.d.cols)).or_default() += 1;
+            Work::Matmul { matmul, algorithm, .. } => {
+                *self.matmuls.entry((algorithm.0[0], matmul.d.cols)).or_default() += 1;
             }
         }
     }
 
     /// Panics while a CUDA graph is captured, when CUDA forbids the operation `what`.
-    fn refuse_record(&self, what: &str) {
-        assert!(self.recording.is_none(), "{what} while launches are recorded");
+    fn refuse_capture(&self, what: &str) {
+        assert!(self.capturing.is_none(), "{what} during CUDA graph capture");
     }
 }
 
@@ -201,8 +201,8 @@ impl Emulated {
 
     /// Number of matrix multiplications of `rows` rows that the library's algorithm `number`
     /// computed.
-    pub fn products(&self, number: u64, rows: usize) -> u64 {
-        self.state().products.get(&(number, rows)).copied().unwrap_or(0)
+    pub fn matmuls(&self, number: u64, rows: usize) -> u64 {
+        self.state().matmuls.get(&(number, rows)).copied().unwrap_or(0)
     }
 
     /// Collective operations so far, each as text, in order.
@@ -215,8 +215,8 @@ impl Emulated {
         let mut state = self.state();
         let allocations = state.allocations(&work);
         state.count(&work);
-        match &mut state.recording {
-            Some(recorded) => recorded.push(Recorded { work, allocations }),
+        match &mut state.capturing {
+            Some(captured) => captured.push(Captured { work, allocations }),
             None => {
                 state.now_ns += (self.script.ns)(&work.name());
                 // `run` locks the state itself, and kernels of a group may wait for other ranks.
@@ -237,8 +237,8 @@ impl Emulated {
                 self.libraries.run(entry, *launch, arguments);
                 Ok(())
             }
-            Work::Product { product, operands, .. } => {
-                blas::multiply(product, operands);
+            Work::Matmul { matmul, operands, .. } => {
+                blas::multiply(matmul, operands);
                 Ok(())
             }
             Work::Meeting(meeting) => {
@@ -251,7 +251,7 @@ impl Emulated {
     /// Panics unless `bytes` bytes at `at` lie in one allocation, or if a capture is in progress.
     fn check(&self, at: Address, bytes: usize, what: &str) {
         let state = self.state();
-        state.refuse_record(what);
+        state.refuse_capture(what);
         let first = state.allocation(at, what);
         let last = state.allocation(at.plus(bytes.max(1) - 1), what);
         assert!(first.is_some() && first == last, "{what}: {bytes} bytes at {at:x?}");
@@ -278,7 +278,7 @@ impl Driver for Emulated {
             return Err(out_of_memory(bytes, memory));
         }
         let mut state = self.state();
-        state.refuse_record("an allocation");
+        state.refuse_capture("an allocation");
         // SAFETY: the size is not 0.
         let start = unsafe { alloc(layout(bytes)) };
         assert!(!start.is_null());
@@ -364,54 +364,54 @@ impl Driver for Emulated {
 
     fn mark(&self, event: Event) -> Result<(), DeviceError> {
         let mut state = self.state();
-        state.refuse_record("an event");
+        state.refuse_capture("an event");
         state.marks[event.0 as usize] = state.now_ns;
         Ok(())
     }
 
     fn wait(&self, _event: Event) -> Result<(), DeviceError> {
-        self.state().refuse_record("a wait");
+        self.state().refuse_capture("a wait");
         Ok(())
     }
 
     fn wait_all(&self) -> Result<(), DeviceError> {
-        self.state().refuse_record("a wait");
+        self.state().refuse_capture("a wait");
         Ok(())
     }
 
-    fn begin_record(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<(), DeviceError> {
         let mut state = self.state();
-        state.refuse_record("a record");
-        state.recording = Some(Vec::new());
+        state.refuse_capture("a graph");
+        state.capturing = Some(Vec::new());
         Ok(())
     }
 
-    fn end_record(&self) -> Result<Record, DeviceError> {
+    fn end_capture(&self) -> Result<CudaGraph, DeviceError> {
         let mut state = self.state();
-        let recorded = state.recording.take().expect("launches are recorded");
-        state.records.push(recorded);
-        Ok(Record(state.records.len() as u64 - 1))
+        let captured = state.capturing.take().expect("launches are captured");
+        state.graphs.push(captured);
+        Ok(CudaGraph(state.graphs.len() as u64 - 1))
     }
 
-    fn replay(&self, record: Record) -> Result<(), DeviceError> {
+    fn replay(&self, graph: CudaGraph) -> Result<(), DeviceError> {
         let mut state = self.state();
-        state.refuse_record("a replay");
+        state.refuse_capture("a replay");
         state.replays += 1;
-        let recorded = state.records[record.0 as usize].clone();
-        assert!(!recorded.is_empty(), "the record is there");
-        for Recorded { work, allocations } in &recorded {
+        let captured = state.graphs[graph.0 as usize].clone();
+        assert!(!captured.is_empty(), "the graph is there");
+        for Captured { work, allocations } in &captured {
             // A real replay uses the captured addresses even if they belong to other data by now.
             let now = state.allocations(work);
-            assert_eq!(now, *allocations, "memory that `{}` was recorded with moved", work.name());
+            assert_eq!(now, *allocations, "memory that `{}` was captured with moved", work.name());
             state.count(work);
             state.now_ns += (self.script.ns)(&work.name());
         }
         drop(state);
-        recorded.iter().try_for_each(|one| self.run(&one.work))
+        captured.iter().try_for_each(|one| self.run(&one.work))
     }
 
-    fn release_record(&self, record: Record) {
-        self.state().records[record.0 as usize].clear();
+    fn release_graph(&self, graph: CudaGraph) {
+        self.state().graphs[graph.0 as usize].clear();
     }
 
     fn blas(&self) -> Option<&dyn Blas> {
@@ -447,13 +447,13 @@ mod tests {
         driver.zero(rows.address(), 4).unwrap();
         let mut host = Pinned::new(&driver, 16).unwrap();
         let arguments = gather(&out, &x, &rows);
-        device.begin_record().unwrap();
+        device.begin_capture().unwrap();
         device.launch("gather", Launch::row_copies(1, 8), &arguments).unwrap();
-        let record = device.end_record().unwrap();
+        let graph = device.end_capture().unwrap();
         for byte in [3, 4] {
             host.bytes_mut().fill(byte);
             host.upload(x.address(), 16).unwrap();
-            device.replay(record).unwrap();
+            device.replay(graph).unwrap();
             host.download(0, out.address(), 16).unwrap();
             assert_eq!(host.bytes(), [byte; 16]);
         }
@@ -465,11 +465,11 @@ mod tests {
     fn a_record_whose_memory_is_gone_is_refused() {
         let Some((device, driver)) = devices() else { panic!("this is no memory of the device") };
         let [out, x, rows] = [16, 16, 4].map(|bytes| Memory::new(&driver, bytes).unwrap());
-        device.begin_record().unwrap();
+        device.begin_capture().unwrap();
         device.launch("gather", Launch::row_copies(1, 8), &gather(&out, &x, &rows)).unwrap();
-        let record = device.end_record().unwrap();
+        let graph = device.end_capture().unwrap();
         drop(x);
-        let _replayed = device.replay(record);
+        let _replayed = device.replay(graph);
     }
 
     #[test]

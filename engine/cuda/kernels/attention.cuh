@@ -183,7 +183,7 @@ DEVICE void mask(float (&scores)[POSITIONS / 8][4], float scale, const u32 (&own
 /// Online softmax: replaces scores (base 2) by weights relative to the largest score so far, and
 /// rescales the sums to it.
 template <int D, int POSITIONS>
-DEVICE void soften(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
+DEVICE void softmax(float (&scores)[POSITIONS / 8][4], Lines<D>& lines) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         float largest = lines.largest[half];
@@ -259,7 +259,7 @@ template <class E, int D, int POSITIONS> struct WarpWay {
     }
 
     /// Multiplies the softmax weights by the values: `sums += weights * values`.
-    DEVICE_MEMBER void weigh(const float (&weights)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u32 stage,
+    DEVICE_MEMBER void multiply_values(const float (&weights)[POSITIONS / 8][4], const Tiles<E, D>& tiles, u32 stage,
                                  Lines<D>& lines) const {
         constexpr int PIECES = Tiles<E, D>::PIECES;
         u32 matrix = lane() / 8;
@@ -332,8 +332,8 @@ DEVICE void attend(Way way, Copies& copies, const Tiles<E, D>& tiles, float2 (&e
         float scores[POSITIONS / 8][4];
         way.score(scores, tiles, stage);
         mask<POSITIONS>(scores, scale, own, base + way.first, item, shape.window);
-        soften<D, POSITIONS>(scores, lines);
-        way.weigh(scores, tiles, stage, lines);
+        softmax<D, POSITIONS>(scores, lines);
+        way.multiply_values(scores, tiles, stage, lines);
         // The next turn's copies overwrite this stage.
         __syncthreads();
     }

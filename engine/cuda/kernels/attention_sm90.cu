@@ -71,7 +71,7 @@ template <class E, int D> struct BulkCopies {
             u8* to = values + panel * Own::PANEL_BYTES + row * ROW_BYTES + i % WIDTH * 16;
             *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
         }
-        publish_to_products();
+        publish_to_wgmma();
     }
 };
 
@@ -119,7 +119,7 @@ template <class E, int D> struct WarpgroupWay {
     }
 
     DEVICE_MEMBER void begin(const Own& tiles) {
-        if (!HOLDS_QUERIES) publish_to_products();
+        if (!HOLDS_QUERIES) publish_to_wgmma();
         __syncthreads();
         if constexpr (HOLDS_QUERIES) {
             u32 matrix = lane() / 8;
@@ -135,7 +135,7 @@ template <class E, int D> struct WarpgroupWay {
         if constexpr (IS_WIDENED) {
             widen_tile<E, D>(keys(tiles, stage), tiles.keys(stage));
             widen_tile<E, D>(values(tiles, stage), tiles.values(stage));
-            publish_to_products();
+            publish_to_wgmma();
         }
     }
 
@@ -145,7 +145,7 @@ template <class E, int D> struct WarpgroupWay {
         for (int n = 0; n < TILE / 8; ++n) {
             for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
         }
-        begin_products();
+        begin_wgmma();
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {
             // A panel has 64 columns, which are four steps of 16.
@@ -157,13 +157,13 @@ template <class E, int D> struct WarpgroupWay {
                 multiply_add_64x64(scores, describe(tiles.queries + panel) + step, key);
             }
         }
-        close_products();
-        await_products();
+        close_wgmma();
+        await_wgmma();
         take_sums(scores);
     }
 
     /// Multiplies the softmax weights by the values: `sums += weights * values`.
-    DEVICE_MEMBER void weigh(const float (&weights)[TILE / 8][4], const Own& tiles, u32 stage,
+    DEVICE_MEMBER void multiply_values(const float (&weights)[TILE / 8][4], const Own& tiles, u32 stage,
                              Lines<D>& lines) const {
         u32 weight[TILE / 16][4];
 #pragma unroll
@@ -174,7 +174,7 @@ template <class E, int D> struct WarpgroupWay {
             weight[k][2] = narrow(high[0], high[1]);
             weight[k][3] = narrow(high[2], high[3]);
         }
-        begin_products();
+        begin_wgmma();
 #pragma unroll
         for (int k = 0; k < TILE / 16; ++k) {
             if constexpr (D == 64) {
@@ -190,8 +190,8 @@ template <class E, int D> struct WarpgroupWay {
                 }
             }
         }
-        close_products();
-        await_products();
+        close_wgmma();
+        await_wgmma();
         take_sums(lines.sums);
     }
 };

@@ -12,7 +12,7 @@
 //@ expert_matmul_bf16: registers 224, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ expert_matmul_e4m3: registers 176, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ expert_matmul_mxfp4: registers 208, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
-#include "product.cuh"
+#include "matmul.cuh"
 
 /// Multiplies the rows of the block's expert; `all` is the matrix of the first expert.
 template <class E>
@@ -24,7 +24,7 @@ DEVICE void expert_matmul(bf16* out, const bf16* x, const Matrix<E>& all, const 
     u32 end = offsets[blockIdx.y + 1];
     for (u32 row = offsets[blockIdx.y]; row < end; row += TOKENS) {
         Rows rows = {x + static_cast<u64>(row) * w.k, min(end - row, static_cast<u32>(TOKENS))};
-        Eight sum = product(shared, w, rows, first, 0, steps_of(w));
+        Eight sum = multiply_steps(shared, w, rows, first, 0, steps_of(w));
         if (own_token() >= rows.tokens || column >= w.n) continue;
         if (biases) {
             Eight bias = load8(biases + static_cast<u64>(blockIdx.y) * w.n + column);

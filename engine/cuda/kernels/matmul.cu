@@ -11,7 +11,7 @@
 //@ matmul_bf16: registers 120, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ matmul_e4m3: registers 136, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ matmul_merge: registers 40, shared 0, has LDG.E.128 STG.E.128
-#include "product.cuh"
+#include "matmul.cuh"
 
 struct MatmulShape {
     u32 tokens, n, k;
@@ -25,7 +25,7 @@ DEVICE void matmul(bf16* out, float* parts, const bf16* x, const Matrix<E>& w,
     DYNAMIC_SHARED(shared);
     u32 first = blockIdx.x * COLUMNS, from = blockIdx.y * shape.steps;
     u32 to = min(from + shape.steps, steps_of(w));
-    Eight sum = product(shared, w, Rows{x, shape.tokens}, first, from, to);
+    Eight sum = multiply_steps(shared, w, Rows{x, shape.tokens}, first, from, to);
     u32 token = own_token(), column = first + own_column();
     if (token >= shape.tokens || column >= shape.n) return;
     if (out) {

@@ -4,7 +4,7 @@
 //! qkv [T, (H + 2 KV) D] bf16: query heads, key heads, value heads. Queries are written back; keys
 //! and values go to the KV pages only. Each query and key head x is divided by sqrt(mean(x^2) +
 //! epsilon) and multiplied by its norm's weight if the layer has one (norms [2, D] f32, of queries
-//! and of keys, else null); then elements i and i + P are rotated by the cos/sin table turns [T, P]
+//! and of keys, else null); then elements i and i + P are rotated by the cos/sin table cos_sin [T, P]
 //! (cosine, sine), P at most D / 2. slots [T]: the row's page times the tokens of a page, plus its
 //! row in the page.
 //! pages: for each page and KV head the keys of the page's tokens, [page tokens, D], in the layout
@@ -63,15 +63,15 @@ DEVICE void norm(float* head, const float* weight, u32 d, float epsilon) {
 }
 
 /// Element `i` of a head after its rotation.
-DEVICE float turned(const float* head, const float2* turns, u32 pairs, u32 i) {
+DEVICE float turned(const float* head, const float2* cos_sin, u32 pairs, u32 i) {
     if (i >= 2 * pairs) return head[i];
-    float2 turn = turns[i < pairs ? i : i - pairs];
-    return i < pairs ? head[i] * turn.x - head[i + pairs] * turn.y
-                     : head[i] * turn.x + head[i - pairs] * turn.y;
+    float2 pair = cos_sin[i < pairs ? i : i - pairs];
+    return i < pairs ? head[i] * pair.x - head[i + pairs] * pair.y
+                     : head[i] * pair.x + head[i - pairs] * pair.y;
 }
 
 template <class E>
-DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* turns, const u32* slots,
+DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* cos_sin, const u32* slots,
                            const float* norms, const float* scales, const RopeShape& s) {
     __shared__ float heads[HEADS_PER_BLOCK][HEAD_DIM_MAX];
     float* head = heads[warp()];
@@ -89,7 +89,7 @@ DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* turns, const u32* 
     u64 block = static_cast<u64>(page) * s.page_stride + 2 * (stored % s.kv_heads) + is_value;
     float scale = scales && !is_query ? scales[stored] : 1.0f;
     u32 pairs = is_value ? 0 : s.pairs;
-    const float2* own = turns + static_cast<u64>(row) * s.pairs;
+    const float2* own = cos_sin + static_cast<u64>(row) * s.pairs;
     for (u32 i = lane() * 2; i < d; i += 2 * LANES) {
         float low = turned(head, own, pairs, i), high = turned(head, own, pairs, i + 1);
         if (is_query) {
@@ -102,15 +102,15 @@ DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* turns, const u32* 
 }
 
 extern "C" __global__ void __launch_bounds__(HEADS_PER_BLOCK* LANES)
-rope_and_cache_bf16(bf16* qkv, bf16* pages, const float2* __restrict__ turns,
+rope_and_cache_bf16(bf16* qkv, bf16* pages, const float2* __restrict__ cos_sin,
                     const u32* __restrict__ slots, const float* __restrict__ norms,
                     const float* __restrict__ scales, RopeShape shape) {
-    rope_and_cache(qkv, pages, turns, slots, norms, scales, shape);
+    rope_and_cache(qkv, pages, cos_sin, slots, norms, scales, shape);
 }
 
 extern "C" __global__ void __launch_bounds__(HEADS_PER_BLOCK* LANES)
-rope_and_cache_e4m3(bf16* qkv, e4m3* pages, const float2* __restrict__ turns,
+rope_and_cache_e4m3(bf16* qkv, e4m3* pages, const float2* __restrict__ cos_sin,
                     const u32* __restrict__ slots, const float* __restrict__ norms,
                     const float* __restrict__ scales, RopeShape shape) {
-    rope_and_cache(qkv, pages, turns, slots, norms, scales, shape);
+    rope_and_cache(qkv, pages, cos_sin, slots, norms, scales, shape);
 }

@@ -18,16 +18,16 @@ DEVICE u64 shared_address(const void* at) { return __cvta_generic_to_shared(at);
 
 /// Makes this thread's writes to shared memory visible to warpgroup multiplication after the next
 /// barrier.
-DEVICE void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void publish_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Orders earlier register writes before warpgroup multiplication that adds to these registers.
-DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void begin_wgmma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 /// Closes a group of multiplications.
-DEVICE void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+DEVICE void close_wgmma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 /// Waits for this warpgroup's multiplications.
-DEVICE void await_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+DEVICE void await_wgmma() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 #define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 

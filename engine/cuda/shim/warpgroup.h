@@ -42,7 +42,7 @@ struct Lines {
 };
 
 template <int N>
-inline void add_products(float (&c)[N][4], const Lines& a, const Tile& b, bool is_transposed) {
+inline void add_matmul(float (&c)[N][4], const Lines& a, const Tile& b, bool is_transposed) {
     for (u32 n = 0; n < N; ++n) {
         for (u32 i = 0; i < 4; ++i) {
             u32 column = n * 8 + threadIdx.x % 4 * 2 + i % 2;
@@ -98,26 +98,26 @@ inline u64 shared_address(const void* at) {
     return bytes;
 }
 
-inline void publish_to_products() {}
-inline void begin_products() { __syncwarp(); }
-inline void close_products() { __syncwarp(); }
-inline void await_products() { __syncwarp(); }
+inline void publish_to_wgmma() {}
+inline void begin_wgmma() { __syncwarp(); }
+inline void close_wgmma() { __syncwarp(); }
+inline void await_wgmma() { __syncwarp(); }
 template <int N> inline void take_sums(float (&)[N][4]) {}
 
 inline void multiply_add_64x128(float (&c)[16][4], u64 a, u64 b) {
-    shim::add_products(c, shim::lines_of(a), shim::Tile(b), false);
+    shim::add_matmul(c, shim::lines_of(a), shim::Tile(b), false);
 }
 
 inline void multiply_add_64x64(float (&c)[8][4], u64 a, u64 b) {
-    shim::add_products(c, shim::lines_of(a), shim::Tile(b), false);
+    shim::add_matmul(c, shim::lines_of(a), shim::Tile(b), false);
 }
 
 template <bool IS_TRANSPOSED>
 inline void multiply_add_64x64(float (&c)[8][4], const u32 (&a)[4], u64 b) {
-    shim::add_products(c, shim::gather(a), shim::Tile(b), IS_TRANSPOSED);
+    shim::add_matmul(c, shim::gather(a), shim::Tile(b), IS_TRANSPOSED);
 }
 
 template <bool IS_TRANSPOSED>
 inline void multiply_add_64x128(float (&c)[16][4], const u32 (&a)[4], u64 b) {
-    shim::add_products(c, shim::gather(a), shim::Tile(b), IS_TRANSPOSED);
+    shim::add_matmul(c, shim::gather(a), shim::Tile(b), IS_TRANSPOSED);
 }

@@ -1,13 +1,13 @@
 //! Activation buffers in GPU memory: shape, element type (DType) and address of each.
 
 use super::driver::Address;
-use super::group::Numbers;
-use super::stream::{Room, Stream};
+use super::group::Operand;
+use super::stream::{GrowableBuffer, Stream};
 use engine_core::DeviceError;
 
 /// Element type (DType) of a buffer of activations in GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Number {
+pub enum DType {
     /// Two bytes: of everything else.
     Bf16,
     /// Single precision, for scores that are compared with one another: router logits and the
@@ -15,7 +15,7 @@ pub enum Number {
     F32,
 }
 
-impl Number {
+impl DType {
     /// Bytes of one element of this type.
     pub fn bytes(self) -> usize {
         match self {
@@ -31,15 +31,21 @@ impl Number {
 pub struct Buffer {
     rows: usize,
     cols: usize,
-    number: Number,
-    room: Room,
+    dtype: DType,
+    room: GrowableBuffer,
     /// Copy of the elements in host memory, filled when the buffer is read back.
     pub(super) host: Vec<f32>,
 }
 
 impl Buffer {
     pub(super) fn new(cols: usize) -> Self {
-        Self { rows: 0, cols, number: Number::Bf16, room: Room::default(), host: Vec::new() }
+        Self {
+            rows: 0,
+            cols,
+            dtype: DType::Bf16,
+            room: GrowableBuffer::default(),
+            host: Vec::new(),
+        }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -50,8 +56,8 @@ impl Buffer {
         self.cols
     }
 
-    pub(super) fn number(&self) -> Number {
-        self.number
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Gives the buffer the shape `[rows, cols]` and allocates memory for it as bf16.
@@ -62,38 +68,38 @@ impl Buffer {
         cols: usize,
     ) -> Result<(), DeviceError> {
         (self.rows, self.cols) = (rows, cols);
-        self.output(stream, Number::Bf16).map(|_| ())
+        self.output(stream, DType::Bf16).map(|_| ())
     }
 
-    /// Returns the address at which an operation writes the whole buffer as elements of `number`,
+    /// Returns the address at which an operation writes the whole buffer as elements of `dtype`,
     /// after growing the memory where that is needed.
     pub(super) fn output(
         &mut self,
         stream: &mut Stream,
-        number: Number,
+        dtype: DType,
     ) -> Result<Address, DeviceError> {
-        self.number = number;
+        self.dtype = dtype;
         // An empty buffer still needs an address, which kernels take as an argument.
-        stream.room(&mut self.room, (self.rows * self.cols * number.bytes()).max(1))
+        stream.grow(&mut self.room, (self.rows * self.cols * dtype.bytes()).max(1))
     }
 
     /// Address of the buffer, for an operation that reads bf16. Panics if the buffer holds f32.
     pub(super) fn bf16(&self) -> Address {
-        assert_eq!(self.number, Number::Bf16, "the operation takes bf16");
+        assert_eq!(self.dtype, DType::Bf16, "the operation takes bf16");
         self.room.address()
     }
 
     /// Address of the buffer, for an operation that reads f32. Panics if the buffer holds bf16.
     pub(super) fn f32(&self) -> Address {
-        assert_eq!(self.number, Number::F32, "the operation takes f32");
+        assert_eq!(self.dtype, DType::F32, "the operation takes f32");
         self.room.address()
     }
 
     /// All elements of the buffer as one operand of a collective operation (all-reduce,
     /// all-gather).
-    pub(super) fn numbers(&self) -> Numbers {
+    pub(super) fn operand(&self) -> Operand {
         let (at, count) = (self.room.address(), self.rows * self.cols);
-        Numbers { at, count, number: self.number }
+        Operand { at, count, dtype: self.dtype }
     }
 
     /// Address of the buffer, whatever its element type.

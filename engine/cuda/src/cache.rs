@@ -83,11 +83,11 @@ impl State {
     /// Bytes of device memory that recurrent state of `shape` takes, including the slot for padding
     /// rows.
     pub fn bytes(shape: &StateShape) -> usize {
-        (shape.places + 1) * shape.place_bytes()
+        (shape.slots + 1) * shape.slot_bytes()
     }
 
     /// Distance from one state slot to the next, in f32 elements.
-    pub fn place_stride(&self) -> u32 {
+    pub fn slot_stride(&self) -> u32 {
         (self.shape.layers * self.shape.net.state_elements()) as u32
     }
 

@@ -6,28 +6,27 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use super::buffer::{Buffer, Number};
+use super::buffer::{Buffer, DType};
 use super::cache::{Kv, State};
 use super::driver::{Address, Arguments, Driver, Member, Memory, Pinned};
+use super::gemm::Gemm;
 use super::group::Group;
-use super::landing::Landing;
 use super::launch::attention::{
     AttentionArguments, AttentionPlan, MergeArguments, PageType, entry as attention_entry,
 };
 use super::launch::delta_net::{DeltaNetArguments, entry as delta_net_entry, has_chunks};
 use super::launch::{Launch, RopeArguments};
 use super::layers::Layers;
-use super::products::Products;
+use super::outputs::StepOutputs;
 use super::routes::{Router, Routes};
 use super::staging::Staging;
-use super::step::{Attending, Draft, Plan, Scratch};
-use super::steps::Steps;
-use super::stream::{Room, Stream};
+use super::step::{Attending, Draft, Scratch, StepMetadata, StepUploads};
+use super::stream::{GrowableBuffer, Stream};
 use super::weights::{self, Matrix, Part, Vector};
-use engine_core::batch::{check, check_states};
 use engine_core::{
     AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape,
-    Landed, RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepRows,
+    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
+    check_state_slots,
 };
 
 /// Number of steps in flight while the next is planned, so that the GPU does not wait for the host.
@@ -41,18 +40,18 @@ pub struct Cuda {
     pub(super) stream: Stream,
     pub(super) staging: Staging,
     layers: Layers,
-    /// Attention variants of the model (shape and window). Every step has a plan for each of them.
+    /// Attention variants of the model (shape and window). Every step has a step for each of them.
     attending: Vec<Attending>,
     /// Partial attention results of lines whose key positions are split among blocks.
-    lines: Room,
-    products: Products,
+    lines: GrowableBuffer,
+    gemm: Gemm,
     /// Result of a matrix multiplication with padded weights, before the padding is removed.
     padded: Buffer,
     router: Router,
-    landing: Landing,
-    steps: Steps,
+    outputs: StepOutputs,
+    uploads: StepUploads,
     /// Number of recurrent-state slots; none for a model without recurrent layers.
-    places: Option<usize>,
+    slots: Option<usize>,
     /// Address of the logits of a replayed CUDA graph; none while kernels are launched one by one.
     replayed: Option<Address>,
 }
@@ -66,20 +65,20 @@ impl Cuda {
             stream: Stream::new(driver),
             layers: Layers::default(),
             attending: Vec::new(),
-            lines: Room::default(),
-            products: Products::default(),
+            lines: GrowableBuffer::default(),
+            gemm: Gemm::default(),
             padded: Buffer::new(1),
             router: Router::default(),
-            landing: Landing::default(),
-            steps: Steps::default(),
-            places: None,
+            outputs: StepOutputs::default(),
+            uploads: StepUploads::default(),
+            slots: None,
             replayed: None,
         }
     }
 
     /// Stores measured GEMM choices in `folder`, if one is given.
     pub fn keeping(self, folder: Option<PathBuf>) -> Self {
-        Self { products: Products::keeping(folder), ..self }
+        Self { gemm: Gemm::keeping(folder), ..self }
     }
 
     /// Creates the devices of the tensor-parallel group `members`, in the order of their ranks.
@@ -93,31 +92,31 @@ impl Cuda {
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
-    /// Matrix multiplication `out = x * w^T` into elements of `number`, without the padding of `w`.
-    fn product(
+    /// Matrix multiplication `out = x * w^T` into elements of `dtype`, without the padding of `w`.
+    fn multiply(
         &mut self,
         x: &Buffer,
         w: &Matrix,
         out: &mut Buffer,
-        number: Number,
+        dtype: DType,
     ) -> Result<(), DeviceError> {
         if w.padding == 0 {
-            return self.products.matmul(&mut self.stream, x, w, out, number);
+            return self.gemm.matmul(&mut self.stream, x, w, out, dtype);
         }
         let (rows, cols) = (out.rows(), out.cols());
-        let to = out.output(&mut self.stream, number)?;
+        let to = out.output(&mut self.stream, dtype)?;
         self.padded.reshape(&mut self.stream, rows, w.n)?;
-        self.products.matmul(&mut self.stream, x, w, &mut self.padded, number)?;
+        self.gemm.matmul(&mut self.stream, x, w, &mut self.padded, dtype)?;
         if rows == 0 {
             return Ok(());
         }
-        let entry = match number {
-            Number::Bf16 => "leave_padding_bf16",
-            Number::F32 => "leave_padding_f32",
+        let entry = match dtype {
+            DType::Bf16 => "leave_padding_bf16",
+            DType::F32 => "leave_padding_f32",
         };
         let arguments = Arguments::new().address(to).address(self.padded.address());
         let arguments = arguments.value(cols as u32).value(w.n as u32);
-        self.stream.launch(entry, Launch::numbers(rows, cols), &arguments)
+        self.stream.launch(entry, Launch::scalars(rows, cols), &arguments)
     }
 
     /// Launches an element-wise kernel from `x` to `out`; `more` appends further arguments.
@@ -129,7 +128,7 @@ impl Cuda {
         more: impl FnOnce(Arguments) -> Arguments,
     ) -> Result<(), DeviceError> {
         let (rows, cols) = (out.rows(), out.cols());
-        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::new().address(to).address(x).value(rows as u32);
         let arguments = more(arguments.value(cols as u32));
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
@@ -142,7 +141,7 @@ impl Device for Cuda {
     type Vector = Vector;
     type Kv = Kv;
     type State = State;
-    type Plan = Plan;
+    type StepMetadata = StepMetadata;
     type Routes = Routes;
 
     fn run_ahead(&self) -> usize {
@@ -156,7 +155,7 @@ impl Device for Cuda {
 
     fn tune(&mut self) -> Result<(), DeviceError> {
         let rank = self.rank();
-        self.products.tune(&mut self.stream, rank)
+        self.gemm.tune(&mut self.stream, rank)
     }
 
     fn buffer(&mut self, cols: usize) -> Result<Buffer, DeviceError> {
@@ -226,7 +225,7 @@ impl Device for Cuda {
             let launch = Launch::attention(processors, PageType::Bf16, shape.head_dim);
             let blocks = launch.grid[0] as usize;
             let lines = AttentionPlan::part_lines_max(&shape, blocks);
-            self.stream.room(&mut self.lines, 4 * lines * (shape.head_dim + 2))?;
+            self.stream.grow(&mut self.lines, 4 * lines * (shape.head_dim + 2))?;
             self.attending.push(Attending { shape, window, blocks });
         }
         self.layers.add_attention(&self.stream, &mut self.staging, layer)
@@ -256,47 +255,46 @@ impl Device for Cuda {
     fn state(&mut self, shape: StateShape) -> Result<State, DeviceError> {
         self.stream.moved()?;
         let memory = Memory::new(self.stream.driver(), State::bytes(&shape))?;
-        self.places = Some(shape.places);
+        self.slots = Some(shape.slots);
         Ok(State { shape, memory })
     }
 
-    fn plan(
+    fn prepare_step(
         &mut self,
         batch: &StepBatch,
         kv: &Kv,
         rotation: &Rotation,
-    ) -> Result<Plan, DeviceError> {
-        let wrong = |message| DeviceError { operation: "plan", message };
-        check(batch, &kv.shape, self.landing.drawn()).map_err(wrong)?;
-        if let Some(places) = self.places {
-            check_states(batch.segments.iter().map(|one| one.state), places).map_err(wrong)?;
+    ) -> Result<StepMetadata, DeviceError> {
+        let wrong = |message| DeviceError { operation: "prepare_step", message };
+        batch.check(&kv.shape, self.outputs.sampled).map_err(wrong)?;
+        if let Some(slots) = self.slots {
+            check_state_slots(&batch.sequences, slots).map_err(wrong)?;
         }
         let scratch = Scratch {
             page: Kv::scratch_page(&kv.shape),
-            place: self.places.map(|places| places as u32),
+            slot: self.slots.map(|slots| slots as u32),
             page_tokens: kv.shape.page_tokens,
         };
         let draft = Draft::new(batch, &self.attending, scratch);
-        self.landing.reserve(&mut self.stream, draft.layout.rows.head)?;
-        let first_drawn = self.landing.first_drawn();
-        let metadata = self.steps.send(&mut self.stream, &draft, first_drawn)?;
-        let (reads, draws) = draft.head();
+        self.outputs.reserve(&mut self.stream, draft.layout.rows.head)?;
+        let metadata = self.uploads.send(&mut self.stream, &draft, self.outputs.first_sampled)?;
+        let (reads, samples) = draft.head();
         let pairs = rotation.inverse_frequencies.len();
         let Draft { bucket, layout, .. } = draft;
-        // The cos/sin kernel reads positions from the plan's metadata, so the plan comes first.
-        let turns = Address::NULL;
-        let plan = Plan { layout, bucket, metadata, turns, pairs, reads, draws };
-        let turns = self.steps.turn(&mut self.stream, &mut self.staging, rotation, &plan)?;
-        Ok(Plan { turns, ..plan })
+        // The cos/sin kernel reads positions from the step's metadata, so the metadata comes first.
+        let cos_sin = Address::NULL;
+        let step = StepMetadata { layout, bucket, metadata, cos_sin, pairs, reads, samples };
+        let cos_sin = self.uploads.cos_sin(&mut self.stream, &mut self.staging, rotation, &step)?;
+        Ok(StepMetadata { cos_sin, ..step })
     }
 
-    fn rows(&self, plan: &Plan) -> StepRows {
-        plan.layout.rows
+    fn rows(&self, step: &StepMetadata) -> StepRows {
+        step.layout.rows
     }
 
-    fn replay(&mut self, plan: &Plan) -> Result<bool, DeviceError> {
+    fn replay(&mut self, step: &StepMetadata) -> Result<bool, DeviceError> {
         self.replayed = None;
-        if let Some(rows) = plan.bucket {
+        if let Some(rows) = step.bucket {
             let known = self.stream.known(rows);
             // A rank without a usable CUDA graph makes all ranks launch kernels one by one.
             let known = match &mut self.group {
@@ -314,19 +312,19 @@ impl Device for Cuda {
 
     fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), DeviceError> {
         match &mut self.group {
-            Some(group) => group.all_reduce_sum(&mut x.numbers()),
+            Some(group) => group.all_reduce_sum(&mut x.operand()),
             None => Ok(()),
         }
     }
 
     fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
-        out.output(&mut self.stream, x.number())?;
-        let mut all = out.numbers();
-        let bytes = all.count * all.number.bytes();
+        out.output(&mut self.stream, x.dtype())?;
+        let mut all = out.operand();
+        let bytes = all.count * all.dtype.bytes();
         match &mut self.group {
             Some(group) => {
                 group.make_room(&mut self.stream, bytes.max(1))?;
-                group.all_gather(&x.numbers(), x.rows(), &mut all)
+                group.all_gather(&x.operand(), x.rows(), &mut all)
             }
             None => self.stream.driver().copy(all.at, x.address(), bytes),
         }
@@ -336,33 +334,38 @@ impl Device for Cuda {
         &mut self,
         table: &Matrix,
         first: usize,
-        plan: &Plan,
+        step: &StepMetadata,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::new().address(to).address(table.weights.address());
-        let arguments = arguments.address(plan.at(plan.layout.ids)).address(self.landing.ids());
+        let arguments = arguments.address(step.at(step.layout.ids)).address(self.outputs.ids());
         let known = (table.n - table.padding) as u32;
         let arguments = arguments.value(first as u32).value(known).value(table.k as u32);
         self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
     }
 
-    fn gather(&mut self, x: &Buffer, plan: &Plan, out: &mut Buffer) -> Result<(), DeviceError> {
-        let to = out.output(&mut self.stream, Number::Bf16)?;
+    fn gather(
+        &mut self,
+        x: &Buffer,
+        step: &StepMetadata,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::new().address(to).address(x.bf16());
-        let arguments = arguments.address(plan.at(plan.layout.head_rows)).value(x.cols() as u32);
+        let arguments = arguments.address(step.at(step.layout.head_rows)).value(x.cols() as u32);
         self.stream.launch("gather", Launch::row_copies(out.rows(), x.cols()), &arguments)
     }
 
-    fn draw(&mut self, logits: &mut Buffer, plan: &Plan) -> Result<(), DeviceError> {
+    fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<(), DeviceError> {
         // A CUDA graph always samples, so that it can be replayed for every step.
-        if plan.draws == 0 && plan.bucket.is_none() {
+        if step.samples == 0 && step.bucket.is_none() {
             return Ok(());
         }
-        self.landing.draw(&mut self.stream, logits, plan)
+        self.outputs.sample(&mut self.stream, logits, step)
     }
 
-    fn finish(&mut self, logits: &mut Buffer, plan: Plan) -> Result<(), DeviceError> {
+    fn submit(&mut self, logits: &mut Buffer, step: StepMetadata) -> Result<(), DeviceError> {
         let at = match self.replayed.take() {
             Some(at) => at,
             None => {
@@ -370,13 +373,13 @@ impl Device for Cuda {
                 logits.address()
             }
         };
-        self.landing.depart(&self.stream, at, logits.cols(), &plan)
+        self.outputs.copy_to_host(&self.stream, at, logits.cols(), &step)
     }
 
-    fn land<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<Landed<'a>, DeviceError> {
-        let landed = self.landing.land(&self.stream)?;
+    fn complete<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<StepOutput<'a>, DeviceError> {
+        let output = self.outputs.complete(&self.stream)?;
         self.group.as_ref().map_or(Ok(()), Group::check)?;
-        Ok(landed)
+        Ok(output)
     }
 
     fn rms_norm(
@@ -386,7 +389,7 @@ impl Device for Cuda {
         epsilon: f32,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::new().address(to).address(x.bf16());
         let arguments = arguments.address(weight.part.address());
         let arguments = arguments.value(x.cols() as u32).value(epsilon);
@@ -401,7 +404,7 @@ impl Device for Cuda {
         epsilon: f32,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        let to = out.output(&mut self.stream, Number::Bf16)?;
+        let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::new().address(to).address(x.bf16()).address(delta.bf16());
         let arguments = arguments.address(weight.part.address());
         let arguments = arguments.value(x.cols() as u32).value(epsilon);
@@ -409,17 +412,17 @@ impl Device for Cuda {
     }
 
     fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
-        self.product(x, w, out, Number::Bf16)
+        self.multiply(x, w, out, DType::Bf16)
     }
 
     fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
-        self.product(x, w, out, Number::F32)
+        self.multiply(x, w, out, DType::F32)
     }
 
     fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<(), DeviceError> {
-        let (entry, rows, cols) = match x.number() {
-            Number::Bf16 => ("add_bias", x.rows(), x.cols()),
-            Number::F32 => ("add_bias_f32", x.rows(), x.cols()),
+        let (entry, rows, cols) = match x.dtype() {
+            DType::Bf16 => ("add_bias", x.rows(), x.cols()),
+            DType::F32 => ("add_bias_f32", x.rows(), x.cols()),
         };
         let arguments = Arguments::new().address(x.address()).address(bias.part.address());
         let arguments = arguments.value(rows as u32).value(cols as u32);
@@ -430,7 +433,7 @@ impl Device for Cuda {
         &mut self,
         qkv: &mut Buffer,
         layer: &AttentionLayer<Vector>,
-        plan: &Plan,
+        step: &StepMetadata,
         kv: &mut Kv,
     ) -> Result<(), DeviceError> {
         let shape = &layer.shape;
@@ -439,13 +442,13 @@ impl Device for Cuda {
             PageType::E4m3 => ("rope_and_cache_e4m3", self.layers.scales(layer.kv_layer)),
         };
         let arguments = Arguments::new().address(qkv.bf16()).address(kv.layer(layer.kv_layer));
-        let arguments = arguments.address(plan.turns).address(plan.at(plan.layout.slots));
+        let arguments = arguments.address(step.cos_sin).address(step.at(step.layout.slots));
         let arguments = arguments.address(self.layers.norms(layer.kv_layer)).address(scales);
         let arguments = arguments.value(RopeArguments {
             heads: shape.heads as u32,
             kv_heads: shape.kv_heads as u32,
             head_dim: shape.head_dim as u32,
-            pairs: plan.pairs as u32,
+            pairs: step.pairs as u32,
             page_tokens: kv.shape.page_tokens as u32,
             page_stride: kv.page_stride(),
             epsilon: layer.head_norms.as_ref().map_or(0.0, |norms| norms.epsilon),
@@ -458,7 +461,7 @@ impl Device for Cuda {
         &mut self,
         qkv: &Buffer,
         layer: &AttentionLayer<Vector>,
-        plan: &Plan,
+        step: &StepMetadata,
         kv: &Kv,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
@@ -468,8 +471,8 @@ impl Device for Cuda {
         let known = known.expect("the layer was prepared");
         let processors = self.stream.driver().facts().processors;
         let entry = attention_entry(page_type, shape.head_dim).expect("pages have a kernel");
-        let to = out.output(&mut self.stream, Number::Bf16)?;
-        let items = plan.at(plan.layout.plans[known]);
+        let to = out.output(&mut self.stream, DType::Bf16)?;
+        let items = step.at(step.layout.plans[known]);
         let (lines, constants) = (self.lines.address(), self.layers.heads(layer.kv_layer));
         let arguments = Arguments::new().address(to).address(lines).address(qkv.bf16());
         let arguments = arguments.address(kv.layer(layer.kv_layer)).address(items);
@@ -494,19 +497,19 @@ impl Device for Cuda {
         &mut self,
         projected: &Buffer,
         layer: &DeltaNetLayer<Vector>,
-        plan: &Plan,
+        step: &StepMetadata,
         state: &mut State,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        let to = out.output(&mut self.stream, Number::Bf16)?;
-        let (states, spans) = (state.layer(layer.index), plan.at(plan.layout.states));
-        let count = plan.layout.spans;
+        let to = out.output(&mut self.stream, DType::Bf16)?;
+        let (states, sequences) = (state.layer(layer.index), step.at(step.layout.states));
+        let count = step.layout.recurrent;
         let constants = self.layers.delta_net(layer.index);
-        let shape = DeltaNetArguments::new(layer, state.place_stride());
+        let shape = DeltaNetArguments::new(layer, state.slot_stride());
         let arguments = Arguments::new().address(to).address(states).address(projected.bf16());
-        let arguments = arguments.address(spans).address(constants).value(shape);
+        let arguments = arguments.address(sequences).address(constants).value(shape);
         // A decoding step has one row per sequence: chunks of 32 rows would be nearly empty.
-        if plan.bucket.is_none() && has_chunks(&layer.shape) {
+        if step.bucket.is_none() && has_chunks(&layer.shape) {
             let launch = Launch::delta_net_chunks(&layer.shape, count);
             self.stream.launch("delta_net_chunks", launch, &arguments)?;
         } else {
@@ -514,7 +517,7 @@ impl Device for Cuda {
             self.stream.launch(delta_net_entry(&layer.shape), launch, &arguments)?;
         }
         let arguments = Arguments::new().address(states).address(projected.bf16());
-        let arguments = arguments.address(spans).value(shape);
+        let arguments = arguments.address(sequences).value(shape);
         let launch = Launch::delta_net_history(&layer.shape, count);
         self.stream.launch("delta_net_history", launch, &arguments)
     }
@@ -570,7 +573,7 @@ impl Device for Cuda {
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
         let weights = (experts, biases);
-        self.products.expert_matmul(&mut self.stream, x, weights, routes.offsets, out)
+        self.gemm.expert_matmul(&mut self.stream, x, weights, routes.offsets, out)
     }
 
     fn combine(
@@ -583,14 +586,14 @@ impl Device for Cuda {
     }
 
     fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], DeviceError> {
-        let bytes = x.rows() * x.cols() * x.number().bytes();
+        let bytes = x.rows() * x.cols() * x.dtype().bytes();
         let mut host = Pinned::new(self.stream.driver(), bytes)?;
         host.download(0, x.address(), bytes)?;
         self.stream.driver().wait_all()?;
         x.host.clear();
-        match x.number() {
-            Number::F32 => x.host.extend_from_slice(bytemuck::cast_slice(host.bytes())),
-            Number::Bf16 => {
+        match x.dtype() {
+            DType::F32 => x.host.extend_from_slice(bytemuck::cast_slice(host.bytes())),
+            DType::Bf16 => {
                 let two = host.bytes().chunks_exact(2);
                 x.host.extend(two.map(|two| bf16::from_le_bytes([two[0], two[1]]).to_f32()));
             }

@@ -6,23 +6,23 @@
 
 use std::sync::Arc;
 
-use super::buffer::Number;
+use super::buffer::DType;
 use super::driver::{Address, Arguments, Communicator, Driver, Member, Memory, Signal};
 use super::launch::Launch;
 use super::launch::all_reduce::{PeersArgument, RANKS_MAX, capacity, exchange_bytes};
-use super::stream::{Room, Stream};
+use super::stream::{GrowableBuffer, Stream};
 use engine_core::collective::{ANOTHER_ENDED, InProcess};
 use engine_core::{Collective, DeviceError, Rank};
 
 /// Operand of a collective operation: elements in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Numbers {
+pub struct Operand {
     /// Device address of the operand's first element.
     pub at: Address,
     /// Number of elements of the operand.
     pub count: usize,
     /// Element type (DType) of the operand.
-    pub number: Number,
+    pub dtype: DType,
 }
 
 /// One rank of a tensor-parallel group of GPUs.
@@ -39,7 +39,7 @@ pub struct Group {
     exchange: Option<Exchange>,
     /// Result of an all-gather before its columns are interleaved: the parts in the order of the
     /// ranks.
-    parts: Room,
+    parts: GrowableBuffer,
 }
 
 /// Memory of all ranks for the one-kernel all-reduce.
@@ -68,7 +68,7 @@ impl Group {
             host,
             ended: Arc::clone(&ended),
             exchange: exchange.clone(),
-            parts: Room::default(),
+            parts: GrowableBuffer::default(),
         });
         Ok(ranks.collect())
     }
@@ -99,11 +99,11 @@ impl Group {
     /// # Errors
     /// The device does not have enough memory.
     pub fn make_room(&mut self, stream: &mut Stream, bytes: usize) -> Result<(), DeviceError> {
-        stream.room(&mut self.parts, bytes).map(|_| ())
+        stream.grow(&mut self.parts, bytes).map(|_| ())
     }
 
     /// Launches the one-kernel all-reduce of `x`.
-    fn sum_at_once(&self, exchange: &Exchange, x: &Numbers) -> Result<(), DeviceError> {
+    fn sum_at_once(&self, exchange: &Exchange, x: &Operand) -> Result<(), DeviceError> {
         let Rank { index, count } = self.host.rank();
         let arguments = Arguments::new().address(x.at).address(x.at).value(exchange.argument());
         // Passed as a plain value: the flag is in host memory, not in an allocation of the device.
@@ -114,19 +114,19 @@ impl Group {
     }
 }
 
-impl Collective<Numbers> for Group {
+impl Collective<Operand> for Group {
     fn rank(&self) -> Rank {
         self.host.rank()
     }
 
-    fn all_reduce_sum(&mut self, x: &mut Numbers) -> Result<(), DeviceError> {
+    fn all_reduce_sum(&mut self, x: &mut Operand) -> Result<(), DeviceError> {
         match &self.exchange {
             // No rank waits for this one, since the count is the same on every rank.
             _ if x.count == 0 => Ok(()),
-            Some(exchange) if x.number == Number::Bf16 && x.count <= exchange.capacity => {
+            Some(exchange) if x.dtype == DType::Bf16 && x.count <= exchange.capacity => {
                 self.sum_at_once(exchange, x)
             }
-            _ => self.communicator.all_reduce(x.at, x.count, x.number),
+            _ => self.communicator.all_reduce(x.at, x.count, x.dtype),
         }
     }
 
@@ -134,11 +134,11 @@ impl Collective<Numbers> for Group {
     /// interleaves them to rows.
     fn all_gather(
         &mut self,
-        x: &Numbers,
+        x: &Operand,
         rows: usize,
-        out: &mut Numbers,
+        out: &mut Operand,
     ) -> Result<(), DeviceError> {
-        assert_eq!((x.number, out.number), (Number::F32, Number::F32), "logits are gathered");
+        assert_eq!((x.dtype, out.dtype), (DType::F32, DType::F32), "logits are gathered");
         if rows == 0 {
             return Ok(());
         }
@@ -147,19 +147,19 @@ impl Collective<Numbers> for Group {
         let parts = self.parts.address();
         // NCCL gathers only parts of equal size; others are broadcast one by one.
         if cols.is_multiple_of(ranks) {
-            self.communicator.all_gather(x.at, parts, x.count, x.number)?;
+            self.communicator.all_gather(x.at, parts, x.count, x.dtype)?;
         } else {
             for root in 0..ranks {
                 let own = share(root);
-                let to = parts.plus(rows * own.start * x.number.bytes());
-                self.communicator.broadcast(x.at, to, rows * own.len(), x.number, root)?;
+                let to = parts.plus(rows * own.start * x.dtype.bytes());
+                self.communicator.broadcast(x.at, to, rows * own.len(), x.dtype, root)?;
             }
         }
         // The parts are whole ranks one after another; the kernel interleaves their columns.
         let arguments = Arguments::new().address(out.at).address(parts);
         let sizes = [rows, cols, ranks].map(|size| size as u32);
         let arguments = sizes.into_iter().fold(arguments, Arguments::value);
-        self.driver.launch("side_by_side", Launch::numbers(rows, cols), &arguments)
+        self.driver.launch("side_by_side", Launch::scalars(rows, cols), &arguments)
     }
 }
 

@@ -15,19 +15,18 @@ pub mod driver;
 #[expect(dead_code, reason = "groups of GPUs are for the tests of models")]
 #[path = "../emulated/mod.rs"]
 mod emulated;
+mod gemm;
 mod group;
-mod landing;
 pub mod launch;
 mod layers;
 pub mod limits;
-mod products;
+mod outputs;
 #[cfg(test)]
 #[path = "../../core/tests/reference/mod.rs"]
 mod reference;
 mod routes;
 mod staging;
 mod step;
-mod steps;
 pub mod stopwatch;
 mod stream;
 #[cfg(test)]
@@ -36,7 +35,7 @@ mod weights;
 
 use std::panic;
 
-pub use buffer::Number;
+pub use buffer::DType;
 pub use device::Cuda;
 #[cfg(test)]
 extern crate self as engine_cuda;

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Cuda;
-use super::buffer::Number;
+use super::buffer::DType;
 use super::driver::{Arguments, Driver, Memory};
+use super::gemm::fill;
 use super::launch::Launch;
-use super::launch::product::MatrixType;
-use super::products::fill;
+use super::launch::matmul::MatrixType;
 use super::stopwatch::Stopwatch;
 use super::weights::Matrix;
 use engine_core::{Device, DeviceError};
@@ -25,12 +25,12 @@ pub struct Sizes {
     /// Bytes to read, far larger than any cache if memory allows.
     pub read_bytes: usize,
     /// Rows, columns and depth of the square matrix multiplication.
-    pub product: usize,
+    pub matmul: usize,
 }
 
 impl Sizes {
     /// Sizes that `redline bench` uses.
-    pub const FULL: Self = Self { read_bytes: 4 << 30, product: 8192 };
+    pub const FULL: Self = Self { read_bytes: 4 << 30, matmul: 8192 };
 }
 
 /// Measured hardware limits of one GPU: memory bandwidth and bf16 throughput.
@@ -56,7 +56,7 @@ impl Limits {
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             read_bytes_per_s: read_bytes_per_s(driver, sizes.read_bytes)?,
-            bf16_flops_per_s: bf16_flops_per_s(driver, kept, sizes.product)?,
+            bf16_flops_per_s: bf16_flops_per_s(driver, kept, sizes.matmul)?,
         })
     }
 }
@@ -88,7 +88,7 @@ fn bf16_flops_per_s(
     let (mut x, mut out) = (cuda.buffer(size)?, cuda.buffer(size)?);
     cuda.resize(&mut x, size)?;
     cuda.resize(&mut out, size)?;
-    fill(&cuda.stream, x.bf16(), size * size * Number::Bf16.bytes())?;
+    fill(&cuda.stream, x.bf16(), size * size * DType::Bf16.bytes())?;
     // The first call registers the shape, so that `tune` measures the implementations for it.
     cuda.matmul(&x, &w, &mut out)?;
     // The call above registered the shape, so that its implementations are measured now.

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use super::buffer::{Buffer, Number};
+use super::buffer::{Buffer, DType};
 use super::driver::{Address, Arguments};
 use super::launch::Launch;
-use super::stream::{Room, Stream};
+use super::stream::{GrowableBuffer, Stream};
 use engine_core::{DeviceError, Gate};
 
 /// Largest number of experts of a layer, and largest number of experts per row (top-k), that the
@@ -17,11 +17,11 @@ const CHOSEN_MAX: usize = 32;
 /// Buffers for the routes of a layer, reused by the next.
 #[derive(Debug, Default)]
 pub struct Router {
-    ids: Room,
-    weights: Room,
-    offsets: Room,
-    sources: Room,
-    slots: Room,
+    ids: GrowableBuffer,
+    weights: GrowableBuffer,
+    offsets: GrowableBuffer,
+    sources: GrowableBuffer,
+    slots: GrowableBuffer,
 }
 
 /// Routes of one MoE layer: which rows go to which experts. Valid until the next layer is routed.
@@ -65,16 +65,16 @@ impl Router {
             return Err(DeviceError { operation: "route", message });
         }
         let pairs = rows * chosen;
-        let ids = stream.room(&mut self.ids, 4 * pairs)?;
-        let weights = stream.room(&mut self.weights, 4 * pairs)?;
+        let ids = stream.grow(&mut self.ids, 4 * pairs)?;
+        let weights = stream.grow(&mut self.weights, 4 * pairs)?;
         let is_normalized = gate != Gate::SoftmaxTop { normalized: false };
         let arguments = Arguments::new().address(ids).address(weights).address(logits.f32());
         let sizes = [rows, experts, chosen, usize::from(is_normalized)];
         let arguments = sizes.iter().fold(arguments, |all, size| all.value(*size as u32));
         stream.launch("route", Launch::route(rows), &arguments)?;
-        let offsets = stream.room(&mut self.offsets, 4 * (own.len() + 1))?;
-        let sources = stream.room(&mut self.sources, 4 * pairs)?;
-        let slots = stream.room(&mut self.slots, 4 * pairs)?;
+        let offsets = stream.grow(&mut self.offsets, 4 * (own.len() + 1))?;
+        let sources = stream.grow(&mut self.sources, 4 * pairs)?;
+        let slots = stream.grow(&mut self.slots, 4 * pairs)?;
         let arguments = Arguments::new().address(offsets).address(sources).address(slots);
         let arguments = arguments.address(ids).value(pairs as u32).value(own.start as u32);
         stream.launch("sort_pairs", Launch::sort_pairs(own.len()), &arguments)?;
@@ -96,7 +96,7 @@ impl Routes {
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
         assert_eq!((out.rows(), out.cols()), (self.pairs, x.cols()), "a row for each pair");
-        let to = out.output(stream, Number::Bf16)?;
+        let to = out.output(stream, DType::Bf16)?;
         let arguments = Arguments::new().address(to).address(x.bf16()).address(self.sources);
         let arguments = arguments.address(self.sent);
         let arguments = arguments.value(self.chosen as u32).value(x.cols() as u32);
@@ -115,7 +115,7 @@ impl Routes {
     ) -> Result<(), DeviceError> {
         let rows = self.pairs / self.chosen;
         assert_eq!((out.rows(), out.cols()), (rows, x.cols()), "a row for each of the step");
-        let to = out.output(stream, Number::Bf16)?;
+        let to = out.output(stream, DType::Bf16)?;
         let arguments = Arguments::new().address(to).address(x.bf16()).address(self.slots);
         let arguments = arguments.address(self.weights);
         let arguments = arguments.value(self.chosen as u32).value(x.cols() as u32);

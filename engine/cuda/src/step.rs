@@ -1,21 +1,30 @@
-//! Metadata of a step, which its kernels read beside activations: token ids, positions, page tables
-//! (block tables), sampling parameters. It is one contiguous piece, copied at once, with the same
-//! layout for all steps of a CUDA graph bucket, so that captured addresses stay valid.
+//! Metadata of a step, which its kernels read besides activations: token ids, positions, page tables
+//! (block tables), sampling parameters. It is one contiguous piece, copied at once through pinned
+//! memory, with the same layout for all steps of a CUDA graph bucket, so that captured addresses
+//! stay valid. The cos/sin table is computed from it.
 
-use super::driver::Address;
-use super::launch::SamplingArguments;
-use super::launch::attention::{AttentionPlan, Span};
-use super::launch::delta_net::StateSpan;
-use super::stream::bucket;
-use engine_core::sample::DrawParams;
-use engine_core::{AttentionShape, HeadRows, Segment, StepBatch, StepRows, StepToken};
+use std::sync::Arc;
+
+use super::device::RUN_AHEAD;
+use super::driver::{Address, Arguments, Pinned};
+use super::launch::attention::AttentionPlan;
+use super::launch::delta_net::SequenceArguments;
+use super::launch::{Launch, SamplingArguments};
+use super::staging::Staging;
+use super::stream::{GrowableBuffer, Stream, bucket};
+use super::weights::Part;
+use engine_core::sample::SampleParams;
+use engine_core::{
+    AttentionShape, DeviceError, HeadRows, Rotation, ScheduledSequence, StateSlots, StepBatch,
+    StepRows, StepToken,
+};
 
 /// Bit in a token id that marks a token sampled by the step before and still on the device; the
 /// other bits are its index there.
-const DRAWN: u32 = 1 << 31;
+const SAMPLED: u32 = 1 << 31;
 /// Words of one row's sampling parameters, and of one sequence's recurrent-state entry.
-const DRAW_WORDS: usize = size_of::<SamplingArguments>() / 4;
-const SPAN_WORDS: usize = size_of::<StateSpan>() / 4;
+const SAMPLING_WORDS: usize = size_of::<SamplingArguments>() / 4;
+const SEQUENCE_WORDS: usize = size_of::<SequenceArguments>() / 4;
 
 /// Attention variant: heads and window that several layers share, so that one attention plan serves
 /// them all.
@@ -41,7 +50,7 @@ pub struct Scratch {
     /// Number of the extra KV page.
     pub page: u32,
     /// Number of the extra state slot; none in models without recurrent state.
-    pub place: Option<u32>,
+    pub slot: Option<u32>,
     /// Number of tokens of a KV page.
     pub page_tokens: usize,
 }
@@ -52,9 +61,9 @@ pub struct Layout {
     /// Rows of the step, padding included.
     pub rows: StepRows,
     /// Number of sequences with recurrent state.
-    pub spans: usize,
+    pub recurrent: usize,
     /// First word of the sampling parameters.
-    pub draws: usize,
+    pub sampling: usize,
     /// First word of the token ids.
     pub ids: usize,
     /// First word of the positions.
@@ -80,8 +89,8 @@ pub struct Draft<'a> {
     scratch: Scratch,
     /// Rows of the step that need logits.
     head: HeadRows,
-    /// Rows of each sequence, followed by the padding rows of the CUDA graph bucket.
-    spans: Vec<Span<'a>>,
+    /// Sequences of the batch, followed by the padding rows of the CUDA graph bucket.
+    sequences: Vec<ScheduledSequence>,
     /// Attention plan of each attention variant.
     plans: Vec<AttentionPlan>,
     /// Number of rows of the CUDA graph bucket, if all sequences decode; none for a step with a
@@ -95,130 +104,123 @@ impl<'a> Draft<'a> {
     pub fn new(batch: &'a StepBatch, attending: &[Attending], scratch: Scratch) -> Self {
         let head = batch.head_rows();
         // Only decoding steps are captured as CUDA graphs: prefill chunks have too many shapes.
-        let decodes = !batch.tokens.is_empty() && batch.segments.iter().all(|one| one.rows == 1);
+        let decodes = !batch.tokens.is_empty() && batch.sequences.iter().all(|one| one.rows == 1);
         let bucket = decodes.then(|| bucket(batch.tokens.len()));
-        let spans = spans(batch, &scratch, bucket);
+        let sequences = padded(batch, &scratch, bucket);
         let rows = StepRows {
             all: bucket.unwrap_or(batch.tokens.len()),
             head: bucket.unwrap_or(head.rows.len()),
         };
-        let plan = |of: &Attending| AttentionPlan::new(&spans, &of.shape, of.window, of.blocks);
+        let page_tokens = scratch.page_tokens;
+        let plan = |of: &Attending| {
+            AttentionPlan::new(&sequences, page_tokens, &of.shape, of.window, of.blocks)
+        };
         let plans: Vec<AttentionPlan> = attending.iter().map(plan).collect();
         let plan_words = attending.iter().zip(&plans).map(|(of, plan)| match bucket {
             // A fixed size keeps everything behind the plan at the captured addresses.
             Some(rows) => AttentionPlan::words_max(rows, &of.shape, of.blocks),
             None => plan.words(),
         });
-        let states = if scratch.place.is_some() { spans.len() } else { 0 };
-        let tables = spans.iter().map(|span| span.pages.len()).sum();
-        let layout = Layout::new(rows, states, plan_words, tables);
-        Self { batch, scratch, head, spans, plans, bucket, layout }
+        let recurrent = if scratch.slot.is_some() { sequences.len() } else { 0 };
+        let tables = sequences.iter().map(|one| one.used_pages(page_tokens).len()).sum();
+        let layout = Layout::new(rows, recurrent, plan_words, tables);
+        Self { batch, scratch, head, sequences, plans, bucket, layout }
     }
 
     /// Number of rows whose logits are copied to the host, and number of rows that sample on the
     /// device.
     pub fn head(&self) -> (usize, usize) {
-        (self.head.read(), self.head.draws.len())
+        (self.head.read(), self.head.sampling.len())
     }
 
     /// Writes the metadata to `out`. Tokens sampled by the previous step are those of its rows from
-    /// `drawn` on.
-    pub fn write(&self, drawn: u32, out: &mut [u32]) {
+    /// `sampled` on.
+    pub fn write(&self, sampled: u32, out: &mut [u32]) {
         let at = &self.layout;
-        self.write_draws(&mut out[at.draws..at.ids]);
+        self.write_sampling(&mut out[at.sampling..at.ids]);
         let ids = &mut out[at.ids..at.positions];
         // Padding rows read token 0; their results are ignored.
         ids.fill(0);
         for (token, out) in self.batch.tokens.iter().zip(ids) {
             *out = match token {
                 StepToken::Known(id) => *id,
-                StepToken::Drawn(index) => DRAWN | (drawn + index),
+                StepToken::Sampled(index) => SAMPLED | (sampled + index),
             };
         }
         let page_tokens = self.scratch.page_tokens;
-        for span in &self.spans {
-            for row in 0..span.rows {
-                let position = span.position + row;
-                let page = span.pages[position / page_tokens] as usize;
-                out[at.positions + span.row + row] = position as u32;
-                out[at.slots + span.row + row] =
-                    (page * page_tokens + position % page_tokens) as u32;
+        for sequence in &self.sequences {
+            for (row, position) in (sequence.row..).zip(sequence.position..sequence.end()) {
+                let page = sequence.pages[position / page_tokens] as usize;
+                out[at.positions + row] = position as u32;
+                out[at.slots + row] = (page * page_tokens + position % page_tokens) as u32;
             }
         }
         let head_rows = &mut out[at.head_rows..at.states];
         head_rows.fill(0);
         self.head.rows.iter().zip(head_rows).for_each(|(row, out)| *out = *row as u32);
-        if let Some(place) = self.scratch.place {
-            self.write_states(place, &mut out[at.states..]);
+        if let Some(scratch) = self.scratch.slot {
+            self.write_states(scratch, &mut out[at.states..]);
         }
         for (plan, start) in self.plans.iter().zip(&at.plans) {
             plan.write(at.tables - start, &mut out[*start..]);
         }
         let mut table = at.tables;
-        for span in &self.spans {
-            out[table..table + span.pages.len()].copy_from_slice(&span.pages);
-            table += span.pages.len();
+        for pages in self.sequences.iter().map(|one| one.used_pages(page_tokens)) {
+            out[table..table + pages.len()].copy_from_slice(pages);
+            table += pages.len();
         }
     }
 
     /// Writes the sampling parameters. Rows without any keep zeros, which means greedy sampling;
     /// their result is ignored.
-    fn write_draws(&self, out: &mut [u32]) {
+    fn write_sampling(&self, out: &mut [u32]) {
         out.fill(0);
-        let rows = out.chunks_exact_mut(DRAW_WORDS).skip(self.head.read());
-        for (draw, out) in self.head.draws.iter().zip(rows) {
-            let DrawParams { temperature, top_p, min_p, top_k, seed, index } = *draw;
-            let draw = SamplingArguments { temperature, top_p, min_p, top_k, seed, index };
-            out.copy_from_slice(bytemuck::cast_slice(&[draw]));
+        let rows = out.chunks_exact_mut(SAMPLING_WORDS).skip(self.head.read());
+        for (params, out) in self.head.sampling.iter().zip(rows) {
+            let SampleParams { temperature, top_p, min_p, top_k, seed, index } = *params;
+            let arguments = SamplingArguments { temperature, top_p, min_p, top_k, seed, index };
+            out.copy_from_slice(bytemuck::cast_slice(&[arguments]));
         }
     }
 
-    /// Writes the recurrent-state entries. Padding rows use the state slot `scratch`.
+    /// Writes the recurrent-state entries. Sequences without a state slot, such as padding rows, use
+    /// the slot `scratch`.
     fn write_states(&self, scratch: u32, out: &mut [u32]) {
-        let states = self.batch.segments.iter().map(|segment| segment.state);
-        let states = states.chain(std::iter::repeat(None));
-        for ((span, state), out) in
-            self.spans.iter().zip(states).zip(out.chunks_exact_mut(SPAN_WORDS))
-        {
-            let none = || StateSpan::NOWHERE;
-            let span = StateSpan {
-                row: span.row as u32,
-                rows: span.rows as u32,
-                position: span.position as u32,
-                place: state.map_or(scratch, |state| state.place),
-                load: state.and_then(|state| state.load).unwrap_or_else(none),
-                save: state.and_then(|state| state.save).unwrap_or_else(none),
+        let none = || SequenceArguments::NOWHERE;
+        for (sequence, out) in self.sequences.iter().zip(out.chunks_exact_mut(SEQUENCE_WORDS)) {
+            let StateSlots { slot, load, save } =
+                sequence.state.unwrap_or(StateSlots { slot: scratch, load: None, save: None });
+            let arguments = SequenceArguments {
+                row: sequence.row as u32,
+                rows: sequence.rows as u32,
+                position: sequence.position as u32,
+                slot,
+                load: load.unwrap_or_else(none),
+                save: save.unwrap_or_else(none),
             };
-            out.copy_from_slice(bytemuck::cast_slice(&[span]));
+            out.copy_from_slice(bytemuck::cast_slice(&[arguments]));
         }
     }
 }
 
-/// Rows of each sequence, then padding rows up to the bucket, at position 0 of the extra page.
-fn spans<'a>(batch: &'a StepBatch, scratch: &Scratch, bucket: Option<usize>) -> Vec<Span<'a>> {
-    let mut spans = Vec::with_capacity(bucket.unwrap_or(batch.segments.len()));
-    let mut row = 0;
-    for Segment { rows, position, pages, .. } in &batch.segments {
-        let needed = (position + rows).div_ceil(scratch.page_tokens);
-        let pages = (&pages[..needed]).into();
-        spans.push(Span { row, rows: *rows, position: *position, pages });
-        row += rows;
-    }
-    // Padding rows attend to one position of the extra page, so that they cost little.
-    let filling = (row..bucket.unwrap_or(row)).map(|row| Span {
+/// Sequences of the batch, then padding rows up to the bucket. Padding rows attend to one position
+/// of the extra page, so that they cost little.
+fn padded(batch: &StepBatch, scratch: &Scratch, bucket: Option<usize>) -> Vec<ScheduledSequence> {
+    let rows = batch.tokens.len();
+    let pages: Arc<[u32]> = [scratch.page].into();
+    let padding = (rows..bucket.unwrap_or(rows)).map(|row| ScheduledSequence {
         row,
         rows: 1,
-        position: 0,
-        pages: vec![scratch.page].into(),
+        pages: Arc::clone(&pages),
+        ..ScheduledSequence::default()
     });
-    spans.extend(filling);
-    spans
+    batch.sequences.iter().cloned().chain(padding).collect()
 }
 
 impl Layout {
     fn new(
         rows: StepRows,
-        spans: usize,
+        recurrent: usize,
         plan_words: impl Iterator<Item = usize>,
         table_words: usize,
     ) -> Self {
@@ -228,16 +230,16 @@ impl Layout {
             end - words
         };
         // Sampling parameters come first, since they contain eight-byte words that must be aligned.
-        let draws = take(rows.head * DRAW_WORDS);
+        let sampling = take(rows.head * SAMPLING_WORDS);
         let [ids, positions, slots] = [rows.all; 3].map(&mut take);
         let head_rows = take(rows.head);
-        let states = take(spans * SPAN_WORDS);
+        let states = take(recurrent * SEQUENCE_WORDS);
         let plans = plan_words.map(&mut take).collect();
         let tables = take(table_words);
         Self {
             rows,
-            spans,
-            draws,
+            recurrent,
+            sampling,
             ids,
             positions,
             slots,
@@ -252,7 +254,7 @@ impl Layout {
 
 /// Step whose metadata is on the device.
 #[derive(Debug)]
-pub struct Plan {
+pub struct StepMetadata {
     pub layout: Layout,
     /// Number of rows of the CUDA graph bucket, if the step belongs to one.
     pub bucket: Option<usize>,
@@ -260,17 +262,98 @@ pub struct Plan {
     pub metadata: Address,
     /// Address of the cos/sin table `[T, P]` of the rotary embedding, and the number P of rotated
     /// pairs.
-    pub turns: Address,
+    pub cos_sin: Address,
     pub pairs: usize,
     /// Number of rows whose logits are copied to the host: the first of those that need logits.
     pub reads: usize,
     /// Number of rows behind them that sample on the device.
-    pub draws: usize,
+    pub samples: usize,
 }
 
-impl Plan {
+impl StepMetadata {
     /// Address of a word of the metadata.
     pub fn at(&self, word: usize) -> Address {
         self.metadata.plus(4 * word)
+    }
+}
+
+/// Smallest size of the metadata buffer in bytes: page tables of about 256 sequences of 8,000
+/// tokens.
+const BYTES_MIN: usize = 1 << 20;
+
+/// Buffers for the metadata of steps, and for their cos/sin tables.
+#[derive(Debug, Default)]
+pub struct StepUploads {
+    metadata: GrowableBuffer,
+    cos_sin: GrowableBuffer,
+    /// Rotary embedding used last, with its inverse frequencies on the device.
+    frequencies: Option<(Rotation, Part)>,
+    /// Pinned buffers used in rotation: the copies of steps in flight may still read the others.
+    pinned: Vec<Pinned>,
+    /// Index of the pinned buffer used last.
+    next: usize,
+}
+
+impl StepUploads {
+    /// Writes a step's metadata and starts its copy to the device; recos_sin its address there.
+    /// Tokens sampled by the previous step are those of its rows from `first_sampled` on.
+    ///
+    /// # Errors
+    /// The device does not have enough memory, or reports an error.
+    pub fn send(
+        &mut self,
+        stream: &mut Stream,
+        draft: &Draft<'_>,
+        first_sampled: u32,
+    ) -> Result<Address, DeviceError> {
+        let bytes = 4 * draft.layout.words;
+        // Page tables grow with every page; rounding up keeps the buffer in place, so that captured
+        // CUDA graphs stay valid.
+        let capacity = bytes.next_power_of_two().max(BYTES_MIN);
+        // One buffer more than steps in flight, so that the one written now is not being copied.
+        if self.pinned.len() <= RUN_AHEAD {
+            self.pinned.push(Pinned::new(stream.driver(), capacity)?);
+            self.next = self.pinned.len() - 1;
+        } else {
+            self.next = (self.next + 1) % self.pinned.len();
+        }
+        let pinned = &mut self.pinned[self.next];
+        if pinned.size() < bytes {
+            *pinned = Pinned::new(stream.driver(), capacity)?;
+        }
+        let words = bytemuck::cast_slice_mut(&mut pinned.bytes_mut()[..bytes]);
+        draft.write(first_sampled, words);
+        let metadata = stream.grow(&mut self.metadata, capacity)?;
+        pinned.upload(metadata, bytes)?;
+        Ok(metadata)
+    }
+
+    /// Computes the cos/sin table for the positions of a step.
+    ///
+    /// # Errors
+    /// The device does not have enough memory, or reports an error.
+    pub fn cos_sin(
+        &mut self,
+        stream: &mut Stream,
+        staging: &mut Staging,
+        rotation: &Rotation,
+        step: &StepMetadata,
+    ) -> Result<Address, DeviceError> {
+        let (rows, pairs) = (step.layout.rows.all, step.pairs);
+        let cos_sin = stream.grow(&mut self.cos_sin, (8 * rows * pairs).max(1))?;
+        if !matches!(&self.frequencies, Some((known, _)) if known == rotation) {
+            let part = Part::new(stream.driver(), 4 * pairs)?;
+            staging.send_f32(part.address(), &rotation.inverse_frequencies)?;
+            self.frequencies = Some((rotation.clone(), part));
+        }
+        let (_, frequencies) = self.frequencies.as_ref().expect("they were just sent");
+        if pairs > 0 {
+            let arguments =
+                Arguments::new().address(cos_sin).address(step.at(step.layout.positions));
+            let arguments = arguments.address(frequencies.address());
+            let arguments = arguments.value(rows as u32).value(pairs as u32).value(rotation.factor);
+            stream.launch("cos_sin_table", Launch::cos_sin_table(rows, pairs), &arguments)?;
+        }
+        Ok(cos_sin)
     }
 }

@@ -76,21 +76,21 @@ impl Stopwatch {
         let driver = &self.driver;
         work()?;
         driver.wait_all()?;
-        driver.begin_record()?;
+        driver.begin_capture()?;
         let worked = work();
         // The capture is ended even after an error, since the stream could not be used otherwise.
-        let record = driver.end_record();
+        let graph = driver.end_capture();
         worked?;
-        let record = record?;
+        let graph = graph?;
         let sample = || {
             driver.mark(self.from)?;
-            driver.replay(record)?;
+            driver.replay(graph)?;
             driver.mark(self.to)?;
             driver.wait(self.to)?;
             Ok(driver.elapsed_ns(self.from, self.to)? / calls as f64)
         };
         let all: Result<Vec<f64>, DeviceError> = (0..=samples).map(|_| sample()).collect();
-        driver.release_record(record);
+        driver.release_graph(graph);
         // The first run warms up and does not count.
         Ok(Timing::of(all?.split_off(1)))
     }

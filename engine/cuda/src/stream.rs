@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::driver::{Address, Arguments, Driver, Memory, Record};
+use super::driver::{Address, Arguments, CudaGraph, Driver, Memory};
 use super::launch::Launch;
 use engine_core::DeviceError;
 
@@ -13,17 +13,17 @@ use engine_core::DeviceError;
 enum Seen {
     /// One step of the bucket ran without capture, so that all buffers have their size.
     Once,
-    Recorded {
-        record: Record,
+    Captured {
+        graph: CudaGraph,
         logits: Address,
     },
 }
 
 /// Growable buffer in device memory: it grows to the largest step and then stays at its address.
 #[derive(Debug, Default)]
-pub struct Room(Option<Memory>);
+pub struct GrowableBuffer(Option<Memory>);
 
-impl Room {
+impl GrowableBuffer {
     /// Address of the buffer; null before its first use.
     pub fn address(&self) -> Address {
         self.0.as_ref().map_or(Address::NULL, Memory::address)
@@ -37,13 +37,13 @@ pub struct Stream {
     /// State of the CUDA graph by number of rows of the bucket.
     buckets: BTreeMap<usize, Seen>,
     /// Rows of the bucket whose step is being captured now.
-    recording: Option<usize>,
+    capturing: Option<usize>,
 }
 
 impl Stream {
     /// Creates a stream without any captured CUDA graph.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
-        Self { driver, buckets: BTreeMap::new(), recording: None }
+        Self { driver, buckets: BTreeMap::new(), capturing: None }
     }
 
     /// Driver in whose stream everything runs.
@@ -69,7 +69,11 @@ impl Stream {
     ///
     /// # Errors
     /// The device does not have enough memory.
-    pub fn room(&mut self, room: &mut Room, bytes: usize) -> Result<Address, DeviceError> {
+    pub fn grow(
+        &mut self,
+        room: &mut GrowableBuffer,
+        bytes: usize,
+    ) -> Result<Address, DeviceError> {
         match &room.0 {
             Some(memory) if memory.bytes() >= bytes => Ok(memory.address()),
             _ => {
@@ -82,14 +86,18 @@ impl Stream {
         }
     }
 
-    /// Grows a buffer as [`Stream::room`] does, and keeps its content.
+    /// Grows a buffer as [`Stream::grow`] does, and keeps its content.
     ///
     /// # Errors
-    /// The errors of [`Stream::room`].
-    pub fn keeping_room(&mut self, room: &mut Room, bytes: usize) -> Result<Address, DeviceError> {
+    /// The errors of [`Stream::grow`].
+    pub fn grow_keeping(
+        &mut self,
+        room: &mut GrowableBuffer,
+        bytes: usize,
+    ) -> Result<Address, DeviceError> {
         if room.0.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
-            let mut larger = Room::default();
-            let to = self.room(&mut larger, bytes)?;
+            let mut larger = GrowableBuffer::default();
+            let to = self.grow(&mut larger, bytes)?;
             if let Some(old) = &room.0 {
                 self.driver.copy(to, old.address(), old.bytes())?;
                 self.driver.wait_all()?;
@@ -101,13 +109,13 @@ impl Stream {
 
     /// Releases all captured CUDA graphs, because memory that they name is about to move.
     fn forget(&mut self) -> Result<(), DeviceError> {
-        if self.recording.is_some() {
+        if self.capturing.is_some() {
             let message = "memory moved during CUDA graph capture".to_owned();
-            return Err(DeviceError { operation: "record", message });
+            return Err(DeviceError { operation: "capture", message });
         }
         for seen in std::mem::take(&mut self.buckets).into_values() {
-            if let Seen::Recorded { record, .. } = seen {
-                self.driver.release_record(record);
+            if let Seen::Captured { graph, .. } = seen {
+                self.driver.release_graph(graph);
             }
         }
         Ok(())
@@ -119,7 +127,7 @@ impl Stream {
         match self.buckets.get(&rows) {
             None => 0,
             Some(Seen::Once) => 1,
-            Some(Seen::Recorded { .. }) => 2,
+            Some(Seen::Captured { .. }) => 2,
         }
     }
 
@@ -132,20 +140,20 @@ impl Stream {
     /// The device reports an error.
     pub fn replay(&mut self, rows: usize, known: u8) -> Result<Option<Address>, DeviceError> {
         match self.buckets.get(&rows) {
-            Some(Seen::Recorded { record, logits }) if known == 2 => {
-                self.driver.replay(*record)?;
+            Some(Seen::Captured { graph, logits }) if known == 2 => {
+                self.driver.replay(*graph)?;
                 return Ok(Some(*logits));
             }
             // Another rank has to capture again, so this rank captures with it.
-            Some(Seen::Recorded { record, .. }) => self.driver.release_record(*record),
+            Some(Seen::Captured { graph, .. }) => self.driver.release_graph(*graph),
             _ => {}
         }
         if known == 0 {
             self.buckets.insert(rows, Seen::Once);
         } else {
             self.buckets.remove(&rows);
-            self.driver.begin_record()?;
-            self.recording = Some(rows);
+            self.driver.begin_capture()?;
+            self.capturing = Some(rows);
         }
         Ok(None)
     }
@@ -156,10 +164,10 @@ impl Stream {
     /// # Errors
     /// The device reports an error.
     pub fn finish(&mut self, logits: Address) -> Result<(), DeviceError> {
-        let Some(rows) = self.recording.take() else { return Ok(()) };
-        let record = self.driver.end_record()?;
-        self.buckets.insert(rows, Seen::Recorded { record, logits });
-        self.driver.replay(record)
+        let Some(rows) = self.capturing.take() else { return Ok(()) };
+        let graph = self.driver.end_capture()?;
+        self.buckets.insert(rows, Seen::Captured { graph, logits });
+        self.driver.replay(graph)
     }
 
     /// Releases all captured CUDA graphs, because the KV cache or the recurrent state moves.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::driver::{Address, Arguments, Driver, Memory};
+use super::gemm::fill;
 use super::launch::Launch;
-use super::launch::product::{MatmulPlan, MatrixType};
-use super::products::fill;
+use super::launch::matmul::{MatmulPlan, MatrixType};
 use super::staging::Staging;
 use super::stream::Stream;
 use engine_core::{DeviceError, HostMatrix, RandomRows, WeightType};

@@ -29,16 +29,16 @@ pub fn run() {
                 .expect("prompts fit");
         }
         let plan = scheduler.plan();
-        if plan.slots.is_empty() {
+        if plan.sequences.is_empty() {
             continue;
         }
         scheduler.commit(&plan);
-        for slot in plan.slots.iter().filter(|slot| slot.samples) {
-            let sequence = scheduler.sequence(slot.id).expect("a planned sequence lives");
-            if sequence.output().len() + 1 == output(slot.id) {
-                scheduler.remove(slot.id);
+        for planned in plan.sequences.iter().filter(|planned| planned.samples) {
+            let sequence = scheduler.sequence(planned.id).expect("a planned sequence lives");
+            if sequence.output().len() + 1 == output(planned.id) {
+                scheduler.remove(planned.id);
             } else {
-                scheduler.append(slot.id, random.below(1000));
+                scheduler.append(planned.id, random.below(1000));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Configuration of a checkpoint, read from config.json or GGUF metadata: sizes that every decoder
 //! has. Knows the keys that architectures share; the rest is read by each architecture's file.
 
+use std::fmt;
 use std::path::Path;
 
 use serde_json::Value;
@@ -94,7 +95,7 @@ impl<'a> Settings<'a> {
     }
 
     /// Builds the error that a setting is missing or wrong, with the key of the file's format.
-    pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl Into<String>) -> LoadError {
+    pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl fmt::Display) -> LoadError {
         match self {
             Self::Json { path, .. } => LoadError::config(path, json_key, reason),
             Self::Gguf { metadata, architecture } => {

@@ -15,8 +15,8 @@ use super::tensors::{Part, Tensors};
 use super::{LoadError, Model, ModelInfo};
 use engine_core::sample::Sampling;
 use engine_core::{
-    AttentionShape, Device, DeviceError, KvShape, KvType, Landed, LogitRows, Rank, Rotation,
-    Segment, SegmentState, StateShape, StepBatch, StepRows, StepToken,
+    AttentionShape, Device, DeviceError, KvShape, KvType, LogitRows, Rank, Rotation,
+    ScheduledSequence, StateShape, StateSlots, StepBatch, StepOutput, StepRows, StepToken,
 };
 use engine_weights::Checkpoint;
 
@@ -119,13 +119,13 @@ impl<D: Device> Decoder<D> {
             compute_dtype: device.compute_dtype(),
             kv_type,
             kv_bytes_per_token: kv_shape.token_bytes(),
-            state_bytes: state_shape.map_or(0, |shape| shape.place_bytes()),
+            state_bytes: state_shape.map_or(0, |shape| shape.slot_bytes()),
             largest_matrix,
             attention: attention_shape(spec),
         };
         Ok(Self {
-            stream: Stream::new(&mut device, hidden, vocab).map_err(LoadError::Device)?,
-            scratch: Scratch::new(&mut device).map_err(LoadError::Device)?,
+            stream: Stream::new(&mut device, hidden, vocab)?,
+            scratch: Scratch::new(&mut device)?,
             device,
             info,
             norm_epsilon: config.norm_epsilon,
@@ -144,17 +144,22 @@ impl<D: Device> Decoder<D> {
 
     /// Runs all operations of a step: `rows` rows through the layers, `head_rows` rows through the
     /// LM head.
-    fn run(&mut self, plan: &D::Plan, rows: usize, head_rows: usize) -> Result<(), DeviceError> {
+    fn run(
+        &mut self,
+        metadata: &D::StepMetadata,
+        rows: usize,
+        head_rows: usize,
+    ) -> Result<(), DeviceError> {
         self.stream.resize(&mut self.device, rows, head_rows)?;
         let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
-        self.device.embed(&self.embedding, first, plan, hidden)?;
+        self.device.embed(&self.embedding, first, metadata, hidden)?;
         self.device.all_reduce_sum(hidden)?;
-        self.run_layers(plan, rows)?;
-        self.run_head(plan, head_rows)
+        self.run_layers(metadata, rows)?;
+        self.run_head(metadata, head_rows)
     }
 
     /// Computes the logits of `rows` rows from the layers' output and samples from them.
-    fn run_head(&mut self, plan: &D::Plan, rows: usize) -> Result<(), DeviceError> {
+    fn run_head(&mut self, metadata: &D::StepMetadata, rows: usize) -> Result<(), DeviceError> {
         let (device, stream) = (&mut self.device, &mut self.stream);
         // Blocks are done with this buffer, and it is about as large as the logits.
         let own_logits = &mut self.scratch.projected;
@@ -163,8 +168,8 @@ impl<D: Device> Decoder<D> {
         // below.
         if rows > 0 {
             let [hidden, delta, normed] = &mut stream.last;
-            device.gather(&stream.hidden, plan, hidden)?;
-            device.gather(&stream.delta, plan, delta)?;
+            device.gather(&stream.hidden, metadata, hidden)?;
+            device.gather(&stream.delta, metadata, delta)?;
             // The last block's output is added here for the gathered rows only, not for all rows.
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
             let head = self.head.as_ref().unwrap_or(&self.embedding);
@@ -175,19 +180,19 @@ impl<D: Device> Decoder<D> {
             device.all_gather(own_logits, &mut stream.gathered)?;
         }
         let logits = stream.logits(device, &mut self.scratch);
-        device.draw(logits, plan)
+        device.sample(logits, metadata)
     }
 
     /// Runs the layers over the rows in `hidden`. Leaves the residual stream in `hidden`, and in
     /// `delta` the last block's output that is still to be added.
-    fn run_layers(&mut self, plan: &D::Plan, rows: usize) -> Result<(), DeviceError> {
+    fn run_layers(&mut self, metadata: &D::StepMetadata, rows: usize) -> Result<(), DeviceError> {
         let Some(kv) = self.kv.as_mut() else {
             return Err(no_kv());
         };
         let Stream { hidden, normed, delta, .. } = &mut self.stream;
         let (device, scratch) = (&mut self.device, &mut self.scratch);
         let state = self.state.as_mut();
-        let mut step = Step { device, plan, kv, state, scratch, rows };
+        let mut step = Step { device, metadata, kv, state, scratch, rows };
         let epsilon = self.norm_epsilon;
         for (index, layer) in self.layers.iter().enumerate() {
             // The first layer has no earlier block output to add.
@@ -273,35 +278,36 @@ fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateSha
         MixerSpec::DeltaNet(delta_net) => Some(&delta_net.shape),
     })?;
     let (_, net) = Heads::of_delta_net(rank, whole)?;
-    Some(StateShape { layers, places: 0, net })
+    Some(StateShape { layers, slots: 0, net })
 }
 
 /// Number of tokens of a KV page during warm-up.
-const REHEARSAL_PAGE: usize = 16;
+const WARM_UP_PAGE: usize = 16;
 
 /// Returns the batch of a warm-up step: `tokens` tokens (at least `sequences`) of sequences that
 /// all sample. Each has one token, except that the first ones take the rest, up to the longest
 /// sequence.
-fn rehearsal(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
-    let params = Sampling::greedy().draw_params(0);
-    let mut left = tokens.max(sequences);
-    let (mut segments, mut page) = (Vec::new(), 0);
+fn warm_up_batch(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
+    let params = Sampling::greedy().sample_params(0);
+    let tokens = tokens.max(sequences);
+    let mut batch = StepBatch::known(&vec![0; tokens], Vec::new());
+    let (mut left, mut page) = (tokens, 0);
     while left > 0 {
         // The sequences after this one need at least one token each.
-        let others = sequences.saturating_sub(segments.len() + 1);
+        let others = sequences.saturating_sub(batch.sequences.len() + 1);
         let rows = (left - others).clamp(1, max_seq_len);
-        let end = page + rows.div_ceil(REHEARSAL_PAGE) as u32;
-        let place = segments.len() as u32;
-        segments.push(Segment {
+        let end = page + rows.div_ceil(WARM_UP_PAGE) as u32;
+        let slot = batch.sequences.len() as u32;
+        batch.push(ScheduledSequence {
             rows,
-            position: 0,
             pages: (page..end).collect(),
-            logits: LogitRows::Draw(params),
-            state: Some(SegmentState { place, load: None, save: None }),
+            logits: LogitRows::Sample(params),
+            state: Some(StateSlots { slot, load: None, save: None }),
+            ..ScheduledSequence::default()
         });
         (left, page) = (left - rows, end);
     }
-    StepBatch::known(&vec![0; tokens.max(sequences)], segments)
+    batch
 }
 
 /// Returns the error of a step without a KV cache.
@@ -314,16 +320,16 @@ impl<D: Device> Model for Decoder<D> {
         &self.info
     }
 
-    fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
+    fn profile_run(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         if self.device.free_bytes()?.is_none() {
             return Ok(None);
         }
-        let batch = rehearsal(tokens, sequences, self.info.max_seq_len);
-        let pages = batch.segments.iter().flat_map(|segment| &segment.pages);
-        self.allocate_kv(1 + *pages.max().unwrap_or(&0) as usize, REHEARSAL_PAGE)?;
-        self.allocate_states(batch.segments.len())?;
-        self.launch(&batch)?;
-        self.land()?;
+        let batch = warm_up_batch(tokens, sequences, self.info.max_seq_len);
+        let pages = batch.sequences.iter().flat_map(|sequence| &*sequence.pages);
+        self.allocate_kv(1 + *pages.max().unwrap_or(&0) as usize, WARM_UP_PAGE)?;
+        self.allocate_states(batch.sequences.len())?;
+        self.submit(&batch)?;
+        self.complete()?;
         // The warm-up cache is freed first, so that tuning finds most memory free.
         (self.kv, self.state) = (None, None);
         self.device.tune()?;
@@ -337,10 +343,10 @@ impl<D: Device> Model for Decoder<D> {
         Ok(())
     }
 
-    fn allocate_states(&mut self, places: usize) -> Result<(), DeviceError> {
+    fn allocate_states(&mut self, slots: usize) -> Result<(), DeviceError> {
         if let Some(shape) = self.state_shape {
             self.state = None;
-            self.state = Some(self.device.state(StateShape { places, ..shape })?);
+            self.state = Some(self.device.state(StateShape { slots, ..shape })?);
         }
         Ok(())
     }
@@ -349,7 +355,7 @@ impl<D: Device> Model for Decoder<D> {
         self.device.run_ahead()
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
+    fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         let Some(kv) = self.kv.as_ref() else { return Err(no_kv()) };
         // An id beyond the vocabulary would make the device read outside of the embedding.
         let is_unknown = |token: &&StepToken| matches!(token, StepToken::Known(id) if *id as usize >= self.info.vocab_size);
@@ -357,19 +363,19 @@ impl<D: Device> Model for Decoder<D> {
             let message = format!("token {id} is not in the vocabulary");
             return Err(DeviceError { operation: "step", message });
         }
-        let plan = self.device.plan(batch, kv, &self.rotation)?;
+        let metadata = self.device.prepare_step(batch, kv, &self.rotation)?;
         // A replayed CUDA graph contains all operations of `run`.
-        if !self.device.replay(&plan)? {
-            let StepRows { all, head } = self.device.rows(&plan);
-            self.run(&plan, all, head)?;
+        if !self.device.replay(&metadata)? {
+            let StepRows { all, head } = self.device.rows(&metadata);
+            self.run(&metadata, all, head)?;
         }
         let logits = self.stream.logits(&self.device, &mut self.scratch);
-        self.device.finish(logits, plan)
+        self.device.submit(logits, metadata)
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
         let logits = self.stream.logits(&self.device, &mut self.scratch);
-        self.device.land(logits)
+        self.device.complete(logits)
     }
 }
 
@@ -380,10 +386,11 @@ impl<D: Device> Model for Decoder<D> {
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let name = architecture(checkpoint.config())?;
     let Some(architecture) = Architecture::find(name) else {
-        return Err(LoadError::Architecture {
-            path: checkpoint.path().to_owned(),
-            architecture: name.to_owned(),
-        });
+        return Err(LoadError::Unsupported(format!(
+            "architecture `{name}` of `{}` is not supported; supported: {}",
+            checkpoint.path().display(),
+            Architecture::names()
+        )));
     };
     (architecture.describe)(checkpoint)
 }

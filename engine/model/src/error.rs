@@ -1,11 +1,10 @@
 //! The error of a model that is loaded on a device.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::Path;
 
 use engine_core::DeviceError;
 use engine_weights::CheckpointError;
-
-use crate::architectures::Architecture;
 
 /// Reason why a model cannot be loaded. Every message names the file, and the remedy where one is
 /// known.
@@ -14,27 +13,16 @@ use crate::architectures::Architecture;
 pub enum LoadError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    #[error(
-        "architecture `{architecture}` of `{path}` is not supported; supported: {}",
-        Architecture::names()
-    )]
-    Architecture { path: PathBuf, architecture: String },
-    #[error(
-        "tensor `{tensor}` of `{path}` is stored as {weight_type}, and its rows cannot be cut at \
-         {at}, within a block of {block}; hint: a smaller `--tp`"
-    )]
-    Cut { path: PathBuf, tensor: String, weight_type: &'static str, at: usize, block: usize },
+    /// A model that this release, or this number of ranks, does not support.
+    #[error("{0}")]
+    Unsupported(String),
     #[error("failed to put the weights on the device")]
-    Device(#[source] DeviceError),
+    Device(#[from] DeviceError),
 }
 
 impl LoadError {
-    /// [`CheckpointError::Config`] for `key` of the configuration in `path`.
-    pub(crate) fn config(
-        path: impl Into<PathBuf>,
-        key: impl Into<String>,
-        reason: impl Into<String>,
-    ) -> Self {
+    /// The value of `key` in the configuration at `path` is missing or wrong.
+    pub(crate) fn config(path: &Path, key: impl fmt::Display, reason: impl fmt::Display) -> Self {
         CheckpointError::config(path, key, reason).into()
     }
 }

@@ -24,7 +24,7 @@ mod tests;
 
 use std::fmt;
 
-use engine_core::{AttentionShape, DeviceError, KvType, Landed, StepBatch, WeightType};
+use engine_core::{AttentionShape, DeviceError, KvType, StepBatch, StepOutput, WeightType};
 
 pub use architectures::{ARCHITECTURES, Architecture};
 pub use decoder::Decoder;
@@ -92,8 +92,8 @@ pub trait Model: Send + fmt::Debug {
     ///
     /// # Errors
     /// Fails if the device has too little memory.
-    fn allocate_states(&mut self, places: usize) -> Result<(), DeviceError> {
-        let _ = places;
+    fn allocate_states(&mut self, slots: usize) -> Result<(), DeviceError> {
+        let _ = slots;
         Ok(())
     }
 
@@ -104,7 +104,7 @@ pub trait Model: Send + fmt::Debug {
     ///
     /// # Errors
     /// Fails if the device has too little memory.
-    fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
+    fn profile_run(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         let _ = (tokens, sequences);
         Ok(None)
     }
@@ -119,13 +119,13 @@ pub trait Model: Send + fmt::Debug {
     ///
     /// # Errors
     /// Fails if the device failed; the model cannot be used any more.
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError>;
+    fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError>;
 
     /// Waits until the oldest step in flight has completed, and returns its results.
     ///
     /// # Errors
     /// Fails if the device failed in this or a later step; the model cannot be used any more.
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError>;
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError>;
 
     /// Submits a step, waits for it, and returns the logits that are read. No other step may be in
     /// flight.
@@ -133,7 +133,7 @@ pub trait Model: Send + fmt::Debug {
     /// # Errors
     /// Fails if the device failed; the model cannot be used any more.
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], DeviceError> {
-        self.launch(batch)?;
-        Ok(self.land()?.logits)
+        self.submit(batch)?;
+        Ok(self.complete()?.logits)
     }
 }

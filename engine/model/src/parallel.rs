@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use super::{Model, ModelInfo};
 use engine_core::collective::ANOTHER_ENDED;
-use engine_core::{DeviceError, Landed, StepBatch};
+use engine_core::{DeviceError, StepBatch, StepOutput};
 
 /// Command that is sent to the threads of all ranks.
 #[derive(Debug, Clone)]
@@ -21,15 +21,15 @@ enum Order {
         page_tokens: usize,
     },
     AllocateStates {
-        places: usize,
+        slots: usize,
     },
-    Rehearse {
+    ProfileRun {
         tokens: usize,
         sequences: usize,
     },
     /// Submits a step. It has no answer: an error is reported when the step completes.
-    Launch(Arc<StepBatch>),
-    Land,
+    Submit(Arc<StepBatch>),
+    Complete,
 }
 
 /// Answer of a rank to a command.
@@ -61,9 +61,9 @@ pub struct Parallel {
     /// Fraction of a sequence's memory that each rank holds, the larger of KV pages and recurrent
     /// state.
     shares: Vec<f64>,
-    landed: Outcome,
+    completed: Outcome,
     /// Batches sent to ranks, kept to reuse their memory.
-    told: Vec<Arc<StepBatch>>,
+    batches: Vec<Arc<StepBatch>>,
 }
 
 impl Parallel {
@@ -80,34 +80,34 @@ impl Parallel {
         let shares = models.iter().map(|model| share(model.info(), &info)).collect();
         let ranks =
             models.into_iter().enumerate().map(|(rank, model)| RankThread::spawn(rank, model));
-        let (ranks, landed, told) = (ranks.collect(), Outcome::default(), Vec::new());
-        Self { info, run_ahead, ranks, shares, landed, told }
+        let (ranks, completed, batches) = (ranks.collect(), Outcome::default(), Vec::new());
+        Self { info, run_ahead, ranks, shares, completed, batches }
     }
 
     /// Returns a copy of `batch` to share with all ranks, in the memory of an earlier copy that no
     /// rank uses any more.
     fn copied(&mut self, batch: &StepBatch) -> Arc<StepBatch> {
         // Once only this list holds a batch, every rank has dropped it.
-        let free = self.told.iter().position(|one| Arc::strong_count(one) == 1);
-        let mut copy = free.map_or_else(Arc::default, |index| self.told.swap_remove(index));
+        let free = self.batches.iter().position(|one| Arc::strong_count(one) == 1);
+        let mut copy = free.map_or_else(Arc::default, |index| self.batches.swap_remove(index));
         match Arc::get_mut(&mut copy) {
             Some(own) => own.clone_from(batch),
             None => copy = Arc::new(batch.clone()),
         }
-        self.told.push(Arc::clone(&copy));
+        self.batches.push(Arc::clone(&copy));
         copy
     }
 
     /// Sends a command to all ranks and waits for all answers.
     fn ask_all(&mut self, order: &Order) -> Vec<Answer> {
-        self.tell(order);
+        self.send(order);
         // All answers are awaited before an error is returned, because no rank may be left inside a
         // step.
         self.ranks.iter_mut().map(RankThread::answer).collect()
     }
 
     /// Sends a command to all ranks without waiting for answers.
-    fn tell(&self, order: &Order) {
+    fn send(&self, order: &Order) {
         for rank in &self.ranks {
             // A rank that has ended is noticed when its answer is awaited.
             let _ = rank.orders.send(order.clone());
@@ -154,14 +154,14 @@ impl Model for Parallel {
         self.ask(&Order::AllocateKv { pages, page_tokens }).map(|_| ())
     }
 
-    fn allocate_states(&mut self, places: usize) -> Result<(), DeviceError> {
-        self.ask(&Order::AllocateStates { places }).map(|_| ())
+    fn allocate_states(&mut self, slots: usize) -> Result<(), DeviceError> {
+        self.ask(&Order::AllocateStates { slots }).map(|_| ())
     }
 
     /// Returns the total bytes that sequences may use on all ranks. The rank with the least free
     /// memory for its share limits all of them, since each holds a part of every sequence.
-    fn rehearse(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
-        let answers = first_cause(self.ask_all(&Order::Rehearse { tokens, sequences }))?;
+    fn profile_run(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
+        let answers = first_cause(self.ask_all(&Order::ProfileRun { tokens, sequences }))?;
         let ranks = answers.iter().zip(&self.shares);
         let usable = ranks.map(|(answer, share)| Some(answer.free_bytes? as f64 / share));
         let least = |least: Option<f64>, bytes: Option<f64>| Some(least?.min(bytes?));
@@ -172,15 +172,15 @@ impl Model for Parallel {
         self.run_ahead
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
+    fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         let copy = self.copied(batch);
-        self.tell(&Order::Launch(copy));
+        self.send(&Order::Submit(copy));
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
-        self.landed = self.ask(&Order::Land)?;
-        Ok(Landed { logits: &self.landed.logits, tokens: &self.landed.tokens })
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
+        self.completed = self.ask(&Order::Complete)?;
+        Ok(StepOutput { logits: &self.completed.logits, tokens: &self.completed.tokens })
     }
 }
 
@@ -196,7 +196,7 @@ impl RankThread {
                 // This rank ends, which releases ranks that wait for it in a collective operation
                 // that it never reached. The model cannot be used any more.
                 let in_step =
-                    matches!(order, Order::Launch(_) | Order::Land | Order::Rehearse { .. });
+                    matches!(order, Order::Submit(_) | Order::Complete | Order::ProfileRun { .. });
                 if in_step && answer.is_err() {
                     drop(model);
                     let _ = answered.send(answer);
@@ -230,20 +230,22 @@ fn obey(model: &mut impl Model, order: &Order, shows_outcome: bool) -> Option<An
         Order::AllocateKv { pages, page_tokens } => {
             Some(model.allocate_kv(*pages, *page_tokens).map(nothing))
         }
-        Order::AllocateStates { places } => Some(model.allocate_states(*places).map(nothing)),
-        Order::Rehearse { tokens, sequences } => Some(
+        Order::AllocateStates { slots } => Some(model.allocate_states(*slots).map(nothing)),
+        Order::ProfileRun { tokens, sequences } => Some(
             model
-                .rehearse(*tokens, *sequences)
+                .profile_run(*tokens, *sequences)
                 .map(|free_bytes| Outcome { free_bytes, ..Outcome::default() }),
         ),
-        Order::Launch(batch) => model.launch(batch).err().map(Err),
-        Order::Land => Some(model.land().map(|Landed { logits, tokens }| match shows_outcome {
-            true => {
-                let (logits, tokens) = (logits.to_vec(), tokens.to_vec());
-                Outcome { logits, tokens, free_bytes: None }
-            }
-            false => Outcome::default(),
-        })),
+        Order::Submit(batch) => model.submit(batch).err().map(Err),
+        Order::Complete => {
+            Some(model.complete().map(|StepOutput { logits, tokens }| match shows_outcome {
+                true => {
+                    let (logits, tokens) = (logits.to_vec(), tokens.to_vec());
+                    Outcome { logits, tokens, free_bytes: None }
+                }
+                false => Outcome::default(),
+            }))
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Rotary frequencies (RoPE), with the scalings of Llama-style checkpoints: linear, Llama 3, YaRN.
 
+use std::fmt;
+
 use half::bf16;
 use serde_json::Value;
 
@@ -130,13 +132,13 @@ impl RopeConfig {
                 .map(|f| {
                     // Number of rotations within the original context: frequencies with fewer than
                     // `low` are divided, those with more than `high` are kept.
-                    let turns = original_len * f / (2.0 * std::f32::consts::PI);
-                    if turns < *low {
+                    let rotations = original_len * f / (2.0 * std::f32::consts::PI);
+                    if rotations < *low {
                         f / factor
-                    } else if turns > *high {
+                    } else if rotations > *high {
                         f
                     } else {
-                        let smooth = (turns - low) / (high - low);
+                        let smooth = (rotations - low) / (high - low);
                         (1.0 - smooth) * f / factor + smooth * f
                     }
                 })
@@ -151,10 +153,10 @@ impl RopeConfig {
             return Vec::new();
         };
         let (dimensions, theta) = (self.dimensions as f32, self.theta);
-        // Returns the fractional index of the pair that rotates `turns` times within the original
+        // Returns the fractional index of the pair that rotates `rotations` times within the original
         // length.
-        let pair = |turns: f32| {
-            let wavelength = original_len / (turns * 2.0 * std::f32::consts::PI);
+        let pair = |rotations: f32| {
+            let wavelength = original_len / (rotations * 2.0 * std::f32::consts::PI);
             dimensions * wavelength.ln() / (2.0 * theta.ln())
         };
         let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
@@ -234,7 +236,7 @@ struct Scaling<'a> {
 }
 
 impl Scaling<'_> {
-    fn wrong(self, name: &str, reason: impl Into<String>) -> LoadError {
+    fn wrong(self, name: &str, reason: impl fmt::Display) -> LoadError {
         self.settings.wrong(&format!("{}.{name}", self.key), "", reason)
     }
 

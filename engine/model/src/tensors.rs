@@ -81,7 +81,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
         let ranks = self.rank().count;
         let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
-        CheckpointError::Unsupported { path: self.checkpoint.path().to_owned(), reason }.into()
+        CheckpointError::unsupported(self.checkpoint.path(), reason).into()
     }
 
     /// Counts weights that are on another rank.
@@ -218,13 +218,12 @@ impl<'a, D: Device> Tensors<'a, D> {
             return Ok((WeightType::F32, picked.flat_map(|value| value.to_le_bytes()).collect()));
         }
         if let Some(at) = parted {
-            return Err(LoadError::Cut {
-                path: self.checkpoint.path().to_owned(),
-                tensor: name.to_owned(),
-                weight_type: weight_type.name(),
-                at,
-                block,
-            });
+            let what = format!(
+                " is stored as {}, and its rows cannot be cut at {at}, within a block of {block}; \
+                 hint: a smaller `--tp`",
+                weight_type.name()
+            );
+            return Err(CheckpointError::tensor(self.checkpoint.path(), name, what).into());
         }
         let rows = tensor.bytes.chunks_exact(weight_type.row_bytes(k));
         let of = |at: usize| weight_type.row_bytes(at);
@@ -309,7 +308,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         k: usize,
         weights: u64,
     ) -> Result<Option<D::Matrix>, LoadError> {
-        let made = self.device.random_matrix(rows, k).map_err(LoadError::Device)?;
+        let made = self.device.random_matrix(rows, k)?;
         if made.is_some() {
             self.parameters += weights;
             let n = rows.iter().map(|rows| rows.n).sum();
@@ -391,7 +390,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         if let Some(weight_type) = hosts.first().map(|host| host.weight_type) {
             self.keep_largest(MatrixShape { n, k, weight_type });
         }
-        self.device.matrix(&hosts).map_err(LoadError::Device)
+        Ok(self.device.matrix(&hosts)?)
     }
 
     /// Records the shape of a loaded matrix if it is the largest so far.
@@ -405,7 +404,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// # Errors
     /// Fails if the device is out of memory.
     pub fn own_vector(&mut self, values: &[f32]) -> Result<D::Vector, LoadError> {
-        self.device.vector(values).map_err(LoadError::Device)
+        Ok(self.device.vector(values)?)
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::rope::RopePrecision;
 use super::*;
-use engine_core::{LogitRows, Segment, SegmentState, StepToken};
+use engine_core::{LogitRows, ScheduledSequence, StateSlots, StepToken};
 use engine_cpu::{Arithmetic, Isa};
 use engine_weights::ModelSource;
 use engine_weights::fixture::tiny_llama_gguf;
@@ -30,9 +30,14 @@ fn load_path(path: &Path, options: &LoadOptions) -> Loaded {
 
 /// Returns a sequence's rows, with its recurrent state in the slot that has the number of its first
 /// page.
-fn segment(rows: usize, position: usize, pages: Vec<u32>, logits: LogitRows) -> Segment {
-    let state = pages.first().map(|first| SegmentState { place: *first, load: None, save: None });
-    Segment { rows, position, pages, logits, state }
+fn scheduled(
+    rows: usize,
+    position: usize,
+    pages: Vec<u32>,
+    logits: LogitRows,
+) -> ScheduledSequence {
+    let state = pages.first().map(|first| StateSlots { slot: *first, load: None, save: None });
+    ScheduledSequence { row: 0, rows, position, pages: pages.into(), logits, state }
 }
 
 fn argmax(row: &[f32]) -> u32 {
@@ -74,8 +79,8 @@ fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {
         tokens.extend(&greedy[..greedy.len() - 1]);
         let rows = tokens.len();
         let pages = (0..rows.div_ceil(PAGE_TOKENS) as u32).collect();
-        let segments = vec![segment(rows, 0, pages, LogitRows::All)];
-        let logits = loaded.model.step(&StepBatch::known(&tokens, segments)).unwrap();
+        let sequences = vec![scheduled(rows, 0, pages, LogitRows::All)];
+        let logits = loaded.model.step(&StepBatch::known(&tokens, sequences)).unwrap();
         let margins = case["margin"].as_array().unwrap();
         for (i, (want, margin)) in greedy.iter().zip(margins).enumerate() {
             let Some(margin) = margin.as_f64().filter(|margin| *margin >= DECIDED) else {
@@ -144,8 +149,8 @@ fn the_tiny_model_runs_and_so_do_random_weights_of_its_shape() {
         assert_eq!((info.vocab_size, info.max_seq_len), (267, 1024));
         assert_eq!(info.kv_bytes_per_token, 2 * 2 * 2 * 16 * 2);
         loaded.model.allocate_kv(2, PAGE_TOKENS).unwrap();
-        let segments = vec![segment(3, 0, vec![1], LogitRows::Last)];
-        let batch = StepBatch::known(&[5, 6, 7], segments);
+        let sequences = vec![scheduled(3, 0, vec![1], LogitRows::Last)];
+        let batch = StepBatch::known(&[5, 6, 7], sequences);
         logits.push(loaded.model.step(&batch).unwrap().to_vec());
     }
     // The fixture's weights are the random weights of seed 1, in the same types.
@@ -174,7 +179,7 @@ fn a_step_that_is_wrong_is_an_error_and_not_a_crash() {
     let mut loaded = load_tiny(|_| (), &LoadOptions::default()).unwrap();
     let model = loaded.model.as_mut();
     let batch = |token: u32, page: u32| {
-        StepBatch::known(&[token], vec![segment(1, 0, vec![page], LogitRows::Last)])
+        StepBatch::known(&[token], vec![scheduled(1, 0, vec![page], LogitRows::Last)])
     };
     assert!(model.step(&batch(0, 0)).unwrap_err().message.contains("no KV cache"));
     model.allocate_kv(1, PAGE_TOKENS).unwrap();

@@ -35,13 +35,13 @@ impl<T> BySequence<T> {
 
     /// Returns the value of sequence `id`, if there is one.
     pub fn get(&self, id: SeqId) -> Option<&T> {
-        self.window.get(self.place(id)?)?.as_deref()
+        self.window.get(self.index(id)?)?.as_deref()
     }
 
     /// Returns the value of sequence `id` for modification, if there is one.
     pub fn get_mut(&mut self, id: SeqId) -> Option<&mut T> {
-        let place = self.place(id)?;
-        self.window.get_mut(place)?.as_deref_mut()
+        let index = self.index(id)?;
+        self.window.get_mut(index)?.as_deref_mut()
     }
 
     /// Stores `value` for sequence `id` and returns the value that it replaces.
@@ -54,19 +54,19 @@ impl<T> BySequence<T> {
             self.window.push_front(None);
             self.first -= 1;
         }
-        let place = (id.0 - self.first) as usize;
-        if self.window.len() <= place {
-            self.window.resize_with(place + 1, || None);
+        let index = (id.0 - self.first) as usize;
+        if self.window.len() <= index {
+            self.window.resize_with(index + 1, || None);
         }
-        let former = self.window[place].replace(Box::new(value));
+        let former = self.window[index].replace(Box::new(value));
         self.len += usize::from(former.is_none());
         former.map(|value| *value)
     }
 
     /// Removes and returns the value of sequence `id`.
     pub fn remove(&mut self, id: SeqId) -> Option<T> {
-        let place = self.place(id)?;
-        let value = self.window.get_mut(place)?.take()?;
+        let index = self.index(id)?;
+        let value = self.window.get_mut(index)?.take()?;
         self.len -= 1;
         while self.window.front().is_some_and(Option::is_none) {
             self.window.pop_front();
@@ -80,12 +80,12 @@ impl<T> BySequence<T> {
 
     /// Iterates over all values in the order of sequence ids, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (SeqId, &T)> {
-        let places = (self.first..).map(SeqId).zip(&self.window);
-        places.filter_map(|(id, value)| Some((id, value.as_deref()?)))
+        let slots = (self.first..).map(SeqId).zip(&self.window);
+        slots.filter_map(|(id, value)| Some((id, value.as_deref()?)))
     }
 
     /// Returns the index of a sequence in the window.
-    fn place(&self, id: SeqId) -> Option<usize> {
+    fn index(&self, id: SeqId) -> Option<usize> {
         usize::try_from(id.0.checked_sub(self.first)?).ok()
     }
 }

@@ -1,7 +1,7 @@
 //! Scheduler: continuous batching, KV page allocation, prefix cache and preemption.
 //!
 //! Bookkeeping only. It knows no device, no tensor, no text and no clock: the same calls give the
-//! same plans, so a test can draw a trace and compare it.
+//! same steps, so a test can print a trace and compare it.
 //!
 //! A step goes through `Scheduler::plan` (what to run), the model, `Scheduler::commit` (it ran),
 //! and `append` or `remove` for each sampled sequence. On a device with asynchronous steps, up to
@@ -11,7 +11,6 @@
 #![warn(missing_docs)]
 
 mod by_sequence;
-mod flight;
 mod pages;
 mod scheduler;
 mod sequence;
@@ -24,9 +23,11 @@ pub use by_sequence::BySequence;
 pub use pages::{PageId, PageKey};
 pub use scheduler::{Scheduler, Totals};
 pub use sequence::{Needs, Sequence};
-pub use states::StateId;
+pub use states::StateSlot;
 
 use std::fmt;
+
+use engine_core::ScheduledSequence;
 
 /// Id of one sequence of one request. Ids grow with arrival; older sequences have priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +68,7 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLimits {
     /// Number of state slots, at least 1.
-    pub places: usize,
+    pub slots: usize,
     /// Distance of snapshots in tokens: they are taken at its absolute multiples. It is a multiple
     /// of `page_tokens` and of `chunk_tokens`.
     pub interval: usize,
@@ -116,15 +117,11 @@ pub enum Refusal {
     TooFewPages { wanted_pages: usize, pages: usize },
 }
 
-/// A scheduled sequence: one sequence's rows in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slot {
+/// One sequence in a planned step, with what only the scheduler and the engine loop need to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedSequence {
     /// Sequence that the rows belong to.
     pub id: SeqId,
-    /// Position of the first row in the sequence.
-    pub position: usize,
-    /// Number of the sequence's rows in the step, at least 1.
-    pub rows: usize,
     /// True when the rows are a prefill chunk, of a prompt or of a sequence recomputed after
     /// preemption.
     pub prefill: bool,
@@ -133,35 +130,26 @@ pub struct Slot {
     /// True when the last row's token is not known yet because a step in flight samples it. The
     /// device fills it in.
     pub unknown: bool,
-    /// State slots of the rows' recurrent state, if the model has any.
-    pub state: Option<SlotState>,
+    /// Rows, page table and state slots. The engine loop decides which logits are needed.
+    pub scheduled: ScheduledSequence,
 }
 
-/// State slots that a scheduled sequence uses in a step. Rows at position 0 begin from a zero
-/// state, others from the content of `place`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotState {
-    /// State slot that is read before the first row and written after the last.
-    pub place: StateId,
-    /// Snapshot that is copied to `place` before the first row.
-    pub load: Option<StateId>,
-    /// State slot that `place` is copied to after the last row: the new snapshot.
-    pub save: Option<StateId>,
-}
-
-/// A planned step: the sequences it computes, and those that were preempted for it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Scheduled sequences: those that decode first, then prefill chunks; within both, the oldest
+/// Output of the scheduler for one step: the sequences that the step computes, and those that were
+/// preempted for it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SchedulerOutput {
+    /// Number of the step, counted from 0.
+    pub step: u64,
+    /// Planned sequences: those that decode first, then prefill chunks; within both, the oldest
     /// first.
-    pub slots: Vec<Slot>,
+    pub sequences: Vec<PlannedSequence>,
     /// Sequences that lost their pages to older ones while this step was planned.
     pub preempted: Vec<SeqId>,
 }
 
-impl Plan {
+impl SchedulerOutput {
     /// Returns the number of tokens of the step.
     pub fn rows(&self) -> usize {
-        self.slots.iter().map(|slot| slot.rows).sum()
+        self.sequences.iter().map(|planned| planned.scheduled.rows).sum()
     }
 }

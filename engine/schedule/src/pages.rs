@@ -1,5 +1,5 @@
-//! KV cache allocation: pages ("blocks" in vLLM's words), their reference counts, and the prefix
-//! cache.
+//! KV cache allocation: pages ("blocks" in vLLM's words) and their reference counts, with the
+//! prefix cache.
 //!
 //! A page is *blank* (no content), *held* (by one or more sequences) or *idle* (held by none, but
 //! its content is in the prefix cache). When no blank page is left, the longest idle page is
@@ -11,8 +11,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 /// Index of a KV page on the device ("block number" in vLLM's words).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageId(pub u32);
+pub type PageId = u32;
 
 /// Prefix cache key of a full page: a hash over its tokens and those of all pages before it.
 ///
@@ -74,7 +73,7 @@ impl PagePool {
         let count = u32::try_from(pages).expect("a KV cache has fewer than 2^32 pages");
         Self {
             pages: vec![Page::default(); pages],
-            blank: (0..count).rev().map(PageId).collect(),
+            blank: (0..count).rev().collect(),
             idle: BTreeMap::new(),
             by_key: BTreeMap::new(),
             releases: 0,
@@ -120,7 +119,7 @@ impl PagePool {
         })?;
         self.untouched = self.untouched.min(self.blank.len());
         let page = self.page_mut(id);
-        assert!(page.holders == 0 && page.key.is_none(), "page {id:?} was free and in use");
+        assert!(page.holders == 0 && page.key.is_none(), "page {id} was free and in use");
         page.holders = 1;
         Some(id)
     }
@@ -156,7 +155,7 @@ impl PagePool {
 
     /// Enters a full page in the prefix cache, unless a page with equal content is there already.
     pub(super) fn register(&mut self, id: PageId, key: PageKey) {
-        assert!(self.page(id).holders > 0, "page {id:?} is registered by nobody");
+        assert!(self.page(id).holders > 0, "page {id} is registered by nobody");
         // Sequences that run at once may fill equal pages; one of them is enough for the cache.
         if self.page(id).key.is_none() && !self.by_key.contains_key(&key) {
             self.by_key.insert(key, id);
@@ -187,10 +186,10 @@ impl PagePool {
     pub(super) fn check(&self, holders: &BTreeMap<PageId, u32>) {
         let mut seen = vec![0; self.pages.len()];
         for id in self.blank.iter().chain(self.idle.values()) {
-            seen[id.0 as usize] += 1;
+            seen[*id as usize] += 1;
         }
         for (index, page) in self.pages.iter().enumerate() {
-            let id = PageId(index as u32);
+            let id = index as PageId;
             let expected = holders.get(&id).copied().unwrap_or(0);
             assert_eq!(page.holders, expected, "holders of page {index}");
             assert_eq!(seen[index], u32::from(expected == 0), "free lists of page {index}");
@@ -202,10 +201,10 @@ impl PagePool {
     }
 
     fn page(&self, id: PageId) -> &Page {
-        &self.pages[id.0 as usize]
+        &self.pages[id as usize]
     }
 
     fn page_mut(&mut self, id: PageId) -> &mut Page {
-        &mut self.pages[id.0 as usize]
+        &mut self.pages[id as usize]
     }
 }

@@ -5,12 +5,12 @@
 
 #[cfg(test)]
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
-use super::flight::{Flights, Held};
 use super::pages::{PageId, PageKey, PagePool};
-use super::states::{StateId, StatePool};
-use super::{BySequence, Limits, Needs, Plan, Refusal, SeqId, Sequence, Slot, step};
+use super::sequence::Held;
+use super::states::{StatePool, StateSlot};
+use super::{BySequence, Limits, Needs, Refusal, SchedulerOutput, SeqId, Sequence, step};
 
 /// Counters of the scheduler since its start: prefix cache and preemptions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,7 +31,10 @@ pub struct Scheduler {
     limits: Limits,
     pool: PagePool,
     states: StatePool,
-    flights: Flights,
+    /// Pages and state slots to release when each step in flight completes, the oldest step first.
+    held: VecDeque<Held>,
+    /// Number of completed steps, which is also the number of the oldest step in flight.
+    completed: u64,
     sequences: BySequence<Sequence>,
     pub(super) waiting: BTreeSet<SeqId>,
     pub(super) running: BTreeSet<SeqId>,
@@ -44,14 +47,15 @@ impl Scheduler {
         assert!(limits.max_batch_size > 0 && limits.token_budget > 0, "nothing could ever run");
         assert!(limits.page_tokens > 0 && limits.chunk_tokens > 0, "pages and chunks hold tokens");
         if let Some(states) = limits.states {
-            assert!(states.places > 0 && states.interval > 0, "no sequence could have a state");
+            assert!(states.slots > 0 && states.interval > 0, "no sequence could have a state");
             let whole = |tokens| states.interval.is_multiple_of(tokens);
             assert!(whole(limits.page_tokens) && whole(limits.chunk_tokens), "snapshots end both");
         }
         Self {
             pool: PagePool::new(limits.pages),
-            states: StatePool::new(limits.states.map_or(0, |states| states.places)),
-            flights: Flights::default(),
+            states: StatePool::new(limits.states.map_or(0, |states| states.slots)),
+            held: VecDeque::new(),
+            completed: 0,
             limits,
             sequences: BySequence::default(),
             waiting: BTreeSet::new(),
@@ -85,41 +89,46 @@ impl Scheduler {
 
     /// Plans the next step and allocates its pages. The plan is empty only if there are no
     /// sequences, or if all of them wait for steps in flight.
-    pub fn plan(&mut self) -> Plan {
-        let ahead = self.flights.len();
+    pub fn plan(&mut self) -> SchedulerOutput {
+        let ahead = self.held.len();
         assert!(ahead <= self.limits.run_ahead, "{ahead} steps are in flight already");
         let plan = step::plan(self);
-        if !plan.slots.is_empty() {
-            self.flights.launch(plan.slots.clone());
-        } else {
+        if plan.sequences.is_empty() {
             assert!(ahead > 0 || self.is_idle(), "sequences wait, and no step is possible");
+        } else {
+            // A snapshot may be evicted from the prefix cache while the device still reads it.
+            let loads = plan.sequences.iter().filter_map(|planned| planned.scheduled.state?.load);
+            self.held.push_back(Held { pages: Vec::new(), states: loads.collect() });
         }
         plan
     }
 
     /// Marks `plan`, the oldest step in flight, as completed by the device. Pages that it filled
     /// enter the prefix cache.
-    pub fn commit(&mut self, plan: &Plan) {
-        let Some(flight) = self.flights.land() else { panic!("no step is in flight") };
-        assert_eq!(flight.slots, plan.slots, "steps end in the order of their plans");
+    pub fn commit(&mut self, plan: &SchedulerOutput) {
+        let Some(held) = self.held.pop_front() else { panic!("no step is in flight") };
+        assert_eq!(plan.step, self.completed, "steps end in the order of their plans");
+        self.completed += 1;
         let page_tokens = self.limits.page_tokens;
-        for slot in &flight.slots {
-            let save = slot.state.and_then(|state| state.save);
-            let end = slot.position + slot.rows;
-            if slot.position % page_tokens + slot.rows < page_tokens {
+        for planned in &plan.sequences {
+            let (id, scheduled) = (planned.id, &planned.scheduled);
+            let save = scheduled.state.and_then(|state| state.save);
+            if scheduled.position % page_tokens + scheduled.rows < page_tokens {
                 debug_assert_eq!(save, None, "snapshots are taken where a page ends");
-            } else if !flight.gone.contains(&slot.id) && self.limits.prefix_cache {
-                self.register(slot.id, end, save);
+            // A sequence that was removed or preempted since does not run: one that is in flight is
+            // not admitted again.
+            } else if self.limits.prefix_cache && self.running.contains(&id) {
+                self.register(id, scheduled.end(), save);
             } else if let Some(state) = save {
                 self.states.release(state);
             }
         }
-        self.release(flight.held);
+        self.release(held);
     }
 
     /// Enters a sequence's full pages below position `end`, and the snapshot `save` taken there, in
     /// the prefix cache.
-    fn register(&mut self, id: SeqId, end: usize, save: Option<StateId>) {
+    fn register(&mut self, id: SeqId, end: usize, save: Option<StateSlot>) {
         let sequence = self.sequences.get_mut(id).expect("a sequence in flight lives");
         let full = end / self.limits.page_tokens;
         extend_keys(sequence, full, self.limits.page_tokens);
@@ -149,7 +158,7 @@ impl Scheduler {
         self.waiting.remove(&id);
         self.running.remove(&id);
         let held = sequence.rewind();
-        self.retire(id, held);
+        self.release_after(sequence.last_step, held);
         Some(sequence)
     }
 
@@ -199,15 +208,21 @@ impl Scheduler {
         self.sequences.get(id).expect("the sequence lives")
     }
 
-    /// Schedules the next `rows` rows of a running sequence.
-    pub(super) fn slot(&mut self, id: SeqId, rows: usize) -> Slot {
-        let save = self.snapshot_place(id, rows);
-        self.sequences.get_mut(id).expect("a planned sequence lives").advance(rows, save)
+    /// Returns the number of the step that is planned next.
+    pub(super) fn next_step(&self) -> u64 {
+        self.completed + self.held.len() as u64
+    }
+
+    /// Schedules the next `rows` rows of a running sequence in `plan`.
+    pub(super) fn schedule(&mut self, id: SeqId, rows: usize, plan: &mut SchedulerOutput) {
+        let save = self.snapshot_slot(id, rows);
+        let sequence = self.sequences.get_mut(id).expect("a planned sequence lives");
+        plan.sequences.push(sequence.advance(rows, save, plan.step));
     }
 
     /// Takes a state slot for the snapshot after the next `rows` rows. Returns none if no snapshot
     /// is due there, the prefix cache has it already, or no slot is available.
-    fn snapshot_place(&mut self, id: SeqId, rows: usize) -> Option<StateId> {
+    fn snapshot_slot(&mut self, id: SeqId, rows: usize) -> Option<StateSlot> {
         let interval = self.limits.states?.interval;
         let end = self.get(id).planned + rows;
         if !self.limits.prefix_cache || !end.is_multiple_of(interval) {
@@ -233,7 +248,8 @@ impl Scheduler {
     /// otherwise the newcomer would be the first to be preempted and its prefill would be wasted.
     pub(super) fn admit(&mut self, id: SeqId, left: usize) -> bool {
         // A preempted sequence may still be in a step in flight, which also samples its next token.
-        if self.running.len() >= self.limits.max_batch_size || self.flights.has(id) {
+        let is_in_flight = self.get(id).last_step.is_some_and(|step| step >= self.completed);
+        if self.running.len() >= self.limits.max_batch_size || is_in_flight {
             return false;
         }
         let found = self.find_prefix(id);
@@ -251,22 +267,23 @@ impl Scheduler {
         let (state, load) = match self.limits.states {
             None => (None, None),
             Some(_) => match self.take_state(found.last().copied()) {
-                Some((place, load)) => (Some(place), load),
+                Some((slot, load)) => (Some(slot), load),
                 None => return false,
             },
         };
         for page in &found {
             self.pool.share(*page);
         }
-        let fresh: Vec<_> = (0..fresh).map_while(|_| self.take_page()).collect();
+        let mut pages = found;
+        let registered = pages.len();
+        pages.extend((0..fresh).map_while(|_| self.take_page()));
+        assert_eq!(pages.len(), self.limits.pages_for(tokens), "pages were counted");
         let sequence = self.sequences.get_mut(id).expect("an admitted sequence lives");
-        sequence.registered = found.len();
+        sequence.registered = registered;
         sequence.planned = cached;
         sequence.prefill_end = tokens;
         (sequence.state, sequence.load) = (state, load);
-        sequence.pages = found;
-        sequence.pages.extend(fresh);
-        assert_eq!(sequence.pages.len(), self.limits.pages_for(tokens), "pages were counted");
+        sequence.pages = pages.into();
         // Counted at the first admission only: after a preemption a sequence finds its own pages,
         // which would inflate the hit rate.
         if sequence.cached_tokens.is_none() {
@@ -284,15 +301,15 @@ impl Scheduler {
     /// Takes a state slot for a sequence that begins after the cached page `last`, and returns it
     /// with the snapshot to copy into it. If no slot is available, takes over the snapshot's own
     /// slot.
-    fn take_state(&mut self, last: Option<PageId>) -> Option<(StateId, Option<StateId>)> {
+    fn take_state(&mut self, last: Option<PageId>) -> Option<(StateSlot, Option<StateSlot>)> {
         let Some(page) = last else { return Some((self.states.take()?, None)) };
         let snapshot = self.states.snapshot(page).expect("a cached prefix ends at a snapshot");
         // Using a snapshot makes it the last one to be evicted.
         self.states.touch(page);
         // The extra hold keeps `take` below from evicting the very snapshot that is to be loaded.
         self.states.share(snapshot);
-        if let Some(place) = self.states.take() {
-            return Some((place, Some(snapshot)));
+        if let Some(slot) = self.states.take() {
+            return Some((slot, Some(snapshot)));
         }
         self.states.release(snapshot);
         Some((self.states.take_over(page)?, None))
@@ -305,12 +322,14 @@ impl Scheduler {
         let page_tokens = self.limits.page_tokens;
         while self.get(id).needs_page(page_tokens) {
             if let Some(page) = self.take_page() {
-                self.sequences.get_mut(id).expect("a running sequence lives").pages.push(page);
+                let sequence = self.sequences.get_mut(id).expect("a running sequence lives");
+                // Steps in flight may share the table, so a longer one replaces it.
+                sequence.pages = sequence.pages.iter().copied().chain([page]).collect();
                 continue;
             }
             // Preempting another sequence now would be premature: pages become free when a step
             // completes.
-            if self.flights.have_pages() {
+            if self.held.iter().any(|held| !held.pages.is_empty()) {
                 return false;
             }
             let youngest = *self.running.last().expect("`id` runs");
@@ -327,8 +346,9 @@ impl Scheduler {
     /// waiting. Its tokens are kept, and its keys and values are recomputed after its next
     /// admission.
     fn preempt(&mut self, id: SeqId) {
-        let held = self.sequences.get_mut(id).expect("a running sequence lives").rewind();
-        self.retire(id, held);
+        let sequence = self.sequences.get_mut(id).expect("a running sequence lives");
+        let (last_step, held) = (sequence.last_step, sequence.rewind());
+        self.release_after(last_step, held);
         self.running.remove(&id);
         self.waiting.insert(id);
         self.totals.preemptions += 1;
@@ -365,11 +385,16 @@ impl Scheduler {
         Some(page)
     }
 
-    /// Releases what a sequence held, at once or when the last step in flight that uses it
-    /// completes.
-    fn retire(&mut self, id: SeqId, held: Held) {
-        if let Some(held) = self.flights.retire(id, held) {
-            self.release(held);
+    /// Releases what a sequence held: once step number `last_step`, the last that uses the sequence,
+    /// completes, or now if it has. Steps complete in order, so no earlier one needs it later.
+    fn release_after(&mut self, last_step: Option<u64>, held: Held) {
+        let index = last_step.and_then(|step| step.checked_sub(self.completed));
+        match index.and_then(|index| self.held.get_mut(index as usize)) {
+            Some(step) => {
+                step.pages.extend(held.pages);
+                step.states.extend(held.states);
+            }
+            None => self.release(held),
         }
     }
 
@@ -384,9 +409,10 @@ impl Scheduler {
         }
     }
 
-    /// Panics unless the holders of every page and every state slot are accounted for.
+    /// Panics unless the holders of every page and every state slot are accounted for. `in_flight`
+    /// are the plans of the steps in flight.
     #[cfg(test)]
-    pub(super) fn check(&self) {
+    pub(super) fn check<'a>(&self, in_flight: impl Iterator<Item = &'a SchedulerOutput>) {
         let (mut pages, mut states) = (BTreeMap::new(), BTreeMap::new());
         for (id, sequence) in self.sequences.iter() {
             assert!(self.running.contains(&id) != self.waiting.contains(&id));
@@ -397,12 +423,13 @@ impl Scheduler {
             sequence.state.iter().for_each(|state| *states.entry(*state).or_insert(0) += 1);
         }
         assert_eq!(self.running.len() + self.waiting.len(), self.sequences.len());
-        for flight in self.flights.iter() {
-            flight.held.pages.iter().for_each(|page| *pages.entry(*page).or_insert(0) += 1);
-            let saves = flight.slots.iter().filter_map(|slot| slot.state?.save);
-            for state in flight.held.states.iter().copied().chain(saves) {
-                *states.entry(state).or_insert(0) += 1;
-            }
+        for held in &self.held {
+            held.pages.iter().for_each(|page| *pages.entry(*page).or_insert(0) += 1);
+            held.states.iter().for_each(|state| *states.entry(*state).or_insert(0) += 1);
+        }
+        for planned in in_flight.flat_map(|plan| &plan.sequences) {
+            let save = planned.scheduled.state.and_then(|state| state.save);
+            save.iter().for_each(|state| *states.entry(*state).or_insert(0) += 1);
         }
         self.pool.check(&pages);
         self.states.check(states, |page| self.pool.is_known(page));

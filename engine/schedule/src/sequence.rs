@@ -1,9 +1,18 @@
 //! A sequence as the scheduler sees it: its tokens, its pages, and how far it is computed.
 
-use super::flight::Held;
+use std::sync::Arc;
+
 use super::pages::{PageId, PageKey};
-use super::states::StateId;
-use super::{SeqId, Slot, SlotState};
+use super::states::StateSlot;
+use super::{PlannedSequence, SeqId};
+use engine_core::{LogitRows, ScheduledSequence, StateSlots};
+
+/// KV pages and state slots held by a sequence or by a step in flight.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Held {
+    pub(super) pages: Vec<PageId>,
+    pub(super) states: Vec<StateSlot>,
+}
 
 /// Requirements of a sequence that restrict how the scheduler plans it; none by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,12 +40,13 @@ pub struct Sequence {
     pub(super) planned: usize,
     /// Number of positions to prefill: the prompt, and after a preemption also the output so far.
     pub(super) prefill_end: usize,
-    pub(super) pages: Vec<PageId>,
+    /// Page table, shared with the steps in flight that use it.
+    pub(super) pages: Arc<[PageId]>,
     /// State slot of the recurrent state, while the sequence runs and if the model has one.
-    pub(super) state: Option<StateId>,
+    pub(super) state: Option<StateSlot>,
     /// Snapshot that the next scheduled rows start from. The sequence holds its state slot until
     /// then.
-    pub(super) load: Option<StateId>,
+    pub(super) load: Option<StateSlot>,
     /// Prefix cache keys of the full pages, computed as far as needed. A preemption keeps them.
     pub(super) keys: Vec<PageKey>,
     /// Number of leading pages that are in the prefix cache.
@@ -44,6 +54,8 @@ pub struct Sequence {
     pub(super) needs: Needs,
     /// Number of tokens found in the prefix cache at the first admission; none before it.
     pub(super) cached_tokens: Option<usize>,
+    /// Number of the last step that computes rows of the sequence; none before the first.
+    pub(super) last_step: Option<u64>,
 }
 
 impl Sequence {
@@ -59,13 +71,14 @@ impl Sequence {
             planned: 0,
             prefill_end: prompt.len(),
             tokens: prompt,
-            pages: Vec::new(),
+            pages: Arc::default(),
             state: None,
             load: None,
             keys: Vec::new(),
             registered: 0,
             needs,
             cached_tokens: None,
+            last_step: None,
         }
     }
 
@@ -127,7 +140,7 @@ impl Sequence {
         self.planned = 0;
         self.registered = 0;
         let states = self.state.take().into_iter().chain(self.load.take()).collect();
-        Held { pages: std::mem::take(&mut self.pages), states }
+        Held { pages: std::mem::take(&mut self.pages).to_vec(), states }
     }
 
     /// Appends the token that the oldest step in flight has sampled.
@@ -137,22 +150,29 @@ impl Sequence {
         self.tokens.push(token);
     }
 
-    /// Schedules the next `rows` rows. A token is sampled if they reach the end of the sequence.
-    pub(super) fn advance(&mut self, rows: usize, save: Option<StateId>) -> Slot {
+    /// Schedules the next `rows` rows in step number `step`. A token is sampled if they reach the end
+    /// of the sequence.
+    pub(super) fn advance(
+        &mut self,
+        rows: usize,
+        save: Option<StateSlot>,
+        step: u64,
+    ) -> PlannedSequence {
         let (position, end) = (self.planned, self.planned + rows);
         assert!(rows > 0 && end <= self.len(), "sequence {} has no such rows", self.id);
-        let slot = Slot {
+        let state = self.state.map(|slot| StateSlots { slot, load: self.load.take(), save });
+        let (pages, logits) = (Arc::clone(&self.pages), LogitRows::None);
+        let planned = PlannedSequence {
             id: self.id,
-            position,
-            rows,
             // Evaluated before `planned` advances below.
             prefill: self.prefilling(),
             samples: end == self.len(),
             unknown: end > self.tokens.len(),
-            state: self.state.map(|place| SlotState { place, load: self.load.take(), save }),
+            scheduled: ScheduledSequence { row: 0, rows, position, pages, logits, state },
         };
         self.planned = end;
-        self.unknown += usize::from(slot.samples);
-        slot
+        self.unknown += usize::from(planned.samples);
+        self.last_step = Some(step);
+        planned
     }
 }

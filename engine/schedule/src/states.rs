@@ -11,13 +11,12 @@ use std::collections::BTreeMap;
 use super::pages::PageId;
 
 /// Index of a state slot on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StateId(pub u32);
+pub type StateSlot = u32;
 
 /// Snapshot of recurrent state: the state slot that holds it, and when it was last used.
 #[derive(Debug)]
 struct Snapshot {
-    state: StateId,
+    state: StateSlot,
     /// Position in the order of use; the least recently used snapshot is evicted first.
     used: u64,
 }
@@ -28,18 +27,18 @@ pub(super) struct StatePool {
     holders: Vec<u32>,
     /// Blank slots, the lowest index last, so that memory is touched in order and only as it is
     /// needed.
-    blank: Vec<StateId>,
+    blank: Vec<StateSlot>,
     snapshots: BTreeMap<PageId, Snapshot>,
     by_use: BTreeMap<u64, PageId>,
     uses: u64,
 }
 
 impl StatePool {
-    pub(super) fn new(places: usize) -> Self {
-        let count = u32::try_from(places).expect("there are fewer than 2^32 states");
+    pub(super) fn new(slots: usize) -> Self {
+        let count = u32::try_from(slots).expect("there are fewer than 2^32 state slots");
         Self {
-            holders: vec![0; places],
-            blank: (0..count).rev().map(StateId).collect(),
+            holders: vec![0; slots],
+            blank: (0..count).rev().collect(),
             snapshots: BTreeMap::new(),
             by_use: BTreeMap::new(),
             uses: 0,
@@ -48,28 +47,28 @@ impl StatePool {
 
     /// Takes a slot for one holder. If no slot is blank, the least recently used snapshot that
     /// nobody else holds is evicted. Returns none if there is no such snapshot either.
-    pub(super) fn take(&mut self) -> Option<StateId> {
+    pub(super) fn take(&mut self) -> Option<StateSlot> {
         if self.blank.is_empty() {
             // A snapshot that a step in flight still loads has a second holder and must stay.
             let free = |page: &&PageId| self.holders(self.snapshots[*page].state) == 1;
             let oldest = self.by_use.values().find(free).copied()?;
             self.forget(oldest);
         }
-        let state = self.blank.pop().expect("a place is blank or was freed just now");
-        assert_eq!(self.holders(state), 0, "state {state:?} was free and in use");
-        self.holders[state.0 as usize] = 1;
+        let state = self.blank.pop().expect("a slot is blank or was freed just now");
+        assert_eq!(self.holders(state), 0, "state {state} was free and in use");
+        self.holders[state as usize] = 1;
         Some(state)
     }
 
     /// Adds a holder to a slot that already has one.
-    pub(super) fn share(&mut self, state: StateId) {
-        assert!(self.holders(state) > 0, "state {state:?} is shared and held by nobody");
-        self.holders[state.0 as usize] += 1;
+    pub(super) fn share(&mut self, state: StateSlot) {
+        assert!(self.holders(state) > 0, "state {state} is shared and held by nobody");
+        self.holders[state as usize] += 1;
     }
 
     /// Removes a holder from a slot, which becomes blank when it was the last.
-    pub(super) fn release(&mut self, state: StateId) {
-        let holders = &mut self.holders[state.0 as usize];
+    pub(super) fn release(&mut self, state: StateSlot) {
+        let holders = &mut self.holders[state as usize];
         *holders = holders.checked_sub(1).expect("a state is released once per holder");
         if *holders == 0 {
             self.blank.push(state);
@@ -77,13 +76,13 @@ impl StatePool {
     }
 
     /// Returns the slot of the snapshot taken at the end of `page`, if there is one.
-    pub(super) fn snapshot(&self, page: PageId) -> Option<StateId> {
+    pub(super) fn snapshot(&self, page: PageId) -> Option<StateSlot> {
         self.snapshots.get(&page).map(|snapshot| snapshot.state)
     }
 
     /// Stores `state` as the snapshot of `page`. The caller's hold passes to the cache, or is
     /// released if the page has a snapshot already.
-    pub(super) fn keep(&mut self, page: PageId, state: StateId) {
+    pub(super) fn keep(&mut self, page: PageId, state: StateSlot) {
         // Two sequences with equal prompts may take the same snapshot in one step.
         if self.snapshots.contains_key(&page) {
             return self.release(state);
@@ -105,7 +104,7 @@ impl StatePool {
 
     /// Removes the snapshot of `page` and passes the cache's hold of its slot to the caller.
     /// Returns none, and changes nothing, if others hold the slot too.
-    pub(super) fn take_over(&mut self, page: PageId) -> Option<StateId> {
+    pub(super) fn take_over(&mut self, page: PageId) -> Option<StateSlot> {
         let state = self.snapshot(page).filter(|state| self.holders(*state) == 1)?;
         let snapshot = self.snapshots.remove(&page)?;
         self.by_use.remove(&snapshot.used);
@@ -130,8 +129,8 @@ impl StatePool {
     }
 
     /// Returns the reference count of a state slot.
-    fn holders(&self, state: StateId) -> u32 {
-        self.holders[state.0 as usize]
+    fn holders(&self, state: StateSlot) -> u32 {
+        self.holders[state as usize]
     }
 
     /// Panics unless the reference count of each slot equals the number of its holders in `holders`
@@ -140,21 +139,21 @@ impl StatePool {
     #[cfg(test)]
     pub(super) fn check(
         &self,
-        mut holders: BTreeMap<StateId, u32>,
+        mut holders: BTreeMap<StateSlot, u32>,
         is_known: impl Fn(PageId) -> bool,
     ) {
         for (page, snapshot) in &self.snapshots {
-            assert!(is_known(*page), "the snapshot of {page:?} cannot be found");
+            assert!(is_known(*page), "the snapshot of {page} cannot be found");
             assert_eq!(self.by_use.get(&snapshot.used), Some(page));
             *holders.entry(snapshot.state).or_insert(0) += 1;
         }
         assert_eq!(self.by_use.len(), self.snapshots.len(), "uses without a snapshot");
         let mut blank = vec![0; self.holders.len()];
         for state in &self.blank {
-            blank[state.0 as usize] += 1;
+            blank[*state as usize] += 1;
         }
         for (index, held) in self.holders.iter().enumerate() {
-            let expected = holders.get(&StateId(index as u32)).copied().unwrap_or(0);
+            let expected = holders.get(&(index as StateSlot)).copied().unwrap_or(0);
             assert_eq!(*held, expected, "holders of state {index}");
             assert_eq!(blank[index], u32::from(expected == 0), "free list of state {index}");
         }

@@ -5,14 +5,14 @@
 //! are few, and each sequence that ends frees memory. The oldest prompt always gets one chunk, so
 //! it advances at every step and delays the others by at most that chunk.
 
-use super::{Limits, Plan, Scheduler, SeqId};
+use super::{Limits, Scheduler, SchedulerOutput, SeqId};
 
 /// Plans a step of continuous batching: one row per decoding sequence, then prefill chunks of
 /// running and of newly admitted prompts, the oldest first.
-pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
-    let mut plan = Plan::default();
+pub(super) fn plan(scheduler: &mut Scheduler) -> SchedulerOutput {
+    let mut plan = SchedulerOutput { step: scheduler.next_step(), ..SchedulerOutput::default() };
     let oldest_first: Vec<_> = scheduler.running.iter().copied().collect();
-    plan.slots.reserve(oldest_first.len());
+    plan.sequences.reserve(oldest_first.len());
     let mut prompts = Vec::new();
     let mut is_short = false;
     for id in oldest_first {
@@ -25,7 +25,7 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
             prompts.push(id);
         } else if sequence.decoding() {
             if scheduler.reserve(id, &mut plan.preempted) {
-                plan.slots.push(scheduler.slot(id, 1));
+                scheduler.schedule(id, 1, &mut plan);
             } else {
                 // Admitting others now would take the pages that this sequence waits for.
                 is_short = true;
@@ -35,7 +35,7 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
     let Limits { token_budget, chunk_tokens, .. } = *scheduler.limits();
     // At least one chunk is left even if decoding sequences fill the budget, so the oldest prompt
     // always advances.
-    let mut left = token_budget.saturating_sub(plan.slots.len()).max(chunk_tokens);
+    let mut left = token_budget.saturating_sub(plan.sequences.len()).max(chunk_tokens);
     for id in prompts {
         if !plan.preempted.contains(&id) {
             left = push_chunk(scheduler, &mut plan, id, left);
@@ -56,14 +56,18 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> Plan {
 /// Plans a prefill chunk of a prompt and returns the token budget left for younger prompts. Nothing
 /// is left once the budget has cut a prompt: otherwise short prompts could overtake it step after
 /// step.
-fn push_chunk(scheduler: &mut Scheduler, plan: &mut Plan, id: SeqId, left: usize) -> usize {
+fn push_chunk(
+    scheduler: &mut Scheduler,
+    plan: &mut SchedulerOutput,
+    id: SeqId,
+    left: usize,
+) -> usize {
     let sequence = scheduler.get(id);
     let (start, end) = (sequence.planned, sequence.prefill_end);
     let stop = scheduler.limits().chunk_stop(start, end);
     let rows = scheduler.limits().chunk_rows(start, end, left);
     if rows > 0 {
-        let slot = scheduler.slot(id, rows);
-        plan.slots.push(slot);
+        scheduler.schedule(id, rows, plan);
     }
     if start + rows == stop { left - rows } else { 0 }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use engine_core::{
-    AttentionShape, Device, DeviceError, KvShape, KvType, LogitRows, Segment, SegmentState,
+    AttentionShape, Device, DeviceError, KvShape, KvType, LogitRows, ScheduledSequence, StateSlots,
     StepBatch, WeightType,
 };
 use engine_cpu::Cpu;
@@ -210,13 +210,14 @@ impl Step {
     ) -> StepBatch {
         let (each, all) = (self.pages_each(), self.sequences * self.pages_each());
         let tokens = vec![0; of.len() * rows];
-        let segment = |i: usize| Segment {
+        let sequence = |i: usize| ScheduledSequence {
+            row: i * rows,
             rows,
             position,
             pages: (i * each..(i + 1) * each).map(|page| (page * stride % all) as u32).collect(),
             logits: LogitRows::None,
-            state: Some(SegmentState { place: i as u32, load: None, save: None }),
+            state: Some(StateSlots { slot: i as u32, load: None, save: None }),
         };
-        StepBatch::known(&tokens, of.map(segment).collect())
+        StepBatch::known(&tokens, of.map(sequence).collect())
     }
 }

@@ -169,7 +169,7 @@ impl Bench<'_> {
         let pages_each = pages_each(flags, &info)?;
         let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
         let longest = flags.prompts.iter().chain([&flags.context]).map(|tokens| tokens.get());
-        model.rehearse(longest.max().unwrap_or(1), widest)?;
+        model.profile_run(longest.max().unwrap_or(1), widest)?;
         model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
         model.allocate_states(widest)?;
         let speeds = Speeds {
@@ -214,6 +214,7 @@ mod tests {
     use super::super::cases::{Matmul, MoeOp, MoeShape, RowOp, Step};
     use super::*;
     use crate::emulated::{Emulated, Script};
+    use engine_cuda::launch::matmul::MatrixType;
 
     use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
 

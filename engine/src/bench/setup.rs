@@ -283,8 +283,8 @@ impl<D: BenchDevice> Setup<D> {
         sequences: usize,
         rows: usize,
     ) -> Result<Case, DeviceError> {
-        let one = StateShape { layers: 1, places: sequences, net };
-        let layers = self.layers(sequences * one.place_bytes());
+        let one = StateShape { layers: 1, slots: sequences, net };
+        let layers = self.layers(sequences * one.slot_bytes());
         let mut state = self.device.state(StateShape { layers, ..one })?;
         let mut all = Vec::new();
         for index in 0..layers {

@@ -9,7 +9,7 @@ use super::BenchFlags;
 use crate::config::PAGE_TOKENS;
 use engine_core::clock::Clock;
 use engine_core::sample::Sampling;
-use engine_core::{DeviceError, LogitRows, Segment, SegmentState, StepBatch, StepToken};
+use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch, StepToken};
 use engine_model::{Model, ModelInfo};
 
 /// Number of runs of each measurement; their median counts.
@@ -113,7 +113,8 @@ impl Timed<'_> {
         // One sequence per step, so that no step is larger than those that are measured.
         for sequence in 0..sequences {
             let mut fill = self.batch(sequences, 0, context);
-            fill.segments = vec![fill.segments.swap_remove(sequence)];
+            let own = fill.sequences.swap_remove(sequence);
+            fill.sequences = vec![ScheduledSequence { row: 0, ..own }];
             fill.tokens.truncate(context);
             run(self.model, &[fill])?;
         }
@@ -122,7 +123,7 @@ impl Timed<'_> {
         if self.model.run_ahead() > 0 {
             // Each step continues with the tokens that the step before sampled on the device.
             for batch in batches.iter_mut().skip(1) {
-                batch.tokens = (0..sequences as u32).map(StepToken::Drawn).collect();
+                batch.tokens = (0..sequences as u32).map(StepToken::Sampled).collect();
             }
         }
         self.median_rate(sequences * steps, &batches)
@@ -133,7 +134,7 @@ impl Timed<'_> {
         let vocab_size = self.model.info().vocab_size;
         let logits = match self.model.run_ahead() {
             0 => LogitRows::Last,
-            _ => LogitRows::Draw(Sampling::greedy().draw_params(0)),
+            _ => LogitRows::Sample(Sampling::greedy().sample_params(0)),
         };
         let mut batch = StepBatch::default();
         for sequence in 0..sequences {
@@ -142,8 +143,8 @@ impl Timed<'_> {
             batch.tokens.extend((0..rows).map(|row| StepToken::Known(id(row) as u32)));
             let first = sequence * self.pages_each;
             let pages = (first..first + self.pages_each).map(|page| page as u32).collect();
-            let state = Some(SegmentState { place: sequence as u32, load: None, save: None });
-            batch.segments.push(Segment { rows, position, pages, logits, state });
+            let state = Some(StateSlots { slot: sequence as u32, load: None, save: None });
+            batch.push(ScheduledSequence { row: 0, rows, position, pages, logits, state });
         }
         batch
     }
@@ -158,12 +159,12 @@ impl Timed<'_> {
 fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), DeviceError> {
     let ahead = model.run_ahead();
     for (step, batch) in batches.iter().enumerate() {
-        model.launch(batch)?;
+        model.submit(batch)?;
         if step >= ahead {
-            model.land()?;
+            model.complete()?;
         }
     }
-    (0..ahead.min(batches.len())).try_for_each(|_| model.land().map(|_| ()))
+    (0..ahead.min(batches.len())).try_for_each(|_| model.complete().map(|_| ()))
 }
 
 /// Median time in seconds of `work`, after a first run that warms up.

@@ -2,11 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-
-use crate::EnvironmentError;
-use engine_cpu::{Arithmetic, Isa};
 
 /// Device to compute on: `--device`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
@@ -20,10 +17,11 @@ pub enum DeviceChoice {
 }
 
 /// Type in which matrix multiplications are computed: `--dtype`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum DtypeChoice {
+    #[default]
     Auto,
     F32,
     Bf16,
@@ -32,10 +30,11 @@ pub enum DtypeChoice {
 }
 
 /// Type of keys and values in the KV cache: `--kv-dtype`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
 pub enum KvDtypeChoice {
+    #[default]
     Auto,
     F32,
     F16,
@@ -52,29 +51,6 @@ pub enum LoadFormat {
     Auto,
     /// Seeded random weights with the shapes that the model's configuration gives
     Random,
-}
-
-impl DtypeChoice {
-    /// Arithmetic in which the CPU multiplies matrices on `isa`.
-    ///
-    /// # Errors
-    /// This release, or the processor, does not support the type.
-    pub fn arithmetic(self, isa: Isa) -> Result<Arithmetic> {
-        match self {
-            Self::Auto => Ok(Arithmetic::AsStored),
-            Self::F32 => Ok(Arithmetic::F32),
-            Self::Bf16 if isa.has_bf16() => Ok(Arithmetic::Bf16),
-            Self::Bf16 => bail!(EnvironmentError(format!(
-                "`--dtype bf16` needs a processor with AVX-512 BF16, which `{}` lacks; hint: \
-                 `--dtype auto` computes bf16 weights in f32 there",
-                engine_cpu::processor_name()
-            ))),
-            Self::Int8 => Ok(Arithmetic::Int8),
-            Self::Int4 => bail!(
-                "`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8"
-            ),
-        }
-    }
 }
 
 impl LoadFormat {

@@ -1,15 +1,15 @@
-//! State of one unfinished sequence, except its tokens, which the scheduler keeps.
+//! State of one unfinished sequence, except its tokens, which the scheduler keeps; with the
+//! log-probabilities of its prompt.
 
 use std::time::Duration;
 
-use super::prompt::PromptLogprobs;
 use super::stop::StopText;
 use super::{Finish, Request};
 use crate::guide::Guide;
 use crate::tokenize::Detokenizer;
 use engine_core::LogitRows;
 use engine_core::sample::{Row, Sampler};
-use engine_schedule::{Sequence, Slot};
+use engine_schedule::{PlannedSequence, Sequence};
 
 /// One waiting or running sequence: its request, its text so far and its times.
 #[derive(Debug)]
@@ -20,10 +20,10 @@ pub(super) struct Active {
     pub(super) prompt: Option<PromptLogprobs>,
     /// Number of leading output tokens that are sampled on the host from logits; the device samples
     /// the others.
-    pub(super) chosen_here: usize,
+    pub(super) host_sampled: usize,
     /// Index of the sequence's token among those that the newest step samples on the device, if it
     /// samples one for this sequence. The next step reads its input token from there.
-    pub(super) drawn: Option<u32>,
+    pub(super) device_sampled: Option<u32>,
     pub(super) arrived: Duration,
     pub(super) started: Option<Duration>,
     pub(super) first_token: Option<Duration>,
@@ -32,7 +32,7 @@ pub(super) struct Active {
 /// Number of leading output tokens of `request` that must be sampled on the host, because they need
 /// a guide, penalties, a ban or log-probabilities. Other tokens are sampled on the device, which
 /// saves copying the logits and lets the next step be submitted early.
-pub(super) fn chosen_here(request: &Request, end_tokens: &[u32]) -> usize {
+pub(super) fn host_sampled(request: &Request, end_tokens: &[u32]) -> usize {
     if request.guide.is_some() || request.logprobs.is_some() || request.sampling.changes_logits() {
         return usize::MAX;
     }
@@ -48,12 +48,12 @@ pub(super) fn chosen_here(request: &Request, end_tokens: &[u32]) -> usize {
 impl Active {
     /// Rows of a scheduled sequence whose logits the step must return. The last row belongs to
     /// output token number `n`, counted from 0.
-    pub(super) fn logit_rows(&self, slot: &Slot, n: usize) -> LogitRows {
+    pub(super) fn logit_rows(&self, planned: &PlannedSequence, n: usize) -> LogitRows {
         match &self.prompt {
             Some(prompt) if !prompt.is_complete() => LogitRows::All,
-            _ if !slot.samples => LogitRows::None,
-            _ if n < self.chosen_here => LogitRows::Last,
-            _ => LogitRows::Draw(self.request.sampling.draw_params(n)),
+            _ if !planned.samples => LogitRows::None,
+            _ if n < self.host_sampled => LogitRows::Last,
+            _ => LogitRows::Sample(self.request.sampling.sample_params(n)),
         }
     }
 
@@ -134,5 +134,39 @@ impl Active {
     fn rest(&mut self) -> String {
         let piece = self.detokenizer.finish();
         self.stop_text.pass(&piece)
+    }
+}
+
+/// Log-probabilities of one prompt, collected so far. Prefill chunks come in order, and again from
+/// the start after a preemption.
+#[derive(Debug)]
+pub(super) struct PromptLogprobs {
+    top: usize,
+    prompt_tokens: usize,
+    /// Entry `i` is for the token at position `i + 1`: nothing predicts the first token.
+    found: Vec<TokenLogprobs>,
+}
+
+impl PromptLogprobs {
+    pub(super) fn new(request: &Request, prompt_tokens: usize) -> Self {
+        let top = request.logprobs.unwrap_or(0);
+        Self { top, prompt_tokens, found: Vec::with_capacity(prompt_tokens) }
+    }
+
+    /// True when every token of the prompt has its log-probability.
+    pub(super) fn is_complete(&self) -> bool {
+        self.found.len() + 1 >= self.prompt_tokens
+    }
+
+    /// Adds the log-probability that the logits at `position` give to the next token of the prompt.
+    /// Positions that were added before a preemption are skipped.
+    pub(super) fn push(&mut self, position: usize, tokens: &[u32], logits: &[f32]) {
+        if position == self.found.len() && !self.is_complete() {
+            self.found.push(TokenLogprobs::of(logits, tokens[position + 1], self.top));
+        }
+    }
+
+    pub(super) fn finish(self) -> Vec<TokenLogprobs> {
+        self.found
     }
 }

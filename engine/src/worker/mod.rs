@@ -5,10 +5,8 @@
 //! knows tokens and text, but no wire format.
 
 mod active;
-mod batch;
-mod desk;
 mod handle;
-mod prompt;
+mod requests;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -26,12 +24,12 @@ use crate::guide::Guide;
 use crate::logprobs::TokenLogprobs;
 use crate::metrics::Metrics;
 use crate::tokenize::Text;
-use desk::Desk;
 use engine_core::clock::Clock;
 use engine_core::sample::Sampling;
 use engine_core::{DeviceError, StepBatch};
 use engine_model::Model;
-use engine_schedule::{Limits, Plan, SeqId};
+use engine_schedule::{Limits, SchedulerOutput, SeqId};
+use requests::Requests;
 
 /// One sequence to generate: a prompt with its parameters.
 #[derive(Debug, Clone)]
@@ -123,21 +121,21 @@ pub struct Output {
 #[derive(Debug)]
 pub struct Worker {
     model: Box<dyn Model>,
-    desk: Desk,
+    requests: Requests,
     /// Largest number of steps in flight while the next is planned.
     run_ahead: usize,
-    /// Steps that were submitted and are not completed yet, oldest first.
-    flights: VecDeque<Flight>,
+    /// Steps in flight, the oldest first. They complete in this order.
+    in_flight: VecDeque<SubmittedStep>,
     /// Batches of completed steps, kept to reuse their memory.
     spare: Vec<StepBatch>,
     /// Time at which the last step was completed and its outputs made.
-    landed: Duration,
+    completed: Duration,
 }
 
 /// A step in flight: submitted to the device, not completed yet.
 #[derive(Debug)]
-struct Flight {
-    plan: Plan,
+struct SubmittedStep {
+    plan: SchedulerOutput,
     batch: StepBatch,
     start: Duration,
 }
@@ -156,9 +154,9 @@ impl Worker {
         // A step can take its input tokens from the step before it, but from no older one.
         assert!(run_ahead <= 1, "one step is in flight when the next is planned");
         metrics.kv_pages.store(limits.pages as u64, Relaxed);
-        let desk = Desk::new(limits, text, metrics, clock);
-        let (flights, spare) = (VecDeque::new(), Vec::new());
-        Self { model, desk, run_ahead, flights, spare, landed: Duration::ZERO }
+        let requests = Requests::new(limits, text, metrics, clock);
+        let (in_flight, spare) = (VecDeque::new(), Vec::new());
+        Self { model, requests, run_ahead, in_flight, spare, completed: Duration::ZERO }
     }
 
     /// Runs the loop until every command sender is dropped.
@@ -187,14 +185,14 @@ impl Worker {
         let mut step_outputs = Vec::new();
         if self.is_idle() {
             let Ok(command) = commands.recv() else { return Ok(false) };
-            self.desk.obey(command, &mut step_outputs);
+            self.requests.obey(command, &mut step_outputs);
         }
         // New sequences join the next step, without waiting for running ones: continuous batching.
         for command in commands.try_iter() {
-            self.desk.obey(command, &mut step_outputs);
+            self.requests.obey(command, &mut step_outputs);
         }
         self.step(&mut step_outputs)?;
-        self.desk.publish_counts();
+        self.requests.publish_counts();
         if !step_outputs.is_empty() {
             // An error means that the front end has gone; the command queue closes then too.
             let _ = outputs.send(step_outputs);
@@ -203,52 +201,52 @@ impl Worker {
     }
 
     fn is_idle(&self) -> bool {
-        self.desk.is_idle() && self.flights.is_empty()
+        self.requests.is_idle() && self.in_flight.is_empty()
     }
 
     /// Submits the next step; completes the oldest unless more steps may be in flight.
     fn step(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
-        let has_begun = self.launch()?;
+        let has_begun = self.submit()?;
         // While the device computes, the host plans the next step.
-        if has_begun && self.flights.len() <= self.run_ahead {
+        if has_begun && self.in_flight.len() <= self.run_ahead {
             return Ok(());
         }
-        self.land(outputs)
+        self.complete(outputs)
     }
 
     /// Submits the next step to the device. Returns false if there is nothing to compute, or
     /// nothing before a step in flight completes.
-    fn launch(&mut self) -> Result<bool, DeviceError> {
-        if self.desk.is_idle() {
+    fn submit(&mut self) -> Result<bool, DeviceError> {
+        if self.requests.is_idle() {
             return Ok(false);
         }
         // The duration of a step includes planning it.
-        let start = self.desk.clock.elapsed();
-        let plan = self.desk.scheduler.plan();
-        if plan.slots.is_empty() {
+        let start = self.requests.clock.elapsed();
+        let plan = self.requests.scheduler.plan();
+        if plan.sequences.is_empty() {
             return Ok(false);
         }
         let mut batch = self.spare.pop().unwrap_or_default();
-        self.desk.fill(&mut batch, &plan);
-        self.model.launch(&batch)?;
-        self.flights.push_back(Flight { plan, batch, start });
+        self.requests.fill(&mut batch, &plan);
+        self.model.submit(&batch)?;
+        self.in_flight.push_back(SubmittedStep { plan, batch, start });
         Ok(true)
     }
 
     /// Waits for the oldest step in flight to complete, and makes its outputs.
-    fn land(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
-        let Some(flight) = self.flights.pop_front() else { return Ok(()) };
+    fn complete(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
+        let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
         let vocab_size = self.model.info().vocab_size;
-        let landed = self.model.land()?;
-        self.desk.take(&flight, landed, vocab_size, outputs);
-        let Desk { metrics, clock, .. } = &self.desk;
+        let output = self.model.complete()?;
+        self.requests.take(&step, output, vocab_size, outputs);
+        let Requests { metrics, clock, .. } = &self.requests;
         let end = clock.elapsed();
-        metrics.step_tokens.observe(flight.plan.rows() as f64);
+        metrics.step_tokens.observe(step.plan.rows() as f64);
         // A step that was submitted while another ran began when that one was completed.
-        let start = flight.start.max(self.landed);
+        let start = step.start.max(self.completed);
         metrics.step_seconds.observe_time(end.saturating_sub(start));
-        self.landed = end;
-        self.spare.push(flight.batch);
+        self.completed = end;
+        self.spare.push(step.batch);
         Ok(())
     }
 }

@@ -9,9 +9,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::*;
-use crate::load::{self, KvChoice, LoadOptions};
+use crate::config::{DtypeChoice, KvDtypeChoice};
+use crate::load::{self, LoadOptions};
 use crate::tokenize::NoTokenizer;
-use engine_cpu::Arithmetic;
 use engine_model::RopeChoice;
 use engine_schedule::StateLimits;
 use engine_weights::ModelSource;
@@ -67,13 +67,13 @@ fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
 /// Worker over the checkpoint in `folder`, in the precision of the reference outputs.
 fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
-    let (kv, arithmetic, rope) = (KvChoice::F32, Arithmetic::F32, RopeChoice::AsConverted);
-    let options = LoadOptions { kv, arithmetic, rope, ..LoadOptions::default() };
+    let (kv, dtype, rope) = (KvDtypeChoice::F32, DtypeChoice::F32, RopeChoice::AsConverted);
+    let options = LoadOptions { kv, dtype, rope, ..LoadOptions::default() };
     let mut model = load::load(&source, &options).unwrap().model;
     let mut limits = limits.clone();
     model.allocate_kv(limits.pages, limits.page_tokens).unwrap();
     match limits.states.filter(|_| model.info().state_bytes > 0) {
-        Some(states) => model.allocate_states(states.places).unwrap(),
+        Some(states) => model.allocate_states(states.slots).unwrap(),
         None => limits.states = None,
     }
     let text = Arc::new(NoTokenizer);
@@ -116,7 +116,7 @@ fn check_crowd(run_ahead: usize) {
         page_tokens: 16,
         chunk_tokens: 16,
         prefix_cache: true,
-        states: Some(StateLimits { places: 8, interval: 32 }),
+        states: Some(StateLimits { slots: 8, interval: 32 }),
         run_ahead,
     };
     for folder in fixtures::checkpoints() {

@@ -4,7 +4,7 @@
 use std::fs;
 
 use engine::load::{LoadOptions, load};
-use engine_core::{LogitRows, Segment, SegmentState, StepBatch};
+use engine_core::{LogitRows, ScheduledSequence, StateSlots, StepBatch};
 use engine_model::Model;
 use engine_weights::ModelSource;
 use serde_json::{Value, json};
@@ -71,11 +71,11 @@ fn changed(config: &Value, value: &Value) -> Vec<(String, Value)> {
 /// Computes a few tokens; any result or error is accepted, but no panic.
 fn run(model: &mut dyn Model) {
     let allocated = model.allocate_kv(1, 16).and_then(|()| model.allocate_states(1));
-    let state = Some(SegmentState { place: 0, load: None, save: None });
-    let (pages, logits) = (vec![0], LogitRows::All);
-    let segments = vec![Segment { rows: 3, position: 0, pages, logits, state }];
-    let _ =
-        allocated.and_then(|()| model.step(&StepBatch::known(&[0; 3], segments)).map(<[f32]>::len));
+    let state = Some(StateSlots { slot: 0, load: None, save: None });
+    let (pages, logits) = ([0].into(), LogitRows::All);
+    let sequences = vec![ScheduledSequence { row: 0, rows: 3, position: 0, pages, logits, state }];
+    let _ = allocated
+        .and_then(|()| model.step(&StepBatch::known(&[0; 3], sequences)).map(<[f32]>::len));
 }
 
 #[test]

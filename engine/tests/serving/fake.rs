@@ -10,7 +10,7 @@ use engine::guide::{Grammars, Guide, Opening, Structure, TextError, TokenBytes};
 use engine::tokenize::{Chat, Detokenizer, Reasoning, Text};
 use engine_core::sample::Sampler;
 use engine_core::{
-    AttentionShape, DeviceError, KvType, Landed, LogitRows, SegmentState, StepBatch, StepToken,
+    AttentionShape, DeviceError, KvType, LogitRows, StateSlots, StepBatch, StepOutput, StepToken,
     WeightType,
 };
 use engine_model::{MatrixShape, Model, ModelInfo};
@@ -44,10 +44,10 @@ pub struct FakeModel {
     page_tokens: usize,
     sampler: Sampler,
     /// Tokens that the last submitted step sampled.
-    drawn: Vec<Option<u32>>,
+    sampled: Vec<Option<u32>>,
     /// Logits and tokens of the steps in flight.
-    flights: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
-    landed: (Vec<f32>, Vec<Option<u32>>),
+    in_flight: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
+    completed: (Vec<f32>, Vec<Option<u32>>),
     steps: usize,
     behavior: Behavior,
     /// Largest number of sequences in one step, shared with the test.
@@ -76,9 +76,9 @@ impl FakeModel {
             states: BTreeMap::new(),
             page_tokens: 0,
             sampler: Sampler::default(),
-            drawn: Vec::new(),
-            flights: VecDeque::new(),
-            landed: (Vec::new(), Vec::new()),
+            sampled: Vec::new(),
+            in_flight: VecDeque::new(),
+            completed: (Vec::new(), Vec::new()),
             steps: 0,
             behavior,
             widest,
@@ -86,10 +86,10 @@ impl FakeModel {
     }
 
     /// Advances the recurrent state from `position` to the end of `sequence`.
-    fn advance(&mut self, state: SegmentState, position: usize, sequence: &[u32]) {
+    fn advance(&mut self, state: StateSlots, position: usize, sequence: &[u32]) {
         let mut tokens = match state.load {
             Some(load) => self.states[&load].clone(),
-            None => self.states.remove(&state.place).unwrap_or_default(),
+            None => self.states.remove(&state.slot).unwrap_or_default(),
         };
         if position == 0 {
             tokens.clear();
@@ -99,7 +99,7 @@ impl FakeModel {
         if let Some(save) = state.save {
             self.states.insert(save, tokens.clone());
         }
-        self.states.insert(state.place, tokens);
+        self.states.insert(state.slot, tokens);
     }
 
     fn next_token(&self, sequence: &[u32]) -> u32 {
@@ -130,49 +130,50 @@ impl Model for FakeModel {
         self.behavior.run_ahead
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
+    fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         std::thread::sleep(self.behavior.step_time);
         assert_ne!(Some(self.steps), self.behavior.panic_at, "as the test wants");
-        assert!(self.flights.len() <= self.behavior.run_ahead, "steps land in time");
+        assert!(self.in_flight.len() <= self.behavior.run_ahead, "steps land in time");
         self.steps += 1;
-        self.widest.fetch_max(batch.segments.len(), Ordering::Relaxed);
-        let (mut logits, mut drawn) = (Vec::new(), Vec::new());
-        let before = std::mem::take(&mut self.drawn);
+        self.widest.fetch_max(batch.sequences.len(), Ordering::Relaxed);
+        let (mut logits, mut sampled) = (Vec::new(), Vec::new());
+        let before = std::mem::take(&mut self.sampled);
         let mut tokens = batch.tokens.iter().map(|token| match *token {
             StepToken::Known(id) => id,
-            StepToken::Drawn(index) => before[index as usize].unwrap(),
+            StepToken::Sampled(index) => before[index as usize].unwrap(),
         });
-        for segment in &batch.segments {
-            let end = segment.position + segment.rows;
-            for position in segment.position..end {
-                let page = segment.pages[position / self.page_tokens];
+        for scheduled in &batch.sequences {
+            for position in scheduled.position..scheduled.end() {
+                let page = scheduled.pages[position / self.page_tokens];
                 self.pages.insert((page, position % self.page_tokens), tokens.next().unwrap());
             }
-            let place = |p: usize| (segment.pages[p / self.page_tokens], p % self.page_tokens);
-            let sequence: Vec<_> = (0..end).map(|p| self.pages[&place(p)]).collect();
-            if let Some(state) = segment.state {
-                self.advance(state, segment.position, &sequence);
+            let slot = |p: usize| (scheduled.pages[p / self.page_tokens], p % self.page_tokens);
+            let sequence: Vec<_> = (0..scheduled.end()).map(|p| self.pages[&slot(p)]).collect();
+            if let Some(state) = scheduled.state {
+                self.advance(state, scheduled.position, &sequence);
             }
-            for row in segment.head_rows() {
-                let next = self.next_token(&sequence[..=segment.position + row]);
+            for row in scheduled.head_rows() {
+                let next = self.next_token(&sequence[..=scheduled.position + row]);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
-                match segment.logits {
-                    LogitRows::Draw(params) => {
-                        drawn.push(self.sampler.draw(&row.collect::<Vec<f32>>(), &params).ok());
+                match scheduled.logits {
+                    LogitRows::Sample(params) => {
+                        sampled.push(
+                            self.sampler.sample_logits(&row.collect::<Vec<f32>>(), &params).ok(),
+                        );
                     }
                     _ => logits.extend(row),
                 }
             }
         }
-        self.flights.push_back((logits, drawn.clone()));
-        self.drawn = drawn;
+        self.in_flight.push_back((logits, sampled.clone()));
+        self.sampled = sampled;
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
-        self.landed = self.flights.pop_front().expect("a step is in flight");
-        let (logits, tokens) = &self.landed;
-        Ok(Landed { logits, tokens })
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
+        self.completed = self.in_flight.pop_front().expect("a step is in flight");
+        let (logits, tokens) = &self.completed;
+        Ok(StepOutput { logits, tokens })
     }
 }
 

@@ -54,7 +54,7 @@ impl Setup {
     /// KV memory.
     pub fn recurrent() -> Self {
         let mut setup = Self::default();
-        setup.limits.states = Some(StateLimits { places: 24, interval: 16 });
+        setup.limits.states = Some(StateLimits { slots: 24, interval: 16 });
         setup.limits.pages = 200;
         setup
     }

@@ -15,24 +15,24 @@ pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
 
 /// Returns the value of an E4M3 float (OCP 8-bit floating point, 2023): bias 7; all exponent and
 /// fraction bits set is NaN.
-pub fn e4m3(code: u8) -> f32 {
+pub fn e4m3(bits: u8) -> f32 {
     /// 2^120, from the difference of the exponent biases of f32 and E4M3.
     const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
-    let magnitude = match code & 0x7f {
+    let magnitude = match bits & 0x7f {
         0x7f => f32::NAN,
         // Subnormals of E4M3 become subnormals of f32, so the product is exact for them too.
-        bits => f32::from_bits(u32::from(bits) << 20) * REBIAS,
+        rest => f32::from_bits(u32::from(rest) << 20) * REBIAS,
     };
-    if code < 0x80 { magnitude } else { -magnitude }
+    if bits < 0x80 { magnitude } else { -magnitude }
 }
 
-/// Returns the value of an E8M0 scale: `2^(code - 127)`, NaN for 255 (OCP microscaling formats,
+/// Returns the value of an E8M0 scale: `2^(bits - 127)`, NaN for 255 (OCP microscaling formats,
 /// 2023).
-pub fn e8m0(code: u8) -> f32 {
-    match code {
+pub fn e8m0(bits: u8) -> f32 {
+    match bits {
         0 => f32::from_bits(1 << 22),
         0xff => f32::NAN,
-        _ => f32::from_bits(u32::from(code) << 23),
+        _ => f32::from_bits(u32::from(bits) << 23),
     }
 }
 
@@ -47,13 +47,13 @@ pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[
         WeightType::Q4_0 => each(half(0), -8.0 * half(0), &halves(&block[2..], 0)),
         WeightType::Q4_1 => each(half(0), half(2), &halves(&block[4..], 0)),
         WeightType::Q5_0 => {
-            let codes = halves(&block[6..], fifth_bits(&block[2..]));
-            each(half(0), 0.0, &codes.map(|code| code - 16));
+            let quantized = halves(&block[6..], fifth_bits(&block[2..]));
+            each(half(0), 0.0, &quantized.map(|q| q - 16));
         }
         WeightType::Q5_1 => each(half(0), half(2), &halves(&block[8..], fifth_bits(&block[4..]))),
         WeightType::Q8_0 => {
-            let codes: [i8; 32] = std::array::from_fn(|i| block[2 + i].cast_signed());
-            each(half(0), 0.0, &codes);
+            let quantized: [i8; 32] = std::array::from_fn(|i| block[2 + i].cast_signed());
+            each(half(0), 0.0, &quantized);
         }
         WeightType::Q4K => k_parts(block, &block[16..], |_, _| 0, each),
         WeightType::Q5K => {
@@ -61,8 +61,8 @@ pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[
         }
         WeightType::Q6K => q6_k(block, each),
         WeightType::Mxfp4 => {
-            let codes = halves(&block[1..], 0).map(|code| E2M1_DOUBLED[code as usize]);
-            each(0.5 * e8m0(block[0]), 0.0, &codes);
+            let quantized = halves(&block[1..], 0).map(|bits| E2M1_DOUBLED[bits as usize]);
+            each(0.5 * e8m0(block[0]), 0.0, &quantized);
         }
         WeightType::F32 | WeightType::F16 | WeightType::Bf16 | WeightType::F8E4M3 => {
             unreachable!("{} has no parts", stored.name());
@@ -72,17 +72,17 @@ pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[
 
 /// Returns the 32 quantized values in 16 bytes; bit `i` of `high` is the fifth bit of value `i`.
 fn halves(bytes: &[u8], high: u32) -> [i8; 32] {
-    let mut codes = [0; 32];
+    let mut quantized = [0; 32];
     for (i, byte) in bytes[..16].iter().enumerate() {
-        codes[i] = (byte & 15).cast_signed();
-        codes[i + 16] = (byte >> 4).cast_signed();
+        quantized[i] = (byte & 15).cast_signed();
+        quantized[i + 16] = (byte >> 4).cast_signed();
     }
     if high != 0 {
-        for (i, code) in codes.iter_mut().enumerate() {
-            *code |= (((high >> i) & 1) as i8) << 4;
+        for (i, q) in quantized.iter_mut().enumerate() {
+            *q |= (((high >> i) & 1) as i8) << 4;
         }
     }
-    codes
+    quantized
 }
 
 /// Returns the fifth bits of a block of 32, that of element `i` in bit `i`.
@@ -95,19 +95,19 @@ fn fifth_bits(bytes: &[u8]) -> u32 {
 /// the fifth bit of an element, shifted to its place.
 fn k_parts(
     block: &[u8],
-    codes: &[u8],
+    quantized: &[u8],
     fifth: impl Fn(usize, usize) -> u8,
     mut each: impl FnMut(f32, f32, &[i8]),
 ) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
     for part in 0..8 {
         let (scale, minimum) = scale_and_minimum(&block[4..16], part);
-        let codes: [i8; 32] = std::array::from_fn(|i| {
-            let byte = codes[part / 2 * 32 + i];
+        let quantized: [i8; 32] = std::array::from_fn(|i| {
+            let byte = quantized[part / 2 * 32 + i];
             let four = if part % 2 == 0 { byte & 15 } else { byte >> 4 };
             (four | fifth(part, i)).cast_signed()
         });
-        each(d * f32::from(scale), -(m * f32::from(minimum)), &codes);
+        each(d * f32::from(scale), -(m * f32::from(minimum)), &quantized);
     }
 }
 
@@ -129,7 +129,7 @@ fn q6_k(block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
     let (low, rest) = block.split_at(128);
     let (high, scales) = rest.split_at(64);
     for (part, scale) in scales[..16].iter().enumerate() {
-        let codes: [i8; 16] = std::array::from_fn(|j| {
+        let quantized: [i8; 16] = std::array::from_fn(|j| {
             let i = 16 * part + j;
             let (half, run) = (i / 128, i % 128 / 32);
             let byte = low[64 * half + i % 64];
@@ -137,6 +137,6 @@ fn q6_k(block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
             let two = (high[32 * half + i % 32] >> (2 * run)) & 3;
             (four | (two << 4)).cast_signed() - 32
         });
-        each(d * f32::from(scale.cast_signed()), 0.0, &codes);
+        each(d * f32::from(scale.cast_signed()), 0.0, &quantized);
     }
 }

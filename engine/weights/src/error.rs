@@ -1,9 +1,10 @@
-//! Errors of loading a checkpoint: one variant per operation, with the path and the tensor.
+//! The error of opening and reading a checkpoint.
 
+use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Reason why a model cannot be loaded. Every message names the file, and the remedy where one is
+/// Reason why a checkpoint cannot be read. Every message names the file, and the remedy where one is
 /// known.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
@@ -15,38 +16,33 @@ pub enum CheckpointError {
          hint: give a path, or download the model into the cache first"
     )]
     NotFound { name: String, searched: String },
-    #[error("`{path}` is damaged: {reason}; hint: fetch the file again and compare its checksum")]
-    Damaged { path: PathBuf, reason: String },
-    #[error("`{path}` cannot be used: {reason}")]
-    Unsupported { path: PathBuf, reason: String },
-    #[error("`{path}` has no usable `{key}`: {reason}")]
-    Config { path: PathBuf, key: String, reason: String },
-    #[error("`{path}` has no tensor `{tensor}`")]
-    MissingTensor { path: PathBuf, tensor: String },
-    #[error(
-        "tensor `{tensor}` of `{path}` has shape {found:?}, the configuration asks for {wanted:?}"
-    )]
-    TensorShape { path: PathBuf, tensor: String, found: Vec<usize>, wanted: Vec<usize> },
-    #[error("tensor `{tensor}` of `{path}` is stored as {found}; supported: {supported}")]
-    TensorType { path: PathBuf, tensor: String, found: String, supported: String },
-    #[error(
-        "tensor `{tensor}` of `{path}`, of shape {shape:?}, is larger than this machine's memory"
-    )]
-    TooLarge { path: PathBuf, tensor: String, shape: Vec<usize> },
+    /// A file that is damaged, or that this release does not support.
+    #[error("{0}")]
+    Unsound(String),
 }
 
 impl CheckpointError {
-    /// [`CheckpointError::Damaged`] for `reason`.
-    pub fn damaged(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
-        Self::Damaged { path: path.into(), reason: reason.into() }
+    /// The file at `path` is damaged.
+    pub fn damaged(path: &Path, reason: impl fmt::Display) -> Self {
+        Self::Unsound(format!(
+            "`{}` is damaged: {reason}; hint: fetch the file again and compare its checksum",
+            path.display()
+        ))
     }
 
-    /// [`CheckpointError::Config`] for `key` of the configuration in `path`.
-    pub fn config(
-        path: impl Into<PathBuf>,
-        key: impl Into<String>,
-        reason: impl Into<String>,
-    ) -> Self {
-        Self::Config { path: path.into(), key: key.into(), reason: reason.into() }
+    /// The file or folder at `path` cannot be used by this release.
+    pub fn unsupported(path: &Path, reason: impl fmt::Display) -> Self {
+        Self::Unsound(format!("`{}` cannot be used: {reason}", path.display()))
+    }
+
+    /// The value of `key` in the configuration at `path` is missing or wrong.
+    pub fn config(path: &Path, key: impl fmt::Display, reason: impl fmt::Display) -> Self {
+        Self::Unsound(format!("`{}` has no usable `{key}`: {reason}", path.display()))
+    }
+
+    /// The tensor `name` of the checkpoint at `path` cannot be used: `what` continues the sentence
+    /// "tensor NAME of PATH".
+    pub fn tensor(path: &Path, name: &str, what: impl fmt::Display) -> Self {
+        Self::Unsound(format!("tensor `{name}` of `{}`{what}", path.display()))
     }
 }

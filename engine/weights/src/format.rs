@@ -34,11 +34,11 @@ pub fn dequantize(stored: WeightType, bytes: &[u8], out: &mut [f32]) {
         _ => {
             let mut values = values;
             for block in bytes.chunks_exact(stored.block_bytes()) {
-                blocks::parts(stored, block, |scale, minimum, codes| {
-                    for (code, x) in codes.iter().zip(&mut values) {
+                blocks::parts(stored, block, |scale, minimum, quantized| {
+                    for (q, x) in quantized.iter().zip(&mut values) {
                         // The product is exact: scale and quantized value have at most 24
                         // significant bits together.
-                        *x = scale * f32::from(*code) + minimum;
+                        *x = scale * f32::from(*q) + minimum;
                     }
                 });
             }

@@ -3,9 +3,6 @@
 //! Knows containers and element types; knows no architecture, no device and no tokenizer rules.
 
 #![warn(missing_docs)]
-//! Checkpoints: the files of a model, the tensors in them, and their bytes.
-//!
-//! Knows containers and element types; knows no architecture, no device and no tokenizer rules.
 
 pub mod blocks;
 mod digest;
@@ -112,7 +109,7 @@ pub struct TensorData<'a> {
 
 /// Source of a checkpoint's weights.
 #[derive(Debug)]
-enum Numbers {
+enum WeightSource {
     Files(Vec<Map>),
     /// Pseudo-random weights from this seed, in the shapes that the caller requests.
     Random {
@@ -126,7 +123,7 @@ pub struct Checkpoint {
     path: PathBuf,
     config: ConfigSource,
     tensors: BTreeMap<String, StoredTensor>,
-    numbers: Numbers,
+    weights: WeightSource,
     quantization: Quantization,
     digest: Digest,
 }
@@ -148,13 +145,13 @@ impl Checkpoint {
     fn open_gguf(path: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let map = Map::open(path)?;
         let header = gguf::parse(path, &map)?;
-        let (numbers, digest) = match seed {
-            None => (Numbers::Files(vec![map]), Digest::of_files(vec![path.to_owned()])),
-            Some(seed) => (Numbers::Random { seed }, Digest::of_random(path, seed)),
+        let (weights, digest) = match seed {
+            None => (WeightSource::Files(vec![map]), Digest::of_files(vec![path.to_owned()])),
+            Some(seed) => (WeightSource::Random { seed }, Digest::of_random(path, seed)),
         };
         let config = ConfigSource::Gguf(header.metadata);
         let (path, tensors) = (path.to_owned(), header.tensors);
-        Ok(Self { path, config, tensors, numbers, quantization: Quantization::None, digest })
+        Ok(Self { path, config, tensors, weights, quantization: Quantization::None, digest })
     }
 
     /// Opens a folder in the Hugging Face layout as a checkpoint.
@@ -163,8 +160,8 @@ impl Checkpoint {
         let json = read_json(&path)?;
         let quantization = Quantization::read(&path, &json)?;
         let mut tensors = BTreeMap::new();
-        let (numbers, digest) = match seed {
-            Some(seed) => (Numbers::Random { seed }, Digest::of_random(&path, seed)),
+        let (weights, digest) = match seed {
+            Some(seed) => (WeightSource::Random { seed }, Digest::of_random(&path, seed)),
             None => {
                 let paths = safetensors::files(folder)?;
                 let mut maps = Vec::new();
@@ -173,11 +170,11 @@ impl Checkpoint {
                     safetensors::parse(path, &map, file, &mut tensors)?;
                     maps.push(map);
                 }
-                (Numbers::Files(maps), Digest::of_files(paths))
+                (WeightSource::Files(maps), Digest::of_files(paths))
             }
         };
         let config = ConfigSource::Json { path, json };
-        Ok(Self { path: folder.to_owned(), config, tensors, numbers, quantization, digest })
+        Ok(Self { path: folder.to_owned(), config, tensors, weights, quantization, digest })
     }
 
     /// Returns the folder or file that was opened.
@@ -193,7 +190,7 @@ impl Checkpoint {
     /// Releases the memory of all tensors read so far, so that a model is never in memory twice, as
     /// stored and as packed by the device. Released tensors can be read again.
     pub fn release(&self) {
-        if let Numbers::Files(maps) = &self.numbers {
+        if let WeightSource::Files(maps) = &self.weights {
             maps.iter().for_each(Map::release);
         }
     }
@@ -205,7 +202,7 @@ impl Checkpoint {
 
     /// Returns true if the weights are pseudo-random instead of read from files.
     pub fn is_random(&self) -> bool {
-        matches!(self.numbers, Numbers::Random { .. })
+        matches!(self.weights, WeightSource::Random { .. })
     }
 
     /// Returns the container format of the weights as records name it.
@@ -228,7 +225,7 @@ impl Checkpoint {
     /// # Errors
     /// Fails if there is no such tensor or it has another shape.
     pub fn stream(&self, name: &str, shape: &[usize]) -> Result<Option<u64>, CheckpointError> {
-        let Numbers::Random { seed } = &self.numbers else { return Ok(None) };
+        let WeightSource::Random { seed } = &self.weights else { return Ok(None) };
         let weight_type = match self.tensors.is_empty() {
             true => Some(self.quantization.made_up(name, shape)),
             false => self.listed(name, shape)?.weight_type,
@@ -252,8 +249,7 @@ impl Checkpoint {
         };
         let mut scales = self.floats(name, &shape)?;
         if scales.iter().any(|scale| !(*scale > 0.0 && scale.is_finite())) {
-            let reason = "a scale is not above 0".to_owned();
-            return Err(CheckpointError::config(&self.path, name, reason));
+            return Err(CheckpointError::config(&self.path, name, "a scale is not above 0"));
         }
         if scales.len() == 1 {
             scales.resize(count, scales[0]);
@@ -315,12 +311,13 @@ impl Checkpoint {
     }
 
     fn wrong_type(&self, name: &str, found: &str, supported: &str) -> CheckpointError {
-        CheckpointError::TensorType {
-            path: self.path.clone(),
-            tensor: name.to_owned(),
-            found: found.to_owned(),
-            supported: supported.to_owned(),
-        }
+        let what = format!(" is stored as {found}; supported: {supported}");
+        CheckpointError::tensor(&self.path, name, what)
+    }
+
+    fn missing(&self, name: &str) -> CheckpointError {
+        let path = self.path.display();
+        CheckpointError::Unsound(format!("`{path}` has no tensor `{name}`"))
     }
 
     /// Reads the tensor `name` as its file stores it; for FP8 that is without scales.
@@ -329,7 +326,7 @@ impl Checkpoint {
             self.check_room(name, weight_type, shape)?;
             Ok(random::tensor(seed, name, weight_type, shape))
         };
-        if let Numbers::Random { seed } = &self.numbers
+        if let WeightSource::Random { seed } = &self.weights
             && self.tensors.is_empty()
         {
             // Without a tensor table every name exists, in whatever shape the architecture
@@ -340,9 +337,9 @@ impl Checkpoint {
         let Some(weight_type) = stored.weight_type else {
             return Err(self.wrong_type(name, &stored.type_name, &format::supported_types()));
         };
-        match &self.numbers {
-            Numbers::Random { seed } => random(*seed, weight_type),
-            Numbers::Files(maps) => Ok(TensorData {
+        match &self.weights {
+            WeightSource::Random { seed } => random(*seed, weight_type),
+            WeightSource::Files(maps) => Ok(TensorData {
                 weight_type,
                 shape: stored.shape.clone(),
                 bytes: Cow::Borrowed(stored.bytes(maps)),
@@ -352,15 +349,11 @@ impl Checkpoint {
 
     /// Returns the table entry of tensor `name`, which must have `shape`.
     fn listed(&self, name: &str, shape: &[usize]) -> Result<&StoredTensor, CheckpointError> {
-        let place = || (self.path.clone(), name.to_owned());
-        let Some(stored) = self.tensors.get(name) else {
-            let (path, tensor) = place();
-            return Err(CheckpointError::MissingTensor { path, tensor });
-        };
+        let stored = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
         if stored.shape != shape {
-            let (path, tensor) = place();
-            let (found, wanted) = (stored.shape.clone(), shape.to_vec());
-            return Err(CheckpointError::TensorShape { path, tensor, found, wanted });
+            let found = &stored.shape;
+            let what = format!(" has shape {found:?}, the configuration asks for {shape:?}");
+            return Err(CheckpointError::tensor(&self.path, name, what));
         }
         Ok(stored)
     }
@@ -375,8 +368,8 @@ impl Checkpoint {
         if random::has_room(weight_type, shape) {
             return Ok(());
         }
-        let (path, tensor) = (self.path.clone(), name.to_owned());
-        Err(CheckpointError::TooLarge { path, tensor, shape: shape.to_vec() })
+        let what = format!(", of shape {shape:?}, is larger than this machine's memory");
+        Err(CheckpointError::tensor(&self.path, name, what))
     }
 
     /// Reads the vector `name` of `len` elements as f32.

@@ -1,16 +1,16 @@
-//! MoE experts of gpt-oss in Hugging Face checkpoints: MXFP4 in two tensors, blocks and scales, or
+//! Stacked MoE experts in Hugging Face checkpoints (gpt-oss): MXFP4 in two tensors, blocks and scales, or
 //! transposed matrices of floats.
 //!
 //! A block is 32 E2M1 floats of 4 bits, the first of each byte in its low half, times `2^(scale -
 //! 127)`. Source: OCP Microscaling Formats 1.0 (element E2M1, scale E8M0).
 
-use super::{Checkpoint, CheckpointError, Numbers, TensorData, random};
+use super::{Checkpoint, CheckpointError, TensorData, WeightSource, random};
 use engine_core::WeightType;
 
 /// Number of weights in an MXFP4 block, which share a scale.
 const BLOCK: usize = 32;
 /// Number of bytes of the weights of a block, without the scale.
-const CODE_BYTES: usize = BLOCK / 2;
+const VALUE_BYTES: usize = BLOCK / 2;
 
 /// Expert matrices `[E, N, K]` of one layer and projection.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct MxStack<'a> {
 enum Form<'a> {
     Blocks {
         /// Bytes of the MXFP4 blocks, `[E, N, K / 32, 16]`.
-        codes: &'a [u8],
+        values: &'a [u8],
         /// E8M0 scales of the blocks, `[E, N, K / 32]`.
         scales: &'a [u8],
     },
@@ -42,10 +42,11 @@ impl MxStack<'_> {
     pub fn matrix(&self, index: usize) -> (WeightType, Vec<u8>) {
         let (n, k) = (self.n, self.k);
         match &self.form {
-            Form::Blocks { codes, scales } => {
+            Form::Blocks { values, scales } => {
                 let blocks = n * k / BLOCK;
-                let codes = &codes[index * blocks * CODE_BYTES..(index + 1) * blocks * CODE_BYTES];
-                (WeightType::Mxfp4, joined(codes, &scales[index * blocks..(index + 1) * blocks]))
+                let values =
+                    &values[index * blocks * VALUE_BYTES..(index + 1) * blocks * VALUE_BYTES];
+                (WeightType::Mxfp4, joined(values, &scales[index * blocks..(index + 1) * blocks]))
             }
             Form::Transposed(tensor) => {
                 let size = tensor.weight_type.block_bytes();
@@ -76,25 +77,24 @@ impl Checkpoint {
         }
         if !k.is_multiple_of(BLOCK) {
             let reason = format!("`{name}` has rows of {k}, not of whole blocks of {BLOCK}");
-            return Err(CheckpointError::Unsupported { path: self.path.clone(), reason });
+            return Err(CheckpointError::unsupported(&self.path, reason));
         }
-        if let Numbers::Random { seed } = self.numbers {
+        if let WeightSource::Random { seed } = self.weights {
             self.check_room(name, WeightType::Mxfp4, &shape)?;
             let name = name.to_owned();
             return Ok(MxStack { n, k, form: Form::Random { seed, name } });
         }
         let blocks = [experts, n, k / BLOCK];
-        let codes =
-            self.bytes(&format!("{name}_blocks"), &[&blocks[..], &[CODE_BYTES]].concat())?;
+        let values =
+            self.bytes(&format!("{name}_blocks"), &[&blocks[..], &[VALUE_BYTES]].concat())?;
         let scales = self.bytes(&format!("{name}_scales"), &blocks)?;
-        Ok(MxStack { n, k, form: Form::Blocks { codes, scales } })
+        Ok(MxStack { n, k, form: Form::Blocks { values, scales } })
     }
 
     /// Returns the bytes of a `U8` tensor in a file.
     fn bytes(&self, name: &str, shape: &[usize]) -> Result<&[u8], CheckpointError> {
-        let Numbers::Files(maps) = &self.numbers else {
-            let (path, tensor) = (self.path.clone(), name.to_owned());
-            return Err(CheckpointError::MissingTensor { path, tensor });
+        let WeightSource::Files(maps) = &self.weights else {
+            return Err(self.missing(name));
         };
         let stored = self.listed(name, shape)?;
         if stored.type_name != "U8" {
@@ -106,12 +106,12 @@ impl Checkpoint {
 
 /// Joins MXFP4 values and scales to blocks of [`WeightType::Mxfp4`]. Byte `i` of a result holds
 /// elements `i` and `i + 16`, byte `i` of the input elements `2 i` and `2 i + 1`.
-fn joined(codes: &[u8], scales: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(codes.len() + scales.len());
-    for (block, scale) in codes.chunks_exact(CODE_BYTES).zip(scales) {
-        let code = |i: usize| (block[i / 2] >> (4 * (i % 2))) & 15;
+fn joined(values: &[u8], scales: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(values.len() + scales.len());
+    for (block, scale) in values.chunks_exact(VALUE_BYTES).zip(scales) {
+        let four_bits = |i: usize| (block[i / 2] >> (4 * (i % 2))) & 15;
         out.push(*scale);
-        out.extend((0..CODE_BYTES).map(|i| code(i) | (code(i + CODE_BYTES) << 4)));
+        out.extend((0..VALUE_BYTES).map(|i| four_bits(i) | (four_bits(i + VALUE_BYTES) << 4)));
     }
     out
 }
@@ -135,10 +135,10 @@ mod tests {
     #[test]
     fn blocks_hold_the_values_worked_out_by_hand() {
         // Scale 128 means 2: byte 0x21 is 0.5 and then 1 before scaling, 0xf7 is 6 and then -6.
-        let mut codes = [0x21; 16];
-        codes[15] = 0xf7;
+        let mut values = [0x21; 16];
+        values[15] = 0xf7;
         let mut got = [0.0; 32];
-        dequantize(WeightType::Mxfp4, &joined(&codes, &[128]), &mut got);
+        dequantize(WeightType::Mxfp4, &joined(&values, &[128]), &mut got);
         assert_eq!(got[..4], [1.0, 2.0, 1.0, 2.0]);
         assert_eq!(got[30..], [12.0, -12.0]);
     }

@@ -22,9 +22,6 @@ pub enum Quantization {
     Mxfp4,
 }
 
-/// Names of the supported quantization methods, for messages.
-const SUPPORTED: &str = "fp8, mxfp4";
-
 impl Quantization {
     /// Reads the quantization method from a `config.json` that was parsed from `path`.
     ///
@@ -35,20 +32,20 @@ impl Quantization {
         else {
             return Ok(Self::None);
         };
-        let wrong = |key: &str, reason: String| {
+        let wrong = |key: &str, reason: &str| {
             Err(CheckpointError::config(path, format!("quantization_config.{key}"), reason))
         };
         match config.get("quant_method").and_then(Value::as_str) {
             Some("mxfp4") => Ok(Self::Mxfp4),
             Some("fp8") => match block_size(config.get("weight_block_size")) {
                 Some(block) => Ok(Self::Fp8 { block }),
-                None => wrong("weight_block_size", "it is not two sizes".to_owned()),
+                None => wrong("weight_block_size", "it is not two sizes"),
             },
             Some(other) => wrong(
                 "quant_method",
-                format!("quantization `{other}` is not supported; supported: {SUPPORTED}"),
+                &format!("quantization `{other}` is not supported; supported: fp8, mxfp4"),
             ),
-            None => wrong("quant_method", "it names none".to_owned()),
+            None => wrong("quant_method", "it names none"),
         }
     }
 }
@@ -84,7 +81,7 @@ pub(super) fn grid(shape: [usize; 2], block: [usize; 2]) -> [usize; 2] {
 /// Applies a grid of scales to an E4M3 matrix of `cols` columns; returns type and bytes. The result
 /// is `F8E4M3` blocks of 32 if each has a single scale, otherwise the products in f32.
 pub(super) fn scaled(
-    codes: &[u8],
+    quantized: &[u8],
     cols: usize,
     block: [usize; 2],
     scales: &[f32],
@@ -94,21 +91,21 @@ pub(super) fn scaled(
         cols.is_multiple_of(unit) && (block[1].is_multiple_of(unit) || block[1] >= cols);
     let grid_cols = cols.div_ceil(block[1]);
     let bytes = if is_blocks {
-        codes.len() / unit * WeightType::F8E4M3.block_bytes()
+        quantized.len() / unit * WeightType::F8E4M3.block_bytes()
     } else {
-        4 * codes.len()
+        4 * quantized.len()
     };
     let mut out = Vec::with_capacity(bytes);
-    for (n, row) in codes.chunks_exact(cols).enumerate() {
+    for (n, row) in quantized.chunks_exact(cols).enumerate() {
         let scales = &scales[n / block[0] * grid_cols..][..grid_cols];
-        for (codes, scale) in row.chunks(block[1]).zip(scales) {
+        for (values, scale) in row.chunks(block[1]).zip(scales) {
             if is_blocks {
-                for codes in codes.chunks(unit) {
+                for values in values.chunks(unit) {
                     out.extend_from_slice(&scale.to_le_bytes());
-                    out.extend_from_slice(codes);
+                    out.extend_from_slice(values);
                 }
             } else {
-                let values = codes.iter().map(|code| blocks::e4m3(*code) * scale);
+                let values = values.iter().map(|bits| blocks::e4m3(*bits) * scale);
                 out.extend(values.flat_map(f32::to_le_bytes));
             }
         }

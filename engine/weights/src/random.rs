@@ -34,9 +34,9 @@ impl Stream {
         Self(stream_start(seed, name))
     }
 
-    /// Returns the stream after its next `turns` words, at constant cost.
-    fn after(&self, turns: usize) -> Self {
-        Self(self.0.wrapping_add(GOLDEN_GAMMA.wrapping_mul(turns as u64)))
+    /// Returns the stream after its next `words` words, at constant cost.
+    fn after(&self, words: usize) -> Self {
+        Self(self.0.wrapping_add(GOLDEN_GAMMA.wrapping_mul(words as u64)))
     }
 
     fn next(&mut self) -> u64 {
@@ -192,7 +192,7 @@ fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8>
         WeightType::Mxfp4 => (vec![120], Vec::new()),
         _ => unreachable!("{} has no blocks", weight_type.name()),
     };
-    let code_bytes = weight_type.block_bytes() - head.len() - tail.len();
+    let value_bytes = weight_type.block_bytes() - head.len() - tail.len();
     let mut out = Vec::with_capacity(count * weight_type.block_bytes());
     for _ in 0..count {
         let start = out.len();
@@ -204,7 +204,7 @@ fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8>
             WeightType::Mxfp4 => out[start] -= u8::from(stream.next().is_multiple_of(4)),
             _ => {}
         }
-        stream.extend(&mut out, code_bytes);
+        stream.extend(&mut out, value_bytes);
         out.extend_from_slice(&tail);
     }
     out

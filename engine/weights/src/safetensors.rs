@@ -26,10 +26,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     }
     let index = folder.join(INDEX);
     if !index.is_file() {
-        return Err(CheckpointError::Unsupported {
-            path: folder.to_owned(),
-            reason: format!("it has neither {SINGLE} nor {INDEX}"),
-        });
+        let reason = format!("it has neither {SINGLE} nor {INDEX}");
+        return Err(CheckpointError::unsupported(folder, reason));
     }
     let parsed = read_json(&index)?;
     let Some(map) = parsed.get("weight_map").and_then(|map| map.as_object()) else {
@@ -83,10 +81,8 @@ pub fn parse(
             range: start..start + view.data().len(),
         };
         if tensors.insert(name.to_owned(), stored).is_some() {
-            return Err(CheckpointError::damaged(
-                path,
-                format!("tensor `{name}` occurs in two files"),
-            ));
+            let reason = format!("tensor `{name}` occurs in two files");
+            return Err(CheckpointError::damaged(path, reason));
         }
     }
     Ok(())
@@ -94,11 +90,11 @@ pub fn parse(
 
 /// Returns the element type of a safetensors type, if this release can compute with it.
 fn weight_type(dtype: Dtype) -> Option<WeightType> {
-    match dtype {
-        Dtype::F32 => Some(WeightType::F32),
-        Dtype::F16 => Some(WeightType::F16),
-        Dtype::BF16 => Some(WeightType::Bf16),
-        Dtype::F8_E4M3 => Some(WeightType::F8E4M3),
-        _ => None,
-    }
+    Some(match dtype {
+        Dtype::F32 => WeightType::F32,
+        Dtype::F16 => WeightType::F16,
+        Dtype::BF16 => WeightType::Bf16,
+        Dtype::F8_E4M3 => WeightType::F8E4M3,
+        _ => return None,
+    })
 }

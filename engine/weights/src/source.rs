@@ -107,13 +107,9 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
             [] => return Ok(None),
             [only] => ModelFiles::Gguf(only.clone()),
             several => {
-                return Err(CheckpointError::Unsupported {
-                    reason: format!(
-                        "it holds {} .gguf files; hint: give the path of one",
-                        several.len()
-                    ),
-                    path: snapshot,
-                });
+                let reason =
+                    format!("it holds {} .gguf files; hint: give the path of one", several.len());
+                return Err(CheckpointError::unsupported(&snapshot, reason));
             }
         }
     };

@@ -4,12 +4,11 @@
 //! shared state. Order of the steps: penalties, bias, banned and allowed tokens, temperature, then
 //! min-p, top-k and top-p, each applied to the candidates that the previous one left.
 
-mod cut;
-mod draw;
 #[cfg(test)]
 mod tests;
+mod top_p;
 
-pub use draw::DrawParams;
+pub use top_p::SampleParams;
 
 use std::collections::BTreeMap;
 
@@ -63,10 +62,10 @@ impl Sampling {
 
     /// Parameters for sampling output token number `index`, counted from 0, once penalties and bias
     /// are applied.
-    pub fn draw_params(&self, index: usize) -> DrawParams {
+    pub fn sample_params(&self, index: usize) -> SampleParams {
         let Self { temperature, top_p, min_p, seed, .. } = *self;
         let top_k = self.top_k.map_or(0, |top_k| u32::try_from(top_k.max(1)).unwrap_or(u32::MAX));
-        DrawParams { temperature, top_p, min_p, top_k, seed, index: index as u64 }
+        SampleParams { temperature, top_p, min_p, top_k, seed, index: index as u64 }
     }
 }
 
@@ -126,16 +125,16 @@ impl Sampler {
     /// # Errors
     /// No token that may be sampled has a finite logit.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
-        let draw = params.draw_params(row.tokens.len() - row.prompt_tokens);
+        let sample = params.sample_params(row.tokens.len() - row.prompt_tokens);
         // Without changes to the logits no copy is needed.
         if row.banned.is_empty() && row.allowed.is_none() && !params.changes_logits() {
-            return self.draw(row.logits, &draw);
+            return self.sample_logits(row.logits, &sample);
         }
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
         logits.extend_from_slice(row.logits);
         adjust(&mut logits, row, params);
-        let token = self.draw(&logits, &draw);
+        let token = self.sample_logits(&logits, &sample);
         self.logits = logits;
         token
     }

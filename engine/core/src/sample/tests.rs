@@ -80,7 +80,7 @@ fn the_same_seed_draws_the_same_tokens_and_another_seed_others() {
 fn top_p_over_a_flat_row_keeps_its_share() {
     let mut candidates = Vec::new();
     let params = Sampling { top_p: 0.9, ..hot() };
-    cut::keep_candidates(&mut candidates, &[1.0; 5000], 0, &params.draw_params(0));
+    top_p::keep_candidates(&mut candidates, &[1.0; 5000], 0, &params.sample_params(0));
     assert_eq!(candidates.len(), 4500);
     assert!(candidates.is_sorted());
 }

@@ -19,12 +19,12 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::isa::{Isa, Kernel};
-use super::kv::{Kv, Plan, Span};
+use super::kv::{Kv, StepMetadata};
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared::Shared;
-use engine_core::{AttentionLayer, AttentionShape};
-use run::{Run, Sink};
+use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
+use run::{OutputTarget, Run};
 use state::State;
 
 /// Positions of a block, between two rescalings of the softmax sums.
@@ -71,14 +71,14 @@ pub(super) struct Attention<'a> {
     pub isa: Isa,
     pub qkv: &'a [f32],
     pub layer: &'a AttentionLayer<Vec<f32>>,
-    pub plan: &'a Plan,
+    pub step: &'a StepMetadata,
     pub kv: &'a Kv,
 }
 
 /// Work item: rows `first .. first + rows` of a sequence, for the query heads of one KV head.
 #[derive(Clone, Copy)]
 struct Item<'a> {
-    span: &'a Span,
+    sequence: &'a ScheduledSequence,
     first: usize,
     rows: usize,
     head: usize,
@@ -88,13 +88,13 @@ impl<'a> Item<'a> {
     /// Returns the task over all positions that the item's rows attend to. Blocks before the first
     /// row's window are skipped.
     fn task(self, layer: &AttentionLayer<Vec<f32>>) -> Task<'a> {
-        let start = layer.hidden(self.span.position + self.first) / BLOCK * BLOCK;
+        let start = layer.masked(self.sequence.position + self.first) / BLOCK * BLOCK;
         Task { item: self, start, end: self.last() }
     }
 
     /// Returns the position after the last one that the item's rows attend to.
     fn last(&self) -> usize {
-        self.span.position + self.first + self.rows
+        self.sequence.position + self.first + self.rows
     }
 }
 
@@ -131,7 +131,7 @@ impl Attention<'_> {
             self.run_parts(pool, scratch, &items, &out);
         } else {
             let tasks: Vec<_> = items.iter().map(|item| item.task(self.layer)).collect();
-            self.run_tasks(pool, &scratch.threads, &tasks, &|_| Sink::Out(&out));
+            self.run_tasks(pool, &scratch.threads, &tasks, &|_| OutputTarget::Out(&out));
         }
     }
 
@@ -140,10 +140,10 @@ impl Attention<'_> {
         let shape = &self.layer.shape;
         let rows_max = (ITEM_ROWS / shape.group()).max(1);
         let mut items = Vec::new();
-        for span in &self.plan.spans {
-            for first in (0..span.rows).step_by(rows_max) {
-                let rows = rows_max.min(span.rows - first);
-                items.extend((0..shape.kv_heads).map(|head| Item { span, first, rows, head }));
+        for sequence in &self.step.sequences {
+            for first in (0..sequence.rows).step_by(rows_max) {
+                let rows = rows_max.min(sequence.rows - first);
+                items.extend((0..shape.kv_heads).map(|head| Item { sequence, first, rows, head }));
             }
         }
         items
@@ -169,7 +169,7 @@ impl Attention<'_> {
             scratch.parts.resize_with(tasks.len(), Mutex::default);
         }
         let parts = &scratch.parts;
-        self.run_tasks(pool, &scratch.threads, &tasks, &|task| Sink::Part(&parts[task]));
+        self.run_tasks(pool, &scratch.threads, &tasks, &|task| OutputTarget::Part(&parts[task]));
         pool.items(items.len(), &|thread, index| {
             let mut work = scratch.threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
             let (item, parts) = (items[index], &parts[ranges[index].clone()]);
@@ -177,26 +177,26 @@ impl Attention<'_> {
         });
     }
 
-    /// Computes `tasks` on the pool; `sink` returns the output target of a task by its index.
+    /// Computes `tasks` on the pool; `target` returns the output target of a task by its index.
     fn run_tasks<'b>(
         &self,
         pool: &mut Pool,
         threads: &[Mutex<Work>],
         tasks: &[Task<'_>],
-        sink: &(dyn Fn(usize) -> Sink<'b, 'b> + Sync),
+        target: &(dyn Fn(usize) -> OutputTarget<'b, 'b> + Sync),
     ) {
         pool.items(tasks.len(), &|thread, index| {
             let mut work = threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
-            let (call, work, sink) = (self, &mut *work, sink(index));
+            let (call, work, target) = (self, &mut *work, target(index));
             // A thread mostly takes consecutive tasks, so the next one's memory is worth
             // prefetching.
             let (task, then) = (tasks[index], tasks.get(index + 1).copied());
             if self.kv.is_f16() {
                 let pages: &[u16] = bytemuck::cast_slice(&self.kv.storage);
-                self.isa.run(Run { call, pages, task, then, work, sink });
+                self.isa.run(Run { call, pages, task, then, work, target });
             } else {
                 let pages: &[f32] = bytemuck::cast_slice(&self.kv.storage);
-                self.isa.run(Run { call, pages, task, then, work, sink });
+                self.isa.run(Run { call, pages, task, then, work, target });
             }
         });
     }
@@ -208,9 +208,9 @@ impl Attention<'_> {
     }
 
     /// Returns the row of the step and the first column of the head for a query row of the item.
-    fn place(&self, item: Item<'_>, query: usize) -> (usize, usize) {
+    fn row_and_column(&self, item: Item<'_>, query: usize) -> (usize, usize) {
         let group = self.layer.shape.group();
-        let row = item.span.row + item.first + query / group;
+        let row = item.sequence.row + item.first + query / group;
         (row, (item.head * group + query % group) * self.layer.shape.head_dim)
     }
 
@@ -226,7 +226,7 @@ impl Attention<'_> {
         let (d, width) = (self.layer.shape.head_dim, self.width());
         let cols = self.layer.shape.heads * d;
         for query in 0..self.query_rows(item) {
-            let (row, column) = self.place(item, query);
+            let (row, column) = self.row_and_column(item, query);
             let (totals, _) = state.totals.as_chunks::<LANES>();
             let mut total = lanes.sum(lanes.lift(&totals[query]));
             let mut shrink = 1.0;

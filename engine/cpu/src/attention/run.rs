@@ -21,12 +21,12 @@ pub(super) struct Run<'a, 'b, E> {
     /// Task that this thread will probably run next, for prefetching.
     pub then: Option<Task<'a>>,
     pub work: &'a mut Work,
-    pub sink: Sink<'a, 'b>,
+    pub target: OutputTarget<'a, 'b>,
 }
 
 /// Output target of an attention task.
 #[derive(Clone, Copy)]
-pub(super) enum Sink<'a, 'b> {
+pub(super) enum OutputTarget<'a, 'b> {
     /// The attention output: the task covers its whole item.
     Out(&'a Shared<'b, f32>),
     /// Memory for a partial result: the task is one of several parts of its item.
@@ -39,18 +39,18 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
         self.scale_queries();
         for part in self.task.parts() {
             self.attend(lanes, part);
-            match self.sink {
-                Sink::Out(_) if part.start == self.task.start => {
+            match self.target {
+                OutputTarget::Out(_) if part.start == self.task.start => {
                     mem::swap(&mut self.work.whole, &mut self.work.part);
                 }
-                Sink::Out(_) => self.work.whole.merge(lanes, &self.work.part),
-                Sink::Part(left) => {
+                OutputTarget::Out(_) => self.work.whole.merge(lanes, &self.work.part),
+                OutputTarget::Part(left) => {
                     let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
                     mem::swap(&mut *left, &mut self.work.part);
                 }
             }
         }
-        if let Sink::Out(out) = self.sink {
+        if let OutputTarget::Out(out) = self.target {
             self.call.finish(lanes, self.task.item, &self.work.whole, out);
         }
     }
@@ -69,7 +69,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         let rows = self.rows();
         self.work.queries.clear();
         for query in 0..rows {
-            let (row, column) = self.call.place(self.task.item, query);
+            let (row, column) = self.call.row_and_column(self.task.item, query);
             let from = &self.call.qkv[row * shape.qkv_cols() + column..][..shape.head_dim];
             self.work.queries.extend(from.iter().map(|x| x * shape.scale));
         }
@@ -83,8 +83,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         for block in (part.start..part.end).step_by(BLOCK) {
             let positions = BLOCK.min(part.end - block);
             self.score(lanes, block, positions);
-            self.soften(lanes, block, positions);
-            self.weigh(lanes, block);
+            self.softmax(lanes, block, positions);
+            self.multiply_values(lanes, block);
         }
     }
 
@@ -109,7 +109,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         let last = (block + BLOCK).min(item.last()) - 1;
         std::array::from_fn(|g| {
             let position = (block + g * LANES).min(last);
-            let at = layout.keys(&item.span.pages, item.head, position);
+            let at = layout.keys(&item.sequence.pages, item.head, position);
             self.pages[at..at + d * LANES].as_ptr()
         })
     }
@@ -126,7 +126,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
         while done < positions {
             let position = block + done;
             let run = (page_tokens - position % page_tokens).min(positions - done);
-            let at = layout.value(&item.span.pages, item.head, position);
+            let at = layout.value(&item.sequence.pages, item.head, position);
             let page = &self.pages[at..at + run * width];
             let groups = values.groups[values.pages].iter_mut();
             groups.zip(page[..width].chunks(LANES)).for_each(|(to, group)| *to = group.as_ptr());
@@ -160,34 +160,34 @@ impl<'a, E: Element> Run<'a, '_, E> {
     /// Online softmax: masks the block, turns its scores into probabilities relative to the largest
     /// score so far, and rescales the sums of earlier blocks.
     #[inline(always)]
-    fn soften<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
+    fn softmax<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let width = self.call.width();
         let group = self.call.layer.shape.group();
-        let first = self.task.item.span.position + self.task.item.first;
+        let first = self.task.item.sequence.position + self.task.item.first;
         for query in 0..self.rows() {
             let seen = (first + query / group + 1).saturating_sub(block).min(positions);
             let scores = &mut self.work.scores[query * BLOCK..(query + 1) * BLOCK];
             let (scores, _) = scores.as_chunks_mut::<LANES>();
             let scores = &mut scores[..positions.div_ceil(LANES)];
-            let hidden = self.call.layer.hidden(first + query / group).saturating_sub(block);
-            let is_whole = hidden == 0 && seen == BLOCK;
-            let hide = |v, i: usize, fill| {
+            let masked = self.call.layer.masked(first + query / group).saturating_sub(block);
+            let is_whole = masked == 0 && seen == BLOCK;
+            let mask = |v, i: usize, fill| {
                 if is_whole {
                     return v;
                 }
                 let v = lanes.keep_first(v, seen.saturating_sub(i * LANES).min(LANES), fill);
-                if hidden <= i * LANES {
+                if masked <= i * LANES {
                     return v;
                 }
                 // Lanes before the sliding window are masked.
-                let before = (hidden - i * LANES).min(LANES);
+                let before = (masked - i * LANES).min(LANES);
                 let mut v = lanes.lower(v);
                 v[..before].fill(fill);
                 lanes.lift(&v)
             };
             let mut top = lanes.splat(f32::NEG_INFINITY);
             for (i, v) in scores.iter().enumerate() {
-                let v = hide(lanes.lift(v), i, f32::NEG_INFINITY);
+                let v = mask(lanes.lift(v), i, f32::NEG_INFINITY);
                 top = lanes.max(top, v);
             }
             let before = self.work.part.largest[query];
@@ -203,7 +203,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
             let mut total = lanes.mul(lanes.lift(&totals[query]), shrink);
             for (i, v) in scores.iter_mut().enumerate() {
                 let p = lanes.exp(lanes.sub(lanes.lift(v), lanes.splat(largest)));
-                let p = hide(p, i, 0.0);
+                let p = mask(p, i, 0.0);
                 total = lanes.add(total, p);
                 *v = lanes.lower(p);
             }
@@ -220,7 +220,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
 
     /// Adds `probabilities * values` to the sums, KV page by KV page.
     #[inline(always)]
-    fn weigh<L: Lanes>(&mut self, lanes: L, block: usize) {
+    fn multiply_values<L: Lanes>(&mut self, lanes: L, block: usize) {
         let (rows, width) = (self.rows(), self.call.width());
         let values = self.values(self.task.item, block);
         let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.values(item, block));

@@ -1,8 +1,8 @@
-//! Activations quantized to int8, with one scale per segment of a row.
+//! Activations quantized to int8, with one scale per quantization group of a row.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
-use super::{SEGMENT, ZERO};
+use super::{QUANT_GROUP, ZERO};
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{LANES, Lanes};
 use crate::pool::Pool;
@@ -14,16 +14,16 @@ const TOP: f32 = 127.0;
 /// Rows whose scales are stored side by side, so that one load reads those of a whole tile.
 pub(super) const HEAD_ROWS: usize = 8;
 
-/// Rows of int8 quantized activations, each padded with zeros to whole segments.
+/// Rows of int8 quantized activations, each padded with zeros to whole quant_groups.
 #[derive(Debug, Default)]
 pub(in super::super) struct Activations {
     pub(super) rows: usize,
-    pub(super) segments: usize,
-    /// Quantized activations, `[rows][segments][SEGMENT]`.
+    pub(super) quant_groups: usize,
+    /// Quantized activations, `[rows][quant_groups][QUANT_GROUP]`.
     pub(super) quantized: Vec<i8>,
-    /// Scales, `[rows / 8][segments][8]`: the activation that quantized value 1 stands for.
+    /// Scales, `[rows / 8][quant_groups][8]`: the activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
-    /// Initial sums of a segment's dot products, `[rows / 8][segments][8]`: minus the sum of its
+    /// Initial sums of a quantization group's dot products, `[rows / 8][quant_groups][8]`: minus the sum of its
     /// quantized values times the offset that makes weights unsigned.
     pub(super) starts: Vec<[i32; HEAD_ROWS]>,
 }
@@ -31,7 +31,7 @@ pub(in super::super) struct Activations {
 impl Activations {
     /// Returns the number of quantized values from one row to the next.
     pub(super) fn stride(&self) -> usize {
-        self.segments * SEGMENT
+        self.quant_groups * QUANT_GROUP
     }
 
     /// Quantizes `x`, rows of `k` values, on the threads of `pool`.
@@ -45,8 +45,8 @@ impl Activations {
 
     /// Allocates `rows` rows of `k` values and returns the quantizer that must fill all of them.
     pub(in super::super) fn quantizer(&mut self, isa: Isa, rows: usize, k: usize) -> Quantizer<'_> {
-        (self.rows, self.segments) = (rows, k.div_ceil(SEGMENT));
-        let heads = rows.div_ceil(HEAD_ROWS) * self.segments;
+        (self.rows, self.quant_groups) = (rows, k.div_ceil(QUANT_GROUP));
+        let heads = rows.div_ceil(HEAD_ROWS) * self.quant_groups;
         self.quantized.resize(rows * self.stride(), 0);
         self.scales.resize(heads, [0.0; HEAD_ROWS]);
         self.starts.resize(heads, [0; HEAD_ROWS]);
@@ -54,7 +54,7 @@ impl Activations {
             isa,
             rows,
             k,
-            segments: self.segments,
+            quant_groups: self.quant_groups,
             quantized: Shared::new(&mut self.quantized),
             scales: Shared::new(self.scales.as_flattened_mut()),
             starts: Shared::new(self.starts.as_flattened_mut()),
@@ -67,7 +67,7 @@ pub(in super::super) struct Quantizer<'a> {
     isa: Isa,
     rows: usize,
     k: usize,
-    segments: usize,
+    quant_groups: usize,
     quantized: Shared<'a, i8>,
     scales: Shared<'a, f32>,
     starts: Shared<'a, i32>,
@@ -93,16 +93,18 @@ struct Rows<'a> {
 impl Kernel for Rows<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let segments = self.quantizer.segments;
+        let quant_groups = self.quantizer.quant_groups;
         for (i, x) in self.x.chunks_exact(self.quantizer.k).enumerate() {
             let row = self.first + i;
             // SAFETY: no other thread uses the row.
             let quantized = unsafe {
-                self.quantizer.quantized.part(row * segments * SEGMENT, segments * SEGMENT)
+                self.quantizer
+                    .quantized
+                    .part(row * quant_groups * QUANT_GROUP, quant_groups * QUANT_GROUP)
             };
-            let quantized = quantized.as_chunks_mut::<SEGMENT>().0;
-            for (segment, (x, quantized)) in x.chunks(SEGMENT).zip(quantized).enumerate() {
-                let padded: [f32; SEGMENT];
+            let quantized = quantized.as_chunks_mut::<QUANT_GROUP>().0;
+            for (quant_group, (x, quantized)) in x.chunks(QUANT_GROUP).zip(quantized).enumerate() {
+                let padded: [f32; QUANT_GROUP];
                 let x = match x.as_array() {
                     Some(x) => x,
                     None => {
@@ -110,8 +112,8 @@ impl Kernel for Rows<'_> {
                         &padded
                     }
                 };
-                let (scale, sum) = quantize_segment(lanes, x, quantized);
-                let block = row / HEAD_ROWS * segments + segment;
+                let (scale, sum) = quantize_group(lanes, x, quantized);
+                let block = row / HEAD_ROWS * quant_groups + quant_group;
                 let at = block * HEAD_ROWS + row % HEAD_ROWS;
                 // SAFETY: no other thread uses the scales of the row.
                 unsafe {
@@ -123,12 +125,12 @@ impl Kernel for Rows<'_> {
     }
 }
 
-/// Quantizes one segment; returns its scale and the sum of its quantized values.
+/// Quantizes one group; returns its scale and the sum of its quantized values.
 #[inline(always)]
-fn quantize_segment<L: Lanes>(
+fn quantize_group<L: Lanes>(
     lanes: L,
-    x: &[f32; SEGMENT],
-    quantized: &mut [i8; SEGMENT],
+    x: &[f32; QUANT_GROUP],
+    quantized: &mut [i8; QUANT_GROUP],
 ) -> (f32, i32) {
     let (x, quantized) = (x.as_chunks::<LANES>().0, quantized.as_chunks_mut::<LANES>().0);
     let zero = lanes.splat(0.0);

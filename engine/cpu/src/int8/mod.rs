@@ -1,11 +1,11 @@
 //! GEMM micro-kernel in int8 with i32 sums, used for weights stored as integer blocks.
 //!
 //! Weights become unsigned bytes with one scale per output column, activations signed bytes with
-//! one scale per [`SEGMENT`] of a row. Products of a segment are added in i32, exactly and in any
-//! order; segments are added in f32, in rising k.
+//! one scale per [`QUANT_GROUP`] of a row. Products of a quantization group are added in i32, exactly and in any
+//! order; quant_groups are added in f32, in rising k.
 //!
 //! 4-bit weights stay in 4 bits and are widened a block of k at a time. Source: the scheme of
-//! LLM.int8() (Dettmers et al. 2022) without its outliers, for which short segments compensate.
+//! LLM.int8() (Dettmers et al. 2022) without its outliers, for which short quant_groups compensate.
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint columns")]
 
@@ -24,7 +24,7 @@ use super::memory::{Aligned, CACHE_LINE, fetch, fetch_all};
 use activations::HEAD_ROWS;
 
 /// Number of steps of k that share one scale of the activations.
-pub(super) const SEGMENT: usize = 64;
+pub(super) const QUANT_GROUP: usize = 64;
 /// Vectors of 16 output columns that a tile has side by side.
 const TILE_GROUPS: usize = 3;
 /// Number of output columns in a tile of the int8 GEMM.
@@ -32,7 +32,7 @@ const TILE: usize = TILE_GROUPS * LANES;
 /// Offset that makes a signed quantized weight unsigned.
 const ZERO: i32 = 128;
 /// Number of steps of k that rows take at once: their widened weights stay in the L1 cache.
-const BLOCK_K: usize = 3 * SEGMENT;
+const BLOCK_K: usize = 3 * QUANT_GROUP;
 /// Number of rows up to which weights are prefetched while they are copied or widened: so few rows
 /// leave no time for it while they multiply.
 const FEW_ROWS: usize = 8;
@@ -152,7 +152,7 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>)
 struct Left<'a> {
     quantized: *const i8,
     stride: usize,
-    /// Scales of the segments, each for the 8 rows that are stored together.
+    /// Scales of the quant_groups, each for the 8 rows that are stored together.
     scales: &'a [[f32; HEAD_ROWS]],
     starts: &'a [[i32; HEAD_ROWS]],
     /// Index of the first row among the 8 rows that are stored together.
@@ -163,10 +163,11 @@ struct Left<'a> {
 
 impl<'a> Left<'a> {
     fn new(x: &'a Activations, row: usize, k0: usize, ahead: *const u8) -> Self {
-        let segment = k0 / SEGMENT;
-        let heads = row / HEAD_ROWS * x.segments + segment..(row / HEAD_ROWS + 1) * x.segments;
+        let quant_group = k0 / QUANT_GROUP;
+        let heads =
+            row / HEAD_ROWS * x.quant_groups + quant_group..(row / HEAD_ROWS + 1) * x.quant_groups;
         Self {
-            quantized: x.quantized[(row * x.segments + segment) * SEGMENT..].as_ptr(),
+            quantized: x.quantized[(row * x.quant_groups + quant_group) * QUANT_GROUP..].as_ptr(),
             stride: x.stride(),
             scales: &x.scales[heads.clone()],
             starts: &x.starts[heads],
@@ -192,12 +193,12 @@ unsafe fn tile<D: Dots, const MR: usize>(
 ) -> usize {
     let lanes = dots.lanes();
     let mut totals = kept.load::<_, MR, TILE_GROUPS>(lanes);
-    for segment in 0..k / SEGMENT {
-        let starts = &left.starts[segment][left.first..][..MR];
+    for quant_group in 0..k / QUANT_GROUP {
+        let starts = &left.starts[quant_group][left.first..][..MR];
         let mut sums: [[D::Sums; TILE_GROUPS]; MR] =
             std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS]);
-        for step in 0..SEGMENT / STEP {
-            let k = segment * SEGMENT + step * STEP;
+        for step in 0..QUANT_GROUP / STEP {
+            let k = quant_group * QUANT_GROUP + step * STEP;
             // The prefetch stride equals the weights' stride, so one index serves both.
             fetch(left.ahead.wrapping_add(k * TILE));
             // SAFETY: the caller vouches for the weights and activations of this step.
@@ -213,7 +214,7 @@ unsafe fn tile<D: Dots, const MR: usize>(
                 }
             }
         }
-        let scales = &left.scales[segment][left.first..][..MR];
+        let scales = &left.scales[quant_group][left.first..][..MR];
         for ((sums, scale), totals) in sums.iter().zip(scales).zip(&mut totals) {
             let scale = lanes.splat(*scale);
             for (sum, total) in sums.iter().zip(totals) {

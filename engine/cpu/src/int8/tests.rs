@@ -20,12 +20,14 @@ fn host(weight_type: WeightType, n: usize, k: usize, bytes: &[u8]) -> HostMatrix
     HostMatrix { weight_type, n, k, bytes, order: RowOrder::AsStored }
 }
 
-/// Returns rows of values after quantization with one scale per segment and dequantization.
+/// Returns rows of values after quantization with one scale per quantization group and dequantization.
 fn rounded(x: &[f32], k: usize) -> Vec<f32> {
     let mut out = Vec::new();
-    for segment in x.chunks_exact(k).flat_map(|row| row.chunks(SEGMENT)) {
-        let top = segment.iter().fold(0.0f32, |top, x| top.max(x.abs()));
-        out.extend(segment.iter().map(|x| (x * (127.0 / top)).round_ties_even() * (top / 127.0)));
+    for quant_group in x.chunks_exact(k).flat_map(|row| row.chunks(QUANT_GROUP)) {
+        let top = quant_group.iter().fold(0.0f32, |top, x| top.max(x.abs()));
+        out.extend(
+            quant_group.iter().map(|x| (x * (127.0 / top)).round_ties_even() * (top / 127.0)),
+        );
     }
     out
 }

@@ -11,7 +11,7 @@
 //! past the last are zeros.
 
 use super::activations::{Activations, HEAD_ROWS};
-use super::{Int8, SEGMENT, TILE, TILE_GROUPS, Widened, ZERO};
+use super::{Int8, QUANT_GROUP, TILE, TILE_GROUPS, Widened, ZERO};
 use crate::gemm::{Item, MicroKernel};
 use crate::isa::Isa;
 use crate::lanes::{BLOCK, BLOCK_BYTES, LANES, STEP, STEP_BYTES, nibble};
@@ -70,14 +70,14 @@ impl MicroKernel for Int8 {
     const COLUMNS: usize = TILE;
     /// The rows whose scales are stored side by side.
     const UNIT_ROWS: usize = HEAD_ROWS;
-    const UNIT_K: usize = SEGMENT;
+    const UNIT_K: usize = QUANT_GROUP;
 
     fn convert(x: &mut Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize) {
         x.quantize(isa, pool, values, k);
     }
 
     fn tile_bytes(width: Width, k: usize) -> usize {
-        width.bytes_of(k.next_multiple_of(SEGMENT)) + SCALE_BYTES
+        width.bytes_of(k.next_multiple_of(QUANT_GROUP)) + SCALE_BYTES
     }
 
     fn pack<'a>(
@@ -222,7 +222,7 @@ impl Row {
     /// Fills the column with quantized zeros from step `first` on, which must begin a block if
     /// weights have 4 bits.
     fn put_zeros(&self, first: usize, column: usize, data: &mut [u8]) {
-        let padded = self.values.len().next_multiple_of(SEGMENT);
+        let padded = self.values.len().next_multiple_of(QUANT_GROUP);
         match self.width {
             Width::Eight => {
                 for k in first..padded {

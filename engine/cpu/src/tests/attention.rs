@@ -26,20 +26,21 @@ fn attend(
     let mut outputs = Vec::new();
     for (i, &first) in cuts.iter().enumerate() {
         let last = cuts.get(i + 1).copied().unwrap_or(rows);
-        let segment = Segment {
+        let sequence = ScheduledSequence {
+            row: 0,
             rows: last - first,
             position: first,
-            pages: pages.clone(),
+            pages: pages.clone().into(),
             logits: LogitRows::None,
             state: None,
         };
-        let batch = StepBatch::known(&vec![0; last - first], vec![segment]);
-        let plan = cpu.plan(&batch, kv, rotation).unwrap();
+        let batch = StepBatch::known(&vec![0; last - first], vec![sequence]);
+        let step = cpu.prepare_step(&batch, kv, rotation).unwrap();
         let mut part = buffer(cols, qkv[first * cols..last * cols].to_vec());
-        cpu.rope_and_cache(&mut part, layer, &plan, kv).unwrap();
+        cpu.rope_and_cache(&mut part, layer, &step, kv).unwrap();
         let width = shape.heads * shape.head_dim;
         let mut out = buffer(width, vec![f32::NAN; (last - first) * width]);
-        cpu.attention(&part, layer, &plan, kv, &mut out).unwrap();
+        cpu.attention(&part, layer, &step, kv, &mut out).unwrap();
         outputs.extend(out.values());
     }
     outputs
@@ -185,9 +186,16 @@ fn a_plan_refuses_pages_and_rows_that_are_not_there() {
     let kv = cpu.kv(shape).unwrap();
     let mut refused = |rows, position, pages: &[u32], tokens| {
         let logits = LogitRows::Last;
-        let segments = vec![Segment { rows, position, pages: pages.to_vec(), logits, state: None }];
-        let batch = StepBatch::known(&vec![0; tokens], segments);
-        cpu.plan(&batch, &kv, &rotation(vec![1.0])).is_err()
+        let sequences = vec![ScheduledSequence {
+            row: 0,
+            rows,
+            position,
+            pages: pages.into(),
+            logits,
+            state: None,
+        }];
+        let batch = StepBatch::known(&vec![0; tokens], sequences);
+        cpu.prepare_step(&batch, &kv, &rotation(vec![1.0])).is_err()
     };
     assert!(!refused(2, 15, &[3, 0], 2));
     assert!(refused(2, 15, &[3], 2), "too few pages");

@@ -1,7 +1,7 @@
 //! Gated DeltaNet against the recurrence in f64, and against itself in other chunks and batches.
 
 use super::*;
-use engine_core::{DeltaNetShape, KvType, SegmentState};
+use engine_core::{DeltaNetShape, KvType, StateSlots};
 
 const SHAPES: [DeltaNetShape; 4] = [
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16, taps: 4 },
@@ -23,40 +23,43 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
 }
 
 fn state(cpu: &mut Cpu, net: DeltaNetShape) -> State {
-    cpu.state(StateShape { layers: 2, places: 5, net }).unwrap()
+    cpu.state(StateShape { layers: 2, slots: 5, net }).unwrap()
 }
 
-fn at(place: u32) -> SegmentState {
-    SegmentState { place, load: None, save: None }
+fn at(slot: u32) -> StateSlots {
+    StateSlots { slot, load: None, save: None }
 }
 
-fn plan(cpu: &mut Cpu, segments: &[(usize, usize, SegmentState)]) -> Result<Plan, DeviceError> {
+fn prepare(
+    cpu: &mut Cpu,
+    sequences: &[(usize, usize, StateSlots)],
+) -> Result<StepMetadata, DeviceError> {
     let (page_tokens, kv_type) = (16, KvType::F32);
     let kv = KvShape { layers: 1, kv_heads: 1, head_dim: 16, pages: 8, page_tokens, kv_type };
     let kv = cpu.kv(kv).unwrap();
     let mut batch = StepBatch::default();
-    for &(position, rows, state) in segments {
+    for &(position, rows, state) in sequences {
         batch.tokens.extend(vec![StepToken::Known(0); rows]);
         let (pages, state, logits) = ((0..8).collect(), Some(state), LogitRows::None);
-        batch.segments.push(Segment { rows, position, pages, logits, state });
+        batch.push(ScheduledSequence { row: 0, rows, position, pages, logits, state });
     }
-    cpu.plan(&batch, &kv, &Rotation { inverse_frequencies: Vec::new(), factor: 1.0 })
+    cpu.prepare_step(&batch, &kv, &Rotation { inverse_frequencies: Vec::new(), factor: 1.0 })
 }
 
-/// Runs one step over `segments`, whose rows are those of `projected`.
+/// Runs one step over `sequences`, whose rows are those of `projected`.
 fn step(
     cpu: &mut Cpu,
     layer: &DeltaNetLayer<Vec<f32>>,
     state: &mut State,
-    segments: &[(usize, usize, SegmentState)],
+    sequences: &[(usize, usize, StateSlots)],
     projected: &[f32],
 ) -> Vec<f32> {
-    let plan = plan(cpu, segments).unwrap();
+    let step = prepare(cpu, sequences).unwrap();
     let cols = layer.shape.value_heads * layer.shape.value_dim;
-    let rows: usize = segments.iter().map(|(_, rows, _)| rows).sum();
+    let rows: usize = sequences.iter().map(|(_, rows, _)| rows).sum();
     let mut out = buffer(cols, vec![f32::NAN; rows * cols]);
     let projected = buffer(layer.shape.cols(), projected.to_vec());
-    cpu.delta_net(&projected, layer, &plan, state, &mut out).unwrap();
+    cpu.delta_net(&projected, layer, &step, state, &mut out).unwrap();
     out.values().to_vec()
 }
 
@@ -109,13 +112,13 @@ fn sequences_go_on_from_a_snapshot_as_if_it_were_their_own_past() {
         let projected = numbers(20 * cols, 5);
         let (head, tail) = projected.split_at(8 * cols);
         let mut state = state(cpu, SHAPES[0]);
-        let saved = SegmentState { save: Some(4), ..at(0) };
+        let saved = StateSlots { save: Some(4), ..at(0) };
         step(cpu, &layer, &mut state, &[(0, 8, saved)], head);
         let own = step(cpu, &layer, &mut state, &[(8, 12, at(0))], tail);
         // Two sequences start from one snapshot at once, in state slots that others have used.
-        let from = |place| SegmentState { load: Some(4), ..at(place) };
-        let segments = [(8, 12, from(0)), (8, 12, from(2))];
-        let both = step(cpu, &layer, &mut state, &segments, &[tail, tail].concat());
+        let from = |slot| StateSlots { load: Some(4), ..at(slot) };
+        let sequences = [(8, 12, from(0)), (8, 12, from(2))];
+        let both = step(cpu, &layer, &mut state, &sequences, &[tail, tail].concat());
         assert!(both == [own.clone(), own].concat(), "{device}");
     });
 }
@@ -123,16 +126,16 @@ fn sequences_go_on_from_a_snapshot_as_if_it_were_their_own_past() {
 #[test]
 fn places_that_are_missing_or_in_two_hands_are_refused() {
     let mut cpu = Cpu::new(Isa::best(), 1);
-    let both = |cpu: &mut Cpu, a, b| plan(cpu, &[(8, 1, a), (8, 1, b)]).map(|_| ());
+    let both = |cpu: &mut Cpu, a, b| prepare(cpu, &[(8, 1, a), (8, 1, b)]).map(|_| ());
     let refused = |result: Result<(), DeviceError>| result.unwrap_err().message;
     assert!(both(&mut cpu, at(0), at(1)).is_ok());
     let message = refused(both(&mut cpu, at(1), at(1)));
     assert_eq!(message, "state slot 1 is written twice");
-    let message = refused(both(&mut cpu, at(0), SegmentState { save: Some(0), ..at(1) }));
+    let message = refused(both(&mut cpu, at(0), StateSlots { save: Some(0), ..at(1) }));
     assert_eq!(message, "state slot 0 is written twice");
-    let message = refused(both(&mut cpu, at(0), SegmentState { load: Some(0), ..at(1) }));
+    let message = refused(both(&mut cpu, at(0), StateSlots { load: Some(0), ..at(1) }));
     assert_eq!(message, "state slot 0 is loaded and written in one step");
     let state = state(&mut cpu, SHAPES[0]);
-    let plan = plan(&mut cpu, &[(0, 1, SegmentState { save: Some(5), ..at(1) })]).unwrap();
-    assert_eq!(state.check(&plan).unwrap_err().message, "sequence 0 uses state slot 5 of 5");
+    let step = prepare(&mut cpu, &[(0, 1, StateSlots { save: Some(5), ..at(1) })]).unwrap();
+    assert_eq!(state.check(&step).unwrap_err().message, "sequence 0 uses state slot 5 of 5");
 }

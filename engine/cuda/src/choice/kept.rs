@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Choices, Shape, Way};
-use crate::buffer::Number;
+use crate::buffer::DType;
 use crate::driver::{Algorithm, keep};
 use engine_weights::hex;
 
@@ -53,7 +53,7 @@ struct Choice {
     algorithm: Option<[u64; 8]>,
 }
 
-/// Element type of a result as written in JSON, for [`Number`].
+/// Element type of a result as written in JSON, for [`DType`].
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ResultType {
@@ -83,8 +83,8 @@ impl Kept {
         let own = file.filter(|file| file.key == self.key).map_or(Vec::new(), |file| file.choices);
         for Choice { n, k, result, rows, algorithm } in own {
             let result = match result {
-                ResultType::Bf16 => Number::Bf16,
-                ResultType::F32 => Number::F32,
+                ResultType::Bf16 => DType::Bf16,
+                ResultType::F32 => DType::F32,
             };
             let way = algorithm.map_or(Way::Own, |words| Way::Library(Algorithm(words)));
             choices.set(Shape { n, k, result }, rows, way);
@@ -99,8 +99,8 @@ impl Kept {
             n: shape.n,
             k: shape.k,
             result: match shape.result {
-                Number::Bf16 => ResultType::Bf16,
-                Number::F32 => ResultType::F32,
+                DType::Bf16 => ResultType::Bf16,
+                DType::F32 => ResultType::F32,
             },
             rows: *rows,
             algorithm: match way {
@@ -125,10 +125,10 @@ mod tests {
 
     fn choices() -> Choices {
         let mut choices = Choices::default();
-        let shape = Shape { n: 64, k: 128, result: Number::Bf16 };
+        let shape = Shape { n: 64, k: 128, result: DType::Bf16 };
         choices.set(shape, 8, Way::Own);
         choices.set(shape, 16, Way::Library(Algorithm([1, 2, 3, 4, 5, 6, 7, u64::MAX])));
-        choices.set(Shape { result: Number::F32, ..shape }, 16, Way::Library(Algorithm([9; 8])));
+        choices.set(Shape { result: DType::F32, ..shape }, 16, Way::Library(Algorithm([9; 8])));
         choices
     }
 

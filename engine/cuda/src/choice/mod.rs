@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 pub use kept::{Kept, Key};
 
-use super::buffer::Number;
+use super::buffer::DType;
 use super::driver::Algorithm;
 use engine_core::DeviceError;
 
@@ -22,7 +22,7 @@ const GAIN: f64 = 0.98;
 pub struct Shape {
     pub n: usize,
     pub k: usize,
-    pub result: Number,
+    pub result: DType,
 }
 
 /// Implementation that computes a matrix multiplication.
@@ -94,7 +94,7 @@ pub fn fastest(
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { n: 64, k: 128, result: Number::Bf16 };
+    const SHAPE: Shape = Shape { n: 64, k: 128, result: DType::Bf16 };
 
     fn algorithm(number: u64) -> Algorithm {
         Algorithm([number; 8])
@@ -137,7 +137,7 @@ mod tests {
             [64, 64, 128, 128].map(|bucket| choices.way(SHAPE, bucket))
         );
         assert_eq!([way(32), way(129)], [None, None], "nobody measured them");
-        assert_eq!(choices.way(Shape { result: Number::F32, ..SHAPE }, 64), None);
+        assert_eq!(choices.way(Shape { result: DType::F32, ..SHAPE }, 64), None);
         assert!(choices.need_library());
     }
 

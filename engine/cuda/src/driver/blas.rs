@@ -7,14 +7,14 @@
 use std::fmt;
 
 use super::Address;
-use crate::buffer::Number;
+use crate::buffer::DType;
 use engine_core::DeviceError;
 
 /// Layout of a column-major matrix in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Columns {
     /// Data type of the matrix elements.
-    pub number: Number,
+    pub dtype: DType,
     /// Number of elements of one column.
     pub rows: usize,
     /// Number of columns, at least one.
@@ -25,13 +25,13 @@ pub struct Columns {
 
 impl Columns {
     /// Layout of a row-major matrix `[rows, cols]`, which is its transpose in column-major order.
-    fn of_rows(number: Number, rows: usize, cols: usize) -> Self {
-        Self { number, rows: cols, cols: rows, stride: cols }
+    fn of_rows(dtype: DType, rows: usize, cols: usize) -> Self {
+        Self { dtype, rows: cols, cols: rows, stride: cols }
     }
 
     /// Bytes from the first element of the matrix to the end of the last.
     pub fn bytes(&self) -> usize {
-        ((self.cols - 1) * self.stride + self.rows) * self.number.bytes()
+        ((self.cols - 1) * self.stride + self.rows) * self.dtype.bytes()
     }
 }
 
@@ -46,7 +46,7 @@ pub struct Side {
 
 /// Column-major matrix multiplication `d = alpha * a * b + beta * d`, accumulated in f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ColumnProduct {
+pub struct ColumnMatmul {
     /// Left factor of the matrix multiplication.
     pub a: Side,
     /// Right factor of the matrix multiplication.
@@ -59,13 +59,13 @@ pub struct ColumnProduct {
     pub beta: f32,
 }
 
-impl ColumnProduct {
+impl ColumnMatmul {
     /// Row-major `out [rows, n] = x [rows, k] * w [n, k]^T` as a column-major multiplication:
     /// transposing both sides gives `out^T = w * x^T`, and a row-major matrix read in column-major
     /// order is already its transpose.
-    pub fn of_weights(rows: usize, n: usize, k: usize, result: Number) -> Self {
+    pub fn of_weights(rows: usize, n: usize, k: usize, result: DType) -> Self {
         let side = |rows, is_transposed| Side {
-            matrix: Columns::of_rows(Number::Bf16, rows, k),
+            matrix: Columns::of_rows(DType::Bf16, rows, k),
             is_transposed,
         };
         Self {
@@ -106,26 +106,23 @@ pub trait Blas: Send + Sync + fmt::Debug {
     /// Version of the library and of the CUDA driver.
     fn version(&self) -> &str;
 
-    /// Returns at most `most` algorithms for `product`, in the library's estimated order of speed.
+    /// Returns at most `most` algorithms for `matmul`, in the library's estimated order of speed.
     ///
     /// # Errors
     /// The library reports an error other than "not supported".
-    fn algorithms(
-        &self,
-        product: &ColumnProduct,
-        most: usize,
-    ) -> Result<Vec<Algorithm>, DeviceError>;
+    fn algorithms(&self, matmul: &ColumnMatmul, most: usize)
+    -> Result<Vec<Algorithm>, DeviceError>;
 
     /// True when `algorithm`, proposed for a multiplication of other sizes, supports this one.
-    fn takes(&self, product: &ColumnProduct, algorithm: Algorithm) -> bool;
+    fn takes(&self, matmul: &ColumnMatmul, algorithm: Algorithm) -> bool;
 
-    /// Starts the matrix multiplication `product` on the stream and returns at once.
+    /// Starts the matrix multiplication `matmul` on the stream and returns at once.
     ///
     /// # Errors
     /// The library or the device reports an error.
     fn multiply(
         &self,
-        product: &ColumnProduct,
+        matmul: &ColumnMatmul,
         algorithm: Algorithm,
         operands: &Operands,
     ) -> Result<(), DeviceError>;
@@ -137,15 +134,12 @@ mod tests {
 
     #[test]
     fn rows_turn_over_into_columns_without_moving() {
-        let product = ColumnProduct::of_weights(3, 8, 16, Number::F32);
-        let (rows_of_a, cols_of_a) = (product.a.matrix.cols, product.a.matrix.rows);
-        assert_eq!((rows_of_a, cols_of_a), (product.d.rows, product.b.matrix.rows), "a fits");
-        assert_eq!(product.b.matrix.cols, product.d.cols, "b fits");
-        assert_eq!(
-            [product.a.matrix.stride, product.b.matrix.stride, product.d.stride],
-            [16, 16, 8]
-        );
-        assert_eq!(product.a.matrix.bytes(), 2 * 8 * 16);
-        assert_eq!(product.d.bytes(), 4 * 3 * 8);
+        let matmul = ColumnMatmul::of_weights(3, 8, 16, DType::F32);
+        let (rows_of_a, cols_of_a) = (matmul.a.matrix.cols, matmul.a.matrix.rows);
+        assert_eq!((rows_of_a, cols_of_a), (matmul.d.rows, matmul.b.matrix.rows), "a fits");
+        assert_eq!(matmul.b.matrix.cols, matmul.d.cols, "b fits");
+        assert_eq!([matmul.a.matrix.stride, matmul.b.matrix.stride, matmul.d.stride], [16, 16, 8]);
+        assert_eq!(matmul.a.matrix.bytes(), 2 * 8 * 16);
+        assert_eq!(matmul.d.bytes(), 4 * 3 * 8);
     }
 }

@@ -46,7 +46,6 @@ impl Cubins {
 
 /// Name and CUDA source text of a kernel file or header.
 #[derive(Debug)]
-/// Name and CUDA source text of a kernel file or header.
 pub struct Source {
     /// Name of its file without the ending.
     pub name: &'static str,
@@ -65,17 +64,17 @@ macro_rules! sources {
 
 /// CUDA headers that kernel files include.
 pub const HEADERS: [Source; 11] = sources![
-    ".cuh": "attention" "bulk" "delta_net" "pages" "prims" "product" "tile_product" "warp_product"
-        "warpgroup" "warpgroup_product" "weights"
+    ".cuh": "attention" "bulk" "delta_net" "matmul" "pages" "prims" "tile_matmul" "warp_matmul"
+        "warpgroup" "warpgroup_matmul" "weights"
 ];
 
 /// All CUDA kernel files, with their source texts.
 pub const KERNELS: [Source; 27] = sources![
     ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
-        "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated" "gather"
-        "grouped_matmul" "grouped_matmul_sm90" "matmul" "random" "rms_norm" "rope_and_cache"
-        "route" "sample" "side_by_side" "sort_pairs" "stream_read" "tile_matmul" "tile_matmul_sm90"
-        "turns"
+        "cos_sin_table" "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated"
+        "gather" "grouped_matmul" "grouped_matmul_sm90" "matmul" "random" "rms_norm"
+        "rope_and_cache" "route" "sample" "side_by_side" "sort_pairs" "stream_read" "tile_matmul"
+        "tile_matmul_sm90"
 ];
 
 /// Kernel files for a GPU of `generation`, such as `sm_90a`: first the portable files, then, unless

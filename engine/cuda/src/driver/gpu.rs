@@ -23,7 +23,9 @@ use cudarc::driver::{DriverError, result};
 
 use self::blas::CublasLt;
 use super::cubins::{Cubins, Source};
-use super::{Address, Arguments, Blas, Driver, Event, Facts, MemoryBytes, Record, out_of_memory};
+use super::{
+    Address, Arguments, Blas, CudaGraph, Driver, Event, Facts, MemoryBytes, out_of_memory,
+};
 use crate::CAPABILITY_MIN;
 use crate::launch::{Launch, Processors};
 use engine_core::DeviceError;
@@ -330,42 +332,42 @@ impl Driver for Gpu {
         })
     }
 
-    fn begin_record(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<(), DeviceError> {
         // In this mode other threads, such as those of other ranks, may call CUDA during a capture.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        self.with("begin_record", || {
+        self.with("begin_capture", || {
             // SAFETY: the stream lives as long as `self`.
             unsafe { result::stream::begin_capture(self.stream, mode) }
         })
     }
 
-    fn end_record(&self) -> Result<Record, DeviceError> {
-        self.bind("end_record")?;
+    fn end_capture(&self) -> Result<CudaGraph, DeviceError> {
+        self.bind("end_capture")?;
         // SAFETY: a capture of the stream is in progress; the driver just returned the graph, which
         // is not needed any more once it is instantiated.
-        let record = unsafe {
+        let graph = unsafe {
             result::stream::end_capture(self.stream).and_then(|graph| {
                 let flags = sys::CUgraphInstantiate_flags(0);
-                let record = result::graph::instantiate(graph, flags);
+                let executable = result::graph::instantiate(graph, flags);
                 result::graph::destroy(graph)?;
-                record
+                executable
             })
         };
-        record.map(|record| Record(record as u64)).map_err(|error| named("end_record", error))
+        graph.map(|graph| CudaGraph(graph as u64)).map_err(|error| named("end_capture", error))
     }
 
-    fn replay(&self, record: Record) -> Result<(), DeviceError> {
+    fn replay(&self, graph: CudaGraph) -> Result<(), DeviceError> {
         self.with("replay", || {
             // SAFETY: this driver instantiated the CUDA graph, and it was not yet released.
-            unsafe { result::graph::launch(record.0 as sys::CUgraphExec, self.stream) }
+            unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, self.stream) }
         })
     }
 
-    fn release_record(&self, record: Record) {
-        let _failed = self.with("release_record", || {
+    fn release_graph(&self, graph: CudaGraph) {
+        let _failed = self.with("release_graph", || {
             // SAFETY: as for a replay; the driver waits for a launch of the graph that is still
             // running.
-            unsafe { result::graph::exec_destroy(record.0 as sys::CUgraphExec) }
+            unsafe { result::graph::exec_destroy(graph.0 as sys::CUgraphExec) }
         });
     }
 

@@ -18,11 +18,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use arguments::Arguments;
-pub use blas::{Algorithm, Blas, ColumnProduct, Columns, Operands, Side, WORKSPACE_BYTES};
+pub use blas::{Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES};
 pub use cubins::{CUBINS, Cubins, Source, keep, kernels, kernels_sha256};
 pub use memory::{Memory, Pinned, Signal};
 
-use super::buffer::Number;
+use super::buffer::DType;
 use super::launch::{Launch, Processors};
 use engine_core::{DeviceError, Rank};
 
@@ -79,7 +79,7 @@ pub struct Event(pub u64);
 /// Instantiated CUDA graph: captured launches that can be replayed with the arguments of the
 /// capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record(pub u64);
+pub struct CudaGraph(pub u64);
 
 /// Driver of one GPU, real or emulated. Operations are executed in the order of their calls;
 /// copies, launches and events are asynchronous, and [`Driver::wait`] waits for them.
@@ -154,16 +154,16 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// Begins CUDA graph capture: from here on, launches are captured instead of executed, and no
     /// other work may be started.
-    fn begin_record(&self) -> Result<(), DeviceError>;
+    fn begin_capture(&self) -> Result<(), DeviceError>;
 
-    /// Ends the capture that [`Driver::begin_record`] began and instantiates the CUDA graph.
-    fn end_record(&self) -> Result<Record, DeviceError>;
+    /// Ends the capture that [`Driver::begin_capture`] began and instantiates the CUDA graph.
+    fn end_capture(&self) -> Result<CudaGraph, DeviceError>;
 
     /// Replays a captured CUDA graph asynchronously.
-    fn replay(&self, record: Record) -> Result<(), DeviceError>;
+    fn replay(&self, graph: CudaGraph) -> Result<(), DeviceError>;
 
     /// Releases a CUDA graph; replays of it that were started still complete.
-    fn release_record(&self, record: Record);
+    fn release_graph(&self, graph: CudaGraph);
 
     /// Returns the vendor's GEMM library, if one is installed.
     fn blas(&self) -> Option<&dyn Blas> {
@@ -182,7 +182,7 @@ pub trait Communicator: Send + fmt::Debug {
     fn rank(&self) -> Rank;
 
     /// Replaces the `count` elements at `x` by their sums over all ranks (all-reduce).
-    fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), DeviceError>;
+    fn all_reduce(&self, x: Address, count: usize, dtype: DType) -> Result<(), DeviceError>;
 
     /// Writes the `count` elements at `x` of every rank to `out`, in the order of the ranks
     /// (all-gather).
@@ -191,7 +191,7 @@ pub trait Communicator: Send + fmt::Debug {
         x: Address,
         out: Address,
         count: usize,
-        number: Number,
+        dtype: DType,
     ) -> Result<(), DeviceError>;
 
     /// Copies the `count` elements at `x` of rank `root` to `out` of every rank (broadcast).
@@ -200,7 +200,7 @@ pub trait Communicator: Send + fmt::Debug {
         x: Address,
         out: Address,
         count: usize,
-        number: Number,
+        dtype: DType,
         root: usize,
     ) -> Result<(), DeviceError>;
 

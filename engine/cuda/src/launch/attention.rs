@@ -6,12 +6,10 @@
 //! there are more blocks than items, and merged by a second kernel. So the split of a line's sums
 //! depends on the other sequences in the step.
 
-use std::borrow::Cow;
-
 use bytemuck::{NoUninit, Zeroable};
 
 use super::{Launch, Processors};
-use engine_core::AttentionShape;
+use engine_core::{AttentionShape, ScheduledSequence};
 
 /// Key positions of a tile, and query lines of the largest item.
 const TILE: usize = 64;
@@ -95,19 +93,6 @@ pub struct MergeArguments {
     pub head_dim: u32,
 }
 
-/// One sequence's rows in a step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span<'a> {
-    /// First row of the sequence in the step.
-    pub row: usize,
-    /// Number of rows, at least one.
-    pub rows: usize,
-    /// Absolute position of the sequence's first row.
-    pub position: usize,
-    /// Page table of the sequence ("block table" in vLLM's words), up to the page of its last row.
-    pub pages: Cow<'a, [u32]>,
-}
-
 /// Work item of one block, as the kernel reads it: query lines of some rows and one KV head, over
 /// the key positions `from .. to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit, Zeroable)]
@@ -150,18 +135,19 @@ pub struct AttentionPlan {
 }
 
 impl AttentionPlan {
-    /// Divides the attention of `spans` among `blocks`. With a sliding window, tiles entirely
+    /// Divides the attention of `sequences` among `blocks`. With a sliding window, tiles entirely
     /// before it are left out.
     ///
     /// # Panics
     /// More query heads share a KV head than an item has lines.
     pub fn new(
-        spans: &[Span<'_>],
+        sequences: &[ScheduledSequence],
+        page_tokens: usize,
         shape: &AttentionShape,
         window: Option<usize>,
         blocks: usize,
     ) -> Self {
-        let whole = whole_items(spans, shape, window);
+        let whole = whole_items(sequences, page_tokens, shape, window);
         let tiles: usize = whole.iter().map(Item::tiles).sum();
         // The share of one block; a longer item would delay the whole launch.
         let tiles_max = tiles.div_ceil(blocks).max(TILES_MIN);
@@ -200,7 +186,7 @@ impl AttentionPlan {
     }
 
     /// Writes the plan as the kernels read it: the numbers of items and merges, then both. The page
-    /// tables of all spans follow one another from word `tables` on, counted from the start of
+    /// tables of all sequences follow one another from word `tables` on, counted from the start of
     /// `out`.
     pub fn write(&self, tables: usize, out: &mut [u32]) {
         let merges_at = HEAD_WORDS + words(&self.items).len();
@@ -229,28 +215,33 @@ fn words<T: NoUninit>(items: &[T]) -> &[u32] {
 }
 
 /// Items before any split. Their page tables are counted from the start of the first table.
-fn whole_items(spans: &[Span<'_>], shape: &AttentionShape, window: Option<usize>) -> Vec<Item> {
+fn whole_items(
+    sequences: &[ScheduledSequence],
+    page_tokens: usize,
+    shape: &AttentionShape,
+    window: Option<usize>,
+) -> Vec<Item> {
     assert!(shape.group() <= TILE, "{} query heads share a KV head", shape.group());
     let rows_max = TILE / shape.group();
     let (mut items, mut table) = (Vec::new(), 0);
-    for span in spans {
-        for first in (0..span.rows).step_by(rows_max) {
-            let rows = rows_max.min(span.rows - first);
-            let position = span.position + first;
+    for sequence in sequences {
+        for first in (0..sequence.rows).step_by(rows_max) {
+            let rows = rows_max.min(sequence.rows - first);
+            let position = sequence.position + first;
             // Tiles begin at multiples of their size, so the first may reach before the window.
-            let hidden = window.map_or(0, |window| (position + 1).saturating_sub(window));
+            let masked = window.map_or(0, |window| (position + 1).saturating_sub(window));
             items.extend((0..shape.kv_heads).map(|kv_head| Item {
-                row: (span.row + first) as u32,
+                row: (sequence.row + first) as u32,
                 rows: rows as u32,
                 position: position as u32,
                 table,
                 kv_head: kv_head as u32,
-                from: (hidden / TILE * TILE) as u32,
+                from: (masked / TILE * TILE) as u32,
                 to: (position + rows) as u32,
                 part: NONE,
             }));
         }
-        table += span.pages.len() as u32;
+        table += sequence.used_pages(page_tokens).len() as u32;
     }
     items
 }
@@ -294,14 +285,15 @@ impl Launch {
 mod tests {
     use super::*;
 
+    const PAGE_TOKENS: usize = 16;
     const SHAPE: AttentionShape =
         AttentionShape { heads: 12, kv_heads: 2, head_dim: 64, scale: 1.0 };
 
     /// Words of a plan followed by the page tables.
-    fn written(plan: &AttentionPlan, spans: &[Span<'_>]) -> Vec<u32> {
+    fn written(plan: &AttentionPlan, sequences: &[ScheduledSequence]) -> Vec<u32> {
         let mut words = vec![7; plan.words()];
         plan.write(plan.words(), &mut words);
-        spans.iter().for_each(|span| words.extend(&*span.pages));
+        sequences.iter().for_each(|sequence| words.extend(&*sequence.pages));
         words
     }
 
@@ -328,13 +320,15 @@ mod tests {
 
     /// Sequences of (first position, rows), decoding or prefill chunks, with their pages numbered
     /// one after another.
-    fn spans(lengths: &[(usize, usize)]) -> Vec<Span<'static>> {
+    fn sequences(lengths: &[(usize, usize)]) -> Vec<ScheduledSequence> {
         let (mut row, mut page) = (0, 0);
         let mut one = |&(position, rows): &(usize, usize)| {
-            let pages = (position + rows).div_ceil(16) as u32;
-            let span = Span { row, rows, position, pages: (page..page + pages).collect() };
+            let pages = (position + rows).div_ceil(PAGE_TOKENS) as u32;
+            let table = (page..page + pages).collect();
+            let sequence =
+                ScheduledSequence { row, rows, position, pages: table, ..Default::default() };
             (row, page) = (row + rows, page + pages);
-            span
+            sequence
         };
         lengths.iter().map(&mut one).collect()
     }
@@ -350,20 +344,23 @@ mod tests {
     #[test]
     fn every_row_sees_each_of_its_positions_once() {
         for (lengths, window) in STEPS.iter().flat_map(|step| [(step, None), (step, Some(128))]) {
-            let spans = spans(lengths);
-            let words = written(&AttentionPlan::new(&spans, &SHAPE, window, 24), &spans);
-            for span in &spans {
-                for (row, kv_head) in (0..span.rows).flat_map(|row| [(row, 0), (row, 1)]) {
-                    let at = (span.row + row) as u32;
+            let sequences = sequences(lengths);
+            let words = written(
+                &AttentionPlan::new(&sequences, PAGE_TOKENS, &SHAPE, window, 24),
+                &sequences,
+            );
+            for sequence in &sequences {
+                for (row, kv_head) in (0..sequence.rows).flat_map(|row| [(row, 0), (row, 1)]) {
+                    let at = (sequence.row + row) as u32;
                     let mine = items(&words).into_iter().filter(|item| {
                         item.kv_head == kv_head && (item.row..item.row + item.rows).contains(&at)
                     });
                     let mut stretches: Vec<(u32, u32)> =
                         mine.map(|item| (item.from, item.to)).collect();
                     stretches.sort_unstable();
-                    let end = (span.position + row + 1) as u32;
+                    let end = (sequence.position + row + 1) as u32;
                     let seen = window.map_or(0, |window| end.saturating_sub(window as u32));
-                    assert!(stretches[0].0 <= seen, "{window:?} {span:?}");
+                    assert!(stretches[0].0 <= seen, "{window:?} {sequence:?}");
                     assert!(stretches[stretches.len() - 1].1 >= end);
                     assert!(stretches.windows(2).all(|two| two[0].1 == two[1].0), "{stretches:?}");
                     assert!(stretches.iter().all(|(from, _)| from % TILE as u32 == 0));
@@ -375,14 +372,15 @@ mod tests {
     #[test]
     fn tables_parts_and_merges_belong_to_their_items() {
         for lengths in STEPS {
-            let spans = spans(lengths);
-            let plan = AttentionPlan::new(&spans, &SHAPE, None, 24);
-            let words = written(&plan, &spans);
+            let sequences = sequences(lengths);
+            let plan = AttentionPlan::new(&sequences, PAGE_TOKENS, &SHAPE, None, 24);
+            let words = written(&plan, &sequences);
             let mut lines = vec![0; plan.part_lines];
             for item in items(&words) {
-                let span = spans.iter().rfind(|span| span.row <= item.row as usize).unwrap();
-                let table = &words[item.table as usize..][..span.pages.len()];
-                assert_eq!(table, &*span.pages);
+                let sequence =
+                    sequences.iter().rfind(|sequence| sequence.row <= item.row as usize).unwrap();
+                let table = &words[item.table as usize..][..sequence.pages.len()];
+                assert_eq!(table, &*sequence.pages);
                 if item.part != NONE {
                     let first = item.part as usize;
                     let count = item.rows as usize * SHAPE.group();
@@ -407,7 +405,7 @@ mod tests {
     #[test]
     fn work_is_split_only_where_blocks_would_idle_and_within_its_bounds() {
         let counts = |lengths: &[(usize, usize)]| {
-            let plan = AttentionPlan::new(&spans(lengths), &SHAPE, None, 24);
+            let plan = AttentionPlan::new(&sequences(lengths), PAGE_TOKENS, &SHAPE, None, 24);
             (plan.items.len(), plan.merges.len())
         };
         assert_eq!(counts(&[(9000, 1)]), (24, 2), "141 tiles twice, among 24 blocks");
@@ -415,13 +413,15 @@ mod tests {
         assert_eq!(counts(&[(255, 1)]), (2, 0));
         for blocks in [1, 2, 24, 264] {
             for lengths in STEPS {
-                let plan = AttentionPlan::new(&spans(lengths), &SHAPE, None, blocks);
+                let plan =
+                    AttentionPlan::new(&sequences(lengths), PAGE_TOKENS, &SHAPE, None, blocks);
                 assert!(plan.part_lines <= AttentionPlan::part_lines_max(&SHAPE, blocks));
                 let longest = plan.items[0].tiles();
                 assert!(plan.items.iter().all(|item| item.tiles() <= longest), "long ones first");
                 let decodes = lengths.iter().map(|(position, _)| (*position, 1));
                 let decodes: Vec<_> = decodes.collect();
-                let plan = AttentionPlan::new(&spans(&decodes), &SHAPE, None, blocks);
+                let plan =
+                    AttentionPlan::new(&sequences(&decodes), PAGE_TOKENS, &SHAPE, None, blocks);
                 assert!(plan.words() <= AttentionPlan::words_max(decodes.len(), &SHAPE, blocks));
             }
         }

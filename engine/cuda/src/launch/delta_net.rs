@@ -36,14 +36,14 @@ pub struct DeltaNetArguments {
     /// Width of the causal convolution in tokens.
     pub taps: u32,
     /// Distance from one state slot to the next, in f32 elements.
-    pub place_stride: u32,
+    pub slot_stride: u32,
     /// Constant that the norm adds to the mean square.
     pub epsilon: f32,
 }
 
 impl DeltaNetArguments {
-    /// Arguments for `layer`, whose state slots are `place_stride` elements apart.
-    pub fn new<V>(layer: &DeltaNetLayer<V>, place_stride: u32) -> Self {
+    /// Arguments for `layer`, whose state slots are `slot_stride` elements apart.
+    pub fn new<V>(layer: &DeltaNetLayer<V>, slot_stride: u32) -> Self {
         let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
         Self {
             key_heads: key_heads as u32,
@@ -51,16 +51,16 @@ impl DeltaNetArguments {
             key_dim: key_dim as u32,
             value_dim: value_dim as u32,
             taps: taps as u32,
-            place_stride,
+            slot_stride,
             epsilon: layer.epsilon,
         }
     }
 }
 
-/// One sequence's rows in a step, as the gated-delta-net kernels read them.
+/// A [`ScheduledSequence`](engine_core::ScheduledSequence) as the gated-delta-net kernels read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
-pub struct StateSpan {
+pub struct SequenceArguments {
     /// First row of the sequence in the step.
     pub row: u32,
     /// Number of rows, at least one.
@@ -68,14 +68,14 @@ pub struct StateSpan {
     /// Absolute position of the sequence's first row.
     pub position: u32,
     /// Number of the sequence's state slot, read before the first row and written after the last.
-    pub place: u32,
-    /// Number of another state slot to read from instead, or [`StateSpan::NOWHERE`].
+    pub slot: u32,
+    /// Number of another state slot to read from instead, or [`SequenceArguments::NOWHERE`].
     pub load: u32,
-    /// Number of another state slot to write to as well, or [`StateSpan::NOWHERE`].
+    /// Number of another state slot to write to as well, or [`SequenceArguments::NOWHERE`].
     pub save: u32,
 }
 
-impl StateSpan {
+impl SequenceArguments {
     /// Value that means no state slot.
     pub const NOWHERE: u32 = u32::MAX;
 }
@@ -104,7 +104,7 @@ impl Launch {
     ///
     /// # Panics
     /// The heads cannot be divided among whole warps, or need more threads than a block has.
-    pub fn delta_net(shape: &DeltaNetShape, spans: usize) -> Self {
+    pub fn delta_net(shape: &DeltaNetShape, sequences: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
         let keys = if is_whole(shape) { KEYS } else { KEYS_OF_SMALL };
         let threads = key_dim / keys * value_dim;
@@ -115,7 +115,7 @@ impl Launch {
         assert!(taps <= TAPS_MAX, "a convolution of {taps} tokens sees more than {TAPS_MAX}");
         // Convolved queries, keys and values, then two partial sums of every thread.
         let shared_bytes = (2 * key_dim + value_dim + 2 * threads) * size_of::<f32>();
-        let launch = Self::new([value_heads, spans, 1], threads);
+        let launch = Self::new([value_heads, sequences, 1], threads);
         Self { shared_bytes: shared_bytes as u32, ..launch }
     }
 
@@ -123,7 +123,7 @@ impl Launch {
     ///
     /// # Panics
     /// The heads are not whole warps of keys and values, or larger than the kernel supports.
-    pub fn delta_net_chunks(shape: &DeltaNetShape, spans: usize) -> Self {
+    pub fn delta_net_chunks(shape: &DeltaNetShape, sequences: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
         assert!(
             has_chunks(shape),
@@ -135,13 +135,13 @@ impl Launch {
         let floats = 2 * CHUNK * (key_dim + 4)
             + (CHUNK + key_dim) * (value_dim + 8)
             + 2 * CHUNK * (CHUNK + 4);
-        let launch = Self::new([value_heads, spans, 1], CHUNK_THREADS);
+        let launch = Self::new([value_heads, sequences, 1], CHUNK_THREADS);
         Self { shared_bytes: (floats * size_of::<f32>()) as u32, ..launch }
     }
 
     /// Launch of `delta_net_history`: a thread for each channel of the convolution.
-    pub fn delta_net_history(shape: &DeltaNetShape, spans: usize) -> Self {
-        Self::new([shape.conv_cols().div_ceil(BLOCK), spans, 1], BLOCK)
+    pub fn delta_net_history(shape: &DeltaNetShape, sequences: usize) -> Self {
+        Self::new([shape.conv_cols().div_ceil(BLOCK), sequences, 1], BLOCK)
     }
 }
 

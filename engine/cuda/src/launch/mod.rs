@@ -4,7 +4,7 @@
 pub mod all_reduce;
 pub mod attention;
 pub mod delta_net;
-pub mod product;
+pub mod matmul;
 pub mod tiles;
 
 use bytemuck::NoUninit;
@@ -89,9 +89,8 @@ impl Launch {
         Self::new([rows, 1, 1], threads)
     }
 
-    /// Launch of `turns`, which fills the cos/sin table of the rotary embedding: a thread for each
-    /// angle.
-    pub fn turns(rows: usize, pairs: usize) -> Self {
+    /// Launch of `cos_sin_table` for the rotary embedding: a thread for each angle.
+    pub fn cos_sin_table(rows: usize, pairs: usize) -> Self {
         Self::new([(rows * pairs).div_ceil(BLOCK), 1, 1], BLOCK)
     }
 
@@ -137,7 +136,7 @@ impl Launch {
     }
 
     /// Launch of `side_by_side` and `leave_padding`: a thread for each element.
-    pub fn numbers(rows: usize, cols: usize) -> Self {
+    pub fn scalars(rows: usize, cols: usize) -> Self {
         Self::new([cols.div_ceil(BLOCK), rows, 1], BLOCK)
     }
 
@@ -168,7 +167,7 @@ pub struct RopeArguments {
 }
 
 /// Sampling parameters of one row as the `sample` kernel reads them, from
-/// [`DrawParams`](crate::sample::DrawParams).
+/// [`SampleParams`](engine_core::sample::SampleParams).
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct SamplingArguments {

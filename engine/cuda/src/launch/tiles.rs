@@ -4,7 +4,7 @@
 //! A file `NAME_sm90.cu` has the same entries as `NAME.cu`, for GPUs of compute capability 9.0,
 //! with the same launch shape.
 
-use super::product::MatrixType;
+use super::matmul::MatrixType;
 use super::{LANES, Launch, Processors};
 
 /// Rows and columns of a result tile.

@@ -4,9 +4,9 @@ use super::pages::Pages;
 use super::*;
 use crate::launch::Processors;
 use crate::launch::attention::{
-    AttentionArguments, AttentionPlan, MergeArguments, PageType, Span, entry,
+    AttentionArguments, AttentionPlan, MergeArguments, PageType, entry,
 };
-use engine_core::{AttentionLayer, AttentionShape};
+use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
 
 /// Relative error bound: softmax weights are rounded to bf16 before they meet the values, and
 /// results after.
@@ -23,7 +23,7 @@ struct Case {
     processors: usize,
     has_warpgroups: bool,
     /// Position of the first row, and number of rows, of each sequence in the step.
-    spans: Vec<(usize, usize)>,
+    sequences: Vec<(usize, usize)>,
 }
 
 impl Default for Case {
@@ -36,7 +36,7 @@ impl Default for Case {
             has_sinks: false,
             processors: 2,
             has_warpgroups: false,
-            spans: vec![(40, 1)],
+            sequences: vec![(40, 1)],
         }
     }
 }
@@ -67,20 +67,20 @@ fn sequence(case: &Case, length: usize, seed: u32) -> Vec<f32> {
 struct Step {
     qkv: Vec<f32>,
     pages: Vec<u8>,
-    spans: Vec<Span<'static>>,
+    sequences: Vec<ScheduledSequence>,
     want: Vec<f32>,
     layer: Vec<f32>,
 }
 
 fn step(case: &Case, cache: &Pages) -> Step {
     let AttentionShape { heads, kv_heads, head_dim: d, .. } = case.shape;
-    let lengths = case.spans.iter().map(|(position, rows)| position + rows);
+    let lengths = case.sequences.iter().map(|(position, rows)| position + rows);
     let count: usize = lengths.map(|length| length.div_ceil(case.page_tokens)).sum();
     // Unwritten KV pages are NaN, so that a read outside of the sequences fails.
     let mut step = Step {
         qkv: Vec::new(),
         pages: vec![0xff; cache.bytes(count + 1)],
-        spans: Vec::new(),
+        sequences: Vec::new(),
         want: Vec::new(),
         layer: vec![1.0; heads + 2 * kv_heads],
     };
@@ -98,7 +98,7 @@ fn step(case: &Case, cache: &Pages) -> Step {
     }
     let mut free: Vec<u32> = (0..count as u32 + 1).rev().collect();
     let mut row = 0;
-    for (i, (position, rows)) in case.spans.iter().copied().enumerate() {
+    for (i, (position, rows)) in case.sequences.iter().copied().enumerate() {
         let qkv = sequence(case, position + rows, 20 + i as u32);
         let table: Vec<u32> = free.drain(..(position + rows).div_ceil(case.page_tokens)).collect();
         let mut scaled = qkv.clone();
@@ -115,7 +115,8 @@ fn step(case: &Case, cache: &Pages) -> Step {
         let first = position * heads * d;
         step.want.extend(&reference::attention(&scaled, &layer)[first..]);
         step.qkv.extend(&qkv[position * case.shape.qkv_cols()..]);
-        step.spans.push(Span { row, rows, position, pages: table.into() });
+        let pages = table.into();
+        step.sequences.push(ScheduledSequence { row, rows, position, pages, ..Default::default() });
         row += rows;
     }
     step
@@ -131,13 +132,19 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     let &Case { processors: count, has_warpgroups, .. } = case;
     let processors = Processors { count, shared_bytes: 228 << 10, has_warpgroups };
     let launch = Launch::attention(processors, page_type, head_dim);
-    let plan = AttentionPlan::new(&step.spans, &case.shape, window, launch.grid[0] as usize);
+    let plan = AttentionPlan::new(
+        &step.sequences,
+        page_tokens,
+        &case.shape,
+        window,
+        launch.grid[0] as usize,
+    );
     let mut words = vec![0; plan.words()];
     plan.write(plan.words(), &mut words);
-    step.spans.iter().for_each(|span| words.extend(&*span.pages));
+    step.sequences.iter().for_each(|sequence| words.extend(&*sequence.pages));
     let what = format!(
         "{page_type:?} {:?} {page_tokens} tokens a page, window {window:?}, sinks {}, {:?}",
-        case.shape, case.has_sinks, case.spans
+        case.shape, case.has_sinks, case.sequences
     );
     let call = Call::new(entry(page_type, head_dim).unwrap(), launch)
         .buffer(&vec![0xffff_u16; step.want.len()])
@@ -174,8 +181,8 @@ fn sizes() -> Vec<Case> {
     let bf16 = [16, 32, 64, 128, 256].map(|head_dim| (PageType::Bf16, head_dim));
     let e4m3 = [64, 128, 256].map(|head_dim| (PageType::E4m3, head_dim));
     let case = |(page_type, head_dim)| {
-        let spans = vec![(70, 1), (0, 9)];
-        Case { shape: shape(6, 2, head_dim), page_type, spans, ..Case::default() }
+        let sequences = vec![(70, 1), (0, 9)];
+        Case { shape: shape(6, 2, head_dim), page_type, sequences, ..Case::default() }
     };
     bf16.into_iter().chain(e4m3).map(case).collect()
 }
@@ -184,26 +191,26 @@ fn sizes() -> Vec<Case> {
 fn tails() -> Vec<Case> {
     let mut cases = Vec::new();
     for rows in (1..=17).chain([21, 22, 31, 33]) {
-        let (shape, spans) = (shape(3, 1, 16), vec![(rows, rows)]);
-        cases.push(Case { shape, spans, ..Case::default() });
+        let (shape, sequences) = (shape(3, 1, 16), vec![(rows, rows)]);
+        cases.push(Case { shape, sequences, ..Case::default() });
     }
     for position in [0, 1, 14, 15, 16, 17, 30, 62, 63, 64, 65, 127, 128, 129] {
         for page_type in [PageType::Bf16, PageType::E4m3] {
-            cases.push(Case { page_type, spans: vec![(position, 1)], ..Case::default() });
+            cases.push(Case { page_type, sequences: vec![(position, 1)], ..Case::default() });
         }
     }
     for (heads, kv_heads) in [(1, 1), (5, 1), (9, 3), (7, 7), (16, 1), (17, 1), (40, 2), (64, 1)] {
-        let (shape, spans) = (shape(heads, kv_heads, 16), vec![(66, 1), (3, 2)]);
-        cases.push(Case { shape, spans, page_tokens: 32, ..Case::default() });
+        let (shape, sequences) = (shape(heads, kv_heads, 16), vec![(66, 1), (3, 2)]);
+        cases.push(Case { shape, sequences, page_tokens: 32, ..Case::default() });
     }
     // Scores so far apart that their exponentials would overflow without subtraction of the
     // largest.
     let steep = AttentionShape { scale: 100.0, ..shape(4, 2, 64) };
-    let spans = vec![(130, 1), (70, 20), (600, 1)];
-    cases.push(Case { shape: steep, spans, processors: 8, ..Case::default() });
+    let sequences = vec![(130, 1), (70, 20), (600, 1)];
+    cases.push(Case { shape: steep, sequences, processors: 8, ..Case::default() });
     for page_tokens in [8, 64, 256] {
-        let spans = vec![(62, 20), (0, 1), (130, 1)];
-        cases.push(Case { page_tokens, spans, ..Case::default() });
+        let sequences = vec![(62, 20), (0, 1), (130, 1)];
+        cases.push(Case { page_tokens, sequences, ..Case::default() });
     }
     cases
 }
@@ -213,8 +220,8 @@ fn windows() -> Vec<Case> {
     let mut cases = Vec::new();
     for window in [1, 2, 63, 64, 65, 1000] {
         for (has_sinks, page_type) in [(true, PageType::Bf16), (false, PageType::E4m3)] {
-            let (window, spans) = (Some(window), vec![(150, 1), (60, 24), (0, 3)]);
-            cases.push(Case { window, has_sinks, page_type, spans, ..Case::default() });
+            let (window, sequences) = (Some(window), vec![(150, 1), (60, 24), (0, 3)]);
+            cases.push(Case { window, has_sinks, page_type, sequences, ..Case::default() });
         }
     }
     cases
@@ -227,9 +234,16 @@ fn splits() -> Vec<Case> {
         [(PageType::Bf16, false), (PageType::Bf16, true), (PageType::E4m3, true)]
     {
         for window in [None, Some(400)] {
-            let spans = vec![(900, 1), (300, 2), (520, 24)];
+            let sequences = vec![(900, 1), (300, 2), (520, 24)];
             let processors = 8;
-            cases.push(Case { page_type, has_sinks, window, spans, processors, ..Case::default() });
+            cases.push(Case {
+                page_type,
+                has_sinks,
+                window,
+                sequences,
+                processors,
+                ..Case::default()
+            });
         }
     }
     cases
@@ -264,21 +278,21 @@ fn attention_by_warpgroups_is_that_of_the_reference() {
         for window in [None, Some(head_dim + 1)] {
             let (shape, has_sinks) = (shape(6, 2, head_dim), window.is_some());
             // Few lines and many, as many as an item can have, and positions that are split.
-            let spans = vec![(70, 1), (0, 6), (61, 22), (300, 21)];
+            let sequences = vec![(70, 1), (0, 6), (61, 22), (300, 21)];
             let processors = 8;
             with(Case {
                 shape,
                 page_type,
                 window,
                 has_sinks,
-                spans,
+                sequences,
                 processors,
                 ..Case::default()
             });
         }
     }
     for page_tokens in [8, 32, 64, 256] {
-        let spans = vec![(62, 20), (0, 1), (130, 1), (260, 16)];
-        with(Case { page_tokens, spans, ..Case::default() });
+        let sequences = vec![(62, 20), (0, 1), (130, 1), (260, 16)];
+        with(Case { page_tokens, sequences, ..Case::default() });
     }
 }

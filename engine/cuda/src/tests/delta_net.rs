@@ -2,10 +2,10 @@
 //! reference.
 
 use super::*;
-use crate::launch::delta_net::{DeltaNetArguments, StateSpan, entry};
+use crate::launch::delta_net::{DeltaNetArguments, SequenceArguments, entry};
 use engine_core::{DeltaNetLayer, DeltaNetShape};
 
-const NOWHERE: u32 = StateSpan::NOWHERE;
+const NOWHERE: u32 = SequenceArguments::NOWHERE;
 
 fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
     DeltaNetLayer {
@@ -47,16 +47,16 @@ struct Net {
 
 impl Net {
     /// Creates state slots filled with NaN.
-    fn new(rows: Rows, shape: DeltaNetShape, places: usize) -> Option<Self> {
+    fn new(rows: Rows, shape: DeltaNetShape, slots: usize) -> Option<Self> {
         let name = if rows == Rows::OneByOne { "delta_net" } else { "delta_net_chunks" };
         let program = Program::compile(name)?;
         let history = Program::compile("delta_net")?;
-        let states = vec![0xff; places * 4 * stride(&shape)];
+        let states = vec![0xff; slots * 4 * stride(&shape)];
         Some(Self { rows, program, history, layer: layer(shape), states })
     }
 
     /// Runs one step and returns its results.
-    fn step(&mut self, projected: &[f32], spans: &[StateSpan]) -> Vec<f32> {
+    fn step(&mut self, projected: &[f32], sequences: &[SequenceArguments]) -> Vec<f32> {
         let DeltaNetLayer { shape, conv, rate, bias, norm, epsilon, .. } = &self.layer;
         let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = *shape;
         let rows = projected.len() / shape.cols();
@@ -66,29 +66,30 @@ impl Net {
             key_dim: key_dim as u32,
             value_dim: value_dim as u32,
             taps: taps as u32,
-            place_stride: stride(shape) as u32,
+            slot_stride: stride(shape) as u32,
             epsilon: *epsilon,
         };
         let layer = [&conv[..], rate, bias, norm].concat();
         let net = match self.rows {
-            Rows::OneByOne => Call::new(entry(shape), Launch::delta_net(shape, spans.len())),
+            Rows::OneByOne => Call::new(entry(shape), Launch::delta_net(shape, sequences.len())),
             Rows::InChunks => {
-                Call::new("delta_net_chunks", Launch::delta_net_chunks(shape, spans.len()))
+                Call::new("delta_net_chunks", Launch::delta_net_chunks(shape, sequences.len()))
             }
         };
         let net = net
             .buffer(&vec![7u16; rows * value_heads * value_dim])
             .buffer(&self.states)
             .buffer(&narrow(projected))
-            .buffer(spans)
+            .buffer(sequences)
             .buffer(&layer)
             .value(arguments);
         let mut done = self.program.run(&[net]).remove(0);
-        let history = Call::new("delta_net_history", Launch::delta_net_history(shape, spans.len()))
-            .buffer(&done[1])
-            .buffer(&narrow(projected))
-            .buffer(spans)
-            .value(arguments);
+        let history =
+            Call::new("delta_net_history", Launch::delta_net_history(shape, sequences.len()))
+                .buffer(&done[1])
+                .buffer(&narrow(projected))
+                .buffer(sequences)
+                .value(arguments);
         self.states = self.history.run(&[history]).remove(0).remove(0);
         widen(&done.swap_remove(0))
     }
@@ -99,9 +100,9 @@ fn stride(shape: &DeltaNetShape) -> usize {
     shape.state_elements() + 24
 }
 
-fn span(row: usize, rows: usize, position: usize, place: u32) -> StateSpan {
+fn sequence(row: usize, rows: usize, position: usize, slot: u32) -> SequenceArguments {
     let (row, rows, position) = (row as u32, rows as u32, position as u32);
-    StateSpan { row, rows, position, place, load: NOWHERE, save: NOWHERE }
+    SequenceArguments { row, rows, position, slot, load: NOWHERE, save: NOWHERE }
 }
 
 const SHAPE: DeltaNetShape =
@@ -128,7 +129,7 @@ fn sequences_are_those_of_the_reference_however_they_are_cut() {
         let (mut got, mut position) = (Vec::new(), 0);
         for cut in cuts.iter().copied() {
             let from = &projected[position * shape.cols()..(position + cut) * shape.cols()];
-            got.extend(net.step(from, &[span(0, cut, position, 1)]));
+            got.extend(net.step(from, &[sequence(0, cut, position, 1)]));
             position += cut;
         }
         check_close(&got, &want, way.bound(), &format!("{way:?} {shape:?}, cut into {cuts:?}"));
@@ -137,11 +138,11 @@ fn sequences_are_those_of_the_reference_however_they_are_cut() {
 
 #[test]
 fn sequences_of_one_step_keep_apart_and_are_loaded_and_saved() {
-    check_places(Rows::OneByOne);
-    check_places(Rows::InChunks);
+    check_slots(Rows::OneByOne);
+    check_slots(Rows::InChunks);
 }
 
-fn check_places(way: Rows) {
+fn check_slots(way: Rows) {
     let Some(mut net) = Net::new(way, SHAPE, 5) else { return };
     let (cols, out_cols) = (SHAPE.cols(), SHAPE.value_heads * SHAPE.value_dim);
     let sequences = [rounded(6 * cols, 55), rounded(6 * cols, 56)];
@@ -149,21 +150,21 @@ fn check_places(way: Rows) {
         sequences.iter().map(|rows| reference::delta_net(rows, &net.layer)).collect();
     // The first sequence is saved to slot 4 after four rows; the second has three rows in slot 1.
     let first = [&sequences[0][..4 * cols], &sequences[1][..3 * cols]].concat();
-    let spans = [StateSpan { save: 4, ..span(0, 4, 0, 0) }, span(4, 3, 0, 1)];
-    let got = net.step(&first, &spans);
+    let both = [SequenceArguments { save: 4, ..sequence(0, 4, 0, 0) }, sequence(4, 3, 0, 1)];
+    let got = net.step(&first, &both);
     check_close(&got[..4 * out_cols], &want[0][..4 * out_cols], way.bound(), "the first");
     check_close(&got[4 * out_cols..], &want[1][..3 * out_cols], way.bound(), "the second");
     // The saved state continues in slot 3 while the first sequence continues in its own slot.
     let second =
         [&sequences[0][4 * cols..], &sequences[1][3 * cols..], &sequences[0][4 * cols..]].concat();
-    let loaded = StateSpan { load: 4, ..span(5, 2, 4, 3) };
-    let got = net.step(&second, &[span(0, 2, 4, 0), span(2, 3, 3, 1), loaded]);
+    let loaded = SequenceArguments { load: 4, ..sequence(5, 2, 4, 3) };
+    let got = net.step(&second, &[sequence(0, 2, 4, 0), sequence(2, 3, 3, 1), loaded]);
     check_close(&got[..2 * out_cols], &want[0][4 * out_cols..], way.bound(), "the first");
     check_close(&got[2 * out_cols..5 * out_cols], &want[1][3 * out_cols..], way.bound(), "second");
     assert_eq!(got[5 * out_cols..], got[..2 * out_cols], "what was saved goes on as it did");
-    let place = |place: usize| &net.states[place * 4 * stride(&SHAPE)..][..4 * stride(&SHAPE)];
-    assert_eq!(place(3), place(0), "both end in one state");
-    assert!(place(2).iter().all(|byte| *byte == 0xff), "a place that no span has stays");
-    let behind = &place(0)[4 * SHAPE.state_elements()..];
+    let slot = |slot: usize| &net.states[slot * 4 * stride(&SHAPE)..][..4 * stride(&SHAPE)];
+    assert_eq!(slot(3), slot(0), "both end in one state");
+    assert!(slot(2).iter().all(|byte| *byte == 0xff), "a slot that no sequence has stays");
+    let behind = &slot(0)[4 * SHAPE.state_elements()..];
     assert!(behind.iter().all(|byte| *byte == 0xff), "what lies behind the layer's state stays");
 }

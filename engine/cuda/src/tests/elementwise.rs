@@ -11,7 +11,7 @@ fn sizes() -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// Bit that marks an id as an index among the tokens that the previous step sampled.
-const DRAWN: u32 = 1 << 31;
+const SAMPLED: u32 = 1 << 31;
 
 #[test]
 fn rows_are_embedded_and_gathered() {
@@ -24,7 +24,7 @@ fn rows_are_embedded_and_gathered() {
         let table = rounded(10 * cols, 1);
         let ids: Vec<u32> = (0..rows as u32).map(|i| 5 + 7 * i % 20).collect();
         // Every third id was sampled by the previous step.
-        let given = ids.iter().zip(0..).map(|(id, i)| if i % 3 == 1 { DRAWN | i } else { *id });
+        let given = ids.iter().zip(0..).map(|(id, i)| if i % 3 == 1 { SAMPLED | i } else { *id });
         let call = Call::new("embed", Launch::row_copies(rows, cols))
             .buffer(&vec![7u16; rows * cols])
             .buffer(&narrow(&table))

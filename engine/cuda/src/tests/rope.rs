@@ -8,12 +8,12 @@ use crate::launch::attention::PageType;
 use engine_core::Rotation;
 
 #[test]
-fn turns_are_those_of_the_cpu_at_any_position() {
-    let Some(program) = Program::compile("turns") else { return };
+fn cosines_and_sines_are_those_of_the_cpu_at_any_position() {
+    let Some(program) = Program::compile("cos_sin_table") else { return };
     let frequencies: Vec<f32> = (0..17).map(|i| 0.6f32.powi(i)).collect();
     for rows in ROWS {
         let positions: Vec<u32> = (0..rows as u32).map(|t| t * t * 997 + t).collect();
-        let call = Call::new("turns", Launch::turns(rows, frequencies.len()))
+        let call = Call::new("cos_sin_table", Launch::cos_sin_table(rows, frequencies.len()))
             .buffer(&vec![f32::NAN; 2 * rows * frequencies.len()])
             .buffer(&positions)
             .buffer(&frequencies)
@@ -88,7 +88,7 @@ impl Case {
             PageType::E4m3 => ("rope_and_cache_e4m3", Some(self.scales())),
         };
         let frequencies = self.rotation().inverse_frequencies;
-        let turns: Vec<f32> = (0..self.rows)
+        let cos_sin: Vec<f32> = (0..self.rows)
             .flat_map(|row| frequencies.iter().map(move |f| Self::position(row) as f32 * f))
             .flat_map(|angle| [1.25 * angle.cos(), 1.25 * angle.sin()])
             .collect();
@@ -97,7 +97,7 @@ impl Case {
         Call::new(entry, Launch::rope_and_cache(self.rows, heads))
             .buffer(&narrow(&self.qkv()))
             .buffer(&vec![0xff_u8; self.pages().bytes(self.page_count())])
-            .buffer(&turns)
+            .buffer(&cos_sin)
             .buffer(&slots)
             .optional(self.has_norms.then(|| self.norms()).as_deref())
             .optional(scales.as_deref())

@@ -1,10 +1,10 @@
 //! Tests of the tiled GEMM kernels for many rows: every weight format, and grouped by expert.
 
-use super::product::F32_SUMS;
+use super::matmul::F32_SUMS;
 use super::weights::{ExpertCase, Weights, weights, with_weights};
 use super::*;
 use crate::launch::Processors;
-use crate::launch::product::MatrixType;
+use crate::launch::matmul::MatrixType;
 
 /// GPU on which two or four blocks run at once, depending on the format.
 const PROCESSORS: Processors =
@@ -22,13 +22,13 @@ fn multiply(
     let rows = x.len() / k;
     let launch = Launch::tile_matmul(PROCESSORS, matrix_type, rows, n);
     let call = || Call::new(matrix_type.tile_matmul().unwrap(), launch);
-    let product = |call: Call| {
+    let matmul = |call: Call| {
         let call = with_weights(call.buffer(&narrow(x)), matrix_type, w);
         call.value(rows as u32).value(n as u32).value(k as u32)
     };
     let got = program.run(&[
-        product(call().buffer(&vec![7u16; rows * n]).null()),
-        product(call().null().buffer(&vec![f32::NAN; rows * n])),
+        matmul(call().buffer(&vec![7u16; rows * n]).null()),
+        matmul(call().null().buffer(&vec![f32::NAN; rows * n])),
     ]);
     (elements(&got[0][0]), elements(&got[1][0]))
 }

@@ -2,7 +2,7 @@
 //! by expert.
 
 use super::*;
-use crate::launch::product::MatrixType;
+use crate::launch::matmul::MatrixType;
 
 /// Weights `[N, K]` in the kernels' layout, with their dequantized values.
 pub(super) struct Weights {
@@ -81,9 +81,9 @@ impl ExpertCase<'_> {
         offsets
     }
 
-    /// Runs `product` with the experts' offsets and the shape as its last arguments, and compares
+    /// Runs `matmul` with the experts' offsets and the shape as its last arguments, and compares
     /// it with the reference. One row more belongs to another rank and must stay unchanged.
-    pub(super) fn check(&self, program: &Program, product: &Call, tail: impl Fn(Call) -> Call) {
+    pub(super) fn check(&self, program: &Program, matmul: &Call, tail: impl Fn(Call) -> Call) {
         let &Self { matrix_type, counts, n, k } = self;
         let (experts, offsets) = (counts.len(), self.offsets());
         let sent = offsets[experts] as usize;
@@ -98,19 +98,19 @@ impl ExpertCase<'_> {
         };
         let biases = numbers(experts * n, 36);
         for biases in [None, Some(&biases[..])] {
-            let call = product.clone().buffer(&vec![7u16; (sent + 1) * n]).buffer(&narrow(&x));
+            let call = matmul.clone().buffer(&vec![7u16; (sent + 1) * n]).buffer(&narrow(&x));
             let call = with_weights(call, matrix_type, &all).optional(biases).buffer(&offsets);
             let got = program.run(&[tail(call).value(n as u32).value(k as u32)]);
             let what = format!("{matrix_type:?} {counts:?} K{k} N{n}, biases {}", biases.is_some());
             let mut want = Vec::new();
             for (expert, w) in each.iter().enumerate() {
                 let rows = &x[offsets[expert] as usize * k..offsets[expert + 1] as usize * k];
-                let mut product = reference::matmul(rows, &w.values, k);
+                let mut matmul = reference::matmul(rows, &w.values, k);
                 if let Some(biases) = biases {
                     let bias = biases[expert * n..(expert + 1) * n].iter().cycle();
-                    product.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                    matmul.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
                 }
-                want.extend(product);
+                want.extend(matmul);
             }
             check_close(&widen(&got[0][0])[..sent * n], &want, BF16_ROUNDING, &what);
             let rest = &elements::<u16>(&got[0][0])[sent * n..];

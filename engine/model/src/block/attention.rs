@@ -83,7 +83,7 @@ impl<D: Device> Attention<D> {
             scales,
             ..AttentionLayer::new(shape, kv_layer)
         };
-        tensors.device.prepare_attention(&attention).map_err(LoadError::Device)?;
+        tensors.device.prepare_attention(&attention)?;
         Ok(Self {
             qkv: tensors.linear(&qkv, layer, hidden)?,
             gate,
@@ -100,14 +100,14 @@ impl<D: Device> Attention<D> {
         x: &D::Buffer,
         delta: &mut D::Buffer,
     ) -> Result<(), DeviceError> {
-        let Step { device, plan, kv, scratch, rows, .. } = step;
+        let Step { device, metadata, kv, scratch, rows, .. } = step;
         let (qkv, attended) = (&mut scratch.projected, &mut scratch.mixed);
         let shape = &self.layer.shape;
         device.reshape(qkv, *rows, shape.qkv_cols())?;
         device.reshape(attended, *rows, shape.heads * shape.head_dim)?;
         self.qkv.run(device, x, qkv)?;
-        device.rope_and_cache(qkv, &self.layer, plan, kv)?;
-        device.attention(qkv, &self.layer, plan, kv, attended)?;
+        device.rope_and_cache(qkv, &self.layer, metadata, kv)?;
+        device.attention(qkv, &self.layer, metadata, kv, attended)?;
         if let Some(gate) = &self.gate {
             device.reshape(&mut scratch.gates, *rows, shape.heads * shape.head_dim)?;
             gate.run(device, x, &mut scratch.gates)?;

@@ -64,7 +64,7 @@ impl<D: Device> DeltaNet<D> {
             norm: tensors.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
             epsilon,
         };
-        tensors.device.prepare_delta_net(&delta_net).map_err(LoadError::Device)?;
+        tensors.device.prepare_delta_net(&delta_net)?;
         let output = tensors.partial(&output, layer, values, &own_values)?;
         Ok(Self { projections, layer: delta_net, output })
     }
@@ -76,7 +76,7 @@ impl<D: Device> DeltaNet<D> {
         x: &D::Buffer,
         delta: &mut D::Buffer,
     ) -> Result<(), DeviceError> {
-        let Step { device, plan, state, scratch, rows, .. } = step;
+        let Step { device, metadata, state, scratch, rows, .. } = step;
         let Some(state) = state else {
             let message = "no state slots were allocated".to_owned();
             return Err(DeviceError { operation: "step", message });
@@ -86,7 +86,7 @@ impl<D: Device> DeltaNet<D> {
         device.reshape(projected, *rows, shape.cols())?;
         device.reshape(mixed, *rows, shape.value_heads * shape.value_dim)?;
         self.projections.run(device, x, projected)?;
-        device.delta_net(projected, &self.layer, plan, state, mixed)?;
+        device.delta_net(projected, &self.layer, metadata, state, mixed)?;
         self.output.run(device, mixed, delta)
     }
 }

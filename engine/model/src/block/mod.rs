@@ -71,7 +71,7 @@ impl<D: Device> Scratch<D> {
 #[derive(Debug)]
 pub struct Step<'a, D: Device> {
     pub device: &'a mut D,
-    pub plan: &'a D::Plan,
+    pub metadata: &'a D::StepMetadata,
     pub kv: &'a mut D::Kv,
     /// State slots, if the model has recurrent state and they were allocated.
     pub state: Option<&'a mut D::State>,

@@ -212,8 +212,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         matrices: Vec<D::Matrix>,
         biases: Vec<D::Vector>,
     ) -> Result<Experts<D>, LoadError> {
-        let (matrices, biases) =
-            self.tensors.device.stack(matrices, biases).map_err(LoadError::Device)?;
+        let (matrices, biases) = self.tensors.device.stack(matrices, biases)?;
         Ok(Experts { matrices, biases })
     }
 

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::LoadError;
 use crate::tests::loader::{LoadOptions, Loaded, load};
-use engine_core::{KvType, LogitRows, Segment, SegmentState};
+use engine_core::{KvType, LogitRows, ScheduledSequence, StateSlots};
 use engine_cpu::Arithmetic;
 use engine_weights::ModelSource;
 use engine_weights::fixture::tiny_llama_gguf;
 
 const PAGE_TOKENS: usize = 16;
-const STATE: Option<SegmentState> = Some(SegmentState { place: 0, load: None, save: None });
+const STATE: Option<StateSlots> = Some(StateSlots { slot: 0, load: None, save: None });
 
 fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
     let source = ModelSource::find(path.to_str().unwrap(), None)?;
@@ -36,9 +36,15 @@ fn logits(model: &mut dyn Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
     for (i, part) in tokens.chunks(chunk).enumerate() {
         let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();
         let (rows, position) = (part.len(), i * chunk);
-        let segments =
-            vec![Segment { rows, position, pages, logits: LogitRows::All, state: STATE }];
-        let batch = StepBatch::known(part, segments);
+        let sequences = vec![ScheduledSequence {
+            row: 0,
+            rows,
+            position,
+            pages,
+            logits: LogitRows::All,
+            state: STATE,
+        }];
+        let batch = StepBatch::known(part, sequences);
         out.extend_from_slice(model.step(&batch).unwrap());
     }
     out
@@ -86,18 +92,19 @@ fn a_model_that_cannot_be_divided_says_why() {
 fn a_rank_that_fails_ends_the_step_and_not_the_process() {
     let (_folder, path) = tiny(3);
     let mut loaded = load_at(&path, 2).unwrap();
-    let segments = |page| {
-        vec![Segment {
+    let sequences = |page| {
+        vec![ScheduledSequence {
+            row: 0,
             rows: 1,
             position: 0,
-            pages: vec![page],
+            pages: [page].into(),
             logits: LogitRows::Last,
             state: STATE,
         }]
     };
-    let unsound = StepBatch::known(&[1], segments(99));
+    let unsound = StepBatch::known(&[1], sequences(99));
     assert!(loaded.model.step(&unsound).unwrap_err().message.contains("page 99"));
-    let sound = StepBatch::known(&[1], segments(0));
+    let sound = StepBatch::known(&[1], sequences(0));
     assert!(loaded.model.step(&sound).unwrap_err().message.contains("has ended"));
 }
 
@@ -108,8 +115,8 @@ struct Numbering {
     free_bytes: Option<u64>,
     begun: u32,
     fails_at: Option<u32>,
-    flights: VecDeque<Option<u32>>,
-    landed: Option<u32>,
+    in_flight: VecDeque<Option<u32>>,
+    completed: Option<u32>,
 }
 
 impl Model for Numbering {
@@ -121,7 +128,11 @@ impl Model for Numbering {
         Ok(())
     }
 
-    fn rehearse(&mut self, _tokens: usize, _sequences: usize) -> Result<Option<u64>, DeviceError> {
+    fn profile_run(
+        &mut self,
+        _tokens: usize,
+        _sequences: usize,
+    ) -> Result<Option<u64>, DeviceError> {
         Ok(self.free_bytes)
     }
 
@@ -129,21 +140,21 @@ impl Model for Numbering {
         1
     }
 
-    fn launch(&mut self, _batch: &StepBatch) -> Result<(), DeviceError> {
+    fn submit(&mut self, _batch: &StepBatch) -> Result<(), DeviceError> {
         if self.fails_at == Some(self.begun) {
             return Err(DeviceError {
                 operation: "launch",
                 message: "as the test wants".to_owned(),
             });
         }
-        self.flights.push_back(Some(self.begun));
+        self.in_flight.push_back(Some(self.begun));
         self.begun += 1;
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
-        self.landed = self.flights.pop_front().expect("a step is in flight");
-        Ok(Landed { logits: &[], tokens: std::slice::from_ref(&self.landed) })
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
+        self.completed = self.in_flight.pop_front().expect("a step is in flight");
+        Ok(StepOutput { logits: &[], tokens: std::slice::from_ref(&self.completed) })
     }
 }
 
@@ -156,8 +167,8 @@ fn numbering(fails_at: Option<u32>) -> Parallel {
         free_bytes: None,
         begun: 0,
         fails_at,
-        flights: VecDeque::new(),
-        landed: None,
+        in_flight: VecDeque::new(),
+        completed: None,
     };
     Parallel::new(vec![rank(None), rank(fails_at)])
 }
@@ -167,17 +178,17 @@ fn ranks_run_ahead_together_and_a_failure_is_told_when_a_step_lands() {
     let batch = StepBatch::default();
     let mut model = numbering(None);
     assert_eq!(model.run_ahead(), 1);
-    model.launch(&batch).unwrap();
+    model.submit(&batch).unwrap();
     for step in 0..3 {
-        model.launch(&batch).unwrap();
-        assert_eq!(model.land().unwrap().tokens, [Some(step)]);
+        model.submit(&batch).unwrap();
+        assert_eq!(model.complete().unwrap().tokens, [Some(step)]);
     }
-    assert_eq!(model.land().unwrap().tokens, [Some(3)]);
+    assert_eq!(model.complete().unwrap().tokens, [Some(3)]);
 
     let mut model = numbering(Some(1));
-    model.launch(&batch).unwrap();
-    model.launch(&batch).unwrap();
-    assert!(model.land().unwrap_err().message.contains("as the test wants"));
+    model.submit(&batch).unwrap();
+    model.submit(&batch).unwrap();
+    assert!(model.complete().unwrap_err().message.contains("as the test wants"));
 }
 
 #[test]
@@ -191,8 +202,8 @@ fn the_rank_with_the_least_room_for_its_share_decides_for_all() {
             free_bytes,
             begun: 0,
             fails_at: None,
-            flights: VecDeque::new(),
-            landed: None,
+            in_flight: VecDeque::new(),
+            completed: None,
         };
         Parallel::new([300, 100].into_iter().zip(free_bytes).map(rank).collect())
     };
@@ -201,7 +212,7 @@ fn the_rank_with_the_least_room_for_its_share_decides_for_all() {
         ([Some(3000), Some(500)], Some(2000)),
         ([None, None], None),
     ] {
-        assert_eq!(model(free_bytes).rehearse(8, 2).unwrap(), all, "{free_bytes:?}");
+        assert_eq!(model(free_bytes).profile_run(8, 2).unwrap(), all, "{free_bytes:?}");
     }
 }
 

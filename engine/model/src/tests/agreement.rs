@@ -40,8 +40,8 @@ impl Agreement {
 fn logits(model: &mut dyn Model, case: &Case) -> Vec<f32> {
     let tokens = [&case.prompt[..], &case.greedy[..]].concat();
     let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();
-    let segments = vec![segment(tokens.len(), 0, pages, LogitRows::All)];
-    model.step(&StepBatch::known(&tokens, segments)).unwrap().to_vec()
+    let sequences = vec![scheduled(tokens.len(), 0, pages, LogitRows::All)];
+    model.step(&StepBatch::known(&tokens, sequences)).unwrap().to_vec()
 }
 
 #[test]

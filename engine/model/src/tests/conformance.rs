@@ -165,7 +165,7 @@ struct Running<'a> {
     unseen: usize,
     pages: Vec<u32>,
     /// State slot of the sequence's recurrent state.
-    place: u32,
+    slot: u32,
     /// State slot of another sequence's snapshot that this one starts from.
     load: Option<u32>,
     /// Number of tokens after which the state is saved, and the state slot to save it to.
@@ -177,17 +177,17 @@ impl<'a> Running<'a> {
     fn new(case: &'a Case, first_page: u32) -> Self {
         let pages = (first_page..first_page + PAGES).rev().collect();
         let tokens = case.prompt.clone();
-        let (place, logits) = (first_page, Vec::new());
-        Self { case, tokens, done: 0, unseen: 0, pages, place, load: None, save: None, logits }
+        let (slot, logits) = (first_page, Vec::new());
+        Self { case, tokens, done: 0, unseen: 0, pages, slot, load: None, save: None, logits }
     }
 
     /// Returns the next `count` rows of the prompt as a batch's sequence.
-    fn segment(&mut self, count: usize) -> Segment {
+    fn sequence(&mut self, count: usize) -> ScheduledSequence {
         let end = self.done + count;
-        let save = self.save.filter(|(position, _)| *position == end).map(|(_, place)| place);
-        let state = SegmentState { place: self.place, load: self.load.take(), save };
-        let whole = segment(count, self.done, self.pages.clone(), LogitRows::All);
-        Segment { state: Some(state), ..whole }
+        let save = self.save.filter(|(position, _)| *position == end).map(|(_, slot)| slot);
+        let state = StateSlots { slot: self.slot, load: self.load.take(), save };
+        let whole = scheduled(count, self.done, self.pages.clone(), LogitRows::All);
+        ScheduledSequence { state: Some(state), ..whole }
     }
 
     fn generated(&self) -> &[u32] {
@@ -210,7 +210,7 @@ fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted:
             }
             let tokens = &running.tokens[running.done..running.done + count];
             batch.tokens.extend(tokens.iter().copied().map(StepToken::Known));
-            batch.segments.push(running.segment(count));
+            batch.push(running.sequence(count));
             who.push((i, count));
         }
         if who.is_empty() {

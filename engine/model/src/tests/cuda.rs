@@ -69,8 +69,8 @@ fn given(reference: &Reference) -> Vec<Case> {
     let given = |case: &Case| {
         let greedy = case.greedy[..TOKENS].to_vec();
         let tokens = [&case.prompt[..], &greedy[..TOKENS - 1]].concat();
-        let segment = segment(tokens.len(), 0, (0..PAGES).collect(), LogitRows::All);
-        let logits = cpu.model.step(&StepBatch::known(&tokens, vec![segment])).unwrap().to_vec();
+        let sequence = scheduled(tokens.len(), 0, (0..PAGES).collect(), LogitRows::All);
+        let logits = cpu.model.step(&StepBatch::known(&tokens, vec![sequence])).unwrap().to_vec();
         Case { logits, greedy, is_given: true, ..case.clone() }
     };
     let chosen = reference.cases.iter().filter(|case| PROMPTS.contains(&case.prompt.len()));
@@ -152,26 +152,26 @@ fn products_of_a_library_conform_in_recorded_steps_too() {
     let Some(reference) = reference("llama-tied") else { return };
     let Some(gpu) = Emulated::with(MEMORY, Script { algorithms: 1, ns }) else { return };
     let mut model = on(Arc::clone(&gpu) as _, &reference.folder, KvType::Bf16);
-    model.rehearse(70, 2).unwrap();
-    let before = gpu.products(1, 1);
+    model.profile_run(70, 2).unwrap();
+    let before = gpu.matmuls(1, 1);
     conforms(&mut model, &reference, &[Condition::Whole, Condition::Batched], TIMES);
-    assert!(gpu.products(1, 1) > before && gpu.products(1, 70) > 0, "the library multiplied");
+    assert!(gpu.matmuls(1, 1) > before && gpu.matmuls(1, 70) > 0, "the library multiplied");
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
 /// Returns a batch of all sequences, each with its own `tokens` and one token to sample.
-fn drawing(done: &[Vec<u32>], drawn: bool, index: usize) -> StepBatch {
+fn sampling_batch(done: &[Vec<u32>], sampled: bool, index: usize) -> StepBatch {
     let mut batch = StepBatch::default();
     for (tokens, page) in done.iter().zip(0..) {
-        let params = sampling(page).draw_params(index);
+        let params = sampling(page).sample_params(index);
         let (rows, position) =
-            if drawn { (1, tokens.len() + index - 1) } else { (tokens.len(), 0) };
-        if drawn {
-            batch.tokens.push(StepToken::Drawn(page));
+            if sampled { (1, tokens.len() + index - 1) } else { (tokens.len(), 0) };
+        if sampled {
+            batch.tokens.push(StepToken::Sampled(page));
         } else {
             batch.tokens.extend(tokens.iter().copied().map(StepToken::Known));
         }
-        batch.segments.push(segment(rows, position, vec![page], LogitRows::Draw(params)));
+        batch.push(scheduled(rows, position, vec![page], LogitRows::Sample(params)));
     }
     batch
 }
@@ -186,18 +186,18 @@ fn tokens_drawn_ahead_are_those_that_the_sampler_chooses() {
     let mut all: Vec<Vec<u32>> = (0..SEQUENCES).map(prompt).collect();
     let prompts = all.clone();
     // Each step is submitted while the previous one, which samples its input tokens, is in flight.
-    model.launch(&drawing(&prompts, false, 0)).unwrap();
+    model.submit(&sampling_batch(&prompts, false, 0)).unwrap();
     for index in 1..=COUNT {
-        model.launch(&drawing(&prompts, true, index)).unwrap();
-        let landed = model.land().unwrap().tokens.to_vec();
-        all.iter_mut().zip(landed).for_each(|(tokens, token)| tokens.push(token.unwrap()));
+        model.submit(&sampling_batch(&prompts, true, index)).unwrap();
+        let output = model.complete().unwrap().tokens.to_vec();
+        all.iter_mut().zip(output).for_each(|(tokens, token)| tokens.push(token.unwrap()));
     }
-    model.land().unwrap();
+    model.complete().unwrap();
     for (tokens, want) in all.iter().zip(&want) {
         assert_eq!(tokens, &want[..tokens.len()]);
     }
     assert!(gpu.replays() as usize > COUNT - 3, "{} steps were replayed", gpu.replays());
-    let message = model.land().unwrap_err().to_string();
+    let message = model.complete().unwrap_err().to_string();
     assert!(message.contains("no step is in flight"), "{message}");
 }
 
@@ -211,10 +211,10 @@ fn long_sequences_are_split_among_blocks() {
     let pages: Vec<u32> = (0..19).collect();
     let last = |model: &mut dyn Model| {
         model.allocate_kv(pages.len(), PAGE_TOKENS).unwrap();
-        let own = segment(LENGTH, 0, pages.clone(), LogitRows::None);
+        let own = scheduled(LENGTH, 0, pages.clone(), LogitRows::None);
         model.step(&StepBatch::known(&tokens[..LENGTH], vec![own])).unwrap();
         let mut step = |position: usize| {
-            let own = segment(1, position, pages.clone(), LogitRows::Last);
+            let own = scheduled(1, position, pages.clone(), LogitRows::Last);
             model.step(&StepBatch::known(&[tokens[position]], vec![own])).unwrap().to_vec()
         };
         (LENGTH..LENGTH + 4).flat_map(&mut step).collect::<Vec<f32>>()
@@ -244,7 +244,7 @@ fn weights_and_pages_of_eight_bits_are_near_their_values() {
     let tokens: Vec<u32> = (0..20).map(|i| (i * 29 + 5) % 256).collect();
     let logits = |model: &mut dyn Model| {
         model.allocate_kv(2, PAGE_TOKENS).unwrap();
-        let own = segment(tokens.len(), 0, vec![1, 0], LogitRows::All);
+        let own = scheduled(tokens.len(), 0, vec![1, 0], LogitRows::All);
         model.step(&StepBatch::known(&tokens, vec![own])).unwrap().to_vec()
     };
     let want = logits(load(&source, &options).unwrap().model.as_mut());
@@ -261,17 +261,17 @@ fn weights_and_pages_of_eight_bits_are_near_their_values() {
 fn a_rehearsal_takes_all_memory_that_steps_need() {
     let Some(reference) = reference("qwen3_5-hybrid") else { return };
     let Some((mut model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
-    let free = model.rehearse(64, 5).unwrap().unwrap();
+    let free = model.profile_run(64, 5).unwrap().unwrap();
     assert_eq!(free, gpu.memory().unwrap().free, "pages are given back");
     model.allocate_kv(8, PAGE_TOKENS).unwrap();
     model.allocate_states(8).unwrap();
     let free = gpu.memory().unwrap().free;
-    let draw = LogitRows::Draw(sampling(0).draw_params(0));
+    let draw = LogitRows::Sample(sampling(0).sample_params(0));
     for rows in [1, 2, 60, 1, 1] {
-        let one = |page: u32, rows| segment(rows, 0, (page..page + 4).collect(), draw);
-        let segments = vec![one(0, rows), one(4, 1)];
-        model.launch(&StepBatch::known(&vec![7; rows + 1], segments)).unwrap();
-        model.land().unwrap();
+        let one = |page: u32, rows| scheduled(rows, 0, (page..page + 4).collect(), draw);
+        let sequences = vec![one(0, rows), one(4, 1)];
+        model.submit(&StepBatch::known(&vec![7; rows + 1], sequences)).unwrap();
+        model.complete().unwrap();
     }
     assert_eq!(gpu.memory().unwrap().free, free, "no step takes more");
 }

@@ -40,7 +40,7 @@ pub fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
         let prompt_tokens = tokens.len();
         let mut done = 0;
         while tokens.len() < length {
-            let own = segment(tokens.len() - done, done, vec![page], LogitRows::Last);
+            let own = scheduled(tokens.len() - done, done, vec![page], LogitRows::Last);
             let batch = StepBatch::known(&tokens[done..], vec![own]);
             done = tokens.len();
             let logits = model.step(&batch).unwrap();
@@ -55,7 +55,7 @@ pub fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
 
 /// Returns what [`sampled`] does, with all sequences in one batch: the device samples every token,
 /// and the next step refers to it without knowing it.
-fn drawn(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
+fn sampled_tokens(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = (0..SEQUENCES).map(prompt).collect();
     let mut drew: Vec<u32> = Vec::new();
     while all.iter().any(|tokens| tokens.len() < length) {
@@ -64,19 +64,19 @@ fn drawn(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
         for (tokens, page) in all.iter().zip(0..).filter(|(tokens, _)| tokens.len() < length) {
             let before = drew.iter().position(|drew| *drew == page);
             let new = match before {
-                Some(index) => vec![StepToken::Drawn(index as u32)],
+                Some(index) => vec![StepToken::Sampled(index as u32)],
                 None => tokens.iter().copied().map(StepToken::Known).collect(),
             };
-            let params = sampling(page).draw_params(tokens.len() - prompt(page).len());
+            let params = sampling(page).sample_params(tokens.len() - prompt(page).len());
             let (rows, position) = (new.len(), tokens.len() - new.len());
             batch.tokens.extend(new);
-            batch.segments.push(segment(rows, position, vec![page], LogitRows::Draw(params)));
+            batch.push(scheduled(rows, position, vec![page], LogitRows::Sample(params)));
             draws.push(page);
         }
-        model.launch(&batch).unwrap();
-        let landed = model.land().unwrap();
-        assert!(landed.logits.is_empty(), "logits of drawn tokens are nobody's");
-        for (page, token) in draws.iter().zip(landed.tokens) {
+        model.submit(&batch).unwrap();
+        let output = model.complete().unwrap();
+        assert!(output.logits.is_empty(), "logits of drawn tokens are nobody's");
+        for (page, token) in draws.iter().zip(output.tokens) {
             all[*page as usize].push(token.unwrap());
         }
         drew = draws;
@@ -88,7 +88,7 @@ fn drawn(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
 fn tokens_drawn_on_the_device_are_those_that_the_sampler_chooses() {
     for ranks in [1, 2] {
         let want = sampled(load_ranks(ranks).as_mut(), PAGE_TOKENS);
-        assert_eq!(drawn(load_ranks(ranks).as_mut(), PAGE_TOKENS), want, "{ranks} ranks");
+        assert_eq!(sampled_tokens(load_ranks(ranks).as_mut(), PAGE_TOKENS), want, "{ranks} ranks");
     }
 }
 
@@ -97,23 +97,23 @@ fn logits_that_are_read_keep_their_order_among_drawn_rows() {
     for ranks in [1, 2] {
         let model = &mut *load_ranks(ranks);
         let batch = |logits: [LogitRows; 3]| {
-            let segments =
-                (0..3).zip(logits).map(|(page, logits)| segment(2, 0, vec![page], logits));
-            StepBatch::known(&[1, 2, 30, 40, 5, 6], segments.collect())
+            let sequences =
+                (0..3).zip(logits).map(|(page, logits)| scheduled(2, 0, vec![page], logits));
+            StepBatch::known(&[1, 2, 30, 40, 5, 6], sequences.collect())
         };
         let vocab = model.info().vocab_size;
         let all = model.step(&batch([LogitRows::All; 3])).unwrap().to_vec();
         let row = |row: usize| &all[row * vocab..(row + 1) * vocab];
-        let draw = LogitRows::Draw(Sampling::greedy().draw_params(0));
-        model.launch(&batch([draw, LogitRows::All, LogitRows::Last])).unwrap();
-        let landed = model.land().unwrap();
-        assert!(landed.logits == [row(2), row(3), row(5)].concat());
-        let greedy = Sampling::greedy().draw_params(0);
-        assert_eq!(landed.tokens, [Sampler::default().draw(row(1), &greedy).ok()]);
+        let draw = LogitRows::Sample(Sampling::greedy().sample_params(0));
+        model.submit(&batch([draw, LogitRows::All, LogitRows::Last])).unwrap();
+        let output = model.complete().unwrap();
+        assert!(output.logits == [row(2), row(3), row(5)].concat());
+        let greedy = Sampling::greedy().sample_params(0);
+        assert_eq!(output.tokens, [Sampler::default().sample_logits(row(1), &greedy).ok()]);
         // A step that samples nothing leaves no token for the next one to refer to.
         model.step(&batch([LogitRows::None; 3])).unwrap();
         let mut unsound = batch([LogitRows::None; 3]);
-        unsound.tokens[0] = StepToken::Drawn(0);
+        unsound.tokens[0] = StepToken::Sampled(0);
         let message = model.step(&unsound).unwrap_err().to_string();
         assert!(message.contains("sampled token 0 does not exist"), "{message}");
     }

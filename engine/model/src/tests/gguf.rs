@@ -351,8 +351,8 @@ fn check(folder: &Path, architecture: &'static str) {
         loaded.model.allocate_kv(5, PAGE_TOKENS).unwrap();
         loaded.model.allocate_states(1).unwrap();
         let tokens: Vec<u32> = (0..70).map(|i| i * 17 % 100).collect();
-        let segments = vec![segment(tokens.len(), 0, (0..5).collect(), LogitRows::All)];
-        let logits = loaded.model.step(&StepBatch::known(&tokens, segments)).unwrap();
+        let sequences = vec![scheduled(tokens.len(), 0, (0..5).collect(), LogitRows::All)];
+        let logits = loaded.model.step(&StepBatch::known(&tokens, sequences)).unwrap();
         (logits.to_vec(), loaded.info().parameters)
     };
     assert!(logits(&path) == logits(folder), "{architecture}");

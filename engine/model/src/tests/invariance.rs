@@ -17,8 +17,8 @@ const OTHER_PAGES: u32 = 2;
 fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
     for (i, part) in tokens.chunks(chunk).enumerate() {
-        let segments = vec![segment(part.len(), i * chunk, pages.to_vec(), LogitRows::All)];
-        let batch = StepBatch::known(part, segments);
+        let sequences = vec![scheduled(part.len(), i * chunk, pages.to_vec(), LogitRows::All)];
+        let batch = StepBatch::known(part, sequences);
         logits.extend_from_slice(model.step(&batch).unwrap());
     }
     logits
@@ -47,13 +47,13 @@ fn check(model: &mut dyn Model, what: &str) {
         for other in 0..OTHERS {
             if other == OTHERS / 2 {
                 batch.tokens.extend(tokens[part.clone()].iter().copied().map(StepToken::Known));
-                let own = segment(part.len(), part.start, pages.clone(), LogitRows::All);
-                batch.segments.push(own);
+                let own = scheduled(part.len(), part.start, pages.clone(), LogitRows::All);
+                batch.push(own);
             }
             let len = 1 + other % 20;
             batch.tokens.extend(text(len, 5 + other).into_iter().map(StepToken::Known));
             let own = (other * OTHER_PAGES..(other + 1) * OTHER_PAGES).collect();
-            batch.segments.push(segment(len as usize, 0, own, LogitRows::None));
+            batch.push(scheduled(len as usize, 0, own, LogitRows::None));
         }
         together.extend_from_slice(model.step(&batch).unwrap());
     }

@@ -8,10 +8,10 @@ use half::bf16;
 
 use super::PAGE_TOKENS;
 use engine_core::{
-    AttentionLayer, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape, Landed, Rank,
-    Rotation, StateShape, StepBatch, StepRows,
+    AttentionLayer, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape, Rank, Rotation,
+    StateShape, StepBatch, StepOutput, StepRows,
 };
-use engine_cpu::{Buffer, Cpu, Kv, Matrix, Plan, Routes, State};
+use engine_cpu::{Buffer, Cpu, Kv, Matrix, Routes, State, StepMetadata};
 
 /// Device that rounds the outputs of operations, keys and values, and attention probabilities to
 /// bf16. Attention scores and values inside of an operation stay in f32.
@@ -27,7 +27,7 @@ pub struct Rounding {
 /// Prepared step, with position and page table of each row.
 #[derive(Debug)]
 pub struct Rows {
-    plan: Plan,
+    plan: StepMetadata,
     rows: Vec<(usize, Vec<u32>)>,
 }
 
@@ -62,7 +62,7 @@ impl Rounding {
     ) -> Vec<f32> {
         let (shape, d) = (&layer.shape, layer.shape.head_dim);
         let own = head / shape.group() * d;
-        let seen = (layer.hidden(*position)..=*position)
+        let seen = (layer.masked(*position)..=*position)
             .map(|position| &self.seen[&(layer.kv_layer, slot(pages, position))]);
         let dot = |key: &[f32]| query.iter().zip(key).map(|(q, k)| q * k).sum::<f32>();
         let scores: Vec<f32> =
@@ -87,7 +87,7 @@ impl Device for Rounding {
     type Vector = Vec<f32>;
     type Kv = Kv;
     type State = State;
-    type Plan = Rows;
+    type StepMetadata = Rows;
     type Routes = Routes;
 
     fn buffer(&mut self, cols: usize) -> Result<Buffer, DeviceError> {
@@ -127,17 +127,17 @@ impl Device for Rounding {
         self.cpu.state(shape)
     }
 
-    fn plan(
+    fn prepare_step(
         &mut self,
         batch: &StepBatch,
         kv: &Kv,
         rotation: &Rotation,
     ) -> Result<Rows, DeviceError> {
-        let rows = batch.segments.iter().flat_map(|segment| {
-            (0..segment.rows).map(|row| (segment.position + row, segment.pages.clone()))
+        let rows = batch.sequences.iter().flat_map(|sequence| {
+            (0..sequence.rows).map(|row| (sequence.position + row, sequence.pages.to_vec()))
         });
         let rows = rows.collect();
-        Ok(Rows { plan: self.cpu.plan(batch, kv, rotation)?, rows })
+        Ok(Rows { plan: self.cpu.prepare_step(batch, kv, rotation)?, rows })
     }
 
     fn rows(&self, plan: &Rows) -> StepRows {
@@ -165,16 +165,16 @@ impl Device for Rounding {
         self.cpu.gather(x, &plan.plan, out)
     }
 
-    fn draw(&mut self, logits: &mut Buffer, plan: &Rows) -> Done {
-        self.cpu.draw(logits, &plan.plan)
+    fn sample(&mut self, logits: &mut Buffer, plan: &Rows) -> Done {
+        self.cpu.sample(logits, &plan.plan)
     }
 
-    fn finish(&mut self, logits: &mut Buffer, plan: Rows) -> Done {
-        self.cpu.finish(logits, plan.plan)
+    fn submit(&mut self, logits: &mut Buffer, plan: Rows) -> Done {
+        self.cpu.submit(logits, plan.plan)
     }
 
-    fn land<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<Landed<'a>, DeviceError> {
-        self.cpu.land(logits)
+    fn complete<'a>(&'a mut self, logits: &'a mut Buffer) -> Result<StepOutput<'a>, DeviceError> {
+        self.cpu.complete(logits)
     }
 
     fn rms_norm(&mut self, x: &Buffer, weight: &Vec<f32>, epsilon: f32, out: &mut Buffer) -> Done {

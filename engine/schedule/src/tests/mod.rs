@@ -6,13 +6,14 @@ mod walk;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
+use engine_core::StateSlots;
 
 /// Content of the simulated device: tokens in place of keys and values, and each slot's tokens so
 /// far in place of recurrent state.
 #[derive(Default)]
 struct Contents {
     pages: BTreeMap<(PageId, usize), u32>,
-    states: BTreeMap<StateId, Vec<u32>>,
+    states: BTreeMap<StateSlot, Vec<u32>>,
 }
 
 /// A sequence as its user knows it: all tokens and where it will stop.
@@ -31,7 +32,7 @@ struct Simulation {
     living: BTreeMap<SeqId, Living>,
     contents: Contents,
     /// Steps that the device has begun: their plans, and the tokens that they sample.
-    flying: VecDeque<(Plan, Vec<u32>)>,
+    flying: VecDeque<(SchedulerOutput, Vec<u32>)>,
     rows: BTreeMap<SeqId, String>,
     steps: usize,
 }
@@ -69,32 +70,37 @@ impl Simulation {
         Ok(id)
     }
 
+    /// Panics if a page or state slot is leaked or released too early.
+    fn check(&self) {
+        self.scheduler.check(self.flying.iter().map(|(plan, _)| plan));
+    }
+
     fn leave(&mut self, id: SeqId) {
         self.living.remove(&id);
         self.scheduler.remove(id);
     }
 
     /// Plans and begins a step, and completes the oldest one once `run_ahead` steps are in flight.
-    fn step(&mut self) -> Plan {
+    fn step(&mut self) -> SchedulerOutput {
         let plan = self.scheduler.plan();
-        self.draw(&plan);
-        if !plan.slots.is_empty() {
+        self.mark(&plan);
+        if !plan.sequences.is_empty() {
             self.check_pages(&plan);
-            let sampled = plan.slots.iter().filter_map(|slot| self.run(slot)).collect();
+            let sampled = plan.sequences.iter().filter_map(|slot| self.run(slot)).collect();
             self.flying.push_back((plan.clone(), sampled));
         }
-        if self.flying.len() > self.scheduler.limits().run_ahead || plan.slots.is_empty() {
-            self.land();
+        if self.flying.len() > self.scheduler.limits().run_ahead || plan.sequences.is_empty() {
+            self.complete();
         }
         self.steps += 1;
         plan
     }
 
     /// Completes the oldest step in flight.
-    fn land(&mut self) {
+    fn complete(&mut self) {
         let Some((plan, sampled)) = self.flying.pop_front() else { return };
         self.scheduler.commit(&plan);
-        for (slot, token) in plan.slots.iter().filter(|slot| slot.samples).zip(sampled) {
+        for (slot, token) in plan.sequences.iter().filter(|slot| slot.samples).zip(sampled) {
             let Some(sequence) = self.scheduler.sequence(slot.id) else { continue };
             if sequence.output().len() + 1 == self.living[&slot.id].stop {
                 self.leave(slot.id);
@@ -106,25 +112,25 @@ impl Simulation {
 
     /// Computes a scheduled sequence as the device would, and checks that its rows see all tokens
     /// before them and nothing else.
-    fn run(&mut self, slot: &Slot) -> Option<u32> {
+    fn run(&mut self, slot: &PlannedSequence) -> Option<u32> {
         let sequence = self.scheduler.sequence(slot.id).expect("a planned sequence lives");
         let page_tokens = self.scheduler.limits().page_tokens;
         let living = self.living.get_mut(&slot.id).unwrap();
-        let end = slot.position + slot.rows;
+        let end = slot.scheduled.end();
         assert_eq!(slot.unknown, end > sequence.tokens().len(), "{slot:?}");
         assert_eq!(slot.samples, end == living.tokens.len(), "{slot:?}");
         let is_needed = end <= living.prompt_tokens + living.needs.known_tokens;
         assert!(!(slot.unknown && is_needed), "{slot:?}");
         let place =
             |position: usize| (sequence.pages()[position / page_tokens], position % page_tokens);
-        for position in slot.position..end {
+        for position in slot.scheduled.position..end {
             self.contents.pages.insert(place(position), living.tokens[position]);
         }
         for position in 0..end {
             let held = self.contents.pages.get(&place(position));
             assert_eq!(held, Some(&living.tokens[position]), "{slot:?} at {position}");
         }
-        if let Some(state) = slot.state {
+        if let Some(state) = slot.scheduled.state {
             self.contents.run_state(slot, state, &living.tokens);
         }
         slot.samples.then(|| {
@@ -138,27 +144,27 @@ impl Simulation {
     }
 
     /// Panics if the step writes a page that a step in flight uses for another sequence.
-    fn check_pages(&self, plan: &Plan) {
+    fn check_pages(&self, plan: &SchedulerOutput) {
         let page_tokens = self.scheduler.limits().page_tokens;
         let mut owners = BTreeMap::new();
         let in_flight = self.flying.iter().map(|(plan, _)| plan).chain([plan]);
-        for slot in in_flight.flat_map(|plan| &plan.slots) {
+        for slot in in_flight.flat_map(|plan| &plan.sequences) {
             let Some(sequence) = self.scheduler.sequence(slot.id) else { continue };
             let written =
-                slot.position / page_tokens..(slot.position + slot.rows).div_ceil(page_tokens);
+                slot.scheduled.position / page_tokens..slot.scheduled.end().div_ceil(page_tokens);
             for page in sequence.pages().get(written).unwrap_or_default() {
                 assert_eq!(*owners.entry(*page).or_insert(slot.id), slot.id, "{page:?}");
             }
         }
     }
 
-    fn draw(&mut self, plan: &Plan) {
+    fn mark(&mut self, plan: &SchedulerOutput) {
         for id in self.living.keys() {
-            let slot = plan.slots.iter().find(|slot| slot.id == *id);
+            let slot = plan.sequences.iter().find(|slot| slot.id == *id);
             let mark = match slot {
                 None => '.',
-                Some(slot) if slot.state.is_some_and(|state| state.load.is_some()) => 'L',
-                Some(slot) if slot.state.is_some_and(|state| state.save.is_some()) => 'S',
+                Some(slot) if slot.scheduled.state.is_some_and(|state| state.load.is_some()) => 'L',
+                Some(slot) if slot.scheduled.state.is_some_and(|state| state.save.is_some()) => 'S',
                 Some(slot) if slot.prefill => 'P',
                 Some(slot) if slot.unknown => 'd',
                 Some(_) => 'D',
@@ -176,17 +182,17 @@ impl Simulation {
 }
 
 impl Contents {
-    fn run_state(&mut self, slot: &Slot, state: SlotState, tokens: &[u32]) {
+    fn run_state(&mut self, slot: &PlannedSequence, state: StateSlots, tokens: &[u32]) {
         if let Some(load) = state.load {
             let snapshot = self.states[&load].clone();
-            self.states.insert(state.place, snapshot);
+            self.states.insert(state.slot, snapshot);
         }
-        let content = self.states.entry(state.place).or_default();
-        if slot.position == 0 {
+        let content = self.states.entry(state.slot).or_default();
+        if slot.scheduled.position == 0 {
             content.clear();
         }
-        assert_eq!(content, &tokens[..slot.position], "the state of {slot:?}");
-        content.extend(&tokens[slot.position..slot.position + slot.rows]);
+        assert_eq!(content, &tokens[..slot.scheduled.position], "the state of {slot:?}");
+        content.extend(&tokens[slot.scheduled.position..slot.scheduled.end()]);
         if let Some(save) = state.save {
             let content = content.clone();
             self.states.insert(save, content);

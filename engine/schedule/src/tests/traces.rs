@@ -19,7 +19,7 @@ fn check_trace(limits: Limits, arrivals: &[(usize, usize, usize, usize)], expect
             break;
         }
         simulation.step();
-        simulation.scheduler.check();
+        simulation.check();
     }
     expected.assert_eq(&simulation.drawing());
 }
@@ -30,7 +30,7 @@ fn hits(simulation: &mut Simulation, prompt: Vec<u32>, output: usize) -> usize {
     simulation.arrive(prompt, output, output).unwrap();
     while !simulation.scheduler.is_idle() {
         simulation.step();
-        simulation.scheduler.check();
+        simulation.check();
     }
     (simulation.scheduler.totals().hit_tokens - before) as usize
 }
@@ -74,7 +74,7 @@ fn one_step_ahead_a_sequence_waits_for_the_tokens_that_have_to_be_known() {
     }
     while !simulation.scheduler.is_idle() {
         simulation.step();
-        simulation.scheduler.check();
+        simulation.check();
     }
     expect![[r#"
         0  Pddddd.
@@ -123,7 +123,7 @@ fn a_prompt_moves_on_however_many_run() {
 
 #[test]
 fn snapshots_are_taken_on_the_way_and_prompts_begin_from_them() {
-    let states = Some(StateLimits { places: 6, interval: 8 });
+    let states = Some(StateLimits { slots: 6, interval: 8 });
     let mut simulation = Simulation::new(Limits { states, ..limits() });
     let first = simulation.arrive(prompt(1, 21), 6, 6).unwrap();
     let mut tokens = Vec::new();
@@ -148,7 +148,7 @@ fn snapshots_are_taken_on_the_way_and_prompts_begin_from_them() {
 
 #[test]
 fn the_snapshot_used_longest_ago_gives_way_first() {
-    let states = Some(StateLimits { places: 3, interval: 8 });
+    let states = Some(StateLimits { slots: 3, interval: 8 });
     let mut simulation = Simulation::new(Limits { states, ..limits() });
     // Two state slots are left for snapshots while one sequence runs.
     assert_eq!(hits(&mut simulation, prompt(1, 9), 1), 0);
@@ -161,7 +161,7 @@ fn the_snapshot_used_longest_ago_gives_way_first() {
 
 #[test]
 fn a_sequence_takes_a_snapshot_over_where_there_is_no_other_place() {
-    let states = Some(StateLimits { places: 2, interval: 8 });
+    let states = Some(StateLimits { slots: 2, interval: 8 });
     let mut simulation = Simulation::new(Limits { states, ..limits() });
     simulation.arrive(prompt(1, 9), 20, 20).unwrap();
     simulation.step();
@@ -169,13 +169,13 @@ fn a_sequence_takes_a_snapshot_over_where_there_is_no_other_place() {
     // One slot is held by the first sequence, the other by its snapshot.
     let second = simulation.arrive(prompt(1, 9), 20, 20).unwrap();
     let plan = simulation.step();
-    let slot = plan.slots.iter().find(|slot| slot.id == second).unwrap();
-    assert_eq!((slot.position, slot.state.unwrap().load), (8, None));
+    let slot = plan.sequences.iter().find(|slot| slot.id == second).unwrap();
+    assert_eq!((slot.scheduled.position, slot.scheduled.state.unwrap().load), (8, None));
     // No slot is left for a third sequence.
     let third = simulation.arrive(prompt(1, 9), 1, 1).unwrap();
     let plan = simulation.step();
-    assert!(plan.slots.iter().all(|slot| slot.id != third));
-    simulation.scheduler.check();
+    assert!(plan.sequences.iter().all(|slot| slot.id != third));
+    simulation.check();
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn chunks_end_on_absolute_multiples_except_the_last() {
     let mut ends = Vec::new();
     while simulation.scheduler.sequence(id).is_some() {
         let plan = simulation.step();
-        ends.extend(plan.slots.iter().filter(|s| s.id == id).map(|s| s.position + s.rows));
+        ends.extend(plan.sequences.iter().filter(|s| s.id == id).map(|s| s.scheduled.end()));
     }
     assert_eq!(ends, [8, 16, 24, 37]);
 }
@@ -199,7 +199,8 @@ fn a_prefix_is_found_again_up_to_the_last_full_page() {
     // The same 16 tokens: the last page is recomputed, since its last row gives the logits.
     let same = simulation.arrive(prompt(1, 16), 1, 1).unwrap();
     let plan = simulation.scheduler.plan();
-    assert_eq!((plan.slots[0].position, plan.slots[0].rows), (12, 4));
+    let first = &plan.sequences[0].scheduled;
+    assert_eq!((first.position, first.rows), (12, 4));
     assert_eq!(simulation.scheduler.sequence(same).unwrap().cached_tokens(), 12);
     let totals = simulation.scheduler.totals();
     assert_eq!((totals.query_tokens, totals.hit_tokens), (32, 12));
@@ -213,7 +214,7 @@ fn a_reset_frees_what_nobody_holds_and_hides_the_rest() {
     simulation.step();
     assert_eq!(simulation.scheduler.reset_prefix_cache(), 4);
     assert_eq!(simulation.scheduler.reset_prefix_cache(), 0);
-    simulation.scheduler.check();
+    simulation.check();
     simulation.step();
     for seed in [1, 2] {
         assert_eq!(hits(&mut simulation, prompt(seed, 16), 1), 0);

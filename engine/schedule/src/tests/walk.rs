@@ -61,14 +61,14 @@ fn walk(limits: Limits, events: &[Event]) -> usize {
             None if simulation.scheduler.is_idle() => break,
             None => {}
         }
-        simulation.scheduler.check();
+        simulation.check();
         let oldest = simulation.living.keys().next().copied();
         let plan = simulation.step();
         check_plan(simulation.scheduler.limits(), &plan);
-        simulation.scheduler.check();
+        simulation.check();
         // The oldest sequence is in every plan, unless all its rows are in flight already, or it
         // waits for pages or for its own token from a step in flight.
-        let moved = oldest.is_none_or(|id| plan.slots.iter().any(|slot| slot.id == id));
+        let moved = oldest.is_none_or(|id| plan.sequences.iter().any(|slot| slot.id == id));
         quiet = match quiet {
             _ if moved => (oldest, 0),
             (id, steps) if id == oldest => (id, steps + 1),
@@ -78,29 +78,32 @@ fn walk(limits: Limits, events: &[Event]) -> usize {
         assert!(quiet.1 <= allowed, "{oldest:?} stood still for {} steps", quiet.1);
     }
     while !simulation.flying.is_empty() {
-        simulation.land();
+        simulation.complete();
     }
-    simulation.scheduler.check();
+    simulation.check();
     assert_eq!(simulation.scheduler.pages_used(), 0);
     simulation.steps
 }
 
-fn check_plan(limits: &Limits, plan: &Plan) {
-    let (prompts, tokens): (Vec<&Slot>, Vec<&Slot>) =
-        plan.slots.iter().partition(|slot| slot.prefill);
-    assert!(plan.slots.len() <= limits.max_batch_size);
-    assert!(tokens.iter().all(|slot| slot.rows == 1));
+fn check_plan(limits: &Limits, plan: &SchedulerOutput) {
+    let (prompts, tokens): (Vec<&PlannedSequence>, Vec<&PlannedSequence>) =
+        plan.sequences.iter().partition(|slot| slot.prefill);
+    assert!(plan.sequences.len() <= limits.max_batch_size);
+    assert!(tokens.iter().all(|slot| slot.scheduled.rows == 1));
     assert!(plan.rows() <= limits.token_budget.max(tokens.len() + limits.chunk_tokens));
     for slot in prompts.iter().filter(|slot| !slot.samples) {
-        assert_eq!((slot.position + slot.rows) % limits.chunk_tokens, 0);
+        assert_eq!(slot.scheduled.end() % limits.chunk_tokens, 0);
     }
-    for slot in &plan.slots {
-        assert_eq!(slot.state.is_some(), limits.states.is_some());
-        if let (Some(state), Some(states)) = (slot.state, limits.states) {
-            let end = slot.position + slot.rows;
-            assert!(slot.position / states.interval == (end - 1) / states.interval, "{slot:?}");
+    for slot in &plan.sequences {
+        assert_eq!(slot.scheduled.state.is_some(), limits.states.is_some());
+        if let (Some(state), Some(states)) = (slot.scheduled.state, limits.states) {
+            let end = slot.scheduled.end();
+            assert!(
+                slot.scheduled.position / states.interval == (end - 1) / states.interval,
+                "{slot:?}"
+            );
             assert!(state.save.is_none() || end % states.interval == 0);
-            assert!(state.load.is_none() || slot.position % states.interval == 0);
+            assert!(state.load.is_none() || slot.scheduled.position % states.interval == 0);
         }
     }
 }
@@ -120,7 +123,7 @@ fn a_long_random_walk_loses_nothing_and_starves_nobody() {
         .run(
             &walks,
             |((max_batch_size, token_budget, pages, prefix_cache), (states, run_ahead), events)| {
-                let states = states.map(|(places, n)| StateLimits { places, interval: 8 * n });
+                let states = states.map(|(slots, n)| StateLimits { slots, interval: 8 * n });
                 let limits = Limits {
                     max_batch_size,
                     token_budget,

@@ -12,7 +12,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::*;
 use crate::guide::Structure;
 use crate::tokenize::Tokenizer;
-use engine_core::{Landed, StepToken};
+use engine_core::{StepOutput, StepToken};
 use engine_model::ModelInfo;
 use engine_weights::Checkpoint;
 use engine_weights::fixture::tiny_llama_gguf;
@@ -25,8 +25,8 @@ const PAGES: usize = 24;
 #[derive(Debug)]
 pub(super) struct Ahead {
     model: Box<dyn Model>,
-    flights: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
-    landed: (Vec<f32>, Vec<Option<u32>>),
+    in_flight: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
+    completed: (Vec<f32>, Vec<Option<u32>>),
     seen: Arc<Seen>,
     /// Number of the step that fails to complete, if any.
     fails_at: Option<usize>,
@@ -38,13 +38,13 @@ struct Seen {
     /// `(` for each submitted step, `)` for each completed one, in order.
     calls: Mutex<String>,
     /// Number of rows whose input token was sampled by the step before.
-    drawn: AtomicUsize,
+    sampled: AtomicUsize,
 }
 
 impl Ahead {
     pub(super) fn new(model: Box<dyn Model>) -> Self {
-        let (flights, landed) = (VecDeque::new(), (Vec::new(), Vec::new()));
-        Self { model, flights, landed, seen: Arc::default(), fails_at: None }
+        let (in_flight, completed) = (VecDeque::new(), (Vec::new(), Vec::new()));
+        Self { model, in_flight, completed, seen: Arc::default(), fails_at: None }
     }
 }
 
@@ -61,25 +61,25 @@ impl Model for Ahead {
         1
     }
 
-    fn launch(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
-        let is_drawn = |token: &&StepToken| matches!(token, StepToken::Drawn(_));
-        self.seen.drawn.fetch_add(batch.tokens.iter().filter(is_drawn).count(), Relaxed);
+    fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
+        let is_sampled = |token: &&StepToken| matches!(token, StepToken::Sampled(_));
+        self.seen.sampled.fetch_add(batch.tokens.iter().filter(is_sampled).count(), Relaxed);
         self.seen.calls.lock().unwrap().push('(');
-        self.model.launch(batch)?;
-        let Landed { logits, tokens } = self.model.land()?;
-        self.flights.push_back((logits.to_vec(), tokens.to_vec()));
+        self.model.submit(batch)?;
+        let StepOutput { logits, tokens } = self.model.complete()?;
+        self.in_flight.push_back((logits.to_vec(), tokens.to_vec()));
         Ok(())
     }
 
-    fn land(&mut self) -> Result<Landed<'_>, DeviceError> {
+    fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
         self.seen.calls.lock().unwrap().push(')');
         if let Some(left) = &mut self.fails_at {
             let message = "as the test wants".to_owned();
-            *left = left.checked_sub(1).ok_or(DeviceError { operation: "land", message })?;
+            *left = left.checked_sub(1).ok_or(DeviceError { operation: "complete", message })?;
         }
-        self.landed = self.flights.pop_front().expect("a step is in flight");
-        let (logits, tokens) = &self.landed;
-        Ok(Landed { logits, tokens })
+        self.completed = self.in_flight.pop_front().expect("a step is in flight");
+        let (logits, tokens) = &self.completed;
+        Ok(StepOutput { logits, tokens })
     }
 }
 
@@ -164,14 +164,14 @@ fn play(
                 let id = SeqId(totals.len() as u64);
                 totals.insert(id, Total::default());
                 let request = Request::clone(request);
-                worker.desk.obey(Command::Submit(vec![(id, request)]), &mut outputs);
+                worker.requests.obey(Command::Submit(vec![(id, request)]), &mut outputs);
             }
             Some(Event::Abort(id)) => {
-                worker.desk.obey(Command::Abort(vec![SeqId(*id)]), &mut outputs);
+                worker.requests.obey(Command::Abort(vec![SeqId(*id)]), &mut outputs);
             }
             Some(Event::Reset) => {
                 let (reply, _freed) = oneshot::channel();
-                worker.desk.obey(Command::ResetPrefixCache(reply), &mut outputs);
+                worker.requests.obey(Command::ResetPrefixCache(reply), &mut outputs);
             }
             Some(Event::Step) => worker.step(&mut outputs).unwrap(),
             None if worker.is_idle() => break,
@@ -181,8 +181,8 @@ fn play(
             totals.get_mut(&output.id).unwrap().add(output);
         }
     }
-    worker.desk.publish_counts();
-    assert_eq!(worker.desk.scheduler.pages_used(), 0);
+    worker.requests.publish_counts();
+    assert_eq!(worker.requests.scheduler.pages_used(), 0);
     (worker.model, totals)
 }
 
@@ -206,7 +206,7 @@ fn sampling() -> impl Strategy<Value = Sampling> {
     )
 }
 
-fn asked(guide: Option<Guide>) -> impl Strategy<Value = Request> {
+fn random_request(guide: Option<Guide>) -> impl Strategy<Value = Request> {
     let prompt = (0..3u32, 1..70u32)
         .prop_map(|(family, length)| (0..length).map(|i| (family * 41 + i * 7) % VOCAB).collect());
     let stops = prop::collection::vec("[a-e ]{1,2}", 0..3);
@@ -245,7 +245,7 @@ fn asked(guide: Option<Guide>) -> impl Strategy<Value = Request> {
 
 fn event(guide: Option<Guide>) -> impl Strategy<Value = Event> {
     prop_oneof![
-        5 => asked(guide).prop_map(|request| Event::Submit(Box::new(request))),
+        5 => random_request(guide).prop_map(|request| Event::Submit(Box::new(request))),
         1 => (0..20u64).prop_map(Event::Abort),
         1 => Just(Event::Reset),
         12 => Just(Event::Step),
@@ -258,7 +258,7 @@ struct Tried {
     hits: u64,
     preemptions: u64,
     unfinished: usize,
-    drawn: usize,
+    sampled: usize,
 }
 
 /// Plays random traces over a model on `ranks` ranks, each with and without running ahead.
@@ -307,14 +307,14 @@ fn check_traces(ranks: usize, cases: u32) -> Tried {
             Ok(())
         })
         .unwrap();
-    Tried { drawn: seen.drawn.load(Relaxed), ..state.into_inner().1 }
+    Tried { sampled: seen.sampled.load(Relaxed), ..state.into_inner().1 }
 }
 
 #[test]
 fn every_sequence_has_the_outputs_that_it_has_without_running_ahead() {
     for (ranks, cases) in [(1, 150), (2, 20)] {
         let tried = check_traces(ranks, cases);
-        let counts = [tried.hits, tried.preemptions, tried.unfinished as u64, tried.drawn as u64];
+        let counts = [tried.hits, tried.preemptions, tried.unfinished as u64, tried.sampled as u64];
         assert!(counts.iter().all(|count| *count > 5), "too little was tried: {tried:?}");
     }
 }
@@ -337,7 +337,7 @@ fn a_step_begins_before_the_last_has_landed_unless_it_needs_to_know_a_token() {
     assert_eq!(calls(|_| {}), "(()()())", "tokens sampled on the device");
     assert_eq!(calls(|request| request.logprobs = Some(0)), "()()()()", "tokens chosen here");
     let banned = |request: &mut Request| (request.min_tokens, request.ignore_eos) = (2, false);
-    assert_eq!(calls(banned), "()()(())", "tokens chosen here, then drawn ones");
+    assert_eq!(calls(banned), "()()(())", "tokens chosen here, then sampled ones");
     let stops = |request: &mut Request| request.stop_tokens = (0..VOCAB).collect();
     assert_eq!(calls(stops), "(())", "one row of a sequence that has ended");
     assert_eq!(calls(|request| request.max_tokens = 0), "()");

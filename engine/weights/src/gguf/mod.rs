@@ -1,12 +1,13 @@
 //! Reader of the GGUF container, versions 2 and 3: header, metadata and tensor table.
 //!
 //! Every number in a file is checked against the file's size before it is used, so a truncated or
-//! hostile file yields a [`LoadError`], never a panic or a huge allocation. Format:
+//! hostile file yields a [`CheckpointError`], never a panic or a huge allocation. Format:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 mod write;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -187,7 +188,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
         return Err(reader.unsupported("it is big endian"));
     }
     if !(2..=3).contains(&version) {
-        return Err(reader.unsupported(&format!("GGUF version {version} is not 2 or 3")));
+        return Err(reader.unsupported(format!("GGUF version {version} is not 2 or 3")));
     }
     let tensor_count = reader.u64("the tensor count")?;
     let value_count = reader.u64("the metadata count")?;
@@ -200,7 +201,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
         let kind = reader.u32("a metadata type")?;
         let value = reader.value(kind, &key, NESTING_MAX)?;
         if values.insert(key.clone(), value).is_some() {
-            return Err(reader.damaged(&format!("metadata key `{key}` occurs twice")));
+            return Err(reader.damaged(format!("metadata key `{key}` occurs twice")));
         }
     }
     let metadata = Metadata { path: path.to_owned(), values };
@@ -242,7 +243,7 @@ fn tensor_table(
         let stored = place(reader, &tensor, data)?;
         ranges.push((stored.range.clone(), tensor.name.clone()));
         if placed.insert(tensor.name.clone(), stored).is_some() {
-            return Err(reader.damaged(&format!("tensor `{}` occurs twice", tensor.name)));
+            return Err(reader.damaged(format!("tensor `{}` occurs twice", tensor.name)));
         }
     }
     // Overlapping tensors would let a small file claim a model of any size.
@@ -250,7 +251,7 @@ fn tensor_table(
     for pair in ranges.windows(2) {
         let ((first, a), (second, b)) = (&pair[0], &pair[1]);
         if second.start < first.end {
-            return Err(reader.damaged(&format!("tensors `{a}` and `{b}` overlap")));
+            return Err(reader.damaged(format!("tensors `{a}` and `{b}` overlap")));
         }
     }
     Ok(placed)
@@ -261,11 +262,11 @@ fn tensor_table(
 fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor, CheckpointError> {
     let Some((type_name, block, block_bytes)) = ggml_type(tensor.type_id) else {
         let reason = format!("tensor `{}` has unknown type {}", tensor.name, tensor.type_id);
-        return Err(reader.unsupported(&reason));
+        return Err(reader.unsupported(reason));
     };
     let cols = tensor.shape.last().copied().unwrap_or(1);
     if !cols.is_multiple_of(block) {
-        return Err(reader.damaged(&format!(
+        return Err(reader.damaged(format!(
             "tensor `{}` has rows of {cols} elements, {type_name} needs a multiple of {block}",
             tensor.name
         )));
@@ -282,7 +283,7 @@ fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor
             shape: tensor.shape.clone(),
             range: start as usize..end as usize,
         }),
-        _ => Err(reader.damaged(&format!(
+        _ => Err(reader.damaged(format!(
             "tensor `{}` ends at byte {}, the file has {}",
             tensor.name,
             end.map_or_else(|| "2^64 or more".to_owned(), |end| end.to_string()),
@@ -360,18 +361,18 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn damaged(&self, reason: &str) -> CheckpointError {
+    fn damaged(&self, reason: impl fmt::Display) -> CheckpointError {
         CheckpointError::damaged(self.path, reason)
     }
 
-    fn unsupported(&self, reason: &str) -> CheckpointError {
-        CheckpointError::Unsupported { path: self.path.to_owned(), reason: reason.to_owned() }
+    fn unsupported(&self, reason: impl fmt::Display) -> CheckpointError {
+        CheckpointError::unsupported(self.path, reason)
     }
 
     fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8], CheckpointError> {
         let rest = &self.bytes[self.at..];
         if rest.len() < len {
-            return Err(self.damaged(&format!(
+            return Err(self.damaged(format!(
                 "it ends within {what}: {len} bytes are needed at byte {}, {} are left",
                 self.at,
                 rest.len()
@@ -400,7 +401,7 @@ impl<'a> Reader<'a> {
     fn check_count(&self, count: u64, bytes: u64, what: &str) -> Result<(), CheckpointError> {
         let left = (self.bytes.len() - self.at) as u64;
         if count > left / bytes {
-            return Err(self.damaged(&format!(
+            return Err(self.damaged(format!(
                 "it claims {count} {what} at byte {}, where {left} bytes are left",
                 self.at
             )));
@@ -413,7 +414,7 @@ impl<'a> Reader<'a> {
         self.check_count(len, 1, &format!("bytes of {what}"))?;
         let bytes = self.take(len as usize, what)?;
         String::from_utf8(bytes.to_vec())
-            .map_err(|_| self.damaged(&format!("{what} before byte {} is not UTF-8", self.at)))
+            .map_err(|_| self.damaged(format!("{what} before byte {} is not UTF-8", self.at)))
     }
 
     fn value(&mut self, kind: u32, key: &str, nesting: u32) -> Result<Value, CheckpointError> {
@@ -433,14 +434,14 @@ impl<'a> Reader<'a> {
             10 => Value::Unsigned(self.u64(what)?),
             11 => Value::Signed(i64::from_le_bytes(self.array(what)?)),
             12 => Value::Float(f64::from_le_bytes(self.array(what)?)),
-            _ => return Err(self.damaged(&format!("`{key}` has unknown type {kind}"))),
+            _ => return Err(self.damaged(format!("`{key}` has unknown type {kind}"))),
         })
     }
 
     fn array_value(&mut self, key: &str, nesting: u32) -> Result<Value, CheckpointError> {
         let what = format!("the array `{key}`");
         if nesting == 0 {
-            return Err(self.damaged(&format!("{what} is nested too deeply")));
+            return Err(self.damaged(format!("{what} is nested too deeply")));
         }
         let kind = self.u32(&what)?;
         let count = self.u64(&what)?;
@@ -451,13 +452,13 @@ impl<'a> Reader<'a> {
             8 | 10..=12 => 8,
             // A nested array takes at least 12 bytes: its element type and its length.
             9 => 12,
-            _ => return Err(self.damaged(&format!("{what} has unknown element type {kind}"))),
+            _ => return Err(self.damaged(format!("{what} has unknown element type {kind}"))),
         };
         self.check_count(count, element_bytes, &format!("elements of {what}"))?;
         self.elements += count;
         if self.elements > ELEMENTS_MAX {
             let reason = format!("its arrays have more than {ELEMENTS_MAX} elements up to {what}");
-            return Err(self.damaged(&reason));
+            return Err(self.damaged(reason));
         }
         if kind == 8 {
             return (0..count)
@@ -477,7 +478,7 @@ impl<'a> Reader<'a> {
         match (integers.is_empty(), others.is_empty()) {
             (_, true) => Ok(Value::Integers(integers)),
             (true, false) => Ok(Value::Array(others)),
-            (false, false) => Err(self.damaged(&format!("{what} holds integers beyond 63 bits"))),
+            (false, false) => Err(self.damaged(format!("{what} holds integers beyond 63 bits"))),
         }
     }
 
@@ -486,13 +487,13 @@ impl<'a> Reader<'a> {
         let what = format!("the entry of tensor `{name}`");
         let dimensions = self.u32(&what)?;
         if dimensions > DIMENSIONS_MAX {
-            return Err(self.damaged(&format!("tensor `{name}` has {dimensions} dimensions")));
+            return Err(self.damaged(format!("tensor `{name}` has {dimensions} dimensions")));
         }
         let mut shape = Vec::new();
         for _ in 0..dimensions {
             let n = self.u64(&what)?;
             let n = usize::try_from(n)
-                .map_err(|_| self.damaged(&format!("tensor `{name}` has a dimension of {n}")))?;
+                .map_err(|_| self.damaged(format!("tensor `{name}` has a dimension of {n}")))?;
             shape.push(n);
         }
         // GGUF lists the fastest dimension first; this code lists it last.
@@ -500,7 +501,7 @@ impl<'a> Reader<'a> {
         let type_id = self.u32(&what)?;
         let offset = self.u64(&what)?;
         if !offset.is_multiple_of(alignment) {
-            return Err(self.damaged(&format!(
+            return Err(self.damaged(format!(
                 "tensor `{name}` starts at offset {offset}, not a multiple of {alignment}"
             )));
         }

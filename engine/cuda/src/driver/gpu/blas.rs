@@ -9,9 +9,9 @@ use std::panic;
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::sys as driver;
 
-use crate::buffer::Number;
+use crate::buffer::DType;
 use crate::driver::blas::{
-    Algorithm, Blas, ColumnProduct, Columns, Operands, Side, WORKSPACE_BYTES,
+    Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES,
 };
 use engine_core::DeviceError;
 
@@ -81,29 +81,29 @@ fn named(error: result::CublasError) -> DeviceError {
 /// cuBLASLt descriptors of one matrix multiplication: the operation and the layouts of its
 /// operands.
 struct Described {
-    product: sys::cublasLtMatmulDesc_t,
+    matmul: sys::cublasLtMatmulDesc_t,
     a: sys::cublasLtMatrixLayout_t,
     b: sys::cublasLtMatrixLayout_t,
     d: sys::cublasLtMatrixLayout_t,
 }
 
 impl Described {
-    fn new(product: &ColumnProduct) -> Result<Self, result::CublasError> {
+    fn new(matmul: &ColumnMatmul) -> Result<Self, result::CublasError> {
         use sys::cublasLtMatmulDescAttributes_t as Of;
         let in_f32 = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         // Created one by one, so that `Drop` releases those created so far when a later one fails.
         let mut described = Self {
-            product: result::create_matmul_desc(in_f32, sys::cudaDataType_t::CUDA_R_32F)?,
+            matmul: result::create_matmul_desc(in_f32, sys::cudaDataType_t::CUDA_R_32F)?,
             a: std::ptr::null_mut(),
             b: std::ptr::null_mut(),
             d: std::ptr::null_mut(),
         };
-        described.a = layout(&product.a.matrix)?;
-        described.b = layout(&product.b.matrix)?;
-        described.d = layout(&product.d)?;
+        described.a = layout(&matmul.a.matrix)?;
+        described.b = layout(&matmul.b.matrix)?;
+        described.d = layout(&matmul.d)?;
         let sides = [
-            (Of::CUBLASLT_MATMUL_DESC_TRANSA, &product.a),
-            (Of::CUBLASLT_MATMUL_DESC_TRANSB, &product.b),
+            (Of::CUBLASLT_MATMUL_DESC_TRANSA, &matmul.a),
+            (Of::CUBLASLT_MATMUL_DESC_TRANSB, &matmul.b),
         ];
         for (attribute, Side { is_transposed, .. }) in sides {
             let transposed = i32::from(*is_transposed);
@@ -111,7 +111,7 @@ impl Described {
             // SAFETY: the attribute is an i32, and the descriptor was just created.
             unsafe {
                 result::set_matmul_desc_attribute(
-                    described.product,
+                    described.matmul,
                     attribute,
                     at,
                     size_of::<i32>(),
@@ -129,18 +129,18 @@ impl Drop for Described {
             for layout in [self.a, self.b, self.d].into_iter().filter(|layout| !layout.is_null()) {
                 let _failed = result::destroy_matrix_layout(layout);
             }
-            let _failed = result::destroy_matmul_desc(self.product);
+            let _failed = result::destroy_matmul_desc(self.matmul);
         }
     }
 }
 
 fn layout(matrix: &Columns) -> Result<sys::cublasLtMatrixLayout_t, result::CublasError> {
-    let number = match matrix.number {
-        Number::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
-        Number::F32 => sys::cudaDataType_t::CUDA_R_32F,
+    let dtype = match matrix.dtype {
+        DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+        DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
     };
     let Columns { rows, cols, stride, .. } = *matrix;
-    result::create_matrix_layout(number, rows as u64, cols as u64, stride as i64)
+    result::create_matrix_layout(dtype, rows as u64, cols as u64, stride as i64)
 }
 
 /// cuBLASLt search preference: the size of the workspace that an algorithm may use.
@@ -188,11 +188,11 @@ impl Blas for CublasLt {
 
     fn algorithms(
         &self,
-        product: &ColumnProduct,
+        matmul: &ColumnMatmul,
         most: usize,
     ) -> Result<Vec<Algorithm>, DeviceError> {
         self.bind()?;
-        let described = Described::new(product).map_err(named)?;
+        let described = Described::new(matmul).map_err(named)?;
         let preference = Preference::new().map_err(named)?;
         let mut found = vec![no_result(); most];
         let mut count = 0;
@@ -200,7 +200,7 @@ impl Blas for CublasLt {
         let asked = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
-                described.product,
+                described.matmul,
                 described.a,
                 described.b,
                 described.d,
@@ -225,15 +225,15 @@ impl Blas for CublasLt {
         Ok(usable.map(|one| Algorithm(one.algo.data)).collect())
     }
 
-    fn takes(&self, product: &ColumnProduct, algorithm: Algorithm) -> bool {
-        let (Ok(()), Ok(described)) = (self.bind(), Described::new(product)) else { return false };
+    fn takes(&self, matmul: &ColumnMatmul, algorithm: Algorithm) -> bool {
+        let (Ok(()), Ok(described)) = (self.bind(), Described::new(matmul)) else { return false };
         let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
         let mut checked = no_result();
         // SAFETY: the descriptors live until the end of this call.
         let status = unsafe {
             sys::cublasLtMatmulAlgoCheck(
                 self.handle,
-                described.product,
+                described.matmul,
                 described.a,
                 described.b,
                 described.d,
@@ -248,12 +248,12 @@ impl Blas for CublasLt {
 
     fn multiply(
         &self,
-        product: &ColumnProduct,
+        matmul: &ColumnMatmul,
         algorithm: Algorithm,
         operands: &Operands,
     ) -> Result<(), DeviceError> {
         self.bind()?;
-        let described = Described::new(product).map_err(named)?;
+        let described = Described::new(matmul).map_err(named)?;
         let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };
         let at = |address: super::Address| address.0 as *mut c_void;
         // SAFETY: the descriptors live until the end of this call, which copies the scalar factors
@@ -261,9 +261,9 @@ impl Blas for CublasLt {
         unsafe {
             result::matmul(
                 self.handle,
-                described.product,
-                (&raw const product.alpha).cast(),
-                (&raw const product.beta).cast(),
+                described.matmul,
+                (&raw const matmul.alpha).cast(),
+                (&raw const matmul.beta).cast(),
                 at(operands.a),
                 described.a,
                 at(operands.b),

@@ -10,7 +10,7 @@ use cudarc::nccl::result::{self, NcclError, NcclStatus};
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 
 use super::{Gpu, failed, named};
-use crate::buffer::Number;
+use crate::buffer::DType;
 use crate::driver::cubins::Cubins;
 use crate::driver::{Address, Communicator, Member};
 use engine_core::collective::ANOTHER_ENDED;
@@ -153,10 +153,10 @@ impl Nccl {
     }
 }
 
-fn data_type(number: Number) -> ncclDataType_t {
-    match number {
-        Number::Bf16 => ncclDataType_t::ncclBfloat16,
-        Number::F32 => ncclDataType_t::ncclFloat32,
+fn data_type(dtype: DType) -> ncclDataType_t {
+    match dtype {
+        DType::Bf16 => ncclDataType_t::ncclBfloat16,
+        DType::F32 => ncclDataType_t::ncclFloat32,
     }
 }
 
@@ -165,8 +165,8 @@ impl Communicator for Nccl {
         self.rank
     }
 
-    fn all_reduce(&self, x: Address, count: usize, number: Number) -> Result<(), DeviceError> {
-        let (numbers, sum) = (data_type(number), ncclRedOp_t::ncclSum);
+    fn all_reduce(&self, x: Address, count: usize, dtype: DType) -> Result<(), DeviceError> {
+        let (numbers, sum) = (data_type(dtype), ncclRedOp_t::ncclSum);
         self.with("ncclAllReduce", |handle, stream| {
             // SAFETY: the address is device memory; as for a kernel launch, the caller guarantees
             // its length.
@@ -179,12 +179,12 @@ impl Communicator for Nccl {
         x: Address,
         out: Address,
         count: usize,
-        number: Number,
+        dtype: DType,
     ) -> Result<(), DeviceError> {
         self.with("ncclAllGather", |handle, stream| {
             // SAFETY: as above.
             unsafe {
-                result::all_gather(x.0 as _, out.0 as _, count, data_type(number), handle, stream)
+                result::all_gather(x.0 as _, out.0 as _, count, data_type(dtype), handle, stream)
             }
         })
     }
@@ -194,10 +194,10 @@ impl Communicator for Nccl {
         x: Address,
         out: Address,
         count: usize,
-        number: Number,
+        dtype: DType,
         root: usize,
     ) -> Result<(), DeviceError> {
-        let (numbers, root) = (data_type(number), root as c_int);
+        let (numbers, root) = (data_type(dtype), root as c_int);
         self.with("ncclBroadcast", |handle, stream| {
             // SAFETY: as above.
             unsafe { result::broadcast(x.0 as _, out.0 as _, count, numbers, root, handle, stream) }

@@ -23,7 +23,7 @@ fn random_weights_are_made_on_the_device_and_are_those_of_the_cpu() {
     let tokens: Vec<u32> = (0..20).map(|i| (i * 29 + 5) % 260).collect();
     let logits = |model: &mut dyn Model| {
         model.allocate_kv(2, PAGE_TOKENS).unwrap();
-        let own = segment(tokens.len(), 0, vec![1, 0], LogitRows::All);
+        let own = scheduled(tokens.len(), 0, vec![1, 0], LogitRows::All);
         model.step(&StepBatch::known(&tokens, vec![own])).unwrap().to_vec()
     };
     let options = LoadOptions { random_seed: Some(3), ..exact() };

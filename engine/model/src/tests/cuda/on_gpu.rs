@@ -103,7 +103,7 @@ fn logits(config: &str, gpu: Arc<dyn Driver>) -> Vec<f32> {
     let pages: Vec<u32> = (0..ROWS.div_ceil(PAGE_TOKENS) as u32).rev().collect();
     model.allocate_kv(pages.len(), PAGE_TOKENS).unwrap();
     let tokens: Vec<u32> = (0..ROWS as u32).map(|i| (i * 29 + 5) % 256).collect();
-    let own = segment(ROWS, 0, pages, LogitRows::All);
+    let own = scheduled(ROWS, 0, pages, LogitRows::All);
     let all = model.step(&StepBatch::known(&tokens, vec![own])).unwrap();
     all.chunks_exact(all.len() / ROWS).step_by(10).flatten().copied().collect()
 }

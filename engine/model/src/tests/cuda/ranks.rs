@@ -79,13 +79,13 @@ fn vocabularies_of_any_size_are_computed_whole_and_shared() {
     let tokens: Vec<u32> = (0..20).map(|i| (i * 37 + 229) % 267).collect();
     let logits = |model: &mut dyn Model| {
         model.allocate_kv(2, PAGE_TOKENS).unwrap();
-        let own = segment(tokens.len(), 0, vec![1, 0], LogitRows::All);
+        let own = scheduled(tokens.len(), 0, vec![1, 0], LogitRows::All);
         model.step(&StepBatch::known(&tokens, vec![own])).unwrap().to_vec()
     };
     let draw = |model: &mut dyn Model| {
-        let draws = LogitRows::Draw(engine_core::sample::Sampling::greedy().draw_params(0));
-        model.launch(&StepBatch::known(&[266], vec![segment(1, 0, vec![0], draws)])).unwrap();
-        model.land().unwrap().tokens.to_vec()
+        let draws = LogitRows::Sample(engine_core::sample::Sampling::greedy().sample_params(0));
+        model.submit(&StepBatch::known(&[266], vec![scheduled(1, 0, vec![0], draws)])).unwrap();
+        model.complete().unwrap().tokens.to_vec()
     };
     let mut cpu = load_path(&path, &exact()).model;
     let (want, drawn) = (logits(cpu.as_mut()), draw(cpu.as_mut()));
@@ -105,7 +105,7 @@ fn vocabularies_of_any_size_are_computed_whole_and_shared() {
 
 /// Returns a decoding step of one row.
 fn decoding(position: usize) -> StepBatch {
-    StepBatch::known(&[7], vec![segment(1, position, vec![0], LogitRows::Last)])
+    StepBatch::known(&[7], vec![scheduled(1, position, vec![0], LogitRows::Last)])
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_rank_that_ends_lets_the_others_go_in_the_middle_of_a_sum() {
         let mut model = on_device(devices.remove(0), &reference.folder, KvType::Bf16);
         model.allocate_kv(1, PAGE_TOKENS).unwrap();
         // Several rows are needed so that the ranks meet inside of operations and not before.
-        let own = segment(2, 0, vec![0], LogitRows::Last);
+        let own = scheduled(2, 0, vec![0], LogitRows::Last);
         let batch = StepBatch::known(&[7, 8], vec![own]);
         let failed = thread::scope(|scope| {
             let step = scope.spawn(|| model.step(&batch).map(<[f32]>::to_vec));

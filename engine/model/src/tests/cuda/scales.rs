@@ -80,7 +80,7 @@ fn write(tensors: &Tensors) -> tempfile::TempDir {
 fn logits(model: &mut dyn Model) -> Vec<f32> {
     let tokens: Vec<u32> = (0..20).map(|i| (i * 29 + 5) % 256).collect();
     model.allocate_kv(2, PAGE_TOKENS).unwrap();
-    let own = segment(tokens.len(), 0, vec![1, 0], LogitRows::All);
+    let own = scheduled(tokens.len(), 0, vec![1, 0], LogitRows::All);
     model.step(&StepBatch::known(&tokens, vec![own])).unwrap().to_vec()
 }
 

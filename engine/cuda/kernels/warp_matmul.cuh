@@ -1,9 +1,9 @@
-//! GEMM micro-kernel of a warp for the tiles of `tile_product.cuh`: each warp computes 64 rows and
+//! GEMM micro-kernel of a warp for the tiles of `tile_matmul.cuh`: each warp computes 64 rows and
 //! 32 columns of a tile.
 #pragma once
-#include "tile_product.cuh"
+#include "tile_matmul.cuh"
 
-struct WarpProduct {
+struct WarpMatmul {
     static constexpr bool IS_ASYNC = false;
 
     /// First row, and first column, of the warp in the tile.

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 
 pub use tune::fill;
 
-use super::buffer::{Buffer, Number};
+use super::buffer::{Buffer, DType};
 use super::choice::{Choices, Shape, Way};
-use super::driver::{Address, Algorithm, Arguments, ColumnProduct, Driver, Memory, Operands};
+use super::driver::{Address, Algorithm, Arguments, ColumnMatmul, Driver, Memory, Operands};
 use super::launch::Launch;
-use super::launch::product::{MatmulArguments, MatrixType, ROWS_MAX};
-use super::stream::{Room, Stream};
+use super::launch::matmul::{MatmulArguments, MatrixType, ROWS_MAX};
+use super::stream::{GrowableBuffer, Stream};
 use super::weights::{Matrix, Vector};
 use engine_core::DeviceError;
 
 /// Matrix multiplication with weights, and the state that it keeps: buffers and measured choices.
 #[derive(Debug, Default)]
-pub struct Products {
+pub struct Gemm {
     /// Partial sums in f32 of split-K multiplications.
-    parts: Room,
+    parts: GrowableBuffer,
     /// Measured choice between our own kernels and cuBLASLt, by shape and number of rows.
     choices: Choices,
     /// Scratch memory of cuBLASLt's algorithms, if any was chosen.
@@ -42,14 +42,14 @@ struct Rows {
     count: usize,
 }
 
-impl Products {
+impl Gemm {
     /// Creates matrix multiplication whose measured choices are stored in the folder `kept`, if one
     /// is given.
     pub fn keeping(kept: Option<PathBuf>) -> Self {
         Self { kept, ..Self::default() }
     }
 
-    /// Matrix multiplication `out = x * w^T` with a result of type `number`.
+    /// Matrix multiplication `out = x * w^T` with a result of type `dtype`.
     ///
     /// # Errors
     /// The weights are in a format that is supported for experts only, or the device reports an
@@ -60,18 +60,18 @@ impl Products {
         x: &Buffer,
         w: &Matrix,
         out: &mut Buffer,
-        number: Number,
+        dtype: DType,
     ) -> Result<(), DeviceError> {
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
-        let to = out.output(stream, number)?;
+        let to = out.output(stream, dtype)?;
         let rows = Rows { x: x.bf16(), out: to, count: x.rows() };
         // Warm-up steps register here the shapes that `tune` measures.
-        self.seen.add(stream, rows.count, w, number);
-        let way = match self.algorithm(stream.driver().as_ref(), rows.count, w, number) {
+        self.seen.add(stream, rows.count, w, dtype);
+        let way = match self.algorithm(stream.driver().as_ref(), rows.count, w, dtype) {
             Some(algorithm) => Way::Library(algorithm),
             None => Way::Own,
         };
-        self.multiply(stream, rows, w, number, way)
+        self.multiply(stream, rows, w, dtype, way)
     }
 
     /// Returns the algorithm of cuBLASLt to use, if one was measured to be the fastest for this
@@ -81,7 +81,7 @@ impl Products {
         driver: &dyn Driver,
         rows: usize,
         w: &Matrix,
-        result: Number,
+        result: DType,
     ) -> Option<Algorithm> {
         let is_fixed = w.matrix_type != MatrixType::Bf16 || self.is_own(result);
         if self.choices.is_empty() || rows == 0 || is_fixed {
@@ -91,16 +91,16 @@ impl Products {
         else {
             return None;
         };
-        let product = ColumnProduct::of_weights(rows, w.n, w.k, result);
+        let matmul = ColumnMatmul::of_weights(rows, w.n, w.k, result);
         // The algorithm was proposed for the largest number of rows of the bucket, so a smaller one
         // is checked.
-        let takes = rows.is_power_of_two() || driver.blas()?.takes(&product, algorithm);
+        let takes = rows.is_power_of_two() || driver.blas()?.takes(&matmul, algorithm);
         takes.then_some(algorithm)
     }
 
     /// True when our own kernels compute results of this type, whatever is faster.
-    fn is_own(&self, result: Number) -> bool {
-        self.own_scores && result == Number::F32
+    fn is_own(&self, result: DType) -> bool {
+        self.own_scores && result == DType::F32
     }
 
     /// Matrix multiplication by the given implementation.
@@ -109,14 +109,14 @@ impl Products {
         stream: &mut Stream,
         rows: Rows,
         w: &Matrix,
-        number: Number,
+        dtype: DType,
         way: Way,
     ) -> Result<(), DeviceError> {
         match (way, rows.count) {
             (_, 0) => Ok(()),
-            (Way::Library(algorithm), _) => self.by_library(stream, rows, w, number, algorithm),
-            (Way::Own, 1..=ROWS_MAX) => self.few_rows(stream, rows, w, number),
-            (Way::Own, _) => many_rows(stream, rows, w, number),
+            (Way::Library(algorithm), _) => self.by_library(stream, rows, w, dtype, algorithm),
+            (Way::Own, 1..=ROWS_MAX) => self.few_rows(stream, rows, w, dtype),
+            (Way::Own, _) => many_rows(stream, rows, w, dtype),
         }
     }
 
@@ -126,19 +126,19 @@ impl Products {
         stream: &Stream,
         rows: Rows,
         w: &Matrix,
-        number: Number,
+        dtype: DType,
         algorithm: Algorithm,
     ) -> Result<(), DeviceError> {
         let blas = stream.driver().blas().expect("it proposed the algorithm");
         let workspace = self.workspace.as_ref().expect("it was allocated with the choice");
-        let product = ColumnProduct::of_weights(rows.count, w.n, w.k, number);
+        let matmul = ColumnMatmul::of_weights(rows.count, w.n, w.k, dtype);
         let operands = Operands {
             a: w.weights.address(),
             b: rows.x,
             d: rows.out,
             workspace: workspace.address(),
         };
-        blas.multiply(&product, algorithm, &operands)
+        blas.multiply(&matmul, algorithm, &operands)
     }
 
     /// Matrix multiplication of at most [`ROWS_MAX`] rows by our own kernel, split along K where
@@ -148,20 +148,20 @@ impl Products {
         stream: &mut Stream,
         rows: Rows,
         w: &Matrix,
-        number: Number,
+        dtype: DType,
     ) -> Result<(), DeviceError> {
         let entry = w.matrix_type.matmul().ok_or_else(|| by_expert_only(w))?;
         let plan = &w.plan;
         let [tokens, n, k, steps] = [rows.count, w.n, w.k, plan.steps].map(|size| size as u32);
         // Without split-K the f32 output of the kernel is the result, and no merge is needed.
         let is_whole = plan.splits == 1;
-        let (to, parts) = match number {
-            Number::Bf16 if is_whole => (rows.out, Address::NULL),
-            Number::F32 if is_whole => (Address::NULL, rows.out),
+        let (to, parts) = match dtype {
+            DType::Bf16 if is_whole => (rows.out, Address::NULL),
+            DType::F32 if is_whole => (Address::NULL, rows.out),
             _ => {
                 // Sized for the most rows, so that the buffer does not move when the batch grows.
-                let bytes = plan.splits * ROWS_MAX * w.n * Number::F32.bytes();
-                (Address::NULL, stream.room(&mut self.parts, bytes)?)
+                let bytes = plan.splits * ROWS_MAX * w.n * DType::F32.bytes();
+                (Address::NULL, stream.grow(&mut self.parts, bytes)?)
             }
         };
         let arguments = Arguments::new().address(to).address(parts).address(rows.x);
@@ -171,9 +171,9 @@ impl Products {
         if is_whole {
             return Ok(());
         }
-        let (narrow, wide) = match number {
-            Number::Bf16 => (rows.out, Address::NULL),
-            Number::F32 => (Address::NULL, rows.out),
+        let (narrow, wide) = match dtype {
+            DType::Bf16 => (rows.out, Address::NULL),
+            DType::F32 => (Address::NULL, rows.out),
         };
         let arguments = Arguments::new().address(narrow).address(wide).address(parts);
         let arguments = arguments.value(plan.splits as u32).value(tokens).value(n);
@@ -199,7 +199,7 @@ impl Products {
         let last = &experts[experts.len() - 1].weights;
         let apart = (experts.len() - 1) * w.bytes().0;
         assert_eq!(last.address(), w.weights.address().plus(apart), "experts are stacked");
-        let to = out.output(stream, Number::Bf16)?;
+        let to = out.output(stream, DType::Bf16)?;
         let biases = biases.first().map_or(Address::NULL, |bias| bias.part.address());
         let arguments = with_weights(Arguments::new().address(to).address(x.bf16()), w);
         let arguments = arguments.address(biases).address(offsets);
@@ -219,11 +219,11 @@ impl Products {
 }
 
 /// Matrix multiplication of more than [`ROWS_MAX`] rows by our own kernel, tile by tile.
-fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, number: Number) -> Result<(), DeviceError> {
+fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<(), DeviceError> {
     let entry = w.matrix_type.tile_matmul().ok_or_else(|| by_expert_only(w))?;
-    let (narrow, wide) = match number {
-        Number::Bf16 => (rows.out, Address::NULL),
-        Number::F32 => (Address::NULL, rows.out),
+    let (narrow, wide) = match dtype {
+        DType::Bf16 => (rows.out, Address::NULL),
+        DType::F32 => (Address::NULL, rows.out),
     };
     let arguments = Arguments::new().address(narrow).address(wide).address(rows.x);
     let arguments = with_weights(arguments, w).value(rows.count as u32);

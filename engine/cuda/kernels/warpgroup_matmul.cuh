@@ -1,10 +1,10 @@
-//! GEMM micro-kernel of a warpgroup (WGMMA) for the tiles of `tile_product.cuh`: each warpgroup
+//! GEMM micro-kernel of a warpgroup (WGMMA) for the tiles of `tile_matmul.cuh`: each warpgroup
 //! computes 64 rows and all columns of a tile, and reads both operands from shared memory.
 #pragma once
-#include "tile_product.cuh"
+#include "tile_matmul.cuh"
 #include "warpgroup.cuh"
 
-struct WarpgroupProduct {
+struct WarpgroupMatmul {
     /// Multiplication is asynchronous: the warps do other work meanwhile.
     static constexpr bool IS_ASYNC = true;
 
@@ -17,21 +17,21 @@ struct WarpgroupProduct {
     /// Before a barrier: waits for the multiplications that read shared memory, so that it can be
     /// overwritten, and makes this thread's writes visible to the next ones.
     static DEVICE_MEMBER void share() {
-        await_products();
-        publish_to_products();
+        await_wgmma();
+        publish_to_wgmma();
     }
 
     static DEVICE_MEMBER void finish(Sums& sums) {
-        await_products();
+        await_wgmma();
         take_sums(sums.x);
     }
 
     /// Starts to multiply one step: `sums += activations * weights`.
     static DEVICE_MEMBER void multiply(Sums& sums, const u8* activations, const u8* weights) {
         u64 x = describe(activations + row() * STEP * 2), w = describe(weights);
-        begin_products();
+        begin_wgmma();
 #pragma unroll
         for (u32 k = 0; k < STEP / 16; ++k) multiply_add_64x128(sums.x, x + 2 * k, w + 2 * k);
-        close_products();
+        close_wgmma();
     }
 };

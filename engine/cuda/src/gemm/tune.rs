@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Products, Rows};
-use crate::buffer::Number;
+use super::{Gemm, Rows};
+use crate::buffer::DType;
 use crate::choice::{ALGORITHMS, Choices, Kept, Key, Shape, Way, fastest, row_bucket, row_buckets};
-use crate::driver::{Address, Arguments, ColumnProduct, Memory, WORKSPACE_BYTES, kernels_sha256};
+use crate::driver::{Address, Arguments, ColumnMatmul, Memory, WORKSPACE_BYTES, kernels_sha256};
 use crate::launch::Launch;
-use crate::launch::product::MatrixType;
+use crate::launch::matmul::MatrixType;
 use crate::stopwatch::Stopwatch;
 use crate::stream::Stream;
 use crate::weights::Matrix;
@@ -39,7 +39,7 @@ pub struct Seen {
 
 impl Seen {
     /// Registers a multiplication, where cuBLASLt could compute it too.
-    pub fn add(&mut self, stream: &Stream, rows: usize, w: &Matrix, result: Number) {
+    pub fn add(&mut self, stream: &Stream, rows: usize, w: &Matrix, result: DType) {
         let is_fixed = self.is_over || rows == 0 || w.matrix_type != MatrixType::Bf16;
         if is_fixed || stream.driver().blas().is_none() {
             return;
@@ -54,7 +54,7 @@ impl Seen {
     }
 }
 
-impl Products {
+impl Gemm {
     /// Chooses the implementation of every multiplication seen so far, for all numbers of rows up
     /// to the largest. Results in f32 keep our own kernels where there are several ranks.
     /// Afterwards nothing is measured any more.
@@ -107,7 +107,7 @@ impl Products {
         let driver = Arc::clone(stream.driver());
         let Some(blas) = driver.blas() else { return Ok(()) };
         let Shape { n, k, result } = shape;
-        let bytes = |rows: usize| [rows * k * Number::Bf16.bytes(), rows * n * result.bytes()];
+        let bytes = |rows: usize| [rows * k * DType::Bf16.bytes(), rows * n * result.bytes()];
         let free = driver.memory()?.free.saturating_sub(SPARE_BYTES);
         let fits = |rows: &&usize| bytes(**rows).iter().sum::<usize>() as u64 <= free;
         let buckets: Vec<usize> = buckets.iter().filter(fits).copied().collect();
@@ -117,8 +117,8 @@ impl Products {
         fill(stream, x.address(), x_bytes)?;
         let watch = Stopwatch::new(&driver)?;
         for count in buckets {
-            let product = ColumnProduct::of_weights(count, n, k, result);
-            let algorithms = blas.algorithms(&product, ALGORITHMS)?;
+            let matmul = ColumnMatmul::of_weights(count, n, k, result);
+            let algorithms = blas.algorithms(&matmul, ALGORITHMS)?;
             let rows = Rows { x: x.address(), out: out.address(), count };
             let calls = ROWS_PER_RUN.div_ceil(count).min(CALLS_MAX);
             let way = fastest(&algorithms, |way| {
@@ -145,7 +145,7 @@ impl Products {
 pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<(), DeviceError> {
     const COLS: usize = 8;
     const SEED: u64 = 1;
-    let rows = bytes / (COLS * Number::Bf16.bytes());
+    let rows = bytes / (COLS * DType::Bf16.bytes());
     let arguments = Arguments::new().address(to).value(SEED).value(0u64).value(COLS as u64);
     let arguments = arguments.value(rows as u64).value(COLS as u32).value(1.0f32);
     stream.launch("random_bf16", Launch::elements(rows, COLS), &arguments)
@@ -162,7 +162,7 @@ mod tests {
     use engine_core::Device;
 
     const MEMORY: u64 = 1 << 30;
-    /// Numbers of rows for which the script makes the library's algorithm 3, and its algorithm 2,
+    /// Operand of rows for which the script makes the library's algorithm 3, and its algorithm 2,
     /// the fastest.
     const THIRD: usize = 32;
     const SECOND: usize = 16;
@@ -225,9 +225,9 @@ mod tests {
             (Tuned::new(&gpu, THIRD, None), Tuned::new(&without, THIRD, None));
         for rows in [SECOND, THIRD - 1, THIRD] {
             for is_score in [false, true] {
-                let before = gpu.products(3, rows) + gpu.products(2, rows);
+                let before = gpu.matmuls(3, rows) + gpu.matmuls(2, rows);
                 let (got, want) = (tuned.multiply(rows, is_score), own.multiply(rows, is_score));
-                assert_eq!(gpu.products(3, rows) + gpu.products(2, rows), before + 1, "{rows}");
+                assert_eq!(gpu.matmuls(3, rows) + gpu.matmuls(2, rows), before + 1, "{rows}");
                 for (got, want) in got.iter().zip(&want) {
                     let bound = if is_score { 1e-4 } else { 1.0 / 128.0 };
                     assert!((got - want).abs() <= bound * (1.0 + want.abs()), "{got}, {want}");
@@ -240,18 +240,18 @@ mod tests {
     fn each_number_of_rows_has_the_way_that_was_fastest_for_its_bucket() {
         let Some(gpu) = gpu() else { return };
         let mut tuned = Tuned::new(&gpu, 33, None);
-        let mut products = |rows, number| {
-            let before = gpu.products(number, rows);
+        let mut matmuls = |rows, number| {
+            let before = gpu.matmuls(number, rows);
             tuned.multiply(rows, false);
-            gpu.products(number, rows) - before
+            gpu.matmuls(number, rows) - before
         };
-        assert_eq!(products(THIRD, 3), 1);
-        assert_eq!(products(SECOND, 2), 1);
+        assert_eq!(matmuls(THIRD, 3), 1);
+        assert_eq!(matmuls(SECOND, 2), 1);
         // Algorithm 2 supports multiples of eight only, so our kernels compute the other numbers of
         // rows of its bucket.
-        assert_eq!(products(SECOND - 1, 2), 0);
-        assert_eq!(products(THIRD - 1, 3), 1);
-        assert_eq!([products(8, 3), products(64, 3), products(65, 3)], [0; 3]);
+        assert_eq!(matmuls(SECOND - 1, 2), 0);
+        assert_eq!(matmuls(THIRD - 1, 3), 1);
+        assert_eq!([matmuls(8, 3), matmuls(64, 3), matmuls(65, 3)], [0; 3]);
     }
 
     #[test]
@@ -265,10 +265,10 @@ mod tests {
         let mut staging = Staging::new(driver);
         let (n, k) = (Tuned::N, Tuned::K);
         let w = Matrix::random(&mut staging, &stream, MatrixType::Bf16, n, k).unwrap();
-        let mut products = Products::keeping(Some(folder.path().into()));
-        products.tune(&mut stream, Rank { index: 1, count: 2 }).unwrap();
-        let way = |result| products.algorithm(gpu.as_ref(), THIRD, &w, result);
-        assert_eq!([way(Number::Bf16).is_some(), way(Number::F32).is_some()], [true, false]);
+        let mut matmuls = Gemm::keeping(Some(folder.path().into()));
+        matmuls.tune(&mut stream, Rank { index: 1, count: 2 }).unwrap();
+        let way = |result| matmuls.algorithm(gpu.as_ref(), THIRD, &w, result);
+        assert_eq!([way(DType::Bf16).is_some(), way(DType::F32).is_some()], [true, false]);
     }
 
     #[test]
@@ -278,19 +278,19 @@ mod tests {
         let mut first = Tuned::new(&gpu, THIRD, Some(folder.path()));
         let measured = gpu.launches();
         let want = first.multiply(THIRD, false);
-        let before = (gpu.launches(), gpu.products(4, THIRD));
+        let before = (gpu.launches(), gpu.matmuls(4, THIRD));
         let mut second = Tuned::new(&gpu, THIRD, Some(folder.path()));
         assert!(gpu.launches() - before.0 < 8 && measured > 100, "nothing was measured again");
-        assert_eq!(gpu.products(4, THIRD), before.1);
-        let before = gpu.products(3, THIRD);
+        assert_eq!(gpu.matmuls(4, THIRD), before.1);
+        let before = gpu.matmuls(3, THIRD);
         assert_eq!(second.multiply(THIRD, false), want);
-        assert_eq!(gpu.products(3, THIRD), before + 1);
+        assert_eq!(gpu.matmuls(3, THIRD), before + 1);
         // A larger number of rows is measured and added to the file.
         Tuned::new(&gpu, 2 * THIRD, Some(folder.path()));
-        assert!(gpu.products(4, 2 * THIRD) > 0);
-        let before = gpu.products(4, 2 * THIRD);
+        assert!(gpu.matmuls(4, 2 * THIRD) > 0);
+        let before = gpu.matmuls(4, 2 * THIRD);
         Tuned::new(&gpu, 2 * THIRD, Some(folder.path()));
-        assert_eq!(gpu.products(4, 2 * THIRD), before);
+        assert_eq!(gpu.matmuls(4, 2 * THIRD), before);
     }
 
     /// Compares every algorithm that the library of `driver` proposes with our own kernels.
@@ -300,12 +300,12 @@ mod tests {
         let (mut stream, mut staging) =
             (Stream::new(Arc::clone(driver)), Staging::new(Arc::clone(driver)));
         let w = Matrix::random(&mut staging, &stream, MatrixType::Bf16, N, K).unwrap();
-        let mut products = Products {
+        let mut matmuls = Gemm {
             workspace: Some(Memory::new(driver, WORKSPACE_BYTES).unwrap()),
-            ..Products::default()
+            ..Gemm::default()
         };
         for (count, result) in
-            [1, 16, 33, 64].iter().flat_map(|rows| [(*rows, Number::Bf16), (*rows, Number::F32)])
+            [1, 16, 33, 64].iter().flat_map(|rows| [(*rows, DType::Bf16), (*rows, DType::F32)])
         {
             let bytes = count * N * result.bytes();
             let x = Memory::new(driver, 2 * count * K).unwrap();
@@ -313,7 +313,7 @@ mod tests {
             fill(&stream, x.address(), x.bytes()).unwrap();
             let rows = Rows { x: x.address(), out: out.address(), count };
             let mut computed = |way| {
-                products.multiply(&mut stream, rows, &w, result, way).unwrap();
+                matmuls.multiply(&mut stream, rows, &w, result, way).unwrap();
                 let mut host = Pinned::new(driver, bytes).unwrap();
                 host.download(0, out.address(), bytes).unwrap();
                 driver.wait_all().unwrap();
@@ -321,10 +321,10 @@ mod tests {
                 numbers.map(|number| widen(number, result)).collect::<Vec<f32>>()
             };
             let want = computed(Way::Own);
-            let product = ColumnProduct::of_weights(count, N, K, result);
-            let algorithms = driver.blas().unwrap().algorithms(&product, ALGORITHMS).unwrap();
-            assert!(!algorithms.is_empty(), "{product:?}");
-            let bound = if result == Number::Bf16 { 1.0 / 128.0 } else { 1e-4 };
+            let matmul = ColumnMatmul::of_weights(count, N, K, result);
+            let algorithms = driver.blas().unwrap().algorithms(&matmul, ALGORITHMS).unwrap();
+            assert!(!algorithms.is_empty(), "{matmul:?}");
+            let bound = if result == DType::Bf16 { 1.0 / 128.0 } else { 1e-4 };
             for algorithm in algorithms {
                 for (got, want) in computed(Way::Library(algorithm)).iter().zip(&want) {
                     let difference = (got - want).abs();
@@ -338,10 +338,10 @@ mod tests {
     }
 
     /// Value of one bf16 or f32 element.
-    fn widen(bytes: &[u8], number: Number) -> f32 {
+    fn widen(bytes: &[u8], number: DType) -> f32 {
         match number {
-            Number::Bf16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-            Number::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            DType::Bf16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+            DType::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
         }
     }
 

@@ -192,7 +192,7 @@ DEVICE u32 own_column() { return threadIdx.x % (COLUMNS / 8) * 8; }
 /// returns eight columns from `first + own_column()` of token `own_token()`. `shared` has space for
 /// each warp's stages and may be reused at once.
 template <class E>
-DEVICE Eight product(u8* shared, const Matrix<E>& w, const Rows& rows, u32 first, u32 from,
+DEVICE Eight multiply_steps(u8* shared, const Matrix<E>& w, const Rows& rows, u32 first, u32 from,
                      u32 to) {
     Sums own = multiply(shared + warp() * STAGES * STAGE_BYTES, w, rows, first, from, to);
     // The sums go where the stages were, which all warps must have finished reading.

@@ -110,7 +110,7 @@ impl MatmulPlan {
         let steps_of_one = steps.div_ceil(splits);
         // Rounding up the steps of a split may leave no steps for the last splits.
         let splits = steps.div_ceil(steps_of_one);
-        Self { launch: product([columns, splits, 1]), splits, steps: steps_of_one }
+        Self { launch: few_rows([columns, splits, 1]), splits, steps: steps_of_one }
     }
 }
 
@@ -123,12 +123,12 @@ impl Launch {
     /// Launch of `expert_matmul`: blocks for all columns of every expert; those of experts without
     /// rows end at once.
     pub fn expert_matmul(experts: usize, n: usize) -> Self {
-        product([column_blocks(n), experts, 1])
+        few_rows([column_blocks(n), experts, 1])
     }
 }
 
 /// Launch of a kernel for few rows with this grid.
-fn product(grid: [usize; 3]) -> Launch {
+fn few_rows(grid: [usize; 3]) -> Launch {
     Launch { shared_bytes: shared_bytes() as u32, ..Launch::new(grid, WARPS * super::LANES) }
 }
 

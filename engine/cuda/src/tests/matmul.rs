@@ -4,7 +4,7 @@
 use super::weights::{ExpertCase, weights, with_weights};
 use super::*;
 use crate::launch::Processors;
-use crate::launch::product::{MatmulArguments, MatmulPlan, MatrixType, ROWS_MAX};
+use crate::launch::matmul::{MatmulArguments, MatmulPlan, MatrixType, ROWS_MAX};
 
 /// Relative error bound of f32 accumulation.
 pub(super) const F32_SUMS: f32 = 1e-5;
@@ -33,11 +33,11 @@ fn check(program: &Program, case: &Case) -> usize {
     let arguments =
         MatmulArguments { tokens: rows as u32, n: n as u32, k: k as u32, steps: plan.steps as u32 };
     let out = vec![7u16; rows * n];
-    let product =
+    let matmul =
         |call: Call| with_weights(call.buffer(&narrow(&x)), matrix_type, &w).value(arguments);
     let call = || Call::new(matrix_type.matmul().unwrap(), plan.launch);
     let parts = vec![f32::NAN; plan.splits * rows * n];
-    let parts = program.run(&[product(call().null().buffer(&parts))]).remove(0).remove(0);
+    let parts = program.run(&[matmul(call().null().buffer(&parts))]).remove(0).remove(0);
     let merge = |call: Call| {
         call.buffer(&parts).value(plan.splits as u32).value(rows as u32).value(n as u32)
     };
@@ -49,7 +49,7 @@ fn check(program: &Program, case: &Case) -> usize {
     check_close(&widen(&got[0][0]), &want, BF16_ROUNDING, &what);
     check_close(&elements::<f32>(&got[1][0]), &want, F32_SUMS, &what);
     if plan.splits == 1 {
-        let whole = program.run(&[product(call().buffer(&out).null())]);
+        let whole = program.run(&[matmul(call().buffer(&out).null())]);
         assert_eq!(whole[0][0], got[0][0], "{what}: merging one part only narrows it");
     }
     plan.splits
@@ -93,7 +93,7 @@ fn a_row_has_the_same_bits_in_any_company() {
     let processors = Processors { count: 132, shared_bytes: 228 << 10, has_warpgroups: false };
     let plan = MatmulPlan::new(processors, MatrixType::Bf16, n, k);
     let (x, w) = (rounded(ROWS_MAX * k, 32), weights(MatrixType::Bf16, n, k, 33));
-    let product = |rows: std::ops::Range<usize>| {
+    let matmul = |rows: std::ops::Range<usize>| {
         let steps = plan.steps as u32;
         let arguments =
             MatmulArguments { tokens: rows.len() as u32, n: n as u32, k: k as u32, steps };
@@ -104,9 +104,9 @@ fn a_row_has_the_same_bits_in_any_company() {
         let got = program.run(&[with_weights(call, MatrixType::Bf16, &w).value(arguments)]);
         elements::<u16>(&got[0][0])
     };
-    let together = product(0..ROWS_MAX);
+    let together = matmul(0..ROWS_MAX);
     for row in [0, 7, 8, 15] {
-        assert_eq!(product(row..row + 1), together[row * n..(row + 1) * n], "row {row}");
+        assert_eq!(matmul(row..row + 1), together[row * n..(row + 1) * n], "row {row}");
     }
 }
 

@@ -1,61 +1,53 @@
-//! Sampling on the device, and the return of sampled tokens and logits to the host: each step in
-//! flight has pinned memory and an event, and the host waits for the oldest.
+//! Sampling on the device, and the return of sampled tokens and logits to the host: each submitted
+//! step has pinned memory and an event, and the host waits for the oldest.
 
 use std::collections::VecDeque;
 
 use super::buffer::Buffer;
 use super::driver::{Address, Arguments, Event, Pinned};
 use super::launch::Launch;
-use super::step::Plan;
-use super::stream::{Room, Stream};
-use engine_core::{DeviceError, Landed};
+use super::step::StepMetadata;
+use super::stream::{GrowableBuffer, Stream};
+use engine_core::{DeviceError, StepOutput};
 
 /// Token id that the sampling kernel writes for a row from which no token could be sampled.
 const NONE: u32 = u32::MAX;
 
-/// Sampled tokens on the device, and steps in flight to the host.
+/// Sampled tokens on the device, and the copies of submitted steps' outputs to the host.
 #[derive(Debug, Default)]
-pub struct Landing {
+pub struct StepOutputs {
     /// Partial argmax results: the likeliest token of each part of a row.
-    best: Room,
+    best: GrowableBuffer,
     /// `[R]` token ids of the last step, including those of rows that do not sample.
-    ids: Room,
+    ids: GrowableBuffer,
     /// Number of tokens that `ids` has memory for.
     ids_max: usize,
-    /// First row of the last step that sampled, and the number of rows that did.
-    last: (u32, usize),
-    /// Steps in flight (submitted, not yet completed), oldest first.
-    in_flight: VecDeque<Flight>,
+    /// First row of the last submitted step that samples.
+    pub first_sampled: u32,
+    /// Number of tokens that the last submitted step samples.
+    pub sampled: usize,
+    /// Submitted steps that have not completed, oldest first.
+    submitted: VecDeque<HostCopy>,
     /// Pinned memory and events of completed steps, to be reused.
-    idle: Vec<Flight>,
+    idle: Vec<HostCopy>,
     /// Tokens of the step completed last.
     tokens: Vec<Option<u32>>,
 }
 
-/// A step in flight: submitted to the device, its tokens and logits not yet on the host.
+/// Copy of one step's tokens and logits to the host.
 #[derive(Debug)]
-struct Flight {
+struct HostCopy {
     /// Pinned host memory for the step's tokens, followed by its logits.
     host: Pinned,
     /// Event after the copies of the step's tokens and logits.
-    landed: Event,
+    copied: Event,
     /// Number of tokens that the step samples.
-    draws: usize,
+    tokens: usize,
     /// Offset of the logits in the host memory, and their size, both in bytes.
     logits: (usize, usize),
 }
 
-impl Landing {
-    /// Number of tokens that the last submitted step samples.
-    pub fn drawn(&self) -> usize {
-        self.last.1
-    }
-
-    /// First row of the last submitted step that samples.
-    pub fn first_drawn(&self) -> u32 {
-        self.last.0
-    }
-
+impl StepOutputs {
     /// Address of the last step's token ids on the device.
     pub fn ids(&self) -> Address {
         self.ids.address()
@@ -68,7 +60,7 @@ impl Landing {
     /// The device does not have enough memory.
     pub fn reserve(&mut self, stream: &mut Stream, rows: usize) -> Result<(), DeviceError> {
         if rows > self.ids_max || self.ids_max == 0 {
-            stream.keeping_room(&mut self.ids, 4 * rows.max(1))?;
+            stream.grow_keeping(&mut self.ids, 4 * rows.max(1))?;
             self.ids_max = rows.max(1);
         }
         Ok(())
@@ -79,94 +71,88 @@ impl Landing {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn draw(
+    pub fn sample(
         &mut self,
         stream: &mut Stream,
         logits: &Buffer,
-        plan: &Plan,
+        step: &StepMetadata,
     ) -> Result<(), DeviceError> {
         let (rows, vocab) = (logits.rows(), logits.cols());
         let launch = Launch::argmax_part(rows, vocab);
         let parts = launch.grid[0] as usize;
-        let best = stream.room(&mut self.best, 8 * rows * parts)?;
+        let best = stream.grow(&mut self.best, 8 * rows * parts)?;
         let arguments = Arguments::new().address(best).address(logits.f32()).value(vocab as u32);
         stream.launch("argmax_part", launch, &arguments)?;
         let arguments = Arguments::new().address(self.ids()).address(best).value(parts as u32);
         stream.launch("argmax_merge", Launch::argmax_merge(rows), &arguments)?;
         // The ids are those of greedy sampling now; the next kernel replaces those of other rows.
-        let draws = plan.at(plan.layout.draws);
-        let arguments = Arguments::new().address(self.ids()).address(logits.f32()).address(draws);
+        let params = step.at(step.layout.sampling);
+        let arguments = Arguments::new().address(self.ids()).address(logits.f32()).address(params);
         stream.launch("sample", Launch::sample(rows), &arguments.value(vocab as u32))
     }
 
-    /// Starts the copies of a step's sampled tokens and logits to the host, and makes it a step in
-    /// flight.
+    /// Starts the copies of a submitted step's sampled tokens and logits to the host.
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn depart(
+    pub fn copy_to_host(
         &mut self,
         stream: &Stream,
         logits: Address,
         vocab: usize,
-        plan: &Plan,
+        step: &StepMetadata,
     ) -> Result<(), DeviceError> {
-        let Plan { reads, draws, .. } = *plan;
+        let StepMetadata { reads, samples, .. } = *step;
         let logit_bytes = 4 * reads * vocab;
         // Aligned, so that the logits can be read in place as f32.
-        let start = (4 * draws).next_multiple_of(16);
-        let mut flight = self.flight(stream, start + logit_bytes)?;
-        if draws > 0 {
+        let start = (4 * samples).next_multiple_of(16);
+        let mut copy = self.idle_copy(stream, start + logit_bytes)?;
+        if samples > 0 {
             // Rows whose logits are read come first, and their token ids are not needed.
-            flight.host.download(0, self.ids().plus(4 * reads), 4 * draws)?;
+            copy.host.download(0, self.ids().plus(4 * reads), 4 * samples)?;
         }
         if logit_bytes > 0 {
-            flight.host.download(start, logits, logit_bytes)?;
+            copy.host.download(start, logits, logit_bytes)?;
         }
-        stream.driver().mark(flight.landed)?;
-        flight.draws = draws;
-        flight.logits = (start, logit_bytes);
-        self.last = (reads as u32, draws);
-        self.in_flight.push_back(flight);
+        stream.driver().mark(copy.copied)?;
+        (copy.tokens, copy.logits) = (samples, (start, logit_bytes));
+        (self.first_sampled, self.sampled) = (reads as u32, samples);
+        self.submitted.push_back(copy);
         Ok(())
     }
 
     /// Pinned memory of at least `bytes` bytes and an event, reused from a completed step where
     /// possible.
-    fn flight(&mut self, stream: &Stream, bytes: usize) -> Result<Flight, DeviceError> {
-        match self.idle.pop() {
-            Some(flight) if flight.host.size() >= bytes => Ok(flight),
-            small => {
-                let landed = match &small {
-                    Some(flight) => flight.landed,
-                    None => stream.driver().event()?,
-                };
-                // Released first, so that old and new memory need not fit at the same time.
-                drop(small);
-                let host = Pinned::new(stream.driver(), bytes)?;
-                Ok(Flight { host, landed, draws: 0, logits: (0, 0) })
-            }
-        }
+    fn idle_copy(&mut self, stream: &Stream, bytes: usize) -> Result<HostCopy, DeviceError> {
+        let copied = match self.idle.pop() {
+            Some(copy) if copy.host.size() >= bytes => return Ok(copy),
+            // Memory that is too small is released here, so that old and new need not fit at the
+            // same time.
+            Some(small) => small.copied,
+            None => stream.driver().event()?,
+        };
+        let host = Pinned::new(stream.driver(), bytes)?;
+        Ok(HostCopy { host, copied, tokens: 0, logits: (0, 0) })
     }
 
-    /// Waits until the oldest step in flight is complete and returns its tokens and logits.
+    /// Waits until the oldest submitted step is complete and returns its tokens and logits.
     ///
     /// # Errors
     /// The device reports an error, or no step is in flight.
-    pub fn land(&mut self, stream: &Stream) -> Result<Landed<'_>, DeviceError> {
-        let Some(flight) = self.in_flight.pop_front() else {
+    pub fn complete(&mut self, stream: &Stream) -> Result<StepOutput<'_>, DeviceError> {
+        let Some(copy) = self.submitted.pop_front() else {
             let message = "no step is in flight".to_owned();
-            return Err(DeviceError { operation: "land", message });
+            return Err(DeviceError { operation: "complete", message });
         };
-        stream.driver().wait(flight.landed)?;
-        // Inserted first because `flight` pops the last: memory that the caller still reads is
+        stream.driver().wait(copy.copied)?;
+        // Inserted first because `idle_copy` pops the last: memory that the caller still reads is
         // reused as late as possible.
-        self.idle.insert(0, flight);
-        let Flight { host, draws, logits: (start, bytes), .. } = &self.idle[0];
-        let ids: &[u32] = bytemuck::cast_slice(&host.bytes()[..4 * draws]);
+        self.idle.insert(0, copy);
+        let HostCopy { host, tokens, logits: (start, bytes), .. } = &self.idle[0];
+        let ids: &[u32] = bytemuck::cast_slice(&host.bytes()[..4 * tokens]);
         self.tokens.clear();
         self.tokens.extend(ids.iter().map(|id| (*id != NONE).then_some(*id)));
         let logits = bytemuck::cast_slice(&host.bytes()[*start..start + bytes]);
-        Ok(Landed { logits, tokens: &self.tokens })
+        Ok(StepOutput { logits, tokens: &self.tokens })
     }
 }

@@ -1,24 +1,23 @@
-//! State of running requests: applies commands, feeds sampled tokens back to the scheduler, and
-//! makes the outputs. It must not know the model.
+//! State of running requests: applies commands, makes the batch of a step, feeds sampled tokens back
+//! to the scheduler, and makes the outputs. It must not know the model.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::active::{Active, chosen_here};
-use super::prompt::PromptLogprobs;
+use super::active::{Active, PromptLogprobs, host_sampled};
 use super::stop::StopText;
-use super::{Command, Finish, Flight, Output, Request, TokenOutput};
+use super::{Command, Finish, Output, Request, SubmittedStep, TokenOutput};
 use crate::logprobs::TokenLogprobs;
 use crate::metrics::{Metrics, Outcome};
 use crate::tokenize::Text;
 use engine_core::clock::Clock;
 use engine_core::sample::{NoFiniteLogit, Sampler};
-use engine_core::{Landed, LogitRows};
-use engine_schedule::{BySequence, Limits, Needs, Scheduler, SeqId};
+use engine_core::{LogitRows, ScheduledSequence, StepBatch, StepOutput, StepToken};
+use engine_schedule::{BySequence, Limits, Needs, Scheduler, SchedulerOutput, SeqId};
 
 /// State of all unfinished requests, with the scheduler and the sampler.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Requests {
     pub(super) scheduler: Scheduler,
     sampler: Sampler,
     pub(super) active: BySequence<Active>,
@@ -31,7 +30,7 @@ pub(super) struct Desk {
 #[derive(Debug, Clone, Copy)]
 enum Choice<'a> {
     /// Token that the device has sampled; `None` if no logit was finite.
-    Drawn(Option<u32>),
+    Sampled(Option<u32>),
     /// Logits `[rows, vocab]` to sample from on the host.
     From(&'a [f32]),
 }
@@ -40,13 +39,13 @@ impl Choice<'_> {
     /// Keeps only the last row of logits; a token sampled on the device stays as it is.
     fn of_last_row(self, vocab_size: usize) -> Self {
         match self {
-            Self::Drawn(token) => Self::Drawn(token),
+            Self::Sampled(token) => Self::Sampled(token),
             Self::From(logits) => Self::From(&logits[logits.len() - vocab_size..]),
         }
     }
 }
 
-impl Desk {
+impl Requests {
     pub(super) fn new(
         limits: Limits,
         text: Arc<dyn Text>,
@@ -91,10 +90,10 @@ impl Desk {
         let prompt = std::mem::take(&mut request.prompt);
         let prompt_tokens = prompt.len() as u64;
         let logprobs = request.prompt_logprobs.then(|| PromptLogprobs::new(&request, prompt.len()));
-        let chosen_here = chosen_here(&request, self.text.end_tokens());
+        let host_sampled = host_sampled(&request, self.text.end_tokens());
         // Prompt log-probabilities need all rows, so the prompt must not come from the prefix
         // cache.
-        let needs = Needs { all_rows: request.prompt_logprobs, known_tokens: chosen_here };
+        let needs = Needs { all_rows: request.prompt_logprobs, known_tokens: host_sampled };
         let added = self.scheduler.add(id, prompt, request.max_tokens, needs);
         if let Err(refusal) = added {
             outputs.push(Output::failed(id, refusal.to_string(), 0));
@@ -107,8 +106,8 @@ impl Desk {
             detokenizer: self.text.detokenizer(request.shows_special),
             stop_text: StopText::new(stop, request.include_stop),
             prompt: logprobs,
-            chosen_here,
-            drawn: None,
+            host_sampled,
+            device_sampled: None,
             request,
             arrived: self.clock.elapsed(),
             started: None,
@@ -117,46 +116,75 @@ impl Desk {
         self.active.insert(id, active);
     }
 
-    /// Processes the results of a completed step: appends one token to each sequence that was
+    /// Fills `batch` for `plan`: input tokens, and the logits that each sequence needs. The batch
+    /// comes from an earlier step, so that its memory is reused.
+    pub(super) fn fill(&mut self, batch: &mut StepBatch, plan: &SchedulerOutput) {
+        // Number of tokens that the device samples in this step, up to here.
+        let mut sampled = 0;
+        batch.tokens.clear();
+        batch.sequences.clear();
+        for planned in &plan.sequences {
+            let sequence = self.scheduler.sequence(planned.id).expect("a planned sequence lives");
+            let active = self.active.get_mut(planned.id).expect("a planned sequence is active");
+            let (start, end) = (planned.scheduled.position, planned.scheduled.end());
+            // The newest input token may still be on the device, sampled by the step in flight.
+            let known = &sequence.tokens()[start..end - usize::from(planned.unknown)];
+            batch.tokens.extend(known.iter().copied().map(StepToken::Known));
+            if planned.unknown {
+                let index = active.device_sampled.expect("the step before samples the token");
+                batch.tokens.push(StepToken::Sampled(index));
+            }
+            // Index of the output token that is sampled after the last row; 0 while the prompt
+            // lasts.
+            let n = end.saturating_sub(sequence.prompt_tokens());
+            let logits = active.logit_rows(planned, n);
+            active.device_sampled = matches!(logits, LogitRows::Sample(_)).then_some(sampled);
+            sampled += u32::from(active.device_sampled.is_some());
+            batch.push(ScheduledSequence { logits, ..planned.scheduled.clone() });
+        }
+    }
+
+    /// Processes the output of a completed step: appends one token to each sequence that was
     /// sampled and has not ended since.
     pub(super) fn take(
         &mut self,
-        flight: &Flight,
-        landed: Landed<'_>,
+        step: &SubmittedStep,
+        output: StepOutput<'_>,
         vocab_size: usize,
         outputs: &mut Vec<Output>,
     ) {
-        self.scheduler.commit(&flight.plan);
-        outputs.reserve(flight.plan.slots.len());
+        self.scheduler.commit(&step.plan);
+        outputs.reserve(step.plan.sequences.len());
         let before = outputs.len();
         // Logits and sampled tokens come in the order of the plan.
-        let (mut logits, mut tokens) = (landed.logits, landed.tokens.iter());
-        for (slot, segment) in flight.plan.slots.iter().zip(&flight.batch.segments) {
-            let choice = match segment.logits {
-                LogitRows::Draw(_) => Choice::Drawn(*tokens.next().expect("a token per drawn row")),
+        let (mut logits, mut tokens) = (output.logits, output.tokens.iter());
+        for (planned, scheduled) in step.plan.sequences.iter().zip(&step.batch.sequences) {
+            let choice = match scheduled.logits {
+                LogitRows::Sample(_) => {
+                    Choice::Sampled(*tokens.next().expect("a token per sampled row"))
+                }
                 _ => {
-                    let (own, rest) = logits.split_at(segment.head_rows().len() * vocab_size);
+                    let (own, rest) = logits.split_at(scheduled.head_rows().len() * vocab_size);
                     logits = rest;
                     Choice::From(own)
                 }
             };
             // The sequence may have ended while this step was in flight.
-            let Some(active) = self.active.get_mut(slot.id) else { continue };
+            let Some(active) = self.active.get_mut(planned.id) else { continue };
             // Queueing ends with the submission of the first step that includes the sequence.
             if active.started.is_none() {
-                let start = flight.start;
-                active.started = Some(start);
-                self.metrics.queue_seconds.observe_time(start.saturating_sub(active.arrived));
+                active.started = Some(step.start);
+                self.metrics.queue_seconds.observe_time(step.start.saturating_sub(active.arrived));
             }
-            if let (LogitRows::All, Choice::From(rows)) = (segment.logits, choice) {
-                let tokens = self.scheduler.sequence(slot.id).expect("it lives").tokens();
+            if let (LogitRows::All, Choice::From(rows)) = (scheduled.logits, choice) {
+                let tokens = self.scheduler.sequence(planned.id).expect("it lives").tokens();
                 let prompt = active.prompt.as_mut().expect("only a prompt wants all rows");
-                for (position, row) in (slot.position..).zip(rows.chunks_exact(vocab_size)) {
+                for (position, row) in (scheduled.position..).zip(rows.chunks_exact(vocab_size)) {
                     prompt.push(position, tokens, row);
                 }
             }
-            if slot.samples {
-                outputs.push(self.advance(slot.id, choice.of_last_row(vocab_size)));
+            if planned.samples {
+                outputs.push(self.advance(planned.id, choice.of_last_row(vocab_size)));
             }
         }
         assert!(logits.is_empty() && tokens.next().is_none(), "every result of the step was used");
@@ -179,7 +207,7 @@ impl Desk {
         }
         let ends = self.text.end_tokens();
         let chosen = match choice {
-            Choice::Drawn(token) => match token {
+            Choice::Sampled(token) => match token {
                 Some(token) => Ok((token, false)),
                 None => Err(NoFiniteLogit.to_string()),
             },

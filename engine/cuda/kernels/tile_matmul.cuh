@@ -230,9 +230,9 @@ DEVICE void add_block(Sums& sums, Sums& block, float scale) {
     }
 }
 
-/// Computes the sums of a tile. `Product` says which parts belong to a warp, and how a step is
+/// Computes the sums of a tile. `Matmul` says which parts belong to a warp, and how a step is
 /// multiplied.
-template <class E, class Product>
+template <class E, class Matmul>
 DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
     Sums sums = {}, block = {};
     u32 factors[Stages<E>::OWN] = {}, stage = 0, steps = f.steps();
@@ -246,25 +246,25 @@ DEVICE Sums multiply(const Stages<E>& stages, const Factors<E>& f) {
         };
         await_copies<STAGES - 2>();
         if constexpr (Stages<E>::IS_WIDENED) widen_step(stages, stage, f, step, factors);
-        Product::share();
+        Matmul::share();
         __syncthreads();
         // Copies overlap with the multiplication: they start before it if it blocks the warp.
-        if (!Product::IS_ASYNC) begin_next();
+        if (!Matmul::IS_ASYNC) begin_next();
         // Warps without rows skip the multiplication, but take part in copies and barriers.
-        if (Product::row() < f.rows) {
+        if (Matmul::row() < f.rows) {
             const u8* weights = stages.weights(Stages<E>::IS_WIDENED ? step % 2 : stage);
-            Product::multiply(Format<E>::HAS_STEP_SCALES ? block : sums, stages.activations(stage),
+            Matmul::multiply(Format<E>::HAS_STEP_SCALES ? block : sums, stages.activations(stage),
                               weights);
         }
-        if (Product::IS_ASYNC) begin_next();
+        if (Matmul::IS_ASYNC) begin_next();
         bool is_last = step == steps - 1 || step % (SCALE_BLOCK / STEP) == SCALE_BLOCK / STEP - 1;
         if (Format<E>::HAS_STEP_SCALES && is_last) {
-            Product::finish(block);
+            Matmul::finish(block);
             add_block(sums, block, f.scale(step));
         }
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
-    Product::finish(sums);
+    Matmul::finish(sums);
     await_copies<0>();
     return sums;
 }
@@ -278,7 +278,7 @@ struct Results {
 };
 
 /// Writes a tile's sums, times `factor`, through shared memory, so that threads write whole rows.
-template <class Product>
+template <class Matmul>
 DEVICE void write(const Results& results, const Tile& tile, const Sums& own, float* all,
                   float factor) {
     __syncthreads();
@@ -286,8 +286,8 @@ DEVICE void write(const Results& results, const Tile& tile, const Sums& own, flo
     for (u32 i = 0; i < sizeof own.x / sizeof own.x[0]; ++i) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            u32 row = Product::row() + Product::part_row(i) + lane() / 4 + 8 * half;
-            float* to = all + row * SUM_STRIDE + Product::part_column(i) + lane() % 4 * 2;
+            u32 row = Matmul::row() + Matmul::part_row(i) + lane() / 4 + 8 * half;
+            float* to = all + row * SUM_STRIDE + Matmul::part_column(i) + lane() % 4 * 2;
             *reinterpret_cast<float2*>(to) =
                 make_float2(own.x[i][2 * half] * factor, own.x[i][2 * half + 1] * factor);
         }
@@ -314,7 +314,7 @@ DEVICE void write(const Results& results, const Tile& tile, const Sums& own, flo
 
 /// Computes every grid-th tile of `groups`: rows of x [rows, K] times their expert's weights, plus
 /// biases [experts, N] if given. `w` is the matrix of the first expert.
-template <class E, class Product>
+template <class E, class Matmul>
 DEVICE void multiply_tiles(u8* shared, bf16* out, float* wide, const bf16* x, const Matrix<E>& w,
                            const float* biases, const Groups& groups) {
     Stages<E> stages = {shared};
@@ -323,9 +323,9 @@ DEVICE void multiply_tiles(u8* shared, bf16* out, float* wide, const bf16* x, co
         if (tile.rows == 0) return;
         Factors<E> f = {x + static_cast<u64>(tile.row) * w.k, w.of_expert(tile.expert), tile.rows,
                         tile.column};
-        Sums sums = multiply<E, Product>(stages, f);
+        Sums sums = multiply<E, Matmul>(stages, f);
         const float* bias = biases ? biases + static_cast<u64>(tile.expert) * w.n : nullptr;
         Results results = {out, wide, bias, w.n};
-        write<Product>(results, tile, sums, stages.sums(), Format<E>::FACTOR);
+        write<Matmul>(results, tile, sums, stages.sums(), Format<E>::FACTOR);
     }
 }
