@@ -182,7 +182,7 @@ fn put_inputs(world: &World, bundle: &Path, validation: &GpuValidation) -> Resul
             true => copy_tree(&cell.model.path, &to)?,
             false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
         }
-        draw(world, &cell, &plan_file(bundle, &cell.scenario.id, &tokenizer))?;
+        save_workload(world, &cell, &plan_file(bundle, &cell.scenario.id, &tokenizer))?;
     }
     Ok(())
 }

@@ -177,6 +177,7 @@ fn campaign_record(
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
+        absent: BTreeMap::new(),
     }
 }
 

@@ -165,7 +165,7 @@ impl State {
 
     /// Panics while a CUDA graph is captured, when CUDA forbids the operation `what`.
     fn refuse_capture(&self, what: &str) {
-        assert!(self.capturing.is_none(), "{what} during CUDA graph capture");
+        assert!(self.capturing.is_none(), "{what} while a CUDA graph is captured");
     }
 }
 

@@ -87,8 +87,7 @@ impl Cuda {
     /// A device does not have enough memory.
     pub fn group(members: Vec<Member>) -> Result<Vec<Self>, DeviceError> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
-        let groups = Group::of(members)?;
-        let ranks = drivers.into_iter().zip(groups);
+        let ranks = drivers.into_iter().zip(Group::of(members)?);
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
@@ -242,11 +241,8 @@ impl Device for Cuda {
         let memory = Memory::new(self.stream.driver(), bytes)?;
         let kv = Kv { shape, memory };
         if shape.layers > 0 && attention_entry(kv.page_type(), shape.head_dim).is_none() {
-            let message = format!(
-                "there is no kernel for pages of {} and heads of {}",
-                shape.kv_type.name(),
-                shape.head_dim
-            );
+            let (pages, heads) = (shape.kv_type.name(), shape.head_dim);
+            let message = format!("there is no kernel for pages of {pages} and heads of {heads}");
             return Err(DeviceError { operation: "kv", message });
         }
         Ok(kv)
@@ -390,8 +386,8 @@ impl Device for Cuda {
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
-        let arguments = Arguments::new().address(to).address(x.bf16());
-        let arguments = arguments.address(weight.part.address());
+        let arguments =
+            Arguments::new().address(to).address(x.bf16()).address(weight.part.address());
         let arguments = arguments.value(x.cols() as u32).value(epsilon);
         self.stream.launch("rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
     }

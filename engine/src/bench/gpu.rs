@@ -214,7 +214,6 @@ mod tests {
     use super::super::cases::{Matmul, MoeOp, MoeShape, RowOp, Step};
     use super::*;
     use crate::emulated::{Emulated, Script};
-    use engine_cuda::launch::matmul::MatrixType;
 
     use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
 
@@ -296,7 +295,7 @@ mod tests {
     #[test]
     fn limits_are_work_over_the_time_of_the_device() {
         let Some(Bench { driver, .. }) = bench() else { return };
-        let sizes = Sizes { read_bytes: 1 << 16, product: 64 };
+        let sizes = Sizes { read_bytes: 1 << 16, matmul: 64 };
         let Limits { read_bytes_per_s, bf16_flops_per_s } =
             Limits::measure(&driver, None, sizes).unwrap();
         let is_near = |got: f64, want: f64| (got / want - 1.0).abs() < 1e-9;

@@ -68,11 +68,11 @@ impl<D: BenchDevice> Setup<D> {
     }
 
     /// Plans the step without rotation of heads, and with a KV cache that only its positions need.
-    fn plan(&mut self, step: Step, position: usize) -> Result<D::Plan, DeviceError> {
+    fn plan(&mut self, step: Step, position: usize) -> Result<D::StepMetadata, DeviceError> {
         let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), kv_type))?;
         let batch = step.batch(D::PAGE_STRIDE, 0..step.sequences, position, step.rows);
-        self.device.plan(&batch, &kv, &unrotated())
+        self.device.prepare_step(&batch, &kv, &unrotated())
     }
 
     /// Case of an operation over `t` rows of `n` columns.
@@ -169,8 +169,9 @@ impl<D: BenchDevice> Setup<D> {
         let step = Step { sequences: 1, rows: t, context: 0 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), KvType::F16))?;
         let ids: Vec<u32> = (0..t).map(|i| (i * STRIDE % vocab) as u32).collect();
-        let segments = step.batch(D::PAGE_STRIDE, 0..1, 0, t).segments;
-        let plan = self.device.plan(&StepBatch::known(&ids, segments), &kv, &unrotated())?;
+        let sequences = step.batch(D::PAGE_STRIDE, 0..1, 0, t).sequences;
+        let plan =
+            self.device.prepare_step(&StepBatch::known(&ids, sequences), &kv, &unrotated())?;
         let mut out = self.output(t, n)?;
         let Self { mut device, .. } = self;
         // One multiplication per element, of a quantized value with its scale.
@@ -193,7 +194,7 @@ impl<D: BenchDevice> Setup<D> {
         let mut kv = self.device.kv(step.kv_shape(shape, kv_type))?;
         let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
         let batch = step.batch(D::PAGE_STRIDE, 0..1, 0, t);
-        let plan = self.device.plan(&batch, &kv, &rotation)?;
+        let plan = self.device.prepare_step(&batch, &kv, &rotation)?;
         let mut qkv = self.input(t, shape.qkv_cols())?;
         let Self { mut device, .. } = self;
         let (rotated, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
@@ -224,7 +225,7 @@ impl<D: BenchDevice> Setup<D> {
         let mut kv = self.device.kv(KvShape { layers, ..one })?;
         self.fill_kv(&all, &mut kv, step)?;
         let batch = step.batch(D::PAGE_STRIDE, 0..sequences, context, rows);
-        let plan = self.device.plan(&batch, &kv, &unrotated())?;
+        let plan = self.device.prepare_step(&batch, &kv, &unrotated())?;
         let t = self.device.rows(&plan).all;
         let qkv = self.input(t, shape.qkv_cols())?;
         let mut out = self.output(t, shape.heads * shape.head_dim)?;
@@ -260,7 +261,7 @@ impl<D: BenchDevice> Setup<D> {
             for position in (0..end).step_by(FILL_ROWS) {
                 let rows = FILL_ROWS.min(end - position);
                 let batch = step.batch(D::PAGE_STRIDE, sequence..sequence + 1, position, rows);
-                let plan = self.device.plan(&batch, kv, &unrotated())?;
+                let plan = self.device.prepare_step(&batch, kv, &unrotated())?;
                 let mut qkv =
                     self.input(self.device.rows(&plan).all, layers[0].shape.qkv_cols())?;
                 for layer in layers {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::stop::StopText;
 use super::{Finish, Request};
 use crate::guide::Guide;
+use crate::logprobs::TokenLogprobs;
 use crate::tokenize::Detokenizer;
 use engine_core::LogitRows;
 use engine_core::sample::{Row, Sampler};

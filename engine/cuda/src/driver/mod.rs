@@ -1,5 +1,5 @@
 //! Interface to a GPU's driver: memory, asynchronous copies and kernel launches in the order of one
-//! stream, events, CUDA graph capture and replay, and communication between tensor-parallel ranks.
+//! stream, events, capture and replay of CUDA graphs, and communication between tensor-parallel ranks.
 //! Knows no operation of a model.
 //!
 //! There are two implementations: [`gpu`], and for tests `emulated`, which runs the kernels on the
@@ -152,7 +152,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Blocks until all work started so far has ended.
     fn wait_all(&self) -> Result<(), DeviceError>;
 
-    /// Begins CUDA graph capture: from here on, launches are captured instead of executed, and no
+    /// Begins to capture a CUDA graph: from here on, launches are captured instead of executed, and no
     /// other work may be started.
     fn begin_capture(&self) -> Result<(), DeviceError>;
 
