@@ -136,7 +136,7 @@ fn when_controller_and_node_are_killed_finished_blocks_stay() {
             .success()
     );
     wait_for("the node to end", || !is_alive(node));
-    scratch.run_with(RESUME, &[PATIENT]).expect(0, &["the rest of the job is retried", "Run 2 of 2"]);
+    scratch.run_with(RESUME, &[PATIENT]).expect(0, &["the job is retried", "Run 2 of 2"]);
     scratch.is_complete();
     assert_eq!(scratch.launches(), 3);
 }
