@@ -203,13 +203,13 @@ unsafe fn tile<D: Dots, const MR: usize>(
             fetch(left.ahead.wrapping_add(k * TILE));
             // SAFETY: the caller vouches for the weights and activations of this step.
             unsafe {
-                let at = weights.add(k * TILE);
-                let w: [D::Weights; TILE_GROUPS] =
-                    std::array::from_fn(|g| dots.weights(at.add(g * STEP_BYTES)));
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let x = dots.row(left.quantized.add(r * left.stride + k));
-                    for (sum, w) in sums.iter_mut().zip(&w) {
-                        *sum = dots.dot(*sum, *w, x);
+                // One group after another, so that AVX2 keeps the sums in its sixteen registers.
+                let x: [D::Row; MR] =
+                    std::array::from_fn(|r| dots.row(left.quantized.add(r * left.stride + k)));
+                for group in 0..TILE_GROUPS {
+                    let w = dots.weights(weights.add(k * TILE + group * STEP_BYTES));
+                    for (sums, x) in sums.iter_mut().zip(&x) {
+                        sums[group] = dots.dot(sums[group], w, *x);
                     }
                 }
             }
