@@ -38,8 +38,8 @@ pub struct GpuValidation {
 pub struct ValidationCommand {
     /// Id of the stage, or its prefix where there is one stage for each model.
     pub id: String,
-    /// Program and arguments, with the placeholders `{redline}`, `{tests}` (the engine's own tests)
-    /// and `{model}`.
+    /// Program and arguments, with the placeholders `{redline}`, `{model}`, `{tests}` (tests of the
+    /// models) and `{cuda_tests}` (tests of the CUDA device).
     pub argv: Vec<String>,
     /// Program that the machine must have; without it the stage is skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub struct ValidationCommand {
 impl GpuValidation {
     /// True when one of the commands runs the engine's tests.
     pub fn has_tests(&self) -> bool {
-        self.commands.iter().flat_map(|command| &command.argv).any(|word| word == "{tests}")
+        self.commands.iter().flat_map(|command| &command.argv).any(|word| word.ends_with("tests}"))
     }
 }
 

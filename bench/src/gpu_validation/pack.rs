@@ -26,8 +26,9 @@ use campaign::tools::BENCH;
 use campaign::world::{Ids, World};
 
 const ENGINE: &str = "redline";
-/// Name, in the bundle, of the program that contains the engine's own tests.
-pub const TESTS: &str = "engine-tests";
+/// Placeholders of the engine's test programs in a stage's command, each with the package whose tests
+/// it runs. A program has the package's name in the bundle.
+pub const TESTS: [(&str, &str); 2] = [("{tests}", "engine-model"), ("{cuda_tests}", "engine-cuda")];
 const SELF: &str = "redline-peers";
 /// Folder, in the clone and in the bundle, of reference checkpoints and outputs that the engine's
 /// tests read.
@@ -123,23 +124,28 @@ fn put_programs(
     put_program(&world.program, &programs.join(SELF))?;
     if validation.has_tests() {
         world.console.step(world.clock.elapsed(), "Build the engine's tests");
-        put_program(&build_tests(world, wanted)?, &programs.join(TESTS))?;
+        for (package, built) in build_tests(world, wanted)? {
+            put_program(&built, &programs.join(package))?;
+        }
         put_fixtures(world, bundle)?;
     }
     Ok(())
 }
 
-/// Builds the engine's tests in the tree in which the engine was built, with the features of the
-/// whole workspace, so that cargo reuses what is built.
-fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
+/// Builds the engine's test programs in the tree in which the engine was built; returns each with the
+/// package of [`TESTS`] that it stands for.
+fn build_tests(world: &World, wanted: &Wanted) -> Result<Vec<(&'static str, PathBuf)>, Stop> {
     let tree = match &wanted.origin {
         Origin::Release(of) => world.places.release_tree(&of.name),
         _ => world.places.root.clone(),
     };
+    // Releases before v0.11 have all of the engine in one package.
+    let is_split = tree.join("engine/model").is_dir();
+    let packages = TESTS.map(|(_, package)| (package, if is_split { package } else { "engine" }));
     let mut cargo = Command::new("cargo");
-    cargo
-        .args(["test", "--no-run", "--release", "--locked", "--workspace", "--lib"])
-        .arg("--message-format=json-render-diagnostics");
+    cargo.args(["test", "--no-run", "--release", "--locked", "--lib"]);
+    cargo.arg("--message-format=json-render-diagnostics");
+    cargo.args(packages.iter().flat_map(|(_, built)| ["--package", built]));
     build::call_in(&mut cargo, &world.places, &tree);
     let written = process::capture(&mut cargo, &world.interrupt)?;
     if !written.status.success() {
@@ -147,16 +153,25 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<PathBuf, Stop> {
         let status = describe(written.status);
         return Err(Stop::environment(format!("the engine's tests do not build: {status}")));
     }
-    let mut lines = written.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
-    lines.find_map(|line| tests_of_engine(&line)).ok_or_else(|| {
-        Stop::environment("cargo built the engine's tests and did not say where they lie")
-    })
+    let messages: Vec<Value> =
+        written.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let found = packages.into_iter().map(|(package, built)| {
+        let program = messages.iter().find_map(|message| test_program(message, built));
+        let program = program.ok_or_else(|| {
+            Stop::environment(format!(
+                "cargo built the tests of `{built}` and did not report their path"
+            ))
+        });
+        Ok((package, program?))
+    });
+    found.collect()
 }
 
-/// Returns the executable of a cargo message if it is that of the engine's tests.
-fn tests_of_engine(message: &Value) -> Option<PathBuf> {
-    let of_engine = message["target"]["name"] == "engine" && message["profile"]["test"] == true;
-    of_engine.then(|| message["executable"].as_str().map(PathBuf::from))?
+/// Returns the executable of a cargo message if it is that of the tests of `package`.
+fn test_program(message: &Value, package: &str) -> Option<PathBuf> {
+    let is_wanted = message["target"]["name"] == package.replace('-', "_").as_str()
+        && message["profile"]["test"] == true;
+    is_wanted.then(|| message["executable"].as_str().map(PathBuf::from))?
 }
 
 /// Copies the reference outputs, if the user has them; without them the tests report that they are

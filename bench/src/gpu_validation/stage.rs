@@ -77,9 +77,11 @@ impl StageRunner<'_> {
         let model = model.map_or(String::new(), |model| shown(self.served(model)));
         let fill = |word: &String| match word.as_str() {
             "{redline}" => shown(self.program("redline")),
-            "{tests}" => shown(self.program(TESTS)),
             "{model}" => model.clone(),
-            _ => word.clone(),
+            _ => {
+                let tests = TESTS.iter().find(|(placeholder, _)| placeholder == word);
+                tests.map_or(word.clone(), |(_, package)| shown(self.program(package)))
+            }
         };
         argv.iter().map(fill).collect()
     }
