@@ -96,9 +96,9 @@ impl<'a, 'b> Sources<'a, 'b> {
 
 /// View of a list that is split into parts: the page itself, and further ones.
 struct List {
-    /// What every part has.
+    /// Values for the templates of all parts.
     view: Value,
-    /// What only the first part has.
+    /// Values for the template of the first part alone.
     first: Value,
     /// Key of the rows in the view.
     key: &'static str,
@@ -175,7 +175,7 @@ impl<'a> Contents<'a> {
             } else {
                 context! {}
             };
-            // Of equal keys the last one counts.
+            // `merge_maps` takes the last value of a key that several maps have.
             let view = merge_maps([view.clone(), first, rows]);
             let view = context! { pager => part.pager, ..view };
             let at = (template, part.target);

@@ -80,7 +80,7 @@ impl<D: BenchDevice> Setup<D> {
     /// # Errors
     /// The device reports an error, or does not have enough memory; so do the other cases.
     pub fn rows(mut self, op: RowOp, t: usize, n: usize) -> Result<Case, DeviceError> {
-        // Elements that are read and written, and operations, of which an exponential has most.
+        // Numbers of elements read and written, and of operations: an exponential counts as several.
         let (name, elements, flops) = match op {
             RowOp::AddBias => ("add_bias", 2, 1),
             RowOp::AddRmsNorm => ("add_rms_norm", 4, 5),

@@ -55,7 +55,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E34",
         title: "telemetry adds up: series to their totals, shares to one, pages in use to those there",
-        why: "What does not add up was read from two servers, or from one that was started again.",
+        why: "Telemetry that does not add up was read from two servers, or from one that was started again.",
         since: Some(4),
         scope: Scope::MEASURED,
         affects: &[Family::Energy],

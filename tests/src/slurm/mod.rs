@@ -103,7 +103,7 @@ impl Cluster {
     /// # Panics
     /// The tool ends with an error.
     #[track_caller]
-    pub fn asked(&self, name: &str, words: &[&str]) -> Ended {
+    pub fn run_tool(&self, name: &str, words: &[&str]) -> Ended {
         run(&mut self.tool(name, words)).expect_code(0)
     }
 
@@ -115,7 +115,7 @@ impl Cluster {
     pub fn configure(&self, line: &str) {
         let text = fs::read_to_string(self.conf()).expect("readable");
         fs::write(self.conf(), format!("{text}{line}\n")).expect("writable");
-        self.asked("scontrol", &["reconfigure"]);
+        self.run_tool("scontrol", &["reconfigure"]);
     }
 
     /// Starts the controller, which loads the state that it saved before.

@@ -1,9 +1,6 @@
 //! The field's words: names that the project gave up, and the table of ARCHITECTURE.md that leads
 //! from a term of vLLM to the file that implements it.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
 use super::source::code_lines;
 use super::{File, Finding};
 
@@ -44,9 +41,6 @@ const REPLACED: &[(&str, &str, &str)] = &[
     ("", "tell tells told", "report, print, log"),
 ];
 
-/// Names with a replaced word that are still in each package. The numbers may only shrink.
-const REMAINING: &[(&str, usize)] = &[("engine", 78), ("tests", 1)];
-
 /// The document and the heading of the table of terms.
 const DOCUMENT: &str = "ARCHITECTURE.md";
 const HEADING: &str = "| vLLM's term |";
@@ -58,17 +52,7 @@ const SEARCHED: usize = 3;
 /// lead to.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let sources = files.iter().filter(|file| file.is_rust() && !file.under("xtask/src/tidy"));
-    let mut packages: BTreeMap<PathBuf, Vec<Finding>> = BTreeMap::new();
-    for finding in sources.flat_map(check_names) {
-        let package = finding.path.iter().take(1).collect();
-        packages.entry(package).or_default().push(finding);
-    }
-    let remaining = |package: &Path| {
-        let known = REMAINING.iter().find(|(name, _)| Path::new(name) == package);
-        known.map_or(0, |(_, remaining)| *remaining)
-    };
-    packages.retain(|package, names| names.len() > remaining(package));
-    let mut findings: Vec<Finding> = packages.into_values().flatten().collect();
+    let mut findings: Vec<Finding> = sources.flat_map(check_names).collect();
     if let Some(document) = files.iter().find(|file| file.path.ends_with(DOCUMENT)) {
         findings.extend(check_terms(document, files));
     }

@@ -1,6 +1,5 @@
 //! Slurm submission of a job: the batch script that starts the job's program, the arguments of
-//! `sbatch`, and the user's `--slurm-option` values, of which those that Redline sets itself are
-//! refused.
+//! `sbatch`, and the user's `--slurm-option` values. Options that Redline sets itself are refused.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

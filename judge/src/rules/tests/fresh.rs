@@ -144,7 +144,7 @@ fn a_clean_run_is_valid() {
 
 #[test]
 fn a_run_of_no_whole_seconds_may_have_a_mean_above_its_best_second() {
-    // Ten tokens at the start of each of two seconds, the second of which is cut short.
+    // Two seconds have ten tokens each at their start, and the run ends within the second one.
     let validity = judged(|run| {
         run.counts().output_tokens_reported = Some(20);
         run.counts().output_tokens_requested = Some(20);
@@ -170,7 +170,7 @@ fn every_reason_is_given_by_what_it_says_and_by_nothing_less() {
         assert!(sentence.contains(figures), "{sentence}");
     }
     for reason in reasons() {
-        // What needs two changes has a test of its own.
+        // A reason that needs two changes of the run has a test of its own.
         let tested = reason.id == "survivors" || cases.iter().any(|case| case.0 == reason.id);
         assert!(tested, "no case for {}", reason.id);
         assert!(!reason.when.is_empty());
