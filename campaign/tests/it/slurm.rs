@@ -201,7 +201,7 @@ fn extra_a_lost_answer_loses_no_job_and_makes_no_second_one() {
     assert_eq!(jobs.slurm.find(&job.key).unwrap(), Some(handle.clone()));
     assert_eq!(jobs.end(&handle).0, JobEnd::Well);
     assert_eq!(jobs.wrote(&job, "ran"), "ran\n");
-    let listed = cluster.asked("squeue", &["--noheader", "--states=all", "--format=%i"]);
+    let listed = cluster.run_tool("squeue", &["--noheader", "--states=all", "--format=%i"]);
     assert_eq!(listed.stdout.lines().count(), 1, "{}", listed.stdout);
 }
 
@@ -239,7 +239,7 @@ fn extra_a_controller_that_is_away_is_no_answer_and_a_job_outlives_its_crash() {
     // as unknown. An update of the job makes it save its state.
     let running = std::time::SystemTime::now();
     let changed = format!("JobId={}", handle.0);
-    cluster.asked("scontrol", &["update", &changed, "Comment=to be saved"]);
+    cluster.run_tool("scontrol", &["update", &changed, "Comment=to be saved"]);
     until("the controller's memory", || {
         let saved = fs::metadata(cluster.root().join("state/job_state")).ok()?;
         (saved.modified().ok()? > running).then_some(())
