@@ -1,7 +1,7 @@
 //! Judgement over records: quality rules, comparisons of releases and engines, rankings, trends,
 //! and the decisions of labs. Pure: no I/O, no clock, no git.
 //!
-//! Reading order: [`records`] and [`events`] (the input), [`rule`], [`rules`] and [`groups`] (is a
+//! Reading order: [`records`] and [`events`] (the input), [`mod@rule`], [`rules`] and [`groups`] (is a
 //! figure valid), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
 //! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
 //! [`best`] (a ranking), [`lab`] (a search for a configuration).
