@@ -78,7 +78,7 @@ pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
     parse_any(trimmed)
 }
 
-/// Parses an event of any shape with a full JSON parser. Where [`scan`] succeeds, both give the
+/// Parses an event of any shape with a full JSON parser. Where [`scan()`] succeeds, both give the
 /// same result.
 pub(super) fn parse_any(trimmed: &[u8]) -> Result<Event<'_>, NotAChunk> {
     let wire: Wire<'_> = serde_json::from_slice(trimmed)?;
