@@ -1,4 +1,4 @@
-//! Tensor parallel all-reduce and all-gather among the ranks of a group.
+//! Collectives: tensor parallel all-reduce and all-gather among the ranks of a group.
 //!
 //! Knows arrays of numbers, not their meaning. The ranks of one process are threads. They add in
 //! the order of rank indices, so that every rank gets the same bits however the threads were

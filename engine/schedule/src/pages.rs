@@ -45,6 +45,9 @@ impl fmt::Debug for PageKey {
     }
 }
 
+/// Prefix cache: the page that holds the keys and values of each known prefix.
+type PrefixCache = BTreeMap<PageKey, PageId>;
+
 /// State of one KV page: its reference count and, if the prefix cache knows it, its key.
 #[derive(Debug, Clone, Default)]
 struct Page {
@@ -54,7 +57,7 @@ struct Page {
     idle_since: u64,
 }
 
-/// Allocator of a KV cache's pages, with the prefix cache's index by key.
+/// Allocator of a KV cache's pages, and the prefix cache over them.
 #[derive(Debug)]
 pub(super) struct PagePool {
     pages: Vec<Page>,
@@ -62,7 +65,7 @@ pub(super) struct PagePool {
     /// needed.
     blank: Vec<PageId>,
     idle: BTreeMap<u64, PageId>,
-    by_key: BTreeMap<PageKey, PageId>,
+    prefix_cache: PrefixCache,
     releases: u64,
     /// Smallest length that the list of blank pages ever had: that many pages were never written.
     untouched: usize,
@@ -75,7 +78,7 @@ impl PagePool {
             pages: vec![Page::default(); pages],
             blank: (0..count).rev().collect(),
             idle: BTreeMap::new(),
-            by_key: BTreeMap::new(),
+            prefix_cache: PrefixCache::new(),
             releases: 0,
             untouched: pages,
         }
@@ -99,7 +102,7 @@ impl PagePool {
 
     /// Prefix cache lookup: returns the page with this key.
     pub(super) fn find(&self, key: &PageKey) -> Option<PageId> {
-        self.by_key.get(key).copied()
+        self.prefix_cache.get(key).copied()
     }
 
     /// Returns true if no sequence holds the page.
@@ -114,7 +117,7 @@ impl PagePool {
         let id = self.blank.pop().or_else(|| {
             let (_, id) = self.idle.pop_first()?;
             let key = self.page_mut(id).key.take().expect("an idle page has a key");
-            self.by_key.remove(&key);
+            self.prefix_cache.remove(&key);
             Some(id)
         })?;
         self.untouched = self.untouched.min(self.blank.len());
@@ -157,15 +160,15 @@ impl PagePool {
     pub(super) fn register(&mut self, id: PageId, key: PageKey) {
         assert!(self.page(id).holders > 0, "page {id} is registered by nobody");
         // Sequences that run at once may fill equal pages; one of them is enough for the cache.
-        if self.page(id).key.is_none() && !self.by_key.contains_key(&key) {
-            self.by_key.insert(key, id);
+        if self.page(id).key.is_none() && !self.prefix_cache.contains_key(&key) {
+            self.prefix_cache.insert(key, id);
             self.page_mut(id).key = Some(key);
         }
     }
 
     /// Empties the prefix cache, and returns how many idle pages became blank.
     pub(super) fn forget(&mut self) -> usize {
-        for id in std::mem::take(&mut self.by_key).into_values() {
+        for id in std::mem::take(&mut self.prefix_cache).into_values() {
             self.page_mut(id).key = None;
         }
         let freed = self.idle.len();
@@ -193,11 +196,11 @@ impl PagePool {
             let expected = holders.get(&id).copied().unwrap_or(0);
             assert_eq!(page.holders, expected, "holders of page {index}");
             assert_eq!(seen[index], u32::from(expected == 0), "free lists of page {index}");
-            let found = page.key.map(|key| self.by_key.get(&key) == Some(&id));
+            let found = page.key.map(|key| self.prefix_cache.get(&key) == Some(&id));
             assert_ne!(found, Some(false), "page {index} has a key that finds another page");
         }
         let keyed = self.pages.iter().filter(|page| page.key.is_some()).count();
-        assert_eq!(self.by_key.len(), keyed, "keys without a page");
+        assert_eq!(self.prefix_cache.len(), keyed, "keys without a page");
     }
 
     fn page(&self, id: PageId) -> &Page {

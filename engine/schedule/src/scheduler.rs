@@ -1,4 +1,4 @@
-//! Admission, preemption and KV page allocation of sequences: the scheduler's state.
+//! Preemption, admission and KV page allocation of sequences: the scheduler's state.
 //!
 //! The oldest waiting sequence is admitted first, and the youngest running one is preempted first.
 //! The oldest sequence therefore always progresses, and none starves.

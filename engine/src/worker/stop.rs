@@ -1,5 +1,5 @@
-//! Stop strings: ends an output at a stop string, even if it is spread over several tokens, and
-//! never releases the beginning of one.
+//! Detector of stop strings: ends an output at a stop string, even if it is spread over several
+//! tokens, and never releases the beginning of one.
 
 use crate::tokenize::overlap;
 

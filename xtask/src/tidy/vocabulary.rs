@@ -45,7 +45,7 @@ const REPLACED: &[(&str, &str, &str)] = &[
 const DOCUMENT: &str = "ARCHITECTURE.md";
 const HEADING: &str = "| vLLM's term |";
 
-/// Files that a search may list before the one that implements the term.
+/// Number of files from the start of a search's list of which one must implement the term.
 const SEARCHED: usize = 3;
 
 /// Reports items and files with a replaced name, and terms of ARCHITECTURE.md that a search does not
@@ -129,16 +129,12 @@ fn check_terms(document: &File, files: &[File]) -> Vec<Finding> {
 
 /// The reason why a search for `term` does not lead to `path`.
 fn missing(term: &str, path: &str, files: &[File]) -> Option<String> {
-    let term = term.to_lowercase();
-    let is_source = |file: &&File| {
-        file.path.extension().is_some_and(|e| e == "rs" || e == "cu" || e == "cuh" || e == "md")
-            && !file.under("xtask/src/tidy")
-            && !file.under("results")
-            && !file.path.ends_with(DOCUMENT)
+    // ripgrep skips hidden files, and the search is case-sensitive, as ripgrep's is.
+    let has = |file: &&File| {
+        let is_hidden = file.path.iter().any(|part| part.as_encoded_bytes().starts_with(b"."));
+        !is_hidden && file.text.as_deref().is_some_and(|text| text.contains(term))
     };
-    let has =
-        |file: &&File| file.text.as_deref().is_some_and(|text| text.to_lowercase().contains(&term));
-    let found: Vec<&File> = files.iter().filter(is_source).filter(has).collect();
+    let found: Vec<&File> = files.iter().filter(has).collect();
     let Some(place) = found.iter().position(|file| file.path.to_string_lossy() == path) else {
         return Some(format!("`{path}` does not contain `{term}`"));
     };
@@ -151,16 +147,14 @@ fn missing(term: &str, path: &str, files: &[File]) -> Option<String> {
         ));
     }
     let text = found[place].text.as_deref().unwrap_or_default();
-    let joined = term.replace([' ', '-'], "_");
-    let in_heading = text
-        .lines()
-        .take_while(|line| line.starts_with("//"))
-        .any(|line| line.to_lowercase().contains(&term));
+    let joined = words(&term.replace([' ', '-'], "_")).join("_");
+    let in_heading =
+        text.lines().take_while(|line| line.starts_with("//")).any(|line| line.contains(term));
     let in_item = code_lines(text)
         .filter_map(|(_, code)| item(code))
         .any(|name| words(name).join("_").contains(&joined));
     let in_title = path.ends_with(".md")
-        && text.lines().any(|line| line.starts_with('#') && line.to_lowercase().contains(&term));
+        && text.lines().any(|line| line.starts_with('#') && line.contains(term));
     (!in_heading && !in_item && !in_title).then(|| {
         format!("`{path}` mentions `{term}`, but neither its heading nor an item names it")
     })

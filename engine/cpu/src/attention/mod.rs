@@ -1,4 +1,5 @@
-//! Paged attention on the CPU: causal, online softmax in blocks of positions, grouped by KV head.
+//! CPU kernels of paged attention: causal, online softmax in blocks of positions, grouped by KV
+//! head.
 //!
 //! A work item is one KV head and a few consecutive rows of one sequence; all query heads that
 //! share the KV head read its pages together. Blocks begin at absolute multiples of [`BLOCK`], and
