@@ -8,7 +8,6 @@ pub mod list;
 pub mod setup;
 mod steps;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -90,8 +89,6 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kernels: Vec<Kernel>,
     limits: Value,
-    /// Reason for each missing figure, by the JSON path of the figure.
-    absent: BTreeMap<&'static str, &'static str>,
     /// Lines about the device and its limits, for people.
     #[serde(skip)]
     device_lines: String,
@@ -217,13 +214,6 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     let (prefill, decode) = timed.rows(flags, &speeds)?;
     let kernels = Kernels { isa, threads: loaded.device.threads, clock, limits: &limits };
     let (products, attention) = (kernels.matmuls(&info)?, kernels.attention(&info)?);
-    let mut absent = BTreeMap::new();
-    if decode.iter().any(|row| row.limit_share.is_none()) {
-        absent.insert("decode.limit_share", "the system does not say how large the weights are");
-    }
-    if limits.bf16_flops_per_s.is_none() {
-        absent.insert("limits.bf16_flops_per_s", "the processor has no products of bf16");
-    }
     let DeviceInfo { kind, name, threads, .. } = loaded.device;
     let report = Report {
         model: Some(source.id),
@@ -235,7 +225,6 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
         products,
         attention,
         limits: serde_json::to_value(&limits)?,
-        absent,
         ..Report::new(kind, name)
     };
     Ok(report.text(flags.json))

@@ -91,8 +91,7 @@ fn bench(mode: &str) {
             "prefill":[{{"tokens":512,"tokens_per_s":{rate},"limit_share":0.5}}],
             "decode":[{{"batch":1,"context":128,"tokens_per_s":{rate},"limit_share":null}}],
             "limits":{{"int8_ops_per_s":4e12,"bf16_flops_per_s":null,"f32_flops_per_s":1e12,
-                "read_bytes_per_s":4e10}},
-            "absent":{{"decode.limit_share":"unknown"}}}}"#
+                "read_bytes_per_s":4e10}}}}"#
     );
 }
 

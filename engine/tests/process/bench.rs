@@ -32,8 +32,7 @@ fn every_figure_of_a_bench_has_its_share_of_a_limit() {
     // Not every processor has bf16 instructions; no other figure may be missing.
     let bf16 = is_positive(&report["limits"]["bf16_flops_per_s"]);
     assert_eq!(bf16, report["limits"]["bf16_flops_per_s"] != Value::Null, "{report}");
-    let absent: Vec<_> = report["absent"].as_object().unwrap().keys().collect();
-    assert_eq!(absent, if bf16 { vec![] } else { vec!["limits.bf16_flops_per_s"] }, "{report}");
+    assert!(report.get("absent").is_none(), "a null has no sentence");
     let rows = |kind: &str, sizes: &[&str]| -> Vec<Vec<Value>> {
         let read = |row: &Value| {
             assert!(is_positive(&row["tokens_per_s"]) && is_positive(&row["limit_share"]), "{row}");
