@@ -34,17 +34,17 @@ pub struct Addition {
     pub derived: bool,
 }
 
-/// Commits `additions` at the time `unix_s`, in seconds since 1970. Returns the commit and its paths, or HEAD and no paths where HEAD contains
-/// all files already.
+/// Commits `additions` at the time `unix_s`, in seconds since 1970. Returns the commit and its
+/// paths, or HEAD and no paths where HEAD contains all files already.
 pub(crate) fn commit(
     tree: &WorkTree,
     additions: &[Addition],
     message: &str,
-    (unix_s, watch): (i64, Watch<'_>),
+    unix_s: i64,
 ) -> Result<(Option<Oid>, Vec<String>)> {
     let mut staged = Staged { tree, entries: Vec::new(), kept: false };
     // Dropped before `staged`: on a full disk this frees the space that git's index needs.
-    let mut landing = Landing::new(&tree.results(), watch);
+    let mut landing = Landing::new(&tree.results());
     for _ in 0..TRIES {
         tree.wait_for_index()?;
         let (branch, head) = tree.tip()?;
@@ -61,14 +61,11 @@ pub(crate) fn commit(
         }
         let blobs = new.iter().map(|addition| tree.repo.blob(&addition.bytes));
         let blobs: Vec<Oid> = blobs.collect::<Result<_, _>>()?;
-        watch("git has the content");
         if !staged.stage(&new, &blobs)? {
             pause();
             continue;
         }
-        watch("the index has the entries");
         let commit = write_commit(tree, head, &new, &blobs, (message, unix_s))?;
-        watch("the commit is there, and no branch leads to it");
         let subject = message.lines().next().unwrap_or_default();
         let log = format!("commit: {subject}");
         let moved = match head {
@@ -77,7 +74,6 @@ pub(crate) fn commit(
         };
         match moved {
             Ok(_) => {
-                watch("the branch leads to the commit");
                 staged.kept = true;
                 drop(staged);
                 landing.keep();
@@ -246,27 +242,21 @@ fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
     })
 }
 
-/// Called at each boundary between two writes. Only tests use it: they end the process there and
-/// check what it leaves behind.
-pub type Watch<'a> = &'a dyn Fn(&'static str);
-
 /// Files put in place so far. They are removed again when this is dropped without
 /// [`Landing::keep`].
-struct Landing<'a> {
+struct Landing {
     root: PathBuf,
-    watch: Watch<'a>,
     landed: Vec<PathBuf>,
     folders: Vec<PathBuf>,
     replaced: Vec<(PathBuf, Vec<u8>)>,
     kept: bool,
 }
 
-impl<'a> Landing<'a> {
+impl Landing {
     /// Starts to put files in place below `root`.
-    fn new(root: &Path, watch: Watch<'a>) -> Self {
+    fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            watch,
             landed: Vec::new(),
             folders: Vec::new(),
             replaced: Vec::new(),
@@ -298,11 +288,11 @@ impl<'a> Landing<'a> {
                         target.display()
                     );
                 }
-                write_aside(&target, bytes, self.watch)?;
+                write_aside(&target, bytes)?;
                 self.replaced.push((target, old));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_aside(&target, bytes, self.watch)?;
+                write_aside(&target, bytes)?;
                 self.landed.push(target);
             }
             Err(error) => return Err(error).with_context(|| cannot_write(&target)),
@@ -332,7 +322,6 @@ impl<'a> Landing<'a> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     fs::create_dir(&folder).with_context(|| cannot_write(&folder))?;
                     self.folders.push(folder.clone());
-                    (self.watch)("a folder was made");
                 }
                 Err(error) => return Err(error).with_context(|| cannot_write(&folder)),
             }
@@ -341,7 +330,7 @@ impl<'a> Landing<'a> {
     }
 }
 
-impl Drop for Landing<'_> {
+impl Drop for Landing {
     fn drop(&mut self) {
         if self.kept {
             return;
@@ -351,7 +340,7 @@ impl Drop for Landing<'_> {
             let _ = fs::remove_file(path);
         }
         for (path, old) in &self.replaced {
-            let _ = write_aside(path, old, self.watch);
+            let _ = write_aside(path, old);
         }
         for folder in self.folders.iter().rev() {
             let _ = fs::remove_dir(folder);
@@ -359,30 +348,23 @@ impl Drop for Landing<'_> {
     }
 }
 
-fn write_aside(target: &Path, bytes: &[u8], watch: Watch<'_>) -> Result<()> {
+fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
     let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let aside = target.with_file_name(leftover_name(&name, std::process::id()));
-    let written = write_whole(&aside, bytes, watch).and_then(|()| fs::rename(&aside, target));
-    watch("a file is in its place");
+    let written = write_whole(&aside, bytes).and_then(|()| fs::rename(&aside, target));
     if written.is_err() {
         let _ = fs::remove_file(&aside);
     }
     written.with_context(|| cannot_write(target))
 }
 
-fn write_whole(path: &Path, bytes: &[u8], watch: Watch<'_>) -> io::Result<()> {
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A leftover with this process id is from a killed process, so it may be replaced.
     let _ = fs::remove_file(path);
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
-    watch("a file is empty");
-    let (first, second) = bytes.split_at(bytes.len() / 2);
-    file.write_all(first)?;
-    watch("a file is half written");
-    file.write_all(second)?;
+    file.write_all(bytes)?;
     // Renamed before the data is on the disk, a record could be empty after a power failure.
-    file.sync_all()?;
-    watch("a file is whole, under another name");
-    Ok(())
+    file.sync_all()
 }
 
 fn cannot_write(path: &Path) -> String {
@@ -399,7 +381,7 @@ mod tests {
         let results = dir.path().join("results");
         fs::create_dir(&results).unwrap();
         fs::write(results.join("README.md"), "old").unwrap();
-        let mut landing = Landing::new(&results, &|_| {});
+        let mut landing = Landing::new(&results);
         landing.put("runs/a/b.json", b"record", false).unwrap();
         landing.put("README.md", b"new", true).unwrap();
         assert_eq!(fs::read(results.join("README.md")).unwrap(), b"new");
@@ -416,7 +398,7 @@ mod tests {
         fs::create_dir(&elsewhere).unwrap();
         fs::write(results.join("runs/a.json"), "old").unwrap();
         std::os::unix::fs::symlink(&elsewhere, results.join("kernels")).unwrap();
-        let mut landing = Landing::new(&results, &|_| {});
+        let mut landing = Landing::new(&results);
         landing.put("runs/a.json", b"old", false).unwrap();
         let occupied = landing.put("runs/a.json", b"new", false).unwrap_err();
         assert!(occupied.to_string().contains("exists with other content"), "{occupied}");

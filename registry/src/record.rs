@@ -6,17 +6,17 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use git2::{ObjectType, TreeWalkMode, TreeWalkResult};
+use rayon::prelude::*;
 use schema::version::is_later;
 use schema::{campaign, event, kernel, run};
 use serde::{Deserialize, Serialize};
 
-use crate::commit::{Addition, Watch, commit};
+use crate::commit::{Addition, commit};
 use crate::errors::{Environment, Unsound};
 use crate::repository::{RESULTS, WorkTree};
 use judge::finding::{Finding, HISTORY, ID};
-use store::folder::{Listing, StoreError, read_folder};
+use store::folder::{Listing, Stamp, StoreError, read_folder};
 use store::layout::FileKind;
-use store::spread;
 use store::storage::{self, Parsed};
 
 /// Name of the program that renders pages.
@@ -47,20 +47,6 @@ pub struct Recorded {
 /// A file is unsound (all findings are returned), the repository is not fit for a commit, or a
 /// file cannot be written. No half-written file stays behind.
 pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Result<Recorded> {
-    record_watched(registry, staged, message, (unix_s, &|_| {}))
-}
-
-/// Does the same as [`record()`] and calls `watch` at each boundary between two writes.
-///
-/// # Errors
-///
-/// Those of [`record()`].
-pub fn record_watched(
-    registry: &Path,
-    staged: &Path,
-    message: &str,
-    (unix_s, watch): (i64, Watch<'_>),
-) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
     tree.ready()?;
     let folder = read_folder(staged)?;
@@ -109,7 +95,7 @@ pub fn record_watched(
         let staged = staged.display();
         bail!("`{staged}` holds no record and no page\nhint: lay it out like results/");
     }
-    let (commit, new) = commit(&tree, &additions, message, (unix_s, watch))?;
+    let (commit, new) = commit(&tree, &additions, message, unix_s)?;
     Ok(Recorded {
         commit: commit.map(|commit| commit.to_string()),
         branch: head.branch,
@@ -131,7 +117,7 @@ struct Version {
 /// Returns the paths of the records below `results` that a later version of this program wrote.
 fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
     let listing = Listing::of(results)?;
-    let later = spread::map(&listing.files, |(path, _)| {
+    let later = |(path, _): &(String, Stamp)| {
         let known = match FileKind::of(path) {
             FileKind::Run | FileKind::Import => run::SCHEMA,
             FileKind::Kernels => kernel::SCHEMA,
@@ -151,9 +137,8 @@ fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
             is_later(&version.schema, known) || version.checks_rev > judge::CHECKS_REV
         });
         Ok(later.then(|| path.clone()))
-    });
-    let later: Vec<Option<String>> = later.into_iter().collect::<Result<_, StoreError>>()?;
-    Ok(later.into_iter().flatten().collect())
+    };
+    listing.files.par_iter().filter_map(|file| later(file).transpose()).collect()
 }
 
 /// Finds contradictions between staged records and the records of HEAD.

@@ -12,12 +12,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use git2::{ObjectType, Oid};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use judge::finding::Finding;
 use store::folder::{Listing, Stamp, StoreError};
 use store::layout::leftover_name;
-use store::spread;
 use store::storage::{Facts, examine};
 
 /// Folder of the index, below the root of the repository.
@@ -84,9 +84,8 @@ impl Survey {
         let listing = Listing::of(results)?;
         let index = place.map(|place| Index::load(&place.root, &place.program));
         let index = index.unwrap_or_default();
-        let files =
-            spread::map(&listing.files, |(path, at)| survey(&listing, &index, trust, path, *at));
-        let files = files.into_iter().collect::<Result<Vec<Surveyed>, StoreError>>()?;
+        let survey = |(path, at): &(String, Stamp)| survey(&listing, &index, trust, path, *at);
+        let files = listing.files.par_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
         if let Some(place) = place {
             let is_sound = |file: &&Surveyed| file.facts.is_some() && file.findings.is_empty();
             let sound: Vec<&Surveyed> = files.iter().filter(is_sound).collect();
@@ -152,9 +151,10 @@ impl Index {
         if head != (Head { format: FORMAT, program: program.to_owned() }) {
             return None;
         }
-        let lines: Vec<&str> = lines.lines().collect();
-        let read = spread::map(&lines, |line| serde_json::from_str::<Surveyed>(line).ok());
-        let known = read.into_iter().map(|known| known.map(|known| (known.path.clone(), known)));
+        let known = lines.par_lines().map(|line| {
+            let known: Surveyed = serde_json::from_str(line).ok()?;
+            Some((known.path.clone(), known))
+        });
         let written_ns = Stamp::of(&facts).modified_ns;
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })
     }

@@ -151,7 +151,7 @@ fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize> {
     let pages = files.filter(|(path, _)| FileKind::of(path).is_derived());
     let pages: Vec<Addition> =
         pages.map(|(path, bytes)| Addition { path, bytes, derived: true }).collect();
-    let (_, changed) = commit(tree, &pages, RENDERED, (means.unix_s, &|_| {}))?;
+    let (_, changed) = commit(tree, &pages, RENDERED, means.unix_s)?;
     Ok(changed.len())
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rayon::prelude::*;
 use schema::canonical::sha256_hex;
-use store::spread;
 
 use crate::asset::ASSETS;
 use crate::catalog::Catalog;
@@ -39,13 +39,12 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
     let judged = Judged::of(catalog)?;
     let contents = Contents::of(catalog, &judged);
     let pages = contents.pages();
-    let written = spread::map(&pages, |page| -> Result<()> {
+    pages.par_iter().try_for_each(|page| -> Result<()> {
         for (path, text) in page.render(renderer, &[Place::Html, Place::Markdown])? {
             site.file(&path, &text)?;
         }
         Ok(())
-    });
-    written.into_iter().collect::<Result<()>>()?;
+    })?;
     site.data(catalog, &judged)?;
     site.records(catalog, roots)?;
     site.put_in_place(out)
@@ -71,7 +70,7 @@ impl Site {
     /// `data/SHA256SUMS`.
     fn records(&self, catalog: &Catalog, roots: &[&Path]) -> Result<()> {
         let files = catalog.files();
-        let copied = spread::map(&files, |(path, root)| -> Result<Option<String>> {
+        let copy = |(path, root): &(&str, usize)| -> Result<Option<String>> {
             let Some(root) = roots.get(*root) else { return Ok(None) };
             let file = root.join(path);
             let text = fs::read_to_string(&file)
@@ -81,9 +80,9 @@ impl Site {
                 self.file(&place, &text)?;
             }
             Ok(Some(format!("{}  {path}\n", sha256_hex(text.as_bytes()))))
-        });
-        let lines: Vec<String> =
-            copied.into_iter().filter_map(Result::transpose).collect::<Result<_>>()?;
+        };
+        let lines = files.par_iter().filter_map(|file| copy(file).transpose());
+        let lines = lines.collect::<Result<Vec<_>>>()?;
         self.file("data/SHA256SUMS", &lines.concat())
     }
 

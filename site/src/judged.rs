@@ -8,10 +8,10 @@ use judge::best::{self, Answer, LEVELS, Question};
 use judge::diff::{Diff, Filter, Row, diff, policy, waivers};
 use judge::lab::{self, Replay};
 use judge::trend;
+use rayon::prelude::*;
 use schema::metric::by_name;
 use schema::trend::Trend;
 use schema::verdict::VerdictKind;
-use store::spread;
 
 use crate::catalog::{Catalog, ReleaseKey};
 use crate::link::{Link, Target};
@@ -77,7 +77,7 @@ impl Judged {
     /// A release of a pair has no runs, which the catalog itself excludes.
     pub fn of(catalog: &Catalog) -> Result<Self> {
         let pairs = pairs(catalog);
-        let compared = spread::map(&pairs, |pair| -> Result<Diff> {
+        let compare = |pair: &Pair| -> Result<Diff> {
             let filter =
                 Filter { engine: Some(pair.engine.clone()), hardware: Some(pair.hardware.clone()) };
             let mut diff = diff(catalog.registry, &pair.baseline, &pair.candidate, &filter)?;
@@ -85,10 +85,10 @@ impl Judged {
             // the day on which it ends.
             waivers::apply(&mut diff, catalog.registry, 0);
             Ok(diff)
-        });
-        let diffs: Result<Vec<Diff>> = compared.into_iter().collect();
+        };
+        let diffs = pairs.par_iter().map(compare).collect::<Result<Vec<_>>>()?;
         let trends = trend::trends(catalog.registry, &trend::Filter::default())?;
-        Ok(Self { diffs: pairs.into_iter().zip(diffs?).collect(), trends, labs: labs(catalog) })
+        Ok(Self { diffs: pairs.into_iter().zip(diffs).collect(), trends, labs: labs(catalog) })
     }
 
     /// Returns the comparison of `key` with the release before it.

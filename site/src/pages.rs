@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rayon::prelude::*;
 
 use crate::catalog::Catalog;
 use crate::contents::Contents;
@@ -39,11 +40,9 @@ pub fn render(
     let paths: BTreeSet<String> =
         committed.iter().filter_map(|page| page.target.path(Place::Registry)).collect();
     committed.retain(|page| page.fresh || !only_overlay);
-    let rendered = store::spread::map(&committed, |page| page.render(renderer, &[Place::Registry]));
-    let mut pages = BTreeMap::new();
-    for texts in rendered {
-        pages.extend(texts?);
-    }
+    let rendered = committed.par_iter().map(|page| page.render(renderer, &[Place::Registry]));
+    let rendered = rendered.collect::<Result<Vec<_>>>()?;
+    let mut pages: BTreeMap<_, _> = rendered.into_iter().flatten().collect();
     pages.insert(README.to_owned(), crate::readme::render(&paths));
     Ok(pages)
 }

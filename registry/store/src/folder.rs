@@ -7,9 +7,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::spread;
 use crate::storage::RECORD_BYTES_MAX;
 use judge::finding::{Finding, LAYOUT};
 
@@ -89,10 +89,10 @@ impl Listing {
         // in parallel.
         let mut level = vec![String::new()];
         while !level.is_empty() {
-            let read = spread::map(&level, |folder| entries_of(root, folder, wanted));
+            let read = level.par_iter().map(|folder| entries_of(root, folder, wanted));
+            let read = read.collect::<Result<Vec<_>, _>>()?;
             level = Vec::new();
-            for entries in read {
-                let (mut entries, mut folders) = entries?;
+            for (mut entries, mut folders) in read {
                 level.append(&mut folders);
                 listing.files.append(&mut entries.files);
                 listing.findings.append(&mut entries.findings);
@@ -164,6 +164,7 @@ pub struct Folder {
 /// A folder or file exists and cannot be read.
 pub fn read_folder(root: &Path) -> Result<Folder, StoreError> {
     let listing = Listing::of(root)?;
-    let read = spread::map(&listing.files, |(path, _)| Ok((path.clone(), listing.read(path)?)));
-    Ok(Folder { files: read.into_iter().collect::<Result<_, _>>()?, findings: listing.findings })
+    let read = |(path, _): &(String, Stamp)| Ok((path.clone(), listing.read(path)?));
+    let files = listing.files.par_iter().map(read).collect::<Result<_, _>>()?;
+    Ok(Folder { files, findings: listing.findings })
 }

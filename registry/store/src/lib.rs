@@ -4,7 +4,6 @@
 pub mod export;
 pub mod folder;
 pub mod layout;
-pub mod spread;
 pub mod storage;
 
 use std::collections::BTreeMap;
@@ -14,6 +13,7 @@ use judge::Registry;
 use judge::finding::{Finding, HISTORY};
 use judge::records::Stored;
 use judge::release::is_release;
+use rayon::prelude::*;
 use schema::run::RunRecord;
 
 use folder::Listing;
@@ -100,9 +100,9 @@ fn load_with(
         }
     }
     let places: Vec<(&str, Vec<usize>)> = places.into_iter().collect();
-    let read = spread::map(&places, |(path, roots)| read(&listings, path, roots, trim));
-    for ((path, roots), read) in places.into_iter().zip(read) {
-        let (parsed, other) = read?;
+    let read = places.par_iter().map(|(path, roots)| read(&listings, path, roots, trim));
+    let read = read.collect::<Result<Vec<_>, _>>()?;
+    for ((path, roots), (parsed, other)) in places.into_iter().zip(read) {
         take(&mut registry, path.to_owned(), roots[0], parsed);
         registry.findings.extend(other);
     }

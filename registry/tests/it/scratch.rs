@@ -69,6 +69,14 @@ impl Scratch {
         scratch
     }
 
+    /// Copies the repository with its work tree.
+    pub fn copy(&self) -> Self {
+        let copy = Self { dir: tempfile::tempdir().unwrap() };
+        let status = Command::new("cp").arg("-a").arg(self.repo()).arg(copy.repo()).status();
+        assert!(status.unwrap().success());
+        copy
+    }
+
     /// Creates a bare copy of this repository, to serve as remote.
     pub fn publish(&self) -> PathBuf {
         let remote = self.dir.path().join("remote.git");
