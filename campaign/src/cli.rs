@@ -176,7 +176,7 @@ pub struct Lab {
     /// Lab to run: the name of a file in `suite/labs/`, or the path of a lab file.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Largest number of runs; overrides the budget in the lab's file.
+    /// Largest number of runs of the lab; overrides the budget in the lab's file.
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub max_runs: Option<u32>,
@@ -188,7 +188,7 @@ pub struct Lab {
     /// Resume the latest unfinished campaign of this lab; finished runs are not repeated.
     #[arg(long, conflicts_with = "dry_run")]
     pub resume: bool,
-    /// Print the plan and stop.
+    /// Print the plan of the lab and stop.
     #[arg(long)]
     pub dry_run: bool,
     /// Start without asking for confirmation, even if the lab may take more than two hours.
@@ -203,7 +203,8 @@ pub struct NodeFlags {
     /// Folder of the job, with `job.json`.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Start when the line `go` is read on standard input; exit if standard input closes first.
+    /// Start the job when the line `go` is read on standard input; exit if standard input closes
+    /// first.
     #[arg(long)]
     pub when_told: bool,
 }
