@@ -133,11 +133,11 @@ pub struct Done {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "kebab-case")]
 pub enum NodeEnd {
-    /// Every run has its record.
+    /// The job succeeded: every run has its record.
     Well,
-    /// The node is not fit to measure; another node may be.
+    /// The job's node is not fit to measure, for the reason in `said`; another node may be.
     Unfit { said: String },
-    /// A Redline tool or the machine failed.
+    /// A Redline tool or the node's machine failed, so that the job ended early.
     Broke { said: String, hint: Option<String> },
     /// The job's request cannot be met on any node.
     Refused { said: String, hint: Option<String> },
