@@ -28,7 +28,8 @@ impl Console {
         !self.quiet && stderr().is_terminal()
     }
 
-    /// Returns a console for a job's node, whose last log line the controller shows to the user.
+    /// Returns a console for the program that runs a job on a node: the controller shows the last
+    /// line of the job's log to the user.
     pub fn followed(self) -> Self {
         Self { followed: true, ..self }
     }

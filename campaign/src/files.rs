@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 
 use crate::stop::{Ends, Stop};
 
-/// A failed file operation and its path.
+/// Error of a file operation, with the path of the file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
@@ -101,7 +101,7 @@ pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
 /// Sets the permission bits of a file.
 ///
 /// # Errors
-/// The file belongs to another user.
+/// The file does not exist or belongs to another user.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))

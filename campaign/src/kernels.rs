@@ -1,6 +1,6 @@
 //! The command `kernels`: runs the engine's criterion kernel benchmarks, and the release's own
-//! `redline bench`, which compares a model's speed with the machine's limits, and makes one record of
-//! both.
+//! `redline bench`, which compares a model's speed with the machine's limits, and writes one record
+//! of both.
 
 use std::fs;
 use std::path::{Path, PathBuf};

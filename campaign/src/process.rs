@@ -52,7 +52,7 @@ impl Ends for ProcessError {
     }
 }
 
-/// Interrupt flag, set by SIGINT, SIGTERM and SIGHUP and polled by everything that waits.
+/// Interrupt flag, set by SIGINT, SIGTERM and SIGHUP; waiting loops poll it.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
@@ -95,7 +95,8 @@ impl Interrupt {
     }
 }
 
-/// A child process that leads its own process group. Dropping it ends the whole group.
+/// A child process that leads its own process group. Dropping it ends the whole group if the leader
+/// still runs.
 #[derive(Debug)]
 pub struct Group {
     child: Child,

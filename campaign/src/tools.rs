@@ -13,7 +13,7 @@ pub const SITE: &str = "redline-site";
 pub const EMITTER: &str = "redline-emitter";
 pub const FLOOR: &str = "redline-floor";
 
-/// Redline's other programs, in the folder of this one.
+/// Redline's other programs, which lie in one folder: by default that of the running program.
 #[derive(Debug, Clone)]
 pub struct Tools {
     pub dir: PathBuf,

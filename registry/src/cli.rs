@@ -92,7 +92,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Paths of the folders to read, the registry's first.
+    /// Returns the paths of the folders to read, the registry's first.
     pub fn roots(&self) -> Vec<PathBuf> {
         let results = self.place.registry.join(RESULTS);
         std::iter::once(results).chain(self.overlay.clone()).collect()
@@ -204,8 +204,8 @@ pub struct BestArguments {
     /// Metric by which engines and releases are ranked
     #[arg(long, default_value = "output_tokens_per_s")]
     pub metric: String,
-    /// Limit that the median must meet, as METRIC=VALUE in the metric's unit, such as
-    /// tpot_us_p50=50000; may be given several times
+    /// Limit that the median of a metric over repeats must meet, as METRIC=VALUE in the metric's
+    /// unit, such as tpot_us_p50=50000; may be given several times
     #[arg(long)]
     pub slo: Vec<String>,
     #[command(flatten)]
@@ -231,7 +231,7 @@ pub struct ExportArguments {
 /// Flags of every command that writes an event.
 #[derive(Debug, Args)]
 pub struct EventArguments {
-    /// Reason as a sentence, shown wherever the event is shown
+    /// Reason for the event as a sentence, shown wherever the event is shown
     #[arg(long, value_parser = message)]
     pub reason: String,
     /// Evidence for the reason, such as an address or a file; may be given several times
@@ -287,9 +287,9 @@ pub struct EpochArguments {
 
 #[derive(Debug, Args)]
 pub struct DiffArguments {
-    /// Release to compare with, such as v0.9.1
+    /// Baseline: release to compare with, such as v0.9.1
     pub baseline: String,
-    /// Release to judge, such as v0.9.2
+    /// Candidate: release to judge, such as v0.9.2
     pub candidate: String,
     #[command(flatten)]
     pub sources: Sources,

@@ -120,7 +120,8 @@ pub struct Listed {
     pub id: String,
     /// Path of the run's record, below `results/`.
     pub path: String,
-    /// Facts about the run: engine, release, hardware, model, scenario, status.
+    /// Facts about the run, such as engine, release, hardware, model, scenario, status and
+    /// validity.
     #[serde(flatten)]
     pub run: RunFacts,
     /// Reason for which the run was retracted, if it was; retracted runs are listed all the same.

@@ -283,7 +283,7 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
 /// Builds the working tree's Redline, with the flags of a server under load on `threads` threads.
 ///
 /// # Errors
-/// It does not build.
+/// Redline does not build.
 pub fn build_working_tree(world: &World, threads: u32) -> Result<ServerSpec, Stop> {
     let mut spec = build_one(world, &working_tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
     spec.built.variant.flags = spec.engine.loaded_flags(threads);

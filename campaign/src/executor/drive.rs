@@ -53,7 +53,8 @@ pub struct Drive<'a> {
     silences: u32,
 }
 
-/// Groups planned runs into jobs: one job for each cell, in the order of the runs.
+/// Groups planned runs into jobs, in the order of the runs: one job for each group of consecutive
+/// runs of one cell.
 pub fn jobs_of(campaign: &str, runs: &[PlannedRun]) -> Vec<PlannedJob> {
     let by_cell = runs.chunk_by(|a, b| a.cell == b.cell);
     let planned = |runs: &[PlannedRun]| PlannedJob {
@@ -81,7 +82,8 @@ impl<'a> Drive<'a> {
     /// Runs every unfinished job of a stage until all are collected and checked.
     ///
     /// # Errors
-    /// Interrupted, the scheduler does not answer, or a job cannot run on any node.
+    /// Interrupted, the scheduler does not answer, or a job has ended in a way that a retry would
+    /// not mend.
     pub fn carry_out(&mut self, stage: Option<Stage>) -> Result<(), Stop> {
         let of_stage = self.journal.state.jobs.iter().filter(|job| job.stage == stage);
         let jobs: Vec<&Entry> = of_stage.collect();

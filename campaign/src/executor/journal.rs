@@ -226,7 +226,7 @@ pub enum Line {
     Finished,
 }
 
-/// How far a job has come, in the order of its states.
+/// State that a job of the campaign has reached, in the order of the states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
     Planned,

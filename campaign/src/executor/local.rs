@@ -54,7 +54,8 @@ impl Process {
     }
 }
 
-/// Local executor: folder that contains a folder for each job, named by its key.
+/// Local executor, with the path of the folder that contains a folder for each job, named by the
+/// job's key.
 #[derive(Debug)]
 pub struct Local {
     jobs: PathBuf,

@@ -64,15 +64,17 @@ pub enum JobState {
 /// is in its folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
-    /// The job's program ended with exit code 0.
+    /// The job's program ended with exit code 0 or, on this machine, after it had written its final
+    /// report.
     Well,
     /// The job's program ended with another exit code than 0, or by a signal.
     Failed { said: String },
-    /// The job exceeded its time limit.
+    /// The job exceeded its time limit and was ended.
     TimedOut,
-    /// The job exceeded its memory limit.
+    /// The job exceeded its memory limit and was ended.
     OutOfMemory,
-    /// The node failed under the job, or never became ready.
+    /// The job is lost: its node failed or never became ready, its process is gone, or the
+    /// scheduler no longer knows it.
     LostNode { said: String },
     /// The scheduler took the node for a job of higher priority.
     Preempted,

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 use crate::files::{self, FileError};
 use crate::stop::Stop;
 
-/// The cache folder of models, datasets, build tools and builds of rival engines.
+/// The cache folder of downloaded inputs, build tools, builds of rival engines and the like.
 #[derive(Debug, Clone)]
 pub struct Cache {
     pub dir: PathBuf,

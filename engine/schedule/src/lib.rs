@@ -55,12 +55,13 @@ pub struct Limits {
     pub pages: usize,
     /// Number of token positions whose keys and values one KV page holds.
     pub page_tokens: usize,
-    /// Number of tokens of a prefill chunk's grid: chunks end at its multiples, counted from the
+    /// Alignment of prefill chunks in tokens: a chunk ends at a multiple of it, counted from the
     /// start of the sequence, except the last chunk of a prompt.
     pub chunk_tokens: usize,
     /// True when full KV pages are kept for later prompts with the same beginning (prefix cache).
     pub prefix_cache: bool,
-    /// Number and distance of snapshots of recurrent state; `None` for a model without such state.
+    /// Number of state slots, and distance of snapshots, for recurrent state; `None` for a model
+    /// without such state.
     pub states: Option<StateLimits>,
     /// Largest number of steps that may be in flight while the next one is planned.
     pub run_ahead: usize,

@@ -54,8 +54,8 @@ type PrefixCache = BTreeMap<PageKey, PageId>;
 struct Page {
     holders: u32,
     key: Option<PageKey>,
-    /// Number of the release that made the page idle: the page with the lowest number is evicted
-    /// first. Meaningful only while the page is idle.
+    /// Serial number of the release by which the page became idle: the page with the lowest number
+    /// is evicted first. Meaningful only while the page is idle.
     idle_since: u64,
 }
 

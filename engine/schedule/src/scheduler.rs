@@ -105,8 +105,8 @@ impl Scheduler {
         plan
     }
 
-    /// Marks `plan`, the oldest step in flight, as completed by the device. Pages that it filled
-    /// enter the prefix cache.
+    /// Marks `plan`, the oldest step in flight, as completed by the device. With a prefix cache,
+    /// the pages that the step filled enter it.
     pub fn commit(&mut self, plan: &SchedulerOutput) {
         let Some(held) = self.held.pop_front() else { panic!("no step is in flight") };
         assert_eq!(plan.step, self.completed, "steps end in the order of their plans");

@@ -51,8 +51,8 @@ impl Parsed {
     }
 }
 
-/// Facts about a file of the registry that could be read: its kind, its record's id, and what lists
-/// show of a run.
+/// Facts about a file of the registry that could be read: its kind, its record's id, and, for a
+/// run, what checks and lists need of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Kind of the file: `runs`, `imports`, `kernels`, `campaigns`, `events` or `pages`.

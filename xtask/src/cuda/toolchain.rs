@@ -15,7 +15,7 @@ const PACKAGES: &str = include_str!("toolchain.txt");
 /// Folder in which pip installs the files of the toolchain's packages, below its target folder.
 const ROOT: &str = "nvidia/cu13";
 
-/// Hint for a download that failed.
+/// Hint for a download of the CUDA toolchain that failed.
 const NO_PACKAGES: &str = "\
 hint: it comes from Python packages: connect to the network, and see that `python3 -m pip` works; or
       take the folder `tools/cuda` of another machine's cache";

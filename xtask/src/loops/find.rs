@@ -9,7 +9,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, 
 #[derive(Debug)]
 pub struct Loop {
     pub instructions: Vec<Instruction>,
-    /// True if the function keeps its frame's start in `rbp`; otherwise `rbp` is an ordinary
+    /// True if the loop's function keeps its frame's start in `rbp`; otherwise `rbp` is an ordinary
     /// register.
     has_frame_pointer: bool,
 }

@@ -35,7 +35,7 @@ struct Expectation {
     tile: String,
     /// End of the demangled name of the function that contains the loop.
     function: String,
-    /// Largest number of instructions in the loop.
+    /// Largest number of instructions that the loop may have.
     instructions_max: usize,
     has: Vec<Count>,
 }
