@@ -28,7 +28,8 @@ use crate::stop::Stop;
 use crate::tools::Tools;
 use crate::world::World;
 
-/// Names of environment variables that change how a server runs; only these enter a run's record.
+/// Names of environment variables that change how a server runs; only these are taken from the
+/// user's environment into a run's record.
 const SERVER_VARIABLES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "MALLOC_ARENA_MAX",
@@ -177,7 +178,8 @@ fn server_env() -> BTreeMap<String, String> {
     SERVER_VARIABLES.iter().filter_map(set).collect()
 }
 
-/// Reads Slurm's variables; those that are not UTF-8 are skipped, since none of the needed ones is.
+/// Reads Slurm's environment variables; those that are not UTF-8 are skipped, since Slurm's tools
+/// need none of them.
 fn slurm_env() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))

@@ -47,7 +47,7 @@ impl Stop {
         self
     }
 
-    /// Puts a sentence that says what failed before the cause.
+    /// Puts `what`, a sentence that says what failed, and a colon before the failure's message.
     pub fn context(self, what: &str) -> Self {
         let cause = format!("{what}: {}", self.cause().0).into();
         Self { cause, ..self }

@@ -39,7 +39,7 @@ impl Ids {
 /// the system's random bits.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Paths of the clone's folders.
+    /// Paths of folders and files in the clone.
     pub places: Places,
     /// Redline's other binaries, such as `redline-bench`.
     pub tools: Tools,

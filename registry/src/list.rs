@@ -72,7 +72,7 @@ pub struct Row {
     pub config: String,
     /// Scenario of the row's runs, as `id@rev`.
     pub scenario: String,
-    /// Number of runs in the row.
+    /// Number of runs that the row of the list stands for.
     pub repeats: usize,
     /// Number of the row's runs by status, such as `ok` or `failed`.
     pub status: BTreeMap<String, usize>,

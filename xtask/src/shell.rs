@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 #[derive(Debug)]
 pub struct Shell {
     pub root: PathBuf,
-    /// Folder that cargo builds into.
+    /// Folder that cargo builds into: its target directory.
     pub target: PathBuf,
     /// Folder that inputs and tools are downloaded into; `None` if the system names none.
     pub cache: Option<PathBuf>,

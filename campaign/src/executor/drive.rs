@@ -398,9 +398,9 @@ enum Next {
     Stop(Stop),
 }
 
-/// Decides about the unfinished blocks of an ended job. `report` is the node's own, if it wrote
-/// one; `lost` counts earlier attempts that were lost; `is_here` is true when the controller's
-/// machine is the only node.
+/// Decides about the unfinished blocks of an ended job. `report` is the outcome in the node's final
+/// report, if it wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when
+/// the controller's machine is the only node.
 fn after_end(end: &JobEnd, report: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
     // Three losses in a row point to the job itself, so that the runs are recorded as failed.
     let again = |class: FailureClass, said: String| match lost < RETRIES {

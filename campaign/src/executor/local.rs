@@ -208,7 +208,8 @@ fn process_file(dir: &Path) -> PathBuf {
     dir.join("process")
 }
 
-/// Parses a handle `KEY PID TICKS`.
+/// Parses the handle of a local job, `KEY PID TICKS`: key, process id and start time in clock
+/// ticks.
 fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
     let split = handle.0.split_once(' ');
     match split.and_then(|(key, text)| Some((key, read_process(text)?))) {

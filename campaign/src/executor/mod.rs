@@ -78,7 +78,7 @@ pub enum JobEnd {
     LostNode { said: String },
     /// The scheduler took the node for a job of higher priority.
     Preempted,
-    /// Somebody cancelled the job.
+    /// The job was cancelled, by the controller, a user or the scheduler itself.
     Cancelled,
     /// No node of this scheduler can ever run the job.
     Impossible { said: String },

@@ -100,7 +100,7 @@ impl Input {
     }
 }
 
-/// An input that is available locally.
+/// An input of runs or builds that is available locally, as a file or folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obtained {
     pub path: PathBuf,

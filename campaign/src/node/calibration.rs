@@ -110,7 +110,8 @@ pub fn facts(before: Calibration, after: Calibration) -> BTreeMap<String, Value>
     .into()
 }
 
-/// A calibrated figure: a phrase for messages, its unit, and how to read it.
+/// Figure of a calibration: a phrase for messages, its unit, and the function that returns its
+/// value.
 type Figure = (&'static str, &'static str, fn(&Calibration) -> f64);
 
 /// A calibrated figure that differs from earlier calibrations of the machine, with a text for the
@@ -137,7 +138,7 @@ impl History {
     }
 
     /// Returns each figure of `now` that differs from the median of earlier calibrations by more
-    /// than a machine at rest varies.
+    /// than a machine at rest varies; none if there are too few earlier ones.
     pub fn unlike(&self, now: Calibration) -> Vec<Unlike> {
         if self.calibrations.len() < HISTORY_MIN {
             return Vec::new();

@@ -82,8 +82,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     record
 }
 
-/// Returns true when the record counts against the release: the run failed or is partial, or its
-/// measurement is invalid.
+/// Returns true unless the run of a record ended with status `ok` and is not INVALID.
 pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }

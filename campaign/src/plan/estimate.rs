@@ -54,7 +54,8 @@ impl Estimate {
     }
 }
 
-/// Cell for which a duration is estimated: everything that determines how long its runs take.
+/// Cell for which a duration is estimated: engine, hardware, model and scenario, without release
+/// and configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Of<'a> {
     pub engine: &'a str,

@@ -12,7 +12,7 @@ use crate::stop::Stop;
 /// Command line of a server, in the form that is executed and in the form that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
-    /// Program and arguments to execute.
+    /// Program and arguments that start the server.
     pub argv: Vec<String>,
     /// Command line for the record, in which the placeholders `{model}` and `{port}` stand for the
     /// values that differ from run to run.

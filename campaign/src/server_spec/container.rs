@@ -37,7 +37,7 @@ impl Runtime {
 /// A container in which a server will run: runtime, image, name, mounts and variables.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
-    /// Runtime that runs the container.
+    /// Program, such as Docker, that runs the container.
     pub runtime: Runtime,
     /// Name of the container image of the engine's release.
     pub image: &'a str,

@@ -13,7 +13,7 @@ struct Ban {
     instead: &'static str,
 }
 
-/// Words of I/O, clocks and environment.
+/// Words that mean I/O, a clock or the environment, which pure packages must not use.
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"];
 

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 use crate::shell::Shell;
 
-/// Violation of a house rule.
+/// Violation of a house rule by a file, or by the tree as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// Path of the file that breaks the house rule, from the root.

@@ -10,7 +10,7 @@ const LINES_MAX: usize = 600;
 /// Names of source files that say nothing about the contents.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helpers", "misc", "manager", "base"];
 
-/// Words that mark unfinished code.
+/// Words in a source file that mark unfinished code.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore"];
 
 /// Largest size in bytes of a file that is neither below `results` nor below `tests/fixtures`.
