@@ -34,7 +34,7 @@ use crate::world::{Ids, World};
 
 /// Expected duration of a campaign above which the user has to confirm the start.
 pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
-/// Baseline and candidate; variants are never confirmed.
+/// Number of variants that the confirmation stage runs: baseline and candidate.
 const COMPARED: usize = 2;
 
 /// Asks the user at the terminal to confirm a plan of duration `expected`; `fewer` names flags that
@@ -54,8 +54,8 @@ pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(),
     }
 }
 
-/// Reads a line from the terminal. Ctrl-C only sets a flag here, so the wait polls in steps of 100
-/// ms and checks that flag in between.
+/// Reads the user's answer, one line, from the terminal. Ctrl-C only sets a flag, so the wait polls
+/// every 100 ms and checks that flag in between.
 fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
     let stdin = stdin();
     let mut waiting = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
@@ -68,7 +68,8 @@ fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
     Ok(answer)
 }
 
-/// Carries out a decided campaign, or that of a lab, with a journal from which it can be resumed.
+/// Carries out a new campaign, of a release or of a lab, with a journal from which it can be
+/// resumed.
 ///
 /// # Errors
 /// A build, a download, a tool or the machine fails, or the campaign was interrupted.
@@ -107,7 +108,7 @@ pub fn resume(
         .map_err(|stop| journal.ended_early(stop, world))
 }
 
-/// Returns the id of the latest unfinished campaign that satisfies `fits`.
+/// Returns the id of the latest unfinished campaign that satisfies `fits`, or `None`.
 ///
 /// # Errors
 /// A journal cannot be read.
@@ -130,8 +131,8 @@ pub fn latest_unfinished(
     Ok(None)
 }
 
-/// True when a command with `--resume` means this campaign: it names only the campaign's release,
-/// or repeats all arguments that the campaign was begun with.
+/// Returns true when a command with `--resume` means the campaign `ready`: it names only that
+/// campaign's release, or repeats all arguments that the campaign was begun with.
 pub fn is_requested(ready: &PreparedCampaign, flags: &ReleaseBench, command: &[String]) -> bool {
     let words = essential(command);
     let bare = |word: &str| {
@@ -273,8 +274,8 @@ fn confirmation(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<
     interleave(&round, || ids.next_id())
 }
 
-/// True when the screening stage suspects a change of a release-blocking metric that is neither
-/// confirmed nor refuted yet.
+/// Returns true if the screening stage suspects, in the cell, a change of a release-blocking metric
+/// that is neither confirmed nor refuted yet.
 fn is_open(cell: &CellDiff) -> bool {
     let mut verdicts = cell.rows.iter().filter(|row| row.gates).map(|row| &row.verdict);
     verdicts.any(|verdict| verdict.suspected && verdict.stage == Stage::Screen)

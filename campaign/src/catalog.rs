@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::{self, FileError};
 use crate::stop::Stop;
 
-/// A scenario, and the id, path and SHA-256 of its file.
+/// A scenario of the suite, with the id, path and SHA-256 of its file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioEntry {
     pub id: String,
@@ -27,7 +27,7 @@ pub struct ScenarioEntry {
     pub scenario: Scenario,
 }
 
-/// The engine under test and its file in `suite/engines/`.
+/// An engine that the suite has a file for: id, path and content of the file in `suite/engines/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Engine {
     pub id: String,
@@ -36,26 +36,28 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Server flags that set the number of threads.
+    /// Returns the server flags that set the number of threads.
     pub fn thread_flags(&self, threads: u32) -> Vec<String> {
         let fill = |word: &String| word.replace("{threads}", &threads.to_string());
         self.file.launch.threads.iter().map(fill).collect()
     }
 
-    /// Server flags for a measurement under load: threads, and what the engine's file adds.
+    /// Returns the server flags for a measurement under load: threads, and what the engine's file
+    /// adds.
     pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
         [self.thread_flags(threads), self.file.launch.load.clone()].concat()
     }
 }
 
-/// The folder `suite/` with one TOML file per scenario, model, dataset, target and engine.
+/// Catalog of the folder `suite/`, which has one TOML file per scenario, model, dataset, target,
+/// engine, policy and GPU validation.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     dir: PathBuf,
 }
 
 impl Catalog {
-    /// Makes the catalog of the folder `suite`.
+    /// Returns the catalog of the folder `suite`, from which nothing is read yet.
     pub fn new(suite: &Path) -> Self {
         Self { dir: suite.to_owned() }
     }
@@ -172,7 +174,7 @@ impl Catalog {
     }
 }
 
-/// Makes the error of an id that no file of the suite has; `known` are those that exist.
+/// Builds the error of an id that no file of the suite has; `known` are the ids that exist.
 pub fn unknown(kind: &str, id: &str, known: &[String]) -> Stop {
     let folder = folder(kind);
     Stop::wrong_use(format!("{kind} `{id}` is unknown; known are {}", known.join(", ")))

@@ -70,8 +70,8 @@ pub enum Verb {
 /// Local files that are used in place of downloads.
 #[derive(Debug, Args, Default)]
 pub struct Inputs {
-    /// Use this local file for a model or dataset instead of downloading it; its SHA-256 must be the
-    /// pinned one.
+    /// Use this local file for a model or dataset instead of downloading it; its SHA-256 must be
+    /// the pinned one, if one is pinned.
     #[arg(long = "input", value_name = "ID=PATH", value_parser = parse_input)]
     given: Vec<(String, PathBuf)>,
 }
@@ -176,11 +176,11 @@ pub struct Lab {
     /// Lab to run: the name of a file in `suite/labs/`, or the path of a lab file.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// Largest number of runs; overrides the budget in the lab's file.
+    /// Largest number of runs of the lab; overrides the budget in the lab's file.
     #[arg(long, value_name = "N", conflicts_with = "resume")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub max_runs: Option<u32>,
-    /// Largest total time of all runs, in hours; overrides the budget in the lab's file.
+    /// Largest total time of all runs of the lab, in hours; overrides the budget in the lab's file.
     #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = parse_hours)]
     pub max_hours: Option<f64>,
     #[command(flatten)]
@@ -188,7 +188,7 @@ pub struct Lab {
     /// Resume the latest unfinished campaign of this lab; finished runs are not repeated.
     #[arg(long, conflicts_with = "dry_run")]
     pub resume: bool,
-    /// Print the plan and stop.
+    /// Print the plan of the lab and stop.
     #[arg(long)]
     pub dry_run: bool,
     /// Start without asking for confirmation, even if the lab may take more than two hours.
@@ -200,10 +200,11 @@ pub struct Lab {
 
 #[derive(Debug, Args)]
 pub struct NodeFlags {
-    /// Folder of the job, with `job.json`.
+    /// Folder of the job, which contains `job.json`.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Start when the line `go` is read on standard input; exit if standard input closes first.
+    /// Start the job when the line `go` is read on standard input; exit if standard input closes
+    /// first.
     #[arg(long)]
     pub when_told: bool,
 }

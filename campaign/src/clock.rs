@@ -9,26 +9,26 @@ use time::format_description::well_known::Rfc3339;
 
 /// Wall clock, and a steady clock for durations.
 pub trait Clock: Debug + Send + Sync {
-    /// Nanoseconds of the steady clock, as CLOCK_MONOTONIC counts them.
+    /// Returns the nanoseconds of the steady clock, as CLOCK_MONOTONIC counts them.
     fn monotonic_ns(&self) -> u64;
 
-    /// Time since the command began, by the steady clock.
+    /// Returns the time since the command began, by the steady clock.
     fn elapsed(&self) -> Duration;
 
-    /// Date and time, in UTC.
+    /// Returns date and time, in UTC.
     fn wall(&self) -> OffsetDateTime;
 
-    /// Waits.
+    /// Blocks the calling thread for `duration`.
     fn sleep(&self, duration: Duration) {
         thread::sleep(duration);
     }
 
-    /// Wall-clock time in milliseconds since 1970.
+    /// Returns the wall-clock time in milliseconds since 1970.
     fn unix_ms(&self) -> u64 {
         u64::try_from(self.wall().unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
     }
 
-    /// Date and time in the form of RFC 3339, to the millisecond.
+    /// Returns date and time, in UTC, in the form of RFC 3339, to the millisecond.
     fn rfc3339(&self) -> String {
         let now = self.wall();
         let now = now.replace_millisecond(now.millisecond()).unwrap_or(now);

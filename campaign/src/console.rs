@@ -6,10 +6,11 @@ use std::time::Duration;
 
 /// Terminal sequence that returns to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
-/// Number of characters of a progress line that fit into any terminal.
+/// Largest number of characters of a progress line, so that it fits into any terminal.
 const PASSING_CHARS: usize = 69;
 
-/// Writer of headings, notes and results.
+/// Writer of a command's headings and notes to standard error, and of its results to standard
+/// output.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Console {
     quiet: bool,
@@ -17,22 +18,23 @@ pub struct Console {
 }
 
 impl Console {
-    /// Makes a console that writes no headings and notes, for tests.
+    /// Returns a console that writes no headings and notes, for tests.
     pub fn silent() -> Self {
         Self { quiet: true, followed: false }
     }
 
-    /// True when standard error is a terminal.
+    /// Returns true when headings are written and standard error is a terminal.
     pub fn is_live(&self) -> bool {
         !self.quiet && stderr().is_terminal()
     }
 
-    /// Returns a console for a job's node, whose last log line the controller shows to the user.
+    /// Returns a console for the program that runs a job on a node: the controller shows the last
+    /// line of the job's log to the user.
     pub fn followed(self) -> Self {
         Self { followed: true, ..self }
     }
 
-    /// Progress style for the load generator's `--progress`.
+    /// Returns the progress style for the load generator's `--progress`: `auto`, `plain` or `none`.
     pub fn progress(&self) -> &'static str {
         match (self.is_live(), self.followed) {
             (true, _) => "auto",
@@ -79,7 +81,7 @@ impl Console {
     }
 }
 
-/// Formats a duration: `0:05`, `12:40`, `1:02:03`.
+/// Formats a duration as `0:05`, `12:40` or `1:02:03`.
 pub fn clock_text(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

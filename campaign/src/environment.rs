@@ -28,7 +28,8 @@ use crate::stop::Stop;
 use crate::tools::Tools;
 use crate::world::World;
 
-/// Environment variables that change how a server runs; only these enter a run's record.
+/// Names of environment variables that change how a server runs; only these are taken from the
+/// user's environment into a run's record.
 const SERVER_VARIABLES: &[&str] = &[
     "CUDA_VISIBLE_DEVICES",
     "MALLOC_ARENA_MAX",
@@ -47,7 +48,7 @@ pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// Gathers everything from outside that a command needs: signals, variables, clock, random bits.
+/// Gathers the inputs of a command from its environment: signals, variables, clock, random bits.
 /// `root` is the clone, by default the one that contains the current directory; `tools_dir` holds
 /// Redline's other programs, by default this program's directory; `given` are local files in place
 /// of downloads.
@@ -98,14 +99,14 @@ pub fn gather(
     })
 }
 
-/// The clocks of the system.
+/// Clocks of the system, with the time at which the command began.
 #[derive(Debug)]
 pub struct SystemClock {
     started_ns: u64,
 }
 
 impl SystemClock {
-    /// A clock whose command begins now.
+    /// Returns the system's clocks for a command that begins now.
     pub fn start() -> Arc<dyn Clock> {
         Arc::new(Self { started_ns: system_ns() })
     }
@@ -132,7 +133,8 @@ fn system_ns() -> u64 {
     })
 }
 
-/// Finds the nearest ancestor folder with `suite/targets` and `engine`.
+/// Finds the nearest folder that contains `suite/targets` and `engine`: `from` itself or a folder
+/// above it.
 fn find_root(from: &Path) -> Result<PathBuf, Stop> {
     let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
     from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {
@@ -152,7 +154,7 @@ fn cache_dir() -> Result<PathBuf, Stop> {
     Ok(strategy.cache_dir().join("redline"))
 }
 
-/// Hugging Face home directory: `HF_HOME`, else the default in the user's cache folder.
+/// Returns the Hugging Face home directory: `HF_HOME`, else the default in the user's cache folder.
 fn hub_home() -> PathBuf {
     if let Some(dir) = env::var_os("HF_HOME").filter(|dir| !dir.is_empty()) {
         return PathBuf::from(dir);
@@ -161,7 +163,7 @@ fn hub_home() -> PathBuf {
     strategy.map_or_else(|_| PathBuf::new(), |base| base.cache_dir().join("huggingface"))
 }
 
-/// Host and user name, which are removed from records.
+/// Returns the names of host and user, which are removed from records.
 fn identity() -> Identity {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = |text: Option<String>| text.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty());
@@ -176,7 +178,8 @@ fn server_env() -> BTreeMap<String, String> {
     SERVER_VARIABLES.iter().filter_map(set).collect()
 }
 
-/// Reads Slurm's variables; those that are not UTF-8 are skipped, since none of the needed ones is.
+/// Reads Slurm's environment variables; those that are not UTF-8 are skipped, since Slurm's tools
+/// need none of them.
 fn slurm_env() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -184,7 +187,7 @@ fn slurm_env() -> BTreeMap<String, String> {
     slurm::client_environment(env::vars_os().filter_map(text))
 }
 
-/// Random bits of the system, for the ids of one campaign.
+/// Returns random bits of the system, for the ids of one campaign.
 fn random() -> Result<u128, Stop> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)

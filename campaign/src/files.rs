@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 
 use crate::stop::{Ends, Stop};
 
-/// A failed file operation and its path.
+/// Error of a file operation, with the path of the file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} `{}`", .path.display())]
 pub struct FileError {
@@ -22,7 +22,8 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// Makes the error conversion for `map_err`: `fs::read(p).map_err(FileError::at("read", p))`.
+    /// Returns the conversion of an I/O error for `map_err`:
+    /// `fs::read(p).map_err(FileError::at("read", p))`.
     pub fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self { action, path, source }
@@ -48,15 +49,15 @@ impl Ends for FileError {
     }
 }
 
-/// Makes a folder and its parents.
+/// Creates a folder and its parents on disk; one that exists is left as it is.
 ///
 /// # Errors
-/// The folder cannot be made.
+/// The folder cannot be created.
 pub fn make_dir(path: &Path) -> Result<(), FileError> {
     fs::create_dir_all(path).map_err(FileError::at("make the folder", path))
 }
 
-/// Reads a UTF-8 file.
+/// Reads a UTF-8 file as text.
 ///
 /// # Errors
 /// The file cannot be read, or is not UTF-8.
@@ -74,10 +75,10 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     put(file, path)
 }
 
-/// Makes a temporary file in the folder of `path`, so that it can be renamed to `path`.
+/// Creates a temporary file in the folder of `path`, so that it can be renamed to `path`.
 ///
 /// # Errors
-/// The folder cannot be made or is not writable.
+/// The folder cannot be created or is not writable.
 pub fn temp_near(path: &Path) -> Result<NamedTempFile, FileError> {
     let dir = path.parent().unwrap_or(Path::new("."));
     make_dir(dir)?;
@@ -100,7 +101,7 @@ pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
 /// Sets the permission bits of a file.
 ///
 /// # Errors
-/// The file belongs to another user.
+/// The file does not exist or belongs to another user.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -120,17 +121,17 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Content of a file of JSON lines.
+/// Content of a file of JSON lines, parsed.
 #[derive(Debug)]
 pub struct Content<T> {
     pub lines: Vec<T>,
-    /// Length of the complete lines in bytes; an incomplete line may follow.
+    /// Length of the file's complete lines in bytes; an incomplete line may follow.
     pub whole_bytes: usize,
-    /// True when an incomplete line follows.
+    /// True when an incomplete line follows the file's complete ones.
     pub torn: bool,
 }
 
-/// Reads the complete lines of a file; none if the file does not exist.
+/// Reads the complete lines of a file of JSON lines; there are none if the file does not exist.
 ///
 /// # Errors
 /// The file cannot be read, or a line before the last is not of type `T`.
@@ -168,7 +169,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens or creates a file and returns its content. An incomplete last line is cut off.
+    /// Opens or creates a file of JSON lines and returns its content. An incomplete last line is
+    /// cut off.
     ///
     /// # Errors
     /// The file cannot be read or written, or a line before the last is not of type `T`.
@@ -187,7 +189,7 @@ impl Lines {
         Ok((Self { file, path: path.to_owned() }, held))
     }
 
-    /// Appends one line and flushes it to disk.
+    /// Appends one JSON line to the file and flushes it to disk.
     ///
     /// # Errors
     /// The line cannot be written.

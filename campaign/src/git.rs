@@ -36,7 +36,7 @@ impl Git {
             .with_hint("releases are read from the history: get the project with `git clone`"))
     }
 
-    /// Returns the same command for another folder, such as a worktree.
+    /// Returns the same `git` command for another folder, such as a worktree.
     pub fn at(&self, dir: &Path) -> Self {
         Self { dir: dir.into(), ..self.clone() }
     }
@@ -74,7 +74,7 @@ impl Git {
         }
     }
 
-    /// Commits whose parents this shallow clone lacks.
+    /// Returns the hashes of the commits whose parents this shallow clone lacks.
     ///
     /// # Errors
     /// git fails, or its list cannot be read.
@@ -85,7 +85,7 @@ impl Git {
     }
 }
 
-/// True when both paths lead to the same folder.
+/// Returns true when both paths lead to the same existing folder.
 pub fn same_folder(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,

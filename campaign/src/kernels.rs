@@ -1,6 +1,6 @@
 //! The command `kernels`: runs the engine's criterion kernel benchmarks, and the release's own
-//! `redline bench`, which compares a model's speed with the machine's limits, and makes one record of
-//! both.
+//! `redline bench`, which compares a model's speed with the machine's limits, and writes one record
+//! of both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,16 +26,16 @@ use crate::publish::{self, Registry};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// Prompt lengths, batch sizes and context of the model benchmark: a short and a long prompt, one
-/// user and many.
+/// Arguments of `redline bench` with prompt lengths, output length, batch sizes and context of the
+/// model benchmark: a short and a long prompt, one user and many.
 const MODEL_BENCH: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--context", "128"];
 
-/// Criterion's times in seconds and number of samples for each of about a thousand benchmarks; with
-/// criterion's default of eight seconds each they would take hours.
+/// Arguments of criterion with the times in seconds and the number of samples for each of about a
+/// thousand benchmarks; with criterion's default of eight seconds each they would take hours.
 const CRITERION: [&str; 6] =
     ["--warm-up-time", "0.1", "--measurement-time", "0.3", "--sample-size", "20"];
 
-/// Runs the benchmarks of a release, or of the working tree.
+/// Runs the benchmarks of a release, or of the working tree, and writes a kernel record of them.
 ///
 /// # Errors
 /// The benchmarks fail, or the record is refused.
@@ -139,8 +139,8 @@ fn measure_model(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<
     Ok(ModelBench { model: id, ..printed })
 }
 
-/// Runs `cargo bench` with criterion's files in a new folder, so that no earlier figure is mistaken
-/// for a new one.
+/// Runs `cargo bench` with criterion's files in the new folder `home`, so that no earlier figure is
+/// mistaken for a new one.
 fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
     let tree = match &wanted.origin {
         Origin::Release(found) => {
@@ -184,7 +184,8 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
     }
 }
 
-/// Adds the benchmarks to the record, gives every null a reason, and adds the hash.
+/// Adds the benchmarks to the record, with the share of the machine's limits that each reaches
+/// where the model benchmark has measured them, and adds the record's hash.
 ///
 /// # Errors
 /// There are no benchmarks, or the record has no canonical form.
@@ -203,8 +204,8 @@ pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), 
     Ok(())
 }
 
-/// Share of the machine's arithmetic limit that a matrix multiplication or attention reaches;
-/// `None` for other kernels, which mostly move data that may lie in caches.
+/// Returns the share of the machine's arithmetic limit that a matrix multiplication or attention
+/// reaches; `None` for other kernels, which mostly move data that may lie in caches.
 #[expect(clippy::cast_precision_loss, reason = "operations of one call are far below 2^53")]
 fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     let per_s = match bench.op.as_str() {
@@ -217,7 +218,7 @@ fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     Some(reached / per_s).filter(|share| share.is_finite())
 }
 
-/// Renders a line for each benchmark.
+/// Formats a line for each benchmark of the record.
 fn table(record: &KernelRecord) -> String {
     let line = |bench: &KernelBench| {
         let name = format!("{}/{}_{}/{}", bench.op, bench.shape, bench.dtype, bench.isa);
@@ -278,9 +279,9 @@ fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
     })
 }
 
-/// Splits a benchmark's name such as `matmul/T512_K576_N1536_q4_1/avx512` into operation, shape, data
-/// type and instruction set. The shape is the leading parts that are a letter and a number; the rest
-/// is the data type.
+/// Splits a benchmark's name such as `matmul/T512_K576_N1536_q4_1/avx512` into operation, shape,
+/// data type and instruction set; `None` if it has another form. The shape is the leading parts
+/// that are a letter and a number; the rest is the data type.
 fn name(full_id: &str) -> Option<[String; 4]> {
     let [op, middle, isa] = full_id.split('/').collect::<Vec<_>>().try_into().ok()?;
     let parts: Vec<&str> = middle.split('_').collect();
@@ -292,7 +293,7 @@ fn name(full_id: &str) -> Option<[String; 4]> {
     Some([op.to_owned(), shape, dtype, isa.to_owned()])
 }
 
-/// True for an upper-case letter followed by a number, such as `T512`.
+/// Returns true for an upper-case letter followed by a number, such as `T512`.
 fn is_size(part: &str) -> bool {
     let mut bytes = part.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_uppercase())
@@ -300,7 +301,8 @@ fn is_size(part: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns the value at the JSON pointer `pointer` of a file, which criterion 0.8 always writes.
+/// Returns the value at the JSON pointer `pointer` of a result file, which criterion 0.8 always
+/// writes.
 fn at<'a, T>(
     (path, value): &'a (PathBuf, Value),
     pointer: &str,
@@ -312,7 +314,7 @@ fn at<'a, T>(
     })
 }
 
-/// Finds every folder `new` that contains a finished benchmark.
+/// Finds every folder `new` below `dir` that contains a finished benchmark of criterion.
 fn new_folders(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();

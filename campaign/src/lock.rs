@@ -11,13 +11,13 @@ use std::time::Duration;
 use crate::files::{FileError, make_dir};
 use crate::stop::Stop;
 
-/// Time for which the lock of a process that has ended may still be held.
+/// Time for which the lock file of a process that has ended may still be locked.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
-/// Time between two tries.
+/// Pause between two attempts to take a lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A held lock. The kernel releases it when the process ends, however it ends, so that a file left
-/// behind by a killed campaign blocks nobody.
+/// A lock file that this process holds. The kernel releases it when the process ends, however it
+/// ends, so that a file left behind by a killed campaign blocks nobody.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -25,8 +25,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock, or fails at once if another process holds it. `pid` is written to the file
-    /// for that process's error message.
+    /// Takes the lock file at `path`, or fails at once if another process holds it. `pid` is this
+    /// process's id, which is written to the file for the error message of others.
     ///
     /// # Errors
     /// Another process holds the lock, or the file cannot be written.
@@ -34,7 +34,8 @@ impl Lock {
         Self::take_or(path, pid, "another release-bench runs in this clone")
     }
 
-    /// Takes the lock like [`Self::take`]; `held` is the error message if another process holds it.
+    /// Takes the lock file like [`Self::take`]; `held` is the error message if another process
+    /// holds it.
     ///
     /// # Errors
     /// Another process holds the lock, or the file cannot be written.

@@ -5,61 +5,63 @@ use std::path::{Path, PathBuf};
 /// File name of a job's log, [`CampaignPlaces::node_log`].
 pub const NODE_LOG: &str = "node.log";
 
-/// Paths in one clone. Everything that a campaign writes, apart from the registry and the input
-/// cache, lies below `target/`.
+/// Paths in one clone. What a campaign writes, apart from the registry and the input cache, lies
+/// below `target/`.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// Root folder of the clone.
     pub root: PathBuf,
-    /// Cargo's target directory for the user's own builds, which include these tools.
+    /// Cargo's target directory for the user's own builds, which include Redline's measurement
+    /// programs.
     pub cargo_target: PathBuf,
 }
 
 impl Places {
-    /// Makes the paths of the clone `root`; `cargo_target` overrides cargo's target directory.
+    /// Returns the paths of the clone `root`; `cargo_target` overrides cargo's target directory.
     pub fn new(root: &Path, cargo_target: Option<&Path>) -> Self {
         // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
         Self { root: root.to_owned(), cargo_target }
     }
 
-    /// Cargo's target directory for builds of releases. It is separate, because a release's
+    /// Returns cargo's target directory for builds of releases. It is separate, because a release's
     /// binaries have the same names as the user's own.
     pub fn release_target(&self) -> PathBuf {
         self.root.join("target/releases/built")
     }
 
-    /// Lock file that allows one campaign at a time in the clone.
+    /// Returns the path of the lock file that allows one campaign at a time in the clone.
     pub fn lock(&self) -> PathBuf {
         self.root.join("target/release-bench.lock")
     }
 
-    /// Git worktree in which a release is built.
+    /// Returns the folder of the git worktree in which a release is built.
     pub fn release_tree(&self, release: &str) -> PathBuf {
         self.root.join("target/releases").join(release)
     }
 
-    /// Path of a kept release binary, addressed by its SHA-256.
+    /// Returns the path of a kept release binary, addressed by its SHA-256.
     pub fn binary(&self, sha256: &str, name: &str) -> PathBuf {
         self.root.join("target/releases/bin").join(sha256).join(name)
     }
 
-    /// Folder of the rendered HTML site.
+    /// Returns the folder of the rendered HTML site.
     pub fn site(&self) -> PathBuf {
         self.root.join("target/site")
     }
 
-    /// Folder that contains a folder for each campaign.
+    /// Returns the folder that contains a folder for each campaign.
     pub fn campaigns(&self) -> PathBuf {
         self.root.join("target/campaigns")
     }
 
-    /// Paths inside the folder of the campaign `id`.
+    /// Returns the paths inside the folder of the campaign `id`.
     pub fn campaign(&self, id: &str) -> CampaignPlaces {
         CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
-    /// Folder below `target/` with the working files of a command that is no campaign.
+    /// Returns the folder below `target/` with the working files of the command `name`, which is no
+    /// campaign.
     pub fn target(&self, name: &str) -> PathBuf {
         self.root.join("target").join(name)
     }
@@ -78,32 +80,34 @@ pub struct CampaignPlaces {
 }
 
 impl CampaignPlaces {
-    /// Makes the paths of a campaign whose folder is `dir`.
+    /// Returns the paths inside the folder `dir` of a campaign or job.
     pub fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// Folder that contains a folder for each job.
+    /// Returns the folder that contains a folder for each job of the campaign.
     pub fn jobs(&self) -> PathBuf {
         self.dir.join("jobs")
     }
 
-    /// Staged results: the campaign's new records, laid out like `results/`.
+    /// Returns the folder of the staged results: the campaign's new records, laid out like
+    /// `results/`.
     pub fn staged(&self) -> PathBuf {
         self.dir.join("results")
     }
 
-    /// Log file with the standard error of a run's server.
+    /// Returns the path of the log file with the standard output and error of a run's server.
     pub fn log(&self, run: &str) -> PathBuf {
         self.dir.join("logs").join(format!("{run}.log"))
     }
 
-    /// File that the load generator writes for a run.
+    /// Returns the path of the file that the load generator writes for a run.
     pub fn measurement(&self, run: &str) -> PathBuf {
         self.dir.join("measurements").join(format!("{run}.json"))
     }
 
-    /// Workload manifest of a scenario: its requests, drawn once and sent in all of its runs.
+    /// Returns the path of the workload manifest of a scenario: its requests, sampled once and sent
+    /// in all of its runs.
     pub fn plan(&self, scenario: &str) -> PathBuf {
         self.dir.join("plans").join(format!("{scenario}.json"))
     }
@@ -112,32 +116,32 @@ impl CampaignPlaces {
         self.dir.join("criterion")
     }
 
-    /// Folder of a job, named by its key.
+    /// Returns the paths inside the folder of a job, which is named by the job's key.
     pub fn job(&self, key: &str) -> Self {
         Self { dir: self.jobs().join(key) }
     }
 
-    /// Step log of a job.
+    /// Returns the path of a job's step log.
     pub fn steps(&self) -> PathBuf {
         self.dir.join("steps.jsonl")
     }
 
-    /// Log file with the standard output and error of a job's program.
+    /// Returns the path of the log file with the standard output and error of a job's program.
     pub fn node_log(&self) -> PathBuf {
         self.dir.join(NODE_LOG)
     }
 
-    /// Lock file that allows one process at a time to run a job.
+    /// Returns the path of the lock file that allows one process at a time to run a job.
     pub fn node_lock(&self) -> PathBuf {
         self.dir.join("node.lock")
     }
 
-    /// Final report of a job.
+    /// Returns the path of a job's final report.
     pub fn done(&self) -> PathBuf {
         self.dir.join("DONE")
     }
 
-    /// Folder for files of an interrupted block, which is measured again.
+    /// Returns the folder for files of interrupted blocks, which are measured again.
     pub fn aside(&self) -> PathBuf {
         self.dir.join("aside")
     }

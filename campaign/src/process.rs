@@ -18,9 +18,9 @@ use schema::exit::Exit;
 use crate::clock::Clock;
 use crate::stop::Ends;
 
-/// Time that a tool may take to end after SIGTERM before it is killed.
+/// Time that a child process may take to end after SIGTERM before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// Interval at which a child and the interrupt flag are polled.
+/// Interval at which a child process and the interrupt flag are polled.
 const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -52,36 +52,36 @@ impl Ends for ProcessError {
     }
 }
 
-/// Interrupt flag, set by SIGINT, SIGTERM and SIGHUP and polled by everything that waits.
+/// Interrupt flag, set by SIGINT, SIGTERM and SIGHUP; waiting loops poll it.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
-    /// Times the waits that it ends.
+    /// Clock that times the waits which an interrupt may end.
     clock: Arc<dyn Clock>,
 }
 
 impl Interrupt {
-    /// Returns the flag for the signal handlers.
+    /// Returns a new flag that is not set; `clock` times the waits that it may end.
     pub fn new(clock: &Arc<dyn Clock>) -> Self {
         Self { flag: Arc::default(), clock: Arc::clone(clock) }
     }
 
-    /// Time since the command began.
+    /// Returns the time since the command began.
     pub fn elapsed(&self) -> Duration {
         self.clock.elapsed()
     }
 
-    /// Waits for `duration`; the caller polls the flag afterwards.
+    /// Sleeps for `duration`, without regard to the flag; the caller polls it afterwards.
     pub fn sleep(&self, duration: Duration) {
         self.clock.sleep(duration);
     }
 
-    /// Returns the flag for the signal handlers.
+    /// Returns the shared flag that the signal handlers set.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
     }
 
-    /// True when a signal has arrived.
+    /// Returns true when a signal has arrived.
     pub fn raised(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
@@ -95,7 +95,8 @@ impl Interrupt {
     }
 }
 
-/// A child process that leads its own process group. Dropping it ends the whole group.
+/// A child process that leads its own process group. Dropping it ends the whole group if the leader
+/// still runs.
 #[derive(Debug)]
 pub struct Group {
     child: Child,
@@ -123,7 +124,7 @@ impl Group {
         self.child.id()
     }
 
-    /// Returns the exit status if the leader has ended.
+    /// Returns the exit status if the group's leader has ended, `None` while it runs.
     ///
     /// # Errors
     /// The system no longer knows the child.
@@ -137,7 +138,7 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Waits for the leader to end; returns `None` if `deadline` passes first.
+    /// Waits for the group's leader to end; returns `None` if `limit` passes first.
     ///
     /// # Errors
     /// Interrupted, in which case the group has been ended; or the child is lost.
@@ -163,7 +164,7 @@ impl Group {
     }
 
     /// Sends SIGTERM to the group, waits up to `grace` for the leader, then kills the rest. Returns
-    /// the leader's status, and true if it had to be killed.
+    /// the leader's exit status, and true if the leader had to be killed.
     pub fn end(&mut self, grace: Duration) -> (Option<ExitStatus>, bool) {
         let was_alive = self.poll().is_ok_and(|status| status.is_none());
         if was_alive {
@@ -193,7 +194,7 @@ impl Group {
         }
     }
 
-    /// Number of processes in the group now, without zombies.
+    /// Returns the number of processes in the group now, without zombies.
     pub fn members(&self) -> usize {
         let of_group = |entry: std::fs::DirEntry| {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -216,7 +217,7 @@ impl Drop for Group {
     }
 }
 
-/// Output and exit status of a finished child.
+/// Output and exit status of a child process that has ended.
 #[derive(Debug)]
 pub struct Written {
     pub status: ExitStatus,
@@ -225,7 +226,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Last non-empty line of standard error.
+    /// Returns the last non-empty line of standard error.
     pub fn last_said(&self) -> Option<&str> {
         self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty())
     }
@@ -240,7 +241,7 @@ pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, 
     Ok(written.expect("without a limit the wait is for the end"))
 }
 
-/// Runs `command` to its end or until `deadline`; returns `None` if it was ended at the deadline.
+/// Runs `command` to its end or for `limit`; returns `None` if it was ended at the limit.
 ///
 /// # Errors
 /// It cannot be started, or the wait was interrupted.
@@ -264,8 +265,8 @@ pub fn capture_until(
     Ok(Some(Written { status, stdout: text(stdout), stderr: text(stderr) }))
 }
 
-/// Processor time of all ended children in microseconds: user and system time, including their own
-/// children's.
+/// Returns the processor time of all ended children in microseconds: user and system time,
+/// including their own children's.
 ///
 /// # Errors
 /// The system does not report it.
@@ -290,7 +291,7 @@ pub fn text(command: &mut Command, interrupt: &Interrupt) -> Result<String, Proc
     Err(ProcessError::Failed { program, status: written.status, stderr })
 }
 
-/// Runs `command` with its output shown, and returns its exit status.
+/// Runs `command` with its output on this process's standard streams, and returns its exit status.
 ///
 /// # Errors
 /// It cannot be started, or the wait was interrupted.
@@ -312,7 +313,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Whole microseconds of a duration.
+/// Returns the whole microseconds of a duration.
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

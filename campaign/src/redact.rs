@@ -1,16 +1,16 @@
 //! Redaction: removes host names, user names, addresses and paths from text of other programs
 //! before it enters a record.
 
-/// Largest size in bytes of a log excerpt in a record.
+/// Largest size in bytes of an excerpt of a log that enters a record.
 const MESSAGE_BYTES: usize = 1500;
 const MESSAGE_LINES: usize = 12;
 
-/// Names that must not appear in a record.
+/// Names of host and user, which must not appear in a record.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
-    /// Host name of the machine.
+    /// Host name of the machine; `None` if it is unknown.
     pub host: Option<String>,
-    /// Name of the user who runs the program.
+    /// Name of the user who runs the program; `None` if it is unknown.
     pub user: Option<String>,
 }
 
@@ -34,7 +34,8 @@ impl Identity {
         out
     }
 
-    /// Returns the last lines of `text`, redacted, without control characters, of bounded size.
+    /// Returns the last lines of a log, redacted and without control characters: 12 lines and 1,500
+    /// bytes at most.
     pub fn tail(&self, text: &str) -> String {
         let clean: String =
             text.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect();
@@ -81,7 +82,7 @@ fn is_path(word: &str) -> bool {
     absolute && word.len() > 2
 }
 
-/// True for an IPv4 or IPv6 address, with or without a port.
+/// Returns true for an IPv4 or IPv6 address or `localhost`, with or without a port.
 fn is_address(word: &str) -> bool {
     let host = match word.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !host.is_empty() => host,

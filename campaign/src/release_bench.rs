@@ -16,8 +16,8 @@ use crate::process::Interrupt;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Runs `release-bench`, either from the beginning or, with `--resume`, from an unfinished
-/// campaign.
+/// Runs the command `release-bench`, either from the beginning or, with `--resume`, from an
+/// unfinished campaign.
 ///
 /// # Errors
 /// Wrong use, an unfit machine, or an interruption. A failing engine is no error: its failure
@@ -62,7 +62,8 @@ fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     })
 }
 
-/// Asks the user to confirm a plan that takes hours, and refuses one above `--max-gpu-hours`.
+/// Asks the user to confirm a plan that takes long or an unknown number of GPU-hours, and refuses a
+/// plan above `--max-gpu-hours`.
 fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result<(), Stop> {
     if let Some(most) = flags.max_gpu_hours
         && brief.gpu_hours() > most
@@ -118,7 +119,7 @@ mod tests {
         *flags
     }
 
-    /// A plan of one cell with three runs on eight GPUs each.
+    /// Returns a plan of one cell with three runs on eight GPUs each.
     fn brief(each: Estimate) -> Brief {
         let cell = CellBrief {
             engine: "vllm".into(),

@@ -22,7 +22,7 @@ use crate::world::World;
 /// Default port of `redline serve`.
 const PORT: u16 = 23333;
 
-/// Builds the release, fetches the model, and replaces this process with the server.
+/// Builds the release, fetches the model, and replaces this process with the server (`exec`).
 ///
 /// # Errors
 /// The release or the model cannot be obtained, or the server cannot be started.
@@ -107,7 +107,7 @@ fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     inputs_of(world, &cells, &scenarios)
 }
 
-/// Returns the model named `id`, else the dataset.
+/// Describes the model named `id` as an input, or else the dataset of that name.
 fn input(world: &World, id: &str) -> Result<Input, Stop> {
     let (models, datasets) = (world.catalog.ids("model")?, world.catalog.ids("dataset")?);
     if models.iter().any(|model| model == id) {

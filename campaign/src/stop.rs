@@ -5,11 +5,11 @@ use std::fmt;
 
 use schema::exit::Exit;
 
-/// An error that determines the program's exit code.
+/// An error that determines the exit code of the program.
 pub trait Ends: Error + Send + Sync + 'static {
     fn exit(&self) -> Exit;
 
-    /// Advice to the user about how to fix the error.
+    /// Returns advice to the user about how to fix the error, or `None`.
     fn hint(&self) -> Option<String> {
         None
     }
@@ -24,7 +24,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Exit code of the program.
+    /// Returns the exit code that the program ends with.
     pub fn exit(&self) -> Exit {
         self.exit
     }
@@ -41,19 +41,19 @@ impl Stop {
         (said, self.hint.clone())
     }
 
-    /// Replaces the hint.
+    /// Replaces the failure's hint.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Puts a sentence that says what failed before the cause.
+    /// Puts `what`, a sentence that says what failed, and a colon before the failure's message.
     pub fn context(self, what: &str) -> Self {
         let cause = format!("{what}: {}", self.cause().0).into();
         Self { cause, ..self }
     }
 
-    /// Appends `note: FACT` to the hint.
+    /// Appends `note: FACT` to the failure's hint; without a hint, the fact becomes the hint.
     pub fn also(mut self, fact: &str) -> Self {
         self.hint = Some(match self.hint {
             Some(hint) => format!("{hint}\nnote: {fact}"),
@@ -62,12 +62,12 @@ impl Stop {
         self
     }
 
-    /// Makes a failure for wrong use of the command line (exit code 2).
+    /// Builds a failure for wrong use of the command line (exit code 2).
     pub fn wrong_use(message: impl Into<String>) -> Self {
         Self { exit: Exit::Unsound, hint: None, cause: message.into().into() }
     }
 
-    /// Makes a failure for a machine or clone that cannot run the command (exit code 4).
+    /// Builds a failure for a machine or clone that cannot run the command (exit code 4).
     pub fn environment(message: impl Into<String>) -> Self {
         Self { exit: Exit::Environment, hint: None, cause: message.into().into() }
     }

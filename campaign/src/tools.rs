@@ -13,14 +13,14 @@ pub const SITE: &str = "redline-site";
 pub const EMITTER: &str = "redline-emitter";
 pub const FLOOR: &str = "redline-floor";
 
-/// Redline's other programs, in the folder of this one.
+/// Redline's other programs, which lie in one folder: by default that of the running program.
 #[derive(Debug, Clone)]
 pub struct Tools {
     pub dir: PathBuf,
 }
 
 impl Tools {
-    /// Makes the tools in the folder `dir`.
+    /// Returns the tools in the folder `dir`, which is not read yet.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
@@ -49,22 +49,22 @@ impl Tools {
         Ok(())
     }
 
-    /// Path of the program `name`.
+    /// Returns the path of the program `name` in the folder of Redline's programs.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Makes the command `redline-bench VERB`.
+    /// Builds the command `redline-bench VERB`.
     pub fn bench(&self, verb: &str) -> Command {
         self.command(BENCH, verb)
     }
 
-    /// Makes the command `redline-results VERB`.
+    /// Builds the command `redline-results VERB`.
     pub fn results(&self, verb: &str) -> Command {
         self.command(RESULTS, verb)
     }
 
-    /// Makes the command `redline-site VERB`.
+    /// Builds the command `redline-site VERB`.
     pub fn site(&self, verb: &str) -> Command {
         self.command(SITE, verb)
     }
@@ -76,7 +76,7 @@ impl Tools {
     }
 }
 
-/// Makes the error of a Redline program that ended with `status` and has printed the cause on
+/// Builds the error of a Redline program that ended with `status` and has printed the cause on
 /// standard error.
 pub fn ended(name: &str, verb: &str, status: ExitStatus) -> Stop {
     let message = format!("`{name} {verb}` ended with {}", describe(status));
@@ -87,7 +87,7 @@ pub fn ended(name: &str, verb: &str, status: ExitStatus) -> Stop {
     }
 }
 
-/// Makes the error of a Redline program whose output is not what it should be.
+/// Builds the error of a Redline program whose output is not what it should be.
 pub fn unreadable(name: &str, verb: &str, detail: &impl Display) -> Stop {
     let what = format!("`{name} {verb}` printed something that cannot be parsed");
     Stop::environment(format!("{what}: {detail}"))

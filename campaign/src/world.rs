@@ -39,28 +39,29 @@ impl Ids {
 /// the system's random bits.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Paths of the clone's folders.
+    /// Paths of folders and files in the clone.
     pub places: Places,
     /// Redline's other binaries, such as `redline-bench`.
     pub tools: Tools,
-    /// The files of `suite/`: scenarios, models, datasets, targets, engines.
+    /// Catalog of the suite's files in `suite/`, such as scenarios, models and engines.
     pub catalog: Catalog,
-    /// Cache of downloaded models and datasets, verified by hash.
+    /// Cache of downloaded inputs, verified by hash, and of builds of rival engines.
     pub cache: Cache,
-    /// Wall clock and stopwatch.
+    /// Wall clock, and a steady clock for durations.
     pub clock: Arc<dyn Clock>,
-    /// Output to the user.
+    /// Console for output to the user.
     pub console: Console,
-    /// Flag that Ctrl-C sets.
+    /// Interrupt flag, which Ctrl-C and other signals set.
     pub interrupt: Interrupt,
-    /// User, host and folder names that are removed from records.
+    /// Names of host and user, which are removed from records.
     pub identity: Identity,
     /// Environment variables that change how a server runs, such as `CUDA_VISIBLE_DEVICES`, with
-    /// their values; they enter the record.
+    /// their values; they enter the records of runs.
     pub server_env: BTreeMap<String, String>,
-    /// Environment variables by which Slurm's tools find their cluster.
+    /// Environment variables that Slurm's tools are started with, such as those that locate their
+    /// cluster.
     pub slurm_env: BTreeMap<String, String>,
-    /// Folders in which programs are looked for.
+    /// Folders of the `PATH`, in which programs are looked for.
     pub search_path: Vec<PathBuf>,
     /// Number of processor cores that this process may use.
     pub cores: u32,

@@ -22,24 +22,26 @@ use store::storage::{self, Parsed};
 /// Report of a check of the whole registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Number of files by kind: `runs`, `campaigns`, ...
+    /// Number of readable files in the registry by kind, such as `runs` or `campaigns`.
     pub files: BTreeMap<String, usize>,
-    /// Breaches of storage rules and remarks, in the order of paths.
+    /// Findings of storage rules about files of the registry, both breaches and remarks, in the
+    /// order of paths.
     pub storage: Vec<Finding>,
-    /// Findings of quality rules about runs, which never affect the exit code.
+    /// Findings of quality rules about the registry's runs, which never affect the exit code.
     pub quality: Vec<Badge>,
-    /// Notes on parts that could not be checked.
+    /// Notes on what could not be checked, such as the history of a folder that is not a
+    /// repository.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Exit code of the check: unsound where a storage rule is broken. Quality findings never
-    /// decide.
+    /// Returns the exit code of the check: unsound where a storage rule is broken. Findings of
+    /// quality rules never decide.
     pub fn exit(&self) -> Exit {
         if self.breaches() > 0 { Exit::Unsound } else { Exit::Well }
     }
 
-    /// Number of breaches of storage rules.
+    /// Returns the number of breaches of storage rules.
     pub fn breaches(&self) -> usize {
         self.storage.iter().filter(|finding| finding.breach).count()
     }
@@ -67,8 +69,8 @@ pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report> 
     Ok(report)
 }
 
-/// Builds the report of a survey, without history. `read` returns a whole run by its path, and
-/// `unix_ms` is the current time in milliseconds since 1970.
+/// Builds the report on a surveyed registry, without its git history. `read` returns the whole run
+/// at a path, and `unix_ms` is the current time in milliseconds since 1970.
 fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u64) -> Report {
     let mut report = Report { storage: survey.findings.clone(), ..Report::default() };
     let mut ids = Vec::new();
@@ -89,8 +91,8 @@ fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u6
     report
 }
 
-/// Returns the quality rules that runs break: stored findings, findings of newer rules, and
-/// findings over several runs, ordered by rule and path.
+/// Returns the findings of quality rules about runs: those stored in the records, those of newer
+/// rules, and those over several runs, ordered by rule and path.
 fn badges(files: &[Surveyed], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let runs = files.iter().filter_map(|file| {
         let facts = file.facts.as_ref()?;

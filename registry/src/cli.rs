@@ -66,7 +66,7 @@ pub enum Command {
     },
     /// Print the record of a run
     Show {
-        /// Id of the run, or the beginning of it
+        /// Id of the run to print, or the beginning of the id
         run: String,
         #[command(flatten)]
         sources: Sources,
@@ -92,7 +92,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Paths of the folders to read, the registry's first.
+    /// Returns the paths of the folders to read, the registry's first.
     pub fn roots(&self) -> Vec<PathBuf> {
         let results = self.place.registry.join(RESULTS);
         std::iter::once(results).chain(self.overlay.clone()).collect()
@@ -112,10 +112,10 @@ pub struct Renders {
 /// Engine and hardware of the runs that a command works on.
 #[derive(Debug, Args)]
 pub struct On {
-    /// Only this engine
+    /// Only runs of this engine
     #[arg(long)]
     pub engine: Option<String>,
-    /// Only this hardware
+    /// Only runs on this hardware
     #[arg(long)]
     pub hardware: Option<String>,
 }
@@ -125,10 +125,10 @@ pub struct On {
 pub struct Cells {
     #[command(flatten)]
     pub on: On,
-    /// Only this model
+    /// Only runs of this model
     #[arg(long)]
     pub model: Option<String>,
-    /// Only this scenario, as ID or ID@REV
+    /// Only runs of this scenario, as ID or ID@REV
     #[arg(long)]
     pub scenario: Option<String>,
 }
@@ -146,11 +146,11 @@ impl From<&Cells> for RunParts {
 
 #[derive(Debug, Args)]
 pub struct RecordArguments {
-    /// Folder laid out like results/
+    /// Folder with the records to add, laid out like results/
     pub overlay: PathBuf,
     #[command(flatten)]
     pub place: Place,
-    /// Message of the commit
+    /// Message of the commit that adds the records
     #[arg(long, value_parser = message)]
     pub message: String,
     /// Print the commit and its paths as JSON
@@ -162,7 +162,7 @@ pub struct RecordArguments {
 pub struct SyncArguments {
     /// Name or address of the remote, as git knows it
     pub remote: String,
-    /// Print what was done as JSON
+    /// Print what the synchronization did as JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -180,7 +180,7 @@ pub struct ListArguments {
     pub runs: bool,
     #[command(flatten)]
     pub cells: Cells,
-    /// Only this release, such as v0.9.2
+    /// Only runs of this release, such as v0.9.2
     #[arg(long)]
     pub release: Option<String>,
     /// Only runs with this status: ok, partial, failed, skipped
@@ -193,19 +193,19 @@ pub struct ListArguments {
 
 #[derive(Debug, Args)]
 pub struct BestArguments {
-    /// Model to serve
+    /// Id of the model that the ranked engines serve
     pub model: String,
-    /// Hardware to serve on
+    /// Id of the hardware that the ranked engines ran on
     #[arg(long)]
     pub hardware: String,
-    /// Only this scenario, as ID or ID@REV
+    /// Only runs of this scenario, as ID or ID@REV
     #[arg(long)]
     pub scenario: Option<String>,
-    /// Metric to rank by
+    /// Metric by which engines and releases are ranked
     #[arg(long, default_value = "output_tokens_per_s")]
     pub metric: String,
-    /// Limit that the median must meet, as METRIC=VALUE in the metric's unit, such as
-    /// tpot_us_p50=50000; may be given several times
+    /// Limit that the median of a metric over repeats must meet, as METRIC=VALUE in the metric's
+    /// unit, such as tpot_us_p50=50000; may be given several times
     #[arg(long)]
     pub slo: Vec<String>,
     #[command(flatten)]
@@ -231,7 +231,7 @@ pub struct ExportArguments {
 /// Flags of every command that writes an event.
 #[derive(Debug, Args)]
 pub struct EventArguments {
-    /// Reason as a sentence, shown wherever the event is shown
+    /// Reason for the event as a sentence, shown wherever the event is shown
     #[arg(long, value_parser = message)]
     pub reason: String,
     /// Evidence for the reason, such as an address or a file; may be given several times
@@ -243,11 +243,11 @@ pub struct EventArguments {
 
 #[derive(Debug, Args)]
 pub struct TargetArguments {
-    /// Ids of runs, kernel records or events, or the beginnings of ids; or folders below results/,
-    /// ending in `/`
+    /// Records that the event is about: ids of runs, kernel records or events, or the beginnings of
+    /// ids; or folders below results/, ending in `/`
     #[arg(required = true)]
     pub targets: Vec<String>,
-    /// Run that replaces the retracted one
+    /// Id of the run that replaces the retracted one, or the beginning of the id
     #[arg(long)]
     pub replaced_by: Option<String>,
     #[command(flatten)]
@@ -256,15 +256,16 @@ pub struct TargetArguments {
 
 #[derive(Debug, Args)]
 pub struct WaiveArguments {
-    /// Cells as ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
+    /// Cells that the waiver applies to, as ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for
+    /// any part
     pub cell: String,
     /// Metric whose regression is accepted, such as tpot_us_p50
     #[arg(long)]
     pub metric: String,
-    /// Last day, such as 2026-01-31, or a time in UTC
+    /// Last day of the waiver, such as 2026-01-31, or the time at which it ends, in UTC
     #[arg(long)]
     pub until: String,
-    /// Only where this release is the candidate
+    /// Waive the regression only where this release is the candidate
     #[arg(long)]
     pub release: Option<String>,
     #[command(flatten)]
@@ -273,9 +274,11 @@ pub struct WaiveArguments {
 
 #[derive(Debug, Args)]
 pub struct EpochArguments {
-    /// Cells as ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for any part
+    /// Cells whose series the epoch cuts, as ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*`
+    /// for any part
     pub cell: String,
-    /// First day, such as 2026-01-31, or a time in UTC; default: now
+    /// First day of the epoch, such as 2026-01-31, or the time at which it begins, in UTC; default:
+    /// now
     #[arg(long)]
     pub since: Option<String>,
     #[command(flatten)]
@@ -284,9 +287,9 @@ pub struct EpochArguments {
 
 #[derive(Debug, Args)]
 pub struct DiffArguments {
-    /// Release to compare with, such as v0.9.1
+    /// Baseline: release to compare with, such as v0.9.1
     pub baseline: String,
-    /// Release to judge, such as v0.9.2
+    /// Candidate: release to judge, such as v0.9.2
     pub candidate: String,
     #[command(flatten)]
     pub sources: Sources,
@@ -300,7 +303,7 @@ pub struct DiffArguments {
 pub struct LabArguments {
     /// File of the lab, such as suite/labs/cpu-smollm2.toml
     pub file: PathBuf,
-    /// Id of the lab's campaign
+    /// Id of the campaign that contains the lab's runs
     #[arg(long, required_unless_present = "outline")]
     pub campaign: Option<String>,
     /// Print how many runs and rounds the lab may take, without regard to records
@@ -323,7 +326,7 @@ pub struct ImportArguments {
     /// Hardware that the results were measured on, such as a100-80g; pages do not state it
     #[arg(long, requires = "hardware_evidence")]
     pub hardware: Option<String>,
-    /// Evidence for the hardware, as a sentence
+    /// Evidence that the results were measured on the hardware, as a sentence
     #[arg(long, requires = "hardware")]
     pub hardware_evidence: Option<String>,
     /// Folder below results/imports/ for the records; default: derived from the file's name

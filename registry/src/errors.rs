@@ -8,8 +8,8 @@ use judge::finding::Finding;
 use schema::exit::Exit;
 use store::StoreError;
 
-/// Failure of the environment and not of the data: a lock is held, a tool is missing, a setting of
-/// the repository forbids the commit.
+/// Failure of the environment and not of the data: for example, a lock is held, a tool is missing,
+/// or a setting of the repository forbids the commit.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Environment(pub String);
@@ -19,12 +19,13 @@ pub struct Environment(pub String);
 #[error("{message}")]
 pub struct Unsound {
     message: String,
-    /// Findings about the refused files, remarks included.
+    /// Findings of storage rules about the refused files, both breaches and remarks.
     pub findings: Vec<Finding>,
 }
 
 impl Unsound {
-    /// Makes the refusal. `whose` says who made the files, `outcome` what was not done.
+    /// Builds the error. `whose` names the files and who made them, `outcome` says what was not
+    /// done.
     pub fn new(whose: &str, outcome: &str, findings: Vec<Finding>) -> Self {
         let breaches = findings.iter().filter(|finding| finding.breach);
         let count = breaches.map(|finding| &finding.path).collect::<BTreeSet<_>>().len();
@@ -32,7 +33,8 @@ impl Unsound {
     }
 }
 
-/// Exit code of a command that ends with `error`.
+/// Returns the exit code of a command that ends with `error`: that of the environment for failures
+/// of git, files or tools, else that of unsound data.
 pub fn exit_of(error: &anyhow::Error) -> Exit {
     let of_environment = error.is::<Environment>()
         || error.is::<StoreError>()

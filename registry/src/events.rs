@@ -18,17 +18,17 @@ pub struct Draft {
     pub reason: String,
     /// Evidence for the reason: addresses or files.
     pub evidence: Vec<String>,
-    /// Id of the record that replaces the retracted one.
+    /// Id of the run that replaces the retracted one, for a retraction only.
     pub replaced_by: Option<String>,
-    /// Day or time at which a waiver ends.
+    /// Last day of a waiver, or the time at which it ends; for a waiver only.
     pub until: Option<String>,
     /// Pattern of the cells that a waiver or an epoch applies to.
     pub cell: Option<String>,
     /// Name of the metric that a waiver applies to.
     pub metric: Option<String>,
-    /// Release that a waiver applies to.
+    /// Candidate release that a waiver is limited to; `None` for all releases.
     pub release: Option<String>,
-    /// Day or time at which an epoch begins.
+    /// First day of an epoch, or the time at which it begins; `None` where the user names none.
     pub since: Option<String>,
 }
 
@@ -36,8 +36,8 @@ pub struct Draft {
 ///
 /// # Errors
 ///
-/// The draft names something that the registry does not contain, or lacks fields that its kind
-/// needs.
+/// The draft names something that the registry does not contain, lacks fields that its kind needs,
+/// has a day or time that cannot be read, or is a waiver that has ended already.
 pub fn compose(
     registry: &Registry,
     kind: EventKind,
@@ -79,7 +79,8 @@ pub fn compose(
     Ok(event)
 }
 
-/// Returns a folder unchanged, else the full id that begins with `target`.
+/// Resolves a target of an event: returns a folder (a text that ends in `/`) as a path below
+/// `results/`, else the full id that begins with `target`.
 fn resolve(registry: &Registry, target: &str) -> Result<String> {
     if !target.ends_with('/') {
         return resolve_id(registry, target);
@@ -125,7 +126,7 @@ fn find_cell(registry: &Registry, pattern: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the RFC 3339 text of a time, or of a day with `clock` appended.
+/// Returns `text` as an RFC 3339 time; a day such as `2026-01-31` gets `clock` appended.
 fn time(text: &str, clock: &str) -> Result<String> {
     let full = if text.contains('T') { text.to_owned() } else { format!("{text}{clock}") };
     unix_s_of(&full).with_context(|| {

@@ -18,14 +18,15 @@ use judge::Registry;
 use judge::finding::{Finding, HISTORY};
 use store::layout::FileKind;
 
-/// Number of fields that are named when two versions of a record differ.
+/// Largest number of fields that are named when two versions of a record differ.
 const FIELDS_NAMED: usize = 4;
-/// Number of characters of a value that are shown.
+/// Largest number of characters that are shown of a value that differs between two versions of a
+/// record.
 const VALUE_CHARS: usize = 40;
 /// Paths that an engine is built from: a commit that touches none of them cannot change its speed.
 const SOURCES: [&str; 3] = ["engine", "Cargo.toml", "Cargo.lock"];
 
-/// First committed version of a record, and the commit that added it.
+/// First committed version of a record: its git blob, and the commit that added it.
 #[derive(Debug, Clone, Copy)]
 struct First {
     blob: Oid,
@@ -61,8 +62,8 @@ pub(crate) fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Findin
     Ok(found)
 }
 
-/// Returns the first version of each record by path, over the first-parent history as far as this
-/// clone has it.
+/// Returns the first committed version of each record by path, over the first-parent history of
+/// `head` as far as this clone has it.
 fn first_versions(
     repo: &Repository,
     head: Option<Oid>,
@@ -98,7 +99,8 @@ fn first_versions(
     Ok(first)
 }
 
-/// Finds that a record is no longer as it was first committed; `held` are the records of HEAD.
+/// Returns a finding if HEAD does not contain the record at `path` as it was first committed.
+/// `held` are the records of HEAD, git blobs by path.
 fn committed(
     repo: &Repository,
     path: &str,
@@ -122,8 +124,8 @@ fn committed(
     Ok(Some(Finding::breach(HISTORY, path, detail).with_hint(restore)))
 }
 
-/// Finds a change of a record that is not committed. `present` and `staged` are its blobs in the
-/// working tree and in git's index.
+/// Returns a finding if the record at `path` has a change that is not committed. `blob` is its git
+/// blob in HEAD, `present` and `staged` those in the working tree and in git's index.
 fn uncommitted(
     tree: &WorkTree,
     path: &str,
@@ -148,12 +150,12 @@ fn uncommitted(
     Ok(Some(Finding::breach(HISTORY, path, detail).with_hint(restore)))
 }
 
-/// Abbreviated hash of a commit.
+/// Returns the first ten characters of a commit's hash.
 pub(crate) fn short(id: Oid) -> String {
     id.to_string().chars().take(10).collect()
 }
 
-/// Names the fields in which two versions of a record differ, with their values.
+/// Formats the fields in which two versions of a record differ, with their values.
 fn differences(before: &[u8], after: &[u8]) -> String {
     let (Ok(before), Ok(after)) =
         (serde_json::from_slice::<Value>(before), serde_json::from_slice::<Value>(after))
@@ -210,7 +212,8 @@ pub fn commits_between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<C
     Some(Commits { baseline, candidate, changes })
 }
 
-/// The one commit that all compared runs of a release were built from.
+/// Returns the one commit that all compared runs of a release were built from, or `None` if there
+/// are several commits or none.
 fn commit_of(registry: &Registry, diff: &Diff, release: &str) -> Option<String> {
     let engines: BTreeSet<&str> = diff.cells.iter().map(|cell| cell.cell.engine.as_str()).collect();
     let runs = registry.standing().map(|run| &run.record.engine);
@@ -221,7 +224,8 @@ fn commit_of(registry: &Registry, diff: &Diff, release: &str) -> Option<String> 
     (commits.len() == 1).then(|| (*only).to_owned())
 }
 
-/// Returns the commits with one parent that touch the sources, newest first.
+/// Returns the commits after `from` up to `to` that have one parent and touch the engine's sources,
+/// newest first.
 fn changes(repo: &Repository, from: &str, to: &str) -> Result<Vec<Commit>, git2::Error> {
     let mut walk = repo.revwalk()?;
     walk.set_sorting(Sort::TOPOLOGICAL)?;

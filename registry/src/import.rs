@@ -31,7 +31,8 @@ pub struct Imported {
 ///
 /// # Errors
 ///
-/// A name cannot be part of a path.
+/// `source` or the id of the claimed hardware cannot be part of a path, or a record has no JSON
+/// form.
 pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Result<Imported> {
     ensure!(
         is_name(source),

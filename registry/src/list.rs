@@ -72,33 +72,33 @@ pub struct Row {
     pub config: String,
     /// Scenario of the row's runs, as `id@rev`.
     pub scenario: String,
-    /// Number of runs in the row.
+    /// Number of runs that the row of the list stands for.
     pub repeats: usize,
-    /// Number of the row's runs by status.
+    /// Number of the row's runs by status, such as `ok` or `failed`.
     pub status: BTreeMap<String, usize>,
     /// Worst validity verdict of the row's runs.
     pub validity: String,
     /// Number of the row's runs that are retracted.
     pub retracted: usize,
-    /// Ids of the runs in the row.
+    /// Ids of the row's runs.
     pub runs: Vec<String>,
 }
 
 /// Filter of a list. Without any field set, all runs are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Engine, hardware, model and scenario to list.
+    /// Engine, hardware, model and scenario of the listed runs.
     pub parts: RunParts,
-    /// Release to list, with or without its `v`.
+    /// Release of the listed runs, with or without its `v`; `None` for all releases.
     pub release: Option<String>,
-    /// Status with which the listed runs ended, as records spell it.
+    /// Status of the listed runs, as records spell it; `None` for all.
     pub status: Option<String>,
-    /// Validity verdict of the listed runs, as records spell it.
+    /// Validity verdict of the listed runs, as records spell it; `None` for all.
     pub validity: Option<String>,
 }
 
 impl Filter {
-    /// True when the filter selects `run`.
+    /// Returns true when the filter selects `run`.
     pub fn covers(&self, run: &RunFacts) -> bool {
         let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|w| w == own);
         let RunParts { engine, hardware, model, scenario } = &self.parts;
@@ -120,7 +120,8 @@ pub struct Listed {
     pub id: String,
     /// Path of the run's record, below `results/`.
     pub path: String,
-    /// Facts about the run: engine, release, hardware, model, scenario, status.
+    /// Facts about the run, such as engine, release, hardware, model, scenario, status and
+    /// validity.
     #[serde(flatten)]
     pub run: RunFacts,
     /// Reason for which the run was retracted, if it was; retracted runs are listed all the same.

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// Reads clock, random bits and the program's location, which enter here and nowhere else.
+/// Reads clock, random bits and the program's location, which the program takes in nowhere else.
 /// `SOURCE_DATE_EPOCH`, where set, replaces the clock, as in other programs whose output must be
 /// reproducible.
 fn world() -> anyhow::Result<World> {
@@ -55,7 +55,8 @@ fn world() -> anyhow::Result<World> {
     })
 }
 
-/// Name of this build of the program, for the index: another build may judge files differently.
+/// Returns a name of this build of the program (version, size and time of the file), for the index:
+/// another build may judge files differently.
 fn build_of(program: &Path) -> anyhow::Result<String> {
     let facts = fs::metadata(program)?;
     let built = facts.modified()?.duration_since(UNIX_EPOCH)?.as_nanos();

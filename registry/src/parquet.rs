@@ -14,11 +14,12 @@ use parquet::schema::types::{Type, TypePtr};
 use judge::Registry;
 use store::export::{Cell, columns, rows};
 
-/// Definition levels of an optional Parquet column: null or present.
+/// Definition level of a null in an optional Parquet column; that of a value is `PRESENT`.
 const MISSING: i16 = 0;
 const PRESENT: i16 = 1;
 
-/// Writes every run as a row, metrics in their stored units; every column may have nulls.
+/// Writes the table of a registry's runs to `out` as a Parquet file: a row per run, metrics in
+/// their stored units. Every column may have nulls.
 ///
 /// # Errors
 ///
@@ -76,7 +77,8 @@ fn field(name: &str, kind: &Cell) -> Result<TypePtr> {
     Ok(Arc::new(field.build()?))
 }
 
-/// Writes the cells of one column; `value` extracts a cell's value, `None` where it is missing.
+/// Writes the cells of one Parquet column; `value` extracts a cell's value, `None` where it is
+/// missing.
 fn write<'a, T: DataType>(
     column: &mut SerializedColumnWriter<'_>,
     cells: impl Iterator<Item = &'a Cell>,

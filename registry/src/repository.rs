@@ -14,19 +14,21 @@ use serde::Serialize;
 
 use crate::errors::Environment;
 
-/// Folder of the registry in its repository.
+/// Name of the registry's folder in the root of its repository.
 pub const RESULTS: &str = "results";
 
-/// Number of waits for a short-lived lock of another git program; two seconds in all.
+/// Largest number of waits for git's index lock, which git commands hold briefly; two seconds in
+/// all.
 const LOCK_TRIES: u32 = 40;
 /// Name of the writer lock's file in the git folder.
 const WRITER_LOCK: &str = "redline-results.lock";
 /// Number of attempts to get the writer lock; with the pause between them, a minute in all.
 const WRITER_TRIES: u32 = 1_200;
-/// Pause between two checks for a lock.
+/// Pause between two checks whether a lock is free.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// A path of each kind of file, for querying the attributes that git gives it.
+/// Example path, below `results/`, of each kind of file in a registry, for querying the attributes
+/// that git gives such files.
 const PLACES: &[&str] = &[
     "runs/e/v1/h/m/c/s@1/00000000000000000000000000.json",
     "kernels/e/v1/h/00000000000000000000000000.json",
@@ -37,7 +39,7 @@ const PLACES: &[&str] = &[
     "README.md",
 ];
 
-/// Hooks that git would run around a commit, a fetch or a push.
+/// Hooks that git itself would run around a commit, a fetch or a push, and this program does not.
 const HOOKS: &[&str] = &[
     "pre-commit",
     "prepare-commit-msg",
@@ -56,7 +58,7 @@ pub struct Head {
     pub branch: String,
     /// Hash of the branch's commit; `None` before the first commit.
     pub commit: Option<String>,
-    /// Notes for whoever writes, such as hooks that are not run.
+    /// Notes for the user who writes to the repository, such as hooks that are not run.
     pub notes: Vec<String>,
 }
 
@@ -121,12 +123,12 @@ impl WorkTree {
         Ok(Some(Self { repo, root }))
     }
 
-    /// Path of the folder `results/` in the working tree; it need not exist.
+    /// Returns the path of the folder `results/` in the working tree; it need not exist.
     pub fn results(&self) -> PathBuf {
         self.root.join(RESULTS)
     }
 
-    /// Waits, for a minute at most, for the right to write to this clone.
+    /// Takes the writer lock of this clone, and waits for it a minute at most.
     ///
     /// # Errors
     ///
@@ -140,7 +142,8 @@ impl WorkTree {
     /// # Errors
     ///
     /// HEAD is detached, an operation is unfinished, another program holds a lock, git requires
-    /// signatures or filters, or rendered files have changes of the user.
+    /// signatures or filters, `results` is not a folder, or rendered files have changes of the
+    /// user.
     pub fn ready(&self) -> Result<Head> {
         let head = self.head()?;
         if let Some(name) = under_way(self.repo.state()) {
@@ -208,7 +211,8 @@ impl WorkTree {
         }
     }
 
-    /// Waits up to two seconds for a lock that a passing git command holds.
+    /// Waits up to two seconds until no git command holds the lock of git's index; after that
+    /// returns an error.
     pub(crate) fn wait_for_index(&self) -> Result<()> {
         let lock = self.repo.path().join("index.lock");
         for _ in 0..LOCK_TRIES {
@@ -220,15 +224,16 @@ impl WorkTree {
         Err(locked(&lock))
     }
 
-    /// Reports a lock on `branch` as an error. The caller has waited long enough to conclude that
-    /// the lock's owner was killed, or will not end soon.
+    /// Returns an error if a lock on `branch` or on HEAD exists. The caller has waited long enough
+    /// to conclude that the lock's owner was killed, or will not end soon.
     pub(crate) fn no_lock_stays(&self, branch: &str) -> Result<()> {
         let of_branch = self.repo.commondir().join(format!("{branch}.lock"));
         let locks = [of_branch, self.repo.path().join("HEAD.lock")];
         locks.iter().find(|lock| lock.exists()).map_or(Ok(()), |lock| Err(locked(lock)))
     }
 
-    /// Pages and `README.md` that differ from HEAD: the next rendering would overwrite them.
+    /// Returns the paths of pages and of `README.md` that differ from HEAD: the next rendering
+    /// would overwrite them.
     fn rendered_changed(&self) -> Result<Vec<String>> {
         let mut options = StatusOptions::new();
         options.pathspec("results/README.md").pathspec("results/pages");
@@ -262,7 +267,8 @@ impl WorkTree {
         Ok(())
     }
 
-    /// Returns the setting by which git would store or check out other bytes than the file's.
+    /// Returns the setting by which git would store or check out the file at `path` with other
+    /// bytes, or `None`.
     fn conversion(&self, config: &Config, path: &str) -> Result<Option<String>> {
         let value = |name: &str| -> Result<Option<String>, git2::Error> {
             let value = self.repo.get_attr(path.as_ref(), name, AttrCheckFlags::FILE_THEN_INDEX)?;
@@ -289,7 +295,7 @@ impl WorkTree {
         Ok(automatic.then(|| "core.autocrlf=true".to_owned()))
     }
 
-    /// Returns a note on the hooks that git would run at a commit and this program does not.
+    /// Returns a note on the hooks that git would run at a commit and this program does not run.
     fn hooks(&self) -> Result<Vec<String>> {
         let folder = match self.repo.config()?.snapshot()?.get_path("core.hooksPath") {
             Ok(path) => self.root.join(path),
@@ -322,11 +328,11 @@ fn under_way(state: RepositoryState) -> Option<&'static str> {
     })
 }
 
-/// The right to write to a clone; released when dropped. The kernel releases its lock on the file
-/// when the owner ends, so a lock cannot go stale; the file names the owner.
+/// Writer lock of a clone: the right to write to it, released when dropped. The kernel releases its
+/// lock on the file when the owner ends, so a lock cannot go stale; the file names the owner.
 #[derive(Debug)]
 pub(crate) struct WriterLock {
-    /// Open lock file. Closing it releases the kernel's lock.
+    /// Open file of the writer lock. Closing it releases the kernel's lock on it.
     _file: File,
 }
 

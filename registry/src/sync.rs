@@ -22,25 +22,26 @@ use store::folder::read_folder;
 use store::layout::FileKind;
 use store::storage::{self, examine};
 
-/// Number of attempts at a push; one fails when another clone pushed first.
+/// Largest number of attempts at a push; one fails when another clone pushed first.
 const TRIES: u32 = 20;
 /// Reference under which the remote's branch is stored while a sync runs.
 const FETCHED: &str = "refs/redline/fetched";
 /// Message of the commit that updates the pages.
 const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
 
-/// Result of a sync: counts of records, commits and pages.
+/// Result of a sync: the branch and commit reached, and numbers of records, commits and pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Synced {
     /// Name of the branch that was synchronized.
     pub branch: String,
-    /// Hash of the commit at which clone and remote stand.
+    /// Hash of the commit that clone and remote have in common after the sync; `None` if neither
+    /// has a commit.
     pub commit: Option<String>,
-    /// Number of records that were fetched.
+    /// Number of records that were fetched from the remote.
     pub records_in: usize,
     /// Number of this clone's commits that were put behind the remote's.
     pub commits_moved: usize,
-    /// Number of pages that were out of date and rendered again.
+    /// Number of rendered files (pages and `README.md`) that were out of date and committed again.
     pub pages_rendered: usize,
     /// True when something was pushed to the remote.
     pub pushed: bool,
@@ -105,7 +106,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
     bail!(Environment(format!("others pushed to `{}` each time\nhint: sync again", means.remote)))
 }
 
-/// Moves branch, git's index and working tree from `ours` to `tip`.
+/// Moves the branch, git's index and the working tree from commit `ours` to commit `tip`.
 fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<()> {
     if ours == Some(tip) {
         return Ok(());
@@ -143,7 +144,7 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
     }
 }
 
-/// Commits the pages that are out of date, and returns their number.
+/// Renders the pages and commits those that were out of date; returns their number.
 fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize> {
     let out = tempfile::tempdir().context("cannot make a folder for the pages")?;
     render(means.tools, means.registry, None, out.path())?;
@@ -155,7 +156,7 @@ fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize> {
     Ok(changed.len())
 }
 
-/// One branch of one remote, for fetching and pushing.
+/// One branch of one remote, which `git` processes fetch and push.
 struct Network<'a> {
     dir: &'a Path,
     remote: &'a str,
@@ -163,7 +164,8 @@ struct Network<'a> {
 }
 
 impl Network<'_> {
-    /// Fetches the remote's branch; `None` where the remote does not have it yet.
+    /// Fetches the remote's branch and returns its commit; `None` where the remote does not have it
+    /// yet.
     fn fetch(&self, repo: &Repository) -> Result<Option<Oid>> {
         if self.tip()?.is_none() {
             return Ok(None);
@@ -177,7 +179,8 @@ impl Network<'_> {
         Ok(Some(commit))
     }
 
-    /// Pushes the branch; `false` when another clone pushed since `seen` was fetched.
+    /// Pushes the branch to the remote; returns `false` when another clone pushed since `seen` was
+    /// fetched.
     fn push(&self, seen: Option<Oid>) -> Result<bool> {
         let refspec = format!("{0}:{0}", self.branch);
         let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
@@ -191,7 +194,8 @@ impl Network<'_> {
         }
     }
 
-    /// Hash of the remote branch's commit, in hex.
+    /// Returns the hash of the remote branch's commit, in hex; `None` where the remote lacks the
+    /// branch.
     fn tip(&self) -> Result<Option<String>> {
         let said = self.must("ls-remote", &[self.remote, &self.branch])?;
         let lines = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -218,7 +222,7 @@ impl Network<'_> {
     }
 }
 
-/// Result of uniting two histories: the new tip and counts.
+/// Result of uniting two histories: the new tip, and numbers of fetched records and moved commits.
 #[derive(Debug)]
 struct Joined {
     tip: Oid,
@@ -282,7 +286,7 @@ fn verify(tree: &WorkTree, ours: Option<Oid>, base: Option<Oid>, theirs: Oid) ->
     Ok(new.len())
 }
 
-/// Returns the commits of `ours` that `theirs` lacks, oldest first.
+/// Returns the commits that `ours` has and `theirs` lacks, oldest first.
 fn only_here(tree: &WorkTree, ours: Option<Oid>, theirs: Oid) -> Result<Vec<git2::Commit<'_>>> {
     let Some(ours) = ours else { return Ok(Vec::new()) };
     let mut walk = tree.repo.revwalk()?;
@@ -332,8 +336,8 @@ fn put_behind(
     Ok(Some(repo.commit(None, &author, &committer, &message, &moved, &[&parent])?))
 }
 
-/// Returns the records that a commit adds. A commit that changes anything else, except rendered
-/// files, is an error.
+/// Returns the records that a commit adds, by path below `results/` and git blob. A commit that
+/// changes anything else, except rendered files, is an error.
 fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String, Oid)>> {
     let id = short(commit.id());
     ensure!(
@@ -363,7 +367,7 @@ fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String,
     Ok(records)
 }
 
-/// Refuses the remote's records if there are findings about them.
+/// Returns an error with `findings`, if there are any: the remote's records are then refused.
 fn refuse(findings: Vec<Finding>) -> Result<()> {
     if findings.is_empty() {
         return Ok(());

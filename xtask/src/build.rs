@@ -6,11 +6,11 @@ use anyhow::Result;
 
 use crate::shell::Shell;
 
-/// Program that renders the site.
+/// Name of the program that renders the site and the registry's pages.
 const SITE: &str = "redline-site";
 
-/// Measurement programs to build. The engine is not among them, because a release of it is built
-/// from its own worktree.
+/// Names of the measurement programs, which are built together. The engine is not among them,
+/// because a release of it is built from its own worktree.
 const TOOLS: &[&str] = &[
     "redline-bench",
     "redline-emitter",
@@ -32,7 +32,7 @@ fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
     shell.cargo(&format!("build --quiet --release --locked --workspace --bin {names}"))
 }
 
-/// Builds `program` and those that it starts, and runs `program VERB REST`.
+/// Builds `program` and those that it starts, runs `program VERB REST`, and returns its exit code.
 ///
 /// # Errors
 /// A program does not build or cannot be started.
@@ -76,8 +76,9 @@ pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
     shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))
 }
 
-/// Arguments `words` and `rest`, with the document that shows this tree's figures between them. The
-/// document is left out if another registry, overlay or output folder is named.
+/// Returns the arguments `words` and `rest`, with the flag for the document that shows this tree's
+/// figures between them. The flag is left out if `rest` names another registry, overlay or output
+/// folder.
 fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
     let names_another = |word: &OsString| {
         let word = word.to_string_lossy();

@@ -10,10 +10,10 @@ use anyhow::Result;
 use crate::shell::{Shell, cargo};
 use crate::{build, counts, cuda, loops, tidy};
 
-/// Stage of the run: its name, and a function that returns its exit code.
+/// Stage of `cargo xtask ci`: its name, and a function that runs it and returns its exit code.
 type Stage = (&'static str, fn(&Shell) -> Result<u8>);
 
-/// Name of the test stage.
+/// Name of the stages that run tests.
 const TESTS: &str = "tests";
 
 /// Folder whose files are declared by a macro, where `cargo fmt` does not see them.
@@ -61,10 +61,11 @@ const EXTRA: &[Stage] = &[
     (TESTS, |shell| tests(shell, "extra")),
 ];
 
-/// Inputs of the slower tests: tokenizers of published models.
+/// Ids of the inputs that the slower tests need: tokenizers of published models.
 const EXTRA_INPUTS: [&str; 3] = ["qwen3-tokenizer", "qwen3-tokenizer-config", "gpt-oss-tokenizer"];
 
-/// Runs all stages in order and stops at the first that fails.
+/// Runs the stages of `cargo xtask ci`, or with `extra` only the slower ones, in order, and stops
+/// at the first that fails. Returns its exit code.
 ///
 /// # Errors
 /// A stage cannot be started.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::shell::Shell;
 
-/// Path of the committed counts, from the root.
+/// Path of the committed instruction counts, from the workspace's root.
 const FILE: &str = "engine/benches/counts.toml";
 
 /// Comment at the head of the committed file of instruction counts.
@@ -20,13 +20,13 @@ const HEAD: &str = "\
 # Instructions of one call on one thread: docs/notes/guards.md. Written by `cargo xtask counts --renew`.
 ";
 
-/// Growth of a count, in percent, that is not a regression. The kernels' own code is the same on
-/// every machine with this compiler, and callgrind hides the processor, but another C library
-/// copies and fills memory with other instructions.
+/// Growth of an instruction count, in percent, that is not a regression. The kernels' own code is
+/// the same on every machine with this compiler, and callgrind hides the processor, but another C
+/// library copies and fills memory with other instructions.
 const GROWTH_PERCENT: u64 = 2;
 
-/// Fall of a count, in percent, from which the committed count must be lowered: a limit far above
-/// the actual count would not notice a regression.
+/// Fall of an instruction count, in percent, from which the committed count must be lowered: a
+/// limit far above the actual count would not notice a regression.
 const SHRINKAGE_PERCENT: u64 = 5;
 
 /// Option that makes callgrind count only within the example's function `counted`, by its mangled
@@ -41,9 +41,9 @@ struct Committed {
     instructions: BTreeMap<String, u64>,
 }
 
-/// Counts every case and compares the counts with the committed ones; exit code 1 if a count is out
-/// of bounds. With `renew` writes the counts instead. Without valgrind or with another compiler
-/// nothing is compared.
+/// Counts the instructions of every case and compares them with the committed ones; exit code 1 if
+/// a count is out of bounds. With `renew` writes the counts instead. Without valgrind or with
+/// another compiler nothing is compared.
 ///
 /// # Errors
 /// The example does not build, or the committed file cannot be read.
@@ -81,7 +81,7 @@ pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// Counts the instructions of every case of the example `counts`.
+/// Counts the instructions of every case of the example `counts`; returns the counts by case.
 fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
     shell.cargo("build --quiet --locked --release --workspace --example counts")?;
     let example = shell.built("examples/counts");
@@ -89,7 +89,7 @@ fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
     names.lines().map(|name| Ok((name.to_owned(), count_one(shell, &example, name)?))).collect()
 }
 
-/// Counts the instructions of one case.
+/// Counts the instructions of one case of the example `counts`.
 fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
     // valgrind prints the count in its log, which goes to standard output here.
     let log = shell.read(
@@ -107,7 +107,7 @@ fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
     collected(&log).with_context(|| format!("callgrind counted nothing in `{name}`:\n{log}"))
 }
 
-/// Total count in callgrind's log; `None` if it is missing or zero.
+/// Returns the total number of instructions in callgrind's log; `None` if it is missing or zero.
 fn collected(log: &str) -> Option<u64> {
     let line = log.lines().find_map(|line| line.split_once("Collected :"))?;
     line.1.trim().parse().ok().filter(|count| *count > 0)
@@ -120,8 +120,9 @@ impl Committed {
         format!("{HEAD}compiler = \"{}\"\n\n[instructions]\n{counts}", self.compiler)
     }
 
-    /// One line for each count that is out of bounds or not committed. Committed cases that were
-    /// not counted are skipped: they need instructions that this processor lacks.
+    /// Returns one line for each instruction count that is out of bounds or not committed.
+    /// Committed cases that were not counted are skipped: they need instructions that this
+    /// processor lacks.
     fn compare(&self, counted: &BTreeMap<String, u64>) -> Vec<String> {
         let compare = |(name, now): (&String, &u64)| {
             let Some(then) = self.instructions.get(name) else {

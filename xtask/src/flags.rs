@@ -59,7 +59,7 @@ Work on Redline
 Arguments after the command go to the program that does the work.
 Exit codes: 0 success, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 environment.";
 
-/// Programs that carry out commands, each with its verbs.
+/// Programs that carry out commands of `cargo xtask`, each with the commands that it carries out.
 const PROGRAMS: &[(&str, &[&str])] = &[
     ("redline-campaign", &["release-bench", "lab", "ingest", "kernels", "serve", "fetch"]),
     ("redline-peers", &["peer-bench", "client-bench", "scale-bench", "soak", "gpu-validation"]),
@@ -72,8 +72,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Parsed command of `cargo xtask`, with the arguments to pass on; `Program` is a verb of another
-/// program.
+/// Parsed command of `cargo xtask`, with the arguments to pass on. `Program` stands for all
+/// commands that another program carries out.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     Help,

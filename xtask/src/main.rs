@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one command and returns its exit code.
+/// Runs one command of `cargo xtask` and returns its exit code.
 fn run(shell: &Shell, command: Command) -> Result<u8> {
     match command {
         Command::Help => {

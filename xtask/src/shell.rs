@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail};
 #[derive(Debug)]
 pub struct Shell {
     pub root: PathBuf,
-    /// Folder that cargo builds into.
+    /// Folder that cargo builds into: its target directory.
     pub target: PathBuf,
-    /// Folder that inputs and tools are downloaded into, if the system has one.
+    /// Folder that inputs and tools are downloaded into; `None` if the system names none.
     pub cache: Option<PathBuf>,
 }
 
@@ -32,8 +32,8 @@ impl Shell {
         Ok(Self { root, target, cache: cache() })
     }
 
-    /// Path of a program that cargo built in the release profile, the only one that the workspace
-    /// uses.
+    /// Returns the path of a program that cargo built in the release profile, the only one that the
+    /// workspace uses.
     pub fn built(&self, name: &str) -> PathBuf {
         self.target.join("release").join(name)
     }
@@ -56,7 +56,7 @@ impl Shell {
     /// Runs a program and returns its standard output.
     ///
     /// # Errors
-    /// The program cannot be started or ends with an error.
+    /// The program cannot be started or ends with an error, or its output is not UTF-8.
     pub fn read<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Result<String> {
         let output = self
             .command(program, arguments)
@@ -108,13 +108,13 @@ impl Shell {
     }
 }
 
-/// Path of the cargo that runs this program.
+/// Returns the path of the cargo that runs this program.
 pub fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// Cache folder: `REDLINE_CACHE`, else the platform's cache folder for `redline`. Every program
-/// gets it as `REDLINE_CACHE`, so that tests look where the inputs were downloaded to.
+/// Returns the cache folder: `REDLINE_CACHE`, else the platform's cache folder for `redline`. Every
+/// program gets it as `REDLINE_CACHE`, so that tests look where the inputs were downloaded to.
 fn cache() -> Option<PathBuf> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

@@ -1,6 +1,6 @@
-//! Build of a release: checks it out as a git worktree below `target/`, separate from the user's own
-//! files, compiles its engine with the locked dependencies, and keeps the binary under its hash. Rival
-//! engines are built or found by the modules below.
+//! Build of a release: checks it out as a git worktree below `target/`, separate from the user's
+//! own files, compiles its engine with the locked dependencies, and keeps the binary under its
+//! hash. The submodules build or find the programs of rival engines.
 
 pub mod source;
 pub mod variants;
@@ -19,21 +19,21 @@ use crate::process::{self, describe};
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Environment variables with compiler flags; they are removed, so that all releases are built
-/// alike.
+/// Environment variables with compiler flags; they are removed for a build, so that all releases
+/// are built alike.
 const FLAG_VARIABLES: &[&str] =
     &["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
 
-/// A kept binary of the engine.
+/// Binary of Redline's engine that was built and is kept under its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
     pub binary: PathBuf,
     pub sha256: String,
-    /// Output of `rustc -V` in the checkout.
+    /// Output of `rustc -V` in the checkout that was built; `None` if it could not be read.
     pub toolchain: Option<String>,
 }
 
-/// Builds the program `redline` of the checkout `tree`.
+/// Builds the program `redline` of the checkout `tree` and keeps its binary.
 ///
 /// # Errors
 /// cargo fails, or the binary cannot be kept.
@@ -77,6 +77,7 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
 }
 
 /// Copies a built binary to a path named by its SHA-256, so that the next build cannot replace it.
+/// Returns the path and the hash.
 fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     let sha256 = sha256_file(built)?;
     let kept = places.binary(&sha256, "redline");
@@ -92,7 +93,7 @@ fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     Ok((kept, sha256))
 }
 
-/// Makes `path` a clean checkout of `release`; an existing checkout is reused.
+/// Checks out `release` as a worktree at `path`, without changes; an existing checkout is reused.
 ///
 /// # Errors
 /// The checkout has changes, or git fails.

@@ -24,23 +24,24 @@ use crate::server_spec::BuiltVariant;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// File name of a kept build's facts.
+/// Name of the file with a build's facts, in the build's folder in the cache.
 const FACTS: &str = "build.json";
 /// Packages that pip installs if the machine lacks CMake or Ninja.
 const PACKAGES: [&str; 2] = ["cmake==4.4.4", "ninja==1.13.2"];
 /// Folder of the programs below CMake's build folder, as the sources configure it.
 const PROGRAMS: &str = "bin";
 
-/// Facts of a build, reported next to its figures.
+/// Facts of a rival engine's build, reported next to the results that were measured with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuildFacts {
     pub sdist: String,
     pub sdist_sha256: String,
-    /// CMake settings of the build.
+    /// CMake settings of the rival engine's build, each as `NAME=VALUE`.
     pub settings: Vec<String>,
-    /// Name and version of the compiler, such as `GNU 12.2.0`.
+    /// Name and version of the C++ compiler, such as `GNU 12.2.0`; `None` if CMake's files do not
+    /// say.
     pub compiler: Option<String>,
-    /// SHA-256 of each program, by name.
+    /// SHA-256 of each program of the build, in hex, by the program's name.
     pub programs: BTreeMap<String, String>,
 }
 
@@ -52,7 +53,7 @@ pub struct PeerBuild {
 }
 
 impl PeerBuild {
-    /// The build as a variant: the first program of the source is the server.
+    /// Returns the build as a built variant, whose server is the first program of the source.
     pub fn variant(&self, variant: Variant, source: &Source) -> BuiltVariant {
         let server = source.programs.first().map_or("", String::as_str);
         let facts = EngineFacts {
@@ -92,7 +93,7 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
     build(world, source, &archive, &tools, dir)
 }
 
-/// Cache key of a build: a hash of the source, the build settings and the processor.
+/// Returns the cache key of a build: a hash of the source, the build settings and the processor.
 fn key(source: &Source, cpu: &Cpu) -> String {
     let Cpu { vendor, brand, family, model, stepping, features, sockets: _ } = cpu;
     let of = (
@@ -103,7 +104,7 @@ fn key(source: &Source, cpu: &Cpu) -> String {
     sha256_of(&of).unwrap_or_default().chars().take(16).collect()
 }
 
-/// Returns the facts of a kept build if all of its programs are present and unchanged.
+/// Returns the facts of the build kept in `dir`, if all of its programs are present and unchanged.
 fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
     let text = fs::read_to_string(dir.join(FACTS)).ok()?;
     let facts: BuildFacts = serde_json::from_str(&text).ok()?;
@@ -115,7 +116,7 @@ fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
     whole.then_some(facts)
 }
 
-/// Builds in a temporary folder and renames it, so that `dir` is always complete.
+/// Builds a rival engine in a temporary folder and renames it, so that `dir` is always complete.
 fn build(
     world: &World,
     source: &Source,
@@ -153,8 +154,8 @@ fn build(
     Ok(PeerBuild { dir, facts })
 }
 
-/// Runs one program of the build. Its output goes to standard error, since standard output is for
-/// the command's own result.
+/// Runs one program of the build, such as `cmake`. Its output goes to standard error, since
+/// standard output is for the command's own result.
 fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Stop> {
     let status = show(command.stdout(Stdio::from(io::stderr())), &world.interrupt)?;
     if status.success() {
@@ -168,7 +169,8 @@ fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Sto
         .with_hint("it needs a C and a C++ compiler, such as `gcc` and `g++`"))
 }
 
-/// Copies the programs out of the build folder and writes the build's facts.
+/// Copies the built programs from the build folder `tree` to the folder `whole`, and writes the
+/// build's facts there.
 fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> {
     make_dir(whole)?;
     let mut programs = BTreeMap::new();
@@ -194,7 +196,8 @@ fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> 
     Ok(facts)
 }
 
-/// Name and version of the C++ compiler, from `CMakeFiles/<version>/CMakeCXXCompiler.cmake`.
+/// Returns name and version of the C++ compiler, from
+/// `CMakeFiles/<version>/CMakeCXXCompiler.cmake`.
 fn compiler(tree: &Path) -> Option<String> {
     let folders = fs::read_dir(tree.join("CMakeFiles")).ok()?.flatten();
     let found = folders.map(|entry| entry.path().join("CMakeCXXCompiler.cmake"));
@@ -202,23 +205,23 @@ fn compiler(tree: &Path) -> Option<String> {
     Some(format!("{} {}", set_in(&text, "_ID")?, set_in(&text, "_VERSION")?))
 }
 
-/// Returns the value of `set(CMAKE_CXX_COMPILER<what> "value")`.
+/// Returns the value in the line `set(CMAKE_CXX_COMPILER<what> "value")` of CMake's file `text`.
 fn set_in<'a>(text: &'a str, what: &str) -> Option<&'a str> {
     let start = format!("set(CMAKE_CXX_COMPILER{what} \"");
     let line = text.lines().find_map(|line| line.strip_prefix(&start))?;
     line.split('"').next()
 }
 
-/// Paths of CMake and Ninja.
+/// Programs CMake and Ninja with which rival engines are built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BuildTools {
     cmake: PathBuf,
-    /// Folder that pip has installed the tools into; `None` if both are on the `PATH`.
+    /// Folder into which pip has installed CMake and Ninja; `None` if both are on the `PATH`.
     fetched: Option<PathBuf>,
 }
 
 impl BuildTools {
-    /// Makes a command for `cmake`. The version installed by pip is a script that needs its folder
+    /// Builds a command for `cmake`. The version installed by pip is a script that needs its folder
     /// in `PYTHONPATH`.
     fn cmake(&self) -> Command {
         let mut command = Command::new(&self.cmake);
@@ -228,16 +231,16 @@ impl BuildTools {
         command
     }
 
-    /// Path of `ninja` if pip has installed it; `None` if it is on the `PATH`.
+    /// Returns the path of `ninja` if pip has installed it; `None` if it is on the `PATH`.
     fn ninja(&self) -> Option<PathBuf> {
         self.fetched.as_ref().map(|dir| dir.join("bin/ninja"))
     }
 }
 
-/// Finds the tools on the `PATH` or in the cache, or installs them into the cache.
+/// Finds CMake and Ninja on the `PATH` or in the cache, or installs them into the cache.
 ///
 /// # Errors
-/// They are not installed and cannot be downloaded.
+/// CMake and Ninja are not installed and cannot be downloaded.
 fn find_tools(world: &World) -> Result<BuildTools, Stop> {
     // Both or neither: pip installs them as a pair of tested versions.
     if runs(world, "cmake")? && runs(world, "ninja")? {
@@ -259,7 +262,8 @@ fn runs(world: &World, program: &str) -> Result<bool, Stop> {
     }
 }
 
-/// Installs the packages into a temporary folder and renames it, so that `dir` is always complete.
+/// Installs CMake and Ninja with pip into a temporary folder and renames it, so that `dir` is
+/// always complete.
 fn fetch_tools(world: &World, dir: &Path) -> Result<(), Stop> {
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;

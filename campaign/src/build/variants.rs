@@ -1,5 +1,5 @@
-//! The variants of a campaign: resolves the command line to releases of engines, a working tree or
-//! a running server, the origin of each variant's program, and builds each.
+//! The variants of a campaign: resolves the command line to variants, each with the origin of its
+//! program (a release, a working tree, an installed package or a running server), and builds them.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,24 +31,26 @@ pub const REDLINE: &str = "redline";
 pub enum Origin {
     /// A release of Redline, built from its commit.
     Release(Release),
-    /// The working tree of the clone.
+    /// Program built from the clone's working tree: its version, HEAD's commit, and whether there
+    /// are changes that are not committed.
     Tree { version: String, commit: Option<String>, dirty: bool },
-    /// A source distribution that is built here.
+    /// Source distribution of a rival engine, which is built on this machine.
     Source(Box<Source>),
-    /// A Python package installed on this machine, or a container image with one.
+    /// Python package of this version, installed on this machine or, with `container`, in an image.
     Installed { version: String, container: Option<Runtime> },
-    /// A server that is already running, and its answer to the probe.
+    /// Server that is already running, with its answer to the probe.
     Running(Box<Probe>),
 }
 
 impl Origin {
-    /// Records of releases are committed; those of a tree or of a stranger's server are not.
+    /// Returns true if records of the variant's runs are committed to the registry: those of
+    /// releases are, those of a working tree or of an already running server are not.
     pub fn commits(&self) -> bool {
         !matches!(self, Self::Tree { .. } | Self::Running(_))
     }
 }
 
-/// A variant before it is built.
+/// Variant of a campaign whose program is not built yet.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     pub variant: Variant,
@@ -57,7 +59,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Title for the printed plan, such as `redline v0.9.2, commit 1a2b3c4d5e`.
+    /// Returns the variant's title for the printed plan, such as `redline v0.9.2, commit
+    /// 1a2b3c4d5e`.
     pub fn title(&self) -> String {
         let title = format!("{} {}", self.variant.engine, self.variant.title());
         match &self.origin {
@@ -77,8 +80,8 @@ impl Wanted {
     }
 }
 
-/// Resolves the command line to variants: the baseline first, then the candidate and its variants,
-/// then the engines of `--beside`.
+/// Resolves the command line of `release-bench` to variants: the baseline first, then the candidate
+/// and its variants, then the engines of `--beside`.
 ///
 /// # Errors
 /// A release cannot be resolved, or the flags contradict each other.
@@ -118,7 +121,7 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     Ok(variants)
 }
 
-/// Resolves a release of an engine by its name.
+/// Resolves a release of an engine by its name to a variant that is not built yet.
 ///
 /// # Errors
 /// No release has that name, or the engine is neither built nor installed here.
@@ -155,7 +158,8 @@ pub fn named(
     }
 }
 
-/// Resolves the one release that an engine's file pins, with the flags for a server under load.
+/// Resolves the one release that a rival engine's file pins, with the engine's flags for a server
+/// under load.
 fn from_source(
     world: &World,
     engine: &Engine,
@@ -175,7 +179,7 @@ fn from_source(
     Ok(wanted)
 }
 
-/// Makes the variant of `--url`.
+/// Resolves `--url` to a variant: the server that is already running and has answered `probe`.
 ///
 /// # Errors
 /// The server reports another release than the named one.
@@ -192,8 +196,8 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
     Ok(of(engine, release, Origin::Running(Box::new(probe))))
 }
 
-/// Makes a variant of the clone's files. Its name ends in `-dev`, so that it cannot be mistaken for
-/// a release.
+/// Resolves `--worktree` to a variant of the clone's own files. Its name ends in `-dev`, so that it
+/// cannot be mistaken for a release.
 ///
 /// # Errors
 /// The engine is not built from this clone, or the manifest has no literal version or another one
@@ -223,7 +227,7 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
     Ok(of(engine, release, Origin::Tree { version, commit, dirty }))
 }
 
-/// Builds every variant; variants of one release share a build.
+/// Builds the program of every variant; variants of one release share a build.
 ///
 /// # Errors
 /// A checkout or a build fails.
@@ -243,10 +247,10 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, St
     Ok(specs)
 }
 
-/// Builds one variant.
+/// Builds the program of one variant, or finds it where it is installed or running.
 ///
 /// # Errors
-/// The checkout or the build fails.
+/// A checkout or build fails, or the program is not installed in the requested version.
 pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
     let built = match &wanted.origin {
@@ -276,18 +280,18 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     Ok(ServerSpec { engine: wanted.engine.clone(), built })
 }
 
-/// The working tree's Redline, built now, with the flags of a load on `threads` threads.
+/// Builds the working tree's Redline, with the flags of a server under load on `threads` threads.
 ///
 /// # Errors
-/// It does not build.
+/// Redline does not build.
 pub fn build_working_tree(world: &World, threads: u32) -> Result<ServerSpec, Stop> {
     let mut spec = build_one(world, &working_tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
     spec.built.variant.flags = spec.engine.loaded_flags(threads);
     Ok(spec)
 }
 
-/// Builds a checkout of Redline, of which version and commit are given, and whether it has changes
-/// beside that commit.
+/// Builds Redline in the checkout `tree`. Its version, its commit, and whether it has changes that
+/// are not committed, become facts of the build.
 fn build_checkout(
     world: &World,
     wanted: &Wanted,
@@ -330,10 +334,10 @@ fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {
     Wanted { variant: Variant::plain(&engine.id, &release), engine: engine.clone(), origin }
 }
 
-/// Python script that looks for a package.
+/// Python script that looks for an installed package of an engine.
 const SCRIPT: &str = include_str!("installed.py");
 
-/// Output of the script that looks for a package.
+/// Output of the Python script that looks for an engine's package.
 #[derive(Debug, Deserialize)]
 struct Found {
     name: String,
@@ -341,8 +345,8 @@ struct Found {
     files_sha256: Option<String>,
 }
 
-/// Returns the built variant of an engine that is a Python package: the requested release has to be
-/// the installed one, on this machine or in a container image.
+/// Returns the variant of an engine that is a Python package: the requested release has to be the
+/// installed one, on this machine or in a container image.
 ///
 /// # Errors
 /// The package is not installed, or another release of it is.
@@ -392,7 +396,7 @@ fn contained(
     Ok(Some(Contained { runtime, image: image_name(image, &variant.release) }))
 }
 
-/// Makes the command that runs Python where the server would run.
+/// Builds the command that runs Python where the server would run: on this machine or in its image.
 fn question(image: Option<&Contained>) -> Command {
     let Some(Contained { runtime, image }) = image else {
         return Command::new("python3");
@@ -420,7 +424,7 @@ fn read_found(written: &Written, package: &Package, place: &str) -> Result<Found
     })
 }
 
-/// Digest of a container image, if its runtime reports one.
+/// Returns the digest of a container image, if its runtime reports one.
 fn digest(world: &World, image: &Contained) -> Option<String> {
     if image.runtime == Runtime::Apptainer {
         return None;

@@ -13,7 +13,7 @@ use crate::places::CampaignPlaces;
 use crate::publish::write_run;
 use crate::stop::Stop;
 
-/// A file or record that is not what its node wrote.
+/// Builds the error of a file or record that is not what its node wrote.
 fn unsound(what: String) -> Stop {
     Stop::wrong_use(what).with_hint("copy the job's folder again, or remove it and measure again")
 }
@@ -46,7 +46,7 @@ fn other_file(path: &Path, what: &str) -> Stop {
     unsound(format!("`{}` is not the file that its node wrote: {what}", path.display()))
 }
 
-/// Reads a record after checking its file's size and SHA-256 against `fact`.
+/// Reads a run's record below `dir`, after checking its file's size and SHA-256 against `fact`.
 fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
     let path = dir.join(&fact.path);
     let other = |what: &str| other_file(&path, what);

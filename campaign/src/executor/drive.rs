@@ -23,7 +23,7 @@ use crate::publish::write_run;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Longest delay until files of an ended job become visible here on a network file system.
+/// Longest delay until the controller sees the files of an ended job on a network file system.
 const SEEN_LATE: Duration = Duration::from_secs(60);
 /// Longest wait for a local job to end after it was cancelled.
 const GOING: Duration = Duration::from_secs(30);
@@ -31,11 +31,11 @@ const GOING: Duration = Duration::from_secs(30);
 const WAKE: Duration = Duration::from_millis(50);
 /// Number of consecutive failed queries after which a silent scheduler is an error.
 const SILENCES: u32 = 10;
-/// Number of lines shown from the end of a failed node's log.
+/// Number of lines that are shown from the end of a failed node's log.
 const LOG_LINES: usize = 12;
 
-/// Number of retries after failures that neither the job nor the engine caused, such as a lost
-/// node.
+/// Number of retries of a job after failures that neither the job nor the engine caused, such as a
+/// lost node.
 const RETRIES: u32 = 2;
 
 /// The job loop of one campaign: its inputs, and the state that this process keeps of its jobs.
@@ -44,15 +44,17 @@ pub struct Drive<'a> {
     pub executor: &'a dyn Executor,
     pub ready: &'a PreparedCampaign,
     pub journal: &'a mut Journal,
-    /// Keys of jobs that this process has submitted or adopted.
+    /// Keys of jobs that this process has submitted, or found already submitted.
     known: BTreeSet<String>,
-    /// Time at which a job was first seen to have ended without its final file, by the job's key.
+    /// Time, since the command began, at which a job was first seen to have ended without its final
+    /// file, by the job's key.
     ended: BTreeMap<String, Duration>,
     /// Number of consecutive queries that the scheduler has not answered.
     silences: u32,
 }
 
-/// Groups planned runs into jobs: one job for each cell, in the order of the runs.
+/// Groups planned runs into jobs, in the order of the runs: one job for each group of consecutive
+/// runs of one cell.
 pub fn jobs_of(campaign: &str, runs: &[PlannedRun]) -> Vec<PlannedJob> {
     let by_cell = runs.chunk_by(|a, b| a.cell == b.cell);
     let planned = |runs: &[PlannedRun]| PlannedJob {
@@ -80,7 +82,8 @@ impl<'a> Drive<'a> {
     /// Runs every unfinished job of a stage until all are collected and checked.
     ///
     /// # Errors
-    /// Interrupted, the scheduler does not answer, or a job cannot run on any node.
+    /// Interrupted, the scheduler does not answer, or a job has ended in a way that a retry would
+    /// not mend.
     pub fn carry_out(&mut self, stage: Option<Stage>) -> Result<(), Stop> {
         let of_stage = self.journal.state.jobs.iter().filter(|job| job.stage == stage);
         let jobs: Vec<&Entry> = of_stage.collect();
@@ -200,15 +203,15 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Asks the executor for a job's state; `None` if the scheduler did not answer and is asked
-    /// again later.
+    /// Queries the executor for a job's state; `None` if the scheduler did not answer, and the
+    /// query is repeated later.
     fn poll(&mut self, handle: &Handle) -> Result<Option<JobState>, Stop> {
         let polled = self.executor.poll(handle);
         self.patiently(polled)
     }
 
-    /// Tolerates a scheduler that temporarily does not answer: `None` means "ask again later". A
-    /// refusal is an answer and is returned as an error.
+    /// Tolerates a scheduler that temporarily does not answer: `None` means that the query is
+    /// repeated later. A refusal is an answer and is returned as an error.
     fn patiently<T>(&mut self, answered: Result<T, Stop>) -> Result<Option<T>, Stop> {
         let may_yet_answer = |stop: &Stop| {
             // Slurm's controller restarts for maintenance; a campaign of days should survive that.
@@ -230,9 +233,9 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Settles a job that has ended: collects its finished blocks, and retries, fails or stops for
-    /// the rest. The retry is planned before the collection is noted, so that a crash in between
-    /// repeats this function and loses nothing.
+    /// Settles a job that has ended: collects its finished blocks, and retries the others, records
+    /// them as failed, or stops the campaign. The retry is planned before the collection is noted,
+    /// so that a crash in between repeats this function and loses nothing.
     fn settle(
         &mut self,
         job: &Entry,
@@ -294,8 +297,8 @@ impl<'a> Drive<'a> {
         self.journal.note(Line::Checked { job })
     }
 
-    /// Plans the next attempt for the runs in `left`. `lost_on` is present when the node is to
-    /// blame; it holds the node's name, if known, which the next attempt excludes.
+    /// Plans the next attempt at a job for the runs in `left`. `lost_on` is present when the node
+    /// is to blame; it holds the node's name, if known, which the next attempt excludes.
     fn plan_again(
         &mut self,
         job: &Entry,
@@ -316,7 +319,7 @@ impl<'a> Drive<'a> {
         self.journal.note(Line::Planned { stage: job.stage, jobs: vec![again] })
     }
 
-    /// Prints the last lines of the node's log after a failure.
+    /// Prints the last lines of a job's log, which its node wrote, after a failure.
     fn console_log(&self, places: &CampaignPlaces) {
         let log = std::fs::read(places.node_log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -326,8 +329,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Leaves the jobs after an error: local ones are cancelled and their finished records
-    /// collected; those on a scheduler continue.
+    /// Leaves the unfinished jobs after an error: jobs on this machine are cancelled and their
+    /// finished records collected; those on a scheduler continue.
     fn leave(&mut self) {
         let known = |job: &&Entry| self.known.contains(&job.planned.key);
         let jobs = self.journal.state.jobs.iter();
@@ -387,17 +390,17 @@ fn record_unmeasured(
 /// Decision about the blocks that a job has not finished.
 #[derive(Debug)]
 enum Next {
-    /// Retry the blocks, on another node if the executor has one.
+    /// Retry the job's unfinished blocks, on another node if the executor has one.
     Again { said: String },
-    /// Record the runs of the blocks as failed.
+    /// Record the runs of the job's unfinished blocks as failed.
     Failed { class: FailureClass, said: String },
-    /// Stop the campaign; `--resume` runs the remaining blocks.
+    /// Stop the campaign; `--resume` runs the job's unfinished blocks.
     Stop(Stop),
 }
 
-/// Decides about the unfinished blocks of an ended job. `report` is the node's own, if it
-/// wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when this machine is
-/// the only node.
+/// Decides about the unfinished blocks of an ended job. `report` is the outcome in the node's final
+/// report, if it wrote one; `lost` counts earlier attempts that were lost; `is_here` is true when
+/// the controller's machine is the only node.
 fn after_end(end: &JobEnd, report: Option<&NodeEnd>, lost: u32, is_here: bool) -> Next {
     // Three losses in a row point to the job itself, so that the runs are recorded as failed.
     let again = |class: FailureClass, said: String| match lost < RETRIES {

@@ -20,7 +20,8 @@ use crate::stop::Stop;
 /// Number of hex digits in a job's key.
 const KEY_DIGITS: usize = 12;
 
-/// Facts of a machine in journals and jobs, where a map of reasons once stood beside them.
+/// Facts of a machine as journals and job descriptions store them: in a pair with a map, which is
+/// written empty and ignored when read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(
     from = "(HardwareFacts, BTreeMap<String, String>)",
@@ -46,40 +47,43 @@ impl From<RecordedHardware> for (HardwareFacts, BTreeMap<String, String>) {
 pub struct Job {
     pub key: String,
     pub campaign: String,
-    /// Executor's name for the records, such as `slurm`.
+    /// Name of the job's executor for its records, such as `slurm`.
     pub executor: String,
-    /// All variants of the campaign, whose indices the runs name.
+    /// All variants of the campaign; the job's runs name them by index.
     #[serde(rename = "sides")]
     pub variants: Vec<ServerSpec>,
     pub cell: ReadyCell,
     #[serde(rename = "slots")]
     pub runs: Vec<PlannedRun>,
-    /// Files that the runs read, each with its size in bytes; a folder has size 0.
+    /// Files and folders that the job's runs read, each with its size in bytes; a folder has size
+    /// 0.
     pub inputs: Vec<(PathBuf, u64)>,
-    /// Hardware facts of a server elsewhere; `None` when the node detects its own hardware.
+    /// Facts of the hardware of a server elsewhere (`--url`); `None` when the node detects its own
+    /// hardware.
     pub hardware: Option<RecordedHardware>,
-    /// True when each tensor-parallel rank takes a GPU.
+    /// True when each tensor-parallel rank of a server takes a GPU.
     pub on_gpu: bool,
-    /// Hardware id that the node must have for its figures to belong to this campaign; `None`
+    /// Hardware id that the node must have for its figures to belong to the campaign; `None`
     /// accepts any hardware.
     pub hardware_id: Option<String>,
     pub url: Option<String>,
     pub timeout_s: Option<u32>,
-    /// True when the user watches a terminal, so that the node writes its progress to its log.
+    /// True when the user watches a terminal, so that the node writes the progress of its runs to
+    /// its log.
     pub watched: bool,
     /// Largest number of GPU-hours that the job may use; `None` for no limit.
     pub gpu_hours_max: Option<f64>,
-    /// Expected time of one run in microseconds, by variant; 0 if unknown.
+    /// Expected time of one run of each variant, in microseconds; 0 if unknown.
     pub expected_us: Vec<u64>,
 }
 
 impl Job {
-    /// GPUs that a server of this job takes.
+    /// Returns the number of GPUs that a server of the job takes; 0 on a processor.
     pub fn gpus(&self) -> u32 {
         if self.on_gpu { self.cell.cell.tp } else { 0 }
     }
 
-    /// Numbers of the job's blocks, in order.
+    /// Returns the numbers of the job's blocks, in the order in which they run.
     pub fn blocks(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.runs.iter().map(|run| run.block).collect();
         blocks.dedup();
@@ -96,17 +100,17 @@ pub fn key(campaign: &str, runs: &[PlannedRun], attempt: u32) -> String {
     format!("redline-{}-{attempt}", &digest[..KEY_DIGITS])
 }
 
-/// Path, SHA-256 and size of a file in a job's folder.
+/// Path, SHA-256 and size in bytes of a file in a job's folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFact {
-    /// Path relative to the job's folder.
+    /// Path of the file relative to the job's folder.
     pub path: String,
     pub sha256: String,
     pub bytes: u64,
 }
 
 impl FileFact {
-    /// Hashes the file at `path` below `dir`.
+    /// Returns path, SHA-256 and size of the file at `path` below `dir`.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -121,7 +125,7 @@ impl FileFact {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
     pub end: NodeEnd,
-    /// Record files that the job has written, with their hashes.
+    /// Record files that the job's node has written, with their hashes.
     pub files: Vec<FileFact>,
 }
 
@@ -129,11 +133,11 @@ pub struct Done {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "kebab-case")]
 pub enum NodeEnd {
-    /// Every run has its record.
+    /// The job succeeded: every run has its record.
     Well,
-    /// The node is not fit to measure; another node may be.
+    /// The job's node is not fit to measure, for the reason in `said`; another node may be.
     Unfit { said: String },
-    /// A Redline tool or the machine failed.
+    /// A Redline tool or the node's machine failed, so that the job ended early.
     Broke { said: String, hint: Option<String> },
     /// The job's request cannot be met on any node.
     Refused { said: String, hint: Option<String> },
@@ -175,7 +179,7 @@ impl Job {
             .map_err(|error| Stop::wrong_use(format!("`{}` is no job: {error}", path.display())))
     }
 
-    /// Writes the job's description.
+    /// Writes the job's description to `job.json` in the folder `places`.
     ///
     /// # Errors
     /// The folder is not writable.
@@ -201,7 +205,7 @@ impl Done {
         Ok(Some(done.map_err(unreadable)?))
     }
 
-    /// Writes the job's final report.
+    /// Writes the job's final report to the folder `places`.
     ///
     /// # Errors
     /// The folder is not writable.
@@ -210,7 +214,7 @@ impl Done {
     }
 }
 
-/// Path of a run's record relative to the job's folder.
+/// Returns the path of a run's record relative to the job's folder.
 pub fn record_path(run: &str) -> String {
     format!("runs/{run}.json")
 }
@@ -222,38 +226,38 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Stop> {
     Ok(write_whole(path, format!("{text}\n").as_bytes())?)
 }
 
-/// One line of a job's step log.
+/// One line of a job's step log, which its node writes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
-    /// The node has begun to check the machine.
+    /// The node has begun the job, and checks the machine next.
     Began,
-    /// A note for the user, such as that the machine is slower than before.
+    /// The node has a note for the user, such as that the machine is slower than before.
     Noted { said: String },
-    /// A block has begun.
+    /// The node has begun a block of the job.
     BlockBegun { block: u32 },
-    /// A run of the block has begun.
+    /// The node has begun a run of the current block.
     RunBegun { run: String },
-    /// A run has ended, `wall_us` microseconds after its server was started; `said` are its figures or
-    /// its failure, and findings about its validity.
+    /// A run has ended, `wall_us` microseconds after its server was started; `said` are lines for
+    /// the user: its figures or its failure, and findings about its validity.
     RunEnded { run: String, said: Vec<String>, wall_us: u64 },
-    /// All runs of the block have their records.
+    /// Every run of the block has its record; `files` are the record files.
     BlockDone { block: u32, files: Vec<FileFact> },
-    /// The files of an interrupted block were moved to `folder`; the block begins again.
+    /// Files of an interrupted block were moved to `folder`; the block begins again.
     SetAside { block: u32, folder: String },
 }
 
-/// Progress of a job, from all lines of its step log.
+/// Progress of a job, computed from all lines of its step log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     pub blocks_done: BTreeSet<u32>,
-    /// Number of the block that is begun and not done.
+    /// Number of the block that is begun and not done; `None` between blocks.
     pub block_open: Option<u32>,
-    /// Record files of the finished blocks.
+    /// Record files of the job's finished blocks.
     pub files: Vec<FileFact>,
-    /// Number of interrupted blocks that were set aside.
+    /// Number of the job's interrupted blocks whose files were set aside.
     pub aside: usize,
-    /// Time of all runs in microseconds, including those of discarded blocks.
+    /// Time of all runs of the job in microseconds, including those of discarded blocks.
     pub wall_us: u64,
 }
 
@@ -277,7 +281,7 @@ impl Progress {
     }
 }
 
-/// Reads the step log of a job.
+/// Reads all steps from the step log of the job in the folder `places`.
 ///
 /// # Errors
 /// The file cannot be read.

@@ -25,38 +25,41 @@ use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Folder, in the campaign's folder, for copies of the suite's files: edits made during the
-/// campaign do not affect its runs.
+/// Name of the folder, in a campaign's folder, for copies of the suite's files: edits made during
+/// the campaign do not affect its runs.
 const SUITE: &str = "suite";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PreparedCampaign {
-    /// Arguments of the command as they were typed, without the program's name.
+    /// Arguments of the command that began the campaign, as they were typed, without the program's
+    /// name.
     pub command: Vec<String>,
     pub executor: String,
-    /// Additional options for `sbatch`.
+    /// Additional options of the user for `sbatch`.
     #[serde(default)]
     pub slurm_options: Vec<String>,
-    /// Runs that are known from the start; confirmation runs and a lab's rounds follow in the
-    /// journal.
+    /// Plan of the campaign, with the runs that are known from the start; confirmation runs and a
+    /// lab's rounds follow in the journal.
     pub plan: Plan,
-    /// One for each variant of the plan.
+    /// Specification of the server of each variant of the plan, in the plan's order.
     #[serde(rename = "sides")]
     pub variants: Vec<ServerSpec>,
-    /// Cells with their fetched inputs, in the order of the plan's.
+    /// Cells with their fetched inputs, in the order of the plan's cells.
     pub cells: Vec<ReadyCell>,
-    /// Files that the runs of each cell read, each with its size in bytes; a folder has size 0.
+    /// Files and folders that the runs of each cell read, each with its size in bytes; a folder has
+    /// size 0.
     pub inputs: Vec<Vec<(PathBuf, u64)>>,
-    /// Hardware facts, as detected or expected when the campaign began.
+    /// Facts of the measured hardware, as detected or expected when the campaign began.
     pub hardware: RecordedHardware,
-    /// True when each tensor-parallel rank takes a GPU.
+    /// True when each tensor-parallel rank of a server takes a GPU.
     pub on_gpu: bool,
-    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
+    /// Number of pairs of confirmation runs in each cell that differs; `None` without a
+    /// confirmation stage.
     pub confirm_pairs: Option<u32>,
-    /// True when the records are committed. Records of releases are; records of a working tree or
-    /// of a server started by somebody else are not.
+    /// True when the campaign's records are committed. Records of releases are; records of a
+    /// working tree or of a server started by somebody else are not.
     pub commits: bool,
-    /// Repository whose `results/` receives the records.
+    /// Repository whose `results/` receives the campaign's records.
     pub registry: PathBuf,
     /// Expected time of all runs of the plan in microseconds.
     pub expected_us: u64,
@@ -71,7 +74,8 @@ pub struct PreparedCampaign {
 }
 
 impl PreparedCampaign {
-    /// Combines the decided plan with the built variants and fetched inputs.
+    /// Combines the decided plan with the built variants and fetched inputs into a prepared
+    /// campaign.
     pub fn new(
         world: &World,
         flags: &ReleaseBench,
@@ -131,7 +135,8 @@ impl PreparedCampaign {
         Ok(())
     }
 
-    /// Adds a variant that is started like variant `of` except for its name and flags.
+    /// Adds a variant to the campaign; it is started like the variant at index `of` except for its
+    /// name and flags.
     pub fn add_variant(&mut self, of: usize, variant: Variant) {
         let mut added = self.variants[of].clone();
         added.built.variant = variant.clone();
@@ -151,12 +156,12 @@ impl PreparedCampaign {
         }
     }
 
-    /// Names a release of an engine on this campaign's hardware, for the registry.
+    /// Returns the registry's key of a release of an engine on the campaign's hardware.
     pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
         Named { engine, release, hardware: &self.hardware.0.id }
     }
 
-    /// Returns baseline and candidate if two releases of an engine are compared.
+    /// Returns the baseline's release and the candidate, if two releases of an engine are compared.
     pub fn compared(&self) -> Option<(&str, Named<'_>)> {
         let (baseline, candidate) = self.plan.compared()?;
         Some((baseline, self.named(&self.plan.variants[0].engine, candidate)))
@@ -177,11 +182,12 @@ pub struct PlannedJob {
     pub cell: usize,
     #[serde(rename = "slots")]
     pub runs: Vec<PlannedRun>,
-    /// Number of the attempt, counted from 1.
+    /// Number of this attempt at the job's runs, counted from 1.
     pub attempt: u32,
-    /// Number of earlier attempts that were lost through no fault of the job or the engine.
+    /// Number of earlier attempts at the runs that were lost through no fault of the job or the
+    /// engine.
     pub lost: u32,
-    /// Names of nodes on which earlier attempts failed.
+    /// Names of the nodes on which earlier attempts at the runs failed.
     pub excluded_nodes: Vec<String>,
 }
 
@@ -189,36 +195,38 @@ pub struct PlannedJob {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum Line {
-    /// First line of a journal: the complete campaign. It occurs once.
+    /// First line of a journal: the complete prepared campaign. It occurs once.
     Campaign(Box<PreparedCampaign>),
-    /// One more variant, started like the one at `of` except for its name and flags.
+    /// A variant was added to the campaign; it is started like the one at index `of` except for its
+    /// name and flags.
     #[serde(rename = "side")]
     Variant {
         of: usize,
         #[serde(rename = "side")]
         variant: Variant,
     },
-    /// The budget of a lab is reduced to `runs_max` runs.
+    /// The budget of the campaign's lab was reduced to `runs_max` runs.
     Allowed { runs_max: u32 },
-    /// Jobs are planned: those of a stage, or the next attempt at one.
+    /// Jobs were planned: all jobs of a stage, or the next attempt at one of them.
     Planned { stage: Option<Stage>, jobs: Vec<PlannedJob> },
-    /// A job is submitted.
+    /// The job with the key `job` was submitted; the executor knows it by `handle`.
     Submitted { job: String, handle: Handle },
-    /// A job runs on a node.
+    /// The job with the key `job` runs on a node.
     Running { job: String, node: String },
-    /// A job was cancelled before it was done; it counts as planned again.
+    /// The job with the key `job` was cancelled before it was done; it counts as planned again.
     Withdrawn { job: String },
-    /// A job has ended; the records of its finished blocks are in the staged results.
+    /// The job with the key `job` has ended; the records of its finished blocks are in the staged
+    /// results.
     Collected { job: String, runs: Vec<String>, wall_us: u64 },
-    /// The collected records of a job passed their checks.
+    /// The collected records of the job with the key `job` passed their checks.
     Checked { job: String },
-    /// All records are committed to the registry.
+    /// All records of the campaign are committed to the registry.
     Committed { commit: Option<String> },
     /// The campaign is finished: pages are rendered and the summary is printed.
     Finished,
 }
 
-/// How far a job has come, in the order of its states.
+/// State that a job of the campaign has reached, in the order of the states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
     Planned,
@@ -228,7 +236,7 @@ pub enum Reached {
     Checked,
 }
 
-/// A job and its current state.
+/// A job of a campaign and its current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub stage: Option<Stage>,
@@ -236,20 +244,21 @@ pub struct Entry {
     pub reached: Reached,
     pub handle: Option<Handle>,
     pub node: Option<String>,
-    /// Ids of the runs whose records were collected.
+    /// Ids of the job's runs whose records were collected.
     pub runs: Vec<String>,
-    /// Time of the job's runs in microseconds.
+    /// Time of the job's runs in microseconds; 0 until its records are collected.
     pub wall_us: u64,
 }
 
-/// State of a campaign, from all lines of its journal.
+/// State of a campaign, computed from all lines of its journal.
 #[derive(Debug, Default)]
 pub struct State {
     pub ready: Option<PreparedCampaign>,
-    /// Jobs in the order of planning.
+    /// Jobs of the campaign in the order of planning.
     pub jobs: Vec<Entry>,
     pub stages: Vec<Option<Stage>>,
-    /// Set once the records are committed: the commit's hash, if the registry reported one.
+    /// Set once the campaign's records are committed: the commit's hash, if the registry reported
+    /// one.
     pub committed: Option<Option<String>>,
     pub finished: bool,
 }
@@ -301,7 +310,7 @@ impl State {
         }
     }
 
-    /// Ids of all planned runs, without repetition.
+    /// Returns the ids of all planned runs, without repetition.
     pub fn runs_planned(&self) -> BTreeSet<&String> {
         self.jobs.iter().flat_map(|job| &job.planned.runs).map(|run| &run.run).collect()
     }
@@ -323,7 +332,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Makes the journal of a new campaign; no file is written yet.
+    /// Returns the journal of a new campaign, without writing a file yet.
     pub fn new(places: CampaignPlaces) -> Self {
         Self { places, lines: None, state: State::default() }
     }
@@ -354,7 +363,7 @@ impl Journal {
         Ok(state)
     }
 
-    /// Appends a line; it is on disk when this function returns.
+    /// Appends a line to the journal; it is on disk when this function returns.
     ///
     /// # Errors
     /// The line cannot be written.

@@ -21,13 +21,14 @@ use crate::stop::Stop;
 /// Line that a job reads on standard input before it begins. It is sent once the job's process id
 /// is on disk.
 pub const GO: &str = "go";
-/// Environment variable that marks every process a job starts.
+/// Environment variable that marks every process of a job with the job's key.
 const MARK: &str = "REDLINE_JOB";
 
 /// Time that a job has to end after SIGTERM before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A process, identified such that a later process with the same id is not mistaken for it.
+/// A process, identified by id and start time, so that a later process with the same id is not
+/// mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -53,7 +54,8 @@ impl Process {
     }
 }
 
-/// Local executor: folder that contains a folder for each job, named by its key.
+/// Local executor, with the path of the folder that contains a folder for each job, named by the
+/// job's key.
 #[derive(Debug)]
 pub struct Local {
     jobs: PathBuf,
@@ -105,8 +107,8 @@ impl Executor for Local {
         Ok(())
     }
 
-    /// The new process waits for [`GO`] until its id is on disk, and exits if the line never comes:
-    /// otherwise a crash here could leave a job that nobody finds again.
+    /// Starts the job's process. It waits for [`GO`] until its id is on disk, and exits if the line
+    /// never comes: otherwise a crash here could leave a job that nobody finds again.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop> {
         make_dir(&job.dir)?;
         let log = CampaignPlaces::at(&job.dir).node_log();
@@ -206,7 +208,8 @@ fn process_file(dir: &Path) -> PathBuf {
     dir.join("process")
 }
 
-/// Parses a handle `KEY PID TICKS`.
+/// Parses the handle of a local job, `KEY PID TICKS`: key, process id and start time in clock
+/// ticks.
 fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
     let split = handle.0.split_once(' ');
     match split.and_then(|(key, text)| Some((key, read_process(text)?))) {
@@ -215,7 +218,7 @@ fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
     }
 }
 
-/// Parses `PID TICKS` from a job's process file.
+/// Parses `PID TICKS` (process id and start time) from a job's process file.
 fn read_process(text: &str) -> Option<Process> {
     let (pid, start_ticks) = text.trim().split_once(' ')?;
     Some(Process { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })

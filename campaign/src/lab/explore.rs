@@ -30,22 +30,22 @@ use crate::server_spec::{Filling, command_line};
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// File name of the recommended flags, in the campaign's folder.
+/// Name of the file with the recommended server flags, in the campaign's folder.
 const PROFILE: &str = "recommended.toml";
 
-/// A lab in progress.
+/// A lab in progress: its rounds are planned and run one after the other.
 pub struct Explore<'a> {
     world: &'a World,
     executor: &'a dyn Executor,
     journal: &'a mut Journal,
-    /// Generator of ids for runs that are yet to be planned.
+    /// Generator of ids for runs that will be planned.
     ids: Ids,
 }
 
 /// Returns the lab of a campaign.
 ///
 /// # Panics
-/// The campaign is none of a lab.
+/// The campaign is not one of a lab.
 pub fn lab_of(ready: &PreparedCampaign) -> &PreparedLab {
     ready.lab.as_deref().expect("a campaign with rounds is a lab's")
 }
@@ -76,7 +76,7 @@ impl<'a> Explore<'a> {
         Self { world, executor, journal, ids }
     }
 
-    /// Runs round after round until the registry can conclude.
+    /// Runs round after round of the lab until the registry can conclude.
     ///
     /// # Errors
     /// Interrupted, a job cannot be carried out, or the registry's tool fails.
@@ -137,7 +137,7 @@ impl<'a> Explore<'a> {
         self.world.step(&heading);
     }
 
-    /// Plans the next block of a round, or all of them on an executor that runs jobs in parallel.
+    /// Plans the next block of a round, or all blocks on an executor that runs jobs in parallel.
     /// Returns false if no block is left.
     fn plan(&mut self, round: &Round) -> Result<bool, Stop> {
         let profiles = self.profiles();
@@ -163,7 +163,8 @@ impl<'a> Explore<'a> {
         Ok(true)
     }
 
-    /// Plans one run of each candidate that has not failed; the order rotates from block to block.
+    /// Plans one run of each candidate that has not failed, as one block; the order rotates from
+    /// block to block.
     fn block(
         &mut self,
         round: &Round,
@@ -197,7 +198,8 @@ impl<'a> Explore<'a> {
         Ok(runs)
     }
 
-    /// Returns the index of a candidate's variant; a new variant is added through the journal.
+    /// Returns the index of a candidate's variant in the plan; a new variant is added through the
+    /// journal.
     fn variant(&mut self, candidate: &Candidate) -> Result<usize, Stop> {
         let known = self.journal.prepared();
         let of = candidate.engine;
@@ -215,7 +217,7 @@ impl<'a> Explore<'a> {
         u32::try_from(profiles).unwrap_or(u32::MAX)
     }
 
-    /// Number of planned runs of a variant in a cell; a retried run counts once.
+    /// Returns the number of planned runs of a variant in a cell; a retried run counts once.
     fn planned_runs(&self, variant: usize, cell: usize) -> u32 {
         let runs = self.planned().filter(|run| (run.variant, run.cell) == (variant, cell));
         let blocks: BTreeSet<u32> = runs.map(|run| run.block).collect();
@@ -226,8 +228,8 @@ impl<'a> Explore<'a> {
         self.journal.state.jobs.iter().flat_map(|job| &job.planned.runs)
     }
 
-    /// Indices of variants whose server has failed in this round; further runs of them would not
-    /// count.
+    /// Returns the indices of the variants whose server has failed in this round, which are not run
+    /// again in it.
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
         let variants = &self.journal.prepared().plan.variants;
@@ -288,7 +290,7 @@ fn report(world: &World, ready: &PreparedCampaign, journal: &Journal) -> Result<
     Ok(Exit::Well)
 }
 
-/// Returns the command that starts the recommended server.
+/// Returns the command line that starts the recommended server.
 fn serve(
     ready: &PreparedCampaign,
     lab: &PreparedLab,
@@ -323,7 +325,7 @@ fn quoted(words: &[String]) -> String {
     words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the flags as the text of a file for `redline serve --profile`; `None` without flags.
+/// Returns server flags as the text of a file for `redline serve --profile`; `None` without flags.
 fn profile(flags: &[String]) -> Option<String> {
     let mut table = Table::new();
     let mut name = None;

@@ -27,7 +27,7 @@ use crate::server_spec::ServerSettings;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Runs `lab`.
+/// Runs the command `lab`: plans a lab and carries it out, or resumes one.
 ///
 /// # Errors
 /// Wrong use, an unfit machine, or an interruption. A failing engine is no error: its failure
@@ -66,7 +66,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     campaign::begin(world, &bench, (decided, Some(lab)), &*executor)
 }
 
-/// Resumes the latest unfinished campaign of the lab.
+/// Resumes the latest unfinished campaign of the lab that the command line names.
 fn resume(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let id = plan::id(&flags.name);
     let latest = campaign::latest_unfinished(world, |ready| {
@@ -79,7 +79,7 @@ fn resume(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     campaign::resume(world, (&campaign, &format!("lab {id}, campaign {campaign}")), None)
 }
 
-/// Refuses a lab whose servers cannot be started.
+/// Refuses a lab whose servers could not be started with its flags and profiles.
 ///
 /// # Errors
 /// A flag or a profile is refused; the message says which and why.
@@ -104,7 +104,7 @@ fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A set of flags, and who states them, for messages.
+/// A list of server flags, preceded by who states them, for messages.
 type Given<'a> = (String, &'a [String]);
 
 fn check_flags(
@@ -151,7 +151,7 @@ fn check_flags(
     Ok(())
 }
 
-/// Checks a list of flags: it begins with a flag, repeats none, and contains none beside its
+/// Checks a list of server flags: it begins with a flag, repeats none, and contains none beside its
 /// opposite.
 fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
     if let Some(word) = flags.first().filter(|word| flag_name(word).is_none()) {
@@ -169,7 +169,7 @@ fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
     }
 }
 
-/// Finds a flag of `first` whose opposite `second` contains.
+/// Finds a flag of `first` whose opposite is in `second`; returns both names.
 fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str, String)> {
     let said: BTreeSet<&str> = second.iter().filter_map(|word| flag_name(word)).collect();
     let mut names = first.iter().filter_map(|word| flag_name(word));
@@ -179,7 +179,8 @@ fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str,
     })
 }
 
-/// Names of the flags that the engine's own command line sets in every run, so that a lab may not.
+/// Returns the names of the flags that the engine's own command line sets in every run, so that a
+/// lab may not.
 fn set_at_start<'a>(file: &'a EngineFile, asked: Option<&ServerSettings>) -> BTreeSet<&'a str> {
     let launch = &file.launch;
     let settings = &launch.settings;

@@ -76,14 +76,14 @@ impl LabSource {
         }
     }
 
-    /// Budget of the lab: the file's, overridden by the command line.
+    /// Returns the budget of the lab: the file's, overridden by the command line.
     pub fn budget(&self, flags: &Lab) -> LabBudget {
         let LabBudget { runs, hours } = self.lab.budget;
         LabBudget { runs: flags.max_runs.or(runs), hours: flags.max_hours.or(hours) }
     }
 
-    /// Makes the lab's part of the campaign. The lab's engines with their own flags become the
-    /// first variants; none runs before a round requests it.
+    /// Builds the lab's part of the prepared campaign. The lab's engines with their own flags
+    /// become the first variants; none runs before a round requests it.
     ///
     /// # Errors
     /// The budget is too small for a conclusion.
@@ -122,7 +122,7 @@ impl LabSource {
     }
 }
 
-/// Renders the plan as text for the terminal.
+/// Renders the plan of a lab as text for the terminal.
 pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String {
     let (file, brief) = (&lab.asked.file, &decided.brief);
     let title = format!("Plan of lab {}, campaign {}", lab.asked.id, brief.campaign);
@@ -163,7 +163,7 @@ fn cell_line(decided: &Decided, cell: &CellBrief) -> String {
     format!("{:<28} {}: {each} per run ({basis})", cell.scenario, cell.engine)
 }
 
-/// Adds the lines about rounds, runs and time.
+/// Adds the lines about rounds, runs, time and budget to the printed plan.
 fn spending(lab: &PreparedLab, budget: LabBudget, listing: &mut Listing) {
     let outline = &lab.outline;
     let (least, most) = (outline.rounds_least, outline.rounds_most);
@@ -204,18 +204,18 @@ fn combined(combine: Combine) -> &'static str {
     }
 }
 
-/// Microseconds per hour.
+/// Number of microseconds per hour.
 const HOUR_US: f64 = 3.6e9;
 
-/// Expected time of a run in microseconds: the mean over all engines and profiles.
+/// Returns the expected time of a run in microseconds: the mean over all engines and profiles.
 fn each_us(decided: &Decided) -> u64 {
     let cells = &decided.brief.cells;
     let all: u64 = cells.iter().map(|cell| cell_us(decided, cell)).sum();
     all / (cells.len() as u64).max(1)
 }
 
-/// Expected time of a run of one engine under one profile, in microseconds: from earlier runs, else
-/// assumed from the scenario.
+/// Returns the expected time of a run of one engine under one profile, in microseconds: from
+/// earlier runs, else assumed from the scenario.
 fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     cell.each.us_with_workload().unwrap_or_else(|| {
         let id = cell.scenario.split('@').next();
@@ -224,7 +224,7 @@ fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     })
 }
 
-/// Number of runs that a budget allows.
+/// Returns the number of runs that a budget allows, if each takes `each_us` microseconds.
 fn runs_max(limits: LabBudget, each_us: u64) -> u32 {
     let of_hours = limits.hours.map_or(u32::MAX, |hours| runs_in(hours * HOUR_US, each_us));
     limits.runs.unwrap_or(u32::MAX).min(of_hours)
@@ -240,8 +240,8 @@ fn runs_in(us: f64, each_us: u64) -> u32 {
     (us / each_us.max(1) as f64) as u32
 }
 
-/// Refuses a budget that is too small for a conclusion, before the first run; the hint names one
-/// that suffices.
+/// Refuses a lab's budget that is too small for a conclusion, before the first run; the hint names
+/// a budget that suffices.
 ///
 /// # Errors
 /// The budget is too small.
@@ -282,17 +282,19 @@ pub fn lowered(lab: &PreparedLab, state: &State, round: &Round) -> Option<u32> {
     (allowed < lab.asked.runs_max).then_some(allowed)
 }
 
-/// Limit on all runs if `made` were made and the budget allows `affordable` more.
+/// Returns the limit on all runs of a lab if `made` were made and the budget allows `affordable`
+/// more.
 fn still_allowed(outline: &LabOutline, made: u32, affordable: u32) -> u32 {
     made.saturating_add(affordable.max(outline.runs_last)).max(outline.runs_enough)
 }
 
-/// Total time of all runs so far, in microseconds.
+/// Returns the total time of all runs of the campaign so far, in microseconds.
 fn spent_us(state: &State) -> u64 {
     state.jobs.iter().map(|job| job.wall_us).sum()
 }
 
-/// Mean time of a run so far in microseconds; `None` before the first.
+/// Returns the mean time of a run of the campaign so far, in microseconds; `None` before the first
+/// run is collected.
 pub fn measured_us(state: &State) -> Option<u64> {
     let over = state.jobs.iter().filter(|job| job.reached >= Reached::Collected);
     let runs: usize = over.map(|job| job.runs.len()).sum();

@@ -12,27 +12,28 @@ use crate::plan::Variant;
 /// A lab as its campaign keeps it from the plan to the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PreparedLab {
-    /// The lab as the campaign's record will state it; its number of runs may be reduced during the
-    /// campaign.
+    /// The lab as the campaign's record will state it; its largest number of runs may be reduced
+    /// during the campaign.
     pub asked: CampaignLab,
     pub outline: LabOutline,
-    /// Largest total time of the runs, in hours; `None` without a time budget.
+    /// Largest total time of the lab's runs, in hours; `None` without a time budget.
     pub hours_max: Option<f64>,
-    /// Expected time of a run in microseconds.
+    /// Expected time of a run of the lab in microseconds.
     pub each_us: u64,
-    /// Copy of the lab's file as it was when the campaign began.
+    /// Path of the copy of the lab's file as it was when the campaign began.
     pub path: PathBuf,
-    /// Server flags that each engine's own file adds for a loaded server, by engine.
+    /// Server flags that each engine's own file adds for a server under load, in the order of the
+    /// lab's engines.
     pub loaded: Vec<Vec<String>>,
 }
 
 impl PreparedLab {
-    /// Largest number of runs of the lab.
+    /// Returns the largest number of runs that the lab may make.
     pub fn runs_most(&self) -> u32 {
         self.asked.runs_max.min(self.outline.runs_most)
     }
 
-    /// Makes the variant of a candidate; `engine` is the variant of its engine without options.
+    /// Builds the variant of a candidate; `engine` is the variant of its engine without options.
     pub fn variant(&self, candidate: &Candidate, engine: &Variant) -> Variant {
         let loaded = self.loaded.get(candidate.engine).map_or(&[][..], Vec::as_slice);
         let flags = joined(loaded, self.asked.file.flags(candidate));

@@ -18,22 +18,25 @@ use crate::clock::Clock;
 use crate::files::{read_text, write_whole};
 use crate::stop::Stop;
 
-/// Duration of each of the two measurements.
+/// Duration of each of the calibration's two measurements.
 const MEASURED: Duration = Duration::from_millis(200);
-/// Memory that each core reads repeatedly, in bytes: larger than any cache's share of one core.
+/// Size in bytes of the memory that each core reads repeatedly: larger than any cache's share of
+/// one core.
 const BYTES_PER_CORE: usize = 32 << 20;
-/// Number of independent sums, so that no addition waits for the previous one.
+/// Number of independent sums of the multiply-add measurement, so that no addition waits for the
+/// previous one.
 const LANES: usize = 64;
-/// Multiply-adds per lane between two readings of the clock.
+/// Number of multiply-adds per sum between two readings of the clock.
 const ROUNDS: usize = 20_000;
-/// Largest relative difference from the median of earlier calibrations that is not reported.
+/// Largest relative difference of a figure from the median of earlier calibrations that is not
+/// reported.
 const TOLERANCE: f64 = 0.02;
-/// Fewest earlier calibrations whose median is compared with.
+/// Smallest number of earlier calibrations whose median a new one is compared with.
 const HISTORY_MIN: usize = 3;
-/// Largest number of calibrations that are kept.
+/// Largest number of calibrations that are kept for a machine.
 const HISTORY_MAX: usize = 64;
 
-/// Result of a machine calibration.
+/// Result of a machine calibration: two rates.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Rate of single-precision multiplications and additions in portable code, in 10^9 per second,
@@ -56,7 +59,7 @@ pub fn calibrate(cores: u32, clock: &dyn Clock) -> Calibration {
     Calibration { gflops: sum_of(multiply_add), memory_gbps: sum_of(read_memory) }
 }
 
-/// Multiply-adds of one thread, in operations per second.
+/// Measures the multiplications and additions of one thread, in operations per second.
 #[expect(clippy::cast_precision_loss, reason = "operations of a round are far below 2^53")]
 fn multiply_add(clock: &dyn Clock) -> f64 {
     let mut lanes = [1.0_f32; LANES];
@@ -73,7 +76,7 @@ fn multiply_add(clock: &dyn Clock) -> f64 {
     })
 }
 
-/// Memory read bandwidth of one thread, in bytes per second.
+/// Measures the memory read bandwidth of one thread, in bytes per second.
 #[expect(clippy::cast_precision_loss, reason = "bytes of a round are far below 2^53")]
 fn read_memory(clock: &dyn Clock) -> f64 {
     let words = vec![1_u64; BYTES_PER_CORE / size_of::<u64>()];
@@ -95,7 +98,7 @@ fn best_rate(clock: &dyn Clock, work: f64, mut round: impl FnMut()) -> f64 {
     best
 }
 
-/// Makes the `calibration` group of a record from the calibrations before and after its block.
+/// Builds the `calibration` group of a record from the calibrations before and after its block.
 pub fn facts(before: Calibration, after: Calibration) -> BTreeMap<String, Value> {
     [
         ("gflops_before", before.gflops),
@@ -107,10 +110,12 @@ pub fn facts(before: Calibration, after: Calibration) -> BTreeMap<String, Value>
     .into()
 }
 
-/// A calibrated figure: a phrase for messages, its unit, and how to read it.
+/// Figure of a calibration: a phrase for messages, its unit, and the function that returns its
+/// value.
 type Figure = (&'static str, &'static str, fn(&Calibration) -> f64);
 
-/// A calibrated figure that differs from earlier calibrations.
+/// A calibrated figure that differs from earlier calibrations of the machine, with a text for the
+/// user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlike {
     pub figure: &'static str,
@@ -133,7 +138,7 @@ impl History {
     }
 
     /// Returns each figure of `now` that differs from the median of earlier calibrations by more
-    /// than a machine at rest varies.
+    /// than a machine at rest varies; none if there are too few earlier ones.
     pub fn unlike(&self, now: Calibration) -> Vec<Unlike> {
         if self.calibrations.len() < HISTORY_MIN {
             return Vec::new();
@@ -158,7 +163,8 @@ impl History {
         said
     }
 
-    /// Adds a calibration, keeps the latest, and writes the file.
+    /// Adds a calibration to the machine's earlier ones, keeps the latest, and writes them to their
+    /// file in `dir`.
     ///
     /// # Errors
     /// The folder is not writable.

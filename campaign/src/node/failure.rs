@@ -12,17 +12,18 @@ use crate::redact::Identity;
 /// Failure of a run, as the campaign observed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
-    /// The server ended before it was ready.
+    /// The server's process ended, with this status, before the server was ready.
     ExitedBeforeReady(ExitStatus),
-    /// The server was not ready within `limit_s` seconds; `said` is the last answer.
+    /// The server was not ready within `limit_s` seconds; `said` is its last answer to a probe, or
+    /// why there was none.
     NotReady { limit_s: u64, said: String },
-    /// The server's answer about its own configuration cannot be parsed.
+    /// The server's answer about its own configuration cannot be parsed, for this reason.
     Unreadable(String),
-    /// The server runs, but states another version than the one that was started.
+    /// The server runs, but reports another version than the one that was started.
     OtherVersion { expected: String, found: String },
-    /// The server ended during the run.
+    /// The server's process ended, with this status, during the measurement.
     Died(ExitStatus),
-    /// The server process runs and no longer answers.
+    /// The server's process runs and no longer answers; the text says how the last probe failed.
     Silent(String),
     /// The load generator did not end within `limit_s` seconds.
     Stuck { limit_s: u64 },
@@ -32,8 +33,8 @@ const SIGKILL: i32 = 9;
 /// Exit code of `redline` for a flag or value that the release does not support.
 const REFUSED: i32 = 2;
 
-/// Classifies a failure and writes its message. `phase` is how far the load generator had come, if
-/// known.
+/// Classifies a failure of a run and writes its message, with the end of the server's log. `phase`
+/// is how far the load generator had come, if known.
 pub fn classify(
     happening: &Happening,
     phase: Option<Phase>,

@@ -15,7 +15,7 @@ use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::tools::BENCH;
 use crate::world::World;
 
-/// Free disk space that the logs, measurements and records of a job need, in bytes.
+/// Free disk space, in bytes, that the logs, measurements and records of a job need.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// Lists the files that a cell's runs read, each with its current size in bytes; a folder has size
@@ -43,7 +43,7 @@ fn size(path: &Path) -> Option<u64> {
 /// Returns the reason why this node cannot measure the job; `None` if it can.
 ///
 /// # Errors
-/// Interrupted.
+/// The wait for a tool was interrupted.
 pub fn unfit(
     world: &World,
     job: &Job,

@@ -50,7 +50,8 @@ pub fn parse(csv: &str) -> Vec<Gpu> {
     gpus
 }
 
-/// Parses the remaining fields of a query of [`QUESTIONS`]; `None` if none of them is known.
+/// Parses the fields of a query of [`QUESTIONS`] from the GPU's UUID on; `None` if none of them is
+/// known.
 fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuState> {
     let mut next = || fields.next().flatten();
     let switch = |text: String| match text.as_str() {
@@ -71,14 +72,15 @@ fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuSt
     (state != GpuState::default()).then_some(state)
 }
 
-/// Counts the processes in the output of [`PROCESSES`]; `None` if a line is not a process id, as
-/// where the driver withholds it.
+/// Counts the processes in the output of the query [`PROCESSES`]; `None` if a line is not a process
+/// id, as where the driver withholds it.
 pub fn count_processes(csv: &str) -> Option<u32> {
     let lines = csv.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
 }
 
-/// Adds the errors in the output of [`ECC_ERRORS`]; `None` if no GPU has such a counter.
+/// Adds the errors of all GPUs in the output of the query [`ECC_ERRORS`]; `None` if no GPU has such
+/// a counter.
 pub fn count_errors(csv: &str) -> Option<u64> {
     csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
 }

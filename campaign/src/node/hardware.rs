@@ -14,7 +14,7 @@ use crate::node::gpu::{self, gpu_id, slug};
 use crate::process::{self, Interrupt, ProcessError};
 use crate::world::World;
 
-/// Instruction sets by which some engine may choose a kernel.
+/// Names of instruction sets, as Linux spells them, by which some engine may choose a kernel.
 const FEATURES: &[&str] = &[
     "sse4_2",
     "avx",
@@ -48,9 +48,9 @@ pub struct Cpu {
     pub family: String,
     pub model: String,
     pub stepping: String,
-    /// Instruction sets of `FEATURES` that the processor has, sorted.
+    /// Names of those instruction sets of `FEATURES` that the processor has, sorted.
     pub features: Vec<String>,
-    /// Number of sockets, if the kernel reports it.
+    /// Number of the processor's sockets, if the operating system's kernel reports it.
     pub sockets: Option<u32>,
 }
 
@@ -58,27 +58,28 @@ pub struct Cpu {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
     pub cpu: Cpu,
-    /// Logical processors that this process may use.
+    /// Number of logical processors that this process may use.
     pub cores: u32,
     pub ram_bytes: Option<u64>,
     pub kernel: Option<String>,
-    /// Name of the operating system from `/etc/os-release`.
+    /// Name of the operating system from `/etc/os-release`; `None` if it is not stated there.
     pub os: Option<String>,
     pub numa_nodes: Option<u32>,
     pub gpus: Vec<Gpu>,
-    /// Number of processes on the GPUs before anything was started.
+    /// Number of processes that compute on the GPUs, counted before a server is started; `None`
+    /// without a GPU, or if the driver does not say.
     pub gpu_processes: Option<u32>,
 }
 
-/// Detects the machine's hardware.
+/// Detects the hardware and operating system of this machine.
 ///
 /// # Errors
-/// Interrupted.
+/// A query of the GPU driver was interrupted.
 pub fn detect(world: &World) -> Result<Machine, ProcessError> {
     detect_with(world.cores, &|question| ask_driver(question, &world.interrupt))
 }
 
-/// Detects the machine's hardware; `ask` sends a query to the driver of the GPUs.
+/// Detects the machine's hardware; `ask` sends a query to the GPU driver and returns its output.
 fn detect_with(
     cores: u32,
     ask: &dyn Fn(&str) -> Result<String, ProcessError>,
@@ -115,7 +116,7 @@ fn detect_with(
     })
 }
 
-/// Runs `nvidia-smi` with one of the queries of `gpu` and returns its output.
+/// Runs `nvidia-smi` with one query and returns its output, one line per GPU or process.
 ///
 /// # Errors
 /// There is no driver, it does not know a field of the query, or the wait was interrupted.
@@ -154,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// Makes the `hardware` group of a record, with a reason for each fact that could not be read.
+    /// Builds the `hardware` group of a record; a fact that could not be read is `None`.
     pub fn facts(&self, id: &str) -> HardwareFacts {
         let cpu_model = (!self.cpu.brand.is_empty()).then(|| self.cpu.brand.clone());
         HardwareFacts {
@@ -218,13 +219,13 @@ fn count_sockets(cpuinfo: &str) -> Option<u32> {
     u32::try_from(packages.len()).ok().filter(|count| *count > 0)
 }
 
-/// Parses `PRETTY_NAME` of `/etc/os-release`.
+/// Parses the operating system's name, `PRETTY_NAME`, from the text of `/etc/os-release`.
 pub fn parse_os(release: &str) -> Option<String> {
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
     Some(name.trim().trim_matches('"').to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Counts the NUMA nodes of a list such as `0-1,3`.
+/// Counts the NUMA nodes of a list such as `0-1,3`; `None` if the list has another form.
 pub fn count_nodes(list: &str) -> Option<u32> {
     let parts = list.trim().split(',').map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -234,7 +235,7 @@ pub fn count_nodes(list: &str) -> Option<u32> {
     parts.sum()
 }
 
-/// Parses `MemTotal` of `/proc/meminfo`, in bytes.
+/// Parses the size of the memory, `MemTotal`, from the text of `/proc/meminfo`; returns bytes.
 pub fn parse_ram_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
@@ -315,7 +316,8 @@ mod tests {
         assert_eq!((state.locked_sm_mhz, state.nvlink_links_active), (None, None));
     }
 
-    /// A machine whose driver answers as `answers` says: cases of a shell script, by the query.
+    /// Returns a machine whose GPU driver answers as `answers` says: cases of a shell script, by
+    /// query.
     fn machine_with(answers: &str) -> Machine {
         let folder = tempfile::tempdir().unwrap();
         let nvidia_smi = folder.path().join("nvidia-smi");

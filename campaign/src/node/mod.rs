@@ -78,7 +78,8 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     Ok(exit)
 }
 
-/// Waits for [`GO`] on standard input; false if the controller ends before it sends the line.
+/// Waits for the line [`GO`] on standard input; returns false if the controller ends before it
+/// sends the line.
 fn may_begin() -> bool {
     let mut line = String::new();
     stdin().lock().read_line(&mut line).is_ok() && line.trim() == GO
@@ -91,7 +92,7 @@ struct Node<'a> {
     job: &'a Job,
     lines: Lines,
     progress: Progress,
-    /// Figures whose deviation was noted already, so that each is noted once.
+    /// Calibrated figures whose deviation was noted already, so that each is noted once.
     noted: BTreeSet<&'static str>,
 }
 
@@ -124,8 +125,8 @@ impl Node<'_> {
         Ok(NodeEnd::Well)
     }
 
-    /// Calibrates the machine if a CPU is measured, and notes figures that differ from earlier
-    /// calibrations.
+    /// Calibrates the machine if a processor is measured, and notes figures that differ from
+    /// earlier calibrations. Returns `None` for a GPU and for a server that is already running.
     fn calibrate(&mut self) -> Result<Option<Calibration>, Stop> {
         // Calibration would disturb a server that runs already, and there is none of a GPU.
         if self.job.url.is_some() || self.job.on_gpu {
@@ -144,15 +145,15 @@ impl Node<'_> {
         Ok(Some(found))
     }
 
-    /// Runs every variant of a block.
+    /// Measures every run of a block and returns the records, without calibration and hash.
     fn block(&mut self, block: u32, hardware: &HardwareFacts) -> Result<Vec<RunRecord>, Stop> {
         self.lines.append(&Step::BlockBegun { block })?;
         let runs = self.job.runs.iter().filter(|run| run.block == block);
         runs.map(|run| self.measure(run, hardware)).collect()
     }
 
-    /// Writes the records of a block, then marks the block as done in one line: without its other
-    /// half a run is no pair, so a partly written block must not count.
+    /// Writes the records of a block, then marks the block as done in the step log. A block with
+    /// only some of its records must not count, because pairs of runs are compared.
     fn write(
         &mut self,
         block: u32,
@@ -203,7 +204,7 @@ impl Node<'_> {
         Ok(record)
     }
 
-    /// Refuses a run that would exceed the job's GPU-hours, as far as its duration is known.
+    /// Returns an error if a run would exceed the job's GPU-hours, as far as its duration is known.
     fn budget_allows(&self, run: &PlannedRun) -> Result<(), Stop> {
         let job = self.job;
         let Some(most) = job.gpu_hours_max else { return Ok(()) };
@@ -216,8 +217,8 @@ impl Node<'_> {
         Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
     }
 
-    /// Moves the files of an interrupted block into a folder of their own, so that the block can be
-    /// measured again.
+    /// Moves the files of the runs of an interrupted block into a folder of their own, so that the
+    /// block can be measured again.
     fn set_aside(&mut self, block: u32) -> Result<(), Stop> {
         let folder = format!("{}", self.progress.aside + 1);
         let aside = self.places.aside().join(&folder);

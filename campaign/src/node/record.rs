@@ -13,11 +13,11 @@ use serde_json::Value;
 use crate::catalog::ScenarioEntry;
 use crate::redact::Identity;
 
-/// Server flags that differ between runs without changing the configuration, such as the port. They
-/// are left out of the record, as out of the configuration's hash.
+/// Names of server flags that differ between runs without changing the configuration, such as the
+/// port. They are left out of the record's server configuration and of its hash.
 const PLACES: &[&str] = &["api-key-file", "host", "model", "model-name", "port", "profile"];
 
-/// All facts of a run from which its record is made.
+/// All facts of a run from which its record is built.
 #[derive(Debug, Clone)]
 pub struct Parts<'a> {
     pub id: &'a str,
@@ -37,11 +37,11 @@ pub struct Parts<'a> {
     pub rss_bytes_max: Option<u64>,
     pub started_at: String,
     pub finished_at: String,
-    /// Names that are removed from the record.
+    /// Names of host and user, which are removed from the record.
     pub identity: &'a Identity,
 }
 
-/// Makes a record of the parts; `judge::seal` adds findings and hash.
+/// Builds a record from the facts of a run; `judge::seal` adds findings and hash.
 pub fn assemble(parts: Parts<'_>) -> RunRecord {
     let mut record = RunRecord {
         schema: SCHEMA.to_owned(),
@@ -82,7 +82,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     record
 }
 
-/// True when the record counts against the release: the run failed, or its measurement is invalid.
+/// Returns true unless the run of a record ended with status `ok` and is not INVALID.
 pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }
@@ -126,8 +126,8 @@ fn model_facts(reported: ModelFacts, known: ModelFacts) -> ModelFacts {
     }
 }
 
-/// Number of this machine's GPUs that worked during the measurement; `None` if they were not
-/// sampled.
+/// Returns the number of the machine's GPUs that worked during the measurement; `None` if they were
+/// not sampled.
 fn gpus_used(record: &RunRecord) -> Option<u32> {
     if record.hardware.gpu.as_ref()?.is_empty() {
         return Some(0);
@@ -149,8 +149,8 @@ fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha25
     facts.warmup.get_or_insert_with(|| scenario.warmup.clone());
 }
 
-/// Marks the record as failed. The campaign's description of the failure replaces the load
-/// generator's, because the campaign observed the server as well.
+/// Marks the record as failed, or as partial if requests were answered. The campaign's description
+/// of the failure replaces the load generator's, because the campaign observed the server as well.
 fn fail(record: &mut RunRecord, failure: Failure) {
     let answered = record.counts.as_ref().and_then(|counts| counts.requests_ok).unwrap_or(0);
     record.status = if answered > 0 { Status::Partial } else { Status::Failed };

@@ -1,5 +1,5 @@
 //! One run: starts a fresh server, measures one scenario with the load generator, stops the server,
-//! and makes the record.
+//! and builds the record.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -30,11 +30,11 @@ use crate::stop::Stop;
 use crate::tools::{self, BENCH};
 use crate::world::World;
 
-/// Time that the load generator may continue after its server has ended.
+/// Time for which the load generator may continue after its server has ended.
 const AFTER_SERVER: Duration = Duration::from_secs(20);
 /// Interval at which server and load generator are polled during a measurement.
 const POLL: Duration = Duration::from_millis(200);
-/// Number of attempts to start a server when another process takes the port between finding and
+/// Number of attempts to start a server: another process may take the port between finding and
 /// binding it.
 const PORT_TRIES: u32 = 3;
 
@@ -43,15 +43,16 @@ const PORT_TRIES: u32 = 3;
 pub struct Bench<'a> {
     pub world: &'a World,
     pub campaign: &'a str,
-    /// Name of the executor for the record.
+    /// Name of the executor, as the runs' records state it.
     pub executor: &'a str,
     pub places: &'a CampaignPlaces,
     pub hardware: &'a HardwareFacts,
-    /// URL of a server that is already running, measured instead of starting one.
+    /// URL of a server that is already running and is measured; `None` where each run starts its
+    /// own.
     pub url: Option<&'a str>,
     /// Time in seconds that a server may be silent; `None` for the load generator's default.
     pub timeout_s: Option<u32>,
-    /// Time limit of a measurement; `None` for the limit of the scenario's tier.
+    /// Time limit of one measurement; `None` for the limit of the scenario's tier.
     pub limit: Option<Duration>,
 }
 
@@ -63,7 +64,7 @@ struct Run<'a> {
     cell: &'a ReadyCell,
 }
 
-/// Result of a run before it becomes a record.
+/// Result of a run from which its record is built.
 #[derive(Debug, Default)]
 struct Outcome {
     started: ServerFacts,
@@ -98,7 +99,7 @@ impl Bench<'_> {
     /// and hash, because a job adds the machine calibration first.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// Interrupted, the machine or a Redline tool fails, or `inspect` fails.
     pub fn run_unsealed(
         &self,
         planned: &PlannedRun,
@@ -121,7 +122,7 @@ impl Bench<'_> {
         Ok(run.record(outcome, started_at))
     }
 
-    /// Makes the record, without findings and hash, of a planned run that no node could measure.
+    /// Builds the record, without findings and hash, of a planned run that no node could measure.
     pub fn unmeasured(
         &self,
         planned: &PlannedRun,
@@ -201,6 +202,7 @@ impl Run<'_> {
     }
 
     /// Starts a server and waits until it is ready; tries again if another process took its port.
+    /// Writes the server's facts to `started`.
     fn start(&self, started: &mut ServerFacts) -> Result<(Server, Readiness), Stop> {
         let Self { bench: Bench { world, places, .. }, planned, spec, cell } = *self;
         let limit = Duration::from_secs(spec.engine.file.launch.timeout_s);
@@ -235,7 +237,7 @@ impl Run<'_> {
     }
 
     /// Returns the server's command line, and the command that removes its container, which
-    /// outlives the process.
+    /// outlives the process; `None` without a container.
     fn line(&self, port: u16) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
         let Self { bench, planned, spec, cell } = self;
         let file = &spec.engine.file;
@@ -265,7 +267,7 @@ impl Run<'_> {
         Ok((container_line(file, filling, &container)?, container.removal()))
     }
 
-    /// Measures a server that somebody else started.
+    /// Measures a server that somebody else started, at `url`.
     fn measure_running(&self, url: &str) -> Result<Outcome, Stop> {
         let probe = ask_running(self.bench.world, url, &self.spec.engine)?;
         let (measurement, happening) = self.measure(url, None)?;
@@ -274,7 +276,8 @@ impl Run<'_> {
         Ok(Outcome { started, probe: Some(probe), measurement, happening, ..Outcome::default() })
     }
 
-    /// Runs the load generator and watches the server meanwhile.
+    /// Runs the load generator and watches the server meanwhile. Returns the measurement, if one
+    /// was written, and the failure, if one was observed.
     fn measure(
         &self,
         url: &str,
@@ -339,7 +342,8 @@ impl Run<'_> {
         Ok((measurement, happening))
     }
 
-    /// Checks if the server still answers after the load generator ended with an environment error.
+    /// Probes the server after the load generator ended with an environment error; returns a
+    /// failure if it no longer answers, else `None`.
     fn silence(&self, url: &str) -> Result<Option<Happening>, Stop> {
         let World { tools, interrupt, .. } = self.bench.world;
         let limit = Duration::from_secs(10);
@@ -352,7 +356,7 @@ impl Run<'_> {
     }
 }
 
-/// Arguments by which the load generator samples the requests of a cell.
+/// Returns the arguments by which the load generator samples the requests of a cell.
 fn workload_arguments(cell: &ReadyCell) -> Vec<&OsStr> {
     let mut words = vec![OsStr::new("--scenario"), cell.scenario.path.as_os_str()];
     if let Some(dataset) = &cell.dataset {
@@ -380,8 +384,8 @@ pub fn save_workload(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), S
     if status.success() { Ok(()) } else { Err(tools::ended(BENCH, "plan", status)) }
 }
 
-/// True when the load generator ended with the exit code for an environment error: no server, or no
-/// disk.
+/// Returns true when the load generator ended with the exit code for an environment error: no
+/// server, or no disk space.
 fn gave_up(status: ExitStatus) -> bool {
     status.code() == Some(i32::from(Exit::Environment.code()))
 }
@@ -405,8 +409,8 @@ fn read_measurement(
     }
 }
 
-/// Time limit of a measurement by the scenario's tier. A backstop only: the load generator has its
-/// own limits for requests that hang.
+/// Returns the time limit of a measurement by the scenario's tier. A backstop only: the load
+/// generator has its own limits for requests that hang.
 pub fn time_limit(tier: Tier) -> Duration {
     Duration::from_secs(match tier {
         Tier::Lite => 20 * 60,
@@ -415,8 +419,8 @@ pub fn time_limit(tier: Tier) -> Duration {
     })
 }
 
-/// Compares the server's version with the expected one: another version would record its figures
-/// under the wrong name.
+/// Returns a failure if the server reports another version than the expected one, under whose name
+/// its figures would be recorded.
 fn other_version(spec: &ServerSpec, probe: &Probe) -> Option<Happening> {
     let expected = spec.built.version.as_deref()?;
     let found = probe.version.as_deref()?;
@@ -424,7 +428,8 @@ fn other_version(spec: &ServerSpec, probe: &Probe) -> Option<Happening> {
         .then(|| Happening::OtherVersion { expected: expected.to_owned(), found: found.to_owned() })
 }
 
-/// Facts about a cell's model that are known without querying the server.
+/// Returns the facts about a cell's model that are known without querying the server; only its id
+/// if the campaign did not start the server.
 fn model_facts(cell: &ReadyCell, started: bool) -> ModelFacts {
     let mut facts = ModelFacts { id: cell.cell.model.clone(), ..ModelFacts::default() };
     if started {

@@ -18,7 +18,7 @@ use crate::stop::Stop;
 use crate::tools::{self, BENCH, Tools};
 use crate::world::World;
 
-/// Time that a server may drain before it is killed.
+/// Time for which a server may drain before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 /// Interval at which a starting server is polled. It limits the precision of the startup time only
 /// where the server does not report its own.
@@ -27,22 +27,23 @@ const POLL: Duration = Duration::from_millis(50);
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit of one probe of a server that somebody else started.
 const RUNNING_LIMIT: Duration = Duration::from_secs(30);
-/// Number of bytes read from the end of a log for a message.
+/// Number of bytes that are read from the end of a server's log for a message.
 const TAIL_BYTES: usize = 16 * 1024;
 
 /// Result of waiting for a server to become ready: its answer to the probe and the time from its
 /// start in microseconds, or what kept it from becoming ready.
 pub type Readiness = Result<(Probe, u64), Happening>;
 
-/// A running server process.
+/// A running server process of a run.
 #[derive(Debug)]
 pub struct Server {
     group: Group,
-    /// Command that removes the server's container, which outlives its process.
+    /// Command that removes the server's container, which outlives its process; `None` without a
+    /// container.
     removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,
-    /// Time of the start since the command began.
+    /// Time at which the server was started, since the command began.
     started: Duration,
 }
 
@@ -57,7 +58,8 @@ pub fn free_port() -> Result<u16, FileError> {
 }
 
 impl Server {
-    /// Starts `argv` with its standard output and error in the file `log`.
+    /// Starts the server with the command line `argv`, its standard output and error in the file
+    /// `log`.
     ///
     /// # Errors
     /// The program cannot be started, or the log cannot be written.
@@ -81,7 +83,8 @@ impl Server {
         Ok(Self { group, removal: None, port, log: log.to_owned(), started })
     }
 
-    /// Sets the command that removes the server's container when the server is stopped.
+    /// Sets the command that removes the server's container when the server is stopped; `None`
+    /// without a container.
     pub fn removed_by(mut self, removal: Option<Vec<String>>) -> Self {
         self.removal = removal;
         self
@@ -95,7 +98,7 @@ impl Server {
         self.group.id()
     }
 
-    /// Returns the exit status if the server has ended by itself.
+    /// Returns the exit status if the server has ended by itself, `None` while it runs.
     ///
     /// # Errors
     /// The system no longer knows the process.
@@ -139,9 +142,9 @@ impl Server {
         }
     }
 
-    /// Peak resident memory of the server so far, in bytes; `None` if the system does not report
-    /// it, and for a server of several processes, because their shared pages would be counted
-    /// repeatedly.
+    /// Returns the peak resident memory of the server so far, in bytes; `None` if the system does
+    /// not report it, and for a server of several processes, because their shared pages would be
+    /// counted repeatedly.
     pub fn rss_bytes_max(&self) -> Option<u64> {
         // With a container, the process here is the runtime's client and not the server.
         if self.removal.is_some() || self.group.members() != 1 {
@@ -150,7 +153,7 @@ impl Server {
         status_bytes(&self.status()?, "VmHWM")
     }
 
-    /// Current content of the server's `/proc/<pid>/status`.
+    /// Returns the current content of the server's `/proc/<pid>/status`.
     pub fn status(&self) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/status", self.id())).ok()
     }
@@ -164,7 +167,7 @@ impl Server {
         }
     }
 
-    /// Last part of the server's log.
+    /// Returns the end of the server's log, 16 KiB at most.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let mut start = log.len().saturating_sub(TAIL_BYTES);
@@ -174,7 +177,7 @@ impl Server {
         log[start..].to_owned()
     }
 
-    /// The server's whole log.
+    /// Returns the server's whole log, its standard output and error.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
@@ -191,7 +194,7 @@ impl Drop for Server {
     }
 }
 
-/// Result of a probe of a server.
+/// Answer of a server to a probe: ready, not ready yet, or not readable, with a text that says why.
 #[derive(Debug)]
 pub enum ProbeAnswer {
     Ready(Box<Probe>),
@@ -228,10 +231,11 @@ pub fn ask(
     }
 }
 
-/// Probes a server that somebody else started.
+/// Probes a server that somebody else started, and returns its answer.
 ///
 /// # Errors
-/// As [`ask`], or no such server answers at `url`.
+/// Interrupted, the tool cannot be run or its output cannot be parsed, or no such server answers at
+/// `url`.
 pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, Stop> {
     match ask(&world.tools, url, &engine.path, RUNNING_LIMIT, &world.interrupt)? {
         ProbeAnswer::Ready(probe) => Ok(*probe),
@@ -242,7 +246,7 @@ pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, S
     }
 }
 
-/// Value in bytes of a field of `/proc/<pid>/status` that is given in kB.
+/// Returns the value in bytes of a field of `/proc/<pid>/status` that is given in kB.
 pub fn status_bytes(status: &str, field: &str) -> Option<u64> {
     let mut fields = status.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(name, _)| *name == field)?;

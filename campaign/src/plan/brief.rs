@@ -6,21 +6,22 @@ use std::fmt::Write;
 use crate::console::about;
 use crate::plan::estimate::Estimate;
 
-/// The part of the printed plan about one cell (model and scenario) of one engine.
+/// Summary, for the printed plan, of the runs of one engine in one cell (model and scenario).
 #[derive(Debug, Clone)]
 pub struct CellBrief {
     pub engine: String,
     pub model: String,
     pub tp: u32,
-    /// Scenario as `id@rev`.
+    /// Scenario of the cell as `id@rev`.
     pub scenario: String,
-    /// Number of runs of this engine's variants in the cell.
+    /// Number of planned runs of the engine's variants in the cell.
     pub runs: u64,
     pub each: Estimate,
 }
 
 impl CellBrief {
-    /// Expected time of all runs of the cell in microseconds; `None` if no earlier run is known.
+    /// Returns the expected time of all runs of the engine in the cell, in microseconds; `None` if
+    /// no earlier run is known.
     fn expected_us(&self) -> Option<u64> {
         self.each.us().map(|us| us.saturating_mul(self.runs))
     }
@@ -30,47 +31,51 @@ impl CellBrief {
 #[derive(Debug, Clone)]
 pub struct Brief {
     pub campaign: String,
-    /// Titles of the variants, baseline first.
+    /// Titles of the variants for the printed plan, baseline first.
     pub variants: Vec<String>,
     pub hardware: String,
     pub target: String,
-    /// True when a server takes one GPU per tensor-parallel rank; false on a CPU.
+    /// True when a server takes one GPU per tensor-parallel rank; false when it runs on a
+    /// processor.
     pub on_gpu: bool,
     pub cells: Vec<CellBrief>,
-    /// Number of confirmation pairs per cell that differs; `None` without a confirmation stage.
+    /// Number of pairs of confirmation runs in each cell that differs; `None` without a
+    /// confirmation stage.
     pub confirm_pairs: Option<u32>,
-    /// Ids of models and datasets, each with true if it is in the cache already.
+    /// Ids of the models and datasets that the runs need, each with true if it is available without
+    /// a download.
     pub inputs: Vec<(String, bool)>,
-    /// Known peculiarities of the measured engines that a reader of the figures should know.
+    /// Known peculiarities of the measured engines that a reader of the results should know.
     pub quirks: Vec<String>,
-    /// Path of the future records, and the note that they are or are not committed.
+    /// Where the campaign's records will lie, and whether they are committed, as a text for the
+    /// user.
     pub records: String,
 }
 
 impl Brief {
-    /// Expected time of all runs in microseconds, as far as it is known.
+    /// Returns the expected time of all planned runs in microseconds, as far as it is known.
     pub fn expected_us(&self) -> u64 {
         self.cells.iter().filter_map(CellBrief::expected_us).sum()
     }
 
-    /// Expected GPU-hours of all runs, as far as their time is known.
+    /// Returns the expected GPU-hours of all planned runs, as far as their time is known.
     pub fn gpu_hours(&self) -> f64 {
         let of = |cell: &CellBrief| Some(gpu_hours(cell.expected_us()?, self.gpus(cell.tp)));
         self.cells.iter().filter_map(of).sum()
     }
 
-    /// GPUs that a server of `tp` ranks takes; 0 on a CPU.
+    /// Returns the number of GPUs that a server of `tp` ranks takes; 0 on a processor.
     pub fn gpus(&self, tp: u32) -> u32 {
         if self.on_gpu { tp } else { 0 }
     }
 
-    /// Number of runs whose duration is unknown.
+    /// Returns the number of planned runs whose duration is unknown.
     pub fn unknown(&self) -> u64 {
         let unknown = self.cells.iter().filter(|cell| cell.each == Estimate::Unknown);
         unknown.map(|cell| cell.runs).sum()
     }
 
-    /// Renders the plan as text for the terminal.
+    /// Renders the plan of the campaign as text for the terminal.
     pub fn render(&self) -> String {
         let mut listing = Listing::new(format!("Plan of campaign {}", self.campaign));
         listing.lines("measured", self.variants.iter().cloned());
@@ -98,7 +103,8 @@ impl Brief {
         listing.text
     }
 
-    /// Summarizes all runs: `20, about 12 min and 0.4 GPU-hours beside builds and downloads, ...`.
+    /// Summarizes all planned runs: `20, about 12 min and 0.4 GPU-hours beside builds and
+    /// downloads, ...`.
     fn total(&self) -> String {
         let runs: u64 = self.cells.iter().map(|cell| cell.runs).sum();
         let unknown = self.unknown();
@@ -132,7 +138,7 @@ impl Brief {
     }
 }
 
-/// Says what an estimate is based on, such as `median of 3 earlier runs`.
+/// Formats what an estimated duration is based on, such as `median of 3 earlier runs`.
 pub fn basis(each: Estimate) -> String {
     match each {
         Estimate::Measured { runs: 1, .. } => "as an earlier run took".to_owned(),
@@ -153,7 +159,7 @@ pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
     us as f64 / 3.6e9 * f64::from(gpus)
 }
 
-/// A printed plan: a title, and below it lines that begin with what they are about.
+/// Text of a printed plan: a title, and below it lines that begin with what they are about.
 #[derive(Debug)]
 pub struct Listing {
     pub text: String,
@@ -169,14 +175,14 @@ impl Listing {
         let _ = writeln!(self.text, "  {key:<10} {value}");
     }
 
-    /// Adds a line for each value; only the first shows the key.
+    /// Adds a line for each value to the printed plan; only the first of them shows the key.
     pub fn lines(&mut self, key: &str, values: impl Iterator<Item = String>) {
         for (index, value) in values.enumerate() {
             self.line(if index == 0 { key } else { "" }, &value);
         }
     }
 
-    /// Adds the lines about inputs and known peculiarities of engines.
+    /// Adds the lines about inputs and known peculiarities of engines to the printed plan.
     pub fn inputs(&mut self, brief: &Brief) {
         let state = |had: bool| if had { "available" } else { "to be downloaded" };
         let inputs = brief.inputs.iter().map(|(id, had)| format!("{id}, {}", state(*had)));

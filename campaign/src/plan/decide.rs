@@ -21,9 +21,9 @@ use crate::server_spec::ReadyCell;
 use crate::stop::Stop;
 use crate::world::{Ids, World};
 
-/// Comparison policy that sets the number of pairs.
+/// Id of the comparison policy that sets the number of pairs.
 const POLICY: &str = "release";
-/// Hardware id of a server that does not run on this machine.
+/// Hardware id of a server that does not run on this machine (`--url`).
 const ELSEWHERE: &str = "remote";
 
 /// A campaign's decided plan, before the first build.
@@ -31,24 +31,24 @@ const ELSEWHERE: &str = "remote";
 pub struct Decided {
     pub wanted: Vec<Wanted>,
     pub plan: Plan,
-    /// Scenarios of the plan, one for each cell, in the cells' order.
+    /// Scenarios of the plan, one for each cell, in the order of the plan's cells.
     pub scenarios: Vec<ScenarioEntry>,
     pub hardware: HardwareFacts,
     pub brief: Brief,
     /// Generator of ids for runs that are planned later, such as confirmation runs.
     pub ids: Ids,
-    /// True when the records are committed. Records of releases are; records of a working tree or
-    /// of a server started by somebody else are not.
+    /// True when the campaign's records are committed. Records of releases are; records of a
+    /// working tree or of a server started by somebody else are not.
     pub commits: bool,
-    /// Repository whose `results/` receives the records.
+    /// Repository whose `results/` receives the campaign's records.
     pub registry: PathBuf,
 }
 
-/// Plans the campaign that `flags` request.
+/// Plans the campaign that the flags of `release-bench` request.
 ///
 /// # Errors
-/// A named file of the suite does not exist, a release cannot be resolved, or the machine does not
-/// match the target.
+/// A named file of the suite does not exist, a release cannot be resolved, a model or server does
+/// not suit the engine, or the machine does not match the target.
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
@@ -161,7 +161,7 @@ fn quirks(wanted: &[Wanted]) -> Vec<String> {
     quirks
 }
 
-/// Refuses models with random weights for engines that cannot generate weights.
+/// Refuses cells whose model has random weights if the engine cannot generate weights.
 fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), Stop> {
     for cell in cells {
         let is_random = world.catalog.model(&cell.model)?.config.is_some();
@@ -182,7 +182,8 @@ fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wa
     Ok(vec![variants::running(engine, probe, flags.release.as_deref())?])
 }
 
-/// Fetches the models, datasets and tokenizers of every cell, each once.
+/// Fetches the models, datasets and tokenizers of every cell, each once, and returns the cells with
+/// them.
 ///
 /// # Errors
 /// An input cannot be obtained.
@@ -226,7 +227,7 @@ pub fn ready_cells(
     Ok(ready)
 }
 
-/// Lists every model and dataset that the cells need, each once, models first.
+/// Returns every model and dataset that the cells need as inputs, each once, models first.
 ///
 /// # Errors
 /// A named file of the suite does not exist.
@@ -265,7 +266,7 @@ fn hardware_facts(machine: &Machine, on_gpu: bool, url: Option<&str>) -> Hardwar
     }
 }
 
-/// True for a URL whose host is this machine's loopback address.
+/// Returns true for a URL whose host is this machine's loopback address.
 fn is_here(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     ["127.", "localhost", "[::1]"].iter().any(|host| rest.starts_with(host))
@@ -281,9 +282,10 @@ fn records_line(world: &World, plan: &Plan, commits: bool, registry: &Path) -> S
     }
 }
 
-/// Scenario of commands that measure one model without a target, such as `peer-bench`.
+/// Id of the scenario of commands that measure one model without a target, such as `peer-bench`.
 const DEFAULT_SCENARIO: &str = "sharegpt-lite";
-/// Target whose first model is the default of those commands.
+/// Id of the target whose first model is the default of commands that measure one model, such as
+/// `peer-bench`.
 const DEFAULT_TARGET: &str = "cpu";
 
 /// Returns the cell of a command that measures a single model: `model`, or by default the first

@@ -11,31 +11,31 @@ use schema::scenario::{Scenario, Workload};
 /// Assumed time of a run around its measurement: server start, sampling of the requests, warm-up,
 /// output check and drain, in microseconds.
 const OVERHEAD_US: u64 = 12_000_000;
-/// Assumed time around the measurement without sampling, in microseconds: all runs share requests
-/// that were sampled once.
+/// Assumed time around a run's measurement if the run does not sample its requests, in
+/// microseconds: all runs then share requests that were sampled once.
 const START_US: u64 = 5_000_000;
-/// Largest number of earlier runs whose times are read.
+/// Largest number of earlier runs of a cell whose times are read.
 const PAST_RUNS: usize = 9;
-/// Assumed throughput on a CPU, prompt and output tokens together, for cells without earlier
-/// results.
+/// Assumed throughput on a CPU in tokens per second, prompt and output tokens together, for cells
+/// without earlier results.
 const TOKENS_PER_S: u64 = 1_000;
 const TOKENS_PER_S_ON_GPU: u64 = 10_000;
-/// Mean tokens of prompt and answer of a conversation in the standard dataset.
+/// Mean number of tokens of prompt and answer of a conversation in the standard dataset.
 const CONVERSATION_TOKENS: u64 = 500;
 
 /// Expected time of one run, and what the estimate is based on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
-    /// Median of `runs` earlier runs, in microseconds.
+    /// The estimate is the median of `runs` earlier runs in the registry, in microseconds.
     Measured { us: u64, runs: usize },
-    /// Median of `runs` results that others published, in microseconds.
+    /// The estimate is the median of `runs` results that others published, in microseconds.
     Imported { us: u64, runs: usize },
-    /// No result is known.
+    /// The duration is unknown: the registry has no earlier run and no imported result of the cell.
     Unknown,
 }
 
 impl Estimate {
-    /// Expected time in microseconds; `None` if unknown.
+    /// Returns the expected time of a run in microseconds; `None` if unknown.
     pub fn us(self) -> Option<u64> {
         match self {
             Self::Measured { us, .. } | Self::Imported { us, .. } => Some(us),
@@ -43,8 +43,8 @@ impl Estimate {
         }
     }
 
-    /// Expected time in microseconds when all runs share requests that were sampled once, so that
-    /// no run samples them itself; `None` if unknown.
+    /// Returns the expected time of a run in microseconds when all runs share requests that were
+    /// sampled once, so that no run samples them itself; `None` if unknown.
     pub fn us_with_workload(self) -> Option<u64> {
         match self {
             Self::Measured { us, .. } => Some(us.saturating_sub(OVERHEAD_US) + START_US),
@@ -54,7 +54,8 @@ impl Estimate {
     }
 }
 
-/// Cell for which a duration is estimated: everything that determines how long its runs take.
+/// Cell for which a duration is estimated: engine, hardware, model and scenario, without release
+/// and configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct Of<'a> {
     pub engine: &'a str,
@@ -70,8 +71,9 @@ pub fn of_run(results: &Path, of: Of<'_>) -> Estimate {
     estimate(&past_wall_us(results, of), &imported_wall_us(results, of))
 }
 
-/// Estimate from the wall times of earlier runs and of imported results, in microseconds. Earlier
-/// runs are preferred, because imported results do not say how long their servers took to start.
+/// Estimates the time of a run from the wall times of earlier runs and of imported results, in
+/// microseconds. Earlier runs are preferred, because imported results do not say how long their
+/// servers took to start.
 fn estimate(measured_us: &[u64], imported_us: &[u64]) -> Estimate {
     match (median(measured_us), median(imported_us)) {
         (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: measured_us.len() },
@@ -80,8 +82,8 @@ fn estimate(measured_us: &[u64], imported_us: &[u64]) -> Estimate {
     }
 }
 
-/// Assumed time of one run without earlier results, in microseconds: server start and warm-up, the
-/// time until the last request is sent, and all tokens at [`tokens_per_s_assumed`].
+/// Returns the assumed time of one run without earlier results, in microseconds: server start and
+/// warm-up, the time until the last request is sent, and all tokens at [`tokens_per_s_assumed`].
 pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     let Workload { requests, input_tokens, output_tokens, prefix_tokens, .. } = scenario.workload;
     let each = match (input_tokens, output_tokens) {
@@ -93,8 +95,8 @@ pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     START_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
 }
 
-/// Assumed throughput in tokens per second, prompt and output together, of an engine without
-/// earlier results.
+/// Returns the assumed throughput in tokens per second, prompt and output together, of an engine
+/// without earlier results.
 pub fn tokens_per_s_assumed(on_gpu: bool) -> u64 {
     if on_gpu { TOKENS_PER_S_ON_GPU } else { TOKENS_PER_S }
 }
@@ -110,8 +112,8 @@ fn median(past_us: &[u64]) -> Option<u64> {
     quantile(&sorted, 0.5).map(|us| us.round() as u64)
 }
 
-/// Wall times of a cell in imported results, in microseconds. The scenario's revision is not
-/// compared, because imported results carry none.
+/// Returns the wall times of a cell in imported results, in microseconds. The scenario's revision
+/// is not compared, because imported results carry none.
 fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     let sources = folders(&results.join("imports"));
     let files = sources.iter().flat_map(|source| folders(source)).flat_map(|dir| entries(&dir));
@@ -125,8 +127,8 @@ fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     walls.collect()
 }
 
-/// Wall times of the newest earlier runs of a cell in microseconds, whatever the release and
-/// configuration.
+/// Returns the wall times of the newest earlier runs of a cell in microseconds, whatever the
+/// release and configuration.
 ///
 /// Unreadable files are skipped: an estimate is no check of the registry.
 fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {

@@ -27,13 +27,13 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Makes the variant of a release without flags of its own.
+    /// Returns the variant of a release without flags of its own.
     pub fn plain(engine: &str, release: &str) -> Self {
         let (engine, release) = (engine.to_owned(), release.to_owned());
         Self { engine, release, name: None, flags: Vec::new() }
     }
 
-    /// Title of the variant: `v0.9.2` or `v0.9.2 (big-batch)`.
+    /// Returns the title of the variant: `v0.9.2` or `v0.9.2 (big-batch)`.
     pub fn title(&self) -> String {
         match &self.name {
             Some(name) => format!("{} ({name})", self.release),
@@ -42,7 +42,7 @@ impl Variant {
     }
 }
 
-/// A cell: one model under one scenario.
+/// A cell of a campaign: one model under one scenario, with its tensor-parallel size and settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cell {
     pub model: String,
@@ -53,7 +53,7 @@ pub struct Cell {
     pub settings: ServerSettings,
 }
 
-/// A planned run: a cell, a variant, and the run's place in the order. Each run starts a fresh
+/// A planned run: a cell, a variant, and the run's position in the order. Each run starts a fresh
 /// server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedRun {
@@ -62,13 +62,14 @@ pub struct PlannedRun {
     #[serde(rename = "side")]
     pub variant: usize,
     pub cell: usize,
-    /// Number of the block. A block contains one run of every variant of a cell; the runs of
-    /// baseline and candidate in a block are a pair.
+    /// Number of the run's block in the campaign. A block contains one run of every variant of a
+    /// cell; the runs of baseline and candidate in a block are a pair.
     pub block: u32,
     pub position: u32,
-    /// Number of the repeat in its cell, counted from 1.
+    /// Number of the variant's repeat in the cell, counted from 1.
     pub repeat: u32,
-    /// `confirm` for a run that confirms a difference found by the screening stage.
+    /// Stage of the campaign that the run belongs to: `confirm` for a run that confirms a
+    /// difference, `None` for the screening stage.
     pub stage: Option<Stage>,
 }
 
@@ -114,18 +115,18 @@ pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result
     Ok(cells)
 }
 
-/// Request for planned runs: which cells, which variants, how many repeats.
+/// Request for planned runs of a campaign: which cells, which variants, how many repeats.
 #[derive(Debug, Clone)]
 pub struct Round {
-    /// Indices of the cells in the plan.
+    /// Indices, in the plan, of the cells that run.
     pub cells: Vec<usize>,
     /// Number of variants that run: the first ones of the plan.
     pub variants: usize,
-    /// Runs of each variant in each cell.
+    /// Number of runs of each variant in each cell.
     pub repeats: u32,
-    /// Number of the first block.
+    /// Number of the first block of the requested runs.
     pub block: u32,
-    /// Stage of the runs; `None` for the screening stage.
+    /// Stage of the requested runs; `None` for the screening stage.
     pub stage: Option<Stage>,
 }
 
@@ -158,16 +159,16 @@ impl Plan {
     }
 }
 
-/// Scenarios of a target. A comparison of releases adds the scenarios of the concurrency sweep,
-/// because their latencies are release-blocking metrics.
+/// Returns the ids of a target's scenarios. A comparison of releases adds those of the concurrency
+/// sweep, because their latencies are release-blocking metrics.
 pub fn scenarios(target: &Target, compares: bool) -> Vec<String> {
     let sweep = if compares { target.gate_scenarios.as_slice() } else { &[] };
     target.scenarios.iter().chain(sweep).cloned().collect()
 }
 
-/// Orders the runs. The repeats of a cell follow each other, and each block runs every variant
-/// once, in alternating direction (A B, B A, A B, ...), so that drift of the machine affects all
-/// variants alike.
+/// Plans the runs of a round in their order. The repeats of a cell follow each other, and each
+/// block runs every variant once, in alternating direction (A B, B A, A B, ...), so that drift of
+/// the machine affects all variants alike.
 pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<PlannedRun> {
     let Round { cells, variants, repeats, block, stage } = round;
     let (stage, mut block) = (*stage, *block);
@@ -196,7 +197,7 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Pla
     runs
 }
 
-/// Parses `ENGINE@VERSION`.
+/// Parses the value `ENGINE@VERSION` of `--beside` into an engine's id and its release.
 ///
 /// # Errors
 /// The text does not have that form.
@@ -209,10 +210,12 @@ pub fn parse_other_engine(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Parses `NAME='FLAGS'`. Flags are split at spaces; quotes keep a value with spaces together.
+/// Parses the value `NAME='FLAGS'` of `--variant` into a name and server flags. Flags are split at
+/// spaces; quotes keep a value with spaces together.
 ///
 /// # Errors
-/// The name cannot be part of a path, or a quote is not closed.
+/// The name is not one of lower-case letters, digits and hyphens, a quote is not closed, or there
+/// are no flags.
 pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
     let (name, flags) = text.split_once('=').ok_or("expected NAME='FLAGS'")?;
     let fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

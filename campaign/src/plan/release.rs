@@ -14,8 +14,8 @@ const MANIFEST: &str = "engine/Cargo.toml";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
     pub commit: String,
-    /// Literal version in the manifest; `None` where it is inherited from the workspace or the
-    /// manifest is not TOML.
+    /// Literal version in the commit's `engine/Cargo.toml`; `None` where it is inherited from the
+    /// workspace or the file is not TOML.
     pub version: Option<String>,
 }
 
@@ -32,9 +32,9 @@ pub struct Tag {
 pub struct History {
     /// Commits of the first-parent history that changed the engine's manifest, newest first.
     pub edits: Vec<Edit>,
-    /// Tags by name, such as `v0.9.2`.
+    /// Tags of the requested releases by name, such as `v0.9.2`.
     pub tags: BTreeMap<String, Tag>,
-    /// Commits whose parents a shallow clone lacks; empty in a complete clone.
+    /// Hashes of the commits whose parents a shallow clone lacks; empty in a complete clone.
     pub boundary: BTreeSet<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// Version without `v`, as the engine's own `--version` prints it.
+    /// Returns the release's version without `v`, as the engine's own `--version` prints it.
     pub fn version(&self) -> &str {
         self.name.trim_start_matches('v')
     }
@@ -56,8 +56,8 @@ impl Release {
 /// Finds the commit of the release named `wanted`, with or without `v`.
 ///
 /// # Errors
-/// The name is not a version, no such release is known, or its tag points at another commit than
-/// the first with that version.
+/// The name is not a version, no such release is known, its tag points at another commit than the
+/// first with that version, or a shallow clone lacks the history that would decide.
 pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
     let version = parse_name(wanted)?;
     let name = format!("v{version}");
@@ -112,7 +112,7 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
     Ok(Release { name, commit })
 }
 
-/// Names of all releases in the history, newest first.
+/// Returns the names of all releases in the history, newest first.
 fn known(history: &History) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for version in history.edits.iter().filter_map(|edit| edit.version.as_deref()) {
@@ -124,12 +124,13 @@ fn known(history: &History) -> Vec<String> {
     names
 }
 
-/// True for the version of a working tree between two releases, such as `0.9.3-dev`.
+/// Returns true for the version of a working tree between two releases, such as `0.9.3-dev`.
 pub fn is_development(version: &str) -> bool {
     version.ends_with("-dev")
 }
 
-/// Returns the literal `package.version` of a Cargo manifest; `None` if it is inherited.
+/// Returns the literal `package.version` of a Cargo manifest; `None` if it is inherited or the
+/// manifest is not TOML.
 pub fn literal_version(manifest: &str) -> Option<String> {
     let table: toml::Table = manifest.parse().ok()?;
     table.get("package")?.get("version")?.as_str().map(str::to_owned)
@@ -213,8 +214,8 @@ mod tests {
         History { edits, ..History::default() }
     }
 
-    /// A history, newest first: two commits carry 0.9.2, and the oldest manifest inherits its
-    /// version.
+    /// Returns a history, newest first: two commits carry 0.9.2, and the oldest manifest inherits
+    /// its version.
     fn usual() -> History {
         history(&[
             ("f", Some("0.9.3-dev")),

@@ -8,11 +8,11 @@ use schema::target::{Target, TargetMatch};
 use crate::catalog::unknown;
 use crate::stop::Stop;
 
-/// Bytes in a GiB.
+/// Number of bytes in a GiB.
 const GIB_BYTES: f64 = 1_073_741_824.0;
 
-/// Chooses the target: `named` if given, else the one whose device name has the longest match (an
-/// `h200` is no `h20`), else the one without a device name.
+/// Chooses the hardware target: `named` if given, else the one whose device name has the longest
+/// match with the first GPU's name (an `h200` is no `h20`), else one without a device name.
 ///
 /// # Errors
 /// The named target is unknown or does not match this machine, or no target matches.
@@ -52,8 +52,8 @@ pub fn choose<'a>(
         })
 }
 
-/// Chooses the target of a plan that is not executed here: unlike in [`choose`], a named target
-/// need not match this machine.
+/// Chooses the target of a plan that is not executed on this machine: unlike in [`choose`], a named
+/// target need not match the machine.
 ///
 /// # Errors
 /// The named target is unknown, or no target matches.
@@ -68,23 +68,23 @@ pub fn plan_for<'a>(
     }
 }
 
-/// True when this machine matches the target.
+/// Returns true when this machine matches the target.
 pub fn is_here(target: &Target, gpus: &[Gpu]) -> bool {
     !needs_device(target) || fits(&target.matches, gpus)
 }
 
-/// True when the target is a class of GPUs, so that measuring it needs a GPU.
+/// Returns true when the target is a class of GPUs, so that measuring it needs a GPU.
 pub fn needs_device(target: &Target) -> bool {
     !target.matches.device_name.is_empty()
 }
 
-/// True when the machine's first GPU matches the target's device name and memory.
+/// Returns true when the machine's first GPU matches the target's device name and memory.
 pub fn fits(matches: &TargetMatch, gpus: &[Gpu]) -> bool {
     match_length(matches, gpus).is_some()
 }
 
-/// Length of the target's longest device name that is part of the first GPU's name; `None` without
-/// a match.
+/// Returns the length of the target's longest device name that is part of the first GPU's name;
+/// `None` if there is none or the GPU has too little memory.
 #[expect(clippy::cast_precision_loss, reason = "memory sizes are far below 2^53 bytes")]
 fn match_length(matches: &TargetMatch, gpus: &[Gpu]) -> Option<usize> {
     let gpu = gpus.first()?;

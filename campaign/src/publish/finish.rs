@@ -23,7 +23,7 @@ use crate::publish::{Registry, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Title and metric of each row of the table of engines.
+/// Title and metric's name of each row of the table that compares engines.
 const ROWS: [(&str, &str); 4] = [
     ("output tokens/s", "output_tokens_per_s"),
     ("requests/s", "requests_per_s"),
@@ -82,8 +82,8 @@ pub fn finish(
     Ok(compared)
 }
 
-/// Writes the campaign's record, and commits all records where they are those of releases; returns
-/// the commit's hash if its tool reported one.
+/// Writes the campaign's record, and commits all records if they are those of releases; returns the
+/// commit's hash if its tool reported one.
 ///
 /// # Errors
 /// A record is refused, or a tool fails.
@@ -99,7 +99,8 @@ pub fn publish(
     if ready.commits { commit(world, ready, records, journal) } else { Ok(None) }
 }
 
-/// Renders the pages, commits the staged results and builds the site; returns the commit's hash.
+/// Renders the pages, commits the staged results unless the journal says that they are committed,
+/// and builds the site; returns the commit's hash if one was reported.
 fn commit(
     world: &World,
     ready: &PreparedCampaign,
@@ -125,7 +126,7 @@ fn commit(
     Ok(commit)
 }
 
-/// Makes the campaign's record, without its hash.
+/// Builds the campaign's record, without its hash.
 fn campaign_record(
     world: &World,
     ready: &PreparedCampaign,
@@ -181,14 +182,15 @@ fn campaign_record(
     }
 }
 
-/// Selects the verdicts of this campaign on release-blocking metrics.
+/// Returns the verdicts of this campaign's own runs on release-blocking metrics.
 fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
     let cells = compared.cells.iter().filter(|cell| cell.judged.as_deref() == Some(campaign));
     let rows = cells.flat_map(|cell| &cell.rows).filter(|row| row.gates);
     rows.map(|row| row.verdict.clone()).collect()
 }
 
-/// Commit message: what was measured, on which hardware, and how many runs failed.
+/// Formats the message of the commit: what was measured, on which hardware, and how many runs
+/// failed or are invalid.
 fn message(ready: &PreparedCampaign, records: &[RunRecord]) -> String {
     let mut engine = "";
     let mut variants: Vec<String> = Vec::new();
@@ -212,7 +214,7 @@ fn message(ready: &PreparedCampaign, records: &[RunRecord]) -> String {
     )
 }
 
-/// Prints where pages and site lie, and the commit.
+/// Prints where the releases' pages and the site lie, and the commit.
 pub fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>) {
     let results = ready.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
@@ -227,7 +229,8 @@ pub fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>
     }
 }
 
-/// Compares the first engine with each other one; none where there is one engine.
+/// Formats tables that compare the first engine with each other engine, one per cell; `None` if
+/// there is one engine only.
 fn engines_table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
     let first = plan.variants.first()?;
     let others = (0..plan.variants.len()).filter(|at| plan.variants[*at].engine != first.engine);
@@ -283,7 +286,8 @@ mod tests {
     use expect_test::expect;
     use samples::{Sample, campaign_id};
 
-    /// A machine that is twice as fast in the second block; the first engine is 3 times as fast.
+    /// Returns plan and records of a campaign on a machine that is twice as fast in the second
+    /// block; the first engine is 3 times as fast as the second.
     fn campaign(engines: [&str; 2], repeats: u32) -> (Plan, Vec<RunRecord>) {
         let mut serial = 0;
         let runs = interleave(&Round::first(1, 2, repeats), || {

@@ -23,7 +23,7 @@ use crate::server_spec::ServerSpec;
 use crate::stop::Stop;
 use crate::world::World;
 
-/// Runs `ingest`.
+/// Runs the command `ingest`.
 ///
 /// # Errors
 /// The folder contains no jobs, or jobs of several campaigns; a file differs from what its node
@@ -71,7 +71,8 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
 }
 
-/// Finds every job below a folder, in the order of their runs.
+/// Finds every job below a folder; returns folder and description of each, in the order of their
+/// runs.
 fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
     if !dir.is_dir() {
         return Err(Stop::wrong_use(format!("`{}` is no folder", dir.display())));
@@ -104,8 +105,8 @@ fn campaign_of(found: &[(PathBuf, Job)], dir: &Path) -> Result<String, Stop> {
     }
 }
 
-/// Reconstructs a campaign from its jobs. What only the controller knew is missing: confirmation
-/// runs that were not planned yet, and expected durations.
+/// Reconstructs a prepared campaign from its jobs. What only the controller knew is missing, such
+/// as confirmation runs that were not planned yet.
 fn ready_of(
     world: &World,
     campaign: &str,
@@ -163,7 +164,8 @@ fn ready_of(
     }
 }
 
-/// Collects and checks a job's records, unless the journal says that this was done.
+/// Collects and checks a job's records, and keeps the job's folder, unless the journal says that
+/// this was done.
 fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
     let known = journal.state.jobs.iter().find(|entry| entry.planned.key == job.key);
     if known.is_some_and(|entry| entry.reached == Reached::Checked) {
@@ -192,7 +194,7 @@ fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
     journal.note(Line::Checked { job: key.clone() })
 }
 
-/// Copies a job's folder to the clone's campaign folder.
+/// Copies a job's folder, file by file, to the folder `to` in the clone's campaign folder.
 fn keep(from: &Path, to: &Path) -> Result<(), Stop> {
     let same = |path: &Path| path.canonicalize().ok();
     if to.is_dir() && same(from) == same(to) {

@@ -26,13 +26,13 @@ use crate::world::World;
 #[derive(Debug)]
 pub struct Registry<'a> {
     tools: &'a Tools,
-    /// Repository with the folder `results/`.
+    /// Repository of the registry, with the folder `results/`.
     dir: &'a Path,
     interrupt: &'a Interrupt,
 }
 
-/// Writes a run's record to the staged results, a folder laid out like `results/`;
-/// returns the file's path.
+/// Writes a run's record to the staged results, a folder laid out like `results/`; returns the
+/// file's path.
 ///
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
@@ -40,8 +40,8 @@ pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
     write(staged, &schema::path::of_run(record)?, record)
 }
 
-/// Adds the hash to a campaign's record and writes it to the staged results; returns the
-/// file's path.
+/// Adds the hash to a campaign's record and writes it to the staged results; returns the file's
+/// path.
 ///
 /// # Errors
 /// The record has no path under `results/`, or the folder is not writable.
@@ -50,8 +50,7 @@ pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<Path
     write(staged, &schema::path::of_campaign(record)?, record)
 }
 
-/// Writes any record to `place`, a path relative to the staged results; returns the
-/// file's path.
+/// Writes any record to `place`, a path relative to the staged results; returns the file's path.
 ///
 /// # Errors
 /// The record has no JSON form, or the folder is not writable.
@@ -63,20 +62,21 @@ pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<Pat
 }
 
 impl<'a> Registry<'a> {
-    /// The registry in the repository `dir`.
+    /// Returns the registry in the repository `dir`.
     pub fn new(world: &'a World, dir: &'a Path) -> Self {
         Self { tools: &world.tools, dir, interrupt: &world.interrupt }
     }
 
-    /// The folder of the registry's records.
+    /// Returns the path of the folder with the registry's records.
     pub fn results(&self) -> PathBuf {
         self.dir.join("results")
     }
 
-    /// Checks that a commit can be made, before hours of measuring and not after.
+    /// Checks that records can be committed to the registry, before hours of measuring and not
+    /// after.
     ///
     /// # Errors
-    /// It cannot; the registry's tool has printed the cause.
+    /// They cannot be committed; the registry's tool has printed the cause.
     pub fn preflight(&self) -> Result<(), Stop> {
         let mut command = self.tools.results("preflight");
         command.arg("--registry").arg(self.dir).stdout(Stdio::null());
@@ -137,10 +137,11 @@ impl<'a> Registry<'a> {
         self.must(command, SITE, "table")
     }
 
-    /// Returns the registry's comparison of release `of` with `baseline`.
+    /// Returns the registry's comparison of release `of` with `baseline`, with the records of
+    /// `staged`.
     ///
     /// # Errors
-    /// The registry's tool cannot compare them.
+    /// A record cannot be read, or the releases cannot be compared.
     pub fn compare(&self, baseline: &str, of: Named<'_>, staged: &Path) -> Result<Diff, Stop> {
         let releases = [baseline, of.release];
         let loaded = store::load_releases(&[&self.results(), staged], &releases)?;
@@ -148,7 +149,8 @@ impl<'a> Registry<'a> {
         Ok(diff(&loaded, baseline, of.release, &Filter { engine, hardware })?)
     }
 
-    /// Prints the registry's comparison of release `of` with `baseline`, and returns its exit code.
+    /// Prints the registry's comparison of release `of` with `baseline`, and returns its exit code;
+    /// `staged` holds records that are not committed.
     ///
     /// # Errors
     /// The registry's tool cannot compare them.
@@ -168,15 +170,14 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Runs a tool that has to succeed. The standard output of those that print no result is dropped,
-    /// because that of the campaign is for the campaign's own result.
+    /// Runs a tool that has to succeed, with its output on this process's standard streams.
     fn must(&self, mut command: Command, name: &str, verb: &str) -> Result<(), Stop> {
         let status = process::show(&mut command, self.interrupt)?;
         if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
     }
 }
 
-/// A release of an engine on a hardware.
+/// A release of an engine on a hardware, by which the registry's tools select runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Named<'a> {
     pub engine: &'a str,

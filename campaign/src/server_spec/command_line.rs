@@ -12,10 +12,10 @@ use crate::stop::Stop;
 /// Command line of a server, in the form that is executed and in the form that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandLine {
-    /// Program and arguments to execute.
+    /// Program and arguments that start the server.
     pub argv: Vec<String>,
-    /// Command line for the record: the placeholders `{model}` and `{port}` stand for the values,
-    /// which differ from run to run.
+    /// Command line for the record, in which the placeholders `{model}` and `{port}` stand for the
+    /// values that differ from run to run.
     pub recorded: Vec<String>,
 }
 
@@ -23,36 +23,39 @@ pub struct CommandLine {
 /// that is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServerSettings {
-    /// Seed of random weights and of everything else that the engine samples.
+    /// Seed of random weights and of everything else that the engine samples; `None` for the
+    /// engine's default.
     pub seed: Option<u64>,
-    /// Longest sequence in tokens, prompt and output together.
+    /// Largest length of a sequence in tokens, prompt and output together; `None` for the engine's
+    /// default.
     pub context_tokens: Option<u64>,
-    /// Share of the device's memory that the server may use, in percent.
+    /// Share of the device's memory that the server may use, in percent; `None` for the engine's
+    /// default.
     pub memory_percent: Option<u32>,
 }
 
 /// Values for the placeholders of an engine's command line.
 #[derive(Debug, Clone, Copy)]
 pub struct Filling<'a> {
-    /// Id of the engine, a file of `suite/engines/`.
+    /// Id of the engine that is started: the name of its file in `suite/engines/`.
     pub engine: &'a str,
-    /// Path of the server's program.
+    /// Path of the server's program, or its name on the `PATH`.
     pub binary: &'a Path,
     /// Model to serve: a path, or the name of a model on the Hugging Face hub.
     pub model: &'a str,
     /// True when the engine generates random weights for the model's configuration.
     pub random_weights: bool,
-    /// Number of tensor-parallel ranks.
+    /// Number of tensor-parallel ranks of the server.
     pub tp: u32,
     /// Address that the server listens on; `None` for the engine's default.
     pub host: Option<&'a str>,
     /// Port that the server listens on; `None` for the engine's default.
     pub port: Option<u16>,
-    /// What else is asked for.
+    /// Settings of the server that a target fixes.
     pub settings: &'a ServerSettings,
     /// True when the server must expose its metrics and configuration for the load generator.
     pub observed: bool,
-    /// Additional flags, appended unchanged.
+    /// Additional flags of the variant, appended to the server's command line unchanged.
     pub flags: &'a [String],
 }
 
@@ -78,7 +81,7 @@ impl<'a> Filling<'a> {
 const NOTHING: ServerSettings =
     ServerSettings { seed: None, context_tokens: None, memory_percent: None };
 
-/// Fills an engine's command line and appends the variant's own flags.
+/// Fills the command line of an engine's file with values and appends the variant's own flags.
 ///
 /// # Errors
 /// A setting is requested for which the engine's file has no flag.
@@ -117,10 +120,10 @@ pub fn container_line(
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
 }
 
-/// Returns the container image that an engine's file names.
+/// Returns the container image that the file of the engine with the id `engine` names.
 ///
 /// # Errors
-/// It names none.
+/// The engine's file names no container image.
 pub fn image_of<'a>(file: &'a EngineFile, engine: &str) -> Result<&'a Image, Stop> {
     file.launch.image.as_ref().ok_or_else(|| {
         Stop::wrong_use(format!("`suite/engines/{engine}.toml` names no container image"))
@@ -196,7 +199,7 @@ fn words(
     Ok(line)
 }
 
-/// Default port of the engine, as its file states it; empty if the file states none.
+/// Returns the default port of the engine, as its file states it; empty if the file states none.
 fn default_port(file: &EngineFile) -> &str {
     let port = file.launch.settings.port.as_ref();
     port.and_then(|port| port.default.as_deref()).unwrap_or_default()

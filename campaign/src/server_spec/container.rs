@@ -5,11 +5,11 @@ use clap::ValueEnum;
 use schema::engine::Image;
 use serde::{Deserialize, Serialize};
 
-/// Container runtime.
+/// Program that runs containers: Docker, Podman or Apptainer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
-    /// Docker, a daemon that root runs.
+    /// Docker, whose daemon root runs.
     Docker,
     /// Podman, which needs no daemon.
     Podman,
@@ -18,7 +18,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// Name of the runtime's program.
+    /// Returns the name of the runtime's program.
     pub fn program(self) -> &'static str {
         match self {
             Self::Docker => "docker",
@@ -34,29 +34,29 @@ impl Runtime {
     }
 }
 
-/// A container to be run.
+/// A container in which a server will run: runtime, image, name, mounts and variables.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
-    /// Runtime that runs the container.
+    /// Program, such as Docker, that runs the container.
     pub runtime: Runtime,
-    /// Image of the engine's release.
+    /// Name of the container image of the engine's release.
     pub image: &'a str,
     /// Name by which the container can be removed; Apptainer's processes have none.
     pub name: &'a str,
-    /// The machine's Hugging Face home directory, mounted into the container.
+    /// Path of the machine's Hugging Face home directory, which is mounted into the container.
     pub hub: &'a str,
     /// Path of a local model, mounted read-only at the same path in the container; `None` for a
     /// model of the hub.
     pub model: Option<&'a str>,
-    /// Additional environment variables, each as `NAME=VALUE`.
+    /// Environment variables besides the image's own, each as `NAME=VALUE`.
     pub env: &'a [String],
     /// True when the container gets the machine's GPUs.
     pub gpus: bool,
 }
 
 impl Container<'_> {
-    /// Returns all words up to and including the image's name. The container uses the machine's
-    /// network.
+    /// Returns the words of the runtime's command line up to and including the image's name. The
+    /// container uses the machine's network.
     pub fn words(&self, image: &Image, port: &str) -> Vec<String> {
         let is_apptainer = self.runtime == Runtime::Apptainer;
         let mut words = owned(&[self.runtime.program(), "run"]);
@@ -87,13 +87,14 @@ impl Container<'_> {
         words
     }
 
-    /// Returns the command that removes the container if it outlives the program that started it.
+    /// Returns the command that removes the container if it outlives the program that started it;
+    /// `None` for Apptainer.
     pub fn removal(&self) -> Option<Vec<String>> {
         self.runtime.removal(self.name)
     }
 }
 
-/// Name of the container of a run.
+/// Returns the name of the container of the run with the id `run`.
 pub fn name(run: &str) -> String {
     format!("redline-{}", run.to_lowercase())
 }

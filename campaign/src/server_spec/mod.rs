@@ -1,7 +1,6 @@
-//! Server specification, which all stages of a campaign pass on: which engine in which release
-//! and configuration is started from which program, and which model and scenario it serves. Plain
-//! data: it starts nothing. The command line that it becomes, as a process or in a container, is made
-//! by the modules below.
+//! Server specification, which all stages of a campaign pass on: which engine in which release and
+//! configuration is started from which program, and which model and scenario it serves. Plain data:
+//! it starts nothing. The submodules build its command line, as a process or in a container.
 
 mod command_line;
 pub mod container;
@@ -28,18 +27,18 @@ pub struct ServerSpec {
 }
 
 impl ServerSpec {
-    /// The same program in another configuration.
+    /// Returns the specification of the same program in another configuration.
     pub fn with_variant(&self, variant: Variant) -> Self {
         Self { built: BuiltVariant { variant, ..self.built.clone() }, ..self.clone() }
     }
 
-    /// Path of the server's program, or its name on the PATH.
+    /// Returns the path of the server's program, or its name on the PATH.
     pub fn binary(&self) -> &Path {
         self.built.binary.as_deref().unwrap_or(Path::new(&self.engine.id))
     }
 
-    /// Values of the command line that starts the server for `model` on `port` of this machine, with
-    /// the flags of the variant.
+    /// Returns the values of the command line that starts the server for `model` on `port` of this
+    /// machine, with the flags of the variant.
     pub fn filling<'a>(&'a self, model: &'a str, port: u16) -> Filling<'a> {
         Filling {
             flags: &self.built.variant.flags,
@@ -57,14 +56,14 @@ pub struct BuiltVariant {
     /// Path of the server's program; `None` for a server that is already running, or a program
     /// found on the `PATH`.
     pub binary: Option<PathBuf>,
-    /// Version that the server must report; `None` if no server is started.
+    /// Version that the server must report; `None` if the reported version is not compared.
     pub version: Option<String>,
-    /// Container that the server runs in; `None` for a process.
+    /// Container image that the server runs in; `None` for a server that runs as a process.
     pub image: Option<Contained>,
 }
 
 impl BuiltVariant {
-    /// Makes the built variant of a program on this machine.
+    /// Returns the built variant whose server is a program on this machine.
     pub fn program(
         variant: Variant,
         facts: EngineFacts,
@@ -82,21 +81,24 @@ pub struct Contained {
     pub image: String,
 }
 
-/// A cell with its fetched inputs.
+/// A cell of a campaign with its fetched inputs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReadyCell {
     pub cell: Cell,
     pub scenario: ScenarioEntry,
     pub model: Obtained,
-    /// Conversations for the prompts; `None` for a scenario that generates its prompts.
+    /// Dataset with the conversations for the prompts; `None` for a scenario that generates its
+    /// prompts.
     pub dataset: Option<Obtained>,
-    /// File with the tokenizer; the model file itself if it embeds one.
+    /// Path of the file with the tokenizer; the model file itself if it embeds one.
     pub tokenizer: PathBuf,
-    /// Workload manifest that was drawn before the run; `None` if the load generator draws it.
+    /// Path of the workload manifest, which was sampled before the run; `None` if the load
+    /// generator samples the requests in the run.
     pub plan: Option<PathBuf>,
 }
 
-/// Compares two versions without the local build tag that follows a `+`.
+/// Returns true if two versions are the same, without a leading `v` and the local build tag that
+/// follows a `+`.
 pub fn is_same(found: &str, wanted: &str) -> bool {
     let public = |version: &str| version.split('+').next().map(str::to_owned);
     public(found.trim_start_matches('v')) == public(wanted.trim_start_matches('v'))

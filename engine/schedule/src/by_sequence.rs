@@ -8,10 +8,10 @@ use super::SeqId;
 /// sequences end roughly in that order, so the ids in use lie close together.
 #[derive(Debug)]
 pub struct BySequence<T> {
-    /// Sequence id at the front of the window.
+    /// Sequence id of the first entry of `window`; without meaning while the window is empty.
     first: u64,
-    /// Values from id `first` on. The first and the last entry are never empty; an empty one in
-    /// between costs a pointer.
+    /// Values of the sequences with ids `first`, `first + 1` and so on, `None` for an id without a
+    /// value. The first and the last entry are never `None`; one in between costs a pointer.
     window: VecDeque<Option<Box<T>>>,
     len: usize,
 }
@@ -23,28 +23,28 @@ impl<T> Default for BySequence<T> {
 }
 
 impl<T> BySequence<T> {
-    /// Returns the number of sequences that have a value.
+    /// Returns the number of sequences that have a value in the map.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if there are no values.
+    /// Returns true if no sequence has a value in the map.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the value of sequence `id`, if there is one.
+    /// Returns the map's value of sequence `id`, or `None` if there is none.
     pub fn get(&self, id: SeqId) -> Option<&T> {
         self.window.get(self.index(id)?)?.as_deref()
     }
 
-    /// Returns the value of sequence `id` for modification, if there is one.
+    /// Returns the map's value of sequence `id` for modification, or `None` if there is none.
     pub fn get_mut(&mut self, id: SeqId) -> Option<&mut T> {
         let index = self.index(id)?;
         self.window.get_mut(index)?.as_deref_mut()
     }
 
-    /// Stores `value` for sequence `id` and returns the value that it replaces.
+    /// Stores `value` in the map for sequence `id` and returns the value that it replaces, if any.
     pub fn insert(&mut self, id: SeqId, value: T) -> Option<T> {
         if self.window.is_empty() {
             self.first = id.0;
@@ -63,7 +63,7 @@ impl<T> BySequence<T> {
         former.map(|value| *value)
     }
 
-    /// Removes and returns the value of sequence `id`.
+    /// Removes the value of sequence `id` from the map and returns it, or `None` if there is none.
     pub fn remove(&mut self, id: SeqId) -> Option<T> {
         let index = self.index(id)?;
         let value = self.window.get_mut(index)?.take()?;
@@ -78,13 +78,15 @@ impl<T> BySequence<T> {
         Some(*value)
     }
 
-    /// Iterates over all values in the order of sequence ids, the oldest first.
+    /// Iterates over the map's sequence ids and their values, the oldest sequence (lowest id)
+    /// first.
     pub fn iter(&self) -> impl Iterator<Item = (SeqId, &T)> {
         let slots = (self.first..).map(SeqId).zip(&self.window);
         slots.filter_map(|(id, value)| Some((id, value.as_deref()?)))
     }
 
-    /// Returns the index of a sequence in the window.
+    /// Returns the index at which `window` has the value of sequence `id`, which may lie beyond the
+    /// window's end; `None` if the id lies before its begin.
     fn index(&self, id: SeqId) -> Option<usize> {
         usize::try_from(id.0.checked_sub(self.first)?).ok()
     }

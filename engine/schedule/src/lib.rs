@@ -39,38 +39,43 @@ impl fmt::Display for SeqId {
     }
 }
 
-/// Limits that no planned step may exceed, fixed for the life of a scheduler.
+/// Limits and sizes by which a scheduler plans steps: batch, tokens, KV pages, state slots. They
+/// are fixed for the life of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest number of sequences that run at once.
+    /// Largest number of sequences that run at once (`max_num_seqs` in vLLM's words).
     pub max_batch_size: usize,
-    /// Most tokens of a step. A step exceeds it only where decoding sequences leave less than one
-    /// prefill chunk of it, and by at most that chunk.
+    /// Token budget: number of tokens of a step (`max_num_batched_tokens` in vLLM's words). A step
+    /// has more only where decoding sequences, with one token each, leave less than one prefill
+    /// chunk of the budget: it then has at most one chunk besides their tokens.
     pub token_budget: usize,
-    /// Longest sequence, prompt and output together, in tokens.
+    /// Largest length of a sequence, prompt and output together, in tokens.
     pub max_seq_len: usize,
     /// Number of KV pages of the device ("blocks" in vLLM's words).
     pub pages: usize,
-    /// Number of tokens of a KV page.
+    /// Number of token positions whose keys and values one KV page holds.
     pub page_tokens: usize,
-    /// Prefill chunks end on absolute multiples of this many tokens, except the last chunk of a
-    /// prompt.
+    /// Alignment of prefill chunks in tokens: a chunk ends at a multiple of it, counted from the
+    /// start of the sequence, except the last chunk of a prompt.
     pub chunk_tokens: usize,
     /// True when full KV pages are kept for later prompts with the same beginning (prefix cache).
     pub prefix_cache: bool,
-    /// Limits of recurrent state, for models that have any.
+    /// Number of state slots, and distance of snapshots, for recurrent state; `None` for a model
+    /// without such state.
     pub states: Option<StateLimits>,
-    /// Most steps in flight while the next is planned.
+    /// Largest number of steps that may be in flight while the next one is planned.
     pub run_ahead: usize,
 }
 
-/// State slots for recurrent state: one for each running sequence, the others for snapshots.
+/// Sizes for recurrent state: the number of state slots (one for each running sequence, the others
+/// for snapshots), and the distance between snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLimits {
-    /// Number of state slots, at least 1.
+    /// Number of state slots for recurrent state on the device, at least 1.
     pub slots: usize,
-    /// Distance of snapshots in tokens: they are taken at its absolute multiples. It is a multiple
-    /// of `page_tokens` and of `chunk_tokens`.
+    /// Distance between snapshots of recurrent state, in tokens: they are taken at its multiples,
+    /// counted from the start of the sequence. It is a multiple of `page_tokens` and
+    /// `chunk_tokens`.
     pub interval: usize,
 }
 
@@ -80,13 +85,14 @@ impl Limits {
         tokens.div_ceil(self.page_tokens)
     }
 
-    /// Returns the longest output that a prompt of `prompt_tokens` can have, 0 if the prompt itself
-    /// does not fit.
+    /// Returns the largest number of output tokens that a prompt of `prompt_tokens` can have, 0 if
+    /// the prompt itself does not fit.
     pub fn max_output(&self, prompt_tokens: usize) -> usize {
         self.max_seq_len.min(self.pages * self.page_tokens).saturating_sub(prompt_tokens)
     }
 
-    /// Checks that a sequence of this length could run if it were the only one.
+    /// Checks that a sequence with a prompt and output of these lengths could run if it were the
+    /// only sequence.
     ///
     /// # Errors
     /// Returns the limit that the sequence exceeds, with the numbers.
@@ -117,20 +123,22 @@ pub enum Refusal {
     TooFewPages { wanted_pages: usize, pages: usize },
 }
 
-/// One sequence in a planned step, with what only the scheduler and the engine loop need to know.
+/// One sequence of a planned step: what the model computes, and what only the scheduler and the
+/// engine loop need to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedSequence {
-    /// Sequence that the rows belong to.
+    /// Id of the sequence whose rows the step computes.
     pub id: SeqId,
-    /// True when the rows are a prefill chunk, of a prompt or of a sequence recomputed after
-    /// preemption.
+    /// True when the step computes a prefill chunk of the sequence: part of its prompt, or of all
+    /// its tokens after a preemption. False when it decodes one token.
     pub prefill: bool,
-    /// True when a token is sampled from the last row.
+    /// True when the step samples a token from the sequence's last row.
     pub samples: bool,
-    /// True when the last row's token is not known yet because a step in flight samples it. The
-    /// device fills it in.
+    /// True when the input token of the sequence's last row is not known yet, because a step in
+    /// flight samples it. The device fills it in.
     pub unknown: bool,
-    /// Rows, page table and state slots. The engine loop decides which logits are needed.
+    /// Rows, page table and state slots of the sequence in the step. The scheduler requests no
+    /// logits in it: the engine loop decides which are needed.
     pub scheduled: ScheduledSequence,
 }
 
@@ -138,17 +146,18 @@ pub struct PlannedSequence {
 /// preempted for it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SchedulerOutput {
-    /// Number of the step, counted from 0.
+    /// Number of the planned step, counted from 0 at the scheduler's start.
     pub step: u64,
-    /// Planned sequences: those that decode first, then prefill chunks; within both, the oldest
-    /// first.
+    /// Sequences that the step computes: those that decode, then prefill chunks; within each of
+    /// these two groups the oldest sequence is first.
     pub sequences: Vec<PlannedSequence>,
-    /// Sequences that lost their pages to older ones while this step was planned.
+    /// Ids of the sequences that were preempted while the step was planned: they lost their KV
+    /// pages to older sequences.
     pub preempted: Vec<SeqId>,
 }
 
 impl SchedulerOutput {
-    /// Returns the number of tokens of the step.
+    /// Returns the number of tokens that the step computes, over all its sequences.
     pub fn rows(&self) -> usize {
         self.sequences.iter().map(|planned| planned.scheduled.rows).sum()
     }

@@ -22,7 +22,8 @@ pub type PageId = u32;
 pub struct PageKey([u64; 4]);
 
 impl PageKey {
-    /// Computes the key of a page from the key of the page before it and its own tokens.
+    /// Computes the prefix cache key of a full page from its own tokens and the key of the page
+    /// before it, which is `None` for the first page of a sequence.
     pub(super) fn chain(previous: Option<&Self>, tokens: &[u32]) -> Self {
         let mut hash = Sha256::new();
         for word in previous.map_or([0; 4], |key| key.0) {
@@ -45,15 +46,16 @@ impl fmt::Debug for PageKey {
     }
 }
 
-/// Prefix cache: the page that holds the keys and values of each known prefix.
+/// Prefix cache: map from the key of a prefix to the KV page with its last tokens' keys and values.
 type PrefixCache = BTreeMap<PageKey, PageId>;
 
-/// State of one KV page: its reference count and, if the prefix cache knows it, its key.
+/// State of one KV page: its reference count and, if the page is in the prefix cache, its key.
 #[derive(Debug, Clone, Default)]
 struct Page {
     holders: u32,
     key: Option<PageKey>,
-    /// Position in the order of eviction; meaningful only while the page is idle.
+    /// Serial number of the release by which the page became idle: the page with the lowest number
+    /// is evicted first. Meaningful only while the page is idle.
     idle_since: u64,
 }
 
@@ -61,13 +63,13 @@ struct Page {
 #[derive(Debug)]
 pub(super) struct PagePool {
     pages: Vec<Page>,
-    /// Blank pages, the lowest index last, so that memory is touched in order and only as it is
+    /// Blank KV pages, the lowest index last, so that memory is touched in order and only as it is
     /// needed.
     blank: Vec<PageId>,
     idle: BTreeMap<u64, PageId>,
     prefix_cache: PrefixCache,
     releases: u64,
-    /// Smallest length that the list of blank pages ever had: that many pages were never written.
+    /// Smallest length that the list of blank pages ever had: that many pages were never taken.
     untouched: usize,
 }
 
@@ -84,34 +86,34 @@ impl PagePool {
         }
     }
 
-    /// Returns the number of pages that can be taken now, blank or idle.
+    /// Returns the number of KV pages that can be taken now: the blank and the idle ones.
     pub(super) fn available(&self) -> usize {
         self.blank.len() + self.idle.len()
     }
 
-    /// Returns the number of pages held by sequences.
+    /// Returns the number of KV pages that have a holder: a sequence or a step in flight.
     pub(super) fn held(&self) -> usize {
         self.pages.len() - self.available()
     }
 
-    /// Returns the number of pages that were taken at least once, the peak memory of the cache. A
-    /// blank page that was used before is taken before an untouched one.
+    /// Returns the number of KV pages that were taken at least once, the peak memory of the cache.
+    /// A blank page that was used before is taken before an untouched one.
     pub(super) fn touched(&self) -> usize {
         self.pages.len() - self.untouched
     }
 
-    /// Prefix cache lookup: returns the page with this key.
+    /// Prefix cache lookup: returns the page that is cached under `key`, or `None`.
     pub(super) fn find(&self, key: &PageKey) -> Option<PageId> {
         self.prefix_cache.get(key).copied()
     }
 
-    /// Returns true if no sequence holds the page.
+    /// Returns true if no sequence and no step in flight holds the KV page.
     pub(super) fn is_idle(&self, id: PageId) -> bool {
         self.page(id).holders == 0
     }
 
-    /// Takes a page for one holder. If no page is blank, the one that has been idle longest is
-    /// evicted from the prefix cache. Returns none if all pages are held.
+    /// Takes a KV page for one holder. If no page is blank, the one that has been idle longest is
+    /// evicted from the prefix cache. Returns `None` if all pages are held.
     pub(super) fn take(&mut self) -> Option<PageId> {
         // Blank pages go first, because taking an idle one loses cached content.
         let id = self.blank.pop().or_else(|| {
@@ -127,7 +129,7 @@ impl PagePool {
         Some(id)
     }
 
-    /// Adds a holder to a page that was found in the prefix cache.
+    /// Adds a holder to a KV page that was found in the prefix cache.
     pub(super) fn share(&mut self, id: PageId) {
         let page = self.page_mut(id);
         page.holders += 1;
@@ -138,8 +140,8 @@ impl PagePool {
         }
     }
 
-    /// Removes a holder from a page. Without holders it becomes idle if the prefix cache knows it,
-    /// else blank.
+    /// Removes a holder from a KV page. A page without holders becomes idle if it is in the prefix
+    /// cache, else blank.
     pub(super) fn release(&mut self, id: PageId) {
         self.releases += 1;
         let since = self.releases;
@@ -156,7 +158,8 @@ impl PagePool {
         }
     }
 
-    /// Enters a full page in the prefix cache, unless a page with equal content is there already.
+    /// Adds a full KV page to the prefix cache under `key`, unless the cache has a page with equal
+    /// content already.
     pub(super) fn register(&mut self, id: PageId, key: PageKey) {
         assert!(self.page(id).holders > 0, "page {id} is registered by nobody");
         // Sequences that run at once may fill equal pages; one of them is enough for the cache.
@@ -166,7 +169,7 @@ impl PagePool {
         }
     }
 
-    /// Empties the prefix cache, and returns how many idle pages became blank.
+    /// Empties the prefix cache, and returns the number of idle pages that became blank.
     pub(super) fn forget(&mut self) -> usize {
         for id in std::mem::take(&mut self.prefix_cache).into_values() {
             self.page_mut(id).key = None;
@@ -177,7 +180,7 @@ impl PagePool {
         freed
     }
 
-    /// Returns true if the prefix cache can find the page.
+    /// Returns true if the KV page is in the prefix cache.
     #[cfg(test)]
     pub(super) fn is_known(&self, id: PageId) -> bool {
         self.page(id).key.is_some()

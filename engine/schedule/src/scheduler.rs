@@ -15,12 +15,13 @@ use super::{BySequence, Limits, Needs, Refusal, SchedulerOutput, SeqId, Sequence
 /// Counters of the scheduler since its start: prefix cache and preemptions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Prompt tokens that were looked up in the prefix cache when their sequence was first
-    /// admitted.
+    /// Number of prompt tokens that were looked up in the prefix cache when their sequence was
+    /// first admitted.
     pub query_tokens: u64,
-    /// Prompt tokens that were found in the prefix cache at those lookups.
+    /// Number of prompt tokens that were found in the prefix cache when their sequence was first
+    /// admitted.
     pub hit_tokens: u64,
-    /// Number of preemptions: a running sequence lost its pages and went back to waiting.
+    /// Number of times that a running sequence was preempted: it lost its pages and waits again.
     pub preemptions: u64,
 }
 
@@ -31,7 +32,8 @@ pub struct Scheduler {
     limits: Limits,
     pool: PagePool,
     states: StatePool,
-    /// Pages and state slots to release when each step in flight completes, the oldest step first.
+    /// Pages and state slots to release when a step in flight completes: one entry for each such
+    /// step, the oldest step first.
     held: VecDeque<Held>,
     /// Number of completed steps, which is also the number of the oldest step in flight.
     completed: u64,
@@ -103,8 +105,8 @@ impl Scheduler {
         plan
     }
 
-    /// Marks `plan`, the oldest step in flight, as completed by the device. Pages that it filled
-    /// enter the prefix cache.
+    /// Marks `plan`, the oldest step in flight, as completed by the device. With a prefix cache,
+    /// the pages that the step filled enter it.
     pub fn commit(&mut self, plan: &SchedulerOutput) {
         let Some(held) = self.held.pop_front() else { panic!("no step is in flight") };
         assert_eq!(plan.step, self.completed, "steps end in the order of their plans");
@@ -146,13 +148,13 @@ impl Scheduler {
         }
     }
 
-    /// Appends the token that a completed step sampled to an unfinished sequence.
+    /// Appends to an unfinished sequence the token that a completed step sampled for it.
     pub fn append(&mut self, id: SeqId, token: u32) {
         self.sequences.get_mut(id).expect("a sampled sequence lives").push(token);
     }
 
-    /// Removes a finished or aborted sequence. Its pages are released once no step in flight uses
-    /// them.
+    /// Removes a finished or aborted sequence and returns it, or `None` if its id is unknown. Its
+    /// pages are released once no step in flight uses them.
     pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
         let mut sequence = self.sequences.remove(id)?;
         self.waiting.remove(&id);
@@ -162,13 +164,13 @@ impl Scheduler {
         Some(sequence)
     }
 
-    /// Empties the prefix cache and returns how many pages that freed.
+    /// Empties the prefix cache and returns the number of KV pages that became free.
     pub fn reset_prefix_cache(&mut self) -> usize {
         self.states.forget_all();
         self.pool.forget()
     }
 
-    /// Returns an unfinished sequence by its id.
+    /// Returns the unfinished sequence with this id, or `None` if there is none.
     pub fn sequence(&self, id: SeqId) -> Option<&Sequence> {
         self.sequences.get(id)
     }
@@ -178,32 +180,32 @@ impl Scheduler {
         self.sequences.is_empty()
     }
 
-    /// Returns the number of running sequences, those that hold pages.
+    /// Returns the number of running sequences, which are those that hold KV pages.
     pub fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// Returns the number of waiting sequences, those that hold no pages.
+    /// Returns the number of waiting sequences, which are those that hold no KV pages.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Returns the number of KV pages held by running sequences.
+    /// Returns the number of KV pages held by running sequences and by steps in flight.
     pub fn pages_used(&self) -> usize {
         self.pool.held()
     }
 
-    /// Returns the number of KV pages that were held at least once since the start.
+    /// Returns the number of KV pages that were held at least once since the scheduler's start.
     pub fn pages_touched(&self) -> usize {
         self.pool.touched()
     }
 
-    /// Returns the scheduler's counters since its start.
+    /// Returns the scheduler's counters of prefix cache hits and preemptions since its start.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Returns an unfinished sequence, which must exist.
+    /// Returns the unfinished sequence with this id, and panics if there is none.
     pub(super) fn get(&self, id: SeqId) -> &Sequence {
         self.sequences.get(id).expect("the sequence lives")
     }
@@ -213,15 +215,17 @@ impl Scheduler {
         self.completed + self.held.len() as u64
     }
 
-    /// Schedules the next `rows` rows of a running sequence in `plan`.
+    /// Adds the next `rows` rows of a running sequence to `plan`, with a slot for a snapshot if one
+    /// is due.
     pub(super) fn schedule(&mut self, id: SeqId, rows: usize, plan: &mut SchedulerOutput) {
         let save = self.snapshot_slot(id, rows);
         let sequence = self.sequences.get_mut(id).expect("a planned sequence lives");
         plan.sequences.push(sequence.advance(rows, save, plan.step));
     }
 
-    /// Takes a state slot for the snapshot after the next `rows` rows. Returns none if no snapshot
-    /// is due there, the prefix cache has it already, or no slot is available.
+    /// Takes a state slot for the snapshot of a sequence after its next `rows` rows. Returns `None`
+    /// if no snapshot is due at that position, the prefix cache has it already, or no slot is
+    /// available.
     fn snapshot_slot(&mut self, id: SeqId, rows: usize) -> Option<StateSlot> {
         let interval = self.limits.states?.interval;
         let end = self.get(id).planned + rows;
@@ -241,8 +245,9 @@ impl Scheduler {
     }
 
     /// Admission: allocates pages for all tokens of a waiting sequence and makes it run. Returns
-    /// false, and changes nothing, if enough sequences run already, there are too few pages or
-    /// state slots, or the token budget `left` holds no row of it.
+    /// false, and changes nothing, if enough sequences run already, a step in flight computes the
+    /// sequence, there are too few pages or state slots, or the token budget `left` has no room for
+    /// its first rows.
     ///
     /// Each running sequence will soon need another page. One is left for each of them, since
     /// otherwise the newcomer would be the first to be preempted and its prefill would be wasted.
@@ -298,9 +303,10 @@ impl Scheduler {
         true
     }
 
-    /// Takes a state slot for a sequence that begins after the cached page `last`, and returns it
-    /// with the snapshot to copy into it. If no slot is available, takes over the snapshot's own
-    /// slot.
+    /// Takes a state slot for a sequence that begins after the cached page `last` (`None`: at its
+    /// first token), and returns it with the snapshot to copy into it. If no slot is available,
+    /// takes over the snapshot's own slot, so that nothing is copied; returns `None` if that is in
+    /// use too.
     fn take_state(&mut self, last: Option<PageId>) -> Option<(StateSlot, Option<StateSlot>)> {
         let Some(page) = last else { return Some((self.states.take()?, None)) };
         let snapshot = self.states.snapshot(page).expect("a cached prefix ends at a snapshot");
@@ -377,7 +383,8 @@ impl Scheduler {
         found
     }
 
-    /// Takes a page for new content, and drops the snapshot that belonged to its old content.
+    /// Takes a KV page for new content, and drops the snapshot of recurrent state that belonged to
+    /// its old content. Returns `None` if no page is available.
     fn take_page(&mut self) -> Option<PageId> {
         let page = self.pool.take()?;
         // A snapshot describes the content that the page loses now.
@@ -385,8 +392,9 @@ impl Scheduler {
         Some(page)
     }
 
-    /// Releases what a sequence held: once step number `last_step`, the last that uses the sequence,
-    /// completes, or now if it has. Steps complete in order, so no earlier one needs it later.
+    /// Releases `held`, the pages and state slots of a sequence, as soon as the step with number
+    /// `last_step` has completed: the last that uses the sequence, `None` if none does. Steps
+    /// complete in order, so no earlier step needs them later.
     fn release_after(&mut self, last_step: Option<u64>, held: Held) {
         let index = last_step.and_then(|step| step.checked_sub(self.completed));
         match index.and_then(|index| self.held.get_mut(index as usize)) {

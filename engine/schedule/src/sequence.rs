@@ -20,41 +20,46 @@ pub struct Needs {
     /// True when every row must be computed, for example to read its logits, so the prefix cache is
     /// not used.
     pub all_rows: bool,
-    /// Number of output tokens that the host must know before the row after them is planned,
-    /// because the device does not sample these tokens by itself.
+    /// Number of output tokens, from the first on, that the device does not sample by itself: the
+    /// host must know each of them before the row after it is planned.
     pub known_tokens: usize,
 }
 
-/// A sequence: prompt and generated tokens, KV pages, and how far both are computed.
+/// A sequence of the scheduler: prompt and generated tokens, KV pages, and how many of its
+/// positions are planned.
 #[derive(Debug, Clone)]
 pub struct Sequence {
     id: SeqId,
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// Length in tokens at which sampling ends: prompt and longest output.
+    /// Largest number of tokens, prompt and output together: sampling ends at this length.
     max_len: usize,
-    /// Number of tokens after `tokens` that steps in flight sample: their values are not known yet.
+    /// Number of tokens that steps in flight sample for the sequence: they follow `tokens`, and
+    /// their values are not known yet.
     unknown: usize,
-    /// Number of positions whose keys and values are in the pages once all planned steps are
-    /// computed.
+    /// Number of positions whose keys and values are in the sequence's pages once all planned steps
+    /// have completed.
     pub(super) planned: usize,
     /// Number of positions to prefill: the prompt, and after a preemption also the output so far.
     pub(super) prefill_end: usize,
-    /// Page table, shared with the steps in flight that use it.
+    /// Page table: KV pages in position order, shared with the steps in flight that use it.
     pub(super) pages: Arc<[PageId]>,
-    /// State slot of the recurrent state, while the sequence runs and if the model has one.
+    /// State slot of the sequence's recurrent state; `None` while the sequence waits, and for a
+    /// model without such state.
     pub(super) state: Option<StateSlot>,
-    /// Snapshot that the next scheduled rows start from. The sequence holds its state slot until
-    /// then.
+    /// State slot of the snapshot from which the sequence's next rows start, `None` if they start
+    /// from its own state. The sequence holds the snapshot's slot until those rows are scheduled.
     pub(super) load: Option<StateSlot>,
-    /// Prefix cache keys of the full pages, computed as far as needed. A preemption keeps them.
+    /// Prefix cache keys of the sequence's full pages, computed only as far as they were needed. A
+    /// preemption keeps them.
     pub(super) keys: Vec<PageKey>,
-    /// Number of leading pages that are in the prefix cache.
+    /// Number of the sequence's first pages that were found in the prefix cache or added to it.
     pub(super) registered: usize,
     pub(super) needs: Needs,
-    /// Number of tokens found in the prefix cache at the first admission; none before it.
+    /// Number of prompt tokens found in the prefix cache at the sequence's first admission; `None`
+    /// before it.
     pub(super) cached_tokens: Option<usize>,
-    /// Number of the last step that computes rows of the sequence; none before the first.
+    /// Number of the last planned step that computes rows of the sequence; `None` before the first.
     pub(super) last_step: Option<u64>,
 }
 
@@ -82,22 +87,23 @@ impl Sequence {
         }
     }
 
-    /// Returns the tokens of prompt and output whose values are known.
+    /// Returns the sequence's prompt and output tokens, as far as their values are known.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Returns the output tokens generated so far.
+    /// Returns the output tokens of the sequence whose values are known.
     pub fn output(&self) -> &[u32] {
         &self.tokens[self.prompt_tokens..]
     }
 
-    /// Returns the length of the prompt in tokens.
+    /// Returns the length of the sequence's prompt in tokens.
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Returns the number of tokens that the prefix cache saved at the first admission.
+    /// Returns the number of prompt tokens found in the prefix cache at the sequence's first
+    /// admission.
     pub fn cached_tokens(&self) -> usize {
         self.cached_tokens.unwrap_or(0)
     }
@@ -108,14 +114,14 @@ impl Sequence {
         &self.pages
     }
 
-    /// Returns true while rows of the prompt (after a preemption also of the output) are left to
-    /// prefill.
+    /// Returns true while rows of the sequence's prompt (after a preemption also of its output) are
+    /// not planned yet.
     pub(super) fn prefilling(&self) -> bool {
         self.planned < self.prefill_end
     }
 
-    /// Returns true if the next token can be computed: the prompt is planned, the last token is
-    /// neither sampled nor being sampled, and the one before it is known where that is required.
+    /// Returns true if the row of the sequence's last token can be planned: its prefill is planned,
+    /// a further token may be sampled, and the last token is known where `needs` demands it.
     pub(super) fn decoding(&self) -> bool {
         // With a token in flight, the next row can be planned unless the host must choose that
         // token.
@@ -124,18 +130,18 @@ impl Sequence {
         is_known && !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
     }
 
-    /// Returns true if the next row has no page yet.
+    /// Returns true if the next row to plan has no KV page yet.
     pub(super) fn needs_page(&self, page_tokens: usize) -> bool {
         self.pages.len() * page_tokens <= self.planned
     }
 
-    /// Returns the number of tokens, those that steps in flight sample included.
+    /// Returns the number of the sequence's tokens, including those that steps in flight sample.
     fn len(&self) -> usize {
         self.tokens.len() + self.unknown
     }
 
-    /// Resets the sequence to uncomputed and returns its pages and state slots. After the next
-    /// admission everything is recomputed.
+    /// Marks all of the sequence's positions as not computed and returns its pages and state slots.
+    /// After the next admission everything is recomputed.
     pub(super) fn rewind(&mut self) -> Held {
         self.planned = 0;
         self.registered = 0;
@@ -143,15 +149,17 @@ impl Sequence {
         Held { pages: std::mem::take(&mut self.pages).to_vec(), states }
     }
 
-    /// Appends the token that the oldest step in flight has sampled.
+    /// Appends the value of the sequence's oldest unknown token, which a completed step has
+    /// sampled.
     pub(super) fn push(&mut self, token: u32) {
         let unknown = self.unknown.checked_sub(1);
         self.unknown = unknown.unwrap_or_else(|| panic!("sequence {} was not sampled", self.id));
         self.tokens.push(token);
     }
 
-    /// Schedules the next `rows` rows in step number `step`. A token is sampled if they reach the end
-    /// of the sequence.
+    /// Schedules the sequence's next `rows` rows in step number `step`. A token is sampled if they
+    /// reach the end of the sequence; `save` is the state slot for a snapshot after them, if one is
+    /// taken.
     pub(super) fn advance(
         &mut self,
         rows: usize,

@@ -17,7 +17,7 @@ pub type StateSlot = u32;
 #[derive(Debug)]
 struct Snapshot {
     state: StateSlot,
-    /// Position in the order of use; the least recently used snapshot is evicted first.
+    /// Number of the snapshot's last use; the snapshot with the lowest number is evicted first.
     used: u64,
 }
 
@@ -25,8 +25,8 @@ struct Snapshot {
 #[derive(Debug)]
 pub(super) struct StatePool {
     holders: Vec<u32>,
-    /// Blank slots, the lowest index last, so that memory is touched in order and only as it is
-    /// needed.
+    /// Blank state slots, the lowest index last, so that memory is touched in order and only as it
+    /// is needed.
     blank: Vec<StateSlot>,
     snapshots: BTreeMap<PageId, Snapshot>,
     by_use: BTreeMap<u64, PageId>,
@@ -45,8 +45,8 @@ impl StatePool {
         }
     }
 
-    /// Takes a slot for one holder. If no slot is blank, the least recently used snapshot that
-    /// nobody else holds is evicted. Returns none if there is no such snapshot either.
+    /// Takes a state slot for one holder. If no slot is blank, the least recently used snapshot
+    /// whose slot nobody else holds is evicted. Returns `None` if there is no such snapshot either.
     pub(super) fn take(&mut self) -> Option<StateSlot> {
         if self.blank.is_empty() {
             // A snapshot that a step in flight still loads has a second holder and must stay.
@@ -60,13 +60,13 @@ impl StatePool {
         Some(state)
     }
 
-    /// Adds a holder to a slot that already has one.
+    /// Adds a holder to a state slot that already has one.
     pub(super) fn share(&mut self, state: StateSlot) {
         assert!(self.holders(state) > 0, "state {state} is shared and held by nobody");
         self.holders[state as usize] += 1;
     }
 
-    /// Removes a holder from a slot, which becomes blank when it was the last.
+    /// Removes a holder from a state slot. A slot without holders becomes blank.
     pub(super) fn release(&mut self, state: StateSlot) {
         let holders = &mut self.holders[state as usize];
         *holders = holders.checked_sub(1).expect("a state is released once per holder");
@@ -75,13 +75,13 @@ impl StatePool {
         }
     }
 
-    /// Returns the slot of the snapshot taken at the end of `page`, if there is one.
+    /// Returns the state slot of the snapshot taken at the end of KV page `page`, or `None`.
     pub(super) fn snapshot(&self, page: PageId) -> Option<StateSlot> {
         self.snapshots.get(&page).map(|snapshot| snapshot.state)
     }
 
-    /// Stores `state` as the snapshot of `page`. The caller's hold passes to the cache, or is
-    /// released if the page has a snapshot already.
+    /// Stores state slot `state` as the snapshot of KV page `page`. The caller's hold of the slot
+    /// passes to the prefix cache, or is released if the page has a snapshot already.
     pub(super) fn keep(&mut self, page: PageId, state: StateSlot) {
         // Two sequences with equal prompts may take the same snapshot in one step.
         if self.snapshots.contains_key(&page) {
@@ -92,7 +92,7 @@ impl StatePool {
         self.snapshots.insert(page, Snapshot { state, used: self.uses });
     }
 
-    /// Marks the snapshot of `page` as the most recently used.
+    /// Marks the snapshot of KV page `page` as the most recently used one.
     pub(super) fn touch(&mut self, page: PageId) {
         if let Some(snapshot) = self.snapshots.get_mut(&page) {
             self.uses += 1;
@@ -102,8 +102,9 @@ impl StatePool {
         }
     }
 
-    /// Removes the snapshot of `page` and passes the cache's hold of its slot to the caller.
-    /// Returns none, and changes nothing, if others hold the slot too.
+    /// Removes the snapshot of KV page `page` and passes the prefix cache's hold of its state slot
+    /// to the caller. Returns `None`, and changes nothing, if there is no snapshot or its slot has
+    /// other holders.
     pub(super) fn take_over(&mut self, page: PageId) -> Option<StateSlot> {
         let state = self.snapshot(page).filter(|state| self.holders(*state) == 1)?;
         let snapshot = self.snapshots.remove(&page)?;
@@ -111,8 +112,8 @@ impl StatePool {
         Some(state)
     }
 
-    /// Drops the snapshot of `page`, if there is one, because the page's content is about to
-    /// change.
+    /// Drops the snapshot of KV page `page`, if there is one, because the page's content is about
+    /// to change.
     pub(super) fn forget(&mut self, page: PageId) {
         if let Some(snapshot) = self.snapshots.remove(&page) {
             self.by_use.remove(&snapshot.used);
@@ -120,7 +121,7 @@ impl StatePool {
         }
     }
 
-    /// Drops all snapshots and releases their slots.
+    /// Drops all snapshots of recurrent state and releases their state slots.
     pub(super) fn forget_all(&mut self) {
         self.by_use.clear();
         for snapshot in std::mem::take(&mut self.snapshots).into_values() {

@@ -25,7 +25,7 @@ use crate::cli::{
     TargetArguments, WaiveArguments,
 };
 
-/// Number of characters of a reason that go into the commit's message.
+/// Largest number of characters of an event's reason that the message of its commit contains.
 const SUBJECT_CHARS: usize = 50;
 
 pub fn preflight(registry: &Path) -> anyhow::Result<Exit> {
@@ -72,8 +72,8 @@ impl StagedResults {
         Ok(fs::write(path, text)?)
     }
 
-    /// Renders the pages that show the files, and commits both: one commit never contains records
-    /// without their pages.
+    /// Renders the pages that show the staged files, and commits both: one commit never contains
+    /// records without their pages.
     fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
         let (registry, staged) = (&to.place.registry, self.folder.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
@@ -109,8 +109,8 @@ impl From<&EpochArguments> for Draft {
     }
 }
 
-/// Time of a new event: now, or just after the latest event where that is later. An event can only
-/// name earlier ones, and the clocks of two machines differ.
+/// Returns the time of a new event, in milliseconds since 1970: now, or just after the latest event
+/// where that is later. An event can only name earlier ones, and the clocks of two machines differ.
 fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
     let times = registry.events.iter().filter_map(|event| ulid_unix_ms(&event.record.id));
     times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
@@ -136,7 +136,8 @@ pub fn event(
     Ok(Exit::Well)
 }
 
-/// Reads every file of results published elsewhere, and commits all results in one commit.
+/// Imports results published elsewhere from every given file, and commits all results in one
+/// commit. With `dry_run`, only prints them.
 pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
     let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });
@@ -174,8 +175,8 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
     Ok(Exit::Well)
 }
 
-/// Line about an imported result: `imports/x/01234567/001.json  vllm v0.10.1, qwen3-8b, tp 1,
-/// sharegpt, lines 10 to 40`.
+/// Formats the line about an imported result: `imports/x/01234567/001.json  vllm v0.10.1, qwen3-8b,
+/// tp 1, sharegpt, lines 10 to 40`.
 fn line(place: &Path, record: &RunRecord) -> String {
     let tp = record.server.as_ref().and_then(|server| server.tp);
     let tp = tp.map_or_else(|| "unknown".to_owned(), |tp| tp.to_string());
@@ -192,7 +193,7 @@ fn line(place: &Path, record: &RunRecord) -> String {
     )
 }
 
-/// Synchronizes a clone with a remote and prints the result.
+/// Synchronizes a clone of the registry with a remote and prints the result.
 pub fn synchronize(world: &World, given: &SyncArguments) -> anyhow::Result<Exit> {
     let synced = sync::sync(Means {
         registry: &given.renders.place.registry,

@@ -15,27 +15,27 @@ use registry::survey::Place;
 pub struct World {
     /// Current time in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Random bits for the id of a new record.
+    /// Random bits for the id of a new event.
     pub random: u128,
-    /// Folder of this program, with the other programs beside it.
+    /// Folder that contains `redline-results` and the other programs of the same build.
     pub tools: PathBuf,
-    /// Name of this build of the program.
+    /// Name of this build of `redline-results`; it does not use the index of another build.
     pub program: String,
 }
 
 impl World {
-    /// Location of the index of the registry in `dir`.
+    /// Returns the location of the index of the registry in `dir`.
     pub fn place(&self, dir: &Path) -> Place {
         Place { root: dir.to_owned(), program: self.program.clone() }
     }
 
-    /// Current time in seconds since 1970.
+    /// Returns the current time in seconds since 1970.
     pub fn unix_s(&self) -> i64 {
         i64::try_from(self.unix_ms / 1_000).unwrap_or(i64::MAX)
     }
 }
 
-/// Returns what was loaded, after printing the findings about unreadable files.
+/// Returns `loaded` unchanged, after printing its findings, such as those about unreadable files.
 fn reported(loaded: Registry) -> Registry {
     for finding in &loaded.findings {
         eprintln!("{finding}");

@@ -108,8 +108,8 @@ pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Writes the table under a temporary name and renames it, so that a file of that name is
-/// complete.
+/// Writes the table of runs to `file` as Apache Parquet: under a temporary name that is renamed at
+/// the end, so that a file with the final name is complete.
 #[cfg(feature = "parquet")]
 fn export_parquet(
     load: impl Fn() -> Result<Registry, store::StoreError>,
@@ -162,7 +162,7 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
     Ok(diff.exit())
 }
 
-/// Loads only the runs of these releases. Loads everything where a release has no run, so that the
+/// Loads only the runs of `releases`. Loads everything where a release has no run, so that the
 /// error can list the releases that exist.
 fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registry> {
     let roots = sources.roots();
@@ -221,8 +221,8 @@ pub fn trend(given: &TrendArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Answer of `lab` for programs, together with its text for people, so that a caller needs only one
-/// request.
+/// JSON answer of the command `lab`: the lab's next round or conclusion, together with its text for
+/// people, so that a caller needs only one request.
 #[derive(Serialize)]
 struct Answer<'a> {
     #[serde(flatten)]
@@ -230,7 +230,8 @@ struct Answer<'a> {
     text: String,
 }
 
-/// Prints the lab's next round or conclusion, computed from the records of its campaign alone.
+/// Prints the lab's next round or conclusion, computed from the records of its campaign alone; with
+/// `outline`, how many runs and rounds the lab may take.
 pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
     let file = given.file.display();
     let text = fs::read_to_string(&given.file).with_context(|| format!("cannot read `{file}`"))?;

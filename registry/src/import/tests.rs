@@ -71,10 +71,12 @@ fn an_empty_page_is_reported_and_imports_nothing() {
     assert_eq!((imported.records.len(), imported.unread.len()), (0, 1));
 }
 
-/// A page's own results: engine, version, model, ranks and scenario, with how often they occur.
+/// Number of results of a published page, by engine, release, model, tensor-parallel size and
+/// scenario.
 type Tally = BTreeMap<String, usize>;
 
-/// The text of a published page, by the beginning of its file's name.
+/// Returns the text of a published page, by the beginning of its file's name; `None` without the
+/// pages.
 fn published(page: &str) -> Option<String> {
     fs::read_to_string(fixtures::published_page(page)?).ok()
 }
@@ -97,7 +99,7 @@ fn tally(page: &str) -> Option<Tally> {
     Some(tally)
 }
 
-/// Each model under the four scenarios, once.
+/// Builds the tally of a page that has one result for each of `models` in each of four scenarios.
 fn expected(engine: &str, models: &[(&str, u32)]) -> Tally {
     let scenarios = ["sharegpt", "balanced", "thinking", "long-input"];
     let of = |(model, tp): &(&str, u32)| {
@@ -163,7 +165,8 @@ impl Facts {
         }
     }
 
-    /// True where each fact equals that of `whole` or is unknown.
+    /// Returns true if engine, release, model, scenario and tensor-parallel size are each equal to
+    /// those of `whole` or unknown.
     fn is_no_more_than(&self, whole: &Self) -> bool {
         let open = |own: &str, whole: &str| own == whole || own == "unknown";
         open(&self.engine, &whole.engine)
@@ -183,7 +186,7 @@ fn facts(page: &str) -> (Vec<Facts>, usize) {
 const TITLE: &str = "============ Serving Benchmark Result";
 const END: &str = "==================================================";
 
-/// Published pages with a log for each result, and the results imported from them.
+/// Returns published pages that have a log for each result, and the results imported from them.
 fn pages() -> Vec<(String, Vec<Facts>)> {
     let pages: Vec<String> = ["000_", "002_", "004_"].into_iter().filter_map(published).collect();
     pages.into_iter().map(|page| (page.clone(), facts(&page).0)).collect()
@@ -226,8 +229,8 @@ fn without_headings_nothing_is_taken_from_a_neighbour() {
     }
 }
 
-/// Byte offsets of each log in `page`: its begin (with the command line if it has one), the begin
-/// of its block, and its end.
+/// Returns the byte offsets of each log in `page`: its begin (with the command line if it has one),
+/// the begin of its block, and its end.
 fn logs(page: &str) -> Vec<(usize, usize, usize)> {
     let mut logs = Vec::new();
     let mut last = 0;

@@ -7,27 +7,30 @@ use schema::run::RunRecord;
 
 use judge::{Registry, Stored};
 
-/// Cell of the table; `None` where the record does not know the value, and gives the reason.
+/// Cell of the table of runs; `None` where the run's record has no such value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
-    /// Text, unquoted.
+    /// Text cell of the table of runs, not quoted; `None` where the record has no such text.
     Text(Option<String>),
-    /// Boolean, such as whether the run is retracted.
+    /// Boolean cell of the table of runs, such as whether the run is retracted.
     Flag(Option<bool>),
-    /// Unsigned integer, such as the number of a block.
+    /// Cell of the table of runs with an unsigned integer, such as the number of the run's block;
+    /// `None` where the record has no such number.
     Integer(Option<u32>),
-    /// Floating-point number, in the unit that the column's name ends in.
+    /// Cell of the table of runs with a floating-point number, in the unit that the column's name
+    /// ends in; `None` where the record has no such value.
     Number(Option<f64>),
 }
 
-/// Returns name and type of each column, the latter by a cell of the column: keys, then metrics in
-/// their stored units (which end their names), then the record's hash.
+/// Returns the name of each column of the table of runs, with a cell of the column's type: first
+/// what identifies a run, then metrics in their stored units (which end their names), then the
+/// record's hash.
 pub fn columns() -> Vec<(&'static str, Cell)> {
     cells(&Stored { path: String::new(), root: 0, record: RunRecord::default() }, false)
 }
 
-/// Rows of the table in the order of the runs' paths; each row has one cell per column of
-/// [`columns`].
+/// Returns the rows of the table in the order of the registry's runs; each row has one cell per
+/// column of [`columns`].
 pub fn rows(registry: &Registry) -> impl Iterator<Item = Vec<Cell>> {
     registry.runs.iter().map(|run| {
         let retracted = registry.retracted.contains_key(&run.record.id);
@@ -35,7 +38,7 @@ pub fn rows(registry: &Registry) -> impl Iterator<Item = Vec<Cell>> {
     })
 }
 
-/// The cells of a run, each with its column's name.
+/// Returns the cells of a run's row in the table, each with its column's name.
 fn cells(run: &Stored<RunRecord>, retracted: bool) -> Vec<(&'static str, Cell)> {
     let record = &run.record;
     let place = record.campaign.as_ref();
@@ -66,7 +69,8 @@ fn cells(run: &Stored<RunRecord>, retracted: bool) -> Vec<(&'static str, Cell)> 
     cells
 }
 
-/// Formats every run as a line of CSV, metrics in their stored units. A missing value is empty.
+/// Formats the table of all runs of a registry as CSV: a line with the names of the columns, then a
+/// line per run, metrics in their stored units. A missing value is empty.
 pub fn csv(registry: &Registry) -> String {
     let names: Vec<&str> = columns().into_iter().map(|(name, _)| name).collect();
     let mut out = names.join(",");
@@ -89,7 +93,8 @@ fn written(cell: Cell) -> String {
     .unwrap_or_default()
 }
 
-/// Quotes a text cell. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
+/// Formats a text cell for CSV, in quotes where it needs them and with spaces for control
+/// characters. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
 /// spreadsheet would take it for a formula.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };

@@ -11,19 +11,19 @@ pub enum FileKind {
     Campaign,
     /// Event record: `events/YEAR/ULID.toml`.
     Event,
-    /// Record of a figure published elsewhere.
+    /// Record of a result published elsewhere: `imports/SOURCE/HASH/NUMBER.json`.
     Import,
-    /// Page, rendered from the records: `pages/.../NAME.md`.
+    /// Markdown page rendered from the records: `pages/NAME.md` or `pages/ENGINE/RELEASE/NAME.md`.
     Page,
     /// `README.md` of the registry, rendered from the records.
     Readme,
-    /// Temporary file of a writer that was stopped; never read.
+    /// Temporary file that a stopped writer left behind; never read.
     Leftover,
-    /// File that is not part of the layout.
+    /// File whose path is not part of the layout of `results/`.
     Stray,
 }
 
-/// Folders of `results/` whose files are append-only.
+/// Folders of `results/` that contain records, which are append-only.
 pub const RECORD_FOLDERS: &[&str] = &["campaigns", "events", "imports", "kernels", "runs"];
 
 impl FileKind {
@@ -47,18 +47,19 @@ impl FileKind {
         }
     }
 
-    /// True for files that are append-only.
+    /// Returns true for records: the kinds of files that are append-only.
     pub fn is_record(self) -> bool {
         matches!(self, Self::Run | Self::Kernels | Self::Campaign | Self::Event | Self::Import)
     }
 
-    /// True for files that are rendered from the records.
+    /// Returns true for pages and `README.md`: the kinds of files that are rendered from the
+    /// records.
     pub fn is_derived(self) -> bool {
         matches!(self, Self::Page | Self::Readme)
     }
 }
 
-/// True when `path` lies in a folder of records.
+/// Returns true when `path`, below `results/`, lies in a folder of records.
 pub fn in_record_folder(path: &str) -> bool {
     path.split_once('/').is_some_and(|(folder, _)| RECORD_FOLDERS.contains(&folder))
 }
@@ -68,18 +69,19 @@ pub fn in_record_folder(path: &str) -> bool {
 /// themselves where it matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunParts {
-    /// Id of the engine whose runs pass.
+    /// Id of the engine whose runs pass the filter; `None` for all engines.
     pub engine: Option<String>,
-    /// Id of the hardware whose runs pass.
+    /// Id of the hardware whose runs pass the filter; `None` for all hardware.
     pub hardware: Option<String>,
-    /// Id of the model whose runs pass.
+    /// Id of the model whose runs pass the filter; `None` for all models.
     pub model: Option<String>,
-    /// Scenario whose runs pass, as `id` or `id@rev`.
+    /// Scenario whose runs pass the filter, as `id` or `id@rev`; `None` for all scenarios.
     pub scenario: Option<String>,
 }
 
 impl RunParts {
-    /// True when `path`, below `results/`, is a run that passes the filter, or a folder above one.
+    /// Returns true when `path`, below `results/`, is a run that passes the filter, or a folder
+    /// above one.
     pub fn admit(&self, path: &str) -> bool {
         let parts: Vec<&str> = path.split('/').collect();
         let is = |wanted: &Option<String>, index: usize| {
@@ -94,7 +96,8 @@ impl RunParts {
     }
 }
 
-/// Temporary name under which a file is written before it is renamed to `name`.
+/// Returns the temporary name under which process `pid` writes a file before it renames it to
+/// `name`.
 pub fn leftover_name(name: &str, pid: u32) -> String {
     format!(".{name}.tmp-{pid}")
 }

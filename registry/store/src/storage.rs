@@ -34,12 +34,12 @@ pub enum Parsed {
     Campaign(CampaignRecord),
     /// Parsed event record.
     Event(Event),
-    /// Page or `README.md`, which is rendered from the records.
+    /// Page or `README.md`: rendered from the records, so it is not parsed.
     Derived,
 }
 
 impl Parsed {
-    /// Id of the record; pages have none.
+    /// Returns the id of the parsed record; `None` for a page.
     pub fn id(&self) -> Option<&str> {
         match self {
             Self::Run(record) => Some(&record.id),
@@ -51,14 +51,15 @@ impl Parsed {
     }
 }
 
-/// Facts about a file that could be read.
+/// Facts about a file of the registry that could be read: its kind, its record's id, and, for a
+/// run, what checks and lists need of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Kind of the file: `runs`, `imports`, `kernels`, `campaigns`, `events` or `pages`.
     pub kind: String,
-    /// Id of the record; pages have none.
+    /// Id of the record in the file; `None` for a page.
     pub id: Option<String>,
-    /// Facts about the run; only measured and imported runs have them.
+    /// Facts about the run in the file, measured or imported; `None` for other kinds of files.
     pub run: Option<RunFacts>,
 }
 
@@ -93,23 +94,25 @@ fn kind_name(parsed: &Parsed) -> &'static str {
 ///
 /// # Errors
 ///
-/// The finding that says why the file is not a record that this program can read.
+/// Returns the finding that says why the file cannot be read as a record or page.
 pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
     parse(path, bytes).map(|(parsed, _)| parsed)
 }
 
-/// Parses a file as [`read`] does, and checks it by rules S03, S04, S05, S07, S08, S10, S11 and S12.
+/// Parses the file at `path` as [`read`] does, and checks it by rules S03, S04, S05, S07, S08, S10,
+/// S11 and S12.
 ///
 /// # Errors
 ///
-/// As [`read`].
+/// Returns the finding that says why the file cannot be read as a record or page.
 pub fn verified(path: &str, bytes: &[u8]) -> Result<(Parsed, Vec<Finding>), Finding> {
     let (parsed, value) = parse(path, bytes)?;
     let findings = verify(path, value.as_ref(), &parsed);
     Ok((parsed, findings))
 }
 
-/// Parses a file, and also returns the JSON that the record was parsed from.
+/// Parses the file at `path`, and also returns the JSON that the record was parsed from; `None` for
+/// events and pages.
 fn parse(path: &str, bytes: &[u8]) -> Result<(Parsed, Option<Value>), Finding> {
     let kind = FileKind::of(path);
     if kind == FileKind::Leftover {
@@ -232,8 +235,8 @@ fn key(path: &str, due: &Result<String, PathError>) -> Option<Finding> {
     }
 }
 
-/// Path at which a run's record belongs. The path of an imported record contains its block number,
-/// which the record does not.
+/// Returns the path at which a run's record belongs. The path of an imported record contains its
+/// source and block number, which the record does not; they are taken from `path`.
 fn run_path(path: &str, record: &RunRecord) -> Result<String, PathError> {
     if record.kind != Kind::Imported {
         return path::of_run(record);
@@ -259,9 +262,9 @@ fn findings(path: &str, record: &RunRecord) -> Option<Finding> {
     Some(Finding::breach(FINDINGS, path, wrong))
 }
 
-/// Difference between stored and recomputed findings, as a sentence. The wording of a detail may
-/// change between versions, so only rule, level and outcome are compared; the hash protects the
-/// words.
+/// Returns a sentence about the first difference between stored and recomputed findings of a run,
+/// or `None`. The wording of a detail may change between versions, so only rule, level and outcome
+/// are compared; the hash protects the words.
 fn disagreement(stored: &[Check], due: &[Check]) -> Option<String> {
     let outcome = |check: &Check| (check.rule.clone(), check.level, check.ok);
     if stored.iter().map(outcome).eq(due.iter().map(outcome)) {
@@ -297,9 +300,9 @@ fn release(path: &str, engine: &EngineFacts) -> Option<Finding> {
     Some(Finding::breach(RELEASE, path, why).with_hint(hint))
 }
 
-/// Words in the name of a setting that holds a secret, in lower case.
+/// Lower-case words that mark an environment variable as a secret when its name contains one.
 const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
-/// Beginnings of paths that identify a user or a machine.
+/// Beginnings of file paths that identify a user or a machine, and so must not be in a record.
 const PRIVATE_PLACES: &[&str] = &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/"];
 
 fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
@@ -332,8 +335,9 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
 /// ahead: one day.
 const AHEAD_MS_MAX: u64 = 24 * 3600 * 1_000;
 
-/// Remark on an id whose time is in the future: the writer's clock was wrong, and the record sorts
-/// behind all that follow.
+/// Returns a remark on an id whose time is in the future, or `None`: the writer's clock was wrong,
+/// and the record sorts behind later ones. `unix_ms` is the current time in milliseconds since
+/// 1970.
 pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
     let made = ulid_unix_ms(id)?;
     (made > unix_ms.saturating_add(AHEAD_MS_MAX)).then(|| {
@@ -343,7 +347,8 @@ pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
     })
 }
 
-/// Returns a breach for each file, except the first, whose id another file has already.
+/// Returns a breach of `rule` for each file whose id an earlier file has already. `files` are pairs
+/// of id and path.
 pub fn repeated_ids<'a>(
     files: impl Iterator<Item = (&'a str, &'a str)>,
     rule: StorageRule,

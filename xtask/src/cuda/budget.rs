@@ -53,13 +53,13 @@ impl Head {
         Ok(head)
     }
 
-    /// True if the file is for this GPU generation.
+    /// Returns true if the kernel file is for this GPU generation, such as `sm_90a`.
     pub fn is_for(&self, generation: &str) -> bool {
         self.generations.is_empty() || self.generations.iter().any(|name| name == generation)
     }
 }
 
-/// Parses one budget line, without its `//@ `.
+/// Parses one budget line at the head of a kernel file, without its `//@ `.
 fn one(line: &str) -> Result<Budget> {
     let (entry, limits) = line.split_once(": ").context("no `NAME: `")?;
     let (mut registers, mut shared) = (None, None);

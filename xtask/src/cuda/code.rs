@@ -8,14 +8,16 @@ use super::budget::Budget;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Code {
     pub registers: usize,
-    /// Static shared memory per block in bytes, including what the system reserves.
+    /// Static shared memory per block of the kernel entry, in bytes, including what the system
+    /// reserves.
     pub shared_bytes: usize,
-    /// Stack and local memory per thread in bytes.
+    /// Stack and local memory per thread of the kernel entry, in bytes.
     pub local_bytes: usize,
     pub opcodes: BTreeSet<String>,
 }
 
-/// Parses the output of `cuobjdump -res-usage` and `cuobjdump -sass`, by kernel entry.
+/// Parses the output of `cuobjdump -res-usage` and `cuobjdump -sass`; returns each kernel entry's
+/// code by its name.
 pub fn read(usage: &str, sass: &str) -> BTreeMap<String, Code> {
     let mut entries = BTreeMap::<String, Code>::new();
     let mut entry = None;
@@ -45,7 +47,8 @@ fn field(line: &str, what: &str) -> Option<usize> {
     line.split(' ').find_map(|word| word.strip_prefix(what))?.parse().ok()
 }
 
-/// Opcode of a line such as `/*0010*/ @!P0 OPCODE.MODIFIERS operands ;`.
+/// Returns the opcode of a SASS line such as `/*0010*/ @!P0 OPCODE.MODIFIERS operands ;`, with its
+/// modifiers; `None` for other lines.
 fn opcode(line: &str) -> Option<&str> {
     let (_, instruction) = line.strip_prefix("/*")?.split_once("*/")?;
     let mut words = instruction.split_whitespace().filter(|word| !word.starts_with('@'));
@@ -53,8 +56,8 @@ fn opcode(line: &str) -> Option<&str> {
 }
 
 impl Code {
-    /// Findings where the code exceeds its budget, each with a hint. `reserved_bytes` of the shared
-    /// memory belong to the system.
+    /// Returns a finding for each limit of the budget that the kernel entry's code breaks.
+    /// `reserved_bytes` of its shared memory belong to the system.
     pub fn judge(&self, budget: &Budget, reserved_bytes: usize) -> Vec<String> {
         let mut findings = Vec::new();
         let shared = self.shared_bytes.saturating_sub(reserved_bytes);

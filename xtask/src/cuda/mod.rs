@@ -19,17 +19,19 @@ use crate::shell::Shell;
 use budget::{Budget, Head};
 use code::Code;
 
-/// Folder of the kernels; every `.cu` file in it is compiled.
+/// Folder of the CUDA kernels; every `.cu` file in it is compiled.
 const KERNELS: &str = "engine/cuda/kernels";
 
-/// Python script that calls NVRTC. NVRTC is a library, and this program loads none.
+/// Python script that compiles a kernel with NVRTC. NVRTC is a library, and this program loads
+/// none.
 const NVRTC: &str = include_str!("nvrtc.py");
 
 /// GPU generation that kernels are compiled for.
 #[derive(Debug, Clone, Copy)]
 struct Generation {
     name: &'static str,
-    /// Bytes of each block's shared memory that the system reserves.
+    /// Number of bytes of each block's shared memory that the system reserves on this GPU
+    /// generation.
     reserved_bytes: usize,
 }
 
@@ -44,7 +46,8 @@ struct Unit {
     generation: Generation,
 }
 
-/// Result of checking one unit: a line for each entry within its budget, and the findings.
+/// Result of checking one kernel file for one GPU generation: a line for each entry within its
+/// budget, and the findings.
 #[derive(Default)]
 struct Report {
     within: Vec<String>,
@@ -67,7 +70,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// All kernel files, each for every generation, in order of their names.
+/// Returns all kernel files, each for every GPU generation, in order of the files' names.
 fn units(dir: &Path) -> Result<Vec<Unit>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read `{}`", dir.display()))?;
     let mut sources = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;
@@ -81,7 +84,8 @@ fn units(dir: &Path) -> Result<Vec<Unit>> {
     Ok(sources.into_iter().flat_map(units).collect())
 }
 
-/// Checks all units on as many threads as there are processors; results in the order of the units.
+/// Calls `ask` for all units (kernel files for a GPU generation), on as many threads as there are
+/// processors; returns the reports in the order of the units.
 fn for_all(units: &[Unit], ask: impl Fn(&Unit) -> Result<Report> + Sync) -> Result<Vec<Report>> {
     let (next, answers) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
@@ -140,8 +144,8 @@ impl Unit {
         Ok(report)
     }
 
-    /// Compiler arguments. There are no include folders, so that only files beside the kernel are
-    /// found.
+    /// Returns the arguments of `nvcc`. There are no include folders, so that only files beside the
+    /// kernel are found.
     fn words(&self, cubin: &Path) -> Vec<OsString> {
         let fixed = "-std=c++17 -O3 -cubin -Werror all-warnings";
         let mut words: Vec<OsString> = fixed.split(' ').map(OsString::from).collect();

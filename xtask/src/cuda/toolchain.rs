@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
 
-/// Packages to download, in pip's requirements format with hashes.
+/// Python packages of the CUDA toolchain to download, in pip's requirements format with hashes.
 const PACKAGES: &str = include_str!("toolchain.txt");
 
-/// Folder in which the packages install their files.
+/// Folder in which pip installs the files of the toolchain's packages, below its target folder.
 const ROOT: &str = "nvidia/cu13";
 
-/// Hint for a download that failed.
+/// Hint for a download of the CUDA toolchain that failed.
 const NO_PACKAGES: &str = "\
 hint: it comes from Python packages: connect to the network, and see that `python3 -m pip` works; or
       take the folder `tools/cuda` of another machine's cache";
@@ -38,8 +38,8 @@ pub fn obtain(shell: &Shell) -> Result<PathBuf> {
     Ok(dir.join(ROOT))
 }
 
-/// Installs the packages into a temporary folder beside `dir` and renames it, so that `dir` is
-/// always complete.
+/// Installs the toolchain's packages into a temporary folder beside `dir` and renames it, so that
+/// `dir` is always complete.
 fn fetch(shell: &Shell, dir: &Path) -> Result<()> {
     // The process id keeps concurrent downloads apart.
     let aside = dir.with_extension(std::process::id().to_string());

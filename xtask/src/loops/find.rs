@@ -9,12 +9,13 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, 
 #[derive(Debug)]
 pub struct Loop {
     pub instructions: Vec<Instruction>,
-    /// True if the function keeps its frame's start in `rbp`; otherwise `rbp` is an ordinary
+    /// True if the loop's function keeps its frame's start in `rbp`; otherwise `rbp` is an ordinary
     /// register.
     has_frame_pointer: bool,
 }
 
-/// Innermost loops of a function, those that contain no other loop, by ascending address.
+/// Returns the innermost loops of a function, those that contain no other loop, by ascending
+/// address. `address` is that of the first byte of `code`.
 pub fn innermost(code: &[u8], address: u64) -> Vec<Loop> {
     let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let all: Vec<Instruction> = decoder.into_iter().collect();
@@ -34,8 +35,8 @@ pub fn innermost(code: &[u8], address: u64) -> Vec<Loop> {
     innermost.map(|span| Loop { instructions: part(span), has_frame_pointer }).collect()
 }
 
-/// Index of the earlier instruction that `jump`, the last of `code`, jumps back to; `None` if it is
-/// no backward jump within the function.
+/// Returns the index of the earlier instruction that `jump`, the last of `code`, jumps back to;
+/// `None` if it is no backward jump within the function.
 fn target(code: &[Instruction], jump: &Instruction) -> Option<usize> {
     let jumps = [FlowControl::ConditionalBranch, FlowControl::UnconditionalBranch];
     if !jumps.contains(&jump.flow_control()) {
@@ -45,7 +46,7 @@ fn target(code: &[Instruction], jump: &Instruction) -> Option<usize> {
     code.binary_search_by_key(&jump.near_branch_target(), Instruction::ip).ok()
 }
 
-/// True for `mov rbp, rsp`, or an instruction that points `rbp` into the frame.
+/// Returns true for `mov rbp, rsp`, and for an instruction that points `rbp` into the stack frame.
 fn sets_frame_pointer(instruction: &Instruction) -> bool {
     let copies = instruction.op1_register() == Register::RSP;
     let points =
@@ -59,13 +60,13 @@ fn is_move(code: Code) -> bool {
 }
 
 impl Loop {
-    /// Address of the loop's first instruction.
+    /// Returns the address of the loop's first instruction.
     pub fn start(&self) -> u64 {
         self.instructions.first().map_or(0, Instruction::ip)
     }
 
-    /// Number of different 512-bit registers that hold results of instructions whose mnemonic, in
-    /// lower case, is `wanted`.
+    /// Returns the number of different 512-bit registers that hold results of the loop's
+    /// instructions whose mnemonic, in lower case, is `wanted`.
     pub fn wide_results(&self, wanted: impl Fn(&str) -> bool) -> usize {
         let name = |one: &Instruction| format!("{:?}", one.mnemonic()).to_lowercase();
         let wide = self.instructions.iter().filter(|one| one.op0_register().is_zmm());
@@ -73,7 +74,7 @@ impl Loop {
         results.collect::<BTreeSet<_>>().len()
     }
 
-    /// Number of instructions that read or write the function's stack frame.
+    /// Returns the number of the loop's instructions that read or write the function's stack frame.
     pub fn stack_accesses(&self) -> usize {
         let on_stack = |one: &&Instruction| {
             let memory = (0..one.op_count()).any(|i| one.op_kind(i) == OpKind::Memory);
@@ -90,7 +91,7 @@ impl Loop {
 mod tests {
     use super::*;
 
-    /// Start address and number of instructions of every innermost loop.
+    /// Returns start address and number of instructions of every innermost loop in `code`.
     fn spans(code: &[u8]) -> Vec<(u64, usize)> {
         let found = innermost(code, 0x10);
         found.iter().map(|one| (one.start(), one.instructions.len())).collect()

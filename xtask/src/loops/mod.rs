@@ -15,11 +15,11 @@ use serde::Deserialize;
 use crate::shell::Shell;
 use find::Loop;
 
-/// Hint for a function that is not found: symbol names then lack the type parameters.
+/// Hint for a function of the server that is not found: symbol names then lack the type parameters.
 const OLD_SYMBOLS: &str = "\
 hint: RUSTFLAGS in the environment take the place of those in .cargo/config.toml, which name types";
 
-/// Table of the expected loops, in TOML.
+/// Table of the expected loops of the server, in TOML.
 const EXPECTED: &str = include_str!("expected.toml");
 
 #[derive(Debug, Deserialize)]
@@ -31,33 +31,33 @@ struct Expected {
 /// One loop that a function of the server must contain.
 #[derive(Debug, Deserialize)]
 struct Expectation {
-    /// Description of the tile that the loop computes, for messages.
+    /// Description of the GEMM tile that the loop computes, for messages.
     tile: String,
-    /// End of the function's demangled name.
+    /// End of the demangled name of the function that contains the loop.
     function: String,
-    /// Largest number of instructions in the loop.
+    /// Largest number of instructions that the loop may have.
     instructions_max: usize,
     has: Vec<Count>,
 }
 
-/// Instruction of a tile, with the number of 512-bit registers that hold its results. A tile keeps
-/// each of its sums in a register of its own, by which its loop differs from the function's other
-/// loops.
+/// Instruction of a GEMM tile, with the number of 512-bit registers that hold its results. A tile
+/// keeps each of its sums in a register of its own, by which its loop differs from the function's
+/// other loops.
 #[derive(Debug, Deserialize)]
 struct Count {
-    /// Mnemonic in lower case; `*` stands for any letters.
+    /// Mnemonic of the instruction in lower case; `*` stands for any letters.
     name: String,
     registers: usize,
 }
 
-/// Function of the server: demangled name, address and machine code.
+/// Function of the server's program file: demangled name, address and machine code.
 struct Function<'a> {
     name: String,
     address: u64,
     code: &'a [u8],
 }
 
-/// Builds the server and checks its loops; exit code 1 if one is not as expected.
+/// Builds the server and checks its loops; returns exit code 1 if one is not as expected.
 ///
 /// # Errors
 /// The server does not build, or is not an ELF program with symbols.
@@ -66,7 +66,8 @@ pub fn run(shell: &Shell) -> Result<u8> {
     check(shell)
 }
 
-/// Checks the loops of the server that was built before; exit code 1 if one is not as expected.
+/// Checks the loops of the server as it was last built; returns exit code 1 if one is not as
+/// expected.
 ///
 /// # Errors
 /// The server is missing, or is not an ELF program with symbols.
@@ -92,7 +93,7 @@ pub fn check(shell: &Shell) -> Result<u8> {
     Ok(u8::from(lines.iter().any(Result::is_err)))
 }
 
-/// All functions of the server that have a symbol.
+/// Returns all functions of the server that have a symbol.
 fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a>>> {
     let text = file.section_by_name(".text").context("there is no code")?;
     let (start, code) = (text.address(), text.data().context("there is no code")?);
@@ -115,7 +116,8 @@ fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a
 }
 
 impl Expectation {
-    /// One line for each function with the expected name: the tile that was found, or the finding.
+    /// Returns one line for each function with the expected name: the tile that was found, or the
+    /// finding.
     fn judge(&self, functions: &[Function<'_>]) -> Vec<Result<String, String>> {
         let (tile, name) = (&self.tile, &self.function);
         let named = functions.iter().filter(|function| function.name.ends_with(name));
@@ -126,8 +128,8 @@ impl Expectation {
         lines
     }
 
-    /// Checks one function. The tile is the shortest loop with all the registers; longer loops of a
-    /// function also dequantize.
+    /// Checks the expected loop of one function. The tile is the shortest loop with results in all
+    /// the registers; longer loops of a function also dequantize.
     fn judge_one(&self, function: &Function<'_>) -> Result<String, String> {
         let (tile, max) = (&self.tile, self.instructions_max);
         let loops = find::innermost(function.code, function.address).into_iter();
@@ -165,7 +167,8 @@ mod tests {
 
     /// Machine code of `again: vpdpbusd zmm0, zmm1, [rax]; dec rcx; jnz again; ret`.
     const CLEAN: &[u8] = &[0x62, 0xf2, 0x75, 0x48, 0x50, 0x00, 0x48, 0xff, 0xc9, 0x75, 0xf5, 0xc3];
-    /// Machine code of the same loop with a stack access, `[rsp]` in place of `[rax]`.
+    /// Machine code of `again: vpdpbusd zmm0, zmm1, [rsp]; dec rcx; jnz again; ret`, a loop that
+    /// reads the stack.
     const SPILLED: &[u8] =
         &[0x62, 0xf2, 0x75, 0x48, 0x50, 0x04, 0x24, 0x48, 0xff, 0xc9, 0x75, 0xf4, 0xc3];
 

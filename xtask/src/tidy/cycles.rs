@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::{File, Finding};
 
-/// Largest number of import cycles in the whole tree. It may only shrink.
+/// Number of import cycles in the whole tree up to which none is reported. It may only shrink.
 const CYCLES_MAX: usize = 5;
 
 /// Path of a module from the root of its crate: `["client", "http"]`.
@@ -19,17 +19,18 @@ type Module = Vec<String>;
 #[derive(Debug, Default)]
 struct Crate<'a> {
     files: BTreeMap<Module, &'a File>,
-    /// Re-exported name to the path that it stands for.
+    /// Path that each re-exported name stands for, by the path under which it is re-exported.
     reexports: BTreeMap<Module, Module>,
 }
 
-/// Reports every import cycle, at the first of its files, if there are more than `CYCLES_MAX`.
+/// Returns a finding for every import cycle, at the first of its files, if there are more than
+/// `CYCLES_MAX`.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let found = find(files);
     if found.len() > CYCLES_MAX { found } else { Vec::new() }
 }
 
-/// All import cycles.
+/// Returns a finding for every import cycle in the tree.
 fn find(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for krate in crates(files).values() {
@@ -44,8 +45,8 @@ fn find(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The crates of the tree by the folder of their `src`; tests, benches and binaries beside a library
-/// are left out.
+/// Returns the crates of the tree by the folder of their `src`; tests, benches and binaries beside
+/// a library are left out.
 fn crates(files: &[File]) -> BTreeMap<&Path, Crate<'_>> {
     let mut crates: BTreeMap<&Path, Crate<'_>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_rust()) {
@@ -58,7 +59,7 @@ fn crates(files: &[File]) -> BTreeMap<&Path, Crate<'_>> {
     crates
 }
 
-/// The module path of a file; none for tests and for binaries in `src/bin`.
+/// Returns the module path of a file in its crate; `None` for tests and for binaries in `src/bin`.
 fn module(file: &File, source: &Path) -> Option<Module> {
     let inside = file.path.strip_prefix(source).ok()?.with_extension("");
     let mut parts: Module =
@@ -83,7 +84,8 @@ impl Crate<'_> {
         self.reexports = self.files.iter().flat_map(of).collect();
     }
 
-    /// A `use` path from the root of the crate; none for paths of other crates.
+    /// Returns the path of a `use` in `module` from the root of the crate; `None` for paths of
+    /// other crates.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
         let supers = path.iter().take_while(|part| *part == "super").count();
         let (base, rest) = match path.first()?.as_str() {
@@ -99,7 +101,8 @@ impl Crate<'_> {
         Some([base, rest].concat())
     }
 
-    /// The module whose file defines `path`.
+    /// Returns the module whose file defines `path`. `depth` is the number of re-exports followed
+    /// so far.
     fn home(&self, path: &[String], depth: usize) -> Module {
         // Re-exports of re-exports are followed; a glob of itself would be followed for ever.
         for n in 1..=path.len() {
@@ -114,7 +117,8 @@ impl Crate<'_> {
         path[..longest.unwrap_or(0)].to_vec()
     }
 
-    /// The modules that each module imports from.
+    /// Returns the modules that each module of the crate imports from, without its own parents and
+    /// children.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         let of = |module: &Module, file: &File| {
             let paths = uses(file, false).into_iter();
@@ -125,8 +129,9 @@ impl Crate<'_> {
         self.files.iter().map(|(module, file)| (module, of(module, file))).collect()
     }
 
-    /// Strongly connected components of more than one module. A module is in the component of another
-    /// if each reaches the other; crates are small enough for the plain search.
+    /// Returns the strongly connected components of more than one module. A module is in the
+    /// component of another if each reaches the other; crates are small enough for the plain
+    /// search.
     fn cycles(&self) -> Vec<Vec<Module>> {
         let imports = self.imports();
         let reached: BTreeMap<&Module, BTreeSet<&Module>> =
@@ -143,7 +148,7 @@ impl Crate<'_> {
     }
 }
 
-/// Every module that `from` imports, directly or through others.
+/// Returns every module that `from` imports, directly or through others.
 fn reachable<'a>(
     from: &Module,
     imports: &'a BTreeMap<&Module, BTreeSet<Module>>,
@@ -158,8 +163,8 @@ fn reachable<'a>(
     reached
 }
 
-/// The `use` declarations of a file outside its tests, as path and name: re-exports (`pub use`) or all
-/// others.
+/// Returns the `use` declarations of a file outside its tests, each as path and name: only
+/// re-exports (`pub use`), or only the others.
 fn uses(file: &File, reexports: bool) -> Vec<(Vec<String>, String)> {
     let text = file.text.as_deref().unwrap_or_default();
     let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -180,7 +185,7 @@ fn uses(file: &File, reexports: bool) -> Vec<(Vec<String>, String)> {
     found
 }
 
-/// The paths of a `use` tree, each with the name that it gets.
+/// Appends the paths of a `use` tree to `found`, each with the name that it gets.
 fn expand(tree: &str, found: &mut Vec<(Vec<String>, String)>) {
     let Some((prefix, rest)) = tree.split_once('{') else {
         let (path, alias) = tree.split_once(" as ").unwrap_or((tree, ""));

@@ -1,5 +1,5 @@
-//! Which package of the workspace may depend on which: the dependencies of ARCHITECTURE.md point
-//! downwards only.
+//! Tidy rule for dependencies between packages of the workspace: as ARCHITECTURE.md says, they
+//! point downwards only.
 //!
 //! Licences and the homes of other crates are in `deny.toml`; `cargo xtask ci` also runs
 //! `cargo-shear`, which finds dependencies without a use.
@@ -43,7 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("samples", &["judge", "schema"]),
 ];
 
-/// Reports dependencies that point upwards, packages that the table does not know, and packages
+/// Reports dependencies that point upwards, packages that `ALLOWED` does not list, and packages
 /// without the workspace's lints.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let manifests = files.iter().filter(|file| {

@@ -6,11 +6,11 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{File, Finding};
 
-/// Longest README.md, in lines: two screens.
+/// Largest number of lines of the README.md in the root: two screens.
 const README_LINES_MAX: usize = 80;
 
-/// Markdown that does not describe today's tree, and is not checked: pages rendered from records,
-/// the notes of past releases, and expected outputs of tests.
+/// Markdown files and folders that do not describe today's tree, and are not checked: pages
+/// rendered from records, the notes of past releases, expected outputs of tests, and templates.
 const NO_DOCUMENTS: &[&str] = &["CHANGELOG.md", "results", "site/cases", "templates"];
 
 /// Documents with tables of claims; each claim names its test and the test's file.
@@ -36,7 +36,8 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Findings for pages of `docs/` that neither the index links to nor a page that the index links to.
+/// Returns a finding for each page of `docs/` that neither the index nor a page that it links to
+/// links to.
 fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let targets = |file: &File, text: &str| -> Vec<PathBuf> {
         let folder = file.path.parent().unwrap_or(Path::new("")).to_path_buf();
@@ -55,13 +56,13 @@ fn is_document(file: &File) -> bool {
     file.path.extension().is_some_and(|e| e == "md") && !NO_DOCUMENTS.iter().any(|n| file.under(n))
 }
 
-/// All files and folders of the tree.
+/// Returns the paths of all files and folders of the tree.
 fn tree(files: &[File]) -> BTreeSet<&Path> {
     files.iter().flat_map(|file| file.path.ancestors()).collect()
 }
 
-/// Findings for links, and for back-ticked words that look like paths of the tree, that lead
-/// nowhere. A path is relative to the root or to its document.
+/// Returns a finding for each link, and each back-ticked word that looks like a path of the tree,
+/// that leads nowhere. A path is relative to the root or to its document.
 fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
     let folder = file.path.parent().unwrap_or(Path::new(""));
     let mut findings = Vec::new();
@@ -74,8 +75,8 @@ fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
     findings
 }
 
-/// True if a word begins with a folder of the tree but is not a path of it, or if it is the name of
-/// a Rust file that does not exist.
+/// Returns true if a word begins with a folder of the tree but is not a path of it, or if it is the
+/// name of a Rust file that does not exist.
 fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     let path = Path::new(word.trim_end_matches('/'));
     // A word with other characters is code or a command, not a path.
@@ -92,14 +93,14 @@ fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     plain && begins && !may_be_absent && !bases.iter().any(|base| tree.contains(&*base.join(path)))
 }
 
-/// Targets of a line's links within the tree, without fragments.
+/// Returns the targets of a Markdown line's links within the tree, without fragments.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let paths = targets.filter_map(|target| target.split('#').next());
     paths.filter(|path| !path.is_empty() && !path.contains("://"))
 }
 
-/// Resolves the `..` components of a path.
+/// Returns the path without its `..` components, resolved by name only.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -111,12 +112,12 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// Back-ticked words of a line.
+/// Returns the back-ticked words of a Markdown line.
 fn back_ticked(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Findings for tests that a line of a table names and that no file defines.
+/// Returns a finding for each test that a row of a table names and that no file defines.
 fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let is_name = |word: &str| {
         let plain = word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');

@@ -6,14 +6,14 @@ use super::{File, Finding};
 
 /// Words that files below some folders must not contain, with what to do instead.
 struct Ban {
-    /// Folders that the ban applies to; empty for all files.
+    /// Folders that the ban of words applies to; empty for all files.
     within: &'static [&'static str],
     except: &'static [&'static str],
     words: &'static [&'static str],
     instead: &'static str,
 }
 
-/// Words of I/O, clocks and environment.
+/// Words that mean I/O, a clock or the environment, which pure packages must not use.
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"];
 
@@ -117,7 +117,7 @@ fn check_file(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// True if `word` stands in `code` as a whole word or path.
+/// Returns true if `word` stands in `code` as a whole word or path.
 fn has_word(code: &str, word: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(start, _)| {

@@ -17,14 +17,14 @@ use anyhow::{Context, Result};
 
 use crate::shell::Shell;
 
-/// Violation of a house rule.
+/// Violation of a house rule by a file, or by the tree as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// Path of the file with the violation, from the root.
+    /// Path of the file that breaks the house rule, from the root.
     pub path: PathBuf,
-    /// Line number from 1; 0 for the file as a whole.
+    /// Number of the line that breaks the house rule, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// Message: what is wrong, and what to do.
+    /// Message about the violation: what is wrong, and what to do.
     pub message: String,
 }
 
@@ -44,7 +44,7 @@ pub struct File {
 }
 
 impl File {
-    /// Makes a finding at a line of this file.
+    /// Builds a finding at a line of this file; line 0 is the file as a whole.
     pub fn finding(&self, line: usize, message: impl Into<String>) -> Finding {
         Finding { path: self.path.clone(), line, message: message.into() }
     }
@@ -53,16 +53,16 @@ impl File {
         self.path.extension().is_some_and(|extension| extension == "rs")
     }
 
-    /// True if the file is `folder` itself or lies below it.
+    /// Returns true if the file is `folder` itself or lies below it.
     pub fn under(&self, folder: &str) -> bool {
         self.path.starts_with(folder)
     }
 }
 
-/// Rule: takes all files of the tree and returns the findings.
+/// Tidy rule: a function from all files of the tree to its findings.
 type Rule = fn(&[File]) -> Vec<Finding>;
 
-/// All rules except that for licences, which runs cargo.
+/// All rules of `cargo xtask tidy`; `cargo xtask ci` also runs `cargo-deny` for licences.
 const RULES: &[Rule] = &[
     dependencies::check,
     layers::check,
@@ -72,7 +72,7 @@ const RULES: &[Rule] = &[
     vocabulary::check,
 ];
 
-/// Applies all rules to the working tree; exit code 2 if there are findings.
+/// Applies all rules to the working tree and prints the findings; exit code 2 if there are any.
 ///
 /// # Errors
 /// Git cannot list the files, or one cannot be read.
@@ -86,7 +86,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
     Ok(if findings.is_empty() { 0 } else { 2 })
 }
 
-/// Reads all files that git tracks or would track.
+/// Reads all files of the working tree that git tracks or would track.
 fn tracked_files(shell: &Shell) -> Result<Vec<File>> {
     let listed = shell.read(
         Path::new("git"),

@@ -3,20 +3,21 @@
 
 use super::{File, Finding};
 
-/// Longest source file, in lines. A longer file needs a line with its reason in docs/STYLE.md.
+/// Largest number of lines of a source file. A longer file needs a line with its reason in
+/// docs/STYLE.md.
 const LINES_MAX: usize = 600;
 
-/// File names that say nothing about the contents.
+/// Names of source files that say nothing about the contents.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helpers", "misc", "manager", "base"];
 
-/// Words that mark unfinished code.
+/// Words in a source file that mark unfinished code.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore"];
 
-/// Largest size of a file in bytes, records excepted.
+/// Largest size in bytes of a file that is neither below `results` nor below `tests/fixtures`.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// Largest size of a record in bytes. A kernels record has an entry of 350 bytes for every op,
-/// shape and instruction set.
+/// Largest size in bytes of a file below `results` or `tests/fixtures`. A kernels record has an
+/// entry of 350 bytes for every op, shape and instruction set.
 const DATA_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Largest size of the whole tree in bytes, so that it stays quick to clone.
@@ -83,8 +84,8 @@ fn check_source(file: &File, excused: &str) -> Vec<Finding> {
     findings
 }
 
-/// Lines of `text` that contain code, with their numbers and without comments. A `//` within a
-/// string counts as a comment, too.
+/// Returns the lines of `text` that contain code, with their numbers from 1 and without comments. A
+/// `//` within a string counts as a comment, too.
 pub fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(|(index, line)| {
         let code = line.split("//").next().unwrap_or_default();

@@ -4,7 +4,8 @@
 use super::source::code_lines;
 use super::{File, Finding};
 
-/// Words that no item and no source file is named by, each with the field's word for it.
+/// Words by which no item and no source file is named: the folder in which the rule applies (empty
+/// for all), the words, and the field's word for them.
 ///
 /// The folder limits words that are wrong in one package only. Names that a record or a command line
 /// has are no items, and stay.
@@ -41,11 +42,12 @@ const REPLACED: &[(&str, &str, &str)] = &[
     ("", "tell tells told", "report, print, log"),
 ];
 
-/// The document and the heading of the table of terms.
+/// Path of the document with the table that leads from vLLM's terms to files.
 const DOCUMENT: &str = "ARCHITECTURE.md";
 const HEADING: &str = "| vLLM's term |";
 
-/// Number of files from the start of a search's list of which one must implement the term.
+/// Number of files from the start of a search's results among which must be the file that
+/// implements the term.
 const SEARCHED: usize = 3;
 
 /// Reports items and files with a replaced name, and terms of ARCHITECTURE.md that a search does not
@@ -78,7 +80,8 @@ fn check_names(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// The name of the function, type, module or constant that a line defines.
+/// Returns the name of the function, type, module or constant that a line of code defines; `None`
+/// for other lines and for tests.
 fn item(code: &str) -> Option<&str> {
     const KINDS: [&str; 8] = ["fn", "struct", "enum", "trait", "mod", "const", "static", "type"];
     const BEFORE: [&str; 4] = ["pub", "async", "unsafe", "extern"];
@@ -98,7 +101,7 @@ fn item(code: &str) -> Option<&str> {
     (end > 0 && !is_claim).then(|| &name[..end])
 }
 
-/// The words of a name in snake or camel case, in lower case.
+/// Returns the words of a name in snake or camel case, in lower case.
 fn words(name: &str) -> Vec<String> {
     let mut snake = String::new();
     let mut before = '_';
@@ -112,8 +115,9 @@ fn words(name: &str) -> Vec<String> {
     snake.split('_').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// Rows `| vLLM's term | words to search for | \`file\` |` whose file does not name the words in its
-/// heading or in an item, or that a search for the words lists too late.
+/// Returns a finding for each row `| vLLM's term | words to search for | \`file\` |` whose file
+/// does not name the words in its heading or in an item, or that a search for the words lists too
+/// late.
 fn check_terms(document: &File, files: &[File]) -> Vec<Finding> {
     let text = document.text.as_deref().unwrap_or_default();
     let lines = text.lines().enumerate().skip_while(|(_, line)| !line.starts_with(HEADING)).skip(2);
@@ -127,7 +131,7 @@ fn check_terms(document: &File, files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// The reason why a search for `term` does not lead to `path`.
+/// Returns the reason why a search for `term` does not lead to the file `path`, or `None`.
 fn missing(term: &str, path: &str, files: &[File]) -> Option<String> {
     // ripgrep skips hidden files, and the search is case-sensitive, as ripgrep's is.
     let has = |file: &&File| {

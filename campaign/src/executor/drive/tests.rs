@@ -50,7 +50,7 @@ fn world(root: &Path) -> World {
     }
 }
 
-/// Two releases in two blocks of one cell, on one GPU each.
+/// Returns a prepared campaign of two releases in two blocks of one cell, on one GPU each.
 fn ready() -> PreparedCampaign {
     let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
     let catalog = Catalog::new(&suite);
@@ -96,10 +96,10 @@ fn ready() -> PreparedCampaign {
 }
 
 /// One attempt at a job: number of blocks that its node finishes, the node's final report, and the
-/// scheduler's answer.
+/// scheduler's answer about the job's end.
 type Attempt = (usize, Option<NodeEnd>, JobEnd);
 
-/// An executor that runs a job at once, with a scripted outcome.
+/// Executor that runs a job at once, with a scripted outcome for each attempt.
 struct Scripted<'a> {
     world: &'a World,
     ready: &'a PreparedCampaign,
@@ -169,13 +169,13 @@ impl Executor for Scripted<'_> {
     }
 }
 
-/// Outcome of a campaign.
+/// Outcome of a campaign whose jobs had scripted outcomes.
 struct Came {
     stop: Option<Stop>,
     records: Vec<RunRecord>,
-    /// Excluded nodes of each attempt.
+    /// Names of the nodes that each attempt at the job excludes.
     excluded: Vec<Vec<String>>,
-    /// Number of runs in each attempt.
+    /// Number of runs in each attempt at the job.
     runs: Vec<usize>,
 }
 

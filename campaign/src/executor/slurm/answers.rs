@@ -17,7 +17,7 @@ pub const LIST: [&str; 3] = ["--noheader", "--states=all", "--format=%i"];
 pub const ACCOUNT: [&str; 4] =
     ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State,ExitCode,NodeList"];
 
-/// State of a job that a user or Slurm itself cancelled.
+/// Slurm's name of the state of a job that a user or Slurm itself cancelled.
 pub const CANCELLED: &str = "CANCELLED";
 
 /// Exit code of a job's process, and the signal that ended it, or 0.
@@ -27,7 +27,7 @@ pub struct Ended {
     pub signal: i32,
 }
 
-/// Description of a job, as `scontrol` or `sacct` prints it.
+/// Slurm's description of a job, as `scontrol` or `sacct` prints it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Slurm's name of the job's state, such as `NODE_FAIL`.
@@ -47,7 +47,7 @@ pub fn submitted(stdout: &str) -> Result<String, Stop> {
     job_id("sbatch", id).map(str::to_owned)
 }
 
-/// Checks that `text` is a job id: decimal digits only.
+/// Checks that `text`, which `tool` printed, is a job id: decimal digits only.
 ///
 /// # Errors
 /// `text` is not a job id.
@@ -56,8 +56,8 @@ pub fn job_id<'a>(tool: &str, text: &'a str) -> Result<&'a str, Stop> {
     if is_id { Ok(text) } else { Err(unreadable(tool, text, "a job id")) }
 }
 
-/// Returns the highest of the job ids at the beginning of the lines: ids count up, so it is the
-/// latest job.
+/// Returns the highest of the job ids at the beginning of the lines that `tool` printed, `None`
+/// without lines: ids count up, so it is the latest job.
 ///
 /// # Errors
 /// A line begins with something else.
@@ -94,7 +94,7 @@ pub fn shown(stdout: &str) -> Result<Report, Stop> {
     })
 }
 
-/// Parses the row of `sacct`; `None` if there is none.
+/// Parses the last row that `sacct` printed; `None` if there is none.
 ///
 /// # Errors
 /// The row has other columns than the requested ones.
@@ -111,14 +111,14 @@ pub fn accounted(stdout: &str) -> Result<Option<Report>, Stop> {
     Ok(Some(Report { state, reason: None, ended: ended("sacct", code)?, node }))
 }
 
-/// Finds, in the output of `sinfo --format=%T|%E`, that a node is out of service because its
-/// prolog, a check before a job, failed.
+/// Returns the reason in the output of `sinfo --format=%T|%E` if it says that a node is out of
+/// service because its prolog, a check before a job, failed.
 pub fn failed_prolog(stdout: &str) -> Option<String> {
     let reasons = stdout.lines().filter_map(|line| line.trim().split_once('|'));
     reasons.map(|(_, reason)| reason).find(|r| r.to_lowercase().contains("prolog")).map(Into::into)
 }
 
-/// Parses an exit code and a signal, such as `7:0`.
+/// Parses an exit code and a signal that `tool` printed, such as `7:0`.
 fn ended(tool: &str, text: &str) -> Result<Ended, Stop> {
     let parsed = text.split_once(':').and_then(|(code, signal)| {
         Some(Ended { code: code.parse().ok()?, signal: signal.parse().ok()? })
@@ -194,8 +194,8 @@ fn failure(ended: Ended, reason: Option<&str>) -> String {
 mod tests {
     use super::*;
 
-    /// Output of Slurm 22.05 for a job that ended with exit code 7, truncated after the fields that
-    /// are read.
+    /// Output of `scontrol --oneliner show job` of Slurm 22.05 for a job that ended with exit code
+    /// 7, truncated after the fields that are read.
     const FAILED: &str = "JobId=2 JobName=odd|name UserId=root(0) GroupId=root(0) MCS_label=N/A \
         Priority=4294901758 Nice=0 Account=(null) QOS=(null) JobState=FAILED \
         Reason=NonZeroExitCode Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 \
@@ -203,12 +203,12 @@ mod tests {
         ReqNodeList=(null) ExcNodeList=node1 NodeList=node2 BatchHost=node2 NumNodes=1 \
         WorkDir=/jobs/JobState=X StdOut=/jobs/slurm-2.log Power= \n";
 
-    /// Output of the same command for a job that has just been submitted.
+    /// Output of `scontrol --oneliner show job` for a job that has just been submitted.
     const WAITING: &str = "JobId=12 JobName=redline-0123456789ab-1 UserId=root(0) JobState=PENDING \
         Reason=Resources Dependency=(null) Requeue=0 Restarts=0 ExitCode=0:0 ReqNodeList=(null) \
         ExcNodeList=(null) NodeList= NumNodes=1-1 \n";
 
-    /// Makes a report from its fields.
+    /// Builds a report on a job from its fields; `ended` is exit code and signal.
     fn report(state: &str, reason: Option<&str>, ended: (i32, i32), node: Option<&str>) -> Report {
         let ended = Ended { code: ended.0, signal: ended.1 };
         let owned = |text: &str| text.to_owned();

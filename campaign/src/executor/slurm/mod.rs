@@ -16,8 +16,8 @@ use super::{Executor, Handle, JobEnd, JobSpec, JobState, SLURM};
 use crate::process::{Interrupt, Written, capture_until, describe};
 use crate::stop::Stop;
 
-/// Time limit of one call. The tools retry for some seconds to reach a controller that is down; a
-/// longer silence will not end by itself.
+/// Time limit of one call of a Slurm tool. The tools retry for some seconds to reach a controller
+/// that is down; a longer silence will not end by itself.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Environment variables that Slurm's tools receive: those that locate the cluster, and the user's
@@ -37,14 +37,15 @@ const SEEN: &[&str] = &[
     "USER",
 ];
 
-/// Period in which accounting is searched for a job by name; campaigns are resumed within days.
+/// Argument of `sacct` with the period in which it searches for a job by name; campaigns are
+/// resumed within days.
 const REMEMBERED: &str = "--starttime=now-30days";
-/// Error of a tool whose controller knows no such job.
+/// Error text of a Slurm tool whose controller knows no such job.
 const NO_JOB: &str = "Invalid job id specified";
-/// Error of `sacct` where the cluster keeps no accounting.
+/// Error text of `sacct` where the cluster keeps no accounting.
 const NO_ACCOUNTING: &str = "accounting storage is disabled";
 
-/// Selects the variables that Slurm's tools are started with.
+/// Returns the environment variables out of `all` that Slurm's tools are started with.
 pub fn client_environment(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     all.filter(|(name, _)| SEEN.contains(&name.as_str())).collect()
 }
@@ -59,7 +60,7 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Makes the executor. `options` are additional `sbatch` options such as `--partition=h200`;
+    /// Builds the executor. `options` are additional `sbatch` options such as `--partition=h200`;
     /// `env` is the complete environment of Slurm's tools ([`client_environment`]).
     ///
     /// # Errors
@@ -72,7 +73,7 @@ impl Slurm {
         Ok(Self { options: Options::parse(options)?, env, interrupt })
     }
 
-    /// Runs a tool to its end and captures its output.
+    /// Runs a Slurm tool to its end and captures its output.
     fn run(&self, tool: &str, words: &[&str]) -> Result<Written, Stop> {
         let mut command = Command::new(tool);
         // An inherited `SQUEUE_FORMAT` or `SLURM_TIME_FORMAT` would change the output.
@@ -81,7 +82,7 @@ impl Slurm {
             .ok_or_else(|| no_answer(tool, &format!("it was silent for {} s", PATIENCE.as_secs())))
     }
 
-    /// Returns the standard output of a tool that has to succeed.
+    /// Runs a Slurm tool that has to succeed, and returns its standard output.
     fn ask(&self, tool: &str, words: &[&str]) -> Result<String, Stop> {
         let written = self.run(tool, words)?;
         if written.status.success() {
@@ -91,7 +92,8 @@ impl Slurm {
         }
     }
 
-    /// Returns the standard output of a tool; `None` if it fails with the error `none`.
+    /// Runs a Slurm tool and returns its standard output; `None` if it fails with the error text
+    /// `none`.
     fn ask_for(&self, tool: &str, words: &[&str], none: &str) -> Result<Option<String>, Stop> {
         let written = self.run(tool, words)?;
         if written.status.success() {
@@ -100,8 +102,8 @@ impl Slurm {
         if written.stderr.contains(none) { Ok(None) } else { Err(no_answer(tool, &why(&written))) }
     }
 
-    /// Queries the controller for a job with `scontrol`; `None` if the controller has forgotten it,
-    /// which happens some minutes after the job's end.
+    /// Queries the controller for a job with `scontrol`; `None` if it has forgotten the job, which
+    /// happens some minutes after the job's end.
     fn known_to_controller(&self, id: &str) -> Result<Option<Report>, Stop> {
         let shown = self.ask_for("scontrol", &["--oneliner", "show", "job", id], NO_JOB)?;
         shown.map(|shown| answers::shown(&shown)).transpose()
@@ -133,8 +135,8 @@ impl Executor for Slurm {
         SLURM
     }
 
-    /// Interval between polls; long, because each is a query to a controller that serves the whole
-    /// site.
+    /// Returns the interval between polls; long, because each is a query to a controller that
+    /// serves the whole site.
     fn pause(&self) -> Duration {
         Duration::from_secs(5)
     }
@@ -148,8 +150,8 @@ impl Executor for Slurm {
         Ok(())
     }
 
-    /// Returns an error with exit code 2 for a refusal and 4 for no answer; after the latter the
-    /// job may exist all the same.
+    /// Submits the job with `sbatch`. Returns an error with exit code 2 if Slurm refuses the job
+    /// and 4 if it does not answer; after the latter the job may exist all the same.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop> {
         let file = submission::write(job)?;
         let words = submission::submission(job, &self.options, &file)?;
@@ -211,13 +213,13 @@ impl Slurm {
     }
 }
 
-/// Makes the error of a scheduler that cannot be reached.
+/// Builds the error of a scheduler that cannot be reached.
 fn no_answer(tool: &str, said: &str) -> Stop {
     Stop::environment(format!("`{tool}` got no answer: {said}"))
         .with_hint("`scontrol ping` says whether a controller is up")
 }
 
-/// Makes the error of a scheduler that refuses a job.
+/// Builds the error of a scheduler that refuses a job.
 fn refusal(said: &str) -> Stop {
     Stop::wrong_use(format!("Slurm refuses the job: {said}")).with_hint(
         "`--slurm-option --partition=NAME` and its like go to sbatch, as do SBATCH_ACCOUNT, \
@@ -225,8 +227,8 @@ fn refusal(said: &str) -> Stop {
     )
 }
 
-/// Returns the standard error of a failed tool in one line, without the tool's name that begins each
-/// line.
+/// Returns what a failed tool wrote to standard error in one line, without the tool's name that
+/// begins each line; the exit status if it wrote nothing.
 fn why(written: &Written) -> String {
     let stderr = written.stderr.trim();
     if stderr.is_empty() {

@@ -9,8 +9,8 @@ use crate::files::write_whole;
 use crate::places::NODE_LOG;
 use crate::stop::Stop;
 
-/// Names of reserved `sbatch` options, each with the reason for the error message. Prefixes are
-/// reserved too, since `sbatch` accepts abbreviated names.
+/// Names of `sbatch` options that are reserved, each with the reason for the error message.
+/// Prefixes are reserved too, since `sbatch` accepts abbreviated names.
 const OURS: &[(&str, &str)] = &[
     ("array", "a job is one list of blocks"),
     ("batch", "a job has one node"),
@@ -37,18 +37,18 @@ const OURS: &[(&str, &str)] = &[
     ("wrap", "a job runs one program"),
 ];
 
-/// Checked `sbatch` options of the user.
+/// `sbatch` options of the user that were checked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Options that follow Redline's own on the command line: of two for the same setting `sbatch`
-    /// takes the last.
+    /// The user's options except `--exclude`, which follow Redline's own on the command line: of
+    /// two for the same setting `sbatch` takes the last.
     pub words: Vec<String>,
-    /// Node list of the user's `--exclude`, in Slurm's notation.
+    /// Node list of the user's `--exclude`, in Slurm's notation; `None` if the user excludes none.
     pub excluded: Option<String>,
 }
 
 impl Options {
-    /// Checks the words of `--slurm-option`.
+    /// Checks the values of `--slurm-option` and returns them as options for `sbatch`.
     ///
     /// # Errors
     /// A word is not `--name` or `--name=value`, or names a reserved option.
@@ -84,7 +84,8 @@ fn name_of(word: &str) -> Result<&str, Stop> {
     })
 }
 
-/// Writes the batch script into the job's folder, where a person finds it next to the log.
+/// Writes the batch script into the job's folder, where a person finds it next to the log, and
+/// returns its path.
 ///
 /// # Errors
 /// The folder cannot be written, or an environment variable has an invalid name.

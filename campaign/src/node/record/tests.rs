@@ -1,4 +1,4 @@
-//! Tests of records made from sample parts: whatever part is missing, every null has a reason.
+//! Tests of run records that are built from sample facts, some of them with facts missing.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ fn scenario() -> ScenarioEntry {
     Catalog::new(&suite).scenario("balanced-lite").unwrap()
 }
 
-/// Measurement and probe of a successful run.
+/// Returns measurement and probe of a successful run, and the sample record that they are taken
+/// from.
 fn reported() -> (Measurement, Probe, RunRecord) {
     let sample = Sample::default().record();
     let measurement = Measurement {

@@ -1,4 +1,5 @@
-//! Simulated device under the scheduler: it fails a test if a row is computed without its own past.
+//! Simulated device for tests of the scheduler: a test fails if a row is computed without the keys,
+//! values or state of the tokens before it.
 
 mod traces;
 mod walk;
@@ -16,9 +17,9 @@ struct Contents {
     states: BTreeMap<StateSlot, Vec<u32>>,
 }
 
-/// A sequence as its user knows it: all tokens and where it will stop.
+/// Unfinished sequence of the simulation: all its tokens, and where it will stop.
 struct Living {
-    /// Prompt and output, including the tokens that are still in flight.
+    /// Prompt and output tokens of the sequence, including those that steps in flight sample.
     tokens: Vec<u32>,
     prompt_tokens: usize,
     /// Number of output tokens after which the sequence stops by itself.
@@ -26,12 +27,13 @@ struct Living {
     needs: Needs,
 }
 
-/// Simulation of sequences with known ends, run step by step and drawn as text.
+/// Simulation of a scheduler and its device with sequences whose ends are known, run step by step
+/// and drawn as text.
 struct Simulation {
     scheduler: Scheduler,
     living: BTreeMap<SeqId, Living>,
     contents: Contents,
-    /// Steps that the device has begun: their plans, and the tokens that they sample.
+    /// Steps in flight, the oldest first: their plans, and the tokens that they sample.
     flying: VecDeque<(SchedulerOutput, Vec<u32>)>,
     rows: BTreeMap<SeqId, String>,
     steps: usize,
@@ -49,7 +51,8 @@ impl Simulation {
         }
     }
 
-    /// Adds a sequence that may have `output` tokens and stops by itself after `stop`.
+    /// Adds a sequence with at most `output` output tokens to the simulation. It stops by itself
+    /// after `stop` of them.
     fn arrive(&mut self, prompt: Vec<u32>, output: usize, stop: usize) -> Result<SeqId, Refusal> {
         self.arrive_needing(prompt, output, stop, Needs::default())
     }
@@ -80,7 +83,8 @@ impl Simulation {
         self.scheduler.remove(id);
     }
 
-    /// Plans and begins a step, and completes the oldest one once `run_ahead` steps are in flight.
+    /// Plans and begins a step of the simulation, and completes the oldest step in flight if more
+    /// than `run_ahead` are in flight or the plan is empty.
     fn step(&mut self) -> SchedulerOutput {
         let plan = self.scheduler.plan();
         self.mark(&plan);
@@ -96,7 +100,7 @@ impl Simulation {
         plan
     }
 
-    /// Completes the oldest step in flight.
+    /// Completes the simulation's oldest step in flight.
     fn complete(&mut self) {
         let Some((plan, sampled)) = self.flying.pop_front() else { return };
         self.scheduler.commit(&plan);
@@ -110,8 +114,8 @@ impl Simulation {
         }
     }
 
-    /// Computes a scheduled sequence as the device would, and checks that its rows see all tokens
-    /// before them and nothing else.
+    /// Computes a scheduled sequence as the device would, checks that its rows see all tokens
+    /// before them and nothing else, and returns the sampled token, if one is sampled.
     fn run(&mut self, slot: &PlannedSequence) -> Option<u32> {
         let sequence = self.scheduler.sequence(slot.id).expect("a planned sequence lives");
         let page_tokens = self.scheduler.limits().page_tokens;
@@ -173,9 +177,10 @@ impl Simulation {
         }
     }
 
-    /// Returns the trace as text, one line per sequence and one column per step: `P` is a prefill
-    /// chunk, `S` one that ends in a snapshot, `L` one that begins from a snapshot, `D` a token,
-    /// `d` a token whose input was in flight.
+    /// Returns the trace of the simulation as text, one line per sequence and one column per step:
+    /// `P` is a prefill chunk, `S` one that ends in a snapshot, `L` one that begins from a
+    /// snapshot, `D` a decoded token, `d` a decoded token whose input was in flight, `.` a step
+    /// without the sequence.
     fn drawing(&self) -> String {
         self.rows.iter().map(|(id, row)| format!("{id:<2} {row}\n")).collect()
     }

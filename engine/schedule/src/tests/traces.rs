@@ -4,8 +4,9 @@ use expect_test::{Expect, expect};
 
 use super::*;
 
-/// Runs all sequences to their ends and compares the drawing. `arrivals` are (step, prompt length,
-/// longest output, output after which the sequence stops by itself).
+/// Runs all sequences to their ends and compares the simulation's drawing with `expected`.
+/// `arrivals` are (step, prompt length, longest output, output after which the sequence stops by
+/// itself), lengths in tokens.
 fn check_trace(limits: Limits, arrivals: &[(usize, usize, usize, usize)], expected: &Expect) {
     let mut simulation = Simulation::new(limits);
     let mut coming = arrivals.iter().enumerate().peekable();
@@ -24,7 +25,8 @@ fn check_trace(limits: Limits, arrivals: &[(usize, usize, usize, usize)], expect
     expected.assert_eq(&simulation.drawing());
 }
 
-/// Runs one sequence alone to its end and returns how many prompt tokens the prefix cache had.
+/// Runs one sequence alone to its end and returns the number of prompt tokens found in the prefix
+/// cache.
 fn hits(simulation: &mut Simulation, prompt: Vec<u32>, output: usize) -> usize {
     let before = simulation.scheduler.totals().hit_tokens;
     simulation.arrive(prompt, output, output).unwrap();

@@ -6,7 +6,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
 
-/// An event between two steps: an arrival, a departure or a reset.
+/// Event of the random walk between two steps: a sequence arrives or is aborted, the prefix cache
+/// is reset, or nothing happens.
 #[derive(Debug, Clone)]
 enum Event {
     Arrive { family: u32, length: usize, output: usize, stop: usize, needs: Needs },
@@ -50,7 +51,8 @@ fn happen(simulation: &mut Simulation, event: &Event) {
     }
 }
 
-/// Steps until all sequences are done and returns the number of steps.
+/// Runs a simulation with one of `events` before each step, and on until all sequences are done;
+/// returns the number of steps.
 fn walk(limits: Limits, events: &[Event]) -> usize {
     let mut simulation = Simulation::new(limits);
     let mut quiet = (None, 0);
