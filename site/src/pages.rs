@@ -41,8 +41,8 @@ pub fn render(
         committed.iter().filter_map(|page| page.target.path(Place::Registry)).collect();
     committed.retain(|page| page.fresh || !only_overlay);
     let rendered = committed.par_iter().map(|page| page.render(renderer, &[Place::Registry]));
-    let rendered = rendered.collect::<Result<Vec<_>>>()?;
-    let mut pages: BTreeMap<_, _> = rendered.into_iter().flatten().collect();
+    let rendered = rendered.collect::<Result<Vec<_>, _>>()?;
+    let mut pages: BTreeMap<String, String> = rendered.into_iter().flatten().collect();
     pages.insert(README.to_owned(), crate::readme::render(&paths));
     Ok(pages)
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use judge::best::{Candidate, LEVELS};
 use judge::diff::Row;
 use minijinja::{Value, context};
+use rayon::prelude::*;
 use schema::run::Status;
-use store::spread;
 
 use super::figure::Figure;
 use super::lab::{self, Lab};
@@ -60,10 +60,11 @@ fn open(pair: &Pair, row: &Row) -> Value {
 /// Table of the best engine for each model on each hardware, at each service level.
 fn best(catalog: &Catalog) -> Value {
     // Each ranking reads every run of the registry, so they are made in parallel.
-    let rows = spread::map(&catalog.places(), |(model, hardware)| {
+    let rank = |(model, hardware): &(&str, &str)| {
         let ranked = judged::best(catalog, model, hardware);
         [false, true].map(|published| best_row(model, hardware, &ranked, published))
-    });
+    };
+    let rows: Vec<_> = catalog.places().par_iter().map(rank).collect();
     context! {
         // Name and meaning of each service level.
         levels => LEVELS.map(|level| (level.name, level.meaning)),
