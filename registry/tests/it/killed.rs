@@ -45,6 +45,7 @@ fn is_change(pid: Pid) -> bool {
 
 /// Records `staged`, and kills the program where it begins its change number `end` of the file
 /// system. True when it was killed there, false when it had fewer changes to make.
+#[expect(clippy::zombie_processes, reason = "`waitpid` has waited for a program that ended")]
 fn is_killed_at(scratch: &Scratch, staged: &Path, end: u32) -> bool {
     let command = scratch.command(&["record", staged.to_str().unwrap(), "--message", "Record"]);
     // A shell that waits and then becomes the program can be traced from its start.
