@@ -39,7 +39,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         spec.names = GGUF;
     }
     // GGUF files do not state it, but every published model was trained without truncation.
-    if let (true, RopeScaling::Yarn { truncate, .. }) = (settings.is_gguf(), &mut spec.rope.scaling)
+    if let (true, RopeScaling::Yarn { truncate, .. }) =
+        (settings.is_gguf(), &mut spec.ropes[0].scaling)
     {
         *truncate = false;
     }
@@ -87,9 +88,6 @@ fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, 
         None => WINDOW,
         Some(_) => settings.size(keys.0, keys.1)?,
     };
-    let slides: Vec<bool> = match settings.layer_types(layers)? {
-        Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
-        None => (0..layers).map(|layer| layer.is_multiple_of(2)).collect(),
-    };
+    let slides = settings.sliding_layers(layers, |layer| layer.is_multiple_of(2))?;
     Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
 }
