@@ -30,6 +30,7 @@ macro_rules! architectures {
 }
 
 architectures! {
+    gemma3,
     gpt_oss,
     llama,
     qwen2,
