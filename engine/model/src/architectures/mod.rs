@@ -33,6 +33,7 @@ architectures! {
     gemma3,
     gpt_oss,
     llama,
+    phi3,
     qwen2,
     qwen3,
     qwen3_5,
