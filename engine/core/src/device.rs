@@ -328,13 +328,13 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// MoE routing: selects the top `chosen` of the E experts for each row of `logits` `[T, E]`; of
+    /// MoE routing: selects the `top_k` best of the E experts for each row of `logits` `[T, E]`; of
     /// equal logits the lower index wins. Only the experts in `own`, which this rank holds, receive
     /// rows, and they are numbered from the start of `own`.
     fn route(
         &mut self,
         logits: &Self::Buffer,
-        chosen: usize,
+        top_k: usize,
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Self::Routes, DeviceError>;

@@ -29,7 +29,7 @@ struct Layer<D: Device> {
     mixer: Mixer<D>,
     feed_forward_norm: D::Vector,
     feed_forward: FeedForward<D>,
-    /// Norms of the outputs of mixer and feed-forward, in architectures that have them (Gemma).
+    /// Norms of the outputs of mixer and feed-forward, in architectures that have them.
     output_norms: Option<[D::Vector; 2]>,
 }
 

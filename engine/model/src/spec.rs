@@ -49,7 +49,7 @@ impl DecoderSpec {
     pub fn idle_expert_weights(&self) -> u64 {
         let idle = self.layers.iter().map(|layer| match &layer.feed_forward {
             FeedForwardSpec::Moe(moe) => {
-                (moe.experts - moe.chosen) * 3 * self.config.hidden * moe.intermediate
+                (moe.experts - moe.top_k) * 3 * self.config.hidden * moe.intermediate
             }
             FeedForwardSpec::Dense(_) => 0,
         });
@@ -66,8 +66,8 @@ pub struct Names {
     pub head: &'static str,
     pub mixer_norm: &'static str,
     pub feed_forward_norm: &'static str,
-    /// Norms of the outputs of mixer and feed-forward, before these are added to the stream, in
-    /// architectures that have them (Gemma).
+    /// Norms of the outputs of mixer and feed-forward, before these are added to the stream; none in
+    /// most architectures.
     pub output_norms: Option<[&'static str; 2]>,
 }
 
@@ -204,7 +204,7 @@ pub struct MoeSpec {
     pub router_bias: bool,
     pub experts: usize,
     /// Top k: number of experts per row.
-    pub chosen: usize,
+    pub top_k: usize,
     /// Width of one expert's feed-forward layer.
     pub intermediate: usize,
     pub gate: Gate,
@@ -232,8 +232,8 @@ pub enum ExpertStorage {
     Each(DenseNames),
     /// Tensors `[E, N, K]` of all experts, and biases `[E, N]` if `bias`.
     Stacked { names: DenseNames, bias: bool },
-    /// Form of gpt-oss in Hugging Face checkpoints: `{gate_up}_blocks` in MXFP4 with alternating
-    /// rows of gate and up, or `{gate_up}` `[E, K, N]` with alternating columns; `{gate_up}_bias`;
-    /// and the same for `{down}`.
-    GptOss { gate_up: &'static str, down: &'static str },
+    /// Gate and up in one tensor of all experts, in alternation: `{gate_up}_blocks` in MXFP4 with
+    /// alternating rows and their `{gate_up}_scales`, or `{gate_up}` `[E, K, N]` with alternating
+    /// columns. Biases are in `{gate_up}_bias`. `{down}` has the same form.
+    Interleaved { gate_up: &'static str, down: &'static str },
 }

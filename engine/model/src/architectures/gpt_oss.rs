@@ -23,7 +23,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
 /// Expert tensors of gpt-oss in Hugging Face checkpoints.
-const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::GptOss {
+const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::Interleaved {
     gate_up: "model.layers.{layer}.mlp.experts.gate_up_proj",
     down: "model.layers.{layer}.mlp.experts.down_proj",
 };
@@ -68,7 +68,7 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
         router: if is_gguf { GGUF_ROUTER } else { "model.layers.{layer}.mlp.router" },
         router_bias: true,
         experts,
-        chosen: qwen3_moe::chosen(settings, experts)?,
+        top_k: qwen3_moe::top_k(settings, experts)?,
         intermediate: settings.size("intermediate_size", "expert_feed_forward_length")?,
         gate: Gate::TopSoftmax,
         activation: Activation::ClampedSwiglu { alpha: alpha as f32, limit: limit as f32 },

@@ -13,7 +13,7 @@ use engine_core::{AttentionLayer, Device, DeviceError, HeadNorms, RowOrder};
 #[derive(Debug)]
 pub struct Attention<D: Device> {
     qkv: Linear<D>,
-    /// Projection of the output gates, in architectures that have them (Qwen3.5).
+    /// Projection of the output gates, in architectures that have them.
     gate: Option<Linear<D>>,
     layer: AttentionLayer<D::Vector>,
     output: Linear<D>,

@@ -284,11 +284,11 @@ impl Device for Rounding {
     fn route(
         &mut self,
         logits: &Buffer,
-        chosen: usize,
+        top_k: usize,
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Routes, DeviceError> {
-        self.cpu.route(logits, chosen, gate, own)
+        self.cpu.route(logits, top_k, gate, own)
     }
 
     fn routed_rows(&self, routes: &Routes) -> usize {
