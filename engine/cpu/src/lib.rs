@@ -387,11 +387,11 @@ impl Device for Cpu {
     fn route(
         &mut self,
         logits: &Buffer,
-        chosen: usize,
+        top_k: usize,
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Routes, DeviceError> {
-        Ok(Routes::choose(logits.values(), logits.cols(), chosen, gate, own))
+        Ok(Routes::choose(logits.values(), logits.cols(), top_k, gate, own))
     }
 
     fn routed_rows(&self, routes: &Routes) -> usize {

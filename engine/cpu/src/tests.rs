@@ -63,7 +63,7 @@ fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
         WeightType::Mxfp4 => block[0] = 118 + block[0] % 8,
         WeightType::F8E4M3 => {
             block[..4].copy_from_slice(&(0.001 * numbers[0]).to_le_bytes());
-            block[4..].iter_mut().for_each(|code| *code &= 0xf7);
+            block[4..].iter_mut().for_each(|quants| *quants &= 0xf7);
         }
         _ => {}
     }
