@@ -174,7 +174,9 @@ pub fn load_checkpoint(
     let is_cuda = match options.device {
         DeviceChoice::Cuda => true,
         DeviceChoice::Auto => {
-            options.on_gpu().is_ok() && engine_cuda::usable().len() >= options.ranks()
+            options.on_gpu().is_ok()
+                && engine_cuda::usable().len() >= options.ranks()
+                && Decoder::<Cuda>::missing_feature(checkpoint)?.is_none()
         }
         DeviceChoice::Cpu => false,
     };

@@ -6,8 +6,8 @@ use std::fmt;
 use std::ops::Range;
 
 use super::{
-    AttentionLayer, DeltaNetLayer, Gate, HostMatrix, KvShape, RandomRows, Rank, Rotation, Stack,
-    StateShape, StepRows,
+    AttentionLayer, DeltaNetLayer, Feature, Gate, HostMatrix, KvShape, RandomRows, Rank, Rotation,
+    Stack, StateShape, StepRows,
 };
 use crate::{DeviceError, StepBatch, StepOutput};
 
@@ -33,6 +33,9 @@ pub trait Device: Send + fmt::Debug {
     type StepMetadata: Send + fmt::Debug;
     /// MoE routing of a step: the top-k experts of each row and their weights.
     type Routes: Send + fmt::Debug;
+
+    /// Features that the device lacks. A model that needs one of them is refused when it is loaded.
+    const LACKS: &'static [Feature] = &[];
 
     /// Returns how many steps may be submitted and not completed when the next one is planned. Zero
     /// means that each step completes before the next is planned.
@@ -132,12 +135,13 @@ pub trait Device: Send + fmt::Debug {
     fn state(&mut self, shape: StateShape) -> Result<Self::State, DeviceError>;
 
     /// Prepares a step: checks the page tables of `batch` against `kv` and its references to tokens
-    /// sampled in the previous step, and computes the cos/sin table of its positions.
+    /// sampled in the previous step, and computes the cos/sin tables of its positions, one
+    /// for each of the model's `rotations`.
     fn prepare_step(
         &mut self,
         batch: &StepBatch,
         kv: &Self::Kv,
-        rotation: &Rotation,
+        rotations: &[Rotation],
     ) -> Result<Self::StepMetadata, DeviceError>;
 
     /// Returns the row counts that the buffers of a step need. They are at least the batch's own: a
@@ -173,6 +177,12 @@ pub trait Device: Send + fmt::Debug {
         step: &Self::StepMetadata,
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
+
+    /// Multiplies every element of `x` by `factor` ([`Feature::EmbeddingScale`]).
+    fn scale(&mut self, x: &mut Self::Buffer, factor: f32) -> Result<(), DeviceError> {
+        let _ = (x, factor);
+        Err(DeviceError { operation: "scale", message: lacking(Feature::EmbeddingScale) })
+    }
 
     /// Copies the rows of `x` that pass the LM head into `out`, in the order of
     /// [`HeadRows`](crate::HeadRows).
@@ -296,6 +306,17 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
+    /// GeGLU activation, laid out as for [`Device::silu_mul`]: `out = gelu(gate) * up` with the tanh
+    /// approximation of GELU ([`Feature::Gelu`]). Source: Shazeer 2020; Hendrycks and Gimpel 2016.
+    fn gelu_mul(
+        &mut self,
+        gate_up: &Self::Buffer,
+        out: &mut Self::Buffer,
+    ) -> Result<(), DeviceError> {
+        let _ = (gate_up, out);
+        Err(DeviceError { operation: "gelu_mul", message: lacking(Feature::Gelu) })
+    }
+
     /// Clamped SwiGLU activation: `out = (up' + 1) * gate' * sigmoid(alpha * gate')`, where
     /// `gate_up` is `[T, 2 * cols]`, gate first; gate' is gate limited to at most `limit`, up' is
     /// up limited to `-limit..=limit`. Source: OpenAI 2025 (gpt-oss).
@@ -307,13 +328,13 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// MoE routing: selects the top `chosen` of the E experts for each row of `logits` `[T, E]`; of
+    /// MoE routing: selects the `top_k` best of the E experts for each row of `logits` `[T, E]`; of
     /// equal logits the lower index wins. Only the experts in `own`, which this rank holds, receive
     /// rows, and they are numbered from the start of `own`.
     fn route(
         &mut self,
         logits: &Self::Buffer,
-        chosen: usize,
+        top_k: usize,
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Self::Routes, DeviceError>;
@@ -353,4 +374,9 @@ pub trait Device: Send + fmt::Debug {
 
     /// Waits for all operations so far and returns the content of `x`, row major, as f32.
     fn read<'a>(&mut self, x: &'a mut Self::Buffer) -> Result<&'a [f32], DeviceError>;
+}
+
+/// Returns the message of an operation that a device does not implement.
+fn lacking(feature: Feature) -> String {
+    format!("the device has no {}", feature.name())
 }

@@ -20,8 +20,8 @@ pub use collective::{Collective, Rank};
 pub use device::Device;
 pub use error::DeviceError;
 pub use shapes::{
-    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Gate, HeadNorms, HostMatrix,
-    KvShape, KvType, RandomRows, Rotation, RowOrder, Stack, StateShape, StepRows,
+    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, Feature, Gate, HeadNorms,
+    HostMatrix, KvShape, KvType, RandomRows, Rotation, RowOrder, Stack, StateShape, StepRows,
 };
 pub use step::{
     HeadRows, LogitRows, ScheduledSequence, StateSlots, StepBatch, StepOutput, StepToken,

@@ -137,6 +137,8 @@ pub struct AttentionLayer<V> {
     /// Index of the layer in the KV cache. It counts only layers with attention, since layers with
     /// recurrent state keep no keys and values.
     pub kv_layer: usize,
+    /// Index of the layer's rotary embedding among those of the model.
+    pub rotation: usize,
     /// Size of the sliding window in positions, the query's own included; none for full causal
     /// attention.
     pub window: Option<usize>,
@@ -152,9 +154,11 @@ pub struct AttentionLayer<V> {
 }
 
 impl<V> AttentionLayer<V> {
-    /// Builds a layer of full causal attention, without head norms, sinks and key/value scales.
+    /// Builds a layer of full causal attention with the model's first rotary embedding, without
+    /// head norms, sinks and key/value scales.
     pub fn new(shape: AttentionShape, kv_layer: usize) -> Self {
-        Self { shape, kv_layer, window: None, head_norms: None, sinks: None, scales: None }
+        let (head_norms, sinks, scales) = (None, None, None);
+        Self { shape, kv_layer, rotation: 0, window: None, head_norms, sinks, scales }
     }
 
     /// Returns how many positions at the start of the sequence a sliding window masks for the query
@@ -182,6 +186,28 @@ pub struct Rotation {
     pub inverse_frequencies: Vec<f32>,
     /// Factor of every cosine and sine: 1 except for YaRN, which scales attention by it.
     pub factor: f32,
+}
+
+/// Feature of a model that only some architectures need, and that a device may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// [`Device::gelu_mul`](crate::Device::gelu_mul).
+    Gelu,
+    /// [`Device::scale`](crate::Device::scale).
+    EmbeddingScale,
+    /// More than one rotary embedding, as [`AttentionLayer::rotation`] selects.
+    LayerRotations,
+}
+
+impl Feature {
+    /// Returns the feature's name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gelu => "GELU activation",
+            Self::EmbeddingScale => "scale of embeddings",
+            Self::LayerRotations => "rotary embedding for each kind of layer",
+        }
+    }
 }
 
 /// MoE gating function: how router logits become top-k experts and their weights.

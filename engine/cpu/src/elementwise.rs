@@ -1,4 +1,4 @@
-//! Elementwise and row operations on activations: RMS norm, bias, SwiGLU and sigmoid gates.
+//! Elementwise and row operations on activations: RMS norm, bias, gated activations (SwiGLU, GeGLU) and sigmoid gates.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
@@ -146,6 +146,22 @@ impl Rule for Silu {
     #[inline(always)]
     fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V {
         lanes.mul(times_sigmoid(lanes, gate, gate), up)
+    }
+}
+
+/// GeGLU: `gelu(gate) * up`, with the tanh approximation of GELU.
+#[derive(Clone, Copy)]
+pub(super) struct GeluTanh;
+
+impl Rule for GeluTanh {
+    #[inline(always)]
+    fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V {
+        // (1 + tanh(z)) / 2 = sigmoid(2 z), and z = sqrt(2 / pi) * (gate + 0.044715 * gate^3).
+        const LINEAR: f32 = 1.595_769;
+        const CUBIC: f32 = LINEAR * 0.044_715;
+        let square = lanes.mul(gate, gate);
+        let factor = lanes.fma(square, lanes.splat(CUBIC), lanes.splat(LINEAR));
+        lanes.mul(times_sigmoid(lanes, gate, lanes.mul(gate, factor)), up)
     }
 }
 

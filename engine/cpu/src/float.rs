@@ -179,9 +179,9 @@ fn multiply_rows<L: Lanes, const MR: usize, const NR: usize>(
 ) -> usize {
     let k = block.k.end;
     let x = &item.x.values[(block.rows.start + row) * k..][..MR * k];
-    let mut matmul = MatmulSums { x, k, sums: [[lanes.splat(0.0); NR]; MR] };
+    let matmul = MatmulSums { x, k, sums: [[lanes.splat(0.0); NR]; MR] };
     let groups = std::array::from_fn(|g| item.w.tile(item.tile + group + g));
-    decode(lanes, item.w.format, groups, k, &mut matmul);
+    let matmul = decode(lanes, item.w.format, groups, k, matmul);
     let target = block.target.expect("few rows are multiplied over all k at once");
     for (r, sums) in matmul.sums.iter().enumerate() {
         for (g, sum) in sums.iter().enumerate() {
@@ -202,7 +202,7 @@ fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>)
     for ((g, group), out) in groups[..width].iter_mut().enumerate().zip(blocks) {
         *group = out.as_ptr();
         let weights = &w.tile(item.tile + g)[k.start / w.format.unit() * w.format.unit_bytes()..];
-        decode(lanes, w.format, [weights], steps, &mut Store { out });
+        decode(lanes, w.format, [weights], steps, Store { out });
     }
     let right = Right { groups: &groups[..width], ahead: None, k_stride: LANES, k: steps };
     let columns = width * LANES;

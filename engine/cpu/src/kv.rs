@@ -96,7 +96,7 @@ impl Layout {
     }
 }
 
-/// Prepared step: its tokens, positions, page tables, cos/sin table, and the rows that pass the LM
+/// Prepared step: its tokens, positions, page tables, cos/sin tables, and the rows that pass the LM
 /// head.
 #[derive(Debug)]
 pub struct StepMetadata {
@@ -105,10 +105,32 @@ pub struct StepMetadata {
     pub(super) ids: Vec<u32>,
     pub(super) head: HeadRows,
     pub(super) sequences: Vec<ScheduledSequence>,
-    /// cos/sin table, `[T][rotated / 2]` pairs of cosine and sine.
-    pub(super) cos_sin: Vec<(f32, f32)>,
+    /// cos/sin table of each of the model's rotary embeddings.
+    pub(super) rotations: Vec<CosSin>,
+}
+
+/// cos/sin table of a rotary embedding for the positions of a step.
+#[derive(Debug)]
+pub(super) struct CosSin {
+    /// Pairs of cosine and sine, `[T][pairs]`.
+    pub table: Vec<(f32, f32)>,
     /// Number of rotated pairs of dimensions per token (RoPE).
-    pub(super) pairs: usize,
+    pub pairs: usize,
+}
+
+impl CosSin {
+    /// Computes the table of `rotation` for the positions of `batch`.
+    fn new(batch: &StepBatch, rotation: &Rotation) -> Self {
+        let Rotation { inverse_frequencies, factor } = rotation;
+        let mut table = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
+        for position in batch.sequences.iter().flat_map(|one| one.position..one.end()) {
+            table.extend(inverse_frequencies.iter().map(|frequency| {
+                let (sin, cos) = (position as f32 * frequency).sin_cos();
+                (cos * factor, sin * factor)
+            }));
+        }
+        Self { table, pairs: inverse_frequencies.len() }
+    }
 }
 
 impl StepMetadata {
@@ -119,20 +141,11 @@ impl StepMetadata {
         batch: &StepBatch,
         sampled: &[Option<u32>],
         shape: &KvShape,
-        rotation: &Rotation,
+        rotations: &[Rotation],
     ) -> Result<Self, DeviceError> {
-        let Rotation { inverse_frequencies, factor } = rotation;
         batch
             .check(shape, sampled.len())
             .map_err(|message| DeviceError { operation: "prepare_step", message })?;
-        // Computed once per step for all layers, since positions are the same in each.
-        let mut cos_sin = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
-        for position in batch.sequences.iter().flat_map(|one| one.position..one.end()) {
-            cos_sin.extend(inverse_frequencies.iter().map(|frequency| {
-                let (sin, cos) = (position as f32 * frequency).sin_cos();
-                (cos * factor, sin * factor)
-            }));
-        }
         let id = |token: &StepToken| match *token {
             StepToken::Known(id) => id,
             StepToken::Sampled(index) => sampled[index as usize].unwrap_or(u32::MAX),
@@ -141,8 +154,8 @@ impl StepMetadata {
             ids: batch.tokens.iter().map(id).collect(),
             head: batch.head_rows(),
             sequences: batch.sequences.clone(),
-            cos_sin,
-            pairs: inverse_frequencies.len(),
+            // Computed once per step for all layers, since positions are the same in each.
+            rotations: rotations.iter().map(|rotation| CosSin::new(batch, rotation)).collect(),
         })
     }
 }

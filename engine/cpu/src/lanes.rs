@@ -12,6 +12,19 @@
 /// Number of lanes of a vector, on every instruction set.
 pub(super) const LANES: usize = 16;
 
+/// Values of the 4-bit float type E2M1 by bit pattern, doubled so that they are whole numbers.
+pub(super) const E2M1_DOUBLED: [f32; LANES] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+
+/// Part of a kernel that is compiled as a function of its own, so that the code around it does not
+/// decide which of its values stay in registers.
+pub(super) trait Part<L> {
+    type Output;
+
+    /// Computes the part. Implementations must be `#[inline(always)]`.
+    fn run(self, lanes: L) -> Self::Output;
+}
+
 /// Instruction set with operations on 16 f32 lanes. Values of an implementing type exist only where
 /// the processor has its instructions, which is what makes the methods without `unsafe` sound.
 pub(super) trait Lanes: Copy {
@@ -25,6 +38,8 @@ pub(super) trait Lanes: Copy {
     /// Groups of 16 columns that are best decoded side by side when there are few rows.
     const FEW_ROWS_GROUPS: usize;
 
+    /// Calls `part`, compiled for the instruction set.
+    fn call<P: Part<Self>>(self, part: P) -> P::Output;
     /// Returns a vector with `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
     /// Returns `a * b + c`, rounded once where the instruction set has fused multiply-add.
@@ -87,8 +102,8 @@ pub(super) trait Lanes: Copy {
     unsafe fn load_words(self, from: *const u8) -> Self::Words;
     /// Returns the 4-bit value `i` of each word as f32, `i` below 8.
     fn nibble(self, words: Self::Words, i: u32) -> Self::V;
-    /// Returns the entries of `table` at the 4-bit value `i` of each word, `i` below 8.
-    fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V;
+    /// Returns twice the E2M1 float in the 4-bit value `i` of each word, `i` below 8.
+    fn doubled_e2m1(self, words: Self::Words, i: u32) -> Self::V;
 
     /// Stores a SIMD vector to an array of 16 f32.
     #[inline(always)]

@@ -8,7 +8,8 @@
 //!   eight 4-bit values each, k rising from the low bits;
 //! - `Affine4`: as `Q4_1` with f32 scales and minima;
 //! - `Affine8`: units of 16 k, `[16]` f32 scales, `[16]` f32 minima, then `[16][16]` signed bytes;
-//! - `Mxfp4`: units of 32 k, `[16]` f32 scales, then words of 4-bit values as in `Q4_1`;
+//! - `Mxfp4`: units of 32 k, `[16]` halves of scales as f32, since values are decoded doubled, then
+//!   words of 4-bit values as in `Q4_1`;
 //! - `F8E4M3`: units of 32 k, `[16]` f32 scales, then `[32][16]` E4M3 floats.
 //!
 //! Every stored type has a layout that holds exactly the values that `dequantize` returns.
@@ -17,7 +18,7 @@
 
 use half::{bf16, f16};
 
-use super::lanes::{LANES, Lanes};
+use super::lanes::{E2M1_DOUBLED, LANES, Lanes, Part};
 use engine_core::WeightType;
 use engine_weights::blocks;
 
@@ -34,10 +35,6 @@ pub(super) enum Layout {
     Affine8,
     Mxfp4,
 }
-
-/// Values of the 4-bit float type E2M1 by bit pattern.
-pub(super) const E2M1: [f32; LANES] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 impl Layout {
     /// All layouts, in the order of their discriminants.
@@ -122,18 +119,18 @@ impl Layout {
             }
             Self::Mxfp4 => {
                 for (unit, block) in units.zip(blocks) {
-                    let scale = blocks::e8m0(block[0]);
+                    let scale = 0.5 * blocks::e8m0(block[0]);
                     unit[4 * lane..4 * lane + 4].copy_from_slice(&scale.to_le_bytes());
-                    let code = |i: usize| (block[1 + i % 16] >> (i / 16 * 4)) & 15;
-                    nibbles(code, lane, &mut unit[self.head_bytes()..]);
+                    let quant = |i: usize| (block[1 + i % 16] >> (i / 16 * 4)) & 15;
+                    nibbles(quant, lane, &mut unit[self.head_bytes()..]);
                 }
             }
             Self::Q4_1 | Self::Q8_0 | Self::Affine4 | Self::Affine8 => {
                 for block in blocks {
-                    blocks::parts(stored, block, |scale, minimum, codes| {
-                        for codes in codes.chunks_exact(self.unit()) {
+                    blocks::parts(stored, block, |scale, minimum, quants| {
+                        for quants in quants.chunks_exact(self.unit()) {
                             let unit = units.next().expect("a group has units for its whole rows");
-                            self.put(scale, minimum, codes, lane, unit);
+                            self.put(scale, minimum, quants, lane, unit);
                         }
                     });
                 }
@@ -142,7 +139,7 @@ impl Layout {
     }
 
     /// Writes one unit of column `lane`: scale, minimum and quantized values.
-    fn put(self, scale: f32, minimum: f32, codes: &[i8], lane: usize, unit: &mut [u8]) {
+    fn put(self, scale: f32, minimum: f32, quants: &[i8], lane: usize, unit: &mut [u8]) {
         let (head, body) = unit.split_at_mut(self.head_bytes());
         let is_half = matches!(self, Self::Q4_1 | Self::Q8_0);
         let size = if is_half { 2 } else { 4 };
@@ -157,8 +154,8 @@ impl Layout {
             }
         }
         match self {
-            Self::Q4_1 | Self::Affine4 => nibbles(|i| codes[i].cast_unsigned(), lane, body),
-            _ => bytes(bytemuck::cast_slice(codes), lane, body),
+            Self::Q4_1 | Self::Affine4 => nibbles(|i| quants[i].cast_unsigned(), lane, body),
+            _ => bytes(bytemuck::cast_slice(quants), lane, body),
         }
     }
 
@@ -175,7 +172,7 @@ impl Layout {
             Self::F16 => half(2 * lane),
             Self::Bf16 => bf16::from_le_bytes([unit[2 * lane], unit[2 * lane + 1]]).to_f32(),
             Self::F8E4M3 => blocks::e4m3(byte()) * float(4 * lane),
-            Self::Mxfp4 => E2M1[usize::from(nibble())] * float(4 * lane),
+            Self::Mxfp4 => E2M1_DOUBLED[usize::from(nibble())] * float(4 * lane),
             Self::Q8_0 => half(2 * lane) * signed(),
             Self::Q4_1 => half(2 * lane).mul_add(f32::from(nibble()), half(32 + 2 * lane)),
             Self::Affine4 => float(4 * lane).mul_add(f32::from(nibble()), float(64 + 4 * lane)),
@@ -185,16 +182,16 @@ impl Layout {
 }
 
 /// Writes quantized values of one byte each to column `lane`; the 16 columns are interleaved.
-fn bytes(codes: &[u8], lane: usize, out: &mut [u8]) {
-    for (code, out) in codes.iter().zip(out.chunks_exact_mut(LANES)) {
-        out[lane] = *code;
+fn bytes(quants: &[u8], lane: usize, out: &mut [u8]) {
+    for (quant, out) in quants.iter().zip(out.chunks_exact_mut(LANES)) {
+        out[lane] = *quant;
     }
 }
 
 /// Writes 32 quantized values of 4 bits to column `lane`, eight in each word.
-fn nibbles(code: impl Fn(usize) -> u8, lane: usize, out: &mut [u8]) {
+fn nibbles(quant: impl Fn(usize) -> u8, lane: usize, out: &mut [u8]) {
     for i in (0..32).step_by(2) {
-        out[i / 8 * 64 + lane * 4 + i % 8 / 2] = code(i) | (code(i + 1) << 4);
+        out[i / 8 * 64 + lane * 4 + i % 8 / 2] = quant(i) | (quant(i + 1) << 4);
     }
 }
 
@@ -206,27 +203,27 @@ pub(super) trait Consumer<L: Lanes, const NR: usize> {
     fn step(&mut self, lanes: L, k: usize, weights: &[L::V; NR]);
 }
 
-/// Decodes `steps` steps of k, whole units, from the beginning of each of `groups`, and passes the
-/// weights to `consumer` in rising k.
+/// Decodes `steps` steps of k, whole units, from the beginning of each of `groups`, passes the
+/// weights to `consumer` in rising k, and returns it.
 #[inline(always)]
 pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
     lanes: L,
     layout: Layout,
     groups: [&[u8]; NR],
     steps: usize,
-    consumer: &mut C,
-) {
+    consumer: C,
+) -> C {
     let (unit, bytes) = (layout.unit(), steps / layout.unit() * layout.unit_bytes());
     assert!(steps.is_multiple_of(unit) && groups.iter().all(|group| bytes <= group.len()));
-    let groups = groups.map(<[u8]>::as_ptr);
+    let (groups, units) = (groups.map(<[u8]>::as_ptr), steps / unit);
     // Selects the loop that is compiled for the layout, so that each match on it folds away.
     macro_rules! decode_by {
         ($($name:ident)*) => {
             match layout {$(
-                // SAFETY: each group holds so many units.
-                Layout::$name => unsafe {
-                    units::<L, C, NR, { Layout::$name as usize }>(lanes, groups, steps / unit, consumer)
-                },
+                Layout::$name => {
+                    const LAYOUT: usize = Layout::$name as usize;
+                    lanes.call(Units::<C, NR, LAYOUT> { groups, units, consumer })
+                }
             )*}
         };
     }
@@ -237,58 +234,85 @@ pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
 /// minima.
 type Head<V> = [V; 2];
 
-/// Decodes units of each group as [`decode`] does, with a layout that is known when compiling.
-///
-/// # Safety
-/// Each group must hold `units` units of `layout`.
-#[inline(always)]
-unsafe fn units<L: Lanes, C: Consumer<L, NR>, const NR: usize, const LAYOUT: usize>(
-    lanes: L,
+/// Loop over the units of each group, with a layout that is known when compiling.
+struct Units<C, const NR: usize, const LAYOUT: usize> {
+    /// Beginnings of groups that hold as many units; [`decode`] checks that they do.
     groups: [*const u8; NR],
     units: usize,
-    consumer: &mut C,
-) {
-    let layout = const { Layout::ALL[LAYOUT] };
-    let (unit, bits) = const { (Layout::ALL[LAYOUT].unit(), Layout::ALL[LAYOUT].bits()) };
-    let mut weights = [lanes.splat(0.0); NR];
-    let mut heads = [[lanes.splat(0.0); 2]; NR];
-    for u in 0..units {
-        let start = u * layout.unit_bytes();
-        // SAFETY: the caller vouches for the unit; loads need no alignment.
-        unsafe {
-            for g in 0..NR {
-                heads[g] = head(lanes, layout, groups[g].add(start));
-            }
-            let start = start + layout.head_bytes();
-            if bits >= 8 {
-                for i in 0..unit {
-                    for g in 0..NR {
-                        let from = groups[g].add(start + i * LANES * bits / 8);
-                        weights[g] = value(lanes, layout, from, heads[g]);
-                    }
-                    consumer.step(lanes, u * unit + i, &weights);
+    consumer: C,
+}
+
+impl<L: Lanes, C: Consumer<L, NR>, const NR: usize, const LAYOUT: usize> Part<L>
+    for Units<C, NR, LAYOUT>
+{
+    type Output = C;
+
+    #[inline(always)]
+    fn run(self, lanes: L) -> C {
+        let Self { groups, units, mut consumer } = self;
+        let layout = const { Layout::ALL[LAYOUT] };
+        let (unit, bits) = const { (Layout::ALL[LAYOUT].unit(), Layout::ALL[LAYOUT].bits()) };
+        let mut weights = [lanes.splat(0.0); NR];
+        let mut heads = [[lanes.splat(0.0); 2]; NR];
+        for u in 0..units {
+            let start = u * layout.unit_bytes();
+            // SAFETY: the groups hold the unit; loads need no alignment.
+            unsafe {
+                for g in 0..NR {
+                    heads[g] = head(lanes, layout, groups[g].add(start));
                 }
-                continue;
-            }
-            for word in 0..unit / 8 {
-                let at = start + word * 4 * LANES;
-                let mut words = [lanes.load_words(groups[0].add(at)); NR];
-                for g in 1..NR {
-                    words[g] = lanes.load_words(groups[g].add(at));
-                }
-                for i in 0..8 {
-                    for g in 0..NR {
-                        let [scale, minimum] = heads[g];
-                        weights[g] = match layout {
-                            Layout::Mxfp4 => lanes.mul(lanes.pick(words[g], i, &E2M1), scale),
-                            _ => lanes.fma(lanes.nibble(words[g], i), scale, minimum),
-                        };
+                let start = start + layout.head_bytes();
+                if bits >= 8 {
+                    for i in 0..unit {
+                        for g in 0..NR {
+                            let from = groups[g].add(start + i * LANES * bits / 8);
+                            weights[g] = value(lanes, layout, from, heads[g]);
+                        }
+                        consumer.step(lanes, u * unit + i, &weights);
                     }
-                    consumer.step(lanes, u * unit + word * 8 + i as usize, &weights);
+                    continue;
+                }
+                for word in 0..unit / 8 {
+                    let at = start + word * 4 * LANES;
+                    let mut words = [lanes.load_words(groups[0].add(at)); NR];
+                    for g in 1..NR {
+                        words[g] = lanes.load_words(groups[g].add(at));
+                    }
+                    let k = u * unit + word * 8;
+                    macro_rules! steps {
+                        ($($i:literal)*) => {$(
+                            let weights = nibbles_at(lanes, layout, $i, &words, &heads);
+                            consumer.step(lanes, k + $i, &weights);
+                        )*};
+                    }
+                    // Unrolled here, since the compiler does not always do so: with a constant
+                    // index, one lookup serves four values.
+                    steps!(0 1 2 3 4 5 6 7);
                 }
             }
         }
+        consumer
     }
+}
+
+/// Decodes 4-bit value `i` of each word.
+#[inline(always)]
+fn nibbles_at<L: Lanes, const NR: usize>(
+    lanes: L,
+    layout: Layout,
+    i: u32,
+    words: &[L::Words; NR],
+    heads: &[Head<L::V>; NR],
+) -> [L::V; NR] {
+    let mut weights = [lanes.splat(0.0); NR];
+    for g in 0..NR {
+        let [scale, minimum] = heads[g];
+        weights[g] = match layout {
+            Layout::Mxfp4 => lanes.mul(lanes.doubled_e2m1(words[g], i), scale),
+            _ => lanes.fma(lanes.nibble(words[g], i), scale, minimum),
+        };
+    }
+    weights
 }
 
 /// Loads the header of a unit.

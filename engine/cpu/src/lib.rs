@@ -44,7 +44,7 @@ pub use state::State;
 
 use attention::Attention;
 use delta_net::DeltaNet;
-use elementwise::{ClampedSwiglu, Gating, Norm, Silu};
+use elementwise::{ClampedSwiglu, Gating, GeluTanh, Norm, Silu};
 use engine_core::sample::Sampler;
 use engine_core::{
     AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape,
@@ -187,9 +187,9 @@ impl Device for Cpu {
         &mut self,
         batch: &StepBatch,
         kv: &Kv,
-        rotation: &Rotation,
+        rotations: &[Rotation],
     ) -> Result<StepMetadata, DeviceError> {
-        StepMetadata::new(batch, &self.sampled, &kv.shape, rotation)
+        StepMetadata::new(batch, &self.sampled, &kv.shape, rotations)
     }
 
     fn rows(&self, step: &StepMetadata) -> StepRows {
@@ -232,6 +232,11 @@ impl Device for Cpu {
                 None => out.fill(0.0),
             }
         }
+        Ok(())
+    }
+
+    fn scale(&mut self, x: &mut Buffer, factor: f32) -> Result<(), DeviceError> {
+        x.values_mut().iter_mut().for_each(|value| *value *= factor);
         Ok(())
     }
 
@@ -360,6 +365,12 @@ impl Device for Cpu {
         Ok(())
     }
 
+    fn gelu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+        let out = out.output(self.isa, self.multiplies_int8);
+        Gating(GeluTanh).run(self.isa, &mut self.pool, gate_up.values(), &out);
+        Ok(())
+    }
+
     fn clamped_swiglu(
         &mut self,
         gate_up: &Buffer,
@@ -376,11 +387,11 @@ impl Device for Cpu {
     fn route(
         &mut self,
         logits: &Buffer,
-        chosen: usize,
+        top_k: usize,
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Routes, DeviceError> {
-        Ok(Routes::choose(logits.values(), logits.cols(), chosen, gate, own))
+        Ok(Routes::choose(logits.values(), logits.cols(), top_k, gate, own))
     }
 
     fn routed_rows(&self, routes: &Routes) -> usize {

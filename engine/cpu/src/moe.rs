@@ -19,16 +19,16 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Selects the top `chosen` of the `experts` for each row of logits. Keeps only the experts in
+    /// Selects the `top_k` best of the `experts` for each row of logits. Keeps only the experts in
     /// `own`, those of this rank, numbered from its start.
     pub(super) fn choose(
         logits: &[f32],
         experts: usize,
-        chosen: usize,
+        top_k: usize,
         gate: Gate,
         own: Range<usize>,
     ) -> Self {
-        assert!(0 < chosen && chosen <= experts, "some of the experts");
+        assert!(0 < top_k && top_k <= experts, "some of the experts");
         let mut by_expert = vec![Vec::new(); experts];
         let mut order = Vec::with_capacity(experts);
         for (row, logits) in logits.chunks_exact(experts).enumerate() {
@@ -36,7 +36,7 @@ impl Routes {
             order.extend(0..experts);
             // A stable order on equal logits makes the choice the same on every device and rank.
             order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
-            let best = &order[..chosen];
+            let best = &order[..top_k];
             for (expert, weight) in best.iter().zip(weights(logits, best, gate)) {
                 by_expert[*expert].push((row, weight));
             }

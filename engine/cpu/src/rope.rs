@@ -8,7 +8,7 @@
 
 use super::elementwise::{Norm, norm_rows};
 use super::isa::{Isa, Kernel};
-use super::kv::{Kv, Layout, StepMetadata};
+use super::kv::{CosSin, Kv, Layout, StepMetadata};
 use super::lanes::{LANES, Lanes};
 use super::pool::{PARALLEL_ELEMENTS, Pool};
 use super::shared::Shared;
@@ -31,7 +31,8 @@ impl Rope<'_> {
     /// values to the layer's pages.
     pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
         let AttentionShape { head_dim: d, kv_heads, .. } = self.layer.shape;
-        assert!(2 * self.step.pairs <= d && d <= HEAD_DIM_MAX, "the rotated part fits in a head");
+        let pairs = self.step.rotations[self.layer.rotation].pairs;
+        assert!(2 * pairs <= d && d <= HEAD_DIM_MAX, "the rotated part fits in a head");
         assert_eq!((kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
         let layout = Layout::new(kv.shape, self.layer.kv_layer);
         if kv.is_f16() {
@@ -70,11 +71,11 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
         let shape = &self.call.layer.shape;
         let AttentionShape { heads, kv_heads, head_dim: d, .. } = *shape;
         let (group, norms) = (shape.group(), self.call.layer.head_norms.as_ref());
-        let pairs = self.call.step.pairs;
+        let CosSin { table, pairs } = &self.call.step.rotations[self.call.layer.rotation];
         for sequence in &self.call.step.sequences {
             for i in 0..sequence.rows {
                 let row = (sequence.row + i) * shape.qkv_cols();
-                let cos_sin = &self.call.step.cos_sin[(sequence.row + i) * pairs..][..pairs];
+                let cos_sin = &table[(sequence.row + i) * pairs..][..*pairs];
                 // SAFETY: items are KV heads, whose query, key and value columns are disjoint.
                 unsafe {
                     let queries = self.qkv.part(row + self.head * group * d, group * d);

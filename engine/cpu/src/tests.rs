@@ -63,7 +63,7 @@ fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
         WeightType::Mxfp4 => block[0] = 118 + block[0] % 8,
         WeightType::F8E4M3 => {
             block[..4].copy_from_slice(&(0.001 * numbers[0]).to_le_bytes());
-            block[4..].iter_mut().for_each(|code| *code &= 0xf7);
+            block[4..].iter_mut().for_each(|quants| *quants &= 0xf7);
         }
         _ => {}
     }
@@ -206,7 +206,7 @@ fn step_of_tokens(cpu: &mut Cpu, tokens: Vec<StepToken>, logits: &[LogitRows]) -
     let sequences = logits.iter().enumerate().map(sequence).collect();
     let rotation = Rotation { inverse_frequencies: Vec::new(), factor: 1.0 };
     let batch = StepBatch { tokens, ..StepBatch::known(&[], sequences) };
-    cpu.prepare_step(&batch, &kv, &rotation).unwrap()
+    cpu.prepare_step(&batch, &kv, &[rotation]).unwrap()
 }
 
 #[test]
@@ -249,6 +249,18 @@ fn interleaved_rows_come_one_half_after_the_other() {
     assert_eq!(rows, [0, 2, 4, 1, 3, 5]);
 }
 
+/// Returns `gelu(gate) * up` of each row, which holds `cols` gates and then `cols` ups.
+fn gelu_mul(gate_up: &[f32], cols: usize) -> Vec<f32> {
+    let one = |x: f64, up: f64| {
+        let z = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+        (0.5 * x * (1.0 + z.tanh()) * up) as f32
+    };
+    let row = |row: &[f32]| -> Vec<f32> {
+        (0..cols).map(|i| one(row[i].into(), row[cols + i].into())).collect()
+    };
+    gate_up.chunks_exact(2 * cols).flat_map(row).collect()
+}
+
 #[test]
 fn norms_and_activation_follow_the_reference_at_every_tail() {
     on_every_device(|cpu, device| {
@@ -272,6 +284,9 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
                 let gates = buffer(2 * cols, gates);
                 cpu.silu_mul(&gates, &mut out).unwrap();
                 check_close(out.values(), &reference::silu_mul(gates.values(), cols), 1e-6, &what);
+
+                cpu.gelu_mul(&gates, &mut out).unwrap();
+                check_close(out.values(), &gelu_mul(gates.values(), cols), 1e-6, &what);
 
                 cpu.clamped_swiglu(&gates, 1.702, 7.0, &mut out).unwrap();
                 let want = reference::clamped_swiglu(gates.values(), cols, 1.702, 7.0);

@@ -24,8 +24,8 @@ use super::step::{Attending, Draft, Scratch, StepMetadata, StepUploads};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{self, Matrix, Part, Vector};
 use engine_core::{
-    AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Gate, HostMatrix, KvShape,
-    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
+    AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Feature, Gate, HostMatrix,
+    KvShape, RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
     check_state_slots,
 };
 
@@ -143,6 +143,9 @@ impl Device for Cuda {
     type StepMetadata = StepMetadata;
     type Routes = Routes;
 
+    const LACKS: &'static [Feature] =
+        &[Feature::Gelu, Feature::EmbeddingScale, Feature::LayerRotations];
+
     fn run_ahead(&self) -> usize {
         RUN_AHEAD
     }
@@ -259,7 +262,7 @@ impl Device for Cuda {
         &mut self,
         batch: &StepBatch,
         kv: &Kv,
-        rotation: &Rotation,
+        rotations: &[Rotation],
     ) -> Result<StepMetadata, DeviceError> {
         let wrong = |message| DeviceError { operation: "prepare_step", message };
         batch.check(&kv.shape, self.outputs.sampled).map_err(wrong)?;
@@ -275,6 +278,8 @@ impl Device for Cuda {
         self.outputs.reserve(&mut self.stream, draft.layout.rows.head)?;
         let metadata = self.uploads.send(&mut self.stream, &draft, self.outputs.first_sampled)?;
         let (reads, samples) = draft.head();
+        // Models with several rotary embeddings are refused, see `LACKS`.
+        let rotation = &rotations[0];
         let pairs = rotation.inverse_frequencies.len();
         let Draft { bucket, layout, .. } = draft;
         // The cos/sin kernel reads positions from the step's metadata, so the metadata comes first.

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::LoadError;
+use crate::spec::Activation;
 use engine_core::AttentionShape;
 use engine_weights::ConfigSource;
 use engine_weights::gguf::Metadata;
@@ -181,16 +182,35 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Checks that config.json names no other activation function than `silu`.
+    /// Returns for each layer whether its attention has a sliding window: as `layer_types` of
+    /// config.json states, else as `otherwise` does for the layer's index.
     ///
     /// # Errors
-    /// Fails if it names another one.
-    pub fn check_activation(self) -> Result<(), LoadError> {
-        match self.json("hidden_act").and_then(Value::as_str) {
-            None | Some("silu") => Ok(()),
-            Some(other) => {
-                let reason = format!("`{other}` is not supported; hint: silu");
-                Err(self.wrong("hidden_act", "", reason))
+    /// Fails as [`Settings::layer_types`] does.
+    pub fn sliding_layers(
+        self,
+        layers: usize,
+        otherwise: impl Fn(usize) -> bool,
+    ) -> Result<Vec<bool>, LoadError> {
+        Ok(match self.layer_types(layers)? {
+            Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
+            None => (0..layers).map(otherwise).collect(),
+        })
+    }
+
+    /// Returns the activation function that config.json names, SiLU if it names none.
+    ///
+    /// # Errors
+    /// Fails if the function is not supported.
+    pub fn activation(self) -> Result<Activation, LoadError> {
+        let keys = ["hidden_activation", "hidden_act"];
+        let named = keys.iter().find_map(|key| Some((*key, self.json(key)?.as_str()?)));
+        match named {
+            None | Some((_, "silu")) => Ok(Activation::Silu),
+            Some((_, "gelu_pytorch_tanh")) => Ok(Activation::GeluTanh),
+            Some((key, other)) => {
+                let reason = format!("`{other}` is not supported; hint: silu, gelu_pytorch_tanh");
+                Err(self.wrong(key, "", reason))
             }
         }
     }

@@ -3,6 +3,7 @@
 //!
 //! Knows no architecture: a [`DecoderSpec`] describes the layers.
 
+use std::mem;
 use std::ops::Range;
 
 use super::architectures::Architecture;
@@ -15,18 +16,21 @@ use super::tensors::{Part, Tensors};
 use super::{LoadError, Model, ModelInfo};
 use engine_core::sample::Sampling;
 use engine_core::{
-    AttentionShape, Device, DeviceError, KvShape, KvType, LogitRows, Rank, Rotation,
+    AttentionShape, Device, DeviceError, Feature, KvShape, KvType, LogitRows, Rank, Rotation,
     ScheduledSequence, StateShape, StateSlots, StepBatch, StepOutput, StepRows, StepToken,
 };
 use engine_weights::Checkpoint;
 
-/// Decoder layer: norm, mixer, norm, feed-forward.
+/// Decoder layer: norm, mixer, norm, feed-forward; in some architectures also norms of the outputs
+/// of mixer and feed-forward.
 #[derive(Debug)]
 struct Layer<D: Device> {
     mixer_norm: D::Vector,
     mixer: Mixer<D>,
     feed_forward_norm: D::Vector,
     feed_forward: FeedForward<D>,
+    /// Norms of the outputs of mixer and feed-forward, in architectures that have them.
+    output_norms: Option<[D::Vector; 2]>,
 }
 
 /// Activations of a step outside of blocks, resized to its rows.
@@ -52,7 +56,10 @@ pub struct Decoder<D: Device> {
     device: D,
     info: ModelInfo,
     norm_epsilon: f32,
-    rotation: Rotation,
+    /// Rotary embeddings that the attention layers name by index.
+    rotations: Vec<Rotation>,
+    /// Factor of the embeddings before the first layer.
+    embedding_scale: f32,
     /// Shape of the KV cache without its number and size of pages, which are 0 here.
     kv_shape: KvShape,
     /// Range of token ids whose rows of embedding and LM head are on this rank.
@@ -72,6 +79,15 @@ pub struct Decoder<D: Device> {
 }
 
 impl<D: Device> Decoder<D> {
+    /// Returns a feature that the model in `checkpoint` needs and the device lacks, if there is one.
+    ///
+    /// # Errors
+    /// Fails if the architecture is not supported or the configuration is invalid.
+    pub fn missing_feature(checkpoint: &Checkpoint) -> Result<Option<Feature>, LoadError> {
+        let needed = describe(checkpoint)?.features();
+        Ok(D::LACKS.iter().find(|feature| needed.contains(feature)).copied())
+    }
+
     /// Reads the weights of `checkpoint` as `spec` describes them, and packs them on the device.
     ///
     /// # Errors
@@ -82,6 +98,13 @@ impl<D: Device> Decoder<D> {
         kv_type: KvType,
         rope: RopeChoice,
     ) -> Result<Self, LoadError> {
+        if let Some(feature) = Self::missing_feature(checkpoint)? {
+            return Err(LoadError::Unsupported(format!(
+                "`{}` needs a {}, which this device does not have; hint: `--device cpu`",
+                checkpoint.path().display(),
+                feature.name()
+            )));
+        }
         let spec = &describe(checkpoint)?;
         let (config, names) = (&spec.config, &spec.names);
         let (hidden, vocab) = (config.hidden, config.vocab_size);
@@ -109,6 +132,7 @@ impl<D: Device> Decoder<D> {
             if spec.tied { None } else { Some(tensors.matrix(&[rows(names.head)], 0, hidden)?) };
         let kv_shape = kv_shape(spec, tensors.rank(), counts.kv, kv_type);
         let state_shape = state_shape(spec, tensors.rank(), counts.state);
+        let precision = rope.precision(checkpoint.config());
         let info = ModelInfo {
             architecture: architecture(checkpoint.config())?.to_owned(),
             vocab_size: vocab,
@@ -129,7 +153,8 @@ impl<D: Device> Decoder<D> {
             device,
             info,
             norm_epsilon: config.norm_epsilon,
-            rotation: spec.rope.rotation(rope.precision(checkpoint.config())),
+            rotations: spec.ropes.iter().map(|rope| rope.rotation(precision)).collect(),
+            embedding_scale: spec.embedding_scale,
             kv_shape,
             own_vocab,
             state_shape,
@@ -154,6 +179,9 @@ impl<D: Device> Decoder<D> {
         let (first, hidden) = (self.own_vocab.start, &mut self.stream.hidden);
         self.device.embed(&self.embedding, first, metadata, hidden)?;
         self.device.all_reduce_sum(hidden)?;
+        if self.embedding_scale != 1.0 {
+            self.device.scale(hidden, self.embedding_scale)?;
+        }
         self.run_layers(metadata, rows)?;
         self.run_head(metadata, head_rows)
     }
@@ -203,9 +231,19 @@ impl<D: Device> Decoder<D> {
             }
             layer.mixer.run(&mut step, normed, delta)?;
             step.device.all_reduce_sum(delta)?;
+            if let Some([norm, _]) = &layer.output_norms {
+                step.device.rms_norm(delta, norm, epsilon, normed)?;
+                mem::swap(delta, normed);
+            }
             step.device.add_rms_norm(hidden, delta, &layer.feed_forward_norm, epsilon, normed)?;
             layer.feed_forward.run(&mut step, normed, delta)?;
             step.device.all_reduce_sum(delta)?;
+            // With the swap above the buffers are at their places again, which a captured CUDA
+            // graph relies on.
+            if let Some([_, norm]) = &layer.output_norms {
+                step.device.rms_norm(delta, norm, epsilon, normed)?;
+                mem::swap(delta, normed);
+            }
         }
         Ok(())
     }
@@ -220,7 +258,15 @@ impl<D: Device> Layer<D> {
         counts: &mut LayerCounts,
     ) -> Result<Self, LoadError> {
         let BlockContext { layer, hidden, .. } = context;
+        let output_norms = match names.output_norms {
+            Some([mixer, feed_forward]) => Some([
+                tensors.norm(mixer, layer, hidden)?,
+                tensors.norm(feed_forward, layer, hidden)?,
+            ]),
+            None => None,
+        };
         Ok(Self {
+            output_norms,
             mixer_norm: tensors.norm(names.mixer_norm, layer, hidden)?,
             mixer: Mixer::load(tensors, &spec.mixer, context, counts)?,
             feed_forward_norm: tensors.norm(names.feed_forward_norm, layer, hidden)?,
@@ -363,7 +409,7 @@ impl<D: Device> Model for Decoder<D> {
             let message = format!("token {id} is not in the vocabulary");
             return Err(DeviceError { operation: "step", message });
         }
-        let metadata = self.device.prepare_step(batch, kv, &self.rotation)?;
+        let metadata = self.device.prepare_step(batch, kv, &self.rotations)?;
         // A replayed CUDA graph contains all operations of `run`.
         if !self.device.replay(&metadata)? {
             let StepRows { all, head } = self.device.rows(&metadata);

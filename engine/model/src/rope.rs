@@ -180,7 +180,13 @@ impl RopeConfig {
         head_dim: usize,
     ) -> Result<Self, LoadError> {
         match settings {
-            Settings::Json { .. } => json(settings, head_dim),
+            Settings::Json { .. } => {
+                // Newer configurations keep all settings under `rope_parameters`.
+                let parameters = settings.json("rope_parameters");
+                let is_new = parameters.is_some_and(Value::is_object);
+                let key = if is_new { "rope_parameters" } else { "rope_scaling" };
+                Self::read_json(settings, key, ("rope_theta", THETA), head_dim)
+            }
             Settings::Gguf { metadata, architecture } => {
                 let key = "rope.dimension_count";
                 let dimensions = settings.optional_size("", key)?.unwrap_or(head_dim);
@@ -200,38 +206,50 @@ impl RopeConfig {
             }
         }
     }
+
+    /// Reads the rotary embedding that the object `key` of config.json configures; a dot in `key`
+    /// leads to a nested object. What the object does not state is read from config.json itself,
+    /// the base of the frequencies under `theta_key`, or has its default.
+    ///
+    /// # Errors
+    /// Fails if the scaling is not supported or a setting is invalid.
+    pub fn read_json(
+        settings: Settings<'_>,
+        key: &str,
+        (theta_key, theta): (&str, f64),
+        head_dim: usize,
+    ) -> Result<Self, LoadError> {
+        let (outer, inner) = key.split_once('.').map_or((key, None), |(a, b)| (a, Some(b)));
+        let values = settings.json(outer).and_then(|values| match inner {
+            Some(inner) => values.get(inner),
+            None => Some(values),
+        });
+        let scaling = Scaling { settings, key, values };
+        let number = |name: &str, outer: &str, default: f64| -> Result<f64, LoadError> {
+            match scaling.optional(name)? {
+                Some(value) => Ok(value),
+                None => Ok(settings.optional_number(outer, "")?.unwrap_or(default)),
+            }
+        };
+        let theta = number("rope_theta", theta_key, theta)? as f32;
+        let share = number("partial_rotary_factor", "partial_rotary_factor", 1.0)?;
+        let dimensions = (head_dim as f64 * share) as usize;
+        if dimensions == 0 || dimensions > head_dim || !dimensions.is_multiple_of(2) {
+            let reason = format!("{share} of {head_dim} is not an even number of dimensions");
+            return Err(settings.wrong("partial_rotary_factor", "", reason));
+        }
+        Ok(Self { dimensions, theta, scaling: scaling.read()? })
+    }
 }
 
 /// Base of the frequencies where a checkpoint does not state it.
 const THETA: f64 = 10_000.0;
 
-/// Reads the rotary embedding from config.json.
-fn json(settings: Settings<'_>, head_dim: usize) -> Result<RopeConfig, LoadError> {
-    // Newer configurations keep all settings under `rope_parameters`.
-    let parameters = settings.json("rope_parameters").filter(|value| value.is_object());
-    let key = if parameters.is_some() { "rope_parameters" } else { "rope_scaling" };
-    let scaling = Scaling { settings, key, values: settings.json(key) };
-    let number = |name: &str, default: f64| -> Result<f64, LoadError> {
-        match scaling.optional(name)? {
-            Some(value) => Ok(value),
-            None => Ok(settings.optional_number(name, "")?.unwrap_or(default)),
-        }
-    };
-    let theta = number("rope_theta", THETA)? as f32;
-    let share = number("partial_rotary_factor", 1.0)?;
-    let dimensions = (head_dim as f64 * share) as usize;
-    if dimensions == 0 || dimensions > head_dim || !dimensions.is_multiple_of(2) {
-        let reason = format!("{share} of {head_dim} is not an even number of dimensions");
-        return Err(settings.wrong("partial_rotary_factor", "", reason));
-    }
-    Ok(RopeConfig { dimensions, theta, scaling: scaling.read()? })
-}
-
 /// Object of config.json that configures the scaling of frequencies.
 #[derive(Clone, Copy)]
 struct Scaling<'a> {
     settings: Settings<'a>,
-    key: &'static str,
+    key: &'a str,
     values: Option<&'a Value>,
 }
 

@@ -3,14 +3,17 @@
 
 use super::config::DecoderConfig;
 use super::rope::RopeConfig;
-use engine_core::{AttentionShape, DeltaNetShape, Gate, RowOrder};
+use engine_core::{AttentionShape, DeltaNetShape, Feature, Gate, RowOrder};
 
 /// Description of a decoder: embedding, layers, final norm, LM head.
 #[derive(Debug, Clone)]
 pub struct DecoderSpec {
     pub config: DecoderConfig,
-    pub rope: RopeConfig,
+    /// Rotary embeddings, of which each attention block uses one.
+    pub ropes: Vec<RopeConfig>,
     pub names: Names,
+    /// Factor of the embeddings before the first layer, 1 for most architectures.
+    pub embedding_scale: f32,
     /// Offset added to the weights of all norms over the stream and over heads: 1 where files store
     /// the weights minus one.
     pub norm_offset: f32,
@@ -28,11 +31,25 @@ impl DecoderSpec {
         })
     }
 
+    /// Returns the features that the model needs and that not every device has.
+    pub fn features(&self) -> Vec<Feature> {
+        let is_gelu = |layer: &LayerSpec| match &layer.feed_forward {
+            FeedForwardSpec::Dense(dense) => dense.activation == Activation::GeluTanh,
+            FeedForwardSpec::Moe(moe) => moe.activation == Activation::GeluTanh,
+        };
+        let needed = [
+            (Feature::Gelu, self.layers.iter().any(is_gelu)),
+            (Feature::EmbeddingScale, self.embedding_scale != 1.0),
+            (Feature::LayerRotations, self.ropes.len() > 1),
+        ];
+        needed.into_iter().filter_map(|(feature, is_needed)| is_needed.then_some(feature)).collect()
+    }
+
     /// Returns the number of expert weights that one row does not use, over all layers.
     pub fn idle_expert_weights(&self) -> u64 {
         let idle = self.layers.iter().map(|layer| match &layer.feed_forward {
             FeedForwardSpec::Moe(moe) => {
-                (moe.experts - moe.chosen) * 3 * self.config.hidden * moe.intermediate
+                (moe.experts - moe.top_k) * 3 * self.config.hidden * moe.intermediate
             }
             FeedForwardSpec::Dense(_) => 0,
         });
@@ -49,6 +66,9 @@ pub struct Names {
     pub head: &'static str,
     pub mixer_norm: &'static str,
     pub feed_forward_norm: &'static str,
+    /// Norms of the outputs of mixer and feed-forward, before these are added to the stream; none in
+    /// most architectures.
+    pub output_norms: Option<[&'static str; 2]>,
 }
 
 /// Description of a layer: norm, mixer, norm, feed-forward. Mixer and feed-forward add to the
@@ -78,6 +98,9 @@ pub enum FeedForwardSpec {
 pub struct AttentionSpec {
     pub names: AttentionNames,
     pub shape: AttentionShape,
+    /// True when queries, keys and values are rows of one stored matrix in this order, which all
+    /// three names name.
+    pub fused: bool,
     /// True when the projections of queries, keys and values have biases.
     pub qkv_bias: bool,
     pub output_bias: bool,
@@ -89,6 +112,8 @@ pub struct AttentionSpec {
     pub sinks: bool,
     /// Size of the sliding window in positions, the query's own included.
     pub window: Option<usize>,
+    /// Index of the block's rotary embedding in [`DecoderSpec::ropes`].
+    pub rope: usize,
     /// Row order in which files store queries and keys, which are rotated.
     pub rotated: RowOrder,
 }
@@ -157,6 +182,10 @@ pub struct DenseSpec {
     pub names: DenseNames,
     pub intermediate: usize,
     pub bias: bool,
+    pub activation: Activation,
+    /// True when gates and up projections are rows of one stored matrix in this order, which both
+    /// names name.
+    pub fused: bool,
 }
 
 /// Names of the tensors of a gated feed-forward block, without `.weight` and `.bias`.
@@ -175,7 +204,7 @@ pub struct MoeSpec {
     pub router_bias: bool,
     pub experts: usize,
     /// Top k: number of experts per row.
-    pub chosen: usize,
+    pub top_k: usize,
     /// Width of one expert's feed-forward layer.
     pub intermediate: usize,
     pub gate: Gate,
@@ -187,7 +216,9 @@ pub struct MoeSpec {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     Silu,
-    /// Clamped SwiGLU, see [`crate::device::Device::clamped_swiglu`].
+    /// GeGLU with the tanh approximation of GELU, see [`engine_core::Device::gelu_mul`].
+    GeluTanh,
+    /// Clamped SwiGLU, see [`engine_core::Device::clamped_swiglu`].
     ClampedSwiglu {
         alpha: f32,
         limit: f32,
@@ -201,8 +232,8 @@ pub enum ExpertStorage {
     Each(DenseNames),
     /// Tensors `[E, N, K]` of all experts, and biases `[E, N]` if `bias`.
     Stacked { names: DenseNames, bias: bool },
-    /// Form of gpt-oss in Hugging Face checkpoints: `{gate_up}_blocks` in MXFP4 with alternating
-    /// rows of gate and up, or `{gate_up}` `[E, K, N]` with alternating columns; `{gate_up}_bias`;
-    /// and the same for `{down}`.
-    GptOss { gate_up: &'static str, down: &'static str },
+    /// Gate and up in one tensor of all experts, in alternation: `{gate_up}_blocks` in MXFP4 with
+    /// alternating rows and their `{gate_up}_scales`, or `{gate_up}` `[E, K, N]` with alternating
+    /// columns. Biases are in `{gate_up}_bias`. `{down}` has the same form.
+    Interleaved { gate_up: &'static str, down: &'static str },
 }

@@ -362,7 +362,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(tensor)
     }
 
-    /// Reads expert matrices `[E, N, K]` in one of the two forms in which gpt-oss is published.
+    /// Reads expert matrices `[E, N, K]` that are stored as MXFP4 blocks and scales, or as floats
+    /// `[E, K, N]`.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::mx_stack`] does.

@@ -5,7 +5,7 @@ mod conformance;
 mod cuda;
 mod drawing;
 mod gguf;
-mod invariance;
+pub mod invariance;
 pub mod loader;
 mod rounding;
 

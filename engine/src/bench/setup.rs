@@ -72,7 +72,7 @@ impl<D: BenchDevice> Setup<D> {
         let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), kv_type))?;
         let batch = step.batch(D::PAGE_STRIDE, 0..step.sequences, position, step.rows);
-        self.device.prepare_step(&batch, &kv, &unrotated())
+        self.device.prepare_step(&batch, &kv, &[unrotated()])
     }
 
     /// Case of an operation over `t` rows of `n` columns.
@@ -171,7 +171,7 @@ impl<D: BenchDevice> Setup<D> {
         let ids: Vec<u32> = (0..t).map(|i| (i * STRIDE % vocab) as u32).collect();
         let sequences = step.batch(D::PAGE_STRIDE, 0..1, 0, t).sequences;
         let plan =
-            self.device.prepare_step(&StepBatch::known(&ids, sequences), &kv, &unrotated())?;
+            self.device.prepare_step(&StepBatch::known(&ids, sequences), &kv, &[unrotated()])?;
         let mut out = self.output(t, n)?;
         let Self { mut device, .. } = self;
         // One multiplication per element, of a quantized value with its scale.
@@ -194,7 +194,7 @@ impl<D: BenchDevice> Setup<D> {
         let mut kv = self.device.kv(step.kv_shape(shape, kv_type))?;
         let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
         let batch = step.batch(D::PAGE_STRIDE, 0..1, 0, t);
-        let plan = self.device.prepare_step(&batch, &kv, &rotation)?;
+        let plan = self.device.prepare_step(&batch, &kv, &[rotation])?;
         let mut qkv = self.input(t, shape.qkv_cols())?;
         let Self { mut device, .. } = self;
         let (rotated, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
@@ -225,7 +225,7 @@ impl<D: BenchDevice> Setup<D> {
         let mut kv = self.device.kv(KvShape { layers, ..one })?;
         self.fill_kv(&all, &mut kv, step)?;
         let batch = step.batch(D::PAGE_STRIDE, 0..sequences, context, rows);
-        let plan = self.device.prepare_step(&batch, &kv, &unrotated())?;
+        let plan = self.device.prepare_step(&batch, &kv, &[unrotated()])?;
         let t = self.device.rows(&plan).all;
         let qkv = self.input(t, shape.qkv_cols())?;
         let mut out = self.output(t, shape.heads * shape.head_dim)?;
@@ -261,7 +261,7 @@ impl<D: BenchDevice> Setup<D> {
             for position in (0..end).step_by(FILL_ROWS) {
                 let rows = FILL_ROWS.min(end - position);
                 let batch = step.batch(D::PAGE_STRIDE, sequence..sequence + 1, position, rows);
-                let plan = self.device.prepare_step(&batch, kv, &unrotated())?;
+                let plan = self.device.prepare_step(&batch, kv, &[unrotated()])?;
                 let mut qkv =
                     self.input(self.device.rows(&plan).all, layers[0].shape.qkv_cols())?;
                 for layer in layers {

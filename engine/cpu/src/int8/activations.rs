@@ -16,7 +16,7 @@ pub(super) const HEAD_ROWS: usize = 8;
 
 /// Rows of int8 quantized activations, each padded with zeros to whole quant_groups.
 #[derive(Debug, Default)]
-pub(in super::super) struct Activations {
+pub(crate) struct Activations {
     pub(super) rows: usize,
     pub(super) quant_groups: usize,
     /// Quantized activations, `[rows][quant_groups][QUANT_GROUP]`.
@@ -35,7 +35,7 @@ impl Activations {
     }
 
     /// Quantizes `x`, rows of `k` values, on the threads of `pool`.
-    pub(in super::super) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
+    pub(crate) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
         let quantizer = self.quantizer(isa, x.len() / k, k);
         pool.rows(quantizer.rows, k, &|first, rows| {
             // SAFETY: items are disjoint rows.
@@ -44,7 +44,7 @@ impl Activations {
     }
 
     /// Allocates `rows` rows of `k` values and returns the quantizer that must fill all of them.
-    pub(in super::super) fn quantizer(&mut self, isa: Isa, rows: usize, k: usize) -> Quantizer<'_> {
+    pub(crate) fn quantizer(&mut self, isa: Isa, rows: usize, k: usize) -> Quantizer<'_> {
         (self.rows, self.quant_groups) = (rows, k.div_ceil(QUANT_GROUP));
         let heads = rows.div_ceil(HEAD_ROWS) * self.quant_groups;
         self.quantized.resize(rows * self.stride(), 0);
@@ -63,7 +63,7 @@ impl Activations {
 }
 
 /// Quantizer of activations: threads write disjoint rows through it.
-pub(in super::super) struct Quantizer<'a> {
+pub(crate) struct Quantizer<'a> {
     isa: Isa,
     rows: usize,
     k: usize,
@@ -78,7 +78,7 @@ impl Quantizer<'_> {
     ///
     /// # Safety
     /// No other thread quantizes any of these rows at the same time.
-    pub(in super::super) unsafe fn quantize(&self, first: usize, x: &[f32]) {
+    pub(crate) unsafe fn quantize(&self, first: usize, x: &[f32]) {
         self.isa.run(Rows { quantizer: self, first, x });
     }
 }

@@ -30,14 +30,14 @@ const SCALE_BYTES: usize = TILE * size_of::<f32>();
 
 /// Number of bits of a stored quantized value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Width {
+pub(crate) enum Width {
     Four,
     Eight,
 }
 
 impl Width {
     /// Returns the number of bits in which weights of type `stored` are packed.
-    pub(in super::super) fn of(stored: WeightType) -> Self {
+    pub(crate) fn of(stored: WeightType) -> Self {
         match stored {
             WeightType::Q4_0 | WeightType::Q4_1 | WeightType::Q4K => Self::Four,
             _ => Self::Eight,

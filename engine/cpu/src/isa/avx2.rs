@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::{DotKernel, Kernel};
-use crate::lanes::{BLOCK, Dots, LANES, Lanes};
+use crate::lanes::{BLOCK, Dots, LANES, Lanes, Part};
 
 /// Runs a kernel of f32 vectors compiled for AVX2.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -74,12 +74,24 @@ pub(super) unsafe fn largest_of_eight(v: __m256) -> f32 {
     }
 }
 
+/// Computes a part of a kernel, compiled for Avx2 and not inlined.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn call<P: Part<Avx2>>(lanes: Avx2, part: P) -> P::Output {
+    part.run(lanes)
+}
+
 impl Lanes for Avx2 {
     type V = [__m256; 2];
     type Words = [__m256i; 2];
 
     const ACCUMULATORS: usize = 6;
     const FEW_ROWS_GROUPS: usize = 2;
+
+    fn call<P: Part<Self>>(self, part: P) -> P::Output {
+        // SAFETY: `self` proves that the processor has the instructions.
+        unsafe { call(self, part) }
+    }
 
     operations! {
         fn splat(self, x: f32) -> Self::V { [_mm256_set1_ps(x); 2] }
@@ -173,15 +185,19 @@ impl Lanes for Avx2 {
                 _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)))
             })
         }
-        fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
+        fn doubled_e2m1(self, words: Self::Words, i: u32) -> Self::V {
             both(words, |words| {
-                let index = _mm256_srlv_epi32(words, _mm256_set1_epi32(4 * i as i32));
-                // The permutation uses three bits of each index; the blend uses the sign bit, so
-                // the fourth is moved there.
-                let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), index);
-                let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), index);
-                let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
-                _mm256_blendv_ps(low, high, fourth)
+                // Twice a float is a small whole number, so one shuffle of bytes looks up every
+                // other value of the words; the compiler shares it among the `i` of equal parity.
+                let table = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                    0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,
+                ));
+                let words = if i.is_multiple_of(2) { words } else { _mm256_srli_epi32::<4>(words) };
+                let bytes =
+                    _mm256_shuffle_epi8(table, _mm256_and_si256(words, _mm256_set1_epi8(15)));
+                let left = _mm256_set1_epi32(24 - 8 * (i as i32 / 2));
+                let top = _mm256_sllv_epi32(bytes, left);
+                _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(top))
             })
         }
         fn sum(self, v: Self::V) -> f32 { sum_of_eight(_mm256_add_ps(v[0], v[1])) }

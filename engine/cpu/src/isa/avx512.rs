@@ -8,7 +8,7 @@ use std::mem::transmute;
 
 use super::avx2::{largest_of_eight, sum_of_eight};
 use super::{DotKernel, Kernel, PairKernel};
-use crate::lanes::{BLOCK, Dots, LANES, Lanes, Pairs, STEP_BYTES};
+use crate::lanes::{BLOCK, Dots, E2M1_DOUBLED, LANES, Lanes, Pairs, Part, STEP_BYTES};
 
 /// Runs a kernel of f32 vectors compiled for AVX-512.
 #[target_feature(enable = "avx512f")]
@@ -45,12 +45,24 @@ unsafe fn halves(v: __m512) -> [__m256; 2] {
     }
 }
 
+/// Computes a part of a kernel, compiled for Avx512 and not inlined.
+#[inline(never)]
+#[target_feature(enable = "avx512f")]
+fn call<P: Part<Avx512>>(lanes: Avx512, part: P) -> P::Output {
+    part.run(lanes)
+}
+
 impl Lanes for Avx512 {
     type V = __m512;
     type Words = __m512i;
 
     const ACCUMULATORS: usize = 24;
     const FEW_ROWS_GROUPS: usize = 4;
+
+    fn call<P: Part<Self>>(self, part: P) -> P::Output {
+        // SAFETY: `self` proves that the processor has the instructions.
+        unsafe { call(self, part) }
+    }
 
     operations! {
         fn splat(self, x: f32) -> Self::V { _mm512_set1_ps(x) }
@@ -108,9 +120,9 @@ impl Lanes for Avx512 {
             // The permutation uses only four bits of each index, so it masks and converts at once.
             _mm512_permutexvar_ps(_mm512_srlv_epi32(words, _mm512_set1_epi32(4 * i as i32)), values)
         }
-        fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
+        fn doubled_e2m1(self, words: Self::Words, i: u32) -> Self::V {
             let shifted = _mm512_srlv_epi32(words, _mm512_set1_epi32(4 * i as i32));
-            _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(table.as_ptr()))
+            _mm512_permutexvar_ps(shifted, _mm512_loadu_ps(E2M1_DOUBLED.as_ptr()))
         }
         fn sum(self, v: Self::V) -> f32 {
             let [low, high] = halves(v);

@@ -5,7 +5,9 @@
 
 use half::{bf16, f16};
 
-use crate::lanes::{BLOCK, Dots, LANES, Lanes, PAIR, Pairs, STEP, STEP_BYTES, nibble};
+use crate::lanes::{
+    BLOCK, Dots, E2M1_DOUBLED, LANES, Lanes, PAIR, Pairs, Part, STEP, STEP_BYTES, nibble,
+};
 
 /// Portable vector of 16 lanes, available on every processor.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +36,11 @@ impl Lanes for Portable {
 
     const ACCUMULATORS: usize = 6;
     const FEW_ROWS_GROUPS: usize = 1;
+
+    #[inline(never)]
+    fn call<P: Part<Self>>(self, part: P) -> P::Output {
+        part.run(self)
+    }
 
     operations! {
         plain fn splat(self, x: f32) -> Self::V { [x; LANES] }
@@ -76,7 +83,7 @@ impl Lanes for Portable {
         }
         unsafe fn load_bf16(self, from: *const u16) -> Self::V {
             let bits = from.cast::<[u16; LANES]>().read_unaligned();
-            bits.map(|bits| bf16::from_bits(bits).to_f32())
+            bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
         }
         unsafe fn load_i8(self, from: *const i8) -> Self::V {
             let bytes = from.cast::<[i8; LANES]>().read_unaligned();
@@ -97,8 +104,8 @@ impl Lanes for Portable {
         plain fn nibble(self, words: Self::Words, i: u32) -> Self::V {
             words.map(|word| ((word >> (4 * i)) & 15) as f32)
         }
-        plain fn pick(self, words: Self::Words, i: u32, table: &[f32; 16]) -> Self::V {
-            words.map(|word| table[(word >> (4 * i)) as usize & 15])
+        plain fn doubled_e2m1(self, words: Self::Words, i: u32) -> Self::V {
+            words.map(|word| E2M1_DOUBLED[(word >> (4 * i)) as usize & 15])
         }
         plain fn sum(self, v: Self::V) -> f32 { halve(v, |a, b| a + b) }
         plain fn largest(self, v: Self::V) -> f32 { halve(v, |a, b| if a > b { a } else { b }) }

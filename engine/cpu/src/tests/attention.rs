@@ -17,7 +17,7 @@ fn attend(
     qkv: &[f32],
     layer: &Layer,
     kv: &mut Kv,
-    rotation: &Rotation,
+    rotations: &[Rotation],
     cuts: &[usize],
 ) -> Vec<f32> {
     let shape = &layer.shape;
@@ -35,7 +35,7 @@ fn attend(
             state: None,
         };
         let batch = StepBatch::known(&vec![0; last - first], vec![sequence]);
-        let step = cpu.prepare_step(&batch, kv, rotation).unwrap();
+        let step = cpu.prepare_step(&batch, kv, rotations).unwrap();
         let mut part = buffer(cols, qkv[first * cols..last * cols].to_vec());
         cpu.rope_and_cache(&mut part, layer, &step, kv).unwrap();
         let width = shape.heads * shape.head_dim;
@@ -72,7 +72,7 @@ fn check_rows(
         factor: 1.25,
     };
     let qkv: Vec<f32> = numbers(rows * shape.qkv_cols(), 6).iter().map(|x| 2.0 * x).collect();
-    let whole = attend(cpu, &qkv, layer, &mut kv, &rotation, &[0]);
+    let whole = attend(cpu, &qkv, layer, &mut kv, std::slice::from_ref(&rotation), &[0]);
 
     let mut turned = qkv.clone();
     for (position, row) in turned.chunks_exact_mut(shape.qkv_cols()).enumerate() {
@@ -89,7 +89,7 @@ fn check_rows(
 
     let cuts: Vec<usize> =
         [0, 1, 5, 64, 70, 128, 513, 1098].into_iter().filter(|c| *c < rows).collect();
-    let parts = attend(cpu, &qkv, layer, &mut kv, &rotation, &cuts);
+    let parts = attend(cpu, &qkv, layer, &mut kv, std::slice::from_ref(&rotation), &cuts);
     assert!(parts == whole, "{what}: chunks change bits");
     whole
 }
@@ -165,9 +165,9 @@ fn what_a_page_held_before_does_not_matter() {
         };
         let mut kv = cpu.kv(cache).unwrap();
         let qkv = numbers(20 * shape.qkv_cols(), 8);
-        let clean = attend(cpu, &qkv, &layer, &mut kv, &rotation(vec![1.0]), &[0]);
+        let clean = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
         bytemuck::cast_slice_mut::<u8, f32>(&mut kv.storage).fill(f32::NAN);
-        let reused = attend(cpu, &qkv, &layer, &mut kv, &rotation(vec![1.0]), &[0]);
+        let reused = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
         assert!(clean == reused, "{device}");
     });
 }
@@ -195,7 +195,7 @@ fn a_plan_refuses_pages_and_rows_that_are_not_there() {
             state: None,
         }];
         let batch = StepBatch::known(&vec![0; tokens], sequences);
-        cpu.prepare_step(&batch, &kv, &rotation(vec![1.0])).is_err()
+        cpu.prepare_step(&batch, &kv, &[rotation(vec![1.0])]).is_err()
     };
     assert!(!refused(2, 15, &[3, 0], 2));
     assert!(refused(2, 15, &[3], 2), "too few pages");

@@ -43,7 +43,7 @@ fn prepare(
         let (pages, state, logits) = ((0..8).collect(), Some(state), LogitRows::None);
         batch.push(ScheduledSequence { row: 0, rows, position, pages, logits, state });
     }
-    cpu.prepare_step(&batch, &kv, &Rotation { inverse_frequencies: Vec::new(), factor: 1.0 })
+    cpu.prepare_step(&batch, &kv, &[Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }])
 }
 
 /// Runs one step over `sequences`, whose rows are those of `projected`.

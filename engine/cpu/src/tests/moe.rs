@@ -3,11 +3,11 @@
 use super::*;
 
 /// Returns the experts and weights of one row by definition, in rising order of experts.
-fn definition(logits: &[f32], chosen: usize, gate: Gate) -> Vec<(usize, f64)> {
+fn definition(logits: &[f32], top_k: usize, gate: Gate) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
     let exp = |i: usize| f64::from(logits[i]).exp();
-    let best = &order[..chosen];
+    let best = &order[..top_k];
     let all: f64 = (0..logits.len()).map(exp).sum();
     let top: f64 = best.iter().map(|i| exp(*i)).sum();
     let total = if gate == (Gate::SoftmaxTop { normalized: false }) { all } else { top };
@@ -97,6 +97,6 @@ fn of_equal_logits_the_first_experts_win() {
     let mut cpu = Cpu::new(Isa::best(), 1);
     let routes =
         cpu.route(&buffer(4, vec![1.0, 2.0, 2.0, 2.0]), 2, Gate::TopSoftmax, 0..4).unwrap();
-    let chosen: Vec<usize> = routes.groups().map(|(expert, _)| expert).collect();
-    assert_eq!(chosen, [1, 2]);
+    let experts: Vec<usize> = routes.groups().map(|(expert, _)| expert).collect();
+    assert_eq!(experts, [1, 2]);
 }

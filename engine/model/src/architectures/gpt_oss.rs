@@ -23,7 +23,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
 /// Expert tensors of gpt-oss in Hugging Face checkpoints.
-const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::GptOss {
+const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::Interleaved {
     gate_up: "model.layers.{layer}.mlp.experts.gate_up_proj",
     down: "model.layers.{layer}.mlp.experts.down_proj",
 };
@@ -39,7 +39,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         spec.names = GGUF;
     }
     // GGUF files do not state it, but every published model was trained without truncation.
-    if let (true, RopeScaling::Yarn { truncate, .. }) = (settings.is_gguf(), &mut spec.rope.scaling)
+    if let (true, RopeScaling::Yarn { truncate, .. }) =
+        (settings.is_gguf(), &mut spec.ropes[0].scaling)
     {
         *truncate = false;
     }
@@ -67,7 +68,7 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
         router: if is_gguf { GGUF_ROUTER } else { "model.layers.{layer}.mlp.router" },
         router_bias: true,
         experts,
-        chosen: qwen3_moe::chosen(settings, experts)?,
+        top_k: qwen3_moe::top_k(settings, experts)?,
         intermediate: settings.size("intermediate_size", "expert_feed_forward_length")?,
         gate: Gate::TopSoftmax,
         activation: Activation::ClampedSwiglu { alpha: alpha as f32, limit: limit as f32 },
@@ -87,9 +88,6 @@ fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, 
         None => WINDOW,
         Some(_) => settings.size(keys.0, keys.1)?,
     };
-    let slides: Vec<bool> = match settings.layer_types(layers)? {
-        Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
-        None => (0..layers).map(|layer| layer.is_multiple_of(2)).collect(),
-    };
+    let slides = settings.sliding_layers(layers, |layer| layer.is_multiple_of(2))?;
     Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
 }

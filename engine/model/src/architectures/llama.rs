@@ -27,6 +27,7 @@ pub const HUGGING_FACE: Names = Names {
     head: "lm_head",
     mixer_norm: "model.layers.{layer}.input_layernorm",
     feed_forward_norm: "model.layers.{layer}.post_attention_layernorm",
+    output_norms: None,
 };
 
 /// Tensor names of attention in Hugging Face checkpoints of Llama.
@@ -54,6 +55,7 @@ pub const GGUF: Names = Names {
     head: "output",
     mixer_norm: "blk.{layer}.attn_norm",
     feed_forward_norm: "blk.{layer}.ffn_norm",
+    output_norms: None,
 };
 
 /// Tensor names of attention in GGUF files of Llama.
@@ -139,7 +141,6 @@ pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
 /// # Errors
 /// Fails if a setting is missing or invalid.
 pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
-    settings.check_activation()?;
     let config = DecoderConfig::read(settings)?;
     let is_gguf = settings.is_gguf();
     let (names, attention, dense) = if is_gguf {
@@ -150,22 +151,31 @@ pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<Decod
     let attention = AttentionSpec {
         names: attention,
         shape: config.attention_shape(),
+        fused: false,
         qkv_bias: false,
         output_bias: false,
         head_norms: false,
         gated: false,
         sinks: false,
         window: None,
+        rope: 0,
         rotated: RowOrder::AsStored,
     };
-    let dense = DenseSpec { names: dense, intermediate: config.intermediate, bias: false };
+    let dense = DenseSpec {
+        names: dense,
+        intermediate: config.intermediate,
+        bias: false,
+        activation: settings.activation()?,
+        fused: false,
+    };
     let layer = LayerSpec {
         mixer: MixerSpec::Attention(attention),
         feed_forward: FeedForwardSpec::Dense(dense),
     };
     Ok(DecoderSpec {
-        rope: RopeConfig::read(checkpoint, settings, config.head_dim)?,
+        ropes: vec![RopeConfig::read(checkpoint, settings, config.head_dim)?],
         names,
+        embedding_scale: 1.0,
         norm_offset: 0.0,
         tied: if is_gguf {
             !checkpoint.lists(&format!("{}.weight", names.head))

@@ -10,7 +10,7 @@ use engine_weights::Checkpoint;
 pub struct Architecture {
     /// Name of the architecture in config.json.
     pub hugging_face: &'static str,
-    /// Name of the architecture in GGUF files, if llama.cpp has one.
+    /// Name of the architecture in GGUF files, none where those are not supported.
     pub gguf: Option<&'static str>,
     /// Published models of the architecture, for the README.
     pub models: &'static str,
@@ -30,8 +30,10 @@ macro_rules! architectures {
 }
 
 architectures! {
+    gemma3,
     gpt_oss,
     llama,
+    phi3,
     qwen2,
     qwen3,
     qwen3_5,

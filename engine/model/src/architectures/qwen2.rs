@@ -39,9 +39,6 @@ pub fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize
     let window = settings.size("sliding_window", "")?;
     // transformers' default where the key is missing.
     let first = settings.optional_size("max_window_layers", "")?.unwrap_or(28);
-    let slides = match settings.layer_types(layers)? {
-        Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
-        None => (0..layers).map(|layer| layer >= first).collect::<Vec<_>>(),
-    };
+    let slides = settings.sliding_layers(layers, |layer| layer >= first)?;
     Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
 }

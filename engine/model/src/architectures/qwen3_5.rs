@@ -29,6 +29,7 @@ const NAMES: Names = Names {
     head: "lm_head",
     mixer_norm: "model.language_model.layers.{layer}.input_layernorm",
     feed_forward_norm: "model.language_model.layers.{layer}.post_attention_layernorm",
+    output_norms: None,
 };
 
 /// Tensor names of attention in Hugging Face checkpoints of Qwen3.5.
@@ -107,7 +108,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         spec.tied = settings.flag("tie_word_embeddings", tied)?;
     }
     if !says_rotary_share(settings) {
-        spec.rope.dimensions = spec.config.head_dim / ROTARY_SHARE;
+        spec.ropes[0].dimensions = spec.config.head_dim / ROTARY_SHARE;
     }
     let (names, form) = if is_gguf {
         (GGUF_DELTA_NET, DeltaNetForm::Gguf)

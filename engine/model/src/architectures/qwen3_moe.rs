@@ -65,7 +65,7 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
         router: if is_gguf { GGUF_ROUTER } else { "model.layers.{layer}.mlp.gate" },
         router_bias: false,
         experts,
-        chosen: chosen(settings, experts)?,
+        top_k: top_k(settings, experts)?,
         intermediate: settings.size("moe_intermediate_size", "expert_feed_forward_length")?,
         // GGUF files do not state it; llama.cpp normalizes for this architecture.
         gate: Gate::SoftmaxTop { normalized: is_gguf || settings.flag("norm_topk_prob", false)? },
@@ -82,14 +82,14 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
 ///
 /// # Errors
 /// Fails if the setting is missing or larger than `experts`.
-pub fn chosen(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError> {
+pub fn top_k(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError> {
     let (json_key, gguf_key) = ("num_experts_per_tok", "expert_used_count");
-    let chosen = settings.size(json_key, gguf_key)?;
-    if chosen > experts {
-        let reason = format!("{chosen} of {experts} experts cannot be chosen");
+    let top_k = settings.size(json_key, gguf_key)?;
+    if top_k > experts {
+        let reason = format!("{top_k} of {experts} experts cannot be chosen");
         return Err(settings.wrong(json_key, gguf_key, reason));
     }
-    Ok(chosen)
+    Ok(top_k)
 }
 
 /// Returns the sliding window of all layers, if config.json enables one.

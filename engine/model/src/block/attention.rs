@@ -13,7 +13,7 @@ use engine_core::{AttentionLayer, Device, DeviceError, HeadNorms, RowOrder};
 #[derive(Debug)]
 pub struct Attention<D: Device> {
     qkv: Linear<D>,
-    /// Projection of the output gates, in architectures that have them (Qwen3.5).
+    /// Projection of the output gates, in architectures that have them.
     gate: Option<Linear<D>>,
     layer: AttentionLayer<D::Vector>,
     output: Linear<D>,
@@ -49,11 +49,18 @@ impl<D: Device> Attention<D> {
         } else {
             None
         };
-        let qkv = [
-            part(names.query, query_cols, &query, queries),
-            part(names.key, kv_cols, &kv, spec.rotated),
-            part(names.value, kv_cols, &kv, RowOrder::AsStored),
-        ];
+        let qkv = if spec.fused {
+            let below = |first| shard::columns(first, &own.kv, whole.head_dim);
+            let own = vec![query.clone(), below(query_cols), below(query_cols + kv_cols)];
+            let (n, order) = (query_cols + 2 * kv_cols, spec.rotated);
+            vec![Part { name: names.query, n, own, order, bias: spec.qkv_bias }]
+        } else {
+            vec![
+                part(names.query, query_cols, &query, queries),
+                part(names.key, kv_cols, &kv, spec.rotated),
+                part(names.value, kv_cols, &kv, RowOrder::AsStored),
+            ]
+        };
         let output = Part { bias: spec.output_bias, ..Part::plain(names.output, hidden) };
         let head_norms = if spec.head_norms {
             let query = tensors.norm(names.query_norm, layer, head_dim)?;
@@ -78,6 +85,7 @@ impl<D: Device> Attention<D> {
         };
         let attention = AttentionLayer {
             window: spec.window,
+            rotation: spec.rope,
             head_norms,
             sinks,
             scales,

@@ -1,4 +1,5 @@
-//! Dense gated feed-forward block (SwiGLU): `down(silu(gate(x)) * up(x))`. Source: Shazeer 2020.
+//! Dense gated feed-forward block (SwiGLU, GeGLU): `down(activation(gate(x)) * up(x))`. Source:
+//! Shazeer 2020.
 
 use super::{BlockContext, Step};
 use crate::spec::{Activation, DenseSpec};
@@ -12,6 +13,7 @@ pub struct Dense<D: Device> {
     /// Intermediate columns that are on this rank.
     intermediate: usize,
     gate_up: Linear<D>,
+    activation: Activation,
     down: Linear<D>,
 }
 
@@ -31,12 +33,17 @@ impl<D: Device> Dense<D> {
             return Err(tensors.indivisible("blocks of feed-forward columns", intermediate / unit));
         }
         let part = |name, n| Part { bias: spec.bias, ..Part::plain(name, n) };
-        let gate_up = [names.gate, names.up];
-        let gate_up =
-            gate_up.map(|name| Part { own: vec![own.clone()], ..part(name, intermediate) });
+        let gate_up = if spec.fused {
+            let own = vec![own.clone(), intermediate + own.start..intermediate + own.end];
+            vec![Part { own, ..part(names.gate, 2 * intermediate) }]
+        } else {
+            let own = |name| Part { own: vec![own.clone()], ..part(name, intermediate) };
+            vec![own(names.gate), own(names.up)]
+        };
         Ok(Self {
             intermediate: own.len(),
             gate_up: tensors.linear(&gate_up, layer, hidden)?,
+            activation: spec.activation,
             down: tensors.partial(
                 &part(names.down, hidden),
                 layer,
@@ -46,7 +53,7 @@ impl<D: Device> Dense<D> {
         })
     }
 
-    /// Computes the dense feed-forward block: gate and up, SwiGLU, down.
+    /// Computes the dense feed-forward block: gate and up, activation, down.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -58,7 +65,7 @@ impl<D: Device> Dense<D> {
         device.reshape(gate_up, *rows, 2 * self.intermediate)?;
         device.reshape(gated, *rows, self.intermediate)?;
         self.gate_up.run(device, x, gate_up)?;
-        Activation::Silu.run(*device, gate_up, gated)?;
+        self.activation.run(*device, gate_up, gated)?;
         self.down.run(device, gated, delta)
     }
 }

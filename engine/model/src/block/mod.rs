@@ -225,6 +225,7 @@ impl Activation {
     ) -> Result<(), DeviceError> {
         match self {
             Self::Silu => device.silu_mul(gate_up, out),
+            Self::GeluTanh => device.gelu_mul(gate_up, out),
             Self::ClampedSwiglu { alpha, limit } => {
                 device.clamped_swiglu(gate_up, alpha, limit, out)
             }

@@ -30,7 +30,7 @@ pub struct Moe<D: Device> {
     experts: usize,
     /// Indices of the experts that are on this rank.
     own: Range<usize>,
-    chosen: usize,
+    top_k: usize,
     gate: Gate,
     activation: Activation,
     router: Linear<D>,
@@ -52,14 +52,14 @@ impl<D: Device> Moe<D> {
         let (gate_up, down) = match spec.storage {
             ExpertStorage::Each(names) => reader.each(names)?,
             ExpertStorage::Stacked { names, bias } => reader.stacked(names, bias)?,
-            ExpertStorage::GptOss { gate_up, down } => reader.gpt_oss(gate_up, down)?,
+            ExpertStorage::Interleaved { gate_up, down } => reader.interleaved(gate_up, down)?,
         };
         Ok(Self {
             hidden: context.hidden,
             intermediate: spec.intermediate,
             experts: spec.experts,
             own,
-            chosen: spec.chosen,
+            top_k: spec.top_k,
             gate: spec.gate,
             activation: spec.activation,
             router,
@@ -78,7 +78,7 @@ impl<D: Device> Moe<D> {
         let Step { device, scratch, rows, .. } = step;
         device.reshape(&mut scratch.scores, *rows, self.experts)?;
         self.router.score(device, x, &mut scratch.scores)?;
-        let routes = &device.route(&scratch.scores, self.chosen, self.gate, self.own.clone())?;
+        let routes = &device.route(&scratch.scores, self.top_k, self.gate, self.own.clone())?;
         let routed = device.routed_rows(routes);
         device.reshape(&mut scratch.sent, routed, self.hidden)?;
         device.reshape(&mut scratch.projected, routed, 2 * self.intermediate)?;
@@ -170,18 +170,17 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((gate_up, self.experts(down_matrices, down_biases)?))
     }
 
-    /// Reads the experts of gpt-oss in Hugging Face checkpoints.
-    fn gpt_oss(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
+    /// Reads experts whose gates and up projections alternate in one tensor.
+    fn interleaved(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
         let (hidden, intermediate) = (self.context.hidden, self.spec.intermediate);
-        // gpt-oss stores gate and up row by row in alternation.
         let order = RowOrder::Interleaved { half: intermediate };
-        let gate_up = self.gpt_oss_one(gate_up, 2 * intermediate, hidden, order)?;
-        let down = self.gpt_oss_one(down, hidden, intermediate, RowOrder::AsStored)?;
+        let gate_up = self.projection(gate_up, 2 * intermediate, hidden, order)?;
+        let down = self.projection(down, hidden, intermediate, RowOrder::AsStored)?;
         Ok((gate_up, down))
     }
 
-    /// Reads one projection of gpt-oss's experts, with `n` rows of `k` elements each.
-    fn gpt_oss_one(
+    /// Reads one projection of all experts, with `n` rows of `k` elements each, and its biases.
+    fn projection(
         &mut self,
         name: &str,
         n: usize,

@@ -146,6 +146,22 @@ fn qwen3_5_conforms() {
 }
 
 #[test]
+fn phi3_conforms() {
+    check("phi3");
+}
+
+#[test]
+fn a_model_that_needs_what_kernels_lack_is_refused_by_name() {
+    let Some(reference) = reference("gemma3") else { return };
+    let Some(gpu) = Emulated::new(MEMORY) else { return };
+    let source = ModelSource::find(reference.folder.to_str().unwrap(), None).unwrap();
+    let checkpoint = Checkpoint::open(&source.files, None).unwrap();
+    let loaded = Decoder::load(Cuda::new(gpu), &checkpoint, KvType::Bf16, RopeChoice::Exact);
+    let message = loaded.map(|_| ()).unwrap_err().to_string();
+    assert!(message.contains("needs a GELU activation"), "{message}");
+}
+
+#[test]
 fn products_of_a_library_conform_in_recorded_steps_too() {
     // The scripted library always wins tuning, since its measured time is the shortest.
     let ns = |name: &str| if name.starts_with("algorithm") { 1.0 } else { 1000.0 };

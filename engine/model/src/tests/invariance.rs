@@ -107,6 +107,12 @@ fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     load(&source, &LoadOptions { random_seed: Some(1), ..LoadOptions::default() })
 }
 
+/// Returns the message with which a small config.json of `architecture` with the keys in `changes`
+/// is refused.
+pub fn refusal(architecture: &str, changes: &Value) -> String {
+    load_random(&config(architecture, changes)).unwrap_err().to_string()
+}
+
 /// Returns valid configurations that mix attention and gated DeltaNet.
 fn hybrid_shapes() -> Vec<(&'static str, Value)> {
     let hybrid = |more: Value| {
@@ -179,6 +185,16 @@ fn shapes() -> Vec<(&'static str, Value)> {
             moe(json!({ "head_dim": 64, "num_attention_heads": 5, "num_key_value_heads": 5,
                 "num_experts_per_tok": 5, "use_sliding_window": true, "sliding_window": 1 })),
         ),
+        (
+            "Gemma3ForCausalLM",
+            json!({ "sliding_window": 9, "sliding_window_pattern": 3, "attention_bias": true,
+                "query_pre_attn_scalar": 20, "head_dim": 48 }),
+        ),
+        (
+            "Phi3ForCausalLM",
+            json!({ "sliding_window": 20, "partial_rotary_factor": 0.5, "num_key_value_heads": 1,
+                "tie_word_embeddings": true }),
+        ),
         ("GptOssForCausalLM", oss(json!({}))),
         ("GptOssForCausalLM", oss(json!({ "sliding_window": 5, "num_experts_per_tok": 1 }))),
         (
@@ -202,15 +218,46 @@ fn shapes_that_nobody_published_are_invariant_too() {
     }
 }
 
+/// Returns the logits of 40 tokens with random weights in the shapes of `config`.
+fn first_logits(config: &Value) -> Vec<f32> {
+    let mut loaded = load_random(config).unwrap();
+    loaded.model.allocate_kv(3, PAGE_TOKENS).unwrap();
+    loaded.model.allocate_states(3).unwrap();
+    let tokens: Vec<u32> = (0..40).collect();
+    chunked(loaded.model.as_mut(), &tokens, 40, &[0, 1, 2])
+}
+
+#[test]
+fn older_and_newer_settings_of_gemma_are_the_same_model() {
+    let base = |rope_keys: Value| {
+        let mut changes = json!({ "sliding_window": 16 });
+        changes.as_object_mut().unwrap().extend(rope_keys.as_object().unwrap().clone());
+        let mut config = config("Gemma3ForCausalLM", &changes);
+        config
+            .as_object_mut()
+            .unwrap()
+            .retain(|key, _| changes.get(key).is_some() || key != "rope_theta");
+        config
+    };
+    let older = base(json!({ "rope_theta": 5e5, "rope_local_base_freq": 2e3,
+        "rope_scaling": { "rope_type": "linear", "factor": 4.0 }, "sliding_window_pattern": 2 }));
+    let newer = base(json!({
+        "rope_parameters": {
+            "full_attention": { "rope_type": "linear", "factor": 4.0, "rope_theta": 5e5 },
+            "sliding_attention": { "rope_type": "default", "rope_theta": 2e3 },
+        },
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    }));
+    let logits = first_logits(&older);
+    assert!(logits == first_logits(&newer));
+    // Without these keys the bases are those of the published models.
+    let defaults = json!({ "rope_theta": 1e6, "rope_local_base_freq": 1e4 });
+    assert!(first_logits(&base(json!({}))) == first_logits(&base(defaults)));
+    assert!(logits != first_logits(&base(json!({ "sliding_window_pattern": 2 }))));
+}
+
 #[test]
 fn settings_change_what_a_model_computes() {
-    let first_logits = |config: &Value| {
-        let mut loaded = load_random(config).unwrap();
-        loaded.model.allocate_kv(3, PAGE_TOKENS).unwrap();
-        loaded.model.allocate_states(3).unwrap();
-        let tokens: Vec<u32> = (0..40).collect();
-        chunked(loaded.model.as_mut(), &tokens, 40, &[0, 1, 2])
-    };
     let mut compared = 0;
     for (architecture, changes) in [shapes(), hybrid_shapes()].concat() {
         let plain = config(architecture, &changes);
@@ -268,9 +315,9 @@ fn settings_that_do_not_fit_name_their_key() {
         ("GptOssForCausalLM", oss, "rope_scaling", yarn(json!({ "mscale": 1 })), "not supported"),
     ];
     for (architecture, changes, key, value, want) in cases {
-        let mut config = config(architecture, &changes);
-        config[key] = value;
-        let message = load_random(&config).unwrap_err().to_string();
+        let mut changes = changes;
+        changes[key] = value;
+        let message = refusal(architecture, &changes);
         assert!(message.contains(want), "{architecture} {key}: {message} should say: {want}");
     }
 }

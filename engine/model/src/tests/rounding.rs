@@ -131,13 +131,13 @@ impl Device for Rounding {
         &mut self,
         batch: &StepBatch,
         kv: &Kv,
-        rotation: &Rotation,
+        rotations: &[Rotation],
     ) -> Result<Rows, DeviceError> {
         let rows = batch.sequences.iter().flat_map(|sequence| {
             (0..sequence.rows).map(|row| (sequence.position + row, sequence.pages.to_vec()))
         });
         let rows = rows.collect();
-        Ok(Rows { plan: self.cpu.prepare_step(batch, kv, rotation)?, rows })
+        Ok(Rows { plan: self.cpu.prepare_step(batch, kv, rotations)?, rows })
     }
 
     fn rows(&self, plan: &Rows) -> StepRows {
@@ -284,11 +284,11 @@ impl Device for Rounding {
     fn route(
         &mut self,
         logits: &Buffer,
-        chosen: usize,
+        top_k: usize,
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Routes, DeviceError> {
-        self.cpu.route(logits, chosen, gate, own)
+        self.cpu.route(logits, top_k, gate, own)
     }
 
     fn routed_rows(&self, routes: &Routes) -> usize {

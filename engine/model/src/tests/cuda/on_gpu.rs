@@ -53,6 +53,11 @@ fn qwen3_5_conforms() {
     check("qwen3_5-hybrid", &CONDITIONS);
 }
 
+#[test]
+fn phi3_conforms() {
+    check("phi3", &CONDITIONS);
+}
+
 /// Checks a checkpoint on `ranks` GPUs connected by NCCL, if the machine has that many and NCCL is
 /// installed.
 fn check_shared(name: &str, ranks: usize) {
