@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use campaign::Inputs;
 use clap::{Args, Parser, Subcommand};
 
-use crate::clients::figure::Row;
+use crate::clients::table::Row;
 use crate::clients::tool::Tool;
 use crate::peer::figure::Work;
 

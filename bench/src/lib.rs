@@ -21,6 +21,7 @@ use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
 use campaign::stop::Ends;
 use campaign::{Stop, World};
+use clap::ValueEnum;
 use cli::Verb;
 use schema::exit::Exit;
 use schema::run::HardwareFacts;
@@ -34,6 +35,11 @@ impl Ends for RivalError {
     fn exit(&self) -> Exit {
         Exit::Worse
     }
+}
+
+/// Name of a flag's value on the command line.
+fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Runs the subcommand that `cli` names and returns the exit code of its result.

@@ -4,7 +4,7 @@
 use super::figures::Figures;
 use super::served::Served;
 use super::tool::Tool;
-use super::workload::StatedWorkload;
+use super::workload::workload_of_settings;
 use super::{Found, Unread};
 
 /// Beginning of the CSV file's head, by which the format is recognized.
@@ -35,19 +35,12 @@ fn found(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
         read.map_err(|why| unread(format!("`{name}`: {why}")))?;
     }
     figures.complete().map_err(unread)?;
-    let number = |name: &str| text(name).and_then(|value| value.parse().ok());
-    let fixed = text("random_range_ratio").and_then(|value| value.parse().ok()) == Some(1.0);
-    let lengths = number("random_input_len").zip(number("random_output_len"));
     Ok(Found {
         tool: Tool::Lmdeploy,
         backend: text("backend").map(str::to_owned),
         figures,
         served: Served::default(),
-        asked: StatedWorkload {
-            dataset: text("dataset_name").map(str::to_owned),
-            tokens: lengths.filter(|_| fixed),
-            ..StatedWorkload::default()
-        },
+        asked: workload_of_settings(|name| text(name).map(str::to_owned)),
         lines: (line, line),
     })
 }

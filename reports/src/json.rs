@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use super::figures::Figures;
 use super::served::Served;
 use super::tool::Tool;
-use super::workload::StatedWorkload;
-use super::{Found, Unread, nested, summaries};
+use super::workload::workload_of_settings;
+use super::{Found, Unread, nested};
 
 /// Keys of vLLM's files that differ from SGLang's names, which are used here.
 const ALIASES: &[(&str, &str)] =
@@ -17,7 +17,7 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let lines = 1 + text.trim_end().matches('\n').count() as u64;
     if let Ok(object) = parse(text) {
         let lines = (1, lines);
-        let nested = nested::read(&object, lines).or_else(|| summaries::read(&object, lines));
+        let nested = nested::read(&Value::Object(object.clone()), lines);
         return nested.unwrap_or_else(|| vec![found(&object, lines)]);
     }
     // A text that is not one object has an object on each line.
@@ -67,22 +67,17 @@ fn found(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread
         take(&mut figures, key, value).map_err(|why| unread(format!("`{key}`: {why}")))?;
     }
     figures.complete().map_err(unread)?;
-    let text = |key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
-    let count = |key: &str| object.get(key).and_then(Value::as_u64);
-    let fixed = object.get("random_range_ratio").and_then(Value::as_f64) == Some(1.0);
-    let lengths = count("random_input_len").zip(count("random_output_len"));
+    let text = |key: &str| match object.get(key)? {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
     Ok(Found {
         tool: if object.contains_key("num_prompts") { Tool::Vllm } else { Tool::Sglang },
         backend: text("backend"),
         figures,
         served: Served::default(),
-        asked: StatedWorkload {
-            dataset: text("dataset_name"),
-            requests: count("num_prompts"),
-            tokens: lengths.filter(|_| fixed),
-            model: text("model_id"),
-            rate: None,
-        },
+        asked: workload_of_settings(text),
         lines,
     })
 }

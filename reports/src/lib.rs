@@ -8,14 +8,15 @@ mod figures;
 mod json;
 mod nested;
 mod served;
-mod summaries;
 mod tool;
 mod workload;
 
 use schema::canonical::sha256_hex;
 use schema::run::RunRecord;
+use serde::Serialize;
 
 use figures::Figures;
+pub use figures::name_of_label;
 use served::Served;
 use tool::Tool;
 use workload::StatedWorkload;
@@ -31,7 +32,7 @@ pub struct Reading {
 }
 
 /// Place in a report that cannot be read, and why. No figure of it is guessed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unread {
     /// Number of the line, counted from 1.
     pub line: u64,

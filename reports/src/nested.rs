@@ -1,155 +1,284 @@
-//! Reader of reports that nest figures in objects of statistics: guidellm, AIPerf and llm-d.
+//! Reader of reports that nest figures in JSON objects: guidellm, AIPerf, llm-d, inference-perf,
+//! inference-benchmarker, trtllm-bench and MLCommons' endpoints. A table says where each tool has
+//! its figures.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::figures::Figures;
-use super::served::Served;
+use super::served::{Served, public};
 use super::tool::Tool;
 use super::workload::StatedWorkload;
 use super::{Found, Unread};
 
-/// Reads the results in `object`; `None` where it is a report of none of these tools.
-pub fn read(object: &Map<String, Value>, lines: (u64, u64)) -> Option<Vec<Result<Found, Unread>>> {
-    let results = if let Some(benchmarks) = object.get("benchmarks").and_then(Value::as_array) {
-        benchmarks.iter().map(guidellm).map(|read| (Tool::Guidellm, read)).collect()
-    } else if object.contains_key("request_latency") && object.contains_key("request_count") {
-        vec![(Tool::Aiperf, aiperf(object))]
-    } else {
-        let report = object.get("results")?.get("request_performance")?.get("aggregate")?;
-        vec![(Tool::LlmD, llm_d(object, report))]
-    };
-    Some(results.into_iter().map(|(tool, read)| found(tool, read, lines)).collect())
+/// Places of a tool's figures in its reports, as JSON pointers.
+struct Layout {
+    tool: Tool,
+    /// Pointers by which the tool's reports are recognized.
+    marks: &'static [&'static str],
+    /// Result in the report, or list of results of which each is read by itself. The pointers below
+    /// begin there.
+    results: &'static str,
+    /// Our name of a figure, factor to our unit, and pointer.
+    figures: &'static [(&'static str, f64, &'static str)],
+    /// Totals, as the product of the numbers at some pointers. They are rounded, because a mean times
+    /// a count is inexact, and the true total is a whole number.
+    totals: &'static [(&'static str, &'static [&'static str])],
+    /// Our name of a latency, factor to milliseconds (`None`: the latency states its unit), and
+    /// pointer.
+    latencies: &'static [(&'static str, Option<f64>, &'static str)],
+    /// Statistics of a latency as `NAME=POINTER`, with our names.
+    statistics: &'static str,
+    /// Reads what follows from other figures, from the whole report and a result in it.
+    derived: fn(&Value, &Value, &mut Figures) -> Result<(), String>,
 }
 
-pub(super) fn found(
-    tool: Tool,
-    read: Result<Figures, String>,
-    lines: (u64, u64),
-) -> Result<Found, Unread> {
-    let complete = read.and_then(|figures| figures.complete().map(|()| figures));
-    let figures = complete.map_err(|why| Unread { line: lines.0, why })?;
-    Ok(Found {
-        tool,
-        backend: None,
-        figures,
-        asked: StatedWorkload::default(),
-        served: Served::default(),
-        lines,
+const EMPTY: Layout = Layout {
+    tool: Tool::Vllm,
+    marks: &[],
+    results: "",
+    figures: &[],
+    totals: &[],
+    latencies: &[],
+    statistics: "",
+    derived: |_, _, _| Ok(()),
+};
+
+const LAYOUTS: [Layout; 7] = [
+    Layout {
+        tool: Tool::Guidellm,
+        marks: &["/benchmarks"],
+        results: "/benchmarks",
+        figures: &[
+            ("completed", 1.0, "/metrics/request_totals/successful"),
+            ("failed", 1.0, "/metrics/request_totals/errored"),
+            ("duration", 1.0, "/duration"),
+        ],
+        totals: &[
+            ("total_input_tokens", &["/metrics/prompt_token_count/successful/total_sum"]),
+            ("total_output_tokens", &["/metrics/output_token_count/successful/total_sum"]),
+        ],
+        // Its "time per output token" is E2E divided by all tokens, so it is not read as TPOT.
+        latencies: &[
+            ("e2e_latency", Some(1e3), "/metrics/request_latency/successful"),
+            ("ttft", Some(1.0), "/metrics/time_to_first_token_ms/successful"),
+            ("itl", Some(1.0), "/metrics/inter_token_latency_ms/successful"),
+        ],
+        statistics: "mean=/mean std=/std_dev p50=/percentiles/p50 p95=/percentiles/p95 \
+                     p99=/percentiles/p99 max=/max",
+        ..EMPTY
+    },
+    Layout {
+        tool: Tool::Aiperf,
+        marks: &["/request_latency", "/request_count"],
+        figures: &[
+            ("completed", 1.0, "/request_count/avg"),
+            ("failed", 1.0, "/error_request_count/avg"),
+            ("duration", 1.0, "/benchmark_duration/avg"),
+            ("total_input_tokens", 1.0, "/total_isl/avg"),
+            ("total_output_tokens", 1.0, "/total_osl/avg"),
+            ("request_throughput", 1.0, "/request_throughput/avg"),
+            ("output_throughput", 1.0, "/output_token_throughput/avg"),
+        ],
+        latencies: &[
+            ("e2e_latency", Some(1.0), "/request_latency"),
+            ("ttft", Some(1.0), "/time_to_first_token"),
+            // AIPerf's inter-token latency is one mean per request, which is TPOT.
+            ("tpot", Some(1.0), "/inter_token_latency"),
+            ("itl", Some(1.0), "/inter_chunk_latency"),
+        ],
+        statistics: "mean=/avg std=/std p50=/p50 p95=/p95 p99=/p99 max=/max",
+        ..EMPTY
+    },
+    Layout {
+        tool: Tool::LlmD,
+        marks: &["/results/request_performance/aggregate"],
+        results: "/results/request_performance/aggregate",
+        figures: &[
+            ("request_throughput", 1.0, "/throughput/request_rate/mean"),
+            ("output_throughput", 1.0, "/throughput/output_token_rate/mean"),
+        ],
+        latencies: &[
+            ("e2e_latency", None, "/latency/request_latency"),
+            ("ttft", None, "/latency/time_to_first_token"),
+            ("tpot", None, "/latency/time_per_output_token"),
+            ("itl", None, "/latency/inter_token_latency"),
+        ],
+        statistics: "mean=/mean std=/stddev p50=/p50 p95=/p95 p99=/p99 max=/max",
+        derived: llm_d,
+        ..EMPTY
+    },
+    Layout {
+        tool: Tool::InferencePerf,
+        marks: &["/successes/latency/request_latency"],
+        figures: &[
+            ("completed", 1.0, "/successes/count"),
+            ("failed", 1.0, "/failures/count"),
+            ("total_input_tokens", 1.0, "/successes/prompt_tokens/total"),
+            ("request_throughput", 1.0, "/successes/throughput/requests_per_sec"),
+            ("input_throughput", 1.0, "/successes/throughput/input_tokens_per_sec"),
+            ("output_throughput", 1.0, "/successes/throughput/output_tokens_per_sec"),
+        ],
+        // Its inter-token latency counts gaps between tokens, which are zero within a chunk.
+        latencies: &[
+            ("e2e_latency", Some(1e3), "/successes/latency/request_latency"),
+            ("ttft", Some(1e3), "/successes/latency/time_to_first_token"),
+            ("tpot", Some(1e3), "/successes/latency/time_per_output_token"),
+            ("itl", Some(1e3), "/successes/latency/inter_token_latency"),
+        ],
+        statistics: "mean=/mean p50=/median p90=/p90 p95=/p95 p99=/p99 max=/max",
+        derived: inference_perf,
+        ..EMPTY
+    },
+    Layout {
+        tool: Tool::InferenceBenchmarker,
+        marks: &["/results/0/inter_token_latency_ms"],
+        results: "/results",
+        figures: &[
+            ("completed", 1.0, "/successful_requests"),
+            ("failed", 1.0, "/failed_requests"),
+            ("duration", 1e-3, "/duration_ms"),
+            ("total_input_tokens", 1.0, "/total_tokens_sent"),
+            ("total_output_tokens", 1.0, "/total_tokens"),
+            ("request_throughput", 1.0, "/request_rate"),
+            ("output_throughput", 1.0, "/token_throughput_secs"),
+        ],
+        latencies: &[
+            ("e2e_latency", Some(1.0), "/e2e_latency_ms"),
+            ("ttft", Some(1.0), "/time_to_first_token_ms"),
+            // Its inter-token latency is one mean per request, which is TPOT.
+            ("tpot", Some(1.0), "/inter_token_latency_ms"),
+        ],
+        statistics: "mean=/avg p50=/p50 p90=/p90 p95=/p95 p99=/p99",
+        ..EMPTY
+    },
+    // It calls the engine without a server and does not count failed requests.
+    Layout {
+        tool: Tool::TrtllmBench,
+        marks: &["/performance/system_output_throughput_tok_s"],
+        figures: &[
+            ("completed", 1.0, "/request_info/num_requests"),
+            ("duration", 1e-3, "/performance/total_latency_ms"),
+            ("request_throughput", 1.0, "/performance/request_throughput_req_s"),
+            ("output_throughput", 1.0, "/performance/system_output_throughput_tok_s"),
+            ("total_throughput", 1.0, "/performance/system_total_throughput_tok_s"),
+            ("concurrency", 1.0, "/request_info/avg_num_concurrent_requests"),
+        ],
+        totals: &[
+            (
+                "total_input_tokens",
+                &["/request_info/avg_input_length", "/request_info/num_requests"],
+            ),
+            (
+                "total_output_tokens",
+                &["/request_info/avg_output_length", "/request_info/num_requests"],
+            ),
+        ],
+        latencies: &[
+            ("e2e_latency", Some(1.0), "/performance/request_latency_percentiles_ms"),
+            ("ttft", Some(1.0), "/streaming_metrics/ttft_percentiles"),
+            ("tpot", Some(1.0), "/streaming_metrics/tpot_percentiles"),
+        ],
+        statistics: "mean=/average p50=/p50 p90=/p90 p95=/p95 p99=/p99 max=/maximum",
+        ..EMPTY
+    },
+    Layout {
+        tool: Tool::Endpoints,
+        marks: &["/n_samples_completed", "/duration_ns"],
+        figures: &[
+            ("completed", 1.0, "/n_samples_completed"),
+            ("failed", 1.0, "/n_samples_failed"),
+            ("duration", 1e-9, "/duration_ns"),
+            ("total_output_tokens", 1.0, "/output_sequence_lengths/total"),
+        ],
+        latencies: &[
+            ("e2e_latency", Some(1e-6), "/latency"),
+            ("ttft", Some(1e-6), "/ttft"),
+            ("tpot", Some(1e-6), "/tpot"),
+        ],
+        // Reports write percentiles with or without a fraction.
+        statistics: "mean=/avg std=/std_dev p50=/median p90=/percentiles/90 p90=/percentiles/90.0 \
+                     p95=/percentiles/95 p95=/percentiles/95.0 p99=/percentiles/99 \
+                     p99=/percentiles/99.0 max=/max",
+        derived: endpoints,
+        ..EMPTY
+    },
+];
+
+/// Reads the results in `report`; `None` where it is a report of none of these tools.
+pub fn read(report: &Value, lines: (u64, u64)) -> Option<Vec<Result<Found, Unread>>> {
+    LAYOUTS.iter().find_map(|layout| {
+        let has = |mark: &&str| report.pointer(mark).is_some();
+        if !layout.marks.iter().all(has) {
+            return None;
+        }
+        let results = report.pointer(layout.results)?;
+        let results = results.as_array().map_or(std::slice::from_ref(results), Vec::as_slice);
+        Some(results.iter().map(|result| layout.found(report, result, lines)).collect())
     })
 }
 
+impl Layout {
+    fn found(&self, report: &Value, result: &Value, lines: (u64, u64)) -> Result<Found, Unread> {
+        let read = self.figures(report, result);
+        let complete = read.and_then(|figures| figures.complete().map(|()| figures));
+        let figures = complete.map_err(|why| Unread { line: lines.0, why })?;
+        let trtllm = self.tool == Tool::TrtllmBench;
+        Ok(Found {
+            tool: self.tool,
+            backend: None,
+            figures,
+            asked: StatedWorkload::default(),
+            served: if trtllm { trtllm_served(report) } else { Served::default() },
+            lines,
+        })
+    }
+
+    fn figures(&self, report: &Value, result: &Value) -> Result<Figures, String> {
+        let mut figures = Figures::default();
+        for (name, scale, pointer) in self.figures {
+            take(&mut figures, name, *scale, result, pointer)?;
+        }
+        for (name, pointers) in self.totals {
+            let factors = pointers.iter().map(|pointer| number(result, pointer));
+            let total = factors.product::<Option<f64>>();
+            total.map_or(Ok(()), |total| figures.take(name, total.round()))?;
+        }
+        (self.derived)(report, result, &mut figures)?;
+        for (quantity, scale, pointer) in self.latencies {
+            let Some(of) = result.pointer(pointer).filter(|of| of.is_object()) else { continue };
+            let scale = scale.map_or_else(|| scale_to_ms(pointer, &of["units"]), Ok)?;
+            for (name, theirs) in self.statistics.split(' ').filter_map(|pair| pair.split_once('='))
+            {
+                take(&mut figures, &format!("{name}_{quantity}_ms"), scale, of, theirs)?;
+            }
+        }
+        Ok(figures)
+    }
+}
+
 /// Adds the number at the JSON pointer `pointer`, times `scale`, as `name`, if the report has one.
-pub(super) fn take(
+fn take(
     figures: &mut Figures,
     name: &str,
     scale: f64,
     report: &Value,
     pointer: &str,
 ) -> Result<(), String> {
-    let Some(value) = report.pointer(pointer).and_then(Value::as_f64) else { return Ok(()) };
+    let Some(value) = number(report, pointer) else { return Ok(()) };
     figures.take(name, value * scale).map_err(|why| format!("`{pointer}`: {why}"))
 }
 
-/// Names of statistics: our name and the tool's JSON pointer.
-type Statistics = [(&'static str, &'static str)];
-
-/// Adds the statistics of one latency; times are in milliseconds after multiplication by `scale`.
-pub(super) fn statistics(
-    figures: &mut Figures,
-    quantity: &str,
-    scale: f64,
-    report: Option<&Value>,
-    names: &Statistics,
-) -> Result<(), String> {
-    let Some(report) = report else { return Ok(()) };
-    names.iter().try_for_each(|(ours, theirs)| {
-        take(figures, &format!("{ours}_{quantity}_ms"), scale, report, theirs)
-    })
+fn number(report: &Value, pointer: &str) -> Option<f64> {
+    report.pointer(pointer).and_then(Value::as_f64)
 }
 
-const OF_GUIDELLM: &Statistics = &[
-    ("mean", "/mean"),
-    ("std", "/std_dev"),
-    ("p50", "/percentiles/p50"),
-    ("p95", "/percentiles/p95"),
-    ("p99", "/percentiles/p99"),
-    ("max", "/max"),
-];
-
-/// Reads one benchmark of guidellm. Its "time per output token" is E2E divided by all tokens, so
-/// it is not read as TPOT.
-fn guidellm(report: &Value) -> Result<Figures, String> {
-    let mut figures = Figures::default();
-    let of = |name: &str| report.pointer(&format!("/metrics/{name}/successful"));
-    take(&mut figures, "completed", 1.0, report, "/metrics/request_totals/successful")?;
-    take(&mut figures, "failed", 1.0, report, "/metrics/request_totals/errored")?;
-    take(&mut figures, "duration", 1.0, report, "/duration")?;
-    for (name, counts) in [
-        ("total_input_tokens", "prompt_token_count"),
-        ("total_output_tokens", "output_token_count"),
-    ] {
-        let sum = of(counts).and_then(|counts| counts["total_sum"].as_f64());
-        // A mean times a count is rounded, because the true sum is a whole number.
-        sum.map_or(Ok(()), |sum| figures.take(name, sum.round()))?;
-    }
-    let names = OF_GUIDELLM;
-    statistics(&mut figures, "e2e_latency", 1e3, of("request_latency"), names)?;
-    statistics(&mut figures, "ttft", 1.0, of("time_to_first_token_ms"), names)?;
-    statistics(&mut figures, "itl", 1.0, of("inter_token_latency_ms"), names)?;
-    Ok(figures)
-}
-
-const OF_AIPERF: &Statistics = &[
-    ("mean", "/avg"),
-    ("std", "/std"),
-    ("p50", "/p50"),
-    ("p95", "/p95"),
-    ("p99", "/p99"),
-    ("max", "/max"),
-];
-
-fn aiperf(object: &Map<String, Value>) -> Result<Figures, String> {
-    let mut figures = Figures::default();
-    for (name, theirs) in [
-        ("completed", "request_count"),
-        ("failed", "error_request_count"),
-        ("duration", "benchmark_duration"),
-        ("total_input_tokens", "total_isl"),
-        ("total_output_tokens", "total_osl"),
-        ("request_throughput", "request_throughput"),
-        ("output_throughput", "output_token_throughput"),
-    ] {
-        let value = object.get(theirs).and_then(|figure| figure["avg"].as_f64());
-        let taken = value.map_or(Ok(()), |value| figures.take(name, value));
-        taken.map_err(|why| format!("`{theirs}`: {why}"))?;
-    }
-    let names = OF_AIPERF;
-    statistics(&mut figures, "e2e_latency", 1.0, object.get("request_latency"), names)?;
-    statistics(&mut figures, "ttft", 1.0, object.get("time_to_first_token"), names)?;
-    // AIPerf's inter-token latency is one mean per request, which is TPOT.
-    statistics(&mut figures, "tpot", 1.0, object.get("inter_token_latency"), names)?;
-    statistics(&mut figures, "itl", 1.0, object.get("inter_chunk_latency"), names)?;
-    Ok(figures)
-}
-
-const OF_LLM_D: &Statistics = &[
-    ("mean", "/mean"),
-    ("std", "/stddev"),
-    ("p50", "/p50"),
-    ("p95", "/p95"),
-    ("p99", "/p99"),
-    ("max", "/max"),
-];
-
-fn llm_d(object: &Map<String, Value>, report: &Value) -> Result<Figures, String> {
-    let mut figures = Figures::default();
-    let requests = &report["requests"];
+fn llm_d(report: &Value, result: &Value, figures: &mut Figures) -> Result<(), String> {
+    let requests = &result["requests"];
     let failed = requests["failures"].as_f64().unwrap_or(0.0);
     let completed = requests["total"].as_f64().ok_or("a report without `requests.total`")? - failed;
     figures.take("completed", completed)?;
     figures.take("failed", failed)?;
-    let run = object.get("run").unwrap_or(&Value::Null);
-    if let Some(seconds) = run.pointer("/time/duration").and_then(Value::as_str) {
+    if let Some(seconds) = report.pointer("/run/time/duration").and_then(Value::as_str) {
         figures.take("duration", duration(seconds)?)?;
     }
     for (name, length) in
@@ -158,20 +287,7 @@ fn llm_d(object: &Map<String, Value>, report: &Value) -> Result<Figures, String>
         let mean = requests[length]["mean"].as_f64();
         mean.map_or(Ok(()), |mean| figures.take(name, (mean * completed).round()))?;
     }
-    let throughput = &report["throughput"];
-    take(&mut figures, "request_throughput", 1.0, throughput, "/request_rate/mean")?;
-    take(&mut figures, "output_throughput", 1.0, throughput, "/output_token_rate/mean")?;
-    for (name, theirs) in [
-        ("e2e_latency", "request_latency"),
-        ("ttft", "time_to_first_token"),
-        ("tpot", "time_per_output_token"),
-        ("itl", "inter_token_latency"),
-    ] {
-        let all = report["latency"].get(theirs).filter(|all| all.is_object());
-        let scale = all.map_or(Ok(1.0), |all| scale_to_ms(theirs, &all["units"]))?;
-        statistics(&mut figures, name, scale, all, OF_LLM_D)?;
-    }
-    Ok(figures)
+    Ok(())
 }
 
 fn scale_to_ms(name: &str, units: &Value) -> Result<f64, String> {
@@ -194,4 +310,47 @@ fn duration(text: &str) -> Result<f64, String> {
         }
     }
     if rest.is_empty() { Ok(seconds) } else { Err(wrong()) }
+}
+
+fn inference_perf(_: &Value, report: &Value, figures: &mut Figures) -> Result<(), String> {
+    let count = number(report, "/successes/count");
+    let rate = number(report, "/successes/throughput/requests_per_sec").filter(|rate| *rate > 0.0);
+    // Older reports omit the duration that their rates refer to, so it follows from count and
+    // rate.
+    let seconds = number(report, "/benchmark_time_seconds").filter(|seconds| *seconds > 0.0);
+    let seconds = seconds.or_else(|| Some(count? / rate?));
+    seconds.map_or(Ok(()), |seconds| figures.take("duration", seconds))?;
+    // A flag that no report records decides which of two token counts the throughput uses: the
+    // nearer one is taken.
+    let mean = number(report, "/successes/output_len/mean");
+    let counts = [
+        mean.zip(count).map(|(mean, count)| (mean * count).round()),
+        number(report, "/successes/output_tokens/total"),
+    ];
+    let rate = number(report, "/successes/throughput/output_tokens_per_sec").unwrap_or(0.0);
+    let strays = |total: &f64| (total - rate * seconds.unwrap_or(0.0)).abs();
+    let tokens = counts.into_iter().flatten().min_by(|a, b| strays(a).total_cmp(&strays(b)));
+    tokens.map_or(Ok(()), |tokens| figures.take("total_output_tokens", tokens))
+}
+
+fn trtllm_served(report: &Value) -> Served {
+    let text = |pointer: &str| report.pointer(pointer).and_then(Value::as_str);
+    let ranks = report.pointer("/world_info/tp_size").and_then(Value::as_u64);
+    Served {
+        engine: Some("tensorrt-llm".to_owned()),
+        release: text("/engine/version").map(|version| format!("v{version}")),
+        model: text("/engine/model").map(public),
+        tp: ranks.and_then(|ranks| ranks.try_into().ok()),
+        argv: None,
+    }
+}
+
+/// Reads the rates of MLCommons' endpoints. Those over a window that cuts the tail do not refer to
+/// the duration.
+fn endpoints(_: &Value, report: &Value, figures: &mut Figures) -> Result<(), String> {
+    if number(report, "/legacy_loadgen_window_duration_ns").is_some() {
+        return Ok(());
+    }
+    take(figures, "request_throughput", 1.0, report, "/qps")?;
+    take(figures, "output_throughput", 1.0, report, "/tps")
 }

@@ -46,20 +46,14 @@ impl Tool {
         }
     }
 
+    /// Row of the tool in [`TOOLS`].
+    fn row(self) -> &'static Row {
+        TOOLS.iter().find(|row| row.0 == self).expect("the table has a row for every tool")
+    }
+
     /// Name of the tool in records and messages.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Lmdeploy => "lmdeploy",
-            Self::Sglang => "sglang",
-            Self::Vllm => "vllm",
-            Self::Guidellm => "guidellm",
-            Self::Aiperf => "aiperf",
-            Self::LlmD => "llm-d",
-            Self::InferencePerf => "inference-perf",
-            Self::InferenceBenchmarker => "inference-benchmarker",
-            Self::TrtllmBench => "trtllm-bench",
-            Self::Endpoints => "mlcommons-endpoints",
-        }
+        self.row().1
     }
 
     /// Source of the tool's output token counts; `None` where its report does not show which
@@ -67,16 +61,10 @@ impl Tool {
     pub fn token_source(self) -> Option<TokenSource> {
         match self {
             Self::Lmdeploy => Some(TokenSource::Requested),
-            // Usage if the server reports it, else the requested length or the number of chunks.
-            Self::Sglang | Self::Guidellm => None,
-            // Usage or the tokenizer's count, as configured; for llm-d, whatever the tool behind
-            // it counts.
-            Self::Aiperf | Self::LlmD => None,
-            // The tool's own tokenizer or usage, by a flag, or whatever its client or engine
-            // counts.
-            Self::InferencePerf | Self::InferenceBenchmarker => None,
-            Self::TrtllmBench | Self::Endpoints => None,
             Self::Vllm => Some(TokenSource::Usage),
+            // Usage if the server reports it, else the requested length, the number of chunks or the
+            // count of a tokenizer, as configured, or whatever client or engine count.
+            _ => None,
         }
     }
 
@@ -88,24 +76,30 @@ impl Tool {
 
     /// Definitions of the tool's figures, stored in the record for comparisons.
     pub fn definitions(self) -> BTreeMap<String, Value> {
-        let (itl, weight, percentiles) = match self {
-            Self::Lmdeploy | Self::Sglang | Self::Vllm | Self::Aiperf => {
-                ("chunk", "request", "linear")
-            }
-            Self::LlmD => ("unknown", "unknown", "unknown"),
-            Self::InferencePerf => ("token", "request", "linear"),
-            Self::InferenceBenchmarker => ("none", "request", "linear"),
-            // Reports the sample at rank n * p, rounded down.
-            Self::TrtllmBench => ("none", "request", "floor"),
-            Self::Endpoints => ("none", "request", "histogram"),
-            Self::Guidellm => ("request-mean", "token", "cdf"),
-        };
-        let tpot_includes_ttft = self == Self::Guidellm;
+        let Row(_, _, itl, weight, percentiles) = *self.row();
         BTreeMap::from([
             ("itl".to_owned(), itl.into()),
             (TPOT_WEIGHT.to_owned(), weight.into()),
-            ("tpot_includes_ttft".to_owned(), tpot_includes_ttft.into()),
+            ("tpot_includes_ttft".to_owned(), (self == Self::Guidellm).into()),
             ("percentiles".to_owned(), percentiles.into()),
         ])
     }
 }
+
+/// Tool, its name, what an inter-token latency is a sample of, what weights a mean TPOT, and the
+/// definition of a percentile.
+struct Row(Tool, &'static str, &'static str, &'static str, &'static str);
+
+const TOOLS: [Row; 10] = [
+    Row(Tool::Lmdeploy, "lmdeploy", "chunk", "request", "linear"),
+    Row(Tool::Sglang, "sglang", "chunk", "request", "linear"),
+    Row(Tool::Vllm, "vllm", "chunk", "request", "linear"),
+    Row(Tool::Guidellm, "guidellm", "request-mean", "token", "cdf"),
+    Row(Tool::Aiperf, "aiperf", "chunk", "request", "linear"),
+    Row(Tool::LlmD, "llm-d", "unknown", "unknown", "unknown"),
+    Row(Tool::InferencePerf, "inference-perf", "token", "request", "linear"),
+    Row(Tool::InferenceBenchmarker, "inference-benchmarker", "none", "request", "linear"),
+    // Its percentile is the sample at rank n * p, rounded down.
+    Row(Tool::TrtllmBench, "trtllm-bench", "none", "request", "floor"),
+    Row(Tool::Endpoints, "mlcommons-endpoints", "none", "request", "histogram"),
+];

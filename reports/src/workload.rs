@@ -45,6 +45,21 @@ impl StatedWorkload {
     }
 }
 
+/// Reads the workload from the settings in a result file of LMDeploy, SGLang or vLLM.
+pub fn workload_of_settings(text: impl Fn(&str) -> Option<String>) -> StatedWorkload {
+    let number = |name: &str| text(name).and_then(|value| value.parse().ok());
+    let ratio: Option<f64> = text("random_range_ratio").and_then(|value| value.parse().ok());
+    let lengths = number("random_input_len").zip(number("random_output_len"));
+    StatedWorkload {
+        dataset: text("dataset_name"),
+        requests: number("num_prompts"),
+        // Only with a range ratio of 1 do all requests have these lengths.
+        tokens: lengths.filter(|_| ratio == Some(1.0)),
+        model: text("model_id"),
+        rate: None,
+    }
+}
+
 /// Finds the workload of a result in the text before it. `between` is the part after the previous
 /// result: a command applies only to the one result that follows it.
 pub fn workload_before(before: &str, between: &str) -> StatedWorkload {
@@ -57,17 +72,11 @@ fn from_command(text: &str) -> Option<StatedWorkload> {
     let line = text[at..].lines().next()?;
     let words: Vec<&str> = line.split_whitespace().collect();
     let flag = |name: &str| words.windows(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
-    let number = |name: &str| flag(name).and_then(|value| value.parse().ok());
-    let ratio: Option<f64> = flag("--random-range-ratio").and_then(|value| value.parse().ok());
-    let lengths = number("--random-input-len").zip(number("--random-output-len"));
-    Some(StatedWorkload {
-        dataset: flag("--dataset-name").map(str::to_owned),
-        requests: number("--num-prompts"),
-        // Only with a range ratio of 1 do all requests have these lengths.
-        tokens: lengths.filter(|_| ratio == Some(1.0)),
-        model: quoted_argument(&text[at..], "model"),
-        rate: None,
-    })
+    // Flags are the settings of result files, spelled with dashes.
+    Some(workload_of_settings(|name| match name {
+        "model_id" => quoted_argument(&text[at..], "model"),
+        _ => flag(&format!("--{}", name.replace('_', "-"))).map(str::to_owned),
+    }))
 }
 
 /// Value of an argument in the line that such scripts print: `Namespace(..., model='...', ...)`.

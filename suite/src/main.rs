@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use suite::command::{
-    audit, export, first_answer, manual, plan, probe, run, search, serving, sweep, verify_manifest,
+    audit, export, manual, plan, probe, run, search, serving, sweep, verify_manifest,
 };
 
 /// Measures an LLM server over its OpenAI-compatible HTTP interface.
@@ -55,7 +55,7 @@ enum Command {
     Plan(plan::PlanFlags),
     VerifyManifest(verify_manifest::VerifyManifestFlags),
     Probe(probe::ProbeFlags),
-    FirstAnswer(first_answer::FirstAnswerFlags),
+    FirstAnswer(probe::FirstAnswerFlags),
     Export(export::ExportFlags),
     Audit(audit::AuditFlags),
     Completions(manual::CompletionsFlags),
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         Command::Plan(flags) => plan::execute(&flags),
         Command::VerifyManifest(flags) => verify_manifest::execute(&flags),
         Command::Probe(flags) => probe::execute(&flags),
-        Command::FirstAnswer(flags) => first_answer::execute(&flags),
+        Command::FirstAnswer(flags) => probe::execute_first_answer(&flags),
         Command::Export(flags) => export::execute(&flags),
         Command::Audit(flags) => audit::execute(&flags),
         Command::Completions(flags) => Ok(manual::complete(&flags, Flags::command())),

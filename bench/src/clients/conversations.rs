@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use schema::random::SplitMix64;
 use serde_json::json;
 
-use crate::clients::testbed::Testbed;
-use crate::clients::testbed::run_on;
+use crate::clients::testbed::{Testbed, run_on};
 use campaign::files::{FileError, make_dir};
 use campaign::inputs::Input;
 use campaign::process::describe;

@@ -3,9 +3,6 @@
 //! Redline's own figures are checked against required values.
 
 pub mod conversations;
-pub mod exchange;
-pub mod figure;
-pub mod obtain;
 pub mod rows;
 pub mod table;
 pub mod testbed;
@@ -15,8 +12,7 @@ use clap::ValueEnum;
 use schema::exit::Exit;
 
 use crate::cli::ClientBench;
-use crate::clients::figure::{FIGURES, Row};
-use crate::clients::table::{Kept, RowResult};
+use crate::clients::table::{FIGURES, Kept, Row, RowResult};
 use crate::clients::testbed::Testbed;
 use crate::clients::tool::Tool;
 use crate::write_table;
@@ -70,7 +66,7 @@ fn measure(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result
         dir: world.places.target("client-bench"),
         emitter_core: flags.emitter_core,
         client_core: flags.client_core,
-        peers: obtain::obtain(world, &needed)?,
+        peers: tool::obtain(world, &needed)?,
     };
     for &row in rows {
         let result = measure_row(&testbed, row, &tools, flags)?;

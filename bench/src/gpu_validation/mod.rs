@@ -5,7 +5,6 @@
 pub mod collect;
 pub mod pack;
 pub mod run;
-mod stage;
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,18 @@
-//! Figures of the comparison with another engine, and the measurements that yield them.
+//! Figures of the comparison with another engine, and the measurements that yield them. Some are
+//! measured and printed by an engine's own program: it is run, and the number extracted.
+
+use std::path::Path;
+use std::process::Command;
 
 use clap::ValueEnum;
+use schema::engine::FigureTool;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::RivalError;
+use campaign::process::{Interrupt, capture, describe};
+use campaign::stop::Stop;
+use judge::summary;
 
 /// A measurement that is done once per engine in every repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,18 +36,6 @@ impl Work {
     pub fn is_done_in(self, repeat: u32) -> bool {
         self != Self::Perplexity || repeat == 1
     }
-
-    /// Name of the measurement on the command line and in engine files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Prefill => "prefill",
-            Self::Decode => "decode",
-            Self::DecodeBatch => "decode-batch",
-            Self::Served => "served",
-            Self::FirstAnswer => "first-answer",
-            Self::Perplexity => "perplexity",
-        }
-    }
 }
 
 /// A figure: one row of the table.
@@ -54,39 +53,24 @@ pub enum Figure {
 }
 
 impl Figure {
-    pub const ALL: [Self; 8] = [
-        Self::Prefill,
-        Self::Decode,
-        Self::DecodeBatch,
-        Self::Served,
-        Self::FirstAnswer,
-        Self::Memory,
-        Self::Perplexity,
-        Self::PerplexityF32,
+    /// All figures in the order of the table, each with its id, whose unit is last, and its title.
+    pub const ALL: [(Self, &'static str, &'static str); 8] = [
+        (Self::Prefill, "prefill_512_tokens_per_s", "prefill 512 tokens, tok/s"),
+        (Self::Decode, "decode_batch_1_tokens_per_s", "decode one stream, tok/s"),
+        (Self::DecodeBatch, "decode_batch_32_tokens_per_s", "decode batch 32, tok/s"),
+        (
+            Self::Served,
+            "sharegpt_lite_output_tokens_per_s",
+            "sharegpt-lite over HTTP, output tok/s",
+        ),
+        (Self::FirstAnswer, "first_answer_s", "start to first answer, s"),
+        (Self::Memory, "resident_beyond_kv_files", "resident beyond KV, x file"),
+        (Self::Perplexity, "perplexity", "perplexity"),
+        (Self::PerplexityF32, "perplexity_f32", "perplexity, redline in f32"),
     ];
 
-    /// Id of the figure with the unit last, and title for people.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Prefill => ("prefill_512_tokens_per_s", "prefill 512 tokens, tok/s"),
-            Self::Decode => ("decode_batch_1_tokens_per_s", "decode one stream, tok/s"),
-            Self::DecodeBatch => ("decode_batch_32_tokens_per_s", "decode batch 32, tok/s"),
-            Self::Served => {
-                ("sharegpt_lite_output_tokens_per_s", "sharegpt-lite over HTTP, output tok/s")
-            }
-            Self::FirstAnswer => ("first_answer_s", "start to first answer, s"),
-            Self::Memory => ("resident_beyond_kv_files", "resident beyond KV, x file"),
-            Self::Perplexity => ("perplexity", "perplexity"),
-            Self::PerplexityF32 => ("perplexity_f32", "perplexity, redline in f32"),
-        }
-    }
-
     pub fn id(self) -> &'static str {
-        self.names().0
-    }
-
-    pub fn title(self) -> &'static str {
-        self.names().1
+        Self::ALL.iter().find(|(figure, ..)| *figure == self).map_or("", |(_, id, _)| id)
     }
 
     pub fn more_is_better(self) -> bool {
@@ -108,4 +92,130 @@ pub struct Sample {
     /// Index of the engine: 0 is Redline, 1 the other.
     pub variant: usize,
     pub value: f64,
+}
+
+/// Values for the placeholders of a tool's command line.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolFilling<'a> {
+    pub engine: &'a str,
+    pub binary: &'a Path,
+    pub model: &'a Path,
+    pub threads: u32,
+    /// Text on which perplexity is measured.
+    pub text: Option<&'a Path>,
+}
+
+/// Runs the tool and returns its figure: the median of all values that it prints.
+///
+/// # Errors
+/// The tool cannot be run, fails, or prints no such figure.
+pub fn measure(
+    tool: &FigureTool,
+    with: ToolFilling<'_>,
+    interrupt: &Interrupt,
+) -> Result<f64, Stop> {
+    let argv = argv(tool, with);
+    let Some((program, args)) = argv.split_first() else {
+        return Err(Stop::wrong_use(format!("a figure of `{}` names no program", with.engine)));
+    };
+    let written = capture(Command::new(program).args(args), interrupt)?;
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    let failed = |what: String| RivalError(format!("{}: `{name}` {what}", with.engine));
+    if !written.status.success() {
+        let last = written.last_said();
+        let what = format!("ended with {}: {}", describe(written.status), last.unwrap_or("silent"));
+        return Err(failed(what).into());
+    }
+    let (values, place) = match (&tool.pointer, &tool.after) {
+        (Some(pointer), None) => (figures(&written.stdout, pointer), format!("at `{pointer}`")),
+        (None, Some(mark)) => {
+            let said = [&*written.stdout, &*written.stderr];
+            let value = said.into_iter().find_map(|said| number_after(said, mark));
+            (value.into_iter().collect(), format!("after `{mark}`"))
+        }
+        _ => {
+            let what = format!("a figure of `{}` needs either `pointer` or `after`", with.engine);
+            return Err(Stop::wrong_use(what));
+        }
+    };
+    match summary::of(&values) {
+        // A zero would mean a failed measurement, and its ratio would be meaningless.
+        Some(repeats) if repeats.min > 0.0 => Ok(repeats.median),
+        _ => Err(failed(format!("printed no figure {place}")).into()),
+    }
+}
+
+fn argv(tool: &FigureTool, with: ToolFilling<'_>) -> Vec<String> {
+    let folder = with.binary.parent().unwrap_or(Path::new("."));
+    let fill = |word: &String| {
+        word.replace("{binary}", &with.binary.to_string_lossy())
+            .replace("{binaries}", &folder.to_string_lossy())
+            .replace("{model}", &with.model.to_string_lossy())
+            .replace("{threads}", &with.threads.to_string())
+            .replace("{text}", &with.text.unwrap_or(Path::new("")).to_string_lossy())
+    };
+    tool.argv.iter().map(fill).collect()
+}
+
+/// Reads the numbers at JSON pointer `pointer`: from the output if it is one JSON document, else
+/// from each line that is one.
+fn figures(printed: &str, pointer: &str) -> Vec<f64> {
+    let documents: Vec<Value> = match serde_json::from_str(printed) {
+        Ok(document) => vec![document],
+        Err(_) => printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect(),
+    };
+    let found = documents.iter().filter_map(|document| document.pointer(pointer));
+    found
+        .flat_map(|value| match value {
+            Value::Array(values) => values.iter().filter_map(Value::as_f64).collect(),
+            value => value.as_f64().into_iter().collect::<Vec<_>>(),
+        })
+        .collect()
+}
+
+/// Returns the number that follows the last `mark`.
+fn number_after(said: &str, mark: &str) -> Option<f64> {
+    let (_, rest) = said.rsplit_once(mark)?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_found_after_its_mark() {
+        let said = "[1]18.2,\nFinal estimate: PPL = 16.4620 +/- 0.31\n";
+        assert_eq!(number_after(said, "Final estimate: PPL ="), Some(16.462));
+        assert_eq!(number_after(said, "18.2,\nFinal"), None);
+        assert_eq!(number_after("[1]18.2,", "PPL ="), None);
+    }
+
+    #[test]
+    fn figures_are_found_in_documents_and_in_lines() {
+        for (printed, pointer, expected) in [
+            ("[{\n\"samples_ts\": [1.5, 2]}]", "/0/samples_ts", vec![1.5, 2.0]),
+            ("\n{\"speed\": 3.5}\nnoise\n{\"speed\": 4}\n", "/speed", vec![3.5, 4.0]),
+            ("{\"decode\":[{\"tokens_per_s\":7.0}]}", "/decode/0/tokens_per_s", vec![7.0]),
+            ("{\"speed\": \"fast\"}", "/speed", vec![]),
+            ("no JSON", "/speed", vec![]),
+        ] {
+            assert_eq!(figures(printed, pointer), expected, "{printed}");
+        }
+    }
+
+    #[test]
+    fn every_engine_with_figures_has_all_of_them() {
+        for text in [
+            include_str!("../../../suite/engines/redline.toml"),
+            include_str!("../../../suite/engines/llama.cpp.toml"),
+        ] {
+            let file = schema::engine::parse(text).unwrap();
+            let names: Vec<&str> = file.figures.keys().map(String::as_str).collect();
+            let speeds = ["decode", "decode-batch", "prefill", "perplexity"];
+            assert!(speeds.iter().all(|name| names.contains(name)), "{names:?}");
+            let one_place = |tool: &FigureTool| tool.pointer.is_some() != tool.after.is_some();
+            assert!(file.figures.values().all(one_place));
+        }
+    }
 }

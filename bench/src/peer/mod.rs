@@ -4,11 +4,8 @@
 //! The engine, its build and its tools are described by data: `suite/engines/<id>.toml`.
 
 pub mod figure;
-pub mod first_answer;
-pub mod memory;
 pub mod report;
-pub mod table;
-pub mod tool;
+pub mod server;
 
 use std::path::PathBuf;
 
@@ -18,15 +15,12 @@ use schema::exit::Exit;
 use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
 
 use crate::cli::PeerBench;
-use crate::peer::figure::{Figure, Sample, Work};
-use crate::peer::memory::Resident;
-use crate::peer::report::Report;
-use crate::peer::table::PERPLEXITY_TEXT;
-use crate::peer::tool::ToolFilling;
-use crate::{RivalError, local_bench};
+use crate::peer::figure::{Figure, Sample, ToolFilling, Work};
+use crate::peer::report::{PERPLEXITY_TEXT, Report};
+use crate::peer::server::Resident;
+use crate::{RivalError, local_bench, name_of};
 use campaign::Engine;
-use campaign::build::source;
-use campaign::build::variants;
+use campaign::build::{source, variants};
 use campaign::catalog::unknown;
 use campaign::inputs::Input;
 use campaign::lock::Lock;
@@ -34,8 +28,7 @@ use campaign::node::hardware;
 use campaign::places::CampaignPlaces;
 use campaign::plan::decide::{default_cell, ready_cells};
 use campaign::plan::{PlannedRun, Round, Variant, interleave};
-use campaign::server_spec::ReadyCell;
-use campaign::server_spec::ServerSpec;
+use campaign::server_spec::{ReadyCell, ServerSpec};
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
@@ -147,7 +140,7 @@ impl Comparison<'_> {
             self.world.interrupt.check()?;
             let (work, variant) = (works[slot.cell], &self.variants[slot.variant]);
             let (count, repeat) = (slots.len(), slot.repeat);
-            let title = format!("{}, {}, repeat {repeat}", variant.engine.id, work.name());
+            let title = format!("{}, {}, repeat {repeat}", variant.engine.id, name_of(work));
             let elapsed = self.world.clock.elapsed();
             self.world.console.step(elapsed, &format!("Run {} of {count}: {title}", index + 1));
             let before = measured.samples.len();
@@ -165,11 +158,11 @@ impl Comparison<'_> {
         let mut add =
             |figure, value| into.samples.push(Sample { figure, variant: slot.variant, value });
         match work {
-            Work::Prefill => add(Figure::Prefill, self.by_tool(variant, work.name())?),
-            Work::Decode => add(Figure::Decode, self.by_tool(variant, work.name())?),
-            Work::DecodeBatch => add(Figure::DecodeBatch, self.by_tool(variant, work.name())?),
+            Work::Prefill => add(Figure::Prefill, self.by_tool(variant, "prefill")?),
+            Work::Decode => add(Figure::Decode, self.by_tool(variant, "decode")?),
+            Work::DecodeBatch => add(Figure::DecodeBatch, self.by_tool(variant, "decode-batch")?),
             Work::Perplexity => {
-                let own = self.by_tool(variant, work.name())?;
+                let own = self.by_tool(variant, "perplexity")?;
                 add(Figure::Perplexity, own);
                 let has_f32 = variant.engine.file.figures.contains_key(PERPLEXITY_F32);
                 let f32 = if has_f32 { self.by_tool(variant, PERPLEXITY_F32)? } else { own };
@@ -178,7 +171,7 @@ impl Comparison<'_> {
             Work::FirstAnswer => {
                 let files = (&*self.places.log(&slot.run), &*self.places.measurement(&slot.run));
                 let seconds =
-                    first_answer::measure(self.world, variant, model, self.threads, files)?;
+                    server::first_answer_s(self.world, variant, model, self.threads, files)?;
                 add(Figure::FirstAnswer, seconds);
             }
             Work::Served => self.serve(slot, variant, into)?,
@@ -197,7 +190,7 @@ impl Comparison<'_> {
             threads: self.threads,
             text: self.text.as_deref(),
         };
-        tool::measure(tool, with, &self.world.interrupt)
+        figure::measure(tool, with, &self.world.interrupt)
     }
 
     /// Measures one served run, and the server's memory at its end.
@@ -210,7 +203,7 @@ impl Comparison<'_> {
         let bench = local_bench(self.world, self.id, &self.places, &self.hardware);
         let mut resident = None;
         let record = bench.run(slot, variant, self.cell, &mut |server| {
-            resident = Some(memory::read(self.world, variant, server)?);
+            resident = Some(server::resident(self.world, variant, server)?);
             Ok(())
         })?;
         let tokens_per_s = record.metrics.as_ref().and_then(|metrics| metrics.output_tokens_per_s);

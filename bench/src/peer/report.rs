@@ -1,20 +1,23 @@
-//! Report of `peer-bench`: the table with hardware, builds and command lines, as text or as one
-//! JSON document.
+//! Report of `peer-bench`: the table of medians, ranges and ratios per figure, how much worse
+//! Redline's perplexity may be, and hardware, builds and command lines, as text or as one JSON
+//! document.
 
 use std::fmt::Write;
 use std::fs;
 
+use judge::diff::policy::standard;
+use judge::side_by_side::{Ratio, ratio_of_pairs};
+use judge::summary::{self, Summary};
 use schema::run::HardwareFacts;
 use serde::Serialize;
 
-use crate::peer::memory::Resident;
-use crate::peer::table::{self, Limit, Row};
+use crate::peer::figure::{Figure, Sample};
+use crate::peer::server::Resident;
 use crate::peer::{Comparison, Measured};
 use campaign::build::source::BuildFacts;
 use campaign::files::FileError;
 use campaign::inputs::cache::sha256_file;
-use campaign::server_spec::ServerSpec;
-use campaign::server_spec::{Filling, command_line};
+use campaign::server_spec::{Filling, ServerSpec, command_line};
 use campaign::stop::Stop;
 
 /// The report's content; its fields are those of the JSON document.
@@ -72,7 +75,7 @@ impl Report {
         let model = &comparison.cell.model.path;
         let meta = fs::metadata(model).map_err(FileError::at("read", model))?;
         let ([redline, peer], threads) = (comparison.variants, comparison.threads);
-        let figures = table::rows(&measured.samples);
+        let figures = rows(&measured.samples);
         Ok(Self {
             schema: "peer-bench.v2",
             hardware: comparison.hardware.clone(),
@@ -85,7 +88,7 @@ impl Report {
             },
             redline: engine_report(redline, threads, None),
             peer: engine_report(peer, threads, Some(build)),
-            perplexity_limits: table::limits(&figures, &peer.engine.id),
+            perplexity_limits: limits(&figures, &peer.engine.id),
             figures,
             memory: measured.memory,
             remarks: measured.remarks,
@@ -109,7 +112,7 @@ impl Report {
             "{}, {} bytes; {} repeats\n",
             self.model.id, self.model.bytes, self.repeats
         );
-        out += &table::render(&self.figures, &peer.engine);
+        out += &render(&self.figures, &peer.engine);
         let _ = writeln!(
             out,
             "\nratio: redline / {}, geometric mean of the pairs with its 95 % interval",
@@ -188,4 +191,194 @@ fn memory_line(resident: &Resident) -> String {
         mib(resident.kv_bytes),
         resident.kv_from,
     )
+}
+
+/// A figure of both engines, with the ratio over the pairs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    pub figure: Figure,
+    #[serde(skip)]
+    pub title: &'static str,
+    pub more_is_better: bool,
+    pub redline: Repeats,
+    pub peer: Repeats,
+    /// Ratio of Redline's value to the other engine's, for each pair.
+    pub ratio: Ratio,
+}
+
+/// Values of one engine in the order of the repeats, and their summary.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Repeats {
+    #[serde(flatten)]
+    pub summary: Summary,
+    pub values: Vec<f64>,
+}
+
+impl Repeats {
+    fn of(values: Vec<f64>) -> Option<Self> {
+        Some(Self { summary: summary::of(&values)?, values })
+    }
+}
+
+/// Makes a row for every figure that both engines have.
+pub fn rows(samples: &[Sample]) -> Vec<Row> {
+    let row = |(figure, _, title): (Figure, &str, &'static str)| {
+        let of = |variant: usize| -> Vec<f64> {
+            let here = samples.iter().filter(|s| s.figure == figure && s.variant == variant);
+            here.map(|sample| sample.value).collect()
+        };
+        let (redline, peer) = (of(0), of(1));
+        Some(Row {
+            figure,
+            title,
+            more_is_better: figure.more_is_better(),
+            ratio: ratio_of_pairs(&redline, &peer, &standard().file)?,
+            redline: Repeats::of(redline)?,
+            peer: Repeats::of(peer)?,
+        })
+    };
+    Figure::ALL.into_iter().filter_map(row).collect()
+}
+
+/// Renders the rows as text, under a heading.
+pub fn render(rows: &[Row], peer: &str) -> String {
+    let mut text =
+        format!("{:<38} {:>10} {:>10} {:>8}   {}\n", "", "redline", peer, "ratio", "interval");
+    for row in rows {
+        let better = if row.more_is_better { "" } else { " (less is better)" };
+        let interval = row.ratio.interval.map(|(low, high)| format!("{low:.2} to {high:.2}"));
+        let interval = interval.unwrap_or_else(|| "one pair".to_owned());
+        text += &format!(
+            "{:<38} {:>10} {:>10} {:>7.2}x   {interval}{better}\n",
+            row.title,
+            shown(row.redline.summary.median),
+            shown(row.peer.summary.median),
+            row.ratio.mean,
+        );
+    }
+    text
+}
+
+/// Formats a value with about four significant digits.
+fn shown(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.2}"),
+        v => format!("{v:.3}"),
+    }
+}
+
+/// Dataset with the text, a file of `suite/datasets/`.
+pub const PERPLEXITY_TEXT: &str = "alice29";
+/// Largest allowed ratio of Redline's perplexity to the other engine's.
+const OF_PEER: f64 = 1.005;
+/// Largest allowed ratio of Redline's perplexity to its own in f32.
+const OF_F32: f64 = 1.01;
+
+/// Ratio of Redline's perplexity to another one, and its limit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Limit {
+    /// Owner of the other perplexity, for the message.
+    pub of: String,
+    pub ratio: f64,
+    pub at_most: f64,
+    pub holds: bool,
+}
+
+impl Limit {
+    /// Formats the limit as a line for people.
+    pub fn line(&self) -> String {
+        let Self { of, ratio, at_most, holds } = self;
+        let verdict = if *holds { "passes" } else { "FAILS" };
+        format!("perplexity is {ratio:.4} times {of}, at most {at_most}: {verdict}")
+    }
+}
+
+/// Checks Redline's perplexity against both limits; empty if perplexity was not measured.
+pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
+    let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);
+    let (Some(own), Some(f32)) = (row(Figure::Perplexity), row(Figure::PerplexityF32)) else {
+        return Vec::new();
+    };
+    let of_f32 = own.redline.summary.median / f32.redline.summary.median;
+    let limit = |of, ratio, at_most| Limit { of, ratio, at_most, holds: ratio <= at_most };
+    vec![
+        limit(format!("that of {peer}"), own.ratio.mean, OF_PEER),
+        limit("redline's in f32".into(), of_f32, OF_F32),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn samples(figure: Figure, redline: &[f64], peer: &[f64]) -> Vec<Sample> {
+        let of = |variant, values: &[f64]| -> Vec<Sample> {
+            values.iter().map(|value| Sample { figure, variant, value: *value }).collect()
+        };
+        [of(0, redline), of(1, peer)].concat()
+    }
+
+    #[test]
+    fn ratios_are_taken_pair_by_pair() {
+        // The machine was twice as fast in the second repeat; the ratio is the same in each pair.
+        let drift = rows(&samples(Figure::Decode, &[100.0, 200.0, 100.0], &[50.0, 100.0, 50.0]));
+        let near = |found: f64, expected: f64| (found - expected).abs() < 1e-9;
+        let Ratio { pairs, mean, interval } = drift[0].ratio;
+        assert!(pairs == 3 && near(mean, 2.0), "{mean}");
+        assert!(interval.is_some_and(|(low, high)| near(low, 2.0) && near(high, 2.0)));
+        let noisy = rows(&samples(Figure::Decode, &[90.0, 110.0, 100.0], &[50.0, 50.0, 40.0]));
+        // The geometric mean of 1.8, 2.2 and 2.5.
+        assert!(near(noisy[0].ratio.mean, 9.9_f64.cbrt()), "{:?}", noisy[0].ratio);
+        let (low, high) = noisy[0].ratio.interval.unwrap();
+        assert!(low < 1.8 && high > 2.5, "{low} to {high}");
+        assert_eq!(noisy[0].redline.summary.median, 100.0);
+    }
+
+    #[test]
+    fn a_figure_of_one_side_alone_has_no_row() {
+        assert_eq!(rows(&samples(Figure::Memory, &[1.0], &[])), []);
+    }
+
+    #[test]
+    fn the_table_reads_from_fast_to_small() {
+        let all = [
+            samples(Figure::Memory, &[1.25, 1.25], &[1.5, 1.5]),
+            samples(Figure::Prefill, &[1500.0, 1650.0], &[750.0, 750.0]),
+        ];
+        let text = render(&rows(&all.concat()), "llama.cpp");
+        expect![[r#"
+                                                      redline  llama.cpp    ratio   interval
+            prefill 512 tokens, tok/s                    1575        750    2.10x   1.14 to 3.84
+            resident beyond KV, x file                  1.250      1.500    0.83x   0.83 to 0.83 (less is better)
+        "#]]
+        .assert_eq(&text);
+    }
+
+    fn lines(own: f64, f32: f64, peer: f64) -> Vec<String> {
+        let samples = [
+            (Figure::Perplexity, 0, own),
+            (Figure::Perplexity, 1, peer),
+            (Figure::PerplexityF32, 0, f32),
+            (Figure::PerplexityF32, 1, peer),
+        ];
+        let samples = samples.map(|(figure, variant, value)| Sample { figure, variant, value });
+        limits(&rows(&samples), "llama.cpp").iter().map(Limit::line).collect()
+    }
+
+    #[test]
+    fn each_limit_is_judged_by_itself() {
+        let of_peer = "perplexity is 1.0060 times that of llama.cpp, at most 1.005: FAILS";
+        let of_f32 = "perplexity is 1.0080 times redline's in f32, at most 1.01: passes";
+        assert_eq!(lines(10.08, 10.0, 10.02), [of_peer, of_f32]);
+        let of_peer = "perplexity is 1.0000 times that of llama.cpp, at most 1.005: passes";
+        let of_f32 = "perplexity is 1.0200 times redline's in f32, at most 1.01: FAILS";
+        assert_eq!(lines(10.2, 10.0, 10.2), [of_peer, of_f32]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_judged() {
+        assert_eq!(limits(&[], "llama.cpp"), []);
+    }
 }

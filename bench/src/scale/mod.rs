@@ -2,25 +2,25 @@
 //! simulated registry. It compares only with their required times.
 
 pub mod fabricate;
-pub mod table;
-pub mod work;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use schema::exit::Exit;
 
+use self::fabricate::PAIR;
 use crate::cli::ScaleBench;
 use crate::clients;
+use crate::clients::table::{grouped, spread};
 use crate::write_table;
 use campaign::files::{FileError, files_below, make_dir};
 use campaign::lock::Lock;
+use campaign::process::{capture, children_us, describe};
 use campaign::stop::Stop;
 use campaign::tools::{RESULTS, SITE};
 use campaign::world::World;
-use table::Scaled;
-use work::{Registries, Took, Work};
+use judge::summary;
 
 /// Number of records to which the required times apply.
 pub const WANTED_OF: u64 = 50_000;
@@ -54,13 +54,13 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     fabricate::repository(world, &registries.registry, records)?;
     // The site gets a registry of its own, a tenth of the size.
     fabricate::repository(world, &registries.site_registry, site_records)?;
-    let mut times: BTreeMap<Work, Vec<Took>> = BTreeMap::new();
+    let mut times: Vec<(&Work, Vec<Took>)> = WORKS.iter().map(|work| (work, Vec::new())).collect();
     for repeat in 1..=flags.repeats {
-        for work in Work::ALL {
-            step(&format!("{}, repeat {repeat}", work.title()));
+        for (work, times) in &mut times {
+            step(&format!("{}, repeat {repeat}", work.title));
             let took = registries.time(work)?;
             world.console.note(&format!("{:.2} s, processor {:.2} s", took.wall_s, took.cpu_s));
-            times.entry(work).or_default().push(took);
+            times.push(took);
         }
     }
     let scaled = Scaled {
@@ -94,5 +94,207 @@ fn remove(folder: &Path) -> Result<(), FileError> {
             Err(FileError::at("remove", folder)(error))
         }
         _ => Ok(()),
+    }
+}
+
+/// A command to be timed, as a user would type it.
+#[derive(Debug, PartialEq)]
+pub struct Work {
+    pub title: &'static str,
+    /// Required time in seconds.
+    pub wanted_s: f64,
+    /// Subcommand of `redline-results`, or of `redline-site` for the site, and its arguments.
+    words: &'static [&'static str],
+    /// Exit codes that are no failure.
+    codes: &'static [i32],
+}
+
+/// All commands, in an order in which each finds the files that it needs. The first checks without
+/// an index of the records.
+const WORKS: [Work; 5] = [
+    Work { title: "check, without an index", wanted_s: 20.0, words: &["check"], codes: &[0] },
+    Work { title: "check, again", wanted_s: 20.0, words: &["check"], codes: &[0] },
+    Work { title: "list", wanted_s: 1.0, words: &["list"], codes: &[0] },
+    Work {
+        title: "diff of two releases",
+        wanted_s: 3.0,
+        words: &["diff", PAIR[0], PAIR[1]],
+        // A comparison of simulated releases may have any verdict.
+        codes: &[0, 1, 3],
+    },
+    Work { title: "the site", wanted_s: 10.0, words: &["build"], codes: &[0] },
+];
+
+/// Time that a command took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Took {
+    /// Wall time in seconds, to 10 ms, the interval of polling.
+    pub wall_s: f64,
+    /// User and system time in seconds, over all cores.
+    pub cpu_s: f64,
+}
+
+/// Folders on which the commands work.
+#[derive(Debug)]
+pub struct Registries<'a> {
+    pub world: &'a World,
+    pub registry: PathBuf,
+    pub site_registry: PathBuf,
+    /// Folder in which the site is built.
+    pub site: PathBuf,
+}
+
+impl Registries<'_> {
+    /// Runs the command of `work` to its end and measures its time.
+    ///
+    /// # Errors
+    /// It cannot be started, or fails.
+    pub fn time(&self, work: &Work) -> Result<Took, Stop> {
+        let mut command = self.command(work)?;
+        let clock = &self.world.clock;
+        // Processor time is known only in sum over all ended children, hence the difference.
+        let (before_us, started) = (children_us()?, clock.elapsed());
+        let written = capture(&mut command, &self.world.interrupt)?;
+        let took = Took {
+            wall_s: (clock.elapsed() - started).as_secs_f64(),
+            cpu_s: (children_us()? - before_us) / 1e6,
+        };
+        if written.status.code().is_some_and(|code| work.codes.contains(&code)) {
+            return Ok(took);
+        }
+        let (title, how) = (work.title, describe(written.status));
+        let said = written.last_said().unwrap_or("silent");
+        Err(Stop::environment(format!("`{title}` ended with {how}: {said}")))
+    }
+
+    /// Makes the command, and removes what an earlier command left that would speed it up.
+    fn command(&self, work: &Work) -> Result<Command, Stop> {
+        let (verb, arguments) = (work.words[0], &work.words[1..]);
+        if verb == "build" {
+            remove(&self.site)?;
+            let mut build = self.world.tools.site(verb);
+            build.arg("--registry").arg(&self.site_registry).arg("--out").arg(&self.site);
+            return Ok(build);
+        }
+        if *work == WORKS[0] {
+            // The folder contains only the index.
+            remove(&self.registry.join("target"))?;
+        }
+        let mut results = self.world.tools.results(verb);
+        results.args(arguments).arg("--registry").arg(&self.registry);
+        Ok(results)
+    }
+}
+
+/// Decimal places of a time in seconds: processes are polled every 10 ms.
+const DIGITS: usize = 2;
+
+/// Results of `scale-bench`.
+#[derive(Debug)]
+pub struct Scaled {
+    pub records: u64,
+    /// Records of the registry from which the site is built.
+    pub site_records: u64,
+    pub registry_bytes: u64,
+    pub site_bytes: u64,
+    /// Times of each command, one for each repeat.
+    pub times: Vec<(&'static Work, Vec<Took>)>,
+    /// Sentence that states date, commit and machine.
+    pub provenance: String,
+}
+
+impl Scaled {
+    /// Renders the results as Markdown.
+    pub fn render(&self) -> String {
+        let mut text =
+            "| | wanted, s | wall time, s | processor time, s |\n|---|---|---|---|\n".to_owned();
+        for (work, times) in &self.times {
+            let repeats =
+                |of: fn(&Took) -> f64| summary::of(&times.iter().map(of).collect::<Vec<f64>>());
+            let (Some(wall), Some(cpu)) = (repeats(|t| t.wall_s), repeats(|t| t.cpu_s)) else {
+                continue;
+            };
+            let wanted = self.wanted_s(work);
+            let shown = wanted.map(|most| format!("<= {}", grouped(most, DIGITS)));
+            let kept = wanted.is_none_or(|most| wall.median <= most);
+            text += &format!(
+                "| {} | {} | {} | {} |\n",
+                work.title,
+                shown.unwrap_or_default(),
+                spread(&wall, DIGITS, kept),
+                spread(&cpu, DIGITS, true),
+            );
+        }
+        format!("{text}\n{}\n{}\n", self.sizes(), self.provenance)
+    }
+
+    /// True when no command took longer than required.
+    pub fn is_as_wanted(&self) -> bool {
+        self.times.iter().all(|(work, times)| {
+            let wall = summary::of(&times.iter().map(|took| took.wall_s).collect::<Vec<f64>>());
+            wall.zip(self.wanted_s(work)).is_none_or(|(wall, most)| wall.median <= most)
+        })
+    }
+
+    /// Required time of a command; `None` for a registry of another size than the requirement's.
+    fn wanted_s(&self, work: &Work) -> Option<f64> {
+        (self.records == WANTED_OF).then_some(work.wanted_s)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts and sizes of a disk are below 2^53")]
+    fn sizes(&self) -> String {
+        let count = |value: u64| grouped(value as f64, 0);
+        let megabytes = |bytes: u64| grouped(bytes as f64 / 1e6, 0);
+        format!(
+            "The registry has {} records in {} MB, and the site {} MB, made of {} records.",
+            count(self.records),
+            megabytes(self.registry_bytes),
+            megabytes(self.site_bytes),
+            count(self.site_records),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn scaled(records: u64) -> Scaled {
+        let took = |wall_s: f64| Took { wall_s, cpu_s: wall_s * 1.5 };
+        Scaled {
+            records,
+            site_records: records / 10,
+            registry_bytes: 435_000_000,
+            site_bytes: 249_400_000,
+            times: [
+                (&WORKS[0], vec![took(13.4)]),
+                (&WORKS[2], vec![took(1.25), took(0.5), took(1.5)]),
+            ]
+            .into(),
+            provenance: "Measured somewhere.".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_table_has_medians_ranges_and_what_was_missed() {
+        let scaled = scaled(50_000);
+        expect![[r#"
+            | | wanted, s | wall time, s | processor time, s |
+            |---|---|---|---|
+            | check, without an index | <= 20.00 | 13.40 | 20.10 |
+            | list | <= 1.00 | 1.25 (missed) [0.50 to 1.50] | 1.88 [0.75 to 2.25] |
+
+            The registry has 50,000 records in 435 MB, and the site 249 MB, made of 5,000 records.
+            Measured somewhere.
+        "#]]
+        .assert_eq(&scaled.render());
+        assert!(!scaled.is_as_wanted());
+    }
+
+    #[test]
+    fn nothing_is_wanted_of_a_registry_of_another_size() {
+        let scaled = scaled(40_000);
+        assert!(scaled.is_as_wanted() && !scaled.render().contains("<="), "{}", scaled.render());
     }
 }

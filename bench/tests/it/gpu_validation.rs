@@ -207,6 +207,23 @@ fn a_stage_that_takes_too_long_has_failed_and_the_next_one_is_run() {
 }
 
 #[test]
+fn a_stage_whose_test_program_ran_no_test_has_failed() {
+    let stage = |id: &str, passed: u32| {
+        let result = format!("test result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured");
+        format!("[[commands]]\nid = \"{id}\"\nargv = [\"echo\", \"running tests\\n{result}\"]\n")
+    };
+    let head = VALIDATION.split("[[commands]]").next().unwrap();
+    let lab = Lab::new(&format!("{head}{}{}", stage("none", 0), stage("some", 3)));
+    lab.scratch
+        .run(&["gpu-validation", "pack", "v0.9.2", "--validation", "all"])
+        .expect(0, &["4 stages"]);
+    lab.validated(&["--only", "none", "--only", "some"])
+        .expect(1, &["failed: its test program ran no test"]);
+    assert_eq!(lab.outcome("none"), Some(Outcome::Failed));
+    assert_eq!(lab.outcome("some"), Some(Outcome::Done));
+}
+
+#[test]
 fn a_validation_is_refused_on_a_machine_that_it_is_not_for() {
     let lab =
         Lab::packed(&VALIDATION.replace("match = {}", "match = { device_name = [\"h900\"] }"));

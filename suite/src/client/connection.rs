@@ -1,5 +1,6 @@
 //! TCP connection of the client: opens the socket, writes one request at a time, reads its answer.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -12,8 +13,38 @@ use nix::sys::socket::{
 
 use super::stamp::{Read, Stamper};
 use super::stream::Stream;
-use super::tls::{self, Broken, Session, Tls};
+use super::tls::Tls;
 use crate::clock::monotonic_ns;
+
+/// Longest decrypted TLS record in bytes: one read may complete a record that an earlier read began.
+const RECORD_MAX: usize = 16 << 10;
+
+/// Error that ends a connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    #[error("{}", .0.desc())]
+    System(#[from] Errno),
+    /// The server violates TLS, or its certificate is not valid.
+    #[error("{0}")]
+    Tls(String),
+}
+
+/// TLS over the connection's non-blocking socket.
+pub trait Session: fmt::Debug {
+    /// Continues the handshake as far as `socket` allows. Returns true once it is complete.
+    fn shake(&mut self, socket: &OwnedFd) -> Result<bool, Broken>;
+    /// Decrypts `wire` into `plain` and returns the number of decrypted bytes, zero while a record
+    /// is incomplete. `plain` must be longer than `wire` by one record.
+    fn take(&mut self, wire: &[u8], plain: &mut [u8]) -> Result<usize, Broken>;
+    /// True when the server announced that it will send no more data.
+    fn has_ended(&mut self) -> bool;
+    /// Encrypts `payload`; `flush` sends it.
+    fn put(&mut self, payload: &[u8]);
+    /// Sends encrypted data. Returns false where `socket` did not accept all of it.
+    fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno>;
+    /// Tells the server that this side will send no more data.
+    fn end(&mut self, socket: &OwnedFd);
+}
 
 /// Connection slot of the client: a socket and at most one request in flight.
 #[derive(Debug, Default)]
@@ -33,7 +64,7 @@ pub struct Connection {
     /// True when the server announced the end of the TLS connection, though the socket is open.
     pub over: bool,
     socket: Option<OwnedFd>,
-    tls: Option<Box<Session>>,
+    tls: Option<Box<dyn Session>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +107,7 @@ impl Connection {
         stamper: &mut Stamper,
     ) -> Result<(), Errno> {
         self.close();
-        self.tls = tls.map(|tls| Box::new(tls.session()));
+        self.tls = tls.map(Tls::session);
         let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(family, SockType::Stream, flags, None)?;
@@ -204,7 +235,8 @@ impl Connection {
             }
             return Ok(read);
         };
-        let (plain, wire) = tls::split(buffer);
+        // The second part is for encrypted bytes from the wire, the first for the decrypted ones.
+        let (plain, wire) = buffer.split_at_mut((buffer.len() + RECORD_MAX) / 2);
         let read = stamper.read(socket, wire, self.drained_ns)?;
         if read.bytes < wire.len() {
             self.drained_ns = read.moment.user_ns;

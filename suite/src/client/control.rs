@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use clap::Args;
 use serde_json::Value;
 use url::Url;
 
 use super::http::{HttpError, ResponseDecoder};
-pub use super::tls::Trust;
-use super::tls::{self, Tls, TlsError};
+use super::tls::Tls;
 use crate::clock::monotonic_ns;
 
 /// Longest time for a control request. Resetting a large cache is the slowest.
@@ -32,6 +32,19 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// API key that the server requires, if any; it enters no record.
     pub key: Option<Key>,
+}
+
+/// Certificates that are accepted from a server behind `https://`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Trust {
+    /// File with PEM certificates of the authorities that may have signed the server's certificate;
+    /// by default the authorities that this machine trusts.
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// Accept any certificate. Anyone on the network path can then read and change the traffic; the
+    /// record says so.
+    #[arg(long = "insecure-tls", visible_alias = "insecure", conflicts_with = "ca_file")]
+    pub insecure: bool,
 }
 
 /// API key of a server, which is never printed.
@@ -84,8 +97,8 @@ pub enum ControlError {
         url: String,
     },
     /// TLS cannot be set up.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
+    #[error("{0}")]
+    Tls(String),
     /// The server does not respond.
     #[error("no server answers at `{url}`: {message}")]
     Unreachable {
@@ -135,7 +148,7 @@ impl Server {
             .ok()
             .and_then(|mut addresses| addresses.next())
             .ok_or_else(wrong)?;
-        let tls = if secured { Some(Tls::new(host, trust)?) } else { None };
+        let tls = secured.then(|| Tls::new(host, trust).map_err(ControlError::Tls)).transpose()?;
         Ok(Self { address, authority, tls, key: None })
     }
 
@@ -266,7 +279,7 @@ pub(crate) struct Reply {
 /// Error of a blocking call without a usable response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    #[error("{}", tls::said(.0))]
+    #[error(transparent)]
     Io(#[from] io::Error),
     #[error("no answer within {} s", .0.as_secs_f64())]
     TooLate(Duration),
@@ -321,14 +334,14 @@ impl<'a> Caller<'a> {
         question: &[u8],
         deadline: Instant,
     ) -> Result<Reply, CallError> {
-        wire.write_all(question)?;
+        wire.channel.write_all(question)?;
         let mut decoder = ResponseDecoder::default();
         let mut body = Vec::new();
         let mut first_byte_ns = None;
         let mut buffer = [0; 8 << 10];
         while !decoder.is_done() {
-            wire.socket().set_read_timeout(Some(left(deadline)?))?;
-            let count = wire.read(&mut buffer)?;
+            wire.socket.set_read_timeout(Some(left(deadline)?))?;
+            let count = wire.channel.read(&mut buffer)?;
             let now_ns = monotonic_ns();
             // A body without length and chunks ends with the connection.
             if count == 0 && decoder.ends_with_connection() {
@@ -367,10 +380,17 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
+/// Blocking byte stream to a server, plain or with TLS.
+pub trait Channel: Read + Write + Send + fmt::Debug {}
+
+impl<T: Read + Write + Send + fmt::Debug> Channel for T {}
+
+/// Connection of a blocking call.
 #[derive(Debug)]
-enum Wire {
-    Plain(TcpStream),
-    Tls(Box<tls::Blocking>),
+struct Wire {
+    /// Socket under the channel, for its time limits.
+    socket: TcpStream,
+    channel: Box<dyn Channel>,
 }
 
 impl Wire {
@@ -380,42 +400,12 @@ impl Wire {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(left(deadline)?))?;
         socket.set_write_timeout(Some(left(deadline)?))?;
-        match &server.tls {
-            Some(tls) => Ok(Self::Tls(Box::new(tls.blocking(socket)?))),
-            None => Ok(Self::Plain(socket)),
-        }
-    }
-
-    fn socket(&self) -> &TcpStream {
-        match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.socket(),
-        }
-    }
-}
-
-impl Read for Wire {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(socket) => socket.read(buffer),
-            Self::Tls(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Wire {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Plain(socket) => socket.write(bytes),
-            Self::Tls(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Plain(socket) => socket.flush(),
-            Self::Tls(stream) => stream.flush(),
-        }
+        let own = socket.try_clone()?;
+        let channel = match &server.tls {
+            Some(tls) => tls.blocking(own)?,
+            None => Box::new(own),
+        };
+        Ok(Self { socket, channel })
     }
 }
 

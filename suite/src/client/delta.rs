@@ -57,16 +57,11 @@ pub struct Usage {
     pub cached_tokens: Option<u64>,
 }
 
-/// Error of an event that is not JSON of a known shape.
-#[derive(Debug, thiserror::Error)]
-#[error("event is not a JSON chunk: {0}")]
-pub struct NotAChunk(#[from] serde_json::Error);
-
 /// Parses the data of one event.
 ///
 /// # Errors
 /// The data are not JSON of this shape.
-pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
+pub fn parse(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     let trimmed = data.trim_ascii();
     if trimmed == b"[DONE]" {
         return Ok(Event::Done);
@@ -80,7 +75,7 @@ pub fn parse(data: &[u8]) -> Result<Event<'_>, NotAChunk> {
 
 /// Parses an event of any shape with a full JSON parser. Where [`scan()`] succeeds, both give the
 /// same result.
-pub(super) fn parse_any(trimmed: &[u8]) -> Result<Event<'_>, NotAChunk> {
+pub(super) fn parse_any(trimmed: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     let wire: Wire<'_> = serde_json::from_slice(trimmed)?;
     if let Some(message) = wire.error_message() {
         return Ok(Event::Error(message));

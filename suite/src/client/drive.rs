@@ -8,18 +8,15 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use schema::scenario::{Arrival, Connections};
 
-use super::alarm::{ALARM, Alarm};
-use super::connection::{Connection, InFlight, Phase};
-use super::limits::{FILES_SPARE, port_held_us};
-use super::load::ClientLoad;
-use super::load::PollPacing;
+use super::connection::{Broken, Connection, InFlight, Phase};
+use super::limits::{FILES_SPARE, no_port, too_few_files};
+use super::load::{ClientLoad, PollPacing};
 use super::orders::{AHEAD, Pool};
 pub use super::orders::{DriveError, Driven, Observer, Orders, Tally, Unobserved};
 use super::sample::{FailureKind, Sample};
-use super::schedule::{Due, Schedule};
+use super::schedule::{ALARM, Alarm, Due, Schedule};
 use super::stamp::Stamper;
 use super::stream::{Standing, Stream};
-use super::tls::Broken;
 use crate::clock::{monotonic_ns, sleep_until};
 
 /// Maximum number of connections being opened at one time, below the listen backlog of any server.
@@ -155,12 +152,9 @@ impl Driver<'_> {
         match self.connections[slot].open(address, tls, &self.epoll, key, &mut self.stamper) {
             Ok(()) => Ok(true),
             Err(Errno::EMFILE | Errno::ENFILE) => {
-                let needed = self.connections.len() as u64 + FILES_SPARE;
-                Err(DriveError::Files { needed, limit: slot as u64 })
+                Err(too_few_files(self.connections.len() as u64 + FILES_SPARE, slot as u64))
             }
-            Err(Errno::EADDRNOTAVAIL) => {
-                Err(DriveError::NoPort { address, held_s: port_held_us(address) / 1_000_000 })
-            }
+            Err(Errno::EADDRNOTAVAIL) => Err(no_port(address)),
             Err(_) => Ok(false),
         }
     }
@@ -172,7 +166,7 @@ impl Driver<'_> {
         self.load = ClientLoad::start();
         self.start_ns = monotonic_ns();
         (self.progress_ns, self.looked_ns) = (self.start_ns, self.start_ns);
-        self.schedule.start(self.start_ns);
+        self.schedule.start_ns = self.start_ns;
         let (mut sweep_ns, mut woken_ns, mut count) = (self.start_ns, self.start_ns, 0);
         while self.busy > 0 || !self.schedule.is_empty() {
             let timeout_ms = self.send_due()?;
@@ -217,7 +211,7 @@ impl Driver<'_> {
     fn rest(&self) {
         // Without kernel time stamps, a pause would delay the time stamps themselves.
         if let Some(until_ns) = self.looks.rest_until_ns(self.busy)
-            && self.stamper.is_kernels()
+            && self.stamper.kernel
         {
             sleep_until(until_ns.min(self.due_ns.saturating_sub(AWAKE_NS)));
         }
@@ -491,7 +485,7 @@ impl Driver<'_> {
             let Some(request) = &mut self.connections[slot].request else { continue };
             let since_ns = request.closing_since_ns.unwrap_or(now_ns);
             if now_ns.saturating_sub(since_ns) > CLOSING_LIMIT_NS {
-                request.stream.conclude_after_done();
+                request.stream.conclude();
                 self.finish(slot, false);
             }
         }

@@ -10,45 +10,9 @@ use procfs::net::{TcpNetEntry, TcpState, tcp, tcp6};
 /// Error of a run that could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// The limit on open files is too low.
-    #[error(
-        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
-    )]
-    Files {
-        /// Number of open files that the run needs.
-        needed: u64,
-        /// System's limit on open files.
-        limit: u64,
-    },
-    /// Fewer local ports are free than connections will hold at one time.
-    #[error(
-        "{needed} ports are needed at one time to connect to `{address}` from, and {limit} are \
-         free; {held} more are held by other connections to it, open or ended\nhint: widen \
-         net.ipv4.ip_local_port_range, send fewer at once (`concurrency_max`), or keep \
-         connections (`connections = \"warm\"`)"
-    )]
-    Ports {
-        /// Address of the server.
-        address: SocketAddr,
-        /// Number of ports needed at one time.
-        needed: u64,
-        /// Number of free local ports.
-        limit: u64,
-        /// Number of ports that other connections to the server hold.
-        held: u64,
-    },
-    /// No local port was left during the run.
-    #[error(
-        "no port is left to connect to `{address}` from: an ended connection holds its port for \
-         {held_s} s\nhint: widen net.ipv4.ip_local_port_range, send fewer requests a second, or \
-         keep connections (`connections = \"warm\"`)"
-    )]
-    NoPort {
-        /// Address of the server.
-        address: SocketAddr,
-        /// Time for which a closed connection holds its port, in seconds.
-        held_s: u64,
-    },
+    /// A limit on open files or local ports is too low.
+    #[error("{0}")]
+    Limit(String),
     /// A system call failed.
     #[error("the system refuses {what}")]
     System {
@@ -71,6 +35,23 @@ const HELD_US: u64 = 60_000_000;
 /// `tcp_tw_reuse_delay`. Microseconds.
 const REUSED_AFTER_US: u64 = 1_000_000;
 
+/// Returns the error of a system that allows `limit` open files and not `needed`.
+pub(super) fn too_few_files(needed: u64, limit: u64) -> DriveError {
+    DriveError::Limit(format!(
+        "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
+    ))
+}
+
+/// Returns the error of a run during which no local port was left to connect to `address`.
+pub(super) fn no_port(address: SocketAddr) -> DriveError {
+    let held_s = port_held_us(address) / 1_000_000;
+    DriveError::Limit(format!(
+        "no port is left to connect to `{address}` from: an ended connection holds its port for \
+         {held_s} s\nhint: widen net.ipv4.ip_local_port_range, send fewer requests a second, or \
+         keep connections (`connections = \"warm\"`)"
+    ))
+}
+
 /// Raises the soft limit on open files toward `most`, and fails if `needed` is not possible.
 ///
 /// # Errors
@@ -80,7 +61,7 @@ pub fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
     let system = |source| DriveError::System { what, source };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(system)?;
     if needed > hard {
-        return Err(DriveError::Files { needed, limit: hard });
+        return Err(too_few_files(needed, hard));
     }
     if most > soft {
         setrlimit(Resource::RLIMIT_NOFILE, most.min(hard), hard).map_err(system)?;
@@ -105,7 +86,12 @@ pub(super) fn allow_ports(address: SocketAddr, needed: u64) -> Result<(), DriveE
     let held = range.held(&table.unwrap_or_default(), address, is_reused(address));
     let limit = free.saturating_sub(held);
     if needed > limit {
-        return Err(DriveError::Ports { address, needed, limit, held });
+        return Err(DriveError::Limit(format!(
+            "{needed} ports are needed at one time to connect to `{address}` from, and {limit} are \
+             free; {held} more are held by other connections to it, open or ended\nhint: widen \
+             net.ipv4.ip_local_port_range, send fewer at once (`concurrency_max`), or keep \
+             connections (`connections = \"warm\"`)"
+        )));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 use hdrhistogram::Histogram;
 
 use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::measure::summary::float;
 
 /// Length of the slices over which the CPU share is computed, in nanoseconds.
 const SLICE_NS: u64 = 100_000_000;
@@ -28,7 +29,8 @@ pub struct ClientLoad {
     /// Number of reads with more than one chunk that waited, or may have waited, longer than
     /// [`LATE_NS`].
     reads_late: u64,
-    shares: Vec<f64>,
+    /// Share of one core that the loop used, for each slice.
+    pub cpu_shares: Vec<f64>,
     slice_start_ns: u64,
     slice_cpu_ns: u64,
     pub streams_max: u64,
@@ -44,7 +46,7 @@ impl ClientLoad {
             reads_unstamped: 0,
             reads_coalesced: 0,
             reads_late: 0,
-            shares: Vec::new(),
+            cpu_shares: Vec::new(),
             slice_start_ns: monotonic_ns(),
             slice_cpu_ns: thread_cpu_ns(),
             streams_max: 0,
@@ -90,18 +92,12 @@ impl ClientLoad {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a slice is far below 2^53 ns")]
     fn close_slice(&mut self, now_ns: u64) {
         let cpu_ns = thread_cpu_ns();
         let wall = now_ns - self.slice_start_ns;
-        self.shares.push(cpu_ns.saturating_sub(self.slice_cpu_ns) as f64 / wall as f64);
+        self.cpu_shares.push(float(cpu_ns.saturating_sub(self.slice_cpu_ns)) / float(wall));
         self.slice_start_ns = now_ns;
         self.slice_cpu_ns = cpu_ns;
-    }
-
-    /// Returns the share of one core that the loop used, for each slice.
-    pub fn cpu_shares(&self) -> &[f64] {
-        &self.shares
     }
 
     /// Returns the 99th percentile of the time from the end of one poll to the start of the next,
@@ -124,16 +120,18 @@ impl ClientLoad {
     }
 
     /// Returns the share of reads with more than one token-bearing chunk, or `None` without reads.
-    #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn coalesced_read_share(&self) -> Option<f64> {
-        (self.reads > 0).then(|| self.reads_coalesced as f64 / self.reads as f64)
+        self.share(self.reads_coalesced)
     }
 
     /// Returns the share of reads whose several chunks may be more than 1 ms old, or `None` without
     /// reads.
-    #[expect(clippy::cast_precision_loss, reason = "reads are far below 2^53")]
     pub fn late_read_share(&self) -> Option<f64> {
-        (self.reads > 0).then(|| self.reads_late as f64 / self.reads as f64)
+        self.share(self.reads_late)
+    }
+
+    fn share(&self, reads: u64) -> Option<f64> {
+        (self.reads > 0).then(|| float(reads) / float(self.reads))
     }
 }
 

@@ -2,13 +2,11 @@
 //! stamp for every read. The only part of the suite that knows the wire; `measure` turns times into
 //! metrics.
 
-mod alarm;
 mod api_format;
 mod connection;
 pub mod control;
 pub mod delta;
 pub mod drive;
-pub(crate) mod first_answer;
 mod http;
 pub mod limits;
 mod load;

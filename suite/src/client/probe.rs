@@ -1,14 +1,19 @@
-//! Probe of a running server: version, effective configuration, model and metrics, for any engine.
+//! Probe of a running server: version, effective configuration, model and metrics, for any engine;
+//! and the time of a starting server's first answer.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use schema::canonical::sha256_of;
-use schema::engine::{EngineFile, Info, InfoFormat, ReportedAt};
-use schema::probe::{Probe, SCHEMA};
+use schema::engine::{ApiFormat, EngineFile, Info, InfoFormat, ReportedAt, Request};
+use schema::probe::{FirstAnswer, Probe, SCHEMA};
 use schema::run::{ModelFacts, ServerFacts};
 use serde_json::{Map, Value, json};
 
-use super::control::{ControlError, Server, read_metrics};
+use super::control::{CallError, Caller, ControlError, Server, read_metrics};
+use super::payload::body;
 
 /// Probe of a server, and a fact that only the suite needs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -277,6 +282,64 @@ pub(super) fn read_props(props: &Value) -> Probed {
     };
     let version = text(&props["build_info"]);
     Probed { probe: Probe { version, server, model, ..Probe::default() }, page_tokens: None }
+}
+
+/// Pause between two attempts: much shorter than any start-up, and little work for the machine.
+const PAUSE: Duration = Duration::from_millis(1);
+/// HTTP status of a server that is still loading.
+const LOADING: u16 = 503;
+
+/// Sends a one-token request on the route of `request` until it succeeds, for at most `limit`.
+///
+/// # Errors
+/// No answer in time, or a failure that waiting does not resolve.
+pub fn first_answer(
+    server: &Server,
+    request: &Request,
+    limit: Duration,
+) -> anyhow::Result<FirstAnswer> {
+    let bytes = question(&server.authority, request);
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let asked = Caller::new(server).ask(&bytes, left.max(PAUSE));
+        let last = match asked.map(|reply| (reply.status, reply)) {
+            Ok((200, reply)) => return Ok(FirstAnswer { first_byte_ns: reply.first_byte_ns }),
+            Ok((LOADING, reply)) => words(&reply.body),
+            Ok((status, reply)) => {
+                bail!("`{}` answered {status}: {}", request.route, words(&reply.body));
+            }
+            Err(CallError::Http(error)) => return Err(error.into()),
+            // A refused connection is normal while the server starts.
+            Err(error) => error.to_string(),
+        };
+        if left.is_zero() {
+            let (authority, limit_s) = (&server.authority, limit.as_secs_f64());
+            bail!("no answer from `{authority}` within {limit_s} s: {last}");
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn words(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).trim().to_owned()
+}
+
+/// Builds a request for one token after a short prompt. It names no model: a server with one model
+/// needs none, and asking the server for the name would take time.
+fn question(authority: &str, request: &Request) -> Vec<u8> {
+    let (route, dialect) = (&request.route, request.dialect());
+    let mut body = body(dialect, json!("Hello"), 1);
+    if dialect == ApiFormat::Completions {
+        body.insert("temperature".into(), json!(0));
+    }
+    let body = Value::Object(body).to_string();
+    let head = format!(
+        "POST {route} HTTP/1.1\r\nHost: {authority}\r\nContent-Type: application/json\r\n\
+         Connection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head, body].concat().into_bytes()
 }
 
 #[cfg(test)]

@@ -1,15 +1,23 @@
 //! Schedule of a run: which request is due next, those with fixed send times in order and those
-//! that wait for the end of an earlier turn. A due request is delayed at most, never dropped.
+//! that wait for the end of an earlier turn. A due request is delayed at most, never dropped. An
+//! alarm wakes the loop for the next one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use super::payload::Payload;
 
 /// Schedule of the requests that are not sent yet.
 #[derive(Debug)]
 pub struct Schedule {
-    start_ns: u64,
+    /// Time at which the clock starts, in nanoseconds.
+    pub start_ns: u64,
     /// Requests with fixed send times: nanoseconds from the start and index.
     timed: VecDeque<(u64, usize)>,
     /// Requests whose earlier turn has ended: due time in nanoseconds and index, earliest first.
@@ -40,11 +48,6 @@ impl Schedule {
         }
         timed.sort_unstable();
         Self { start_ns: 0, timed: timed.into(), released: BinaryHeap::new(), held }
-    }
-
-    /// Starts the clock at `now_ns`.
-    pub fn start(&mut self, now_ns: u64) {
-        self.start_ns = now_ns;
     }
 
     /// Returns the request to send next, or `None`. A conversation that has begun goes on before a
@@ -91,6 +94,40 @@ impl Schedule {
     }
 }
 
+/// Key of the alarm's events in epoll, which no connection has.
+pub(super) const ALARM: u64 = u64::MAX;
+
+/// Timer that wakes the client's loop just before the next request is due. The timeout of
+/// `epoll_wait` counts whole milliseconds, which is too coarse at a thousand requests a second, and
+/// polling without waiting would use a whole core.
+#[derive(Debug)]
+pub(super) struct Alarm {
+    timer: TimerFd,
+    set_ns: u64,
+}
+
+impl Alarm {
+    /// Creates an alarm and registers it with `epoll`.
+    pub(super) fn new(epoll: &Epoll) -> Result<Self, Errno> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        // Edge-triggered: one event for each expiry, since the timer is never read.
+        let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        epoll.add(&timer, EpollEvent::new(events, ALARM))?;
+        Ok(Self { timer, set_ns: 0 })
+    }
+
+    /// Sets the alarm to `at_ns` on the monotonic clock.
+    pub(super) fn set(&mut self, at_ns: u64) -> Result<(), Errno> {
+        if at_ns == self.set_ns {
+            return Ok(());
+        }
+        self.set_ns = at_ns;
+        let at = TimeSpec::from_duration(Duration::from_nanos(at_ns));
+        self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +139,7 @@ mod tests {
             after: *after,
         };
         let mut schedule = Schedule::new(&entries.iter().map(payload).collect::<Vec<_>>());
-        schedule.start(1_000_000);
+        schedule.start_ns = 1_000_000;
         schedule
     }
 

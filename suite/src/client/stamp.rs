@@ -59,7 +59,9 @@ pub struct Stamper {
     control: Vec<u8>,
     /// Wall clock minus monotonic clock, in nanoseconds.
     offset_ns: u64,
-    kernel: bool,
+    /// True when the kernel provides the time stamps, so that they do not depend on when a socket is
+    /// read.
+    pub kernel: bool,
 }
 
 impl Stamper {
@@ -94,12 +96,6 @@ impl Stamper {
         if self.kernel && setsockopt(socket, sockopt::ReceiveTimestampns, &true).is_err() {
             self.kernel = false;
         }
-    }
-
-    /// True when the kernel provides the time stamps, so that they do not depend on when a socket
-    /// is read.
-    pub fn is_kernels(&self) -> bool {
-        self.kernel
     }
 
     /// Reads available data from `socket` into `buffer`. `since_ns` is the time at which the socket

@@ -114,18 +114,14 @@ impl Stream {
         }
     }
 
-    /// Ends an answer whose last event has arrived but whose body the server did not end.
-    pub fn conclude_after_done(&mut self) {
-        self.conclude();
-    }
-
     /// True when the answer itself says that it is complete.
     fn has_ended(&self) -> bool {
         self.reader.done || self.sample.finish_reason.is_some()
     }
 
-    /// Decides whether the answer is complete, once nothing more will arrive.
-    fn conclude(&mut self) {
+    /// Decides whether the answer is complete, once nothing more will arrive or the server did not end
+    /// the body after the last event.
+    pub(super) fn conclude(&mut self) {
         let end = Moment::at(self.sample.end_ns);
         self.reader.finish(end, &mut self.sample);
         let Some(head) = self.decoder.head() else {
@@ -220,7 +216,8 @@ impl EventReader {
             Ok(Event::Error(message)) => sample.fail(FailureKind::ErrorEvent, message),
             Ok(Event::Chunk(chunk)) => self.chunk(chunk, at, sample),
             Err(error) => {
-                sample.fail(FailureKind::BadEvent, format!("{error}: {}", preview(data)));
+                let message = format!("event is not a JSON chunk: {error}: {}", preview(data));
+                sample.fail(FailureKind::BadEvent, message);
             }
         }
     }

@@ -45,7 +45,7 @@ differs from the one implied by E2E and TTFT. `holds` lists the rules that the r
 struct Audited {
     file: String,
     results: Vec<Judged>,
-    unread: Vec<Place>,
+    unread: Vec<Unread>,
 }
 
 /// One result found in a file, with the lines it stands on and the outcome of every rule.
@@ -59,13 +59,6 @@ struct Judged {
     scenario: String,
     requests_ok: Option<u64>,
     checks: Vec<Check>,
-}
-
-/// A place in a file that looks like a result but could not be read, and the reason.
-#[derive(Serialize)]
-struct Place {
-    line: u64,
-    why: String,
 }
 
 /// Runs `redline-bench audit` and returns its exit code.
@@ -93,11 +86,7 @@ fn read(file: &Path) -> anyhow::Result<Audited> {
     // Logs hold progress bars in any encoding, but all figures are ASCII.
     let text = String::from_utf8_lossy(&bytes);
     let Reading { records, unread } = reports::read(&shown, &text);
-    Ok(Audited {
-        file: shown,
-        results: records.into_iter().map(Judged::from).collect(),
-        unread: unread.into_iter().map(|Unread { line, why }| Place { line, why }).collect(),
-    })
+    Ok(Audited { file: shown, results: records.into_iter().map(Judged::from).collect(), unread })
 }
 
 impl From<RunRecord> for Judged {

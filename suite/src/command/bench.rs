@@ -13,19 +13,18 @@ use schema::scenario::{Arrival, CacheState, Scenario};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::inputs::TrustFlags;
-use super::inputs::{Engine, ScenarioFile};
-use super::keeper::Keeper;
+use super::files::Keeper;
+use super::inputs::{Engine, KeyFlag, ScenarioFile, ServerFlags};
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
-use crate::client::control::{Key, Server};
+use crate::client::control::Server;
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, probe, served_model};
 use crate::export::ReportFacts;
 use crate::measure::slo::Slo;
-use crate::session::{Assignment, Finished, Reference};
+use crate::session::{Assignment, Conduct, Finished, Reference};
 use crate::telemetry::gpu::Meter;
-use crate::telemetry::{Ranks, nvml};
+use crate::telemetry::nvml;
 use crate::workload::arrival::reschedule;
 use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
@@ -33,17 +32,10 @@ use crate::workload::tokenizer::Tokenizer;
 /// Flags shared by all measuring commands.
 #[derive(Debug, Args)]
 pub struct BenchFlags {
-    /// Server to measure.
-    #[arg(long, value_name = "http[s]://HOST:PORT")]
-    url: String,
     #[command(flatten)]
-    trust: TrustFlags,
-    /// Engine file: the routes and features of this kind of server, as in `suite/engines`.
-    #[arg(long, value_name = "FILE")]
-    engine: PathBuf,
-    /// File with the API key that the server requires. The key enters no record.
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
+    server: ServerFlags,
+    #[command(flatten)]
+    key: KeyFlag,
     /// Scenario file, as in `suite/scenarios`; the file name without extension is the scenario's
     /// id.
     #[arg(long, value_name = "FILE", required_unless_present = "plan")]
@@ -114,21 +106,10 @@ pub struct Bench {
     pub tokenizer: Tokenizer,
     pub file: ScenarioFile,
     pub plan: Plan,
-    pub conduct: Conduct,
-}
-
-/// Settings of how runs are performed and watched, the same for all runs of a command.
-pub struct Conduct {
     /// Model name for the server, if a flag gave one.
     pub model: Option<String>,
     pub progress: Style,
-    pub timeout_s: f64,
-    /// Time between two telemetry samples, in nanoseconds; `None` samples only before and after a
-    /// run.
-    pub telemetry_ns: Option<u64>,
-    pub kernel_timestamps: bool,
-    /// True when the fixed prompts are sent after the clock has stopped, to check the outputs.
-    pub check_outputs: bool,
+    pub conduct: Conduct,
 }
 
 /// One run to perform: a plan, sent at its own times or at those of another arrival process.
@@ -148,12 +129,11 @@ impl Bench {
         // The handlers come first, so that an interruption while inputs load has the documented
         // exit code.
         let signals = Signals::caught()?;
-        let engine = Engine::open(&flags.engine)?;
+        let engine = flags.server.engine()?;
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
         let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
         let tokenizer = Tokenizer::open(&flags.tokenizer)?;
-        let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
-        let server = Server::at(&flags.url, &flags.trust.trust())?.with_key(key);
+        let server = flags.server.server(&flags.key)?;
         // The server is probed before the requests are drawn, so that a wrong URL fails early.
         let probed = probe(&server, &engine.id, &engine.file)?;
         let (file, plan) = match (file, &flags.plan) {
@@ -170,14 +150,12 @@ impl Bench {
         };
         can_be_primed(&file.scenario, engine.prompt_form())?;
         let conduct = Conduct {
-            model: flags.model.clone(),
-            progress: flags.progress,
-            timeout_s: flags.timeout_s,
+            no_progress_ns: nanoseconds(flags.timeout_s),
             telemetry_ns: Some(nanoseconds(flags.telemetry_s)).filter(|pause| *pause > 0),
             kernel_timestamps: !flags.no_kernel_timestamps,
             check_outputs: !flags.no_output_check,
         };
-        let meter = nvml::open();
+        let (meter, model, progress) = (nvml::open(), flags.model.clone(), flags.progress);
         Ok(Self {
             signals,
             engine,
@@ -188,6 +166,8 @@ impl Bench {
             tokenizer,
             file,
             plan,
+            model,
+            progress,
             conduct,
         })
     }
@@ -221,11 +201,6 @@ impl Bench {
         Ok(point)
     }
 
-    /// Arrival process of the scenario.
-    pub fn arrival(&self) -> &Arrival {
-        &self.file.scenario.arrival
-    }
-
     /// Number of measured requests in the plan.
     pub fn requests(&self) -> u64 {
         self.plan.manifest.requests.len() as u64
@@ -239,7 +214,7 @@ impl Bench {
     pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
-        let progress = Progress::begin(self.conduct.progress, requests, manifest.output_tokens());
+        let progress = Progress::begin(self.progress, requests, manifest.output_tokens());
         let mut keeper = Keeper::begin(out, &point.facts, requests, progress)?;
         let assignment = Assignment {
             server: &self.server,
@@ -249,16 +224,11 @@ impl Bench {
             plan: &point.plan,
             tokenizer: &self.tokenizer,
             model: self.model_name(),
-            page_tokens: self.probed.page_tokens,
-            prefix_cache: self.probed.probe.server.prefix_cache,
-            ranks: self.ranks(),
+            probed: &self.probed,
             meter: &self.meter,
             reference: self.reference.as_ref(),
             slos,
-            no_progress_ns: nanoseconds(self.conduct.timeout_s),
-            telemetry_ns: self.conduct.telemetry_ns,
-            kernel_timestamps: self.conduct.kernel_timestamps,
-            check_outputs: self.conduct.check_outputs,
+            conduct: self.conduct,
             stop: &self.signals.stop,
         };
         // From here on a signal stops the client's loop, so that samples already taken are kept.
@@ -302,14 +272,7 @@ impl Bench {
         let served = || served_model(&self.server);
         // The name given by a flag comes first, then the server's model list, then the probed
         // model.
-        self.conduct.model.clone().or_else(served).or_else(told).unwrap_or_default()
-    }
-
-    /// Device and GPUs that the server computes on; the number of GPUs is known only for CUDA.
-    fn ranks(&self) -> Ranks<'_> {
-        let server = &self.probed.probe.server;
-        let device = server.device.as_deref();
-        Ranks { device, gpus: server.tp.filter(|_| device == Some("cuda")) }
+        self.model.clone().or_else(served).or_else(told).unwrap_or_default()
     }
 }
 
@@ -360,6 +323,6 @@ impl Signals {
     reason = "checked when the flag was read"
 )]
 /// Duration in nanoseconds from a flag in seconds.
-fn nanoseconds(seconds: f64) -> u64 {
+pub fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }

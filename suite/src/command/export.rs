@@ -10,9 +10,9 @@ use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::samples::{Line, Sample};
 
+use super::files;
 use super::inputs::ScenarioFile;
-use super::write;
-use crate::export::{ExportError, Format, Report, ReportFacts, export};
+use crate::export::{ExportError, Format, Report, ReportFacts, export, name_of};
 
 /// Write a saved measurement in the format of another benchmark tool.
 ///
@@ -65,7 +65,7 @@ impl FromStr for ExportTo {
         let (format, file) = text.split_once('=').ok_or("give it as `FORMAT=FILE`")?;
         let format = Format::from_str(format, false).map_err(|_| {
             let names: Vec<String> =
-                Format::value_variants().iter().map(|format| format.name()).collect();
+                Format::value_variants().iter().copied().map(name_of).collect();
             format!("`{format}` is not a format; the formats are {}", names.join(", "))
         })?;
         Ok(Self { format, file: file.into() })
@@ -149,7 +149,7 @@ pub fn export_all(wanted: &[ExportTo], saved: &Path, asked: &ReportFacts) -> any
     let saved = Saved::open(saved)?;
     for ExportTo { format, file } in wanted {
         match saved.export(*format, asked) {
-            Ok(text) => write::text(file, &text)?,
+            Ok(text) => files::text(file, &text)?,
             Err(error) => eprintln!("not exported to `{}`: {error}", file.display()),
         }
     }
@@ -179,7 +179,7 @@ pub fn execute(flags: &ExportFlags) -> anyhow::Result<Exit> {
     };
     let text = saved.export(flags.format, &asked)?;
     match &flags.out {
-        Some(out) => write::text(out, &text)?,
+        Some(out) => files::text(out, &text)?,
         None => std::io::stdout()
             .write_all(text.as_bytes())
             .context("cannot write to standard output")?,

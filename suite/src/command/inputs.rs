@@ -1,5 +1,5 @@
 //! Inputs of several commands: scenario and engine files, opened, parsed and checked, and the flags
-//! for certificates.
+//! for a server.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use schema::engine::{EngineFile, parse};
 use schema::run::{PromptForm, ScenarioFacts};
 use schema::scenario::Scenario;
 
-use crate::client::control::Trust;
+use crate::client::control::{Key, Server, Trust};
 
 /// A scenario file: the parsed scenario, its id and the SHA-256 of its text.
 #[derive(Debug)]
@@ -101,21 +101,34 @@ fn stem(path: &Path) -> String {
     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// TLS flags of every command that connects to a server with `https://`.
+/// Flags for the server that a command connects to.
 #[derive(Debug, Args)]
-pub struct TrustFlags {
-    /// File with PEM certificates of the authorities that may have signed the server's certificate;
-    /// by default the authorities that this machine trusts.
+pub struct ServerFlags {
+    /// URL of the server.
+    #[arg(long, value_name = "http[s]://HOST:PORT")]
+    url: String,
+    #[command(flatten)]
+    trust: Trust,
+    /// Engine file: the routes and features of this kind of server, as in `suite/engines`.
     #[arg(long, value_name = "FILE")]
-    ca_file: Option<PathBuf>,
-    /// Accept any certificate. Anyone on the network path can then read and change the traffic; the
-    /// record says so.
-    #[arg(long, visible_alias = "insecure", conflicts_with = "ca_file")]
-    insecure_tls: bool,
+    engine: PathBuf,
 }
 
-impl TrustFlags {
-    pub fn trust(&self) -> Trust {
-        Trust { ca_file: self.ca_file.clone(), insecure: self.insecure_tls }
+/// Flag for the API key of a server.
+#[derive(Debug, Default, Args)]
+pub struct KeyFlag {
+    /// File with the API key that the server requires. The key enters no record.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+}
+
+impl ServerFlags {
+    pub fn engine(&self) -> anyhow::Result<Engine> {
+        Engine::open(&self.engine)
+    }
+
+    pub fn server(&self, key: &KeyFlag) -> anyhow::Result<Server> {
+        let key = key.api_key_file.as_deref().map(Key::open).transpose()?;
+        Ok(Server::at(&self.url, &self.trust)?.with_key(key))
     }
 }

@@ -2,7 +2,6 @@
 
 pub mod audit;
 pub mod export;
-pub mod first_answer;
 pub mod manual;
 pub mod plan;
 pub mod probe;
@@ -13,8 +12,7 @@ pub mod sweep;
 pub mod verify_manifest;
 
 mod bench;
+mod files;
 mod inputs;
-mod keeper;
 mod progress;
 mod table;
-mod write;

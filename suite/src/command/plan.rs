@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use schema::exit::Exit;
 use schema::manifest::ManifestRequest;
 use schema::plan::{PlanFile, SCHEMA};
 use schema::run::PromptForm;
 
+use super::files;
 use super::inputs::ScenarioFile;
-use super::write;
 use crate::workload::dataset::Dataset;
 use crate::workload::sampler::{Plan, plan};
 use crate::workload::tokenizer::Tokenizer;
@@ -34,8 +35,9 @@ pub struct PlanFlags {
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
     /// Form in which prompts would be sent.
-    #[arg(long, value_enum, default_value_t = Form::TokenIds)]
-    prompt_form: Form,
+    #[arg(long, default_value = "token_ids")]
+    #[arg(value_parser = PossibleValuesParser::new(["token_ids", "text"]).map(form))]
+    prompt_form: PromptForm,
     /// Save the plan as JSON; the bytes are the same on every machine.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -49,11 +51,8 @@ Example:
 `input tokens` and `output tokens` are sums over all requests, `last send` is when the last one is
 due, and `manifest` is the hash by which runs are compared.";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum Form {
-    TokenIds,
-    Text,
+fn form(name: String) -> PromptForm {
+    if name == "text" { PromptForm::Text } else { PromptForm::TokenIds }
 }
 
 /// Runs `redline-bench plan` and returns its exit code.
@@ -62,12 +61,8 @@ enum Form {
 /// An input cannot be read or yields too few requests, or the plan cannot be written.
 pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     let file = ScenarioFile::open(&flags.scenario)?;
-    let form = match flags.prompt_form {
-        Form::TokenIds => PromptForm::TokenIds,
-        Form::Text => PromptForm::Text,
-    };
     let tokenizer = Tokenizer::open(&flags.tokenizer)?;
-    let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, form)?;
+    let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, flags.prompt_form)?;
     let manifest = &plan.manifest;
     let sha256 = manifest.sha256()?;
     // A request that waits for another's answer has no send time of its own.
@@ -89,7 +84,7 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
             manifest: plan.manifest,
             warmup: plan.warmup,
         };
-        write::compact(path, &saved)?;
+        files::compact(path, &saved)?;
     }
     Ok(Exit::Well)
 }

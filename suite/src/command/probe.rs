@@ -1,15 +1,15 @@
-//! `redline-bench probe`: prints version, configuration and model of a running server.
+//! `redline-bench probe` and `redline-bench first-answer`: what a server reports about itself, and
+//! when a starting server gives its first answer.
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::time::Duration;
 
 use clap::Args;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
 
-use super::inputs::Engine;
-use super::inputs::TrustFlags;
-use crate::client::control::{Key, Server};
-use crate::client::probe::probe;
+use super::inputs::{KeyFlag, ServerFlags};
+use crate::client::probe::{first_answer, probe};
 
 /// Print what a running server reports about itself, as JSON with Redline's names.
 ///
@@ -19,22 +19,15 @@ use crate::client::probe::probe;
 /// Exit codes: 0 printed; 2 wrong use; 4 the server is not ready, with the reason on standard
 /// error.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLE)]
+#[command(after_long_help = PROBE_EXAMPLE)]
 pub struct ProbeFlags {
-    /// Server to query.
-    #[arg(long, value_name = "http[s]://HOST:PORT")]
-    url: String,
     #[command(flatten)]
-    trust: TrustFlags,
-    /// Engine file: the routes and features of this kind of server.
-    #[arg(long, value_name = "FILE")]
-    engine: PathBuf,
-    /// File with the API key that the server requires.
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
+    server: ServerFlags,
+    #[command(flatten)]
+    key: KeyFlag,
 }
 
-const EXAMPLE: &str = "\
+const PROBE_EXAMPLE: &str = "\
 Example, the version that is running and the size of its KV cache:
 
   redline-bench probe --url http://127.0.0.1:23333 --engine suite/engines/redline.toml > probe.json
@@ -45,12 +38,52 @@ Example, the version that is running and the size of its KV cache:
 /// # Errors
 /// The engine file cannot be read.
 pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
-    let engine = Engine::open(&flags.engine)?;
-    let key = flags.api_key_file.as_deref().map(Key::open).transpose()?;
-    let server = Server::at(&flags.url, &flags.trust.trust())?.with_key(key);
-    match probe(&server, &engine.id, &engine.file) {
-        Ok(probed) => {
-            print!("{}", to_file_text(&probed.probe)?);
+    let (engine, server) = (flags.server.engine()?, flags.server.server(&flags.key)?);
+    answered(probe(&server, &engine.id, &engine.file), |probed| Ok(to_file_text(&probed.probe)?))
+}
+
+/// Request one token from a starting server until it answers, and print when it did.
+///
+/// The program that starts the server can read the start time from the same clock, CLOCK_MONOTONIC,
+/// which all processes of a machine share; the difference is the time from start to first answer.
+///
+/// Exit codes: 0 answered; 2 wrong use; 4 no answer in time, or an error that retrying cannot cure.
+#[derive(Debug, Args)]
+#[command(after_long_help = FIRST_ANSWER_EXAMPLE)]
+pub struct FirstAnswerFlags {
+    #[command(flatten)]
+    server: ServerFlags,
+    /// Give up if the server has not answered after this time.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    timeout_s: u64,
+}
+
+const FIRST_ANSWER_EXAMPLE: &str = "\
+Example, which also prints the time of the start:
+
+  python3 -c 'import time; print(time.monotonic_ns())'; redline serve MODEL &
+  redline-bench first-answer --url http://127.0.0.1:23333 --engine suite/engines/redline.toml
+
+It prints `{\"first_byte_ns\":N}`, the time at which the first byte of the answer arrived.";
+
+/// Runs `redline-bench first-answer` and returns its exit code.
+///
+/// # Errors
+/// The engine file cannot be read.
+pub fn execute_first_answer(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
+    let (engine, server) = (flags.server.engine()?, flags.server.server(&KeyFlag::default())?);
+    let found = first_answer(&server, &engine.file.request, Duration::from_secs(flags.timeout_s));
+    answered(found, |found| Ok(serde_json::to_string(found)? + "\n"))
+}
+
+/// Prints what a server answered; a server that does not answer is a failure of the environment.
+fn answered<T, E: Display>(
+    answer: Result<T, E>,
+    text: impl FnOnce(&T) -> anyhow::Result<String>,
+) -> anyhow::Result<Exit> {
+    match answer {
+        Ok(found) => {
+            print!("{}", text(&found)?);
             Ok(Exit::Well)
         }
         Err(error) => {

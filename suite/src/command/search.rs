@@ -9,7 +9,7 @@ use schema::run::ValidityVerdict;
 use schema::search::{SCHEMA, SearchResult, SearchRun, SearchTrial};
 
 use super::bench::{Bench, BenchFlags, positive};
-use super::write;
+use super::files;
 use crate::measure::capacity::{Found, Range, Repeat, Standing, Target, Trial, search};
 use crate::measure::slo::Slo;
 use crate::workload::arrival::at_rate;
@@ -100,40 +100,29 @@ pub fn execute(flags: &SearchFlags) -> anyhow::Result<Exit> {
     let mut run = |rate, number| one(flags, &bench, rate, number);
     let found = match search(range, &target, &mut run) {
         Ok(found) => found,
-        Err(Stopped::Unmeasured(error)) => return bench.unmeasured(error),
-        Err(Stopped::Unsound(error)) => return Err(error),
+        Err(error) => return bench.unmeasured(error),
     };
-    write::json(&flags.out.join("search.json"), &result(flags, &bench, &found)?)?;
+    files::json(&flags.out.join("search.json"), &result(flags, &bench, &found)?)?;
     for statement in statements(&found, &target, &flags.slo) {
         println!("{statement}");
     }
     Ok(if found.highest().is_some() { Exit::Well } else { Exit::Worse })
 }
 
-/// Reason why a search stops early.
-enum Stopped {
-    Unmeasured(anyhow::Error),
-    Unsound(anyhow::Error),
-}
-
 /// Performs run number `number` at `rate` requests per second and counts the requests that met all
 /// limits.
-fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> Result<Repeat, Stopped> {
-    let point = bench
-        .point_at(at_rate(bench.arrival(), rate), &format!("rate-{rate}"))
-        .map_err(Stopped::Unsound)?;
+fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
+    let arrival = at_rate(&bench.file.scenario.arrival, rate);
+    let point = bench.point_at(arrival, &format!("rate-{rate}"))?;
     let file = flags.out.join(file(rate, number));
-    let finished = bench.measure(&point, &flags.slo, &file).map_err(Stopped::Unmeasured)?;
+    let finished = bench.measure(&point, &flags.slo, &file)?;
     let measurement = &finished.measurement;
     let failed = measurement.counts.as_ref().and_then(|counts| counts.requests_failed);
     // An overloaded server may fail requests; those just meet no limit. But an INVALID run without
     // a failed request has a fault of the measurement, and says nothing about the server.
     if measurement.validity.verdict == ValidityVerdict::Invalid && failed == Some(0) {
         let reasons = measurement.validity.reasons.join("; ");
-        return Err(Stopped::Unsound(anyhow::anyhow!(
-            "the run `{}` is INVALID and cannot be judged: {reasons}",
-            file.display()
-        )));
+        bail!("the run `{}` is INVALID and cannot be judged: {reasons}", file.display());
     }
     let repeat = Repeat { met: finished.slos_met, planned: bench.requests() };
     println!("{rate:>10} requests/s, run {number}: {} of {} passed", repeat.met, repeat.planned);

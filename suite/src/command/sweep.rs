@@ -6,11 +6,12 @@ use anyhow::Context;
 use clap::Args;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::run::{Metrics, Summary};
+use schema::run::Summary;
 use schema::scenario::Arrival;
 
 use super::bench::{Bench, BenchFlags, positive};
 use super::run::exit_of;
+use super::table::rate;
 use crate::measure::slo::Slo;
 use crate::workload::arrival::at_rate;
 
@@ -60,9 +61,9 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
     let out = flags.out.display();
     std::fs::create_dir_all(&flags.out).with_context(|| format!("cannot make folder `{out}`"))?;
-    println!("{}", heading());
+    println!("{}", row(HEADING.split('|')));
     let mut worst = Exit::Well;
-    for (name, arrival) in points(flags, bench.arrival()) {
+    for (name, arrival) in points(flags, &bench.file.scenario.arrival) {
         let point = bench.point_at(arrival, &name)?;
         let file = flags.out.join(format!("{name}.json"));
         let measurement = match bench.measure(&point, &flags.slo, &file) {
@@ -84,45 +85,33 @@ fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
     rates.chain(closed).collect()
 }
 
-fn heading() -> String {
-    row([
-        "point",
-        "verdict",
-        "ok",
-        "requests/s",
-        "tokens/s",
-        "TTFT p50",
-        "p99 ms",
-        "TPOT p50 ms",
-        "good/s",
-    ])
-}
+const HEADING: &str = "point|verdict|ok|requests/s|tokens/s|TTFT p50|p99 ms|TPOT p50 ms|good/s";
 
 fn line(name: &str, measurement: &Measurement) -> String {
     let metrics = measurement.metrics.clone().unwrap_or_default();
     let verdict = format!("{:?}", measurement.validity.verdict).to_uppercase();
     let ok = measurement.counts.as_ref().and_then(|counts| counts.requests_ok).unwrap_or(0);
-    let rate =
-        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}"));
-    let ms = |read: fn(&Metrics) -> &Option<Summary>, of: fn(&Summary) -> Option<u64>| {
-        let us = read(&metrics).as_ref().and_then(of);
+    let ms = |summary: &Option<Summary>, of: fn(&Summary) -> Option<u64>| {
+        let us = summary.as_ref().and_then(of);
         us.map_or_else(|| "-".to_owned(), |us| format!("{}.{:03}", us / 1000, us % 1000))
     };
     let good = metrics.goodput_per_s.as_ref().and_then(|rates| rates.get("all").copied());
-    row([
-        name,
-        &verdict,
-        &ok.to_string(),
-        &rate(metrics.requests_per_s),
-        &rate(metrics.output_tokens_per_s),
-        &ms(|metrics| &metrics.ttft_us, |summary| summary.p50),
-        &ms(|metrics| &metrics.ttft_us, |summary| summary.p99),
-        &ms(|metrics| &metrics.tpot_us, |summary| summary.p50),
-        &rate(good),
-    ])
+    let cells = [
+        name.to_owned(),
+        verdict,
+        ok.to_string(),
+        rate(metrics.requests_per_s),
+        rate(metrics.output_tokens_per_s),
+        ms(&metrics.ttft_us, |summary| summary.p50),
+        ms(&metrics.ttft_us, |summary| summary.p99),
+        ms(&metrics.tpot_us, |summary| summary.p50),
+        rate(good),
+    ];
+    row(cells.iter().map(String::as_str))
 }
 
-fn row(cells: [&str; 9]) -> String {
-    let [name, verdict, rest @ ..] = cells;
-    rest.iter().fold(format!("{name:<14} {verdict:<9}"), |row, cell| format!("{row} {cell:>11}"))
+fn row<'a>(mut cells: impl Iterator<Item = &'a str>) -> String {
+    let mut next = || cells.next().unwrap_or_default();
+    let begin = format!("{:<14} {:<9}", next(), next());
+    cells.fold(begin, |row, cell| format!("{row} {cell:>11}"))
 }

@@ -5,6 +5,8 @@ use schema::measurement::Measurement;
 use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts};
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Telemetry};
 
+use crate::measure::summary::float;
+
 /// Width of the table, in columns.
 const WIDTH: usize = 80;
 
@@ -46,19 +48,16 @@ pub fn verdict(measurement: &Measurement) -> String {
 
 fn of_counts(counts: &Counts) -> Vec<String> {
     let shown = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), grouped);
+    let [ok, failed, planned] =
+        [counts.requests_ok, counts.requests_failed, counts.requests_planned].map(shown);
+    let (reported, requested) = (counts.output_tokens_reported, counts.output_tokens_requested);
+    let [reported, requested, retokenized] =
+        [reported, requested, counts.output_tokens_retokenized].map(shown);
     let mut lines = vec![
-        format!(
-            "requests       {} answered, {} failed of {}",
-            shown(counts.requests_ok),
-            shown(counts.requests_failed),
-            shown(counts.requests_planned)
-        ),
+        format!("requests       {ok} answered, {failed} failed of {planned}"),
         format!("tokens in      {}", shown(counts.input_tokens)),
         format!(
-            "tokens out     {} reported, {} requested, {} retokenized",
-            shown(counts.output_tokens_reported),
-            shown(counts.output_tokens_requested),
-            shown(counts.output_tokens_retokenized)
+            "tokens out     {reported} reported, {requested} requested, {retokenized} retokenized"
         ),
     ];
     for (class, count) in counts.failures.iter().flatten() {
@@ -67,21 +66,19 @@ fn of_counts(counts: &Counts) -> Vec<String> {
     lines
 }
 
+/// Rate with two decimals, or a dash where it is unknown.
+pub fn rate(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}"))
+}
+
 fn throughput(metrics: &Metrics) -> Vec<String> {
-    let rate =
-        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}"));
+    let (requests, input) = (rate(metrics.requests_per_s), rate(metrics.input_tokens_per_s));
+    let (output, steady) =
+        (rate(metrics.output_tokens_per_s), rate(metrics.output_tokens_per_s_steady));
+    let peak = rate(metrics.output_tokens_per_s_peak);
     let mut lines = vec![
-        format!(
-            "throughput     {} requests/s, {} tokens/s in, {} out",
-            rate(metrics.requests_per_s),
-            rate(metrics.input_tokens_per_s),
-            rate(metrics.output_tokens_per_s)
-        ),
-        format!(
-            "output         {} tokens/s steady, {} in the best second",
-            rate(metrics.output_tokens_per_s_steady),
-            rate(metrics.output_tokens_per_s_peak)
-        ),
+        format!("throughput     {requests} requests/s, {input} tokens/s in, {output} out"),
+        format!("output         {steady} tokens/s steady, {peak} in the best second"),
         format!("concurrency    {} on average", rate(metrics.concurrency_mean)),
     ];
     for (limit, good) in metrics.goodput_per_s.iter().flatten() {
@@ -247,7 +244,7 @@ fn machine(host: &HostTelemetry) -> String {
     let percent = |name: &str, share: Option<f64>| {
         share.map(|share| format!("{:.1} % {name}", share * 100.0))
     };
-    let gib = |bytes: u64| format!("{:.1} GiB of memory at most", to_f64(bytes) / to_f64(1 << 30));
+    let gib = |bytes: u64| format!("{:.1} GiB of memory at most", float(bytes) / float(1 << 30));
     joined([
         percent("user", host.cpu_user_share),
         percent("system", host.cpu_system_share),
@@ -262,17 +259,12 @@ fn of_gpu(gpu: &GpuTelemetry) -> String {
         gpu.sm_mhz.map(|clock| format!("{} MHz", clock.p50)),
         gpu.gpu_c_max.map(|celsius| format!("{celsius} C at most")),
         gpu.util_percent.map(|share| format!("{:.0} % utilization", share.mean)),
-        gpu.energy_mj.map(|energy| format!("{:.1} kJ", to_f64(energy) / 1e6)),
+        gpu.energy_mj.map(|energy| format!("{:.1} kJ", float(energy) / 1e6)),
     ])
 }
 
 fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-#[expect(clippy::cast_precision_loss, reason = "bytes and energies are far below 2^53")]
-fn to_f64(value: u64) -> f64 {
-    value as f64
 }
 
 #[cfg(test)]

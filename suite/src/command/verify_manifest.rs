@@ -1,14 +1,18 @@
 //! `redline-bench verify-manifest`: checks that published samples of a dataset are reproduced to
 //! the token.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use schema::exit::Exit;
+use schema::run::PromptForm;
+use schema::scenario::{Pack, Scenario};
+use serde::Deserialize;
 
 use crate::workload::dataset::Dataset;
-use crate::workload::published::{BUILT_IN, Published, Totals, parse};
+use crate::workload::sampler::plan;
 use crate::workload::tokenizer::Tokenizer;
 
 /// Draw the samples whose token totals were published, and compare the totals.
@@ -38,6 +42,73 @@ Example:
 
   redline-bench verify-manifest --dataset ShareGPT_V3_unfiltered_cleaned_split.json \\
     --tokenizer Qwen3-8B/tokenizer.json";
+
+/// Built-in table of published totals: `suite/published.toml`.
+const BUILT_IN: &str = include_str!("../../published.toml");
+
+/// Published totals of samples from one dataset.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Published {
+    dataset: PublishedDataset,
+    totals: Vec<Totals>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedDataset {
+    /// File name that the dataset's publisher uses.
+    name: String,
+    sha256: String,
+}
+
+/// Published token totals of one sample.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Totals {
+    pack: Pack,
+    requests: u64,
+    seed: u64,
+    /// Common name of the tokenizer.
+    tokenizer: String,
+    tokenizer_sha256: String,
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pack, tokenizer) = (self.pack.id(), &self.tokenizer);
+        write!(formatter, "{pack}, {} requests, seed {}, {tokenizer}", self.requests, self.seed)
+    }
+}
+
+impl Totals {
+    /// Draws the sample and returns its total numbers of input and output tokens.
+    ///
+    /// # Errors
+    /// The dataset is too small, or a text cannot be tokenized.
+    fn drawn(&self, dataset: &Dataset, tokenizer: &Tokenizer) -> anyhow::Result<(u64, u64)> {
+        let form = PromptForm::TokenIds;
+        let scenario = Scenario::parse(&self.scenario()).context("a sample's scenario")?;
+        let drawn = plan("published", &scenario, Some(dataset), tokenizer, form)?.manifest;
+        Ok((drawn.input_tokens(), drawn.output_tokens()))
+    }
+
+    /// Scenario of the sample, as TOML.
+    fn scenario(&self) -> String {
+        format!(
+            "question = \"Is the published sample drawn again?\"\nrev = 1\ntier = \"full\"\n\
+             workload = {{ pack = \"{}\", dataset = \"published\", requests = {}, seed = {} }}\n\
+             warmup = {{ requests = 0, from = \"disjoint\" }}\n\
+             arrival = {{ kind = \"all-at-once\" }}\n\
+             output = {{ ignore_eos = true, temperature = 0.0 }}\n",
+            self.pack.id(),
+            self.requests,
+            self.seed
+        )
+    }
+}
 
 /// Runs `redline-bench verify-manifest` and returns its exit code.
 ///
@@ -88,10 +159,10 @@ pub fn execute(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
 }
 
 fn table(path: Option<&Path>) -> anyhow::Result<Published> {
-    let Some(path) = path else { return Ok(parse(BUILT_IN)?) };
+    let Some(path) = path else { return Ok(toml::from_str(BUILT_IN)?) };
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
-    parse(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
+    toml::from_str(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
 }
 
 /// Messages about missing files, each with a hint where to get the file.
@@ -123,4 +194,17 @@ fn tokenizers(published: &Published) -> String {
     // Totals of the same tokenizer are neighbors in the table.
     known.dedup();
     known.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_table_names_the_published_totals() {
+        let published = table(None).unwrap();
+        let qwen3 = published.totals.iter().find(|totals| totals.tokenizer == "Qwen3").unwrap();
+        assert_eq!((qwen3.input_tokens, qwen3.output_tokens), (2_258_583, 1_992_177));
+        assert_eq!(qwen3.to_string(), "sharegpt@lmdeploy, 10000 requests, seed 1, Qwen3");
+    }
 }

@@ -6,20 +6,8 @@ use schema::run::Status;
 use serde_json::{Map, Value, json};
 
 use super::figures::Figures;
-use super::requests::{Request, Requests, Spread};
+use super::requests::{Request, Requests, SHARES, Spread};
 use crate::measure::summary::float;
-
-const PERCENTILES: &[(&str, f64)] = &[
-    ("p1", 0.01),
-    ("p5", 0.05),
-    ("p10", 0.10),
-    ("p25", 0.25),
-    ("p50", 0.50),
-    ("p75", 0.75),
-    ("p90", 0.90),
-    ("p95", 0.95),
-    ("p99", 0.99),
-];
 
 /// AIPerf report of the run, as one JSON object.
 pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
@@ -44,15 +32,14 @@ pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     put("output_sequence_length", spread("tokens", output));
     let input = requests.values(|request| request.input_tokens.map(float));
     put("input_sequence_length", spread("tokens", input));
-    let good = figures.metrics.goodput_per_s.as_ref().and_then(|rates| rates.get("all").copied());
-    put("goodput", total("requests/sec", good));
+    put("goodput", total("requests/sec", figures.goodput()));
     let gaps = requests.gaps_s().into_iter().map(|gap| gap * 1e3).collect();
     put("inter_chunk_latency", spread("ms", gaps));
     put("benchmark_duration", total("sec", Some(figures.seconds)));
     put("total_isl", total("tokens", figures.counts.input_tokens.map(float)));
     put("total_osl", total("tokens", figures.counts.output_tokens_reported.map(float)));
     put("error_request_count", total("requests", Some(float(figures.failed))));
-    put("is_complete", Some(json!(figures.status == Status::Ok)));
+    put("is_complete", Some(json!(figures.measurement.status == Status::Ok)));
     put("error_summary", Some(errors(figures)));
     put("start_time", figures.time.started_at.as_ref().map(|at| json!(at)));
     put("end_time", figures.time.finished_at.as_ref().map(|at| json!(at)));
@@ -80,17 +67,20 @@ fn total(unit: &str, value: Option<f64>) -> Option<Value> {
 /// deviation.
 fn spread(unit: &str, values: Vec<f64>) -> Option<Value> {
     let spread = Spread::of(values)?;
-    let mut object = Map::new();
-    object.insert("unit".to_owned(), json!(unit));
-    object.insert("avg".to_owned(), json!(spread.mean));
-    for (name, share) in PERCENTILES {
-        object.insert((*name).to_owned(), json!(spread.percentile(*share)));
+    let mut object =
+        Map::from_iter([("unit".to_owned(), json!(unit)), ("avg".to_owned(), json!(spread.mean))]);
+    for share in &SHARES[1..10] {
+        object.insert(format!("p{}", share * 100.0), json!(spread.percentile(*share)));
     }
-    object.insert("min".to_owned(), json!(spread.min));
-    object.insert("max".to_owned(), json!(spread.max));
-    object.insert("std".to_owned(), json!(spread.variance.sqrt()));
-    object.insert("count".to_owned(), json!(spread.values.len()));
-    object.insert("sum".to_owned(), json!(spread.sum));
+    for (name, value) in [
+        ("min", json!(spread.min)),
+        ("max", json!(spread.max)),
+        ("std", json!(spread.variance.sqrt())),
+        ("count", json!(spread.values.len())),
+        ("sum", json!(spread.sum)),
+    ] {
+        object.insert(name.to_owned(), value);
+    }
     Some(Value::Object(object))
 }
 

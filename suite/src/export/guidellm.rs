@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::figures::Figures;
-use super::requests::{Request, Requests};
+use super::requests::{Request, Requests, SHARES};
 use crate::measure::summary::float;
 
 /// guidellm report with one benchmark.
@@ -108,20 +108,6 @@ fn of_successful(
     json!({"successful": weighted(values), "incomplete": null, "errored": null})
 }
 
-const PERCENTILES: &[(&str, f64)] = &[
-    ("p001", 0.001),
-    ("p01", 0.01),
-    ("p05", 0.05),
-    ("p10", 0.10),
-    ("p25", 0.25),
-    ("p50", 0.50),
-    ("p75", 0.75),
-    ("p90", 0.90),
-    ("p95", 0.95),
-    ("p99", 0.99),
-    ("p999", 0.999),
-];
-
 /// Weighted distribution as JSON; null without values. A percentile is the smallest value at which
 /// the cumulated weight reaches that share.
 fn weighted(mut values: Vec<(f64, f64)>) -> Value {
@@ -142,8 +128,10 @@ fn weighted(mut values: Vec<(f64, f64)>) -> Value {
         });
         found.map_or(*max, |(value, _)| *value)
     };
+    // The digits after the point, at least two: `p05`, `p50`, `p999`.
+    let name = |share: &f64| format!("p{:0<2}", share.to_string().trim_start_matches("0."));
     let percentiles: Map<String, Value> =
-        PERCENTILES.iter().map(|(name, share)| ((*name).to_owned(), json!(at(*share)))).collect();
+        SHARES.iter().map(|share| (name(share), json!(at(*share)))).collect();
     json!({
         "mean": mean,
         "median": percentiles["p50"],

@@ -6,27 +6,13 @@ use schema::scenario::{Pack, Workload};
 use serde_json::{Map, Value, json};
 
 use super::figures::Figures;
-use super::requests::{Request, Requests, Spread};
+use super::requests::{Request, Requests, SHARES, Spread};
 use crate::measure::summary::float;
-
-const PERCENTILES: &[(&str, f64)] = &[
-    ("p0p1", 0.001),
-    ("p1", 0.01),
-    ("p5", 0.05),
-    ("p10", 0.10),
-    ("p25", 0.25),
-    ("p50", 0.50),
-    ("p75", 0.75),
-    ("p90", 0.90),
-    ("p95", 0.95),
-    ("p99", 0.99),
-    ("p99p9", 0.999),
-];
 
 /// llm-d report of the run, as one JSON object.
 pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     // The hash of the requests and the start time identify this report among others.
-    let manifest = figures.scenario.manifest_sha256.as_deref().unwrap_or("unknown");
+    let manifest = figures.measurement.scenario.manifest_sha256.as_deref().unwrap_or("unknown");
     let start = figures.time.started_at.as_deref();
     json!({
         "version": "0.2.1",
@@ -52,14 +38,14 @@ pub fn report(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
 }
 
 fn load(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
-    let workload = figures.asked.workload.as_ref();
+    let scenario = &figures.measurement.scenario;
     let input = requests.values(|request| request.input_tokens.map(float));
     let mut standardized = Map::new();
     let mut put = |key: &str, value: Value| standardized.insert(key.to_owned(), value);
     put("tool", json!("redline-bench"));
     put("tool_version", json!(env!("CARGO_PKG_VERSION")));
     put("parallelism", json!(1));
-    put("source", json!(source(workload)));
+    put("source", json!(source(figures.asked.workload.as_ref())));
     put("stage", json!(0));
     put("input_seq_len", lengths(input, figures));
     if let Some(rate) = figures.request_rate() {
@@ -69,9 +55,9 @@ fn load(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
         put("concurrency", json!(cap));
     }
     json!({
-        "metadata": {"cfg_id": figures.scenario.manifest_sha256},
+        "metadata": {"cfg_id": scenario.manifest_sha256},
         "standardized": standardized,
-        "native": {"config": {"scenario": figures.scenario, "validity": figures.validity}},
+        "native": {"config": {"scenario": scenario, "validity": figures.measurement.validity}},
     })
 }
 
@@ -145,13 +131,16 @@ fn throughput(figures: &Figures<'_>) -> Value {
 fn statistics(units: &str, values: Vec<f64>) -> Value {
     let Some(spread) = Spread::of(values) else { return Value::Null };
     let mut object = Map::new();
-    object.insert("units".to_owned(), json!(units));
-    object.insert("mean".to_owned(), json!(spread.mean));
-    object.insert("stddev".to_owned(), json!(spread.variance.sqrt()));
-    object.insert("min".to_owned(), json!(spread.min));
-    for (name, share) in PERCENTILES {
-        object.insert((*name).to_owned(), json!(spread.percentile(*share)));
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    put("units", json!(units));
+    put("mean", json!(spread.mean));
+    put("stddev", json!(spread.variance.sqrt()));
+    put("min", json!(spread.min));
+    for share in SHARES {
+        // A point in a name is a `p`, as in `p99p9`.
+        let percent = (share * 100.0).to_string().replace('.', "p");
+        put(&format!("p{percent}"), json!(spread.percentile(share)));
     }
-    object.insert("max".to_owned(), json!(spread.max));
+    put("max", json!(spread.max));
     Value::Object(object)
 }

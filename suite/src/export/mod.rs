@@ -7,22 +7,19 @@
 //! stream.
 
 mod aiperf;
-mod console;
 mod figures;
 mod guidellm;
 mod llm_d;
-mod lmdeploy;
 mod requests;
-mod sglang;
-mod vllm;
+mod serving_tools;
 
 use clap::ValueEnum;
 use schema::measurement::Measurement;
 use schema::samples::Sample;
 use schema::workload::{Pack, Workload};
 
-pub use figures::python_float;
-pub use vllm::{Percentile, Quantity, Selection, compact_date};
+pub use figures::{compact_date, python_float};
+pub use serving_tools::{Quantity, Selection};
 
 use figures::Figures;
 use requests::Requests;
@@ -54,12 +51,12 @@ pub enum Format {
     LlmD,
 }
 
-impl Format {
-    /// Name of the format as a flag value.
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
+/// Name of a flag's value on the command line.
+pub fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
 
+impl Format {
     /// True when the format contains figures that only the samples file has.
     pub fn needs_samples(self) -> bool {
         let detailed = matches!(self, Self::SglangJsonlDetailed | Self::VllmJsonDetailed);
@@ -115,10 +112,6 @@ impl ReportFacts {
     fn random(&self) -> Option<&Workload> {
         self.workload.as_ref().filter(|_| self.dataset_name() != Some("sharegpt"))
     }
-
-    fn backend(&self) -> &str {
-        self.backend.as_deref().unwrap_or("unknown")
-    }
 }
 
 /// Input of an export: a measurement, its samples, and the facts that only the flags state.
@@ -147,20 +140,20 @@ pub enum ExportError {
 /// # Errors
 /// No request was answered, or the format needs samples and none are given.
 pub fn export(format: Format, report: &Report<'_>) -> Result<String, ExportError> {
-    let figures = Figures::of(report).ok_or(ExportError::NothingMeasured)?;
+    let figures = Figures::of(report, format).ok_or(ExportError::NothingMeasured)?;
     if format.needs_samples() && report.samples.is_empty() {
-        return Err(ExportError::NoSamples(format.name()));
+        return Err(ExportError::NoSamples(name_of(format)));
     }
     let requests = Requests::of(report.samples);
     Ok(match format {
-        Format::Lmdeploy => console::lmdeploy(&figures),
-        Format::LmdeployCsv => lmdeploy::csv(&figures),
-        Format::Sglang => console::sglang(&figures),
-        Format::SglangJsonl => line(&sglang::object(&figures)),
-        Format::SglangJsonlDetailed => line(&sglang::detailed(&figures, &requests)),
-        Format::Vllm => console::vllm(&figures, &requests),
-        Format::VllmJson => line(&vllm::object(&figures, &requests, false)),
-        Format::VllmJsonDetailed => line(&vllm::object(&figures, &requests, true)),
+        Format::Lmdeploy => serving_tools::lmdeploy_block(&figures),
+        Format::LmdeployCsv => serving_tools::lmdeploy_csv(&figures),
+        Format::Sglang => serving_tools::sglang_block(&figures),
+        Format::SglangJsonl => line(&serving_tools::sglang_json(&figures, None)),
+        Format::SglangJsonlDetailed => line(&serving_tools::sglang_json(&figures, Some(&requests))),
+        Format::Vllm => serving_tools::vllm_block(&figures, &requests),
+        Format::VllmJson => line(&serving_tools::vllm_json(&figures, &requests, false)),
+        Format::VllmJsonDetailed => line(&serving_tools::vllm_json(&figures, &requests, true)),
         Format::Guidellm => pretty(&guidellm::report(&figures, &requests)),
         Format::Aiperf => pretty(&aiperf::report(&figures, &requests)),
         Format::LlmD => pretty(&llm_d::report(&figures, &requests)),

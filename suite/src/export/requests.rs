@@ -79,6 +79,9 @@ fn request(sample: &Sample, origin_ns: u64) -> Request<'_> {
     }
 }
 
+/// Shares of the percentiles that the tools' distributions have; AIPerf's leave out the outermost.
+pub const SHARES: [f64; 11] = [0.001, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 0.999];
+
 /// Distribution of values: sorted values, sum, mean, variance and extremes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {

@@ -1,6 +1,10 @@
 //! State of the server's prefix cache around a run: reset before the clock starts, verified, primed
-//! if the scenario wants it, and its hits counted afterwards.
+//! if the scenario wants it, its hits counted afterwards and compared with those that the prompts
+//! lead to expect.
 
+use std::collections::BTreeSet;
+
+use schema::canonical::sha256_hex;
 use schema::engine::EngineFile;
 use schema::manifest::ManifestRequest;
 use schema::run::{CacheFacts, CacheState};
@@ -11,18 +15,14 @@ use crate::client::control::Server;
 use crate::client::sample::Sample;
 use crate::measure::summary::float;
 use crate::telemetry::Watch;
-use crate::workload::prefix::expected_hit_tokens;
 use crate::workload::sampler::Plan;
 
 /// Result of resetting the server's prefix cache before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emptied {
-    /// The scenario uses the cache as it is, so no reset was requested.
-    NotAsked,
-    /// The engine has no reset route: only a freshly started server has a cold cache.
-    Impossible,
-    /// The server answered the reset request with an error, or not at all.
-    Refused,
+    /// No reset was wanted, the engine has no reset route (only a freshly started server has a cold
+    /// cache), or the server did not answer the request with success.
+    No,
     /// The cache was reset, and a second reset freed nothing, or the server does not report what it
     /// freed.
     Yes,
@@ -33,9 +33,9 @@ pub enum Emptied {
 /// Resets the prefix cache twice: a second reset that frees nothing proves that the first one
 /// worked.
 pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
-    let Some(route) = &engine.cache.reset_route else { return Emptied::Impossible };
+    let Some(route) = &engine.cache.reset_route else { return Emptied::No };
     if server.post(route).is_err() {
-        return Emptied::Refused;
+        return Emptied::No;
     }
     // A server that does not report `freed_pages` is trusted to have reset its cache.
     let left = server.post(route).unwrap_or(Value::Null)["freed_pages"].as_u64();
@@ -81,14 +81,14 @@ impl Observed {
     ) -> CacheFacts {
         // Without a counter of the server, the `usage` of the answers still states the hits.
         let hits = watch.grown("prefix_hit_tokens").or_else(|| cached_in_usage(samples));
-        let pages = assignment.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
+        let pages = assignment.probed.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
         let expected = pages.map(|pages| {
             // Hits among the priming requests happen before the clock starts and do not count.
             let ahead = expected_hit_tokens(&self.priming, pages);
             let all = [&self.priming[..], &assignment.plan.manifest.requests].concat();
             expected_hit_tokens(&all, pages) - ahead
         });
-        let off = assignment.prefix_cache == Some(false);
+        let off = assignment.probed.probe.server.prefix_cache == Some(false);
         let primed = !self.priming.is_empty();
         let state = match self.emptied {
             // Without a prefix cache every request is computed in full.
@@ -96,7 +96,7 @@ impl Observed {
             Emptied::Yes if !primed => CacheState::Cold,
             // Entries that a failed reset leaves behind have the same effect as priming.
             Emptied::Yes | Emptied::NotAtOnce => CacheState::Primed,
-            Emptied::NotAsked | Emptied::Impossible | Emptied::Refused => CacheState::Unknown,
+            Emptied::No => CacheState::Unknown,
         };
         let sent_ahead = self.priming.iter().map(|request| request.prompt.len() as u64).sum();
         CacheFacts {
@@ -113,4 +113,63 @@ impl Observed {
 fn cached_in_usage(samples: &[Sample]) -> Option<u64> {
     let ok = samples.iter().filter(|sample| sample.is_ok());
     ok.map(|sample| sample.usage?.cached_tokens).sum()
+}
+
+/// Returns the largest number of prompt tokens that an empty prefix cache with pages of
+/// `page_tokens` tokens can serve when `requests` are sent in order.
+///
+/// A page counts when an earlier prompt has the same tokens from its start to the page's end. The
+/// last token of a prompt is always computed, since its logits are needed. The figure is an upper
+/// bound: of two equal prompts in flight at once, the second may miss.
+fn expected_hit_tokens(requests: &[ManifestRequest], page_tokens: usize) -> u64 {
+    if page_tokens == 0 {
+        return 0;
+    }
+    let mut seen = BTreeSet::new();
+    let mut hits = 0;
+    for request in requests {
+        let usable = request.prompt.len().saturating_sub(1) / page_tokens;
+        let mut leading = true;
+        let mut chain = String::new();
+        for (index, page) in request.prompt.chunks_exact(page_tokens).enumerate() {
+            let tokens = page.iter().flat_map(|id| id.to_le_bytes());
+            let bytes: Vec<u8> = chain.bytes().chain(tokens).collect();
+            // The chained hash stands for the page and everything before it.
+            chain = sha256_hex(&bytes);
+            let new = seen.insert(chain.clone());
+            // A cache matches prefixes only: after the first miss no later page hits.
+            leading &= !new;
+            if leading && index < usable {
+                hits += page_tokens as u64;
+            }
+        }
+    }
+    hits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(prompt: Vec<u32>) -> ManifestRequest {
+        ManifestRequest { prompt, output_tokens: 1, ..ManifestRequest::default() }
+    }
+
+    #[test]
+    fn only_whole_leading_pages_seen_before_count() {
+        let long: Vec<u32> = (0..40).collect();
+        let mut other = long.clone();
+        other[20] = 99;
+        let cases = [
+            ("one prompt cannot hit itself", vec![long.clone()], 0),
+            ("a repeated prompt hits its whole pages", vec![long.clone(), long.clone()], 32),
+            ("a difference in page two leaves page one", vec![long.clone(), other], 16),
+            ("the last token is always computed", vec![long[..32].into(), long[..32].into()], 16),
+            ("equal pages further on do not lead", vec![long.clone(), long[16..].into()], 0),
+        ];
+        for (claim, prompts, expected) in cases {
+            let requests: Vec<_> = prompts.into_iter().map(request).collect();
+            assert_eq!(expected_hit_tokens(&requests, 16), expected, "{claim}");
+        }
+    }
 }

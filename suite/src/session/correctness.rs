@@ -64,7 +64,7 @@ impl Assignment<'_> {
         let lost = |class| matches!(class, FailureClass::Crash | FailureClass::Hang);
         let gone = measurement.status == Status::Failed
             || measurement.failure.as_ref().is_some_and(|failure| lost(failure.class));
-        if self.check_outputs && !gone {
+        if self.conduct.check_outputs && !gone {
             measurement.correctness = self.correctness()?;
         }
         Ok(())

@@ -3,7 +3,6 @@
 
 mod cache;
 mod correctness;
-mod failure;
 pub mod journal;
 mod record;
 
@@ -16,11 +15,13 @@ use schema::run::{Failure, Phase, ScenarioFacts};
 use schema::scenario::{Arrival, CacheState, Connections, Scenario};
 
 pub use correctness::Reference;
+use record::failure_of;
 pub use record::unfinished;
 
 use crate::client::control::Server;
 use crate::client::drive::{DriveError, Driven, Observer, Orders, Unobserved, drive};
 use crate::client::payload::{Endpoint, Payload, payload};
+use crate::client::probe::Probed;
 use crate::clock::utc_now;
 use crate::measure::slo::Slo;
 use crate::telemetry::gpu::Meter;
@@ -43,30 +44,32 @@ pub struct Assignment<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Model name that requests carry, as the server knows it.
     pub model: String,
-    /// Tokens in one page (block) of the server's prefix cache, if the server reports it.
-    pub page_tokens: Option<u64>,
-    /// True when the server's prefix cache is on, if the server reports it.
-    pub prefix_cache: Option<bool>,
-    /// Device and GPUs that the server computes on.
-    pub ranks: Ranks<'a>,
+    /// What the server reports about itself.
+    pub probed: &'a Probed,
     /// Reader of this machine's GPUs, or the reason why they cannot be read.
     pub meter: &'a Meter,
-    /// Time between two telemetry samples during the run, in nanoseconds; `None` takes samples only
-    /// before and after the run.
-    pub telemetry_ns: Option<u64>,
     /// Reference outputs that the server's greedy outputs are compared with.
     pub reference: Option<&'a Reference>,
     /// Latency limits (SLOs); goodput counts the requests that meet them.
     pub slos: &'a [Slo],
+    pub conduct: Conduct,
+    /// Flag that another thread or a signal handler sets to stop the run.
+    pub stop: &'a AtomicBool,
+}
+
+/// Settings of how runs are performed and watched, the same for all runs of a command.
+#[derive(Clone, Copy, Debug)]
+pub struct Conduct {
     /// Longest time without any event while requests are in flight, in nanoseconds; then the run
     /// counts as hung.
     pub no_progress_ns: u64,
+    /// Time between two telemetry samples during the run, in nanoseconds; `None` takes samples only
+    /// before and after the run.
+    pub telemetry_ns: Option<u64>,
     /// Uses the kernel's receive stamps as event times, where the kernel provides them.
     pub kernel_timestamps: bool,
     /// True when the fixed prompts are sent after the clock has stopped, to check the outputs.
     pub check_outputs: bool,
-    /// Flag that another thread or a signal handler sets to stop the run.
-    pub stop: &'a AtomicBool,
 }
 
 /// Everything observed in one run, from which its record is made.
@@ -98,21 +101,19 @@ impl Assignment<'_> {
         // timed.
         let warmup = self.written(&self.plan.warmup);
         let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut Unobserved)?;
-        if let Some(failure) = failure::of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
-            let measurement = self.failed_before_the_clock(failure);
-            return Ok(Finished { measurement, slos_met: 0 });
+        if let Some(failure) = failure_of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
+            return Ok(self.failed_before_the_clock(failure));
         }
         let emptied = match self.scenario.cache.state {
-            CacheState::Unknown => cache::Emptied::NotAsked,
+            CacheState::Unknown => cache::Emptied::No,
             CacheState::Cold | CacheState::Primed => cache::empty(self.server, self.engine),
         };
         let priming = cache::priming(self.scenario, self.plan);
         let primed = self.untimed(&priming, PRIMING_CONCURRENCY)?;
-        if let Some(failure) = failure::of(&primed, self.is_gone(&primed), Phase::Warmup) {
-            let measurement = self.failed_before_the_clock(failure);
-            return Ok(Finished { measurement, slos_met: 0 });
+        if let Some(failure) = failure_of(&primed, self.is_gone(&primed), Phase::Warmup) {
+            return Ok(self.failed_before_the_clock(failure));
         }
-        let mut watch = Watch::new(self.server, self.engine, self.meter, self.telemetry_ns);
+        let mut watch = Watch::new(self.server, self.engine, self.meter, self.conduct.telemetry_ns);
         let started_at = utc_now();
         let driven = watch.around(|| drive(&self.timed_orders(&payloads), observer))?;
         let finished_at = utc_now();
@@ -123,7 +124,7 @@ impl Assignment<'_> {
             watch.settle(driven.output_tokens());
         }
         let seen = Seen {
-            failure: failure::of(&driven, gone, Phase::Measure),
+            failure: failure_of(&driven, gone, Phase::Measure),
             cache: cache::Observed { emptied, priming },
             driven,
             watch,
@@ -136,6 +137,13 @@ impl Assignment<'_> {
         // The check comes last, when it can no longer affect any figure.
         self.check_outputs(&mut measurement)?;
         Ok(Finished { measurement, slos_met })
+    }
+
+    /// Device and GPUs that the server computes on; the number of GPUs is known only for CUDA.
+    fn ranks(&self) -> Ranks<'_> {
+        let server = &self.probed.probe.server;
+        let device = server.device.as_deref();
+        Ranks { device, gpus: server.tp.filter(|_| device == Some("cuda")) }
     }
 
     fn written(&self, requests: &[ManifestRequest]) -> Vec<Payload> {
@@ -172,9 +180,9 @@ impl Assignment<'_> {
             dialect: self.engine.request.dialect(),
             arrival,
             connections: Connections::Warm,
-            no_progress_ns: self.no_progress_ns,
+            no_progress_ns: self.conduct.no_progress_ns,
             stop: self.stop,
-            kernel_timestamps: self.kernel_timestamps,
+            kernel_timestamps: self.conduct.kernel_timestamps,
         }
     }
 

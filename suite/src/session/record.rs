@@ -1,4 +1,8 @@
-//! Builds the measurement record of a run out of what was observed.
+//! Builds the measurement record of a run out of what was observed, and the failure of a run out of
+//! its failed requests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use judge::quantile::{quantile, quantile_of_floats};
 use judge::rule::Evidence;
@@ -9,9 +13,9 @@ use schema::run::{
     Status, Time, Validity, ValidityVerdict,
 };
 
-use super::{Assignment, Seen};
+use super::{Assignment, Finished, Seen};
 use crate::client::drive::Driven;
-use crate::client::sample::Sample;
+use crate::client::sample::{FailureKind, Sample};
 use crate::client::tls::Tls;
 use crate::measure::distribution::Distributions;
 use crate::measure::rates::{lengths, metrics};
@@ -23,9 +27,10 @@ use crate::telemetry::joules_per_token;
 
 impl Assignment<'_> {
     /// Measurement of a run whose warm-up or priming failed, so that the clock never started.
-    pub(super) fn failed_before_the_clock(&self, failure: Failure) -> Measurement {
+    pub(super) fn failed_before_the_clock(&self, failure: Failure) -> Finished {
         let validity = "nothing-measured: the warm-up failed";
-        bare(&self.facts, Status::Failed, failure, validity)
+        let measurement = bare(&self.facts, Status::Failed, failure, validity);
+        Finished { measurement, slos_met: 0 }
     }
 
     /// Measurement of a run, still without the correctness check, and the number of requests that
@@ -54,7 +59,7 @@ impl Assignment<'_> {
         let telemetry = seen.watch.facts(driven.start_ns);
         if let Some(metrics) = &mut measurement.metrics {
             let tokens = counts.output_tokens_reported.unwrap_or(0);
-            metrics.joules_per_output_token = joules_per_token(&telemetry, self.ranks, tokens);
+            metrics.joules_per_output_token = joules_per_token(&telemetry, self.ranks(), tokens);
         }
         measurement.telemetry = Some(telemetry);
         measurement.counts = Some(counts);
@@ -82,7 +87,7 @@ impl Assignment<'_> {
         measurement.time = Some(lengths(answered, wall));
         // A time beyond what a histogram holds leaves the run without histograms.
         measurement.histograms = all.histograms().ok();
-        let figures = metrics(answered, wall, counts, all, self.ranks.gpus, self.slos);
+        let figures = metrics(answered, wall, counts, all, self.ranks().gpus, self.slos);
         measurement.metrics = Some(figures);
     }
 
@@ -162,7 +167,7 @@ fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         // Nor does the client know the commit that it was built at.
         commit: None,
-        cpu_share_p95: quantile_of_floats(load.cpu_shares(), 0.95),
+        cpu_share_p95: quantile_of_floats(&load.cpu_shares, 0.95),
         loop_lag_us_p99: load.loop_lag_us_p99(),
         kernel_timestamps: load.kernel_timestamps(),
         kernel_to_user_us_p99: load.kernel_to_user_us_p99(),
@@ -171,5 +176,56 @@ fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
         schedule_lag_us_p99: lag_us,
         streams_max: Some(load.streams_max),
         tls: None,
+    }
+}
+
+impl Assignment<'_> {
+    /// True when a request failed and the server no longer answers its readiness route. A server
+    /// that hung has `no_progress_ns` to answer, as its requests had.
+    pub(super) fn is_gone(&self, driven: &Driven) -> bool {
+        let limit_ns = if driven.hung { self.conduct.no_progress_ns } else { u64::MAX };
+        let failed = driven.samples.iter().any(|sample| !sample.is_ok());
+        failed && !self.server.answers(&self.engine.ready.route, Duration::from_nanos(limit_ns))
+    }
+}
+
+/// Failure of a run in which at least one request failed, by the most frequent kind; `None` if all
+/// requests were answered.
+pub fn failure_of(driven: &Driven, gone: bool, phase: Phase) -> Option<Failure> {
+    let mut kinds: BTreeMap<FailureKind, (u64, &str)> = BTreeMap::new();
+    for failure in driven.samples.iter().filter_map(|sample| sample.failure.as_ref()) {
+        kinds.entry(failure.kind).or_insert((0, &failure.message)).0 += 1;
+    }
+    // Requests that were never sent tell nothing about the cause.
+    let sent = |kind: &FailureKind| *kind != FailureKind::NotSent;
+    let (kind, (count, message)) = kinds
+        .iter()
+        .filter(|(kind, _)| sent(kind) || kinds.len() == 1)
+        .max_by_key(|(_, (count, _))| *count)?;
+    let total = driven.samples.len();
+    let message = format!("{count} of {total} requests: {kind}: {message}");
+    let class = if driven.hung {
+        FailureClass::Hang
+    } else if gone {
+        FailureClass::Crash
+    } else {
+        class_of(*kind)
+    };
+    let message = if gone { format!("{message}; the server no longer answers") } else { message };
+    Some(Failure { class, phase, message })
+}
+
+fn class_of(kind: FailureKind) -> FailureClass {
+    match kind {
+        FailureKind::Connect | FailureKind::Reset | FailureKind::Closed => FailureClass::Crash,
+        FailureKind::Stall => FailureClass::Hang,
+        FailureKind::Http(408 | 504) => FailureClass::Timeout,
+        FailureKind::Http(429 | 503) | FailureKind::NotSent => FailureClass::Infrastructure,
+        FailureKind::Http(400..=499 | 501) => FailureClass::Unsupported,
+        FailureKind::Http(_)
+        | FailureKind::ErrorEvent
+        | FailureKind::NoTokens
+        | FailureKind::BadHttp
+        | FailureKind::BadEvent => FailureClass::BadOutput,
     }
 }

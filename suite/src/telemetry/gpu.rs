@@ -5,8 +5,9 @@ use std::fmt;
 
 use schema::telemetry::{EnergySource, GpuTelemetry, Series, Throttled};
 
-use super::series::{Column, Together, float, series, share, spread, whole};
+use super::series::{Column, Together, series, share, spread, whole};
 use super::{Look, Watch};
+use crate::measure::summary::float;
 
 /// Source of GPU readings, such as NVML or a test's script.
 pub trait Gpus: fmt::Debug + Send + Sync {

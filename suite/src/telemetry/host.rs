@@ -7,8 +7,9 @@ use procfs::{CpuPressure, IoPressure, MemoryPressure};
 use procfs::{Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
 use schema::telemetry::{HostTelemetry, Pressure};
 
-use super::series::{Together, float, series, share};
+use super::series::{Together, series, share};
 use super::{Look, Watch};
+use crate::measure::summary::float;
 
 /// CPU time, memory, load and pressure of this machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

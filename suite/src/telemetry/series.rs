@@ -3,6 +3,8 @@
 
 use schema::telemetry::{Series, Spread};
 
+use crate::measure::summary::float;
+
 /// Most points in a time series. A longer run has more samples per point, not more points.
 const POINTS_MAX: usize = 32;
 
@@ -35,9 +37,8 @@ pub(super) fn whole(value: f64) -> Option<u64> {
 }
 
 /// Ratio of `part` to `of`, rounded to four decimals; finer digits say nothing about a machine.
-#[expect(clippy::cast_precision_loss, reason = "ticks and looks are far below 2^53")]
 pub(super) fn share(part: u64, of: u64) -> f64 {
-    (part as f64 / of.max(1) as f64 * 1e4).round() / 1e4
+    (float(part) / float(of.max(1)) * 1e4).round() / 1e4
 }
 
 /// Distribution of `values`: mean, and percentiles by nearest rank. `None` without values.
@@ -77,11 +78,6 @@ pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / float(values.len().max(1) as u64)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "bytes, clocks and counts are far below 2^53")]
-pub(super) fn float(value: u64) -> f64 {
-    value as f64
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use schema::telemetry::{ServerTelemetry, Spread};
 
 use super::series::{Column, Together, growth, series, spread, whole};
 use super::{Counters, Watch};
+use crate::measure::summary::float;
 
 const GAUGES: [&str; 3] = ["requests_running", "requests_waiting", "kv_pages_used"];
 const COUNTERS: [&str; 5] =
@@ -65,7 +66,7 @@ impl Reported<'_> {
         let counters = COUNTERS.iter().filter_map(|name| {
             let values = values(name)?;
             let grown = values.windows(2).map(|pair| growth(pair[0], pair[1]).unwrap_or(0));
-            Some((*name, Together::Sum, grown.map(super::series::float).collect()))
+            Some((*name, Together::Sum, grown.map(float).collect()))
         });
         let columns: Vec<Column> = gauges.chain(counters).collect();
         series(self.at_us.get(1..)?, columns)

@@ -9,13 +9,14 @@ use schema::manifest::{Manifest, ManifestRequest};
 use schema::scenario::Arrival;
 
 use super::generators::NumpyRandom;
+use crate::measure::summary::float;
 
 /// Sets the send time of every request in microseconds. The first request is sent at 0. A request
 /// that waits for another keeps its think time.
 pub fn schedule(requests: &mut [ManifestRequest], arrival: &Arrival, seed: u32) {
     let first = requests.iter_mut().filter(|request| request.after.is_none());
     if let Arrival::Trace { speed, .. } = arrival {
-        return first.for_each(|request| request.send_us = whole(as_f64(request.send_us) / speed));
+        return first.for_each(|request| request.send_us = whole(float(request.send_us) / speed));
     }
     let first: Vec<&mut ManifestRequest> = first.collect();
     let times = times_us(arrival, first.len(), seed);
@@ -42,6 +43,17 @@ pub fn reschedule(manifest: &mut Manifest, arrival: &Arrival) -> anyhow::Result<
     let seed = seed_of_numpy(manifest.seed)?;
     schedule(&mut manifest.requests, arrival, seed);
     Ok(())
+}
+
+/// Returns the constant mean rate of an arrival process, in requests per second; `None` if all
+/// requests come at once, in a closed loop, in a ramp or by a trace.
+pub fn requested_rate(arrival: &Arrival) -> Option<f64> {
+    match arrival {
+        Arrival::Constant { requests_per_s, .. }
+        | Arrival::Poisson { requests_per_s, .. }
+        | Arrival::Gamma { requests_per_s, .. } => Some(*requests_per_s),
+        _ => None,
+    }
 }
 
 /// Returns the arrival process at another rate: the same process where it has a constant mean rate,
@@ -78,7 +90,7 @@ fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
         Arrival::AllAtOnce | Arrival::Closed { .. } | Arrival::Trace { .. } => vec![0; count],
         Arrival::Constant { requests_per_s: rate, .. } => {
             // Computed from the index, so that rounding errors do not add up.
-            (0..count as u64).map(|index| whole(as_f64(index) * 1e6 / rate)).collect()
+            (0..count as u64).map(|index| whole(float(index) * 1e6 / rate)).collect()
         }
         Arrival::Poisson { requests_per_s: rate, .. } => {
             after_gaps(*rate, &|random| random.exponential())
@@ -96,17 +108,12 @@ fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
 /// `from t + slope t^2 / 2 = index`, for a rate that changes linearly from `from` to `to` and
 /// reaches `to` when all are sent.
 fn ramp_us(index: u64, count: u64, from: f64, to: f64) -> u64 {
-    let length_s = 2.0 * as_f64(count) / (from + to);
+    let length_s = 2.0 * float(count) / (from + to);
     let slope = (to - from) / length_s;
-    let due = as_f64(index);
+    let due = float(index);
     // At the end of a ramp to almost zero, rounding may make the radicand negative.
     let root = (from * from + 2.0 * slope * due).max(0.0).sqrt();
     whole(2.0 * due / (from + root) * 1e6)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts and times of a plan are far below 2^53")]
-fn as_f64(value: u64) -> f64 {
-    value as f64
 }
 
 #[expect(
@@ -134,16 +141,16 @@ mod tests {
     fn gaps_s(text: &str) -> Vec<f64> {
         let times = times_us(&arrival(text), COUNT, 1);
         assert!(times.is_sorted(), "{text}");
-        times.windows(2).map(|pair| as_f64(pair[1] - pair[0]) / 1e6).collect()
+        times.windows(2).map(|pair| float(pair[1] - pair[0]) / 1e6).collect()
     }
 
     /// Kolmogorov-Smirnov statistic: the largest distance between the distribution of the gaps and
     /// the expected one.
     fn distance(mut gaps: Vec<f64>, cumulative: impl Fn(f64) -> f64) -> f64 {
         gaps.sort_by(f64::total_cmp);
-        let count = as_f64(gaps.len() as u64);
+        let count = float(gaps.len() as u64);
         let steps = gaps.iter().enumerate().map(|(index, gap)| {
-            let (below, at) = (as_f64(index as u64) / count, as_f64(index as u64 + 1) / count);
+            let (below, at) = (float(index as u64) / count, float(index as u64 + 1) / count);
             let due = cumulative(*gap);
             (due - below).abs().max((at - due).abs())
         });
@@ -154,7 +161,7 @@ mod tests {
     fn gaps_have_the_distribution_that_is_asked_for() {
         // Critical value at a level of 0.1 %. Gaps are whole microseconds, so a bursty process has
         // a smooth distribution only at a low rate.
-        let most = 1.95 / as_f64(COUNT as u64).sqrt();
+        let most = 1.95 / float(COUNT as u64).sqrt();
         let poisson = gaps_s("kind = 'poisson', requests_per_s = 50.0");
         assert!(distance(poisson, |gap| 1.0 - (-50.0 * gap).exp()) < most);
         let gamma = |shape: f64, rate: f64| {

@@ -5,7 +5,5 @@ pub(crate) mod arrival;
 pub mod dataset;
 mod generators;
 mod gguf;
-pub(crate) mod prefix;
-pub(crate) mod published;
 pub mod sampler;
 pub mod tokenizer;

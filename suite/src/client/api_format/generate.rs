@@ -28,19 +28,9 @@ struct Meta {
     prompt_tokens: u64,
     completion_tokens: Option<u64>,
     cached_tokens: Option<u64>,
-    finish_reason: Option<Finish>,
-}
-
-/// Finish reason of an answer; older servers send only a word.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Finish {
-    Told {
-        #[serde(rename = "type")]
-        kind: String,
-        message: Option<String>,
-    },
-    Word(String),
+    /// Object with the kind of the end; older servers send only a word.
+    #[serde(default)]
+    finish_reason: Value,
 }
 
 /// Parses an event, given the answer `so_far`.
@@ -50,16 +40,14 @@ pub(super) fn read<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, s
         return Ok(Event::Error(words_of(error)));
     }
     let meta = wire.meta_info.unwrap_or_default();
-    let finish_reason = match meta.finish_reason {
-        // SGLang reports an aborted request as a finish reason.
-        Some(Finish::Told { kind, message }) if kind == "abort" => {
-            return Ok(Event::Error(
-                message.unwrap_or_else(|| "the answer was aborted".to_owned()),
-            ));
-        }
-        Some(Finish::Told { kind, .. } | Finish::Word(kind)) => Some(Cow::Owned(kind)),
-        None => None,
-    };
+    let finish = &meta.finish_reason;
+    let kind = finish["type"].as_str().or_else(|| finish.as_str());
+    // SGLang reports an aborted request as a finish reason.
+    if finish["type"] == "abort" {
+        let message = finish["message"].as_str().unwrap_or("the answer was aborted");
+        return Ok(Event::Error(message.to_owned()));
+    }
+    let finish_reason = kind.map(|kind| Cow::Owned(kind.to_owned()));
     let usage = meta.completion_tokens.map(|completion_tokens| Usage {
         prompt_tokens: meta.prompt_tokens,
         completion_tokens,

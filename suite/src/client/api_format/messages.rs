@@ -23,9 +23,9 @@ struct Wire<'a> {
     kind: Option<Cow<'a, str>>,
     message: Option<Message>,
     #[serde(borrow)]
-    delta: Option<Delta<'a>>,
+    delta: Option<Part<'a>>,
     #[serde(borrow)]
-    content_block: Option<Block<'a>>,
+    content_block: Option<Part<'a>>,
     usage: Option<WireUsage>,
     error: Option<Value>,
 }
@@ -44,25 +44,18 @@ struct WireUsage {
     output_tokens: Option<u64>,
 }
 
+/// Part of the answer: the beginning of a content block, or what is added to one.
 #[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow)]
-    text: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    thinking: Option<Cow<'a, str>>,
-    partial_json: Option<String>,
-    #[serde(borrow)]
-    stop_reason: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-struct Block<'a> {
+struct Part<'a> {
     #[serde(borrow)]
     text: Option<Cow<'a, str>>,
     #[serde(borrow)]
     thinking: Option<Cow<'a, str>>,
     /// Name of the called tool.
     name: Option<String>,
+    partial_json: Option<String>,
+    #[serde(borrow)]
+    stop_reason: Option<Cow<'a, str>>,
 }
 
 pub(super) fn read<'a>(
@@ -84,11 +77,11 @@ pub(super) fn read<'a>(
             Event::Chunk(Chunk::default())
         }
         ("content_block_start", _, Some(block)) => {
-            let Block { text: content, thinking: reasoning, name: tool_call } = block;
+            let Part { text: content, thinking: reasoning, name: tool_call, .. } = block;
             Event::Chunk(Chunk { content, reasoning, tool_call, ..piece })
         }
         ("content_block_delta", Some(delta), _) => {
-            let Delta { text: content, thinking: reasoning, partial_json: tool_call, .. } = delta;
+            let Part { text: content, thinking: reasoning, partial_json: tool_call, .. } = delta;
             // A tool call without arguments has an empty part, which is not a token.
             let tool_call = tool_call.filter(|part| !part.is_empty());
             Event::Chunk(Chunk { content, reasoning, tool_call, ..piece })

@@ -7,7 +7,7 @@ mod responses;
 
 use schema::engine::ApiFormat;
 
-use super::delta::{Event, NotAChunk, parse};
+use super::delta::{Event, parse};
 
 /// Answer before an event, for API formats that repeat it in each event.
 #[derive(Clone, Copy, Debug)]
@@ -44,16 +44,19 @@ impl Reader {
     ///
     /// # Errors
     /// The data are not JSON of the API format.
-    pub fn read<'a>(&mut self, data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, NotAChunk> {
+    pub fn read<'a>(
+        &mut self,
+        data: &'a [u8],
+        so_far: SoFar<'_>,
+    ) -> Result<Event<'a>, serde_json::Error> {
         match self {
-            Self::OpenAi => return parse(data),
+            Self::OpenAi => parse(data),
             // Servers also end other formats with `[DONE]`, even where the format does not define
             // it.
-            _ if data.trim_ascii() == b"[DONE]" => return Ok(Event::Done),
+            _ if data.trim_ascii() == b"[DONE]" => Ok(Event::Done),
             Self::Generate => generate::read(data, so_far),
             Self::Responses => responses::read(data),
             Self::Messages(opening) => messages::read(data, opening),
         }
-        .map_err(NotAChunk::from)
     }
 }

@@ -19,42 +19,12 @@ struct Wire<'a> {
     delta: Option<Cow<'a, str>>,
     #[serde(borrow)]
     message: Option<Cow<'a, str>>,
-    response: Option<Response>,
-    item: Option<Item>,
+    #[serde(default)]
+    response: Value,
+    /// Output item that an event announces: a message or a function call.
+    #[serde(default)]
+    item: Value,
     error: Option<Value>,
-}
-
-#[derive(Default, Deserialize)]
-struct Response {
-    status: Option<String>,
-    usage: Option<WireUsage>,
-    error: Option<Value>,
-    incomplete_details: Option<Incomplete>,
-}
-
-#[derive(Deserialize)]
-struct Incomplete {
-    reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct WireUsage {
-    input_tokens: u64,
-    output_tokens: u64,
-    input_tokens_details: Option<Details>,
-}
-
-#[derive(Deserialize)]
-struct Details {
-    cached_tokens: Option<u64>,
-}
-
-/// Output item that an event announces: a message or a function call.
-#[derive(Deserialize)]
-struct Item {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    name: Option<String>,
 }
 
 pub(super) fn read(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
@@ -63,7 +33,6 @@ pub(super) fn read(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
         let error = wire.error.as_ref().ok_or_else(missing_type)?;
         return Ok(Event::Error(words_of(error)));
     };
-    let response = wire.response.unwrap_or_default();
     let piece = Chunk { has_choice: true, ..Chunk::default() };
     Ok(match kind {
         "response.output_text.delta" | "response.refusal.delta" => {
@@ -76,17 +45,17 @@ pub(super) fn read(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
             Event::Chunk(Chunk { tool_call: wire.delta.map(Cow::into_owned), ..piece })
         }
         "response.output_item.added" => {
-            let call = wire.item.filter(|item| item.kind.as_deref() == Some("function_call"));
-            Event::Chunk(Chunk {
-                // The name of the function consists of tokens too.
-                tool_call: call.map(|call| call.name.unwrap_or_default()),
-                ..piece
-            })
+            let is_call = wire.item["type"] == "function_call";
+            // The name of the function consists of tokens too.
+            let tool_call =
+                is_call.then(|| wire.item["name"].as_str().unwrap_or_default().to_owned());
+            Event::Chunk(Chunk { tool_call, ..piece })
         }
-        "response.completed" | "response.incomplete" => Event::Last(end(response)),
+        "response.completed" | "response.incomplete" => Event::Last(end(&wire.response)),
         "response.failed" => {
-            let error = response.error.as_ref().map(words_of);
-            Event::Error(error.unwrap_or_else(|| "the answer failed, no reason given".to_owned()))
+            let error = Some(&wire.response["error"]).filter(|error| !error.is_null());
+            let message = error.map(words_of);
+            Event::Error(message.unwrap_or_else(|| "the answer failed, no reason given".to_owned()))
         }
         "error" => {
             let message = wire.message.map(Cow::into_owned);
@@ -100,14 +69,18 @@ pub(super) fn read(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
 
 /// Returns the final chunk: usage, and as finish reason why the answer is incomplete, else its
 /// status.
-fn end(response: Response) -> Chunk<'static> {
-    let reason = response.incomplete_details.and_then(|details| details.reason);
-    let usage = response.usage.map(|usage| Usage {
-        prompt_tokens: usage.input_tokens,
-        completion_tokens: usage.output_tokens,
-        cached_tokens: usage.input_tokens_details.and_then(|details| details.cached_tokens),
+fn end(response: &Value) -> Chunk<'static> {
+    let usage = &response["usage"];
+    let counts = usage["input_tokens"].as_u64().zip(usage["output_tokens"].as_u64());
+    let usage = counts.map(|(prompt_tokens, completion_tokens)| Usage {
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens: usage["input_tokens_details"]["cached_tokens"].as_u64(),
     });
-    Chunk { finish_reason: reason.or(response.status).map(Cow::Owned), usage, ..Chunk::default() }
+    let reason = response["incomplete_details"]["reason"].as_str();
+    let reason = reason.or_else(|| response["status"].as_str());
+    let finish_reason = reason.map(|reason| Cow::Owned(reason.to_owned()));
+    Chunk { finish_reason, usage, ..Chunk::default() }
 }
 
 fn missing_type() -> serde_json::Error {

@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
 use super::super::bench::positive;
-use super::super::inputs::TrustFlags;
 use super::tool::{Backend, DatasetName, Tool};
-use crate::export::{Percentile, Quantity};
+use crate::client::control::Trust;
+use crate::export::Quantity;
 use crate::measure::slo::Slo;
 
 /// Flags that select the server, the tool and the model.
@@ -26,7 +26,7 @@ pub struct ServerFlags {
     #[arg(long, value_name = "http[s]://HOST:PORT", conflicts_with_all = ["host", "port"])]
     pub base_url: Option<String>,
     #[command(flatten)]
-    pub trust: TrustFlags,
+    pub trust: Trust,
     /// Host name or address of the server.
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
@@ -209,10 +209,12 @@ pub struct BodyFlags {
 pub struct ResultFlags {
     /// Metrics in vLLM's report: `ttft`, `tpot`, `itl`, `e2el`.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "ttft,tpot,itl")]
+    #[arg(value_parser = quantity)]
     pub percentile_metrics: Vec<Quantity>,
     /// Percentiles in vLLM's report, above 0 and below 100.
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "99")]
-    pub metric_percentiles: Vec<Percentile>,
+    #[arg(value_parser = percentile)]
+    pub metric_percentiles: Vec<f64>,
     /// Latency limits for goodput in milliseconds, as `ttft:500 tpot:50 e2el:9000`. TTFT and E2E
     /// count from the scheduled send.
     #[arg(long, value_name = "NAME:MS", num_args = 1.., value_parser = goodput)]
@@ -256,6 +258,18 @@ fn rate(text: &str) -> Result<f64, String> {
         Ok(value) if value == f64::INFINITY => Ok(value),
         _ => positive(text).map_err(|error| format!("{error}, and not `inf`")),
     }
+}
+
+fn quantity(text: &str) -> Result<Quantity, String> {
+    Quantity::from_str(text, false).map_err(|_| {
+        format!("`{text}` is no quantity that is measured: give `ttft`, `tpot`, `itl`, `e2el`")
+    })
+}
+
+fn percentile(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    let within = value > 0.0 && value < 100.0;
+    if within { Ok(value) } else { Err(format!("`{text}` is not between 0 and 100")) }
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {

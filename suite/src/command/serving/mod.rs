@@ -15,17 +15,18 @@ use clap::Args;
 use schema::engine::parse;
 use schema::exit::Exit;
 
-use super::bench::{Bench, Conduct, Signals, TELEMETRY_NS};
+use super::bench::{Bench, Signals, TELEMETRY_NS, nanoseconds};
+use super::files;
 use super::inputs::{Engine, MadeUp, ScenarioFile};
 use super::plan::drawn;
 use super::progress::Style;
 use super::run::exit_of;
 use super::table::verdict;
-use super::write;
 use crate::client::control::{ControlError, Key, Server};
 use crate::client::probe::{Probed, probe, served_model};
 use crate::clock::utc_now;
-use crate::export::{ReportFacts, Selection};
+use crate::export::{ReportFacts, Selection, name_of};
+use crate::session::Conduct;
 use crate::telemetry::nvml;
 use crate::workload::tokenizer::Tokenizer;
 use results::Places;
@@ -112,21 +113,29 @@ pub fn execute(
     let plan = drawn(&file, dataset, &tokenizer, engine.prompt_form())?;
     places.prepare()?;
     // The scenario is saved so that `redline-bench run` can repeat the measurement.
-    write::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
+    files::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
     notes(&wanted, &file.id, &plan.manifest);
     let asked = report_facts(flags, &wanted, &model);
     let conduct = Conduct {
-        model: Some(flags.server.served_model_name.clone().unwrap_or(model)),
-        progress: if flags.results.disable_tqdm { Style::None } else { Style::Auto },
-        timeout_s: flags.sending.timeout_s,
+        no_progress_ns: nanoseconds(flags.sending.timeout_s),
         telemetry_ns: Some(TELEMETRY_NS),
         kernel_timestamps: true,
         check_outputs: true,
     };
-    let reference = None;
-    let meter = nvml::open();
-    let bench =
-        Bench { signals, engine, server, meter, probed, reference, tokenizer, file, plan, conduct };
+    let bench = Bench {
+        signals,
+        engine,
+        server,
+        meter: nvml::open(),
+        probed,
+        reference: None,
+        tokenizer,
+        file,
+        plan,
+        model: Some(flags.server.served_model_name.clone().unwrap_or(model)),
+        progress: if flags.results.disable_tqdm { Style::None } else { Style::Auto },
+        conduct,
+    };
     let measured = bench.measure(&bench.point()?, &flags.results.goodput, &places.own);
     let measurement = match measured {
         Ok(finished) => finished.measurement,
@@ -161,7 +170,7 @@ fn server(
             None => None,
         },
     };
-    Ok(Server::at(&url, &flags.trust.trust())?.with_key(key))
+    Ok(Server::at(&url, &flags.trust)?.with_key(key))
 }
 
 /// Engine of the given file, else a plain one; its route is replaced by that of the flags or the
@@ -170,7 +179,7 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     let backend = wanted.backend;
     let mut engine = match &flags.server.engine {
         Some(path) => Engine::open(path)?,
-        None => Engine { id: backend.name(), file: parse(PLAIN).context("built-in file")? },
+        None => Engine { id: name_of(backend), file: parse(PLAIN).context("built-in file")? },
     };
     let request = &mut engine.file.request;
     request.route = flags.server.endpoint.clone().unwrap_or_else(|| backend.route().to_owned());
@@ -227,7 +236,7 @@ fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
 
 fn report_facts(flags: &ServingFlags, wanted: &Wanted, model: &str) -> ReportFacts {
     ReportFacts {
-        backend: Some(wanted.backend.name()),
+        backend: Some(name_of(wanted.backend)),
         model: Some(model.to_owned()),
         tokenizer: Some(flags.server.tokenizer.clone().unwrap_or_else(|| model.to_owned())),
         workload: Some(wanted.scenario.workload.clone()),

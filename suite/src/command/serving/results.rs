@@ -5,14 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use schema::scenario::Arrival;
 
 use super::super::export::Saved;
-use super::super::write;
+use super::super::files;
 use super::flags::ResultFlags;
 use super::scenario::Wanted;
 use super::tool::{DatasetName, Tool};
-use crate::export::{ExportError, Format, ReportFacts, compact_date, python_float};
+use crate::export::{ExportError, Format, ReportFacts, compact_date, name_of, python_float};
+use crate::workload::arrival::requested_rate;
 
 /// Paths and formats of the results of one run.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Places {
             Some(name) => name.clone(),
             None => file_name(flags.label.as_deref(), wanted, model, now),
         };
-        let own = format!("redline-{}-{}.json", wanted.backend.name(), compact_date(now));
+        let own = format!("redline-{}-{}.json", name_of(wanted.backend), compact_date(now));
         // Redline's own file is put beside the result file, wherever a flag puts that.
         let beside = flags.output_file.as_deref().and_then(Path::parent).unwrap_or(&folder);
         Self {
@@ -90,7 +90,7 @@ impl Places {
             if self.appends {
                 self.append(path, &text)?
             } else {
-                write::text(path, &text)?
+                files::text(path, &text)?
             }
             println!("result         {}", path.display());
         }
@@ -107,14 +107,14 @@ impl Places {
         let headless = text.split_once('\n').filter(|_| self.format == Format::LmdeployCsv);
         let rows = headless.filter(|_| !before.is_empty()).map_or(text, |(_, rows)| rows);
         let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
-        write::text(path, &format!("{before}{gap}{rows}"))
+        files::text(path, &format!("{before}{gap}{rows}"))
     }
 }
 
 /// Workload flags of the run as one line, by which `redline-bench audit` and readers recognize it.
 fn echo(wanted: &Wanted) -> String {
     let workload = &wanted.scenario.workload;
-    let (backend, dataset) = (wanted.backend.name(), wanted.dataset.name());
+    let (backend, dataset) = (name_of(wanted.backend), name_of(wanted.dataset));
     let mut echo = format!(
         "--backend {backend} --dataset-name {dataset} --num-prompts {} --seed {}",
         workload.requests, workload.seed
@@ -132,7 +132,7 @@ fn echo(wanted: &Wanted) -> String {
 /// File name that the tool gives its result file.
 fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> String {
     let (workload, arrival) = (&wanted.scenario.workload, &wanted.scenario.arrival);
-    let backend = wanted.backend.name();
+    let backend = name_of(wanted.backend);
     // Digits 5 to 8 of the date, month and day of `2026-01-02T...`.
     let day: String = now.chars().filter(char::is_ascii_digit).skip(4).take(4).collect();
     let lengths = workload.input_tokens.zip(workload.output_tokens);
@@ -140,12 +140,7 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
     let stem = format!("{backend}_{day}_{}", workload.requests);
     match (wanted.tool, random) {
         (Tool::Vllm, _) => {
-            let rate = match arrival {
-                Arrival::Constant { requests_per_s, .. }
-                | Arrival::Poisson { requests_per_s, .. }
-                | Arrival::Gamma { requests_per_s, .. } => python_float(*requests_per_s),
-                _ => "inf".to_owned(),
-            };
+            let rate = requested_rate(arrival).map_or_else(|| "inf".to_owned(), python_float);
             let cap = arrival.concurrency_max();
             let cap = cap.map(|cap| format!("-concurrency{cap}")).unwrap_or_default();
             let model = model.rsplit('/').next().unwrap_or_default();
@@ -155,7 +150,7 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
         (_, Some((input, output))) => format!("{stem}_{input}_{output}.jsonl"),
         (Tool::Lmdeploy, None) => format!("{stem}_sharegpt.csv"),
         (Tool::Sglang | Tool::SglangOld, None) => {
-            format!("{stem}_{}.jsonl", wanted.dataset.name())
+            format!("{stem}_{}.jsonl", name_of(wanted.dataset))
         }
     }
 }

@@ -163,16 +163,4 @@ impl Backend {
     pub fn flush_route(self) -> Option<&'static str> {
         matches!(self.tool(), Tool::Sglang | Tool::SglangOld).then_some("/flush_cache")
     }
-
-    /// Name of the backend as a flag value.
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
-impl DatasetName {
-    /// Name of the dataset as a flag value.
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
 }

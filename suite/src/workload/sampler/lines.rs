@@ -1,15 +1,11 @@
 //! Samplers of files with one request per line: traces in Mooncake's format, and the user's own
 //! file.
 
-use schema::manifest::ManifestRequest;
-use schema::run::PromptForm;
-use schema::scenario::{Arrival, Scenario};
+use schema::scenario::Arrival;
 use serde::Deserialize;
 
-use super::vocabulary::of_text;
-use crate::workload::dataset::Dataset;
+use super::draw::{Draw, Requests};
 use crate::workload::generators::Pcg64;
-use crate::workload::tokenizer::Tokenizer;
 
 /// Number of tokens in a block of a Mooncake trace.
 const BLOCK_TOKENS: usize = 512;
@@ -30,18 +26,13 @@ struct Traced {
 ///
 /// A trace has no text: the token ids of a block are drawn from `seed` and the block's id, so that
 /// prompts share what the trace shares.
-pub fn traced(
-    count: u64,
-    seed: u64,
-    dataset: &Dataset,
-    tokenizer: &Tokenizer,
-    form: PromptForm,
-) -> anyhow::Result<Vec<ManifestRequest>> {
+pub fn traced(draw: &Draw<'_>) -> anyhow::Result<Requests> {
+    let (workload, dataset) = (draw.workload, draw.dataset()?);
     let mut lines: Vec<(usize, Traced)> = dataset.lines()?;
     lines.sort_by(|left, right| left.1.timestamp.total_cmp(&right.1.timestamp));
-    lines.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    lines.truncate(usize::try_from(workload.requests).unwrap_or(usize::MAX));
     let start = lines.first().map_or(0.0, |line| line.1.timestamp);
-    let ids = tokenizer.ordinary_ids();
+    let ids = draw.tokenizer.ordinary_ids();
     let mut requests = Vec::new();
     for (index, (number, line)) in lines.iter().enumerate() {
         // The last block may be used in part.
@@ -54,18 +45,9 @@ pub fn traced(
             );
             return Err(dataset.line_error(*number, message));
         }
-        let blocks = line.hash_ids.iter().flat_map(|block| block_ids(seed, *block, &ids));
+        let blocks = line.hash_ids.iter().flat_map(|block| block_ids(workload.seed, *block, &ids));
         let prompt: Vec<u32> = blocks.take(line.input_length).collect();
-        let mut request = match form {
-            PromptForm::Text => {
-                of_text(tokenizer, form, tokenizer.decode(&prompt)?, line.output_length, index)?
-            }
-            PromptForm::TokenIds => ManifestRequest {
-                prompt,
-                output_tokens: line.output_length,
-                ..ManifestRequest::default()
-            },
-        };
+        let mut request = draw.of_ids(prompt, line.output_length, index)?;
         request.send_us = microseconds(line.timestamp - start);
         requests.push(request);
     }
@@ -103,12 +85,8 @@ enum OwnPrompt {
 }
 
 /// Returns all requests of the user's file, in its order.
-pub fn own(
-    scenario: &Scenario,
-    dataset: &Dataset,
-    tokenizer: &Tokenizer,
-    form: PromptForm,
-) -> anyhow::Result<Vec<ManifestRequest>> {
+pub fn own(draw: &Draw<'_>) -> anyhow::Result<Requests> {
+    let (scenario, dataset) = (draw.scenario, draw.dataset()?);
     let timed = matches!(scenario.arrival, Arrival::Trace { .. });
     let mut requests = Vec::new();
     for (number, line) in dataset.lines::<Own>()? {
@@ -120,16 +98,9 @@ pub fn own(
         if timed && line.send_us.is_none() {
             return Err(wrong("it has no `send_us`, and `arrival.kind` is `trace`"));
         }
-        let mut request = match (line.prompt, form) {
-            (OwnPrompt::Text(text), _) => {
-                of_text(tokenizer, form, text, output_tokens, requests.len())?
-            }
-            (OwnPrompt::Ids(ids), PromptForm::Text) => {
-                of_text(tokenizer, form, tokenizer.decode(&ids)?, output_tokens, requests.len())?
-            }
-            (OwnPrompt::Ids(prompt), PromptForm::TokenIds) => {
-                ManifestRequest { prompt, output_tokens, ..ManifestRequest::default() }
-            }
+        let mut request = match line.prompt {
+            OwnPrompt::Text(text) => draw.of_text(text, output_tokens, requests.len())?,
+            OwnPrompt::Ids(ids) => draw.of_ids(ids, output_tokens, requests.len())?,
         };
         if request.prompt.is_empty() || output_tokens == 0 {
             return Err(wrong("its prompt or its answer has no tokens"));

@@ -8,14 +8,14 @@
 //! text, for which the server counts another length. Where prompts are sent as ids, this suite
 //! sends the drawn ids, so that lengths are exact.
 
-mod lengths;
+mod draw;
 mod lines;
 mod multi_turn;
 mod prefix_sets;
 mod rows;
 mod vocabulary;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use std::collections::BTreeSet;
 
 use schema::manifest::{Manifest, ManifestRequest};
@@ -26,6 +26,7 @@ use super::arrival::{schedule, seed_of_numpy};
 use super::dataset::Dataset;
 use super::generators::PythonRandom;
 use super::tokenizer::Tokenizer;
+use draw::{Draw, Requests};
 use multi_turn::Conversations;
 use rows::Rows;
 
@@ -42,14 +43,6 @@ pub struct Plan {
     pub warmup: Vec<ManifestRequest>,
 }
 
-/// Error of a request with an empty prompt or an empty answer.
-fn empty(index: usize, what: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
-         the length"
-    )
-}
-
 /// Draws the requests of scenario `id` and sets their send times.
 ///
 /// # Errors
@@ -62,9 +55,9 @@ pub fn plan(
     form: PromptForm,
 ) -> anyhow::Result<Plan> {
     let workload = &scenario.workload;
-    let draw = Draw { scenario, dataset, tokenizer, form };
+    let draw = Draw { scenario, workload, dataset, tokenizer, form };
     let (mut requests, warmup) = draw.requests()?;
-    schedule(&mut requests, &scenario.arrival, seed32(workload)?);
+    schedule(&mut requests, &scenario.arrival, seed_of_numpy(workload.seed)?);
     let manifest = Manifest {
         schema: "manifest.v1".to_owned(),
         scenario: format!("{id}@{}", scenario.rev),
@@ -77,23 +70,7 @@ pub fn plan(
     Ok(Plan { manifest, warmup })
 }
 
-/// Returns the seed as the 32 bits of NumPy's legacy generator.
-fn seed32(workload: &Workload) -> anyhow::Result<u32> {
-    seed_of_numpy(workload.seed)
-}
-
-/// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
-#[derive(Clone, Copy)]
-struct Draw<'a> {
-    scenario: &'a Scenario,
-    dataset: Option<&'a Dataset>,
-    tokenizer: &'a Tokenizer,
-    form: PromptForm,
-}
-
-type Requests = Vec<ManifestRequest>;
-
-impl<'a> Draw<'a> {
+impl Draw<'_> {
     /// Draws the measured requests and the warm-up requests.
     fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
@@ -113,18 +90,9 @@ impl<'a> Draw<'a> {
         }
     }
 
-    fn dataset(&self) -> anyhow::Result<&'a Dataset> {
-        let workload = &self.scenario.workload;
-        self.dataset.with_context(|| {
-            let (pack, dataset) =
-                (workload.pack.id(), workload.dataset.clone().unwrap_or_default());
-            format!("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")
-        })
-    }
-
     fn of_rows(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
-        let mut rows = Rows::new(workload, self.dataset()?, self.tokenizer, self.form)?;
+        let mut rows = Rows::new(*self)?;
         let mut requests = Vec::new();
         while (requests.len() as u64) < workload.requests {
             let Some(request) = rows.next()? else { break };
@@ -140,8 +108,7 @@ impl<'a> Draw<'a> {
 
     fn of_conversations(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
-        let dataset = self.dataset()?;
-        let mut all = Conversations::new(workload, dataset, self.tokenizer, self.form)?;
+        let mut all = Conversations::new(*self)?;
         let mut requests: Requests = Vec::new();
         while (requests.len() as u64) < workload.requests {
             let Some(turns) = all.next(requests.len())? else { break };
@@ -163,8 +130,7 @@ impl<'a> Draw<'a> {
     }
 
     fn of_lines(&self) -> anyhow::Result<(Requests, Requests)> {
-        let dataset = self.dataset()?;
-        let mut requests = lines::own(self.scenario, dataset, self.tokenizer, self.form)?;
+        let mut requests = lines::own(self)?;
         self.enough(&requests)?;
         let wanted = usize::try_from(self.scenario.workload.requests).unwrap_or(usize::MAX);
         let mut rest = requests.split_off(wanted).into_iter();
@@ -175,7 +141,7 @@ impl<'a> Draw<'a> {
     /// Draws requests that no dataset limits; warm-up requests come from the next seed.
     fn made_up(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
-        let requests = self.drawn(workload)?;
+        let requests = self.drawn()?;
         self.enough(&requests)?;
         let next = Workload {
             requests: self.scenario.warmup.requests,
@@ -184,19 +150,18 @@ impl<'a> Draw<'a> {
             groups: workload.groups.map(|_| 1),
             ..workload.clone()
         };
-        let mut others = self.drawn(&next)?.into_iter();
+        let mut others = Draw { workload: &next, ..*self }.drawn()?.into_iter();
         let warmup = self.warmup(&requests, || Ok(others.next()))?;
         Ok((requests, warmup))
     }
 
-    fn drawn(&self, workload: &Workload) -> anyhow::Result<Requests> {
-        let (tokenizer, form) = (self.tokenizer, self.form);
-        match workload.pack {
-            Pack::RandomVllm => vocabulary::vllm(workload, tokenizer, form),
-            Pack::RandomInferencex => vocabulary::inferencex(workload, tokenizer, form),
-            Pack::PrefixGroupsSglang => prefix_sets::sglang(workload, tokenizer, form),
-            Pack::PrefixRepetitionVllm => prefix_sets::vllm(workload, tokenizer, form),
-            _ => lines::traced(workload.requests, workload.seed, self.dataset()?, tokenizer, form),
+    fn drawn(&self) -> anyhow::Result<Requests> {
+        match self.workload.pack {
+            Pack::RandomVllm => vocabulary::vllm(self),
+            Pack::RandomInferencex => vocabulary::inferencex(self),
+            Pack::PrefixGroupsSglang => prefix_sets::sglang(self),
+            Pack::PrefixRepetitionVllm => prefix_sets::vllm(self),
+            _ => lines::traced(self),
         }
     }
 

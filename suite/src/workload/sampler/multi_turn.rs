@@ -7,11 +7,10 @@
 
 use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
-use schema::scenario::Workload;
 
-use crate::workload::dataset::{Conversation, Dataset};
+use super::draw::Draw;
+use crate::workload::dataset::Conversation;
 use crate::workload::generators::PythonRandom;
-use crate::workload::tokenizer::Tokenizer;
 
 /// Separator between two turns.
 const BREAK: &str = "\n\n";
@@ -20,21 +19,16 @@ const BREAK: &str = "\n\n";
 pub struct Conversations<'a> {
     shuffled: Vec<Conversation<'a>>,
     next: usize,
-    tokenizer: &'a Tokenizer,
-    form: PromptForm,
+    draw: Draw<'a>,
     turns_max: usize,
     input_tokens_max: usize,
     think_us: u64,
 }
 
 impl<'a> Conversations<'a> {
-    pub fn new(
-        workload: &Workload,
-        dataset: &'a Dataset,
-        tokenizer: &'a Tokenizer,
-        form: PromptForm,
-    ) -> anyhow::Result<Self> {
-        let mut shuffled = dataset.conversations()?;
+    pub fn new(draw: Draw<'a>) -> anyhow::Result<Self> {
+        let workload = draw.workload;
+        let mut shuffled = draw.dataset()?.conversations()?;
         PythonRandom::seed(workload.seed).shuffle(&mut shuffled);
         let whole = |bound: Option<u64>| {
             bound.and_then(|bound| usize::try_from(bound).ok()).unwrap_or(usize::MAX)
@@ -42,8 +36,7 @@ impl<'a> Conversations<'a> {
         Ok(Self {
             shuffled,
             next: 0,
-            tokenizer,
-            form,
+            draw,
             turns_max: whole(workload.turns_max),
             input_tokens_max: whole(workload.input_tokens),
             think_us: workload.think_us.unwrap_or(0),
@@ -63,7 +56,7 @@ impl<'a> Conversations<'a> {
             let before = said.len();
             self.say(&mut said, &mut text, &exchange[1])?;
             // Counted without the separator, which a server does not generate.
-            let answer = self.tokenizer.count(&exchange[1])?;
+            let answer = self.draw.tokenizer.count(&exchange[1])?;
             if before == 0 || before > self.input_tokens_max || answer == 0 {
                 break;
             }
@@ -92,7 +85,7 @@ impl<'a> Conversations<'a> {
     /// Sets the text of the latest turn: everything before the answer and its separator.
     fn keep_text(&self, requests: &mut [ManifestRequest], text: &str, answer: &str) {
         let end = text.len() - answer.len() - BREAK.len();
-        if let (PromptForm::Text, Some(request)) = (self.form, requests.last_mut()) {
+        if let (PromptForm::Text, Some(request)) = (self.draw.form, requests.last_mut()) {
             request.text = Some(text[..end].to_owned());
         }
     }
@@ -103,10 +96,10 @@ impl<'a> Conversations<'a> {
         if said.is_empty() {
             *text = turn.to_owned();
             // Only the first turn gets special tokens such as beginning-of-sequence.
-            said.extend(self.tokenizer.encode(turn)?);
+            said.extend(self.draw.tokenizer.encode(turn)?);
         } else {
             let turn = format!("{BREAK}{turn}");
-            said.extend(self.tokenizer.encode_plain(&turn)?);
+            said.extend(self.draw.tokenizer.encode_plain(&turn)?);
             text.push_str(&turn);
         }
         Ok(())

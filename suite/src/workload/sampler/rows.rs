@@ -7,12 +7,11 @@ use std::thread::ScopedJoinHandle;
 
 use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
-use schema::scenario::{Pack, Workload};
+use schema::scenario::Pack;
 
-use super::lengths::{LowerBound, uniform};
-use crate::workload::dataset::{Dataset, Pair};
-use crate::workload::generators::{NumpyRandom, PythonRandom};
-use crate::workload::tokenizer::Tokenizer;
+use super::draw::{Draw, LowerBound, empty, uniform};
+use crate::workload::dataset::Pair;
+use crate::workload::generators::PythonRandom;
 
 /// Number of rows that each core tokenizes before the sampler checks whether there are enough.
 const ROWS_PER_CORE: usize = 64;
@@ -63,8 +62,7 @@ enum Lengths {
 pub struct Rows<'a> {
     pairs: VecDeque<Pair<'a>>,
     lengths: Lengths,
-    tokenizer: &'a Tokenizer,
-    form: PromptForm,
+    draw: Draw<'a>,
     /// Rows that are tokenized and not used yet.
     ready: VecDeque<Row>,
     made: usize,
@@ -80,21 +78,16 @@ struct Row {
 
 impl<'a> Rows<'a> {
     /// Creates a sampler, with the conversations shuffled as the tool does.
-    pub fn new(
-        workload: &Workload,
-        dataset: &'a Dataset,
-        tokenizer: &'a Tokenizer,
-        form: PromptForm,
-    ) -> anyhow::Result<Self> {
-        let mut pairs = dataset.pairs()?;
+    pub fn new(draw: Draw<'a>) -> anyhow::Result<Self> {
+        let workload = draw.workload;
+        let mut pairs = draw.dataset()?.pairs()?;
         // LMDeploy drops empty prompts before it shuffles, SGLang skips them afterwards.
         if workload.pack == Pack::RandomLmdeploy {
             pairs.retain(|pair| !pair.prompt.is_empty());
         }
         PythonRandom::seed(workload.seed).shuffle(&mut pairs);
-        let lengths = Lengths::of(workload, tokenizer, form)?;
-        let (pairs, ready) = (pairs.into(), VecDeque::new());
-        Ok(Self { pairs, lengths, tokenizer, form, ready, made: 0 })
+        let lengths = Lengths::of(&draw)?;
+        Ok(Self { pairs: pairs.into(), lengths, draw, ready: VecDeque::new(), made: 0 })
     }
 
     /// Returns the next request, or `None` where no rows are left.
@@ -135,13 +128,14 @@ impl<'a> Rows<'a> {
 
     fn tokenized(&self, pair: &Pair<'_>) -> anyhow::Result<Row> {
         let answer_tokens = match self.lengths {
-            Lengths::Data { answer: None, .. } => self.tokenizer.encode(&pair.answer)?.len(),
+            Lengths::Data { answer: None, .. } => self.draw.tokenizer.encode(&pair.answer)?.len(),
             Lengths::Data { answer: Some(tokens), .. } => tokens,
             Lengths::Drawn(_) => 0,
         };
         let as_it_is = matches!(self.lengths, Lengths::Data { .. });
-        let text = (as_it_is && self.form == PromptForm::Text).then(|| pair.prompt.to_string());
-        Ok(Row { prompt: self.tokenizer.encode(&pair.prompt)?, text, answer_tokens })
+        let text =
+            (as_it_is && self.draw.form == PromptForm::Text).then(|| pair.prompt.to_string());
+        Ok(Row { prompt: self.draw.tokenizer.encode(&pair.prompt)?, text, answer_tokens })
     }
 
     /// Returns the request of a row, or `None` if its lengths are outside of the limits.
@@ -172,13 +166,13 @@ impl<'a> Rows<'a> {
     ) -> anyhow::Result<ManifestRequest> {
         for (what, tokens) in [("an answer", output), ("a prompt", input)] {
             if tokens == 0 {
-                return Err(super::empty(self.made, what));
+                return Err(empty(self.made, what));
             }
         }
         let length = usize::try_from(input).unwrap_or(usize::MAX);
         let prompt: Vec<u32> = ids.iter().copied().cycle().take(length).collect();
-        let text = match self.form {
-            PromptForm::Text => Some(self.tokenizer.decode(&prompt)?),
+        let text = match self.draw.form {
+            PromptForm::Text => Some(self.draw.tokenizer.decode(&prompt)?),
             PromptForm::TokenIds => None,
         };
         Ok(ManifestRequest { prompt, text, output_tokens: output, ..ManifestRequest::default() })
@@ -186,7 +180,8 @@ impl<'a> Rows<'a> {
 }
 
 impl Lengths {
-    fn of(workload: &Workload, tokenizer: &Tokenizer, form: PromptForm) -> anyhow::Result<Self> {
+    fn of(draw: &Draw<'_>) -> anyhow::Result<Self> {
+        let workload = draw.workload;
         let (Some(input), Some(output)) = (workload.input_tokens, workload.output_tokens) else {
             let answer = workload.output_tokens;
             let answer = answer.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
@@ -194,15 +189,15 @@ impl Lengths {
             return Ok(Self::Data { bounds, answer });
         };
         let (count, ratio) = (workload.requests, workload.range_ratio.unwrap_or(1.0));
-        let mut random = NumpyRandom::seed(super::seed32(workload)?);
+        let mut random = draw.numpy()?;
         let sglang = workload.pack == Pack::RandomSglang;
         let mut inputs = uniform(&mut random, input, ratio, count, LowerBound::One);
         // LMDeploy's tool allows outputs of zero tokens here.
         let lower = if sglang { LowerBound::One } else { LowerBound::Zero };
         let outputs = uniform(&mut random, output, ratio, count, lower);
-        if sglang && form == PromptForm::Text {
+        if sglang && draw.form == PromptForm::Text {
             // The server adds its special tokens to a text.
-            let specials = tokenizer.specials_added() as u64;
+            let specials = draw.tokenizer.specials_added() as u64;
             inputs.iter_mut().for_each(|length| *length = length.saturating_sub(specials));
         }
         Ok(Self::Drawn(inputs.into_iter().zip(outputs).collect()))

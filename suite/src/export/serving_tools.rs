@@ -1,0 +1,266 @@
+//! Exports a run as the console blocks and result files of LMDeploy's `profile_restful_api.py`
+//! v0.9.2, SGLang's `bench_serving` 0.5 and `vllm bench serve` 0.33, which have the same figures.
+//!
+//! A console block has 50 columns, values from column 42 on. The tools pad some lines with spaces
+//! at the end; these are left out, as on published pages. Python writes an infinite rate as a bare
+//! `Infinity`, which is not JSON; here it is "inf", as in SGLang's Rust client.
+
+use clap::ValueEnum;
+use judge::quantile::quantile_of_floats;
+use serde_json::{Map, Value, json};
+
+use super::figures::{Figures, python_float};
+use super::name_of;
+use super::requests::{Request, Requests};
+
+/// Latency metric for which vLLM's tool reports percentiles: TTFT, TPOT, ITL or E2E.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Quantity {
+    Ttft,
+    Tpot,
+    Itl,
+    E2el,
+}
+
+impl Quantity {
+    fn samples_s(self, requests: &Requests<'_>) -> Vec<f64> {
+        match self {
+            Self::Ttft => requests.values(|request| Some(request.ttft_s)),
+            Self::Tpot => requests.values(Request::tpot_s),
+            Self::Itl => requests.gaps_s(),
+            Self::E2el => requests.values(|request| Some(request.e2e_s)),
+        }
+    }
+}
+
+/// Metrics and percentiles that the report shows, as vLLM's `--percentile-metrics` and
+/// `--metric-percentiles` select them.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    pub quantities: Vec<Quantity>,
+    pub percentiles: Vec<f64>,
+}
+
+impl Default for Selection {
+    /// All metrics, with the tool's default percentile of 99.
+    fn default() -> Self {
+        Self { quantities: Quantity::value_variants().to_vec(), percentiles: vec![99.0] }
+    }
+}
+
+/// Percentile of a metric in milliseconds: from the measurement if it has that percentile, else
+/// computed from the samples.
+fn percentile_ms(
+    quantity: Quantity,
+    percentile: f64,
+    figures: &Figures<'_>,
+    requests: &Requests<'_>,
+) -> Option<f64> {
+    let name = name_of(quantity);
+    figures.summary(&name)?;
+    if [50.0, 90.0, 95.0, 99.0].contains(&percentile) {
+        return figures.value(&format!("p{percentile}_{name}_ms")).as_f64();
+    }
+    let seconds = quantile_of_floats(&quantity.samples_s(requests), percentile / 100.0)?;
+    Some(seconds * 1e3)
+}
+
+/// Labels of LMDeploy's console block in order; `#` begins the title of a section.
+const LMDEPLOY_BLOCK: &str = "Backend; Traffic request rate; Successful requests; \
+    Benchmark duration (s); Total input tokens; Total generated tokens; \
+    Total generated tokens (retokenized); Request throughput (req/s); \
+    Input token throughput (tok/s); Output token throughput (tok/s); #End-to-End Latency; \
+    Mean E2E Latency (ms); Median E2E Latency (ms); #Time to First Token; Mean TTFT (ms); \
+    Median TTFT (ms); P99 TTFT (ms); #Time per Output Token (excl. 1st token); Mean TPOT (ms); \
+    Median TPOT (ms); P99 TPOT (ms); #Inter-token Latency; Mean ITL (ms); Median ITL (ms); \
+    P99 ITL (ms)";
+/// Labels of SGLang's console block.
+const SGLANG_BLOCK: &str = "Backend; Traffic request rate; Max request concurrency; \
+    Successful requests; Benchmark duration (s); Total input tokens; Total input text tokens; \
+    Total generated tokens; Total generated tokens (retokenized); Request throughput (req/s); \
+    Input token throughput (tok/s); Output token throughput (tok/s); \
+    Peak output token throughput (tok/s); Peak concurrent requests; \
+    Total token throughput (tok/s); Concurrency; #End-to-End Latency; Mean E2E Latency (ms); \
+    Median E2E Latency (ms); P90 E2E Latency (ms); P99 E2E Latency (ms); #Time to First Token; \
+    Mean TTFT (ms); Median TTFT (ms); P99 TTFT (ms); #Time per Output Token (excl. 1st token); \
+    Mean TPOT (ms); Median TPOT (ms); P99 TPOT (ms); #Inter-Token Latency; Mean ITL (ms); \
+    Median ITL (ms); P95 ITL (ms); P99 ITL (ms); Max ITL (ms)";
+/// Labels of vLLM's console block above the latencies.
+const VLLM_BLOCK: &str = "Successful requests; Failed requests; Maximum request concurrency; \
+    Request rate configured (RPS); Benchmark duration (s); Total input tokens; \
+    Total generated tokens; Request throughput (req/s); Request goodput (req/s); \
+    Output token throughput (tok/s); Peak output token throughput (tok/s); \
+    Peak concurrent requests; Total token throughput (tok/s)";
+
+/// LMDeploy's console block.
+pub fn lmdeploy_block(figures: &Figures<'_>) -> String {
+    framed(&lines(LMDEPLOY_BLOCK, |label| printed(figures, label)))
+}
+
+/// SGLang's console block.
+pub fn sglang_block(figures: &Figures<'_>) -> String {
+    framed(&lines(SGLANG_BLOCK, |label| printed(figures, label)))
+}
+
+/// vLLM's console block.
+pub fn vllm_block(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
+    let mut text = lines(VLLM_BLOCK, |label| match label {
+        // vLLM's tool prints this count with two decimals, like a float.
+        "Peak concurrent requests" => json!(printed(figures, label).as_f64()),
+        _ => printed(figures, label),
+    });
+    for quantity in &figures.asked.selection.quantities {
+        let (name, title) = match quantity {
+            Quantity::Ttft => ("TTFT", "Time to First Token"),
+            Quantity::Tpot => ("TPOT", "Time per Output Token (excl. 1st token)"),
+            Quantity::Itl => ("ITL", "Inter-token Latency"),
+            Quantity::E2el => ("E2EL", "End-to-end Latency"),
+        };
+        let fixed = format!("#{title}; Mean {name} (ms); Median {name} (ms)");
+        text += &lines(&fixed, |label| printed(figures, label));
+        for percentile in &figures.asked.selection.percentiles {
+            let value = percentile_ms(*quantity, *percentile, figures, requests);
+            text += &lines(&format!("P{percentile} {name} (ms)"), |_| json!(value));
+        }
+    }
+    framed(&text)
+}
+
+/// Value that a console block prints under `label`; null for a line that is left out.
+fn printed(figures: &Figures<'_>, label: &str) -> Value {
+    match label {
+        "Backend" => json!(figures.asked.backend.as_deref().unwrap_or("unknown")),
+        "Traffic request rate" => json!(figures.request_rate_word()),
+        "Request rate configured (RPS)" => json!(figures.request_rate()),
+        "Max request concurrency" => match figures.max_concurrency() {
+            Some(cap) => json!(cap),
+            None => json!("not set"),
+        },
+        "Total input text tokens" => figures.value("total_input_text_tokens"),
+        "Request goodput (req/s)" => json!(figures.goodput()),
+        "Peak concurrent requests" => figures.value("max_concurrent_requests"),
+        // Labels are read and written by the same table.
+        _ => reports::name_of_label(label).map_or(Value::Null, |(name, _)| figures.value(&name)),
+    }
+}
+
+/// Lines of a block with these labels: words and counts as they are, floats with two decimals.
+fn lines(labels: &str, value: impl Fn(&str) -> Value) -> String {
+    let line = |label: &str| {
+        if let Some(title) = label.strip_prefix('#') {
+            return format!("{title:-^50}\n");
+        }
+        let shown = match value(label) {
+            Value::Null => return String::new(),
+            Value::String(word) => word,
+            Value::Number(figure) if figure.is_f64() => {
+                format!("{:.2}", figure.as_f64().unwrap_or_default())
+            }
+            other => other.to_string(),
+        };
+        format!("{:<40} {shown}\n", format!("{label}:"))
+    };
+    labels.split("; ").map(line).collect()
+}
+
+fn framed(lines: &str) -> String {
+    format!("{:=^50}\n{lines}{}\n", " Serving Benchmark Result ", "=".repeat(50))
+}
+
+/// Columns of LMDeploy's CSV.
+const LMDEPLOY_COLUMNS: &str = "backend dataset_name sharegpt_output_len random_input_len \
+    random_output_len random_range_ratio request_rate completed total_input_tokens \
+    total_output_tokens duration request_throughput input_throughput output_throughput \
+    mean_e2e_latency_ms mean_ttft_ms mean_tpot_ms mean_itl_ms";
+
+/// LMDeploy's CSV in the dialect of Python's `csv`: the header and one row.
+pub fn lmdeploy_csv(figures: &Figures<'_>) -> String {
+    let names: Vec<&str> = LMDEPLOY_COLUMNS.split(' ').collect();
+    let cell = |name: &&str| match figures.value(name) {
+        Value::Null => String::new(),
+        Value::String(text) if text.contains([',', '"', '\r', '\n']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Value::String(text) => text,
+        Value::Number(figure) if figure.is_f64() => {
+            python_float(figure.as_f64().unwrap_or_default())
+        }
+        other => other.to_string(),
+    };
+    let cells: Vec<String> = names.iter().map(cell).collect();
+    // Python's `csv` ends rows with carriage return and line feed.
+    format!("{}\r\n{}\r\n", names.join(","), cells.join(","))
+}
+
+/// Names of SGLang's result line, before and after the latencies.
+const SGLANG_HEAD: &str = "tag backend dataset_name request_rate max_concurrency \
+    sharegpt_output_len random_input_len random_output_len random_range_ratio server_info duration \
+    completed total_input_tokens total_input_text_tokens total_input_vision_tokens \
+    total_output_tokens total_output_tokens_retokenized request_throughput input_throughput \
+    output_throughput total_throughput";
+const SGLANG_TAIL: &str =
+    "concurrency accept_length max_output_tokens_per_s max_concurrent_requests";
+/// Names of vLLM's result, before and after the additional entries.
+const VLLM_HEAD: &str = "date endpoint_type backend label model_id tokenizer_id num_prompts";
+const VLLM_TAIL: &str = "request_rate burstiness max_concurrency duration completed failed \
+    total_input_tokens total_output_tokens request_throughput request_goodput output_throughput \
+    total_token_throughput max_output_tokens_per_s max_concurrent_requests";
+
+/// SGLang result of the run as one JSON object; `detailed` adds lists of the figures of these
+/// requests.
+pub fn sglang_json(figures: &Figures<'_>, detailed: Option<&Requests<'_>>) -> Value {
+    let mut object = Map::new();
+    put(&mut object, figures, SGLANG_HEAD);
+    for quantity in ["e2e_latency", "ttft", "tpot", "itl"] {
+        for statistic in ["mean", "median", "std", "p90", "p95", "p99"] {
+            put(&mut object, figures, &format!("{statistic}_{quantity}_ms"));
+        }
+    }
+    put(&mut object, figures, SGLANG_TAIL);
+    if let Some(requests) = detailed {
+        put_lists(&mut object, requests, "input_lens output_lens ttfts itls errors");
+    }
+    Value::Object(object)
+}
+
+/// vLLM result of the run as one JSON object; `detailed` adds lists of the figures of all requests.
+pub fn vllm_json(figures: &Figures<'_>, requests: &Requests<'_>, detailed: bool) -> Value {
+    let mut object = Map::new();
+    put(&mut object, figures, VLLM_HEAD);
+    let metadata = figures.asked.metadata.iter();
+    object.extend(metadata.map(|(key, value)| (key.clone(), json!(value))));
+    put(&mut object, figures, VLLM_TAIL);
+    if detailed {
+        let names = "input_lens output_lens ttfts itls start_times errors latencies";
+        put_lists(&mut object, requests, names);
+    }
+    for quantity in &figures.asked.selection.quantities {
+        let name = name_of(*quantity);
+        put(&mut object, figures, &format!("mean_{name}_ms median_{name}_ms std_{name}_ms"));
+        for percentile in &figures.asked.selection.percentiles {
+            let value = percentile_ms(*quantity, *percentile, figures, requests);
+            object.insert(format!("p{percentile}_{name}_ms"), json!(value));
+        }
+    }
+    Value::Object(object)
+}
+
+fn put(object: &mut Map<String, Value>, figures: &Figures<'_>, names: &str) {
+    object.extend(names.split(' ').map(|name| (name.to_owned(), figures.value(name))));
+}
+
+/// Adds lists with the times in seconds and tokens of each request. Texts are not kept.
+fn put_lists(object: &mut Map<String, Value>, requests: &Requests<'_>, names: &str) {
+    for name in names.split(' ') {
+        let each = requests.0.iter().map(|request| match name {
+            "input_lens" => json!(request.input_tokens),
+            "output_lens" => json!(request.output_tokens),
+            "ttfts" => json!(request.ttft_s),
+            "itls" => json!(request.gaps_s),
+            "start_times" => json!(request.start_s),
+            "latencies" => json!(request.e2e_s),
+            _ => json!(request.error),
+        });
+        object.insert(name.to_owned(), each.collect());
+    }
+}
