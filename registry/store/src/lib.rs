@@ -12,8 +12,8 @@ use std::path::Path;
 
 use judge::Registry;
 use judge::finding::{Finding, HISTORY};
+use judge::order::is_release;
 use judge::records::Stored;
-use judge::release::is_release;
 use schema::run::RunRecord;
 
 use folder::Listing;
