@@ -1,10 +1,10 @@
 //! Ranking of engines and releases that serve a model on a hardware: cells are ranked by a metric
 //! among those that meet the requested limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schema::metric::{self, Better, METRICS, Metric};
-use schema::run::{Kind, RunRecord, Status, ValidityVerdict};
+use schema::run::{Kind, RunRecord};
 use schema::verdict::Cell;
 use serde::Serialize;
 
@@ -12,6 +12,7 @@ use crate::diff::cells::cell_of;
 use crate::records::Registry;
 use crate::summary::{Summary, of_metric};
 use crate::table::columns;
+use crate::{facts, order};
 
 /// Error of a ranking query: an unknown metric, a malformed limit, or no runs.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -154,6 +155,9 @@ pub struct Candidate {
     pub measured_at: Option<String>,
     /// Ids of the runs that are the candidate's repeats.
     pub runs: Vec<String>,
+    /// Concurrency sweep that the candidate's scenario is a level of.
+    #[serde(skip)]
+    pub sweep: Option<String>,
 }
 
 /// Result of a ranking query: candidates by scenario, best first.
@@ -165,6 +169,35 @@ pub struct Answer {
     pub beyond_limits: usize,
     /// Number of runs left out because they are retracted, failed or INVALID.
     pub left_out: usize,
+}
+
+impl Answer {
+    /// Returns the candidate that stands for the whole ranking. If a concurrency sweep was measured,
+    /// it is the best over all its concurrency levels. Otherwise it is the best of the scenario that
+    /// most engines ran (the first in page order if several), because an engine that ran alone is
+    /// best among nobody.
+    pub fn foremost(&self) -> Option<&Candidate> {
+        let in_sweep = self.candidates.iter().filter(|found| found.sweep.is_some());
+        let best_of_sweep = in_sweep.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
+        let widest = || {
+            let mut engines: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+            for Candidate { cell, .. } in &self.candidates {
+                engines.entry(&cell.scenario).or_default().insert(&cell.engine);
+            }
+            // `min_by` returns the first of equal elements: within a scenario the best comes first.
+            self.candidates.iter().min_by(|a, b| {
+                let count = |found: &Candidate| engines[found.cell.scenario.as_str()].len();
+                let in_order = || order::scenarios(&a.cell.scenario, &b.cell.scenario);
+                count(b).cmp(&count(a)).then_with(in_order)
+            })
+        };
+        best_of_sweep.or_else(widest)
+    }
+
+    /// Returns the best candidate of the first scenario in page order.
+    pub fn first(&self) -> Option<&Candidate> {
+        self.candidates.iter().min_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario))
+    }
 }
 
 /// Key that repeats share: cell, prompts sent as text, release, and block of a published report.
@@ -187,7 +220,7 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestErro
     let mut answer = Answer::default();
     for run in asked {
         let record = &run.record;
-        if !is_usable(record) || registry.retracted.contains_key(&record.id) {
+        if !facts::is_believed(record) || registry.retracted.contains_key(&record.id) {
             // Left-out runs are counted and reported, so that a missing engine does not go
             // unnoticed.
             answer.left_out += 1;
@@ -214,6 +247,7 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestErro
             figure,
             measured_at: runs.iter().filter_map(started).max(),
             runs: runs.iter().map(|run| run.id.clone()).collect(),
+            sweep: runs.first().and_then(|run| facts::sweep(&run.scenario)),
         });
     }
     answer.candidates.sort_by(|a, b| {
@@ -235,10 +269,6 @@ impl Question {
             && run.hardware.id == self.hardware
             && asked.is_none_or(|asked| *asked == scenario || *asked == run.scenario.id)
     }
-}
-
-fn is_usable(run: &RunRecord) -> bool {
-    run.status == Status::Ok && run.validity.verdict != ValidityVerdict::Invalid
 }
 
 /// Formats the result of a ranking query as a text table.
@@ -281,6 +311,31 @@ pub fn table(answer: &Answer) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::summary;
+
+    #[test]
+    fn a_sweep_stands_for_a_ranking_and_else_the_scenario_of_most_engines() {
+        let candidate = |engine: &str, scenario: &str, rate: f64, sweep: Option<&str>| Candidate {
+            cell: Cell { engine: engine.into(), scenario: scenario.into(), ..Cell::default() },
+            release: "v1".into(),
+            metric: "output_tokens_per_s",
+            figure: summary::of(&[rate]).unwrap(),
+            measured_at: None,
+            runs: Vec::new(),
+            sweep: sweep.map(str::to_owned),
+        };
+        let wide = [
+            candidate("a", "balanced@1", 9.0, None),
+            candidate("b", "sharegpt@1", 3.0, None),
+            candidate("a", "sharegpt@1", 2.0, None),
+        ];
+        let mut answer = Answer { candidates: wide.to_vec(), ..Answer::default() };
+        assert_eq!(answer.foremost(), Some(&wide[1]));
+        assert_eq!(answer.first(), Some(&wide[1]));
+        answer.candidates.push(candidate("a", "x-c1@1", 1.0, Some("x@1")));
+        answer.candidates.push(candidate("a", "x-c4@1", 1.5, Some("x@1")));
+        assert_eq!(answer.foremost(), answer.candidates.last());
+    }
 
     #[test]
     fn levels_grow_laxer_and_name_metrics_that_exist() {

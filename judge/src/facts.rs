@@ -3,7 +3,8 @@
 
 use schema::canonical::sha256_hex;
 use schema::path::config_slug;
-use schema::run::{Level, RunRecord, Status, ValidityVerdict};
+use schema::run::{Level, RunRecord, ScenarioFacts, Status, ValidityVerdict};
+use schema::scenario::Arrival;
 use serde::{Deserialize, Serialize};
 
 /// Facts about a run for lists and for the rules that compare several runs.
@@ -58,9 +59,7 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
     // A record stores findings of its own revision only; newer rules are applied on reading.
     let later = crate::findings_later(record).into_iter().map(|check| (check, true));
     let broken = stored.chain(later).filter(|(check, _)| !check.ok);
-    let believed =
-        record.status == Status::Ok && record.validity.verdict != ValidityVerdict::Invalid;
-    let metrics = record.metrics.as_ref().filter(|_| believed);
+    let metrics = record.metrics.as_ref().filter(|_| is_believed(record));
     RunFacts {
         engine: record.engine.name.clone(),
         release: record.engine.release.clone(),
@@ -84,5 +83,97 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
                 later,
             })
             .collect(),
+    }
+}
+
+/// True for a run that ended well and whose verdict is not INVALID.
+pub fn is_believed(record: &RunRecord) -> bool {
+    record.status == Status::Ok && record.validity.verdict != ValidityVerdict::Invalid
+}
+
+/// True for a run that failed or lost requests.
+pub fn is_failed(record: &RunRecord) -> bool {
+    matches!(record.status, Status::Failed | Status::Partial) || requests_failed(record) > 0
+}
+
+/// Number of requests of a run that failed.
+pub fn requests_failed(record: &RunRecord) -> u64 {
+    record.counts.as_ref().and_then(|counts| counts.requests_failed).unwrap_or(0)
+}
+
+/// Use of a run's figures in summaries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Figures {
+    /// Figures of all requests.
+    Whole,
+    /// Figures of the requests that were answered, where some were lost.
+    Partial,
+    /// No figures that count: the run failed, is INVALID, was retracted, or measured nothing.
+    None,
+}
+
+/// Returns the use of the figures of `record` in summaries.
+pub fn figures(record: &RunRecord, is_retracted: bool) -> Figures {
+    let is_measured = matches!(record.status, Status::Ok | Status::Partial)
+        && record.validity.verdict != ValidityVerdict::Invalid;
+    if is_retracted || record.metrics.is_none() || !is_measured {
+        return Figures::None;
+    }
+    if is_failed(record) { Figures::Partial } else { Figures::Whole }
+}
+
+/// Returns the runs that summaries of a cell are made from: those with figures of all requests, or,
+/// if there is none, those with partial figures. The two kinds are never mixed.
+pub fn counted<T: Copy>(runs: &[T], figures: impl Fn(&T) -> Figures) -> impl Iterator<Item = T> {
+    let is_whole = runs.iter().any(|run| figures(run) == Figures::Whole);
+    let wanted = if is_whole { Figures::Whole } else { Figures::Partial };
+    runs.iter().copied().filter(move |run| figures(run) == wanted)
+}
+
+/// Returns the concurrency sweep that a scenario is a level of, as `id@rev`: `ladder-c16` with 16
+/// users is a level of `ladder`. `None` for other scenarios. Records have no field for it: a level is
+/// a closed loop whose number of users ends the id, and an old or published record without an
+/// arrival process says it by the id alone.
+pub fn sweep(scenario: &ScenarioFacts) -> Option<String> {
+    let (sweep, level) = concurrency_level(&scenario.id)?;
+    let is_level = match &scenario.arrival {
+        Some(Arrival::Closed { concurrency }) => *concurrency == level,
+        Some(_) => false,
+        None => true,
+    };
+    is_level.then(|| format!("{sweep}@{}", scenario.rev))
+}
+
+/// Splits the id of a concurrency level into its sweep and the number of users.
+pub(crate) fn concurrency_level(id: &str) -> Option<(&str, u64)> {
+    let (sweep, users) = id.rsplit_once("-c")?;
+    Some((sweep, users.bytes().all(|b| b.is_ascii_digit()).then(|| users.parse().ok())??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_of_one_sweep_share_its_name() {
+        let sweep_of = |id: &str, rev, arrival| {
+            sweep(&ScenarioFacts { id: id.into(), rev, arrival, ..ScenarioFacts::default() })
+        };
+        let closed = |concurrency| Some(Arrival::Closed { concurrency });
+        assert_eq!(sweep_of("ladder-c16", 1, closed(16)).as_deref(), Some("ladder@1"));
+        assert_eq!(sweep_of("ladder-lite-c4", 2, None).as_deref(), Some("ladder-lite@2"));
+        assert_eq!(sweep_of("ladder-c16", 1, closed(4)), None);
+        assert_eq!(sweep_of("ladder-c16", 1, Some(Arrival::AllAtOnce)), None);
+        assert_eq!(sweep_of("long-chat", 1, None), None);
+        assert_eq!(sweep_of("sharegpt", 0, closed(4)), None);
+    }
+
+    #[test]
+    fn partial_figures_count_only_where_no_run_is_whole() {
+        let of = |runs: &[Figures]| counted(runs, |run| *run).collect::<Vec<_>>();
+        let (whole, partial, none) = (Figures::Whole, Figures::Partial, Figures::None);
+        assert_eq!(of(&[partial, whole, none]), [whole]);
+        assert_eq!(of(&[partial, none]), [partial]);
+        assert_eq!(of(&[none]), []);
     }
 }

@@ -11,7 +11,8 @@ use statrs::statistics::Statistics;
 
 use crate::diff::flags;
 use crate::facts::RunFacts;
-use crate::release::ReleaseKey;
+use crate::order::ReleaseKey;
+use crate::records::Stored;
 
 /// A quality rule over several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -139,6 +140,23 @@ fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
         }
     }
     found
+}
+
+/// Finds published results that repeat every figure of an earlier result of the same file: id of the
+/// copy, and id of the earlier result.
+pub fn copies(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
+    let mut first: BTreeMap<(&str, String), &str> = BTreeMap::new();
+    let mut copies = BTreeMap::new();
+    for record in runs.iter().map(|stored| &stored.record) {
+        let (Some(source), Some(metrics)) = (&record.source, &record.metrics) else { continue };
+        // Compared as text, because a copy repeats every printed digit.
+        let Ok(figures) = serde_json::to_string(metrics) else { continue };
+        let earlier = *first.entry((&source.sha256, figures)).or_insert(&record.id);
+        if earlier != record.id {
+            copies.insert(record.id.as_str(), earlier);
+        }
+    }
+    copies
 }
 
 /// First run of each configuration that a release was measured with, by configuration folder.

@@ -1,6 +1,8 @@
 //! Quantiles: the exact percentile of samples, bounds of a percentile from a stored histogram, and
 //! the number of samples that a percentile needs to be meaningful.
 
+use std::collections::BTreeMap;
+
 use schema::histogram::{Bin, HdrHistogram, HistogramError};
 
 /// Percentile of `sorted` samples at `share` (0 to 1): the value at rank `share * (n - 1)`, linear
@@ -61,6 +63,35 @@ impl Bins {
         let bins = histogram.bins()?;
         let samples = bins.iter().fold(0, |sum: u64, bin| sum.saturating_add(bin.count));
         Ok(Self { bins, samples })
+    }
+
+    /// Pools histograms of one distribution; `None` without samples. A histogram that cannot be read
+    /// is left out, because a check reports it.
+    pub fn pooled<'a>(histograms: impl Iterator<Item = &'a HdrHistogram>) -> Option<Self> {
+        let mut pooled: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+        for bin in histograms.filter_map(|histogram| histogram.bins().ok()).flatten() {
+            *pooled.entry((bin.low, bin.high)).or_default() += bin.count;
+        }
+        let bins: Vec<Bin> =
+            pooled.into_iter().map(|((low, high), count)| Bin { low, high, count }).collect();
+        let samples = bins.iter().map(|bin| bin.count).sum();
+        (samples > 0).then_some(Self { bins, samples })
+    }
+
+    /// Upper ends of the bins that the `shares` of all samples reach, in microseconds; `shares` must
+    /// rise. It takes one pass over the bins, because each separate query would walk all of them.
+    #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 samples")]
+    pub fn reached(&self, shares: &[f64]) -> Vec<f64> {
+        let mut bins = self.bins.iter().peekable();
+        let mut below = 0;
+        let mut reached = |share: &f64| {
+            let wanted = share * self.samples as f64;
+            while let Some(bin) = bins.next_if(|bin| ((below + bin.count) as f64) < wanted) {
+                below += bin.count;
+            }
+            bins.peek().or(self.bins.last().as_ref()).map_or(0.0, |bin| bin.high as f64)
+        };
+        shares.iter().map(&mut reached).collect()
     }
 
     /// Number of samples in the histogram.
@@ -160,9 +191,22 @@ mod tests {
     }
 
     #[test]
+    fn quantiles_of_one_pass_are_those_of_the_histogram() {
+        let samples = || (1_u64..=1000).map(|step| step * step);
+        let stored = HdrHistogram::from_samples(samples()).expect("in range");
+        let decoded = stored.decode().expect("readable");
+        let twice = Bins::pooled([&stored, &stored].into_iter()).expect("samples");
+        assert_eq!(twice.samples(), 2000);
+        let shares = [0.0, 0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
+        let expected = shares.map(|share| decoded.value_at_quantile(share) as f64);
+        assert_eq!(twice.reached(&shares), expected);
+    }
+
+    #[test]
     fn an_empty_histogram_bounds_nothing() {
         let stored = HdrHistogram::from_samples([]).expect("empty");
         let bins = Bins::decode(&stored).expect("readable");
         assert_eq!((bins.quantile(0.5), bins.mean()), (None, None));
+        assert!(Bins::pooled(std::iter::once(&stored)).is_none());
     }
 }

@@ -1,13 +1,18 @@
 //! Comparison of two engines measured in interleaved blocks: the ratio of a metric with its
 //! interval. It gives no verdict, because two engines differ in more than a release.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use schema::metric::Metric;
 use schema::policy::PolicyFile;
-use schema::run::RunRecord;
+use schema::run::{PromptForm, RunRecord};
+use schema::verdict::Cell;
 use serde::Serialize;
 
-use crate::diff::cells::{Block, CellRuns, Side, blocks, workloads};
+use crate::diff::cells::{Block, CellRuns, Side, blocks, cell_of, workloads};
 use crate::diff::estimate::{log_ratio, paired};
+use crate::order::{self, ReleaseKey};
 
 /// Interleaved blocks of one campaign in which both engines answered every request of the same
 /// workload.
@@ -59,6 +64,79 @@ impl<'a> InTurns<'a> {
             |block: &Block| log_ratio(&values(&block.baseline), &values(&block.candidate));
         let ratios: Vec<f64> = self.blocks.iter().filter_map(of_block).collect();
         of_logs(&ratios, policy)
+    }
+}
+
+/// Scenario that two engines answered, with the runs of each that count.
+#[derive(Debug, Clone)]
+pub struct Match<'a> {
+    /// Scenario, as `id@rev`.
+    pub scenario: String,
+    /// Runs of the first engine in one configuration.
+    pub ours: Vec<&'a RunRecord>,
+    /// Runs of the second engine in one configuration.
+    pub theirs: Vec<&'a RunRecord>,
+    /// Interleaved blocks that the runs are from; `None` where they did not run interleaved, and
+    /// all of them count.
+    pub in_turns: Option<InTurns<'a>>,
+}
+
+/// Compares the latest releases of two engines that answered one of the same scenarios. The runs,
+/// which are of one model on one hardware, must all be usable. There is one match for each scenario,
+/// in page order, and none where the engines share no scenario.
+pub fn latest<'a>(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Vec<Match<'a>> {
+    let (ours, theirs) = (by_release(ours), by_release(theirs));
+    let pairs = ours.values().rev().flat_map(|our| theirs.values().rev().map(move |t| (our, t)));
+    pairs
+        .map(|(our, their)| matches(our, their))
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
+}
+
+/// Runs of one release by cell, prompts sent as text, and kind of record.
+type ByCell<'a> = BTreeMap<(Cell, bool, &'static str), Vec<&'a RunRecord>>;
+
+fn by_release<'a>(runs: &[&'a RunRecord]) -> BTreeMap<ReleaseKey, ByCell<'a>> {
+    let mut releases: BTreeMap<ReleaseKey, ByCell<'a>> = BTreeMap::new();
+    for run in runs {
+        let is_text = run.scenario.prompt_form == Some(PromptForm::Text);
+        let cells = releases.entry(ReleaseKey::of(&run.engine.release)).or_default();
+        cells.entry((cell_of(run), is_text, run.kind.name())).or_default().push(run);
+    }
+    releases
+}
+
+/// Matches cells of two releases. Of several configurations, the two that ran interleaved in the
+/// latest campaign are taken.
+fn matches<'a>(ours: &ByCell<'a>, theirs: &ByCell<'a>) -> Vec<Match<'a>> {
+    let mut found = Vec::new();
+    for ((our, is_text, _), our_runs) in ours {
+        let same = |their: &Cell, text: bool| (&their.scenario, text) == (&our.scenario, *is_text);
+        for ((their, ..), their_runs) in
+            theirs.iter().filter(|((cell, text, _), _)| same(cell, *text))
+        {
+            let newest = Match::newest(&our.scenario, our_runs, their_runs);
+            found.push((&our.config, &their.config, newest));
+        }
+    }
+    found.sort_by(|(a_ours, a_theirs, a), (b_ours, b_theirs, b)| {
+        let turns = |found: &Match| Reverse(found.in_turns.as_ref().map(|t| t.campaign.clone()));
+        order::scenarios(&a.scenario, &b.scenario)
+            .then_with(|| turns(a).cmp(&turns(b)))
+            .then_with(|| order::natural(a_ours, b_ours))
+            .then_with(|| order::natural(a_theirs, b_theirs))
+    });
+    // Keeps the first match of each scenario, which is the latest interleaved one.
+    found.dedup_by(|(.., later), (.., first)| later.scenario == first.scenario);
+    found.into_iter().map(|(.., found)| found).collect()
+}
+
+impl<'a> Match<'a> {
+    fn newest(scenario: &str, ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Self {
+        let in_turns = InTurns::newest(ours, theirs);
+        let counts = |run: &&RunRecord| in_turns.as_ref().is_none_or(|turns| turns.holds(run));
+        let of = |runs: &[&'a RunRecord]| runs.iter().copied().filter(counts).collect();
+        Self { scenario: scenario.to_owned(), ours: of(ours), theirs: of(theirs), in_turns }
     }
 }
 
@@ -119,6 +197,19 @@ mod tests {
         let in_turns = InTurns::newest(&ours, &theirs).expect("blocks");
         assert_eq!(in_turns.campaign, campaign_id(2));
         assert_eq!(ours.map(|run| in_turns.holds(run)), [false, true, true]);
+    }
+
+    #[test]
+    fn engines_are_compared_by_the_latest_releases_that_share_a_scenario() {
+        let mut ours = [run("ours", 1, 0, 9.0), run("ours", 2, 0, 3.0), run("ours", 2, 1, 3.0)];
+        ours[2].engine.release = "v99.0.0".into();
+        ours[2].scenario.id = "another".into();
+        let theirs = [run("theirs", 1, 0, 1.0), run("theirs", 2, 0, 1.0)];
+        let found = latest(&ours.each_ref(), &theirs.each_ref());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].ours, [&ours[1]], "only the runs of the newest campaign count");
+        assert_eq!(found[0].theirs, [&theirs[1]]);
+        assert!(latest(&ours.each_ref()[2..], &theirs.each_ref()).is_empty());
     }
 
     #[test]

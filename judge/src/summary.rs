@@ -30,6 +30,29 @@ pub fn of_metric<'a>(
     of(&values)
 }
 
+/// Returns the summary of `metric` over `repeats`; `None` where one of the values is not finite.
+pub fn finite<'a>(
+    metric: &Metric,
+    repeats: impl IntoIterator<Item = &'a RunRecord>,
+) -> Option<Summary> {
+    of_metric(metric, repeats).filter(|found| found.min.is_finite() && found.max.is_finite())
+}
+
+/// Half of the range over repeats; `None` for a single run.
+pub fn half_range(summary: &Summary) -> Option<f64> {
+    (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
+}
+
+/// Share of `part` in `whole`, in percent; `None` where `whole` is zero.
+pub fn share_pct(part: f64, whole: f64) -> Option<f64> {
+    (whole != 0.0).then(|| part / whole * 100.0)
+}
+
+/// Difference of `value` from `baseline`, in percent of the baseline; `None` where that is zero.
+pub fn difference_pct(value: f64, baseline: f64) -> Option<f64> {
+    (baseline != 0.0).then(|| (value / baseline - 1.0) * 100.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +67,13 @@ mod tests {
         let cv = four.cv.unwrap();
         assert!((cv - (10.0_f64 / 3.0).sqrt() / 3.0).abs() < 1e-12, "{cv}");
         assert_eq!(of(&[0.0, 0.0]).unwrap().cv, None);
+        assert_eq!((half_range(&one), half_range(&four)), (None, Some(2.0)));
+    }
+
+    #[test]
+    fn nothing_is_compared_with_zero() {
+        assert_eq!(difference_pct(1.5, 2.0), Some(-25.0));
+        assert_eq!(share_pct(1.0, 4.0), Some(25.0));
+        assert_eq!((difference_pct(1.0, 0.0), share_pct(1.0, 0.0)), (None, None));
     }
 }

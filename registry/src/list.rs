@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::survey::Survey;
 use judge::events::retractions;
 use judge::facts::RunFacts;
-use judge::release::{ReleaseKey, is_release};
+use judge::order::{ReleaseKey, is_release};
 use judge::table::columns;
 use judge::{Registry, Stored};
 use store::folder::StoreError;

@@ -5,18 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use judge::diff::cells::{Cells, Side};
-use judge::{Registry, Stored, trend};
+use judge::diff::cells::Cells;
+use judge::facts::{Figures, counted, figures};
+use judge::groups::copies;
+use judge::{Registry, Stored, order, trend};
 use schema::canonical::sha256_hex;
 use schema::event::EventKind;
 use schema::path::config_slug;
-use schema::run::{
-    Check, EngineFacts, HardwareFacts, Kind, PromptForm, RunRecord, Status, ValidityVerdict,
-};
+use schema::run::{Check, EngineFacts, HardwareFacts, Kind, PromptForm, RunRecord};
 use schema::verdict;
 use serde::{Deserialize, Serialize};
-
-use crate::order;
 
 /// A run with what later events and rules say about it.
 #[derive(Debug, Clone)]
@@ -26,9 +24,8 @@ pub struct Run<'a> {
     pub path: &'a str,
     /// Index of the folder that the record was read from.
     pub root: usize,
-    /// True when the run's figures may enter a summary: every request was answered, the verdict is
-    /// not INVALID, and no event retracted the run.
-    pub usable: bool,
+    /// Use of the run's figures in summaries.
+    pub figures: Figures,
     /// Reason for which the run was retracted; `None` for a run that was not.
     pub retracted: Option<String>,
     pub replaced_by: Option<String>,
@@ -46,12 +43,11 @@ impl<'a> Run<'a> {
         let notes = registry.events.iter().map(|event| &event.record).filter(|event| {
             event.kind == EventKind::Annotate && event.names(&record.id, &stored.path)
         });
-        let sound = Side { all: vec![record] }.usable().len() == 1;
         Self {
             record,
             path: &stored.path,
             root: stored.root,
-            usable: sound && retraction.is_none() && record.metrics.is_some(),
+            figures: figures(record, retraction.is_some()),
             retracted: retraction.map(|retraction| retraction.reason.clone()),
             replaced_by: retraction.and_then(|retraction| retraction.replaced_by.clone()),
             notes: notes.map(|event| event.reason.clone()).collect(),
@@ -59,14 +55,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// True for a run that lost some requests and has figures of the others.
-    pub fn is_partial(&self) -> bool {
-        let record = self.record;
-        self.retracted.is_none()
-            && !self.usable
-            && matches!(record.status, Status::Ok | Status::Partial)
-            && record.validity.verdict != ValidityVerdict::Invalid
-            && record.metrics.is_some()
+    /// True when the run answered every request and its figures may enter a summary.
+    pub fn is_usable(&self) -> bool {
+        self.figures == Figures::Whole
     }
 
     /// Findings of broken rules: those that are stored, followed by those of newer rules.
@@ -125,12 +116,14 @@ pub struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// Returns the runs that summaries are made from: those in which every request was answered,
-    /// or, if there is none, those that lost some. The two kinds are never mixed.
+    /// Returns the runs that summaries are made from.
     pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
-        let whole = self.runs.iter().any(|run| run.usable);
-        let counts = move |run: &Run| if whole { run.usable } else { run.is_partial() };
-        self.runs.iter().copied().filter(move |run| counts(run))
+        counted(&self.runs, |run| run.figures)
+    }
+
+    /// Records of the runs that summaries are made from.
+    pub fn records(&self) -> impl Iterator<Item = &'a RunRecord> + '_ {
+        self.counted().map(|run| run.record)
     }
 }
 
@@ -173,7 +166,7 @@ impl<'a> Catalog<'a> {
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
         // Imported records of different sources can share an id, so the path decides among them.
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
-        let twins = twins(&registry.runs);
+        let twins = copies(&registry.runs);
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
     }
 
@@ -212,7 +205,7 @@ impl<'a> Catalog<'a> {
             (&run.engine.name, &run.hardware.id, &run.model.id)
                 == (&cell.engine, &cell.hardware, &cell.model)
         };
-        let runs = self.runs.iter().filter(|run| run.usable).map(|run| run.record);
+        let runs = self.runs.iter().filter(|run| run.is_usable()).map(|run| run.record);
         let runs = runs.filter(of_machine).filter(|run| !self.is_of_lab(run));
         runs.filter(|run| self.cells.cell(run) == *cell).collect()
     }
@@ -264,22 +257,6 @@ fn prefer(runs: &mut Vec<&Run>, test: impl Fn(&RunRecord) -> bool) {
     }
 }
 
-/// Finds published results that repeat every figure of an earlier result of the same file.
-fn twins(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
-    let mut seen: BTreeMap<(&str, String), &str> = BTreeMap::new();
-    let mut twins = BTreeMap::new();
-    for record in runs.iter().map(|stored| &stored.record) {
-        let (Some(source), Some(metrics)) = (&record.source, &record.metrics) else { continue };
-        // Compared as text, because a copy repeats every printed digit.
-        let Ok(figures) = serde_json::to_string(metrics) else { continue };
-        match seen.get(&(source.sha256.as_str(), figures.clone())) {
-            Some(first) => drop(twins.insert(record.id.as_str(), *first)),
-            None => drop(seen.insert((&source.sha256, figures), &record.id)),
-        }
-    }
-    twins
-}
-
 /// Returns every distinct name that `read` extracts from the records of `runs`, in natural order.
 pub fn names<'a>(runs: &[&Run<'a>], read: impl Fn(&'a RunRecord) -> &'a str) -> Vec<&'a str> {
     let mut names: Vec<&str> = runs.iter().map(|run| read(run.record)).collect();
@@ -319,16 +296,13 @@ pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec
     for run in runs {
         groups.entry(ReleaseKey::of(run.record)).or_default().push(run);
     }
-    let mut latest: BTreeMap<(String, String), String> = BTreeMap::new();
-    for key in groups.keys() {
-        let newest = latest.entry((key.engine.clone(), key.hardware.clone())).or_default();
-        if newest.is_empty() || order::releases(&key.release, newest).is_gt() {
-            newest.clone_from(&key.release);
-        }
+    let mut releases: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for RunRecord { engine, hardware, .. } in runs.iter().map(|run| run.record) {
+        releases.entry((&engine.name, &hardware.id)).or_default().insert(&engine.release);
     }
-    groups.retain(|key, _| {
-        latest.get(&(key.engine.clone(), key.hardware.clone())) == Some(&key.release)
-    });
+    let newest: BTreeMap<_, _> =
+        releases.into_iter().map(|(of, releases)| (of, order::newest(releases))).collect();
+    groups.retain(|key, _| newest[&(&*key.engine, &*key.hardware)] == Some(&key.release));
     groups
 }
 
@@ -389,6 +363,7 @@ pub fn records_sha256<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
 mod tests {
     use super::*;
     use samples::registry as sample;
+    use schema::run::Status;
 
     #[test]
     fn a_cell_never_mixes_whole_runs_with_partial_ones() {
@@ -400,7 +375,7 @@ mod tests {
         for cell in cells(&runs) {
             if cell.runs.iter().any(partial) {
                 seen += 1;
-                assert!(cell.counted().all(|run| run.usable), "{:?}", cell.key);
+                assert!(cell.counted().all(Run::is_usable), "{:?}", cell.key);
             }
         }
         assert!(seen > 0, "the made-up registry has a partial run");

@@ -2,7 +2,7 @@
 //! ids and times come from the records, so that the same records give the same feeds; and badges in
 //! the format that badge servers read (endpoint schema version 1).
 
-use judge::best::Candidate;
+use judge::diff::words::is_worse;
 use schema::event::{Event, rfc3339_of};
 use schema::id::ulid_unix_ms;
 use schema::verdict::Verdict;
@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::escape::html as escape;
-use crate::judged::{self, Judged, is_worse};
+use crate::judged::{self, Judged};
 use crate::link::{Place, Target, part};
 use crate::view::release::extent;
 use crate::view::{corrections, words};
-use crate::{format, order, outside};
+use crate::{format, outside};
 
 /// Largest number of entries in a feed: feed readers need the newest, and the site has all.
 const ENTRIES_MAX: usize = 200;
@@ -196,8 +196,7 @@ pub fn badges(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
 fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
     let ranked = judged::best(catalog, model, hardware);
     let batch = ranked.iter().filter(|ranked| ranked.level == "batch");
-    let best =
-        batch.filter_map(|ranked| Some((ranked.published, first(&ranked.answer.candidates)?)));
+    let best = batch.filter_map(|ranked| Some((ranked.published, ranked.answer.first()?)));
     // `false` sorts before `true`: measured figures are preferred.
     let (message, color) = match best.min_by_key(|(published, _)| *published) {
         None => ("no figures".to_owned(), "lightgrey"),
@@ -220,13 +219,6 @@ fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
         message: outside::name(&message),
         color,
     }
-}
-
-/// Returns the best candidate of the first scenario in page order.
-fn first(candidates: &[Candidate]) -> Option<&Candidate> {
-    let mut sorted: Vec<&Candidate> = candidates.iter().collect();
-    sorted.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
-    sorted.first().copied()
 }
 
 #[cfg(test)]

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use judge::best::{self, Answer, LEVELS, Question};
+use judge::diff::words::is_worse;
 use judge::diff::{Diff, Filter, Row, diff, policy, waivers};
 use judge::lab::{self, Replay};
+use judge::order;
 use judge::trend;
 use rayon::prelude::*;
 use schema::metric::by_name;
 use schema::trend::Trend;
-use schema::verdict::VerdictKind;
 
 use crate::catalog::{Catalog, ReleaseKey};
 use crate::link::{Link, Target};
-use crate::order;
 
 /// Pair of consecutive releases that are compared, of one engine on one hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,11 +145,6 @@ fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
         found.push((index, lab::replay(&planned.file, &policy, planned.runs_max, own)));
     }
     found
-}
-
-/// True for a row that fails a release, or would fail it without its waiver.
-pub fn is_worse(row: &Row) -> bool {
-    row.gates && matches!(row.verdict.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
 }
 
 /// Ranks engines that serve `model` on `hardware` at each service level, measured figures and

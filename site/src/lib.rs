@@ -19,7 +19,6 @@ mod feeds;
 mod format;
 mod judged;
 mod link;
-mod order;
 mod outside;
 pub mod pages;
 mod questions;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use schema::id::is_ulid;
 
-use judge::release::ReleaseKey;
+use judge::order::ReleaseKey;
 
 /// Part of the text that is the same for every registry.
 pub const HEAD: &str = "\

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schema::comparison::SideCounts;
 use schema::path::config_slug;
-use schema::run::{FailureClass, Kind, RunRecord, Status, ValidityVerdict};
+use schema::run::{FailureClass, Kind, RunRecord, Status};
 use schema::verdict::{Cell, Stage};
 
-use crate::release::ReleaseKey;
+use crate::facts::{is_believed, is_failed, requests_failed};
+use crate::order::ReleaseKey;
 
 /// Runs of both releases in one cell.
 #[derive(Debug, Default)]
@@ -52,7 +53,7 @@ impl<'a> Side<'a> {
 }
 
 fn is_usable(run: &RunRecord) -> bool {
-    run.status == Status::Ok && !is_failed(run) && run.validity.verdict != ValidityVerdict::Invalid
+    is_believed(run) && !is_failed(run)
 }
 
 /// True for a run that was lost to the machine or the scheduler, which says nothing about the
@@ -61,14 +62,6 @@ fn is_lost(run: &RunRecord) -> bool {
     let class = run.failure.as_ref().map(|failure| failure.class);
     let of_nobody = matches!(class, Some(FailureClass::Infrastructure | FailureClass::Preempted));
     run.status == Status::Skipped || (run.status == Status::Failed && of_nobody)
-}
-
-fn is_failed(run: &RunRecord) -> bool {
-    matches!(run.status, Status::Failed | Status::Partial) || requests_failed(run) > 0
-}
-
-fn requests_failed(run: &RunRecord) -> u64 {
-    run.counts.as_ref().and_then(|counts| counts.requests_failed).unwrap_or(0)
 }
 
 /// Returns the cell of a run, without regard to other runs.

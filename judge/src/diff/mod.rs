@@ -29,8 +29,8 @@ use schema::metric::{METRICS, Metric};
 use schema::run::RunRecord;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
+use crate::order::ReleaseKey;
 use crate::records::Registry;
-use crate::release::ReleaseKey;
 use crate::summary::{self, Summary};
 use campaigns::{Judged, Noise, Pairs};
 use cells::CellRuns;

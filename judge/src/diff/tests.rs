@@ -468,6 +468,39 @@ fn other_workloads_invalid_clients_imports_and_retracted_runs_are_left_out() {
 }
 
 #[test]
+fn a_changed_configuration_is_not_counted_as_undecided() {
+    let run = |scenario: &str, serial: u64, configured: bool| {
+        let is_candidate = serial % 2 == 1;
+        let mut sample = Sample {
+            release: if is_candidate { "v0.9.2" } else { "v0.9.1" }.to_owned(),
+            scenario: scenario.to_owned(),
+            serial: serial + 100 * u64::from(configured),
+            seed: serial,
+            campaign: (campaign_id(1), (serial / 2) as u32, (serial % 2) as u32),
+            speed: if is_candidate { 0.9 } else { 1.0 },
+            ..Sample::default()
+        };
+        if is_candidate && configured {
+            sample.flags.insert("max-batch-size".into(), 256.into());
+            sample.argv = vec!["--max-batch-size".into()];
+        }
+        reseal(sample.record())
+    };
+    let conclusion = |scenarios: &[(&str, bool)]| {
+        let of = |(scenario, configured): &(&str, bool)| {
+            (0..6).map(|serial| run(scenario, serial, *configured)).collect::<Vec<_>>()
+        };
+        words::conclusion(&compare_all(scenarios.iter().flat_map(of).collect()))
+    };
+    let some = conclusion(&[("sharegpt-lite", true), ("balanced-lite", false)]);
+    assert!(some.contains(" are of a changed configuration"), "{some}");
+    let all = conclusion(&[("sharegpt-lite", true)]);
+    assert!(all.contains(" are of a changed configuration") && !all.contains("undecided"), "{all}");
+    let none = conclusion(&[("sharegpt-lite", false)]);
+    assert!(!none.contains("configuration"), "{none}");
+}
+
+#[test]
 fn an_unknown_release_is_answered_with_the_known_ones() {
     let registry = registry(interleaved(1, 1.0));
     let filter = Filter { engine: Some("redline".into()), hardware: None };

@@ -13,17 +13,80 @@ pub fn title(cell: &Cell) -> String {
     format!("{engine} on {hardware}: {model}, {config}, {scenario}")
 }
 
+/// Kinds of verdicts, worst first.
+pub const WORST_FIRST: [VerdictKind; 7] = [
+    VerdictKind::Regressed,
+    VerdictKind::NewFailure,
+    VerdictKind::ChangedConfig,
+    VerdictKind::Inconclusive,
+    VerdictKind::Unchanged,
+    VerdictKind::Improved,
+    VerdictKind::FixedFailure,
+];
+
+/// Rows whose verdict claims a change, worst first and release-blocking metrics before others.
+pub fn claims(diff: &Diff) -> Vec<&Row> {
+    let rank = |row: &&Row| WORST_FIRST.iter().position(|kind| *kind == row.verdict.verdict);
+    let claims = |row: &&Row| {
+        let kind = row.verdict.verdict;
+        !matches!(
+            kind,
+            VerdictKind::Unchanged | VerdictKind::Inconclusive | VerdictKind::ChangedConfig
+        )
+    };
+    let mut rows: Vec<&Row> = diff.rows().filter(claims).collect();
+    rows.sort_by_key(|row| (rank(row), !row.gates));
+    rows
+}
+
+/// True for a row that fails a release, or would fail it without its waiver.
+pub fn is_worse(row: &Row) -> bool {
+    row.gates && matches!(row.verdict.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
+}
+
+/// True for a metric that is not release-blocking and was not tested, for which "inconclusive"
+/// means nothing.
+pub fn is_untested(row: &Row) -> bool {
+    !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
+}
+
+/// Conclusion that a reader may draw, in one sentence.
+pub fn conclusion(diff: &Diff) -> String {
+    let any = |kind| diff.rows().any(|row| row.verdict.verdict == kind);
+    let unwaived =
+        |row: &Row| row.verdict.verdict == VerdictKind::Regressed && row.verdict.waiver.is_none();
+    let gating = diff.rows().filter(|row| row.gates).count();
+    let of_kind = |kind| diff.rows().filter(|row| row.gates && row.verdict.verdict == kind).count();
+    let undecided = of_kind(VerdictKind::Inconclusive);
+    let changed = of_kind(VerdictKind::ChangedConfig);
+    let open = undecided + changed;
+    let known = if diff.cells.is_empty() {
+        "The two releases share no cell."
+    } else if diff.rows().any(unwaived) {
+        "Something got worse, and screen and confirmation agree on it."
+    } else if any(VerdictKind::NewFailure) {
+        "Something that ran before fails now."
+    } else if any(VerdictKind::Regressed) {
+        "What got worse is waived, for the reason and until the day that stand beside it."
+    } else if open == gating {
+        "No figure is judged better or worse: the differences below are estimates."
+    } else {
+        "Nothing that gates is known to be worse."
+    };
+    if open == 0 || undecided == gating {
+        return known.to_owned();
+    }
+    let counts = [(undecided, "undecided"), (changed, "of a changed configuration")];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let words = |(count, what): &(usize, &str)| {
+        format!("{count} {} {what}", if *count == 1 { "is" } else { "are" })
+    };
+    let counts: Vec<String> = counts.map(words).collect();
+    format!("{known} Of {gating} figures that gate, {}.", counts.join(" and "))
+}
+
 /// Counts of verdicts on release-blocking metrics, worst first: `1 regressed, 3 unchanged`.
 pub fn counts(diff: &Diff) -> String {
-    let kinds = [
-        VerdictKind::Regressed,
-        VerdictKind::NewFailure,
-        VerdictKind::ChangedConfig,
-        VerdictKind::Inconclusive,
-        VerdictKind::Unchanged,
-        VerdictKind::Improved,
-        VerdictKind::FixedFailure,
-    ];
     let gating = || diff.rows().filter(|row| row.gates).map(|row| &row.verdict);
     let count = |kind: &VerdictKind| {
         let of_kind = || gating().filter(|verdict| verdict.verdict == *kind);
@@ -32,7 +95,7 @@ pub fn counts(diff: &Diff) -> String {
         let count = of_kind().count();
         (count > 0).then(|| format!("{count} {}{waived}", kind.name()))
     };
-    let counts: Vec<String> = kinds.iter().filter_map(count).collect();
+    let counts: Vec<String> = WORST_FIRST.iter().filter_map(count).collect();
     if counts.is_empty() { "nothing was compared".to_owned() } else { counts.join(", ") }
 }
 
@@ -142,7 +205,7 @@ pub fn rows(cell: &CellDiff) -> Vec<&Row> {
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
     let name = verdict.name();
-    if !row.gates && *verdict == VerdictKind::Inconclusive {
+    if is_untested(row) {
         return "informs".to_owned();
     }
     let confirmed = matches!(verdict, VerdictKind::Regressed | VerdictKind::Improved);

@@ -18,9 +18,9 @@ use schema::verdict::Cell;
 use crate::diff::cells::{Cells, Side};
 use crate::diff::estimate::percent;
 use crate::events::Epoch;
+use crate::order::ReleaseKey;
 use crate::records::Registry;
-use crate::release::ReleaseKey;
-use crate::summary;
+use crate::summary::{self, Summary};
 
 /// Error of a trend query: an unknown metric.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -168,6 +168,19 @@ fn points(
         });
     }
     points
+}
+
+/// Summary of the runs behind `point`: as many of its release and campaign as it counts, from its
+/// first run on. `runs` are the usable runs of the trend's cell, ordered by id.
+pub fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary> {
+    let metric = by_name(&trend.metric)?;
+    let values = runs
+        .iter()
+        // An epoch can split a release into several points: this one begins at its first run.
+        .filter(|run| run.engine.release == point.release && run.id >= point.run)
+        .filter(|run| run.campaign.as_ref().map(|slot| &slot.id) == point.campaign.as_ref())
+        .filter_map(|run| metric.value(run).filter(|value| *value > 0.0));
+    summary::of(&values.take(point.launches).collect::<Vec<_>>())
 }
 
 /// Appends the points of one epoch to `trend`, with segments cut where their level changes.

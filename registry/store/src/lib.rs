@@ -11,8 +11,8 @@ use std::path::Path;
 
 use judge::Registry;
 use judge::finding::{Finding, HISTORY};
+use judge::order::is_release;
 use judge::records::Stored;
-use judge::release::is_release;
 use rayon::prelude::*;
 use schema::run::RunRecord;
 

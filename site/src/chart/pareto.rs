@@ -1,6 +1,8 @@
 //! Pareto chart: a scatter plot of two figures that trade off against each other. More is better
 //! on both axes; a point that another of its series dominates is faint.
 
+use judge::pareto::frontier;
+
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, SERIES, Svg};
 use super::{Mark, WIDTH, coordinate_of, fitted, x_axis, y_axis};
@@ -64,36 +66,23 @@ fn class(kind: &str, mark: Mark, series: usize) -> String {
 }
 
 fn draw_series(svg: &mut Svg, (x, y): (&Scale, &Scale), series: &ParetoSeries, index: usize) {
-    let best = pareto_frontier(series);
+    let points: Vec<&ParetoPoint> = drawn(series).collect();
+    let best = frontier(&points.iter().map(|point| (point.x, point.y)).collect::<Vec<_>>());
+    let on_frontier: Vec<&ParetoPoint> = best.iter().map(|index| points[*index]).collect();
     let mut steps = Vec::new();
-    for (here, next) in best.iter().zip(best.iter().skip(1).map(Some).chain([None])) {
+    for (index, here) in on_frontier.iter().enumerate() {
         steps.push((x.at(here.x), y.at(here.y)));
         // Between two points only the lower of both figures is known to be reachable.
-        steps.extend(next.map(|next| (x.at(here.x), y.at(next.y))));
+        steps.extend(on_frontier.get(index + 1).map(|next| (x.at(here.x), y.at(next.y))));
     }
-    if let (Some(first), [_, _, ..]) = (best.first(), best.as_slice()) {
+    if let (Some(first), [_, _, ..]) = (on_frontier.first(), on_frontier.as_slice()) {
         svg.path(&class("step", first.mark, index), &steps);
     }
-    for point in drawn(series) {
-        let faint = if best.iter().any(|kept| std::ptr::eq(*kept, point)) { "" } else { " faint" };
+    for (place, point) in points.iter().enumerate() {
+        let faint = if best.contains(&place) { "" } else { " faint" };
         let class = class("mark", point.mark, index) + faint;
         svg.mark(&class, index, (x.at(point.x), y.at(point.y)), &point.text);
     }
-}
-
-/// Pareto frontier of a series: its points that no other point dominates, from left to right.
-fn pareto_frontier(series: &ParetoSeries) -> Vec<&ParetoPoint> {
-    let mut points: Vec<&ParetoPoint> = drawn(series).collect();
-    points.sort_by(|a, b| b.x.total_cmp(&a.x).then(b.y.total_cmp(&a.y)));
-    // From right to left, a point is on the frontier if it is higher than all before it.
-    let mut highest = f64::NEG_INFINITY;
-    points.retain(|point| {
-        let kept = point.y > highest;
-        highest = highest.max(point.y);
-        kept
-    });
-    points.reverse();
-    points
 }
 
 #[cfg(test)]

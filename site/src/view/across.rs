@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use judge::diff::words::{claims, conclusion};
 use judge::diff::{Diff, Row};
+use judge::order;
 use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::run::Kind;
@@ -16,7 +18,7 @@ use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::chart::{Chart, HeatCell, HeatRow, heat};
 use crate::judged::{Judged, Pair};
 use crate::link::Target;
-use crate::{order, outside};
+use crate::outside;
 
 /// Largest number of failing cells that the page of a release lists.
 const FAILURES_MAX: usize = 60;
@@ -81,15 +83,6 @@ fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> Value {
 
 /// Changes since the release before, on one hardware.
 fn since(pair: &Pair, found: &Diff) -> Value {
-    let claims = |row: &&Row| {
-        !matches!(
-            row.verdict.verdict,
-            VerdictKind::Unchanged | VerdictKind::Inconclusive | VerdictKind::ChangedConfig
-        )
-    };
-    let mut rows: Vec<&Row> = found.rows().filter(claims).collect();
-    rows.sort_by_key(|row| (diff::rank(row.verdict.verdict), !row.gates));
-    rows.truncate(ROWS_MAX);
     let mut changed: Vec<(String, ChangedFlag)> = Vec::new();
     for cell in &found.cells {
         for flag in cell.changed.iter().chain(&cell.moved) {
@@ -102,11 +95,11 @@ fn since(pair: &Pair, found: &Diff) -> Value {
     context! {
         baseline => outside::name(&pair.baseline),
         target => pair.target(),
-        conclusion => diff::conclusion(found),
+        conclusion => conclusion(found),
         counts => diff::counts(found),
         heat => heat_table(pair, found),
         // Rows whose verdict claims a change, worst first.
-        rows => rows.into_iter().map(diff::line).collect::<Value>(),
+        rows => claims(found).into_iter().take(ROWS_MAX).map(diff::line).collect::<Value>(),
         // Models, each with a flag whose effective value differs.
         changed,
         noise => words::noise(found.noise_pct.values().flatten()),

@@ -1,8 +1,9 @@
 //! Charts of a model: throughput by scenario, repeats around their median, latency distributions;
 //! and bar charts of engines side by side.
 
-use schema::histogram::HdrHistogram;
-use schema::run::Kind;
+use judge::quantile::Bins;
+use judge::summary::difference_pct;
+use schema::run::{Histograms, Kind};
 
 use super::figure::{self, Column};
 use super::table::Row;
@@ -55,10 +56,10 @@ fn repeats(cells: &[Cell]) -> Chart {
         let figure = column.figure(cell);
         let label = outside::name(&cell.key.scenario);
         let repeat = |value: f64| {
-            let share = if spread.median == 0.0 { 0.0 } else { value / spread.median - 1.0 };
-            (share * 100.0, format!("{} /s", format::exactly(value)))
+            let pct = difference_pct(value, spread.median).unwrap_or_default();
+            (pct, format!("{} /s", format::exactly(value)))
         };
-        let values = cell.counted().filter_map(|run| column.metric.value(run.record));
+        let values = cell.records().filter_map(|run| column.metric.value(run));
         let repeats: Vec<(f64, String)> = values.map(repeat).collect();
         let listed: Vec<String> =
             repeats.iter().map(|(pct, _)| format!("{} %", format::percent(*pct))).collect();
@@ -150,9 +151,11 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     let mut rows = Vec::new();
     for (name, label, style) in LATENCIES {
         let Some(pooled) = pooled(cell, name) else { continue };
-        let points = pooled.points();
+        let at = |shares: &[f64]| pooled.reached(shares).into_iter().map(|us| us / 1000.0);
+        let shares = curve_shares();
+        let points = at(&shares).zip(shares.iter().copied()).collect();
         let mut row = vec![label.to_owned()];
-        row.extend(pooled.at(&TABLE_SHARES).into_iter().map(|ms| format::rounded(ms, None)));
+        row.extend(at(&TABLE_SHARES).map(|ms| format::rounded(ms, None)));
         rows.push(row);
         curves.push(Curve { label: label.into(), style, points });
     }
@@ -170,61 +173,17 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     Some(Chart::new(&title, &caption, cdf(&curves), heads, rows))
 }
 
-/// Pooled latency distribution. Samples are stored in microseconds and read in milliseconds.
-struct Pooled(hdrhistogram::Histogram<u64>);
-
 /// Pools the distribution `name` over the runs of `cell` that count; `None` without samples.
-fn pooled(cell: &Cell, name: &str) -> Option<Pooled> {
-    let mut pooled: Option<hdrhistogram::Histogram<u64>> = None;
-    for run in cell.counted() {
-        let named = run.record.histograms.as_ref().map(schema::run::Histograms::named);
-        let found = named.into_iter().flatten().find(|(known, _)| *known == name);
-        let Some(decoded) = found.and_then(|(_, h)| h.map(HdrHistogram::decode)) else { continue };
-        // `check` reports a histogram that cannot be read; the chart leaves it out.
-        let Ok(decoded) = decoded else { continue };
-        match &mut pooled {
-            Some(all) => {
-                if all.add(decoded).is_err() {
-                    return None;
-                }
-            }
-            None => pooled = Some(decoded),
-        }
-    }
-    pooled.filter(|all| !all.is_empty()).map(Pooled)
+fn pooled(cell: &Cell, name: &str) -> Option<Bins> {
+    let named = cell.records().filter_map(|run| run.histograms.as_ref());
+    let named = named.flat_map(Histograms::named).filter(|(known, _)| *known == name);
+    Bins::pooled(named.filter_map(|(_, histogram)| histogram))
 }
 
-impl Pooled {
-    /// Returns the quantiles `shares` in milliseconds; `shares` must rise. It takes one pass over
-    /// the bins, because each separate query would walk all of them.
-    fn at(&self, shares: &[f64]) -> Vec<f64> {
-        let total = format::as_f64(self.0.len());
-        let mut bins = self.0.iter_recorded();
-        let mut bin = bins.next();
-        let mut below = 0;
-        let mut values = Vec::with_capacity(shares.len());
-        for share in shares {
-            while let Some(here) = &bin {
-                let reached = below + here.count_since_last_iteration();
-                if format::as_f64(reached) >= share * total {
-                    break;
-                }
-                below = reached;
-                bin = bins.next();
-            }
-            let value = bin.as_ref().map_or(self.0.max(), |here| here.value_iterated_to());
-            values.push(format::as_f64(value) / 1000.0);
-        }
-        values
-    }
-
-    /// Points of the curve: even steps, and closer ones in the tail.
-    fn points(&self) -> Vec<(f64, f64)> {
-        let body = (0_u32..=28).map(|step| f64::from(step) / 30.0);
-        let tail = [0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0];
-        let shares: Vec<f64> = body.chain(tail).collect();
-        self.at(&shares).into_iter().zip(shares).collect()
-    }
+/// Shares of samples at which a curve has points: even steps, and closer ones in the tail.
+fn curve_shares() -> Vec<f64> {
+    let body = (0_u32..=28).map(|step| f64::from(step) / 30.0);
+    body.chain([0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0]).collect()
 }
 
 /// Mark of a cell's figures in charts: color only where runs were repeated here.
@@ -234,21 +193,5 @@ pub fn mark_of(cell: &Cell) -> Mark {
         _ if claimed => Mark::Hollow,
         Some(_) => Mark::Color,
         None => Mark::Gray,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_of_one_pass_are_those_of_the_histogram() {
-        let samples = (1_u64..=1000).map(|step| step * step);
-        let stored = HdrHistogram::from_samples(samples).expect("in range");
-        let pooled = Pooled(stored.decode().expect("readable"));
-        for share in TABLE_SHARES {
-            let expected = format::as_f64(pooled.0.value_at_quantile(share)) / 1000.0;
-            assert!((pooled.at(&[share])[0] - expected).abs() < 1e-9, "{share}");
-        }
     }
 }

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use judge::order;
+use judge::summary::{difference_pct, share_pct};
 use minijinja::{Value, context};
 use schema::run::{Check, Level, RunRecord, Status};
 
@@ -14,7 +16,7 @@ use super::release::counted;
 use crate::catalog::{self, Catalog, Run};
 use crate::format::{self, Scale};
 use crate::link::{Link, Target, block_number};
-use crate::{order, outside, questions};
+use crate::{outside, questions};
 
 /// Metric by which such reports choose an option.
 const METRIC: &str = "total_tokens_per_s";
@@ -139,7 +141,8 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
     let against = find(baseline).first().and_then(|run| value(run)).filter(|_| of != baseline);
     let difference = value(first)
         .zip(against)
-        .map(|(value, against)| format!("{} %", format::percent((value / against - 1.0) * 100.0)));
+        .and_then(|(value, against)| difference_pct(value, against))
+        .map(|pct| format!("{} %", format::percent(pct)));
     let mut rules: Vec<(String, bool)> = Vec::new();
     for check in own.iter().flat_map(|run| run.broken()) {
         let rule = (outside::name(&check.rule), judge::rule(&check.rule).is_some());
@@ -167,7 +170,7 @@ fn partial(record: &RunRecord) -> String {
     let Some((ok, planned)) = counts.filter(|(ok, planned)| ok < planned) else {
         return String::new();
     };
-    let share = format::as_f64(ok) / format::as_f64(planned) * 100.0;
+    let share = share_pct(format::as_f64(ok), format::as_f64(planned)).unwrap_or_default();
     format!("{ok} of {planned} requests answered, {share:.1} %")
 }
 

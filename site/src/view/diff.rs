@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use judge::diff::words::{WORST_FIRST, conclusion, is_untested};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
+use judge::order;
 use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::comparison::Broad;
@@ -17,7 +19,7 @@ use crate::chart::{Bar, BarGroup, Chart, ForestMark, ForestRow, Mark, bars, fore
 use crate::format::{self, Scale};
 use crate::judged::Pair;
 use crate::link::Target;
-use crate::{order, outside};
+use crate::outside;
 
 /// Cells of one model in one configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -126,72 +128,15 @@ pub fn models(pair: &Pair, diff: &Diff) -> Vec<DiffModel> {
     models.into_values().map(|cells| model(pair, cells)).collect()
 }
 
-/// Kinds of verdicts in the order in which a reader wants them.
-const WORST_FIRST: [VerdictKind; 7] = [
-    VerdictKind::Regressed,
-    VerdictKind::NewFailure,
-    VerdictKind::ChangedConfig,
-    VerdictKind::Inconclusive,
-    VerdictKind::Unchanged,
-    VerdictKind::Improved,
-    VerdictKind::FixedFailure,
-];
-
-/// Rank of a verdict, worst first.
-pub fn rank(kind: VerdictKind) -> usize {
-    WORST_FIRST.iter().position(|known| *known == kind).unwrap_or(WORST_FIRST.len())
-}
-
-/// True for a metric that is not release-blocking and was not tested, for which "inconclusive"
-/// means nothing.
-fn untested(row: &Row) -> bool {
-    !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
-}
-
 /// Counts the verdicts of each kind, worst first.
 pub fn counts(diff: &Diff) -> Value {
     let count = |kind: &VerdictKind| {
-        let of_kind = |row: &&Row| row.verdict.verdict == *kind && !untested(row);
+        let of_kind = |row: &&Row| row.verdict.verdict == *kind && !is_untested(row);
         let count = diff.rows().filter(of_kind).count();
         let text = format!("{count} {}", words::verdict(*kind));
         (count > 0).then(|| context! { text, tone => tone(*kind) })
     };
     WORST_FIRST.iter().filter_map(count).collect()
-}
-
-/// Conclusion that a reader may draw, in one sentence.
-pub fn conclusion(diff: &Diff) -> String {
-    let any = |kind| diff.rows().any(|row| row.verdict.verdict == kind);
-    let unwaived =
-        |row: &Row| row.verdict.verdict == VerdictKind::Regressed && row.verdict.waiver.is_none();
-    let gating = diff.rows().filter(|row| row.gates).count();
-    let of_kind = |kind| diff.rows().filter(|row| row.gates && row.verdict.verdict == kind).count();
-    let undecided = of_kind(VerdictKind::Inconclusive);
-    let changed = of_kind(VerdictKind::ChangedConfig);
-    let open = undecided + changed;
-    let known = if diff.cells.is_empty() {
-        "The two releases share no cell."
-    } else if diff.rows().any(unwaived) {
-        "Something got worse, and screen and confirmation agree on it."
-    } else if any(VerdictKind::NewFailure) {
-        "Something that ran before fails now."
-    } else if any(VerdictKind::Regressed) {
-        "What got worse is waived, for the reason and until the day that stand beside it."
-    } else if open == gating {
-        "No figure is judged better or worse: the differences below are estimates."
-    } else {
-        "Nothing that gates is known to be worse."
-    };
-    if open == 0 || undecided == gating {
-        return known.to_owned();
-    }
-    let counts = [(undecided, "undecided"), (changed, "of a changed configuration")];
-    let counts = counts.iter().filter(|(count, _)| *count > 0);
-    let words = |(count, what): &(usize, &str)| {
-        format!("{count} {} {what}", if *count == 1 { "is" } else { "are" })
-    };
-    let counts: Vec<String> = counts.map(words).collect();
-    format!("{known} Of {gating} figures that gate, {}.", counts.join(" and "))
 }
 
 fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
@@ -258,7 +203,7 @@ pub fn line(row: &Row) -> DiffRow {
         pairs: verdict.pairs,
         floor: format!("{} %", verdict.floor_pct),
         detectable: verdict.mde_pct.map_or_else(|| "-".to_owned(), detectable),
-        verdict: if untested(row) { "informs" } else { words::verdict(verdict.verdict) },
+        verdict: if is_untested(row) { "informs" } else { words::verdict(verdict.verdict) },
         direction: direction(verdict.verdict),
         stage: match verdict.stage {
             Stage::Estimate => "estimate",
@@ -428,21 +373,6 @@ mod tests {
         let row = models[0].gating.iter().find(|row| row.metric == "Output tokens").unwrap();
         assert_eq!(row.delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");
         assert!(compared(&["sharegpt-lite"], &Changed::default()).broad.is_empty());
-    }
-
-    #[test]
-    fn a_changed_configuration_is_not_counted_as_undecided() {
-        let flags = BTreeMap::from([("max-batch-size".to_owned(), Json::from(256))]);
-        let asked = Changed { flags: flags.clone(), argv: vec!["--max-batch-size".into()] };
-        let some = conclusion(&compared(&["sharegpt-lite", "balanced-lite"], &asked));
-        assert!(some.contains(" are of a changed configuration"), "{some}");
-        let all = conclusion(&compared(&["sharegpt-lite"], &asked));
-        assert!(
-            all.contains(" are of a changed configuration") && !all.contains("undecided"),
-            "{all}"
-        );
-        let none = conclusion(&compared(&["sharegpt-lite"], &Changed::default()));
-        assert!(!none.contains("configuration"), "{none}");
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use judge::order;
 use minijinja::{Value, context};
 use schema::metric::METRICS;
 use serde_json::{Value as Json, json};
 
 use crate::catalog::{self, Catalog, Run};
 use crate::format::Scale;
-use crate::{order, outside};
+use crate::outside;
 
 /// Fields that distinguish runs, in the order of a data line.
 const NAMES: [&str; 6] = ["engine", "release", "hardware", "model", "scenario", "kind"];
@@ -35,7 +36,7 @@ pub fn data_view(catalog: &Catalog) -> Value {
 
 /// Returns the runs whose figures may be used.
 fn drawable<'a>(catalog: &'a Catalog<'a>) -> impl Iterator<Item = &'a Run<'a>> {
-    catalog.runs.iter().filter(|run| run.usable)
+    catalog.runs.iter().filter(|run| run.is_usable())
 }
 
 fn names(run: &Run) -> [String; NAMES.len()] {

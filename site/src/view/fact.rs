@@ -407,7 +407,7 @@ mod tests {
             record: &record,
             path: "runs/a.json",
             root: 0,
-            usable: true,
+            figures: judge::facts::Figures::Whole,
             retracted: None,
             replaced_by: None,
             notes: Vec::new(),

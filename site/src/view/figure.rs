@@ -2,7 +2,7 @@
 
 use std::iter::successors;
 
-use judge::summary::Summary;
+use judge::summary::{Summary, finite, half_range, share_pct};
 use schema::metric::{Metric, by_name};
 use schema::run::{RunRecord, Status};
 use serde::Serialize;
@@ -35,8 +35,7 @@ pub struct Head {
 /// Summary of `metric` over the runs of `cell` that count; `None` where one of the values is not
 /// finite.
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
-    let found = judge::summary::of_metric(metric, cell.counted().map(|run| run.record))?;
-    (found.min.is_finite() && found.max.is_finite()).then_some(found)
+    finite(metric, cell.records())
 }
 
 /// Metric that a table of this program shows.
@@ -126,10 +125,9 @@ impl Figure {
 
     /// Builds the figure of `value` with half of the range over repeats as its spread.
     fn with_range(value: f64, summary: &Summary, scale: Scale, title: String) -> Self {
-        let half = (summary.n > 1).then_some((summary.max - summary.min) / 2.0);
-        let share = half.filter(|_| value != 0.0).map(|half| half / value.abs());
+        let half = half_range(summary);
         let text = format::rounded(value / scale.divisor, half.map(|half| half / scale.divisor));
-        let spread = share.map(|share| format::plus_minus(share * 100.0));
+        let spread = half.and_then(|half| share_pct(half, value.abs())).map(format::plus_minus);
         Self { text, spread, title, missing: false }
     }
 
@@ -192,7 +190,7 @@ fn why_missing(metric: &Metric, cell: &Cell) -> String {
     if let (Status::Failed | Status::Skipped, Some(failure)) = (record.status, &record.failure) {
         return format!("{}: {}", super::words::class(failure.class), failure.message);
     }
-    if !last.usable && record.metrics.is_some() {
+    if !last.is_usable() && record.metrics.is_some() {
         return format!("invalid: {}", record.validity.reasons.join("; "));
     }
     if metric.value(record).is_some_and(|value| !value.is_finite()) {

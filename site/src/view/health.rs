@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use judge::order;
 use minijinja::{Value, context};
 use schema::run::{Kind, Status, ValidityVerdict};
 
@@ -10,7 +11,7 @@ use super::model::note;
 use super::words;
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::link::Link;
-use crate::{order, outside};
+use crate::outside;
 
 /// Health of a catalog, of everything that was measured here.
 #[derive(Debug)]

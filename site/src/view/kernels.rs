@@ -1,12 +1,13 @@
 //! View of the kernel benchmarks of a release on a hardware.
 
 use judge::Stored;
+use judge::order;
 use minijinja::{Value, context};
 use schema::kernel::{KernelBench, KernelRecord};
 
 use super::figure::Figure;
 use crate::link::Target;
-use crate::{format, order, outside};
+use crate::{format, outside};
 
 /// Largest number of rows in a piece of a record.
 const ROWS_MAX: usize = 100;

@@ -3,14 +3,14 @@
 //! (roofline), from the latest kernel record. For a document, not a page. Ratios come from `judge`,
 //! and shares of limits were computed when they were measured.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use judge::Stored;
 use judge::diff::policy;
-use judge::side_by_side::InTurns;
+use judge::kernels::{self, Reached};
+use judge::side_by_side::{self, InTurns, Match};
 use minijinja::{Value, context};
-use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench};
+use schema::kernel::{BenchLimits, KernelRecord, ModelBench};
 use schema::run::{Kind, RunRecord};
 
 use super::fact;
@@ -18,7 +18,7 @@ use super::figure::{self, Column};
 use super::release::{dates, day};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::link::{Link, Target};
-use crate::{format, order, outside};
+use crate::{format, outside};
 
 /// Name of the engine that others are compared with.
 const OWN: &str = "redline";
@@ -26,16 +26,11 @@ const OWN: &str = "redline";
 /// Metrics by which the engines are compared.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50", "rss_bytes_max"];
 
-/// A scenario that both engines answered.
-struct Match<'a> {
-    ours: Cell<'a>,
-    theirs: Cell<'a>,
-    in_turns: Option<InTurns<'a>>,
-}
-
 /// View with one comparison per hardware and other engine, and one roofline per hardware.
 pub fn view(catalog: &Catalog) -> Value {
-    context! { engines => engines(catalog), rooflines => rooflines(catalog) }
+    let records = kernels::newest(&catalog.registry.kernels, OWN).into_iter();
+    let rooflines: Value = records.map(roofline).collect();
+    context! { engines => engines(catalog), rooflines }
 }
 
 /// Compares Redline with every other engine that was measured with the same model on the same
@@ -46,7 +41,7 @@ fn engines(catalog: &Catalog) -> Vec<Value> {
     let runs = catalog.runs_where(is_measured);
     let mut found = Vec::new();
     let mut places: BTreeMap<(&str, &str), Vec<&Run>> = BTreeMap::new();
-    for run in runs {
+    for run in runs.into_iter().filter(|run| run.is_usable()) {
         places.entry((&run.record.hardware.id, &run.record.model.id)).or_default().push(run);
     }
     for here in places.into_values() {
@@ -61,84 +56,42 @@ fn engines(catalog: &Catalog) -> Vec<Value> {
     found
 }
 
+/// A scenario that both engines answered, with the cells of both.
+struct Shown<'a> {
+    ours: Cell<'a>,
+    theirs: Cell<'a>,
+    in_turns: Option<InTurns<'a>>,
+}
+
 /// Compares the latest release of Redline with the latest release of the other engine that
 /// answered one of the same scenarios.
 fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Option<Value> {
-    for our in releases(ours) {
-        for their in releases(theirs) {
-            let matches = matches(&of(ours, our), &of(theirs, their));
-            if !matches.is_empty() {
-                return Some(comparison(catalog, &matches));
-            }
-        }
-    }
-    None
+    let [our_records, their_records] =
+        [ours, theirs].map(|runs| runs.iter().map(|run| run.record).collect::<Vec<_>>());
+    let matches = side_by_side::latest(&our_records, &their_records);
+    let shown =
+        matches.into_iter().filter_map(|Match { ours: our, theirs: their, in_turns, .. }| {
+            Some(Shown { ours: cell(ours, &our)?, theirs: cell(theirs, &their)?, in_turns })
+        });
+    let shown: Vec<Shown> = shown.collect();
+    (!shown.is_empty()).then(|| comparison(catalog, &shown))
 }
 
-/// Names of the releases of `runs`, latest first.
-fn releases<'a>(runs: &[&'a Run<'a>]) -> Vec<&'a str> {
-    let mut names = catalog::names(runs, |record| &record.engine.release);
-    names.sort_by(|a, b| order::releases(b, a));
-    names
-}
-
-fn of<'a>(runs: &[&'a Run<'a>], release: &str) -> Vec<&'a Run<'a>> {
-    runs.iter().copied().filter(|run| run.record.engine.release == release).collect()
-}
-
-/// Matches cells of both engines, one match per scenario. Of several configurations, the two that
-/// ran interleaved in the latest campaign are taken.
-fn matches<'a>(ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Vec<Match<'a>> {
-    let mut found: Vec<Match> = Vec::new();
-    let theirs = catalog::cells(theirs);
-    for our in catalog::cells(ours) {
-        let asked = |cell: &Cell| (cell.key.scenario.clone(), cell.key.text_prompts);
-        for their in theirs.iter().filter(|cell| asked(cell) == asked(&our)) {
-            found.extend(matched(&our, their));
-        }
-    }
-    found.sort_by(|a, b| {
-        let turns = |found: &Match| Reverse(found.in_turns.as_ref().map(|t| t.campaign.clone()));
-        order::scenarios(&a.ours.key.scenario, &b.ours.key.scenario)
-            .then_with(|| turns(a).cmp(&turns(b)))
-    });
-    // Keeps the first match of each scenario, which is the latest interleaved one.
-    found.dedup_by(|later, first| later.ours.key.scenario == first.ours.key.scenario);
-    found
-}
-
-/// Matches the runs of two cells that count: those that ran interleaved, else all; `None` where
-/// one engine has none.
-fn matched<'a>(ours: &Cell<'a>, theirs: &Cell<'a>) -> Option<Match<'a>> {
-    let usable = |cell: &Cell<'a>| -> Vec<&'a Run<'a>> {
-        cell.runs.iter().copied().filter(|run| run.usable).collect()
-    };
-    let (mut our_runs, mut their_runs) = (usable(ours), usable(theirs));
-    let records = |runs: &[&'a Run<'a>]| -> Vec<&'a RunRecord> {
-        runs.iter().map(|run| run.record).collect()
-    };
-    let in_turns = InTurns::newest(&records(&our_runs), &records(&their_runs));
-    if let Some(in_turns) = &in_turns {
-        our_runs.retain(|run| in_turns.holds(run.record));
-        their_runs.retain(|run| in_turns.holds(run.record));
-    }
-    let cell = |cell: &Cell<'a>, runs| Cell { key: cell.key.clone(), runs };
-    (!our_runs.is_empty() && !their_runs.is_empty()).then(|| Match {
-        ours: cell(ours, our_runs),
-        theirs: cell(theirs, their_runs),
-        in_turns,
-    })
+/// Cell of those of `runs` whose records are `chosen`.
+fn cell<'a>(runs: &[&'a Run<'a>], chosen: &[&RunRecord]) -> Option<Cell<'a>> {
+    let is_chosen = |run: &&&Run| chosen.iter().any(|record| std::ptr::eq(*record, run.record));
+    catalog::cells(&runs.iter().filter(is_chosen).copied().collect::<Vec<_>>()).pop()
 }
 
 /// Comparison of two engines by one model on one hardware, from `matches`, which must not be empty.
-fn comparison(catalog: &Catalog, matches: &[Match]) -> Value {
+fn comparison(catalog: &Catalog, matches: &[Shown]) -> Value {
     let runs: Vec<&Run> = matches
         .iter()
         .flat_map(|found| found.ours.runs.iter().chain(&found.theirs.runs).copied())
         .collect();
     let first = &matches[0];
     let (ours, theirs) = (key(&first.ours), key(&first.theirs));
-    let configs = |side: fn(&Match) -> String| {
+    let configs = |side: fn(&Shown) -> String| {
         let names: BTreeSet<String> = matches.iter().map(side).collect();
         outside::name(&Vec::from_iter(names).join(", "))
     };
@@ -166,7 +119,7 @@ fn key(cell: &Cell) -> ReleaseKey {
 }
 
 /// Rows of the metrics that at least one engine has.
-fn rows(found: &Match) -> Vec<Value> {
+fn rows(found: &Shown) -> Vec<Value> {
     let policy = policy::standard().file;
     let row = |name: &&str| {
         let column = Column::new(figure::metric(name), [&found.ours, &found.theirs]);
@@ -201,7 +154,7 @@ fn text<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
 /// that would.
 fn commands(
     catalog: &Catalog,
-    matches: &[Match],
+    matches: &[Shown],
     ours: &ReleaseKey,
     theirs: &ReleaseKey,
 ) -> Vec<String> {
@@ -221,28 +174,6 @@ fn commands(
         commands.push(format!("cargo xtask {}", outside::command(&words)));
     }
     commands
-}
-
-/// Returns the roofline of each hardware, from the latest record of the latest release that
-/// measured a limit.
-fn rooflines(catalog: &Catalog) -> Vec<Value> {
-    let with_limit = |stored: &&Stored<KernelRecord>| {
-        let record = &stored.record;
-        let any = record.benches.iter().any(|bench| bench.limit_share.is_some());
-        record.engine.name == OWN && (any || record.model_bench.is_some())
-    };
-    let records: Vec<&Stored<KernelRecord>> =
-        catalog.registry.kernels.iter().filter(with_limit).collect();
-    let mut latest: BTreeMap<&str, &Stored<KernelRecord>> = BTreeMap::new();
-    for stored in records {
-        let known = latest.entry(&stored.record.hardware.id).or_insert(stored);
-        let (a, b) = (&known.record, &stored.record);
-        let order = order::releases(&a.engine.release, &b.engine.release);
-        if order.then_with(|| a.id.cmp(&b.id)).is_le() {
-            *known = stored;
-        }
-    }
-    latest.into_values().map(roofline).collect()
 }
 
 /// Roofline of one hardware, from its latest kernel record.
@@ -269,7 +200,7 @@ fn roofline(stored: &Stored<KernelRecord>) -> Value {
         // Limits that the machine reached without other load, each with its unit.
         limits => bench.map(|bench| limits(&bench.limits)).unwrap_or_default(),
         steps => bench.map(steps).unwrap_or_default(),
-        kernels => kernels(&record.benches),
+        kernels => kernels::reached(&record.benches).into_iter().map(kernel).collect::<Value>(),
         // Number of kernel benchmarks in the record, and of those with a share of a limit.
         benches => record.benches.len(),
         with_share => with_share.count(),
@@ -345,33 +276,18 @@ fn tokens_per_s(value: f64) -> String {
     format!("{} tokens/s", format::rounded(value, None))
 }
 
-/// Returns a row for each operation and data type that has a share of a limit.
-fn kernels(benches: &[KernelBench]) -> Vec<Value> {
-    let mut groups: BTreeMap<(&str, &str), Vec<(f64, &KernelBench)>> = BTreeMap::new();
-    for bench in benches {
-        if let Some(share) = bench.limit_share.filter(|share| share.is_finite()) {
-            groups.entry((&bench.op, &bench.dtype)).or_default().push((share, bench));
-        }
-    }
-    groups.into_values().filter_map(|mut group| kernel(&mut group)).collect()
-}
-
 /// Row of the roofline: an operation in one data type, with the instruction set that comes closest
 /// to the limit.
-fn kernel(group: &mut Vec<(f64, &KernelBench)>) -> Option<Value> {
-    group.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let isa = &group.first()?.1.isa;
-    group.retain(|(_, bench)| bench.isa == *isa);
-    let ((most, best), (least, worst)) = (group.first()?, group.last()?);
-    Some(context! {
-        op => outside::name(&best.op),
-        dtype => outside::name(&best.dtype),
-        isa => outside::name(isa),
-        shapes => group.len(),
+fn kernel(Reached { most, least, shapes }: Reached) -> Value {
+    context! {
+        op => outside::name(&most.0.op),
+        dtype => outside::name(&most.0.dtype),
+        isa => outside::name(&most.0.isa),
+        shapes,
         // Largest and smallest share of the limit over the shapes, each with its shape.
-        most => share(*most),
-        most_shape => outside::name(&best.shape),
-        least => share(*least),
-        least_shape => outside::name(&worst.shape),
-    })
+        most => share(most.1),
+        most_shape => outside::name(&most.0.shape),
+        least => share(least.1),
+        least_shape => outside::name(&least.0.shape),
+    }
 }

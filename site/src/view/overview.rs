@@ -1,10 +1,9 @@
 //! View of the overview: the best engines, open regressions, progress of each hardware's latest
 //! releases, and links to every page.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use judge::best::{Candidate, LEVELS};
 use judge::diff::Row;
+use judge::order;
 use minijinja::{Value, context};
 use rayon::prelude::*;
 use schema::run::Status;
@@ -17,7 +16,7 @@ use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::format::Scale;
 use crate::judged::{self, Judged, Pair, Ranked};
 use crate::link::{Link, Target};
-use crate::{order, outside};
+use crate::outside;
 
 /// Largest number of regressions that are listed; each comparison lists its own.
 const OPEN_MAX: usize = 60;
@@ -78,7 +77,7 @@ fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> 
     let levels: Vec<Option<&Candidate>> = ranked
         .iter()
         .filter(|ranked| ranked.published == published)
-        .map(|ranked| foremost(&ranked.answer.candidates))
+        .map(|ranked| ranked.answer.foremost())
         .collect();
     let measured = levels.iter().flatten().filter_map(|found| found.measured_at.as_deref()).max();
     let at = |found: &Candidate| {
@@ -102,27 +101,6 @@ fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> 
             levels => levels.iter().map(|found| found.map(at)).collect::<Value>(),
         }
     })
-}
-
-/// Chooses the candidate to show. If a concurrency sweep was measured, it is the best over all its
-/// concurrency levels. Otherwise it is the best of the scenario that most engines ran (the first
-/// in page order if several), because an engine that ran alone is best among nobody.
-fn foremost(candidates: &[Candidate]) -> Option<&Candidate> {
-    let in_sweep = candidates.iter().filter(|found| found.cell.scenario.starts_with("ladder"));
-    let best_of_sweep = in_sweep.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
-    let widest = || {
-        let mut engines: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for Candidate { cell, .. } in candidates {
-            engines.entry(&cell.scenario).or_default().insert(&cell.engine);
-        }
-        // `min_by` returns the first of equal elements: within a scenario the best comes first.
-        candidates.iter().min_by(|a, b| {
-            let count = |found: &Candidate| engines[found.cell.scenario.as_str()].len();
-            let in_order = || order::scenarios(&a.cell.scenario, &b.cell.scenario);
-            count(b).cmp(&count(a)).then_with(in_order)
-        })
-    };
-    best_of_sweep.or_else(widest)
 }
 
 /// Returns a line for each release, by engine, latest first.

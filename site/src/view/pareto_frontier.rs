@@ -1,12 +1,13 @@
 //! View of the Pareto frontier of one model: throughput against speed per user, and the cost of a
 //! million tokens at a price that the reader enters.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use judge::summary::{self, Summary};
+use judge::facts::sweep;
+use judge::order;
+use judge::pareto::{Tradeoff, by_throughput, frontier};
 use minijinja::{Value, context};
-use schema::run::{Kind, RunRecord};
+use schema::run::Kind;
 
 use super::charts::mark_of;
 use super::figure::{self, Column, Figure, launches};
@@ -15,7 +16,7 @@ use crate::catalog::{self, Catalog, Cell, ReleaseKey};
 use crate::chart::{Chart, ParetoPoint, ParetoSeries, pareto};
 use crate::format::{self, Scale};
 use crate::link::{self, Link, Target};
-use crate::{order, outside};
+use crate::outside;
 
 /// View of the Pareto frontiers of `model`, one per load, from the latest release of each engine on
 /// each hardware. A load is the concurrency levels of one concurrency sweep, or a scenario outside
@@ -23,15 +24,20 @@ use crate::{order, outside};
 pub fn view(catalog: &Catalog, model: &str) -> Value {
     let runs =
         catalog.runs_where(|record| record.model.id == model && catalog.is_contender(record));
-    let mut loads: BTreeMap<String, Vec<(ReleaseKey, Cell)>> = BTreeMap::new();
+    let mut loads: BTreeMap<(bool, String), Vec<(ReleaseKey, Cell)>> = BTreeMap::new();
     for (key, runs) in catalog::latest_releases(&runs) {
         for cell in catalog::cells(&runs) {
-            loads.entry(load(&cell.key.scenario)).or_default().push((key.clone(), cell));
+            let sweep = cell.runs.first().and_then(|run| sweep(&run.record.scenario));
+            // Sweeps are first, because only they fix the number of users.
+            let load = (sweep.is_none(), sweep.unwrap_or_else(|| cell.key.scenario.clone()));
+            loads.entry(load).or_default().push((key.clone(), cell));
         }
     }
     let mut loads: Vec<_> = loads.into_iter().collect();
-    loads.sort_by(|(a, _), (b, _)| sweeps_first(a, b));
-    let of_load = |(name, cells): &(String, Vec<(ReleaseKey, Cell)>)| {
+    loads.sort_by(|((a_alone, a), _), ((b_alone, b), _)| {
+        a_alone.cmp(b_alone).then_with(|| order::scenarios(a, b))
+    });
+    let of_load = |((is_alone, name), cells): &((bool, String), Vec<(ReleaseKey, Cell)>)| {
         let placed = placed(cells);
         let shared = Shared::of(placed.iter().map(|placed| placed.cell));
         (!placed.is_empty()).then(|| {
@@ -39,12 +45,12 @@ pub fn view(catalog: &Catalog, model: &str) -> Value {
                 anchor => link::anchor(name),
                 name => outside::name(name),
                 // True for a concurrency sweep, whose rows have different loads.
-                rungs => placed.iter().any(|placed| placed.cell.key.scenario != *name),
+                rungs => !is_alone,
                 charts => charts(name, &placed, &shared),
                 shared => shared.shown(),
                 // True when some row has parts of a configuration that are not shared.
                 distinct => placed.iter().any(|placed| !shared.rest_of(placed.cell).is_empty()),
-                rows => placed.iter().map(|of| row(of, &placed, &shared)).collect::<Value>(),
+                rows => placed.iter().map(|of| row(of, &shared)).collect::<Value>(),
             }
         })
     };
@@ -55,30 +61,13 @@ pub fn view(catalog: &Catalog, model: &str) -> Value {
     }
 }
 
-/// Order of loads: concurrency sweeps first, because only they fix the number of users.
-fn sweeps_first(a: &str, b: &str) -> Ordering {
-    let is_other = |name: &str| !name.starts_with("ladder");
-    is_other(a).cmp(&is_other(b)).then_with(|| order::scenarios(a, b))
-}
-
-/// Name of a scenario's load: `ladder-c16@1` belongs to the sweep `ladder@1`; other scenarios are
-/// loads of their own.
-fn load(scenario: &str) -> String {
-    let (id, rev) = scenario.split_once('@').unwrap_or((scenario, "0"));
-    match id.rsplit_once("-c") {
-        Some((sweep, users)) if !users.is_empty() && users.bytes().all(|b| b.is_ascii_digit()) => {
-            format!("{sweep}@{rev}")
-        }
-        _ => scenario.to_owned(),
-    }
-}
-
-/// A cell with the two figures by which it is drawn and ranked.
+/// A cell with the figures by which it is drawn and ranked.
 struct Placed<'a, 'b> {
     key: &'a ReleaseKey,
     cell: &'a Cell<'b>,
-    speed: Summary,
-    throughput: Summary,
+    tradeoff: Tradeoff,
+    /// True where no other cell of its hardware and load is better in both speed and throughput.
+    is_best: bool,
 }
 
 impl Placed<'_, '_> {
@@ -87,29 +76,27 @@ impl Placed<'_, '_> {
     fn field(&self) -> (&str, bool) {
         (&self.key.hardware, self.cell.key.kind == "imported")
     }
-
-    fn beats(&self, other: &Self) -> bool {
-        let place = |placed: &Self| (placed.speed.median, placed.throughput.median);
-        self.field() == other.field() && beats(place(self), place(other))
-    }
 }
 
 /// Returns the cells that have both figures, by hardware, the fastest for a user first.
 fn placed<'a, 'b>(cells: &'a [(ReleaseKey, Cell<'b>)]) -> Vec<Placed<'a, 'b>> {
     let of = |(key, cell): &'a (ReleaseKey, Cell<'b>)| {
-        let over = |read: fn(&RunRecord) -> Option<f64>| {
-            let values: Vec<f64> = cell.counted().filter_map(|run| read(run.record)).collect();
-            summary::of(&values)
-        };
-        Some(Placed { key, cell, speed: over(speed)?, throughput: over(throughput)? })
+        let tradeoff = Tradeoff::of(&cell.records().collect::<Vec<_>>())?;
+        Some(Placed { key, cell, tradeoff, is_best: false })
     };
     let mut placed: Vec<Placed> = cells.iter().filter_map(of).collect();
     placed.sort_by(|a, b| {
         a.field()
             .cmp(&b.field())
-            .then_with(|| b.speed.median.total_cmp(&a.speed.median))
+            .then_with(|| a.tradeoff.fastest_first(&b.tradeoff))
             .then_with(|| a.cell.key.cmp(&b.cell.key))
     });
+    for field in placed.chunk_by_mut(|a, b| a.field() == b.field()) {
+        let points: Vec<(f64, f64)> = field.iter().map(|placed| placed.tradeoff.point()).collect();
+        for index in frontier(&points) {
+            field[index].is_best = true;
+        }
+    }
     placed
 }
 
@@ -157,7 +144,7 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
             label.push_str(&format!(", {config}"));
         }
         let label = outside::message(&label);
-        let (x, y) = (placed.speed.median, placed.throughput.median);
+        let (x, y) = placed.tradeoff.point();
         let shown = |value| format::rounded(value, None);
         let scenario = outside::name(&cell.key.scenario);
         let row = vec![label.clone(), scenario.clone(), shown(x), shown(y)];
@@ -180,9 +167,9 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
 /// Draws a chart. Of too many series it draws those with the highest throughput, and names the
 /// others in the caption.
 fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
-    let highest = |drawn: &Drawn| drawn.series.points.iter().map(|p| p.y).fold(0.0, f64::max);
-    let mut best = drawn.to_vec();
-    best.sort_by(|a, b| highest(b).total_cmp(&highest(a)));
+    let points = |drawn: &&Drawn| drawn.series.points.iter().map(|p| (p.x, p.y)).collect();
+    let by_throughput = by_throughput(&drawn.iter().map(points).collect::<Vec<_>>());
+    let mut best: Vec<&Drawn> = by_throughput.into_iter().map(|index| drawn[index]).collect();
     let others = best.split_off(best.len().min(SERIES_MAX));
     if best.is_empty() {
         return None;
@@ -210,22 +197,10 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     Some(Chart::new(&title, &caption, drawing, heads, rows))
 }
 
-/// Pareto dominance: true when `a` is better than `b` in speed or throughput and worse in neither.
-fn beats(a: (f64, f64), b: (f64, f64)) -> bool {
-    // Equal points do not dominate each other, or both would be hidden.
-    a.0 >= b.0 && a.1 >= b.1 && a != b
-}
-
-/// Row of the table: one engine in one configuration under one load, among `all` of them.
-fn row(placed: &Placed, all: &[Placed], shared: &Shared) -> Value {
-    let Placed { key, cell, speed, throughput } = placed;
+/// Row of the table: one engine in one configuration under one load.
+fn row(placed: &Placed, shared: &Shared) -> Value {
+    let Placed { key, cell, tradeoff: Tradeoff { speed, throughput, hours }, is_best } = placed;
     let per_s = Scale { unit: "/s", divisor: 1.0 };
-    // Converted run by run, so that the range is one of hours and not of throughput.
-    let hours: Vec<f64> = cell
-        .counted()
-        .filter_map(|run| self::throughput(run.record))
-        .map(|tokens_per_s| 1e6 / tokens_per_s / 3600.0)
-        .collect();
     let column = Column::new(figure::metric("ttft_us_p50"), [*cell]);
     let mut ttft = column.figure(cell);
     if !ttft.missing {
@@ -244,48 +219,15 @@ fn row(placed: &Placed, all: &[Placed], shared: &Shared) -> Value {
         speed_plain => speed.median.to_string(),
         throughput_plain => throughput.median.to_string(),
         // GPU hours per million output tokens.
-        hours => summary::of(&hours).map_or_else(
-            || Figure::missing("no throughput"),
-            |hours| Figure::median(&hours, Scale { unit: "h", divisor: 1.0 }),
-        ),
+        hours => Figure::median(hours, Scale { unit: "h", divisor: 1.0 }),
         ttft,
-        // No other row of this hardware and load is better in both speed and throughput.
-        best => !all.iter().any(|other| other.beats(placed)),
+        best => is_best,
     }
-}
-
-/// Speed of a run: tokens per second that the median user sees.
-fn speed(record: &RunRecord) -> Option<f64> {
-    let us = figure::metric("tpot_us_p50").value(record).filter(|us| *us > 0.0)?;
-    Some(1e6 / us)
-}
-
-/// Throughput of a run: output tokens per second per GPU, or of the whole machine if it has no
-/// GPU.
-fn throughput(record: &RunRecord) -> Option<f64> {
-    let all = figure::output().value(record).filter(|rate| *rate > 0.0)?;
-    let gpus = match judge::rule::on_cpu(record) {
-        true => 1,
-        false => record.server.as_ref().and_then(|server| server.tp).unwrap_or(1).max(1),
-    };
-    Some(all / f64::from(gpus))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rungs_of_one_ladder_are_one_load() {
-        for (scenario, expected) in [
-            ("ladder-c16@1", "ladder@1"),
-            ("ladder-lite-c4@2", "ladder-lite@2"),
-            ("long-chat@1", "long-chat@1"),
-            ("sharegpt@0", "sharegpt@0"),
-        ] {
-            assert_eq!(load(scenario), expected);
-        }
-    }
 
     #[test]
     fn of_too_many_series_the_best_are_drawn_and_the_others_named() {
@@ -307,12 +249,5 @@ mod tests {
         assert!(chart.caption.ends_with("in the table alone: engine 2; engine 1."), "{chart:?}");
         assert!(chart.svg.contains(">engine 8</text>") && !chart.svg.contains(">engine 2</text>"));
         assert_eq!(chart.rows.len(), 8, "nothing is hidden");
-    }
-
-    #[test]
-    fn what_is_worse_in_both_is_not_best() {
-        assert!(beats((2.0, 2.0), (1.0, 2.0)));
-        assert!(!beats((2.0, 1.0), (1.0, 2.0)));
-        assert!(!beats((1.0, 1.0), (1.0, 1.0)), "equals do not hide each other");
     }
 }

@@ -1,5 +1,6 @@
 //! View of engines side by side: the latest release of each engine, for one model on one hardware.
 
+use judge::order;
 use minijinja::{Value, context};
 use schema::run::Kind;
 
@@ -12,7 +13,7 @@ use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::format::Scale;
 use crate::judged;
 use crate::link::{Link, Target};
-use crate::{order, outside};
+use crate::outside;
 
 /// Metrics that have a table each.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];

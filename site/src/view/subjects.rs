@@ -1,6 +1,7 @@
 //! Views of the subjects of measurements: a model with its engines side by side, a hardware with
 //! its campaigns, a scenario with the figures of each engine's latest release.
 
+use judge::order;
 use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::event::EventKind;
@@ -14,7 +15,7 @@ use super::trends::LINES_MAX;
 use super::{side_by_side, words};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::link::{Link, Target};
-use crate::{format, order, outside, questions};
+use crate::{format, outside, questions};
 
 /// View of a model's page: on each hardware, the engines that serve it side by side. `labs` are
 /// links to the labs about it.

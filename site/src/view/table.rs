@@ -1,12 +1,13 @@
 //! Layout of tables of cells: one row per configuration, one column per scenario. What all rows
 //! share (parts of configurations, findings) is shown once.
 
+use judge::order;
 use minijinja::{Value, context};
 
 use super::figure::{self, Column, Figure};
 use super::finding::{self, Finding};
 use crate::catalog::{self, Cell, Run};
-use crate::{order, outside};
+use crate::outside;
 
 /// Row of the table, with a place for each scenario.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Views of trends: release-blocking metrics over the releases of an engine, for one model on one
 //! hardware, and lists of them, one line per cell. Levels and their changes come from `judge`.
 
-use judge::summary::{self, Summary};
+use judge::summary::Summary;
+use judge::trend;
 use minijinja::{Value, context};
-use schema::metric::by_name;
 use schema::run::RunRecord;
 use schema::trend::{Change, Point, Segment, Trend};
 use schema::verdict::Cell;
@@ -123,7 +123,11 @@ impl<'a> Series<'a> {
         Self {
             trend,
             scale: scale(trend),
-            launches: trend.points.iter().map(|point| launches(trend, point, runs)).collect(),
+            launches: trend
+                .points
+                .iter()
+                .map(|point| trend::launches(trend, point, runs))
+                .collect(),
         }
     }
 
@@ -151,19 +155,6 @@ impl<'a> Series<'a> {
         }
         figure
     }
-}
-
-/// Summary of the runs behind `point`: as many of its release and campaign as it counts, from its
-/// first run on.
-fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary> {
-    let metric = by_name(&trend.metric)?;
-    let values = runs
-        .iter()
-        // An epoch can split a release into several points: this one begins at its first run.
-        .filter(|run| run.engine.release == point.release && run.id >= point.run)
-        .filter(|run| run.campaign.as_ref().map(|slot| &slot.id) == point.campaign.as_ref())
-        .filter_map(|run| metric.value(run).filter(|value| *value > 0.0));
-    summary::of(&values.take(point.launches).collect::<Vec<_>>())
 }
 
 /// Returns each release and campaign in which any of `series` has a point.

@@ -17,6 +17,9 @@ struct Ban {
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::env", "std::process", "Instant", "SystemTime"];
 
+/// Packages that call `judge` and conclude nothing themselves.
+const CALLERS: &[&str] = &["site/src", "registry", "campaign", "bench"];
+
 const BANS: &[Ban] = &[
     Ban {
         within: &["schema/src", "judge/src", "reports/src"],
@@ -63,34 +66,37 @@ const BANS: &[Ban] = &[
         instead: "`unsafe` lives in `engine/cpu`, `engine/cuda` and `engine/weights/src/map.rs`",
     },
     Ban {
-        within: &["site/src", "registry", "campaign", "bench"],
+        within: CALLERS,
         except: &[],
-        words: &["StudentsT", "statrs::"],
-        instead: "a verdict is computed once, in `judge`",
+        words: &["StudentsT", "statrs::", "total_cmp", "partial_cmp", "max_by", "min_by"],
+        instead: "medians, ratios, rankings and verdicts are computed once, in `judge`",
+    },
+    Ban {
+        within: CALLERS,
+        except: &[],
+        words: &[
+            "starts_with(\"ladder",
+            "starts_with(\"sharegpt",
+            "starts_with(\"balanced",
+            "starts_with(\"thinking",
+            "starts_with(\"long-input",
+            "rsplit_once(\"-c",
+        ],
+        instead: "a fact of a scenario is a field of the record, or derived in `judge::facts`",
     },
     Ban {
         within: &["site/src"],
-        // These rank until `judge` offers Pareto frontiers, the best of a concurrency sweep, and
-        // the kernels that are nearest to a limit.
-        except: &[
-            "site/src/chart/pareto.rs",
-            "site/src/view/measured.rs",
-            "site/src/view/overview.rs",
-            "site/src/view/pareto_frontier.rs",
-            // Names of scenarios in the order of pages, and of the suite's files.
-            "site/src/order.rs",
-            "site/src/questions.rs",
-        ],
+        except: &[],
         words: &[
-            "total_cmp",
-            "partial_cmp",
-            "max_by",
+            "summary::of",
+            "quantile::median",
             "percentile",
+            "std_dev",
+            "hdrhistogram::",
             "Instant",
             "SystemTime",
-            "\"ladder",
         ],
-        instead: "`site` displays: medians, ratios, rankings and facts of scenarios are `judge`'s",
+        instead: "`site` displays: a summary of repeats is made in `judge`",
     },
 ];
 
@@ -146,9 +152,11 @@ mod tests {
     }
 
     #[test]
-    fn a_ranking_and_a_name_of_a_scenario_are_found_in_the_site() {
-        for code in ["a.total_cmp(b)", "name.starts_with(\"ladder\")"] {
-            assert_eq!(check(&[file("site/src/view/run.rs", code)]).len(), 1, "{code}");
+    fn a_ranking_and_a_name_of_a_scenario_are_found_outside_judge() {
+        for code in ["a.total_cmp(b)", "rows.max_by(order)", "name.starts_with(\"ladder\")"] {
+            for path in ["site/src/view/overview.rs", "campaign/src/plan/mod.rs"] {
+                assert_eq!(check(&[file(path, code)]).len(), 1, "{code}");
+            }
             assert!(check(&[file("judge/src/best.rs", code)]).is_empty(), "{code}");
         }
     }
