@@ -43,7 +43,7 @@ pub struct ServerInfo {
 /// Size and type of the KV cache.
 #[derive(Debug, Clone, Serialize)]
 pub struct KvFacts {
-    /// Number of KV pages.
+    /// Number of KV pages in the cache.
     pub pages: usize,
     /// Tokens per KV page.
     pub page_tokens: usize,
@@ -56,9 +56,9 @@ pub struct KvFacts {
 /// Facts about the model and its checkpoint.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelFacts {
-    /// Hub id, or the name of the model's folder or file.
+    /// Id of the model: its hub id, or the name of its folder or file.
     pub id: String,
-    /// Architecture, as the checkpoint names it.
+    /// Name of the model's architecture, as the checkpoint gives it.
     pub architecture: String,
     /// SHA-256 of the weights' files in hex, filled in per request; `None` if a file could not be
     /// read.
@@ -67,14 +67,14 @@ pub struct ModelFacts {
     pub weights: &'static str,
     /// File format of the weights, such as GGUF.
     pub format: &'static str,
-    /// Commit of the hub repository that the files are from, if known.
+    /// Commit of the hub repository that the model's files are from, if known.
     pub revision: Option<String>,
     /// SHA-256 of the tokenizer, as [`Tokenizer`](crate::tokenize::Tokenizer)
     /// defines it; `None` for a model without a tokenizer.
     pub tokenizer_sha256: Option<String>,
     /// Type in which matrix multiplications are computed.
     pub dtype: &'static str,
-    /// Number of weights; tied embeddings count once.
+    /// Number of the model's weights (parameters); tied embeddings count once.
     pub parameters: u64,
     /// Longest sequence in tokens that the checkpoint was trained for.
     pub max_seq_len: usize,
