@@ -164,8 +164,8 @@ impl Subject<'_> {
     }
 }
 
-/// Measures a model, or with `--kernels` single GPU kernels, and returns the table or JSON document
-/// to print.
+/// Measures a model, single GPU kernels (`--kernels`), or both, and returns the table or JSON
+/// document to print.
 ///
 /// # Errors
 /// The model cannot be loaded or run, the lengths exceed the model's context, there is no GPU, or

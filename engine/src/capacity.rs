@@ -72,8 +72,9 @@ struct Ask {
     entry_count: f64,
     /// Largest number of sequences that run at once.
     sequences: usize,
-    /// Largest number of KV pages to allocate: on a CPU those that the largest batch can fill,
-    /// since more would only be taken away from the other users of the memory.
+    /// Largest number of KV pages to take from the share of free memory: on a CPU those that the
+    /// largest batch can fill, since more would only be taken away from the other users of the
+    /// memory.
     useful_pages: usize,
     /// Bytes of one KV page over all layers.
     page_bytes: u64,

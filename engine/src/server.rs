@@ -1,5 +1,5 @@
-//! Life of one server: the listening socket, which answers from the start, the thread that loads the model and
-//! then runs the engine loop, and the shutdown of both.
+//! Life of one server: listening socket, which answers from the start, thread that loads the model
+//! and then runs the engine loop, and shutdown of both.
 
 use std::any::Any;
 use std::io;
