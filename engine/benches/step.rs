@@ -20,9 +20,9 @@ use engine_weights::fixture::tiny_llama_gguf;
 use engine_weights::{Checkpoint, ModelSource};
 use tokio::sync::mpsc as async_mpsc;
 
-/// Number of prompt tokens of a sequence. The next constant is the largest number of tokens that it
-/// generates.
+/// Number of prompt tokens of each sequence in the benchmark.
 const PROMPT: usize = 64;
+/// Largest number of tokens that a sequence in the benchmark generates.
 const OUTPUT: usize = 2048;
 const PAGE_TOKENS: usize = 16;
 

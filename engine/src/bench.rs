@@ -28,7 +28,8 @@ use gpu::Kernel;
 use kernels::{AttentionFigures, Kernels, MatmulFigures};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
-/// Options of `redline bench`: lengths, batch sizes and device to measure.
+/// Options of `redline bench`: prompt lengths, batch sizes and device to measure, and the form of
+/// the report.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchFlags {
     /// Prompt lengths to measure prefill with, in tokens
@@ -46,7 +47,7 @@ pub struct BenchFlags {
     /// Number of CPU compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// How weights are obtained, as for `serve`
+    /// Read the weights (auto) or use random ones (random), as for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
     /// Device to measure; `auto` is the first supported GPU, else the CPU

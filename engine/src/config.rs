@@ -109,8 +109,8 @@ pub struct Machine<'a> {
 }
 
 impl Config {
-    /// Resolves flags, profile and defaults to the configuration for `machine`: the command line takes
-    /// precedence over the profile, the profile over the default.
+    /// Resolves flags, profile and defaults to the configuration for `machine`: the command line
+    /// takes precedence over the profile, the profile over the default.
     ///
     /// # Errors
     /// The profile cannot be read or parsed, or a value is out of range or not supported by this

@@ -1,8 +1,8 @@
 //! Redline's engine: an OpenAI-compatible server for large language models.
 //!
-//! Read in this order: `worker` is the engine loop, which schedules steps and runs them on the model;
-//! `http` talks to clients; `tokenize` turns text into tokens and back; `serve` starts a server.
-//! Only `http` knows the wire format.
+//! Read in this order: `worker` is the engine loop, which schedules steps and runs them on the
+//! model; `http` talks to clients; `tokenize` turns text into tokens and back; `serve` starts a
+//! server. Only `http` knows the wire format.
 
 #![warn(missing_docs)]
 

@@ -142,7 +142,7 @@ pub struct Loaded {
     pub model: Box<dyn Model>,
     /// Description of the device that the model is on.
     pub device: DeviceInfo,
-    /// SHA-256 of the weight files, computed in the background.
+    /// SHA-256 of the weights' files, which may still be computed in the background.
     pub weights_sha256: Digest,
     /// Origin of the weights: `real` for the checkpoint's, `random` for generated ones.
     pub weights: &'static str,

@@ -15,7 +15,7 @@ pub enum Outcome {
     Stop,
     /// The output reached `max_tokens`.
     Length,
-    /// The client closed the connection.
+    /// The sequence was aborted, as when its client closed the connection.
     Abort,
     /// The request was refused: with a 4xx status, by the scheduler, or because the server is
     /// loading or draining.

@@ -2,7 +2,7 @@
 //! multiplications of a type (`--dtype`) are accurate enough.
 //!
 //! Windows and scored positions are those of llama.cpp's `llama-perplexity`, so that both programs'
-//! figures for the same file and text are comparable: the text is cut into windows of equal length,
+//! results for the same file and text are comparable: the text is cut into windows of equal length,
 //! each begins with the BOS token where the model has one, and the second half of each is scored.
 
 use std::fs;

@@ -165,8 +165,8 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
     })
 }
 
-/// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory that
-/// is left.
+/// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory
+/// that is left.
 fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> Result<Limits> {
     let (tokens, sequences) = (config.max_prefill_token_num, config.max_batch_size);
     let profiled = loaded.model.profile_run(tokens, sequences);

@@ -12,8 +12,8 @@ use engine_cuda::driver::{
     Address, Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES,
 };
 
-/// Number of which the result's columns must be a multiple in algorithm 2 of the emulated GEMM
-/// library, so that tests meet an algorithm that refuses a size.
+/// Divisor of every number of result columns that algorithm 2 of the emulated GEMM library
+/// supports, so that tests meet an algorithm that refuses a size.
 const COLUMNS_OF_SECOND: usize = 8;
 
 impl Blas for Emulated {

@@ -1,8 +1,8 @@
 //! Emulated CUDA driver for tests: runs the kernels on the host processor through the shim, each
 //! launch synchronously.
 //!
-//! It panics where a real GPU would crash or silently compute wrong results: a launch that names
-//! memory outside every allocation, and a replay of a CUDA graph whose memory has moved.
+//! It panics where a real GPU would crash or silently compute wrong results, such as a launch that
+//! names memory outside every allocation, or a replay of a CUDA graph whose memory has moved.
 
 #![expect(unsafe_code, reason = "kernels are called with addresses")]
 
@@ -61,7 +61,7 @@ struct State {
     allocations: BTreeMap<u64, Allocation>,
     /// Number of allocations of device memory made so far, including released ones.
     allocated: u64,
-    /// Work of the CUDA graph that is being captured; none outside a capture.
+    /// Work of the CUDA graph that is being captured; `None` outside a capture.
     capturing: Option<Vec<Captured>>,
     /// Captured CUDA graphs, by the index in [`CudaGraph`]; a released one is empty.
     graphs: Vec<Vec<Captured>>,

@@ -31,7 +31,7 @@ pub struct Group {
     driver: Arc<dyn Driver>,
     /// NCCL communicator of this rank.
     communicator: Box<dyn Communicator>,
-    /// Connection to the host threads of the other ranks.
+    /// Connection between the host thread of this rank and those of the other ranks.
     host: InProcess,
     /// Flag that a rank raises when it ends, so that kernels of the other ranks stop waiting.
     ended: Arc<Signal>,

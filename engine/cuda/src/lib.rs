@@ -1,5 +1,5 @@
-//! CUDA device: the operations of [`Device`](engine_core::Device) as kernel launches, over a driver that
-//! tests replace by an emulated one. Also lists the GPUs of the machine.
+//! CUDA device: the operations of [`Device`](engine_core::Device) as kernel launches, over a driver
+//! that tests replace by an emulated one. Also lists the GPUs of the machine.
 //!
 //! cudarc opens the driver's library at run time and panics where there is none, so every call
 //! comes after a check that the library is present.

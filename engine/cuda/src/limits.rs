@@ -94,7 +94,6 @@ fn bf16_flops_per_s(
     fill(&cuda.stream, x.bf16(), size * size * DType::Bf16.bytes())?;
     // The first call registers the shape, so that `tune` measures the implementations for it.
     cuda.matmul(&x, &w, &mut out)?;
-    // The call above registered the shape, so that its implementations are measured now.
     cuda.tune()?;
     let timing = Stopwatch::new(driver)?.time(1, SAMPLES, || cuda.matmul(&x, &w, &mut out))?;
     Ok(2.0 * (size as f64).powi(3) / timing.least_ns * 1e9)

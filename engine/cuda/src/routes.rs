@@ -9,9 +9,9 @@ use super::launch::Launch;
 use super::stream::{GrowableBuffer, Stream};
 use engine_core::{DeviceError, Gate};
 
-/// Largest number of experts of a layer that the routing kernel supports. The next constant is the
-/// largest number of experts per row (top-k).
+/// Largest number of experts of a layer that the routing kernel supports.
 const EXPERTS_MAX: usize = 512;
+/// Largest number of experts per row (top-k) that the routing kernel supports.
 const CHOSEN_MAX: usize = 32;
 
 /// Device buffers for the routes of one mixture-of-experts layer, reused by the next layer.

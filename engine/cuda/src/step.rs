@@ -1,7 +1,7 @@
-//! Metadata of a step, which its kernels read besides activations: token ids, positions, page tables
-//! (block tables), sampling parameters. It is one contiguous piece, copied at once through pinned
-//! memory, with the same layout for all steps of a CUDA graph bucket, so that captured addresses
-//! stay valid. The cos/sin table is computed from it.
+//! Metadata of a step, which its kernels read besides activations: token ids, positions, page
+//! tables (block tables), sampling parameters. It is one contiguous piece, copied at once through
+//! pinned memory, with the same layout for all steps of a CUDA graph bucket, so that captured
+//! addresses stay valid. The cos/sin table is computed from it.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use engine_core::{
 /// Bit in an input token id that marks a token that the step before sampled and that is still on
 /// the device; the other bits are its index there.
 const SAMPLED: u32 = 1 << 31;
-/// Number of 32-bit words of one row's sampling parameters in a step's metadata. The next constant
-/// is that of one sequence's recurrent-state entry.
+/// Number of 32-bit words of one row's sampling parameters in a step's metadata.
 const SAMPLING_WORDS: usize = size_of::<SamplingArguments>() / 4;
+/// Number of 32-bit words of one sequence's recurrent-state entry in a step's metadata.
 const SEQUENCE_WORDS: usize = size_of::<SequenceArguments>() / 4;
 
 /// Attention variant of a model: heads and window that several layers share, so that one attention

@@ -1,8 +1,9 @@
-//! Benchmark cases: an operation of a [`Device`] at one size, with its work and a call to time.
+//! Benchmark cases: an operation of a [`Device`] at one size, with the bytes and floating-point
+//! operations of one call, and a function that makes the call.
 //!
-//! `setup.rs` creates a case on a device. Criterion (`engine/benches/kernels.rs`), `redline bench`, its
-//! `--kernels` on a GPU (`list.rs`) and the instruction counts (`engine/examples/counts`) measure the
-//! same cases.
+//! `setup.rs` creates a case on a device. Criterion (`engine/benches/kernels.rs`), `redline bench`,
+//! its `--kernels` on a GPU (`list.rs`) and the instruction counts (`engine/examples/counts`) all
+//! measure such cases.
 
 use std::fmt;
 use std::ops::Range;

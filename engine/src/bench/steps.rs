@@ -43,7 +43,7 @@ pub(super) struct Speeds {
     /// Limit of the machine in operations per second, in the type in which matrix multiplications
     /// are computed.
     pub ops_per_s: f64,
-    /// Memory bandwidth in bytes per second.
+    /// Measured memory bandwidth of the machine in bytes per second.
     pub read_bytes_per_s: f64,
     /// Size in bytes of the weights that a step reads, whatever its number of rows; `None` where
     /// that is not known, as for experts.

@@ -38,7 +38,8 @@ pub(super) struct Params {
     /// Structure (JSON schema or regular expression) that the answer must have, if the request
     /// wants one.
     structure: Option<Wanted>,
-    /// Seed of the first choice, if the request gives one; each further choice has the next number.
+    /// Seed of the first choice, if the request gives one; each further choice has a seed larger by
+    /// 1.
     seed: Option<u64>,
 }
 

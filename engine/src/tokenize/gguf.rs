@@ -1,7 +1,7 @@
 //! Rebuilds a tokenizer.json from the metadata of a GGUF file.
 //!
-//! The regular expressions of each named pre-tokenizer are llama.cpp's (`llama-vocab.cpp`); token
-//! ids must equal its ids.
+//! Named pre-tokenizers split a text as llama.cpp's do (`llama-vocab.cpp`), since token ids must
+//! equal those of llama.cpp.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,12 @@ use serde_json::{Value, json};
 use super::{Parts, TokenizerError};
 use engine_weights::gguf::Metadata;
 
-/// Token type of an unknown token in GGUF metadata. Names of the types 2, 3 and 4 (unknown,
-/// control, user-defined) are recognized within a text; names of other types are not.
+/// Type in GGUF metadata of the unknown token, whose name is recognized within a text.
 const UNKNOWN: i64 = 2;
+/// Type in GGUF metadata of control tokens, whose names are recognized within a text as special
+/// tokens.
 const CONTROL: i64 = 3;
+/// Type in GGUF metadata of user-defined tokens, whose names are recognized within a text.
 const USER_DEFINED: i64 = 4;
 
 /// Regular expression of GPT-2's pre-tokenizer.

@@ -19,20 +19,20 @@ pub(super) struct Active {
     pub(super) detokenizer: Box<dyn Detokenizer>,
     pub(super) stop_text: StopText,
     pub(super) prompt: Option<PromptLogprobs>,
-    /// Number of leading output tokens that are sampled on the host from logits; the device samples
-    /// the others.
+    /// Number of output tokens, from the first on, that are sampled on the host from logits; the
+    /// device samples the others.
     pub(super) host_sampled: usize,
-    /// Index of the sequence's token among those that the newest step samples on the device, if it
-    /// samples one for this sequence. The next step reads its input token from there.
+    /// Index of the sequence's token among those that the newest step samples on the device; `None`
+    /// if it samples none for this sequence. The next step reads its input token from there.
     pub(super) device_sampled: Option<u32>,
     pub(super) arrived: Duration,
     pub(super) started: Option<Duration>,
     pub(super) first_token: Option<Duration>,
 }
 
-/// Number of leading output tokens of `request` that must be sampled on the host, because they need
-/// a guide, penalties, a ban or log-probabilities. Other tokens are sampled on the device, which
-/// saves copying the logits and lets the next step be submitted early.
+/// Returns the number of output tokens of a request, from the first on, that must be sampled on the
+/// host, because they need a guide, penalties, a ban or log-probabilities. Other tokens are sampled
+/// on the device, which saves copying the logits and lets the next step be submitted early.
 pub(super) fn host_sampled(request: &Request, end_tokens: &[u32]) -> usize {
     if request.guide.is_some() || request.logprobs.is_some() || request.sampling.changes_logits() {
         return usize::MAX;

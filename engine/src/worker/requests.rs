@@ -26,7 +26,8 @@ pub(super) struct Requests {
     pub(super) clock: Clock,
 }
 
-/// Source of a sequence's next token: the device's sample, or logits.
+/// Source of a sequence's next token: the token that the device has sampled, or logits for the
+/// host.
 #[derive(Debug, Clone, Copy)]
 enum Choice<'a> {
     /// Token that the device has sampled for a sequence; `None` if no logit was finite.

@@ -17,7 +17,7 @@ pub(super) struct StopText {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Released {
     pub(super) text: String,
-    /// Stop string that the output now contains, if it does.
+    /// Stop string that the added piece completed, if it completed one.
     pub(super) stop: Option<String>,
 }
 

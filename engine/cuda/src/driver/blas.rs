@@ -41,16 +41,16 @@ impl Columns {
 pub struct Side {
     /// Layout of the factor in device memory, before any transposition.
     pub matrix: Columns,
-    /// True when the factor is transposed before it is multiplied.
+    /// True if the factor is transposed before it is multiplied.
     pub is_transposed: bool,
 }
 
 /// Column-major matrix multiplication `d = alpha * a * b + beta * d`, accumulated in f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnMatmul {
-    /// Left factor of the matrix multiplication.
+    /// Left factor of the matrix multiplication: its layout and transposition.
     pub a: Side,
-    /// Right factor of the matrix multiplication.
+    /// Right factor of the matrix multiplication: its layout and transposition.
     pub b: Side,
     /// Layout of the result matrix, which is never transposed.
     pub d: Columns,

@@ -67,7 +67,7 @@ macro_rules! sources {
     };
 }
 
-/// CUDA headers that kernel files include.
+/// All CUDA headers that kernel files include, with their source texts.
 pub const HEADERS: [Source; 11] = sources![
     ".cuh": "attention" "bulk" "delta_net" "matmul" "pages" "prims" "tile_matmul" "warp_matmul"
         "warpgroup" "warpgroup_matmul" "weights"

@@ -129,7 +129,7 @@ impl Drop for Pinned {
 pub struct Signal(Pinned);
 
 impl Signal {
-    /// Creates a flag that is not raised.
+    /// Creates a flag for kernels in pinned host memory, which is not raised yet.
     ///
     /// # Errors
     /// The host does not have enough memory.
@@ -143,7 +143,7 @@ impl Signal {
         Address(self.0.start.as_ptr() as u64)
     }
 
-    /// Raises the flag for good, so that waiting kernels end.
+    /// Raises the flag for good, so that kernels that wait for other ranks end.
     pub fn raise(&self) {
         self.word().store(1, Ordering::Release);
     }

@@ -1,6 +1,6 @@
 //! Interface to a GPU's driver: memory, asynchronous copies and kernel launches in the order of one
-//! stream, events, capture and replay of CUDA graphs, and communication between tensor-parallel ranks.
-//! Knows no operation of a model.
+//! stream, events, capture and replay of CUDA graphs, and communication between tensor-parallel
+//! ranks. Knows no operation of a model.
 //!
 //! There are two implementations: [`gpu`], and for tests `emulated`, which runs the kernels on the
 //! host processor.
@@ -154,8 +154,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Blocks the calling thread until all work of the GPU's stream started so far has ended.
     fn wait_all(&self) -> Result<(), DeviceError>;
 
-    /// Begins to capture a CUDA graph: from here on, launches are captured instead of executed, and no
-    /// other work may be started.
+    /// Begins to capture a CUDA graph: from here on, launches are captured instead of executed, and
+    /// no other work may be started.
     fn begin_capture(&self) -> Result<(), DeviceError>;
 
     /// Ends the capture that [`Driver::begin_capture`] began and instantiates the CUDA graph.

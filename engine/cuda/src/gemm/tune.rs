@@ -18,9 +18,11 @@ use engine_core::{DeviceError, Rank};
 
 /// Number of timed runs of each GEMM implementation, whose median is compared.
 const SAMPLES: usize = 3;
-/// Smallest number of rows of the calls in one timed run together, so that multiplications of few
-/// rows take long enough to be timed. A run has at most `CALLS_MAX` calls.
+/// Smallest number of rows of all calls in one timed run together, so that multiplications of few
+/// rows take long enough to be timed.
 const ROWS_PER_RUN: usize = 1024;
+/// Largest number of calls of a GEMM implementation in one timed run, and of weights that the run
+/// cycles through.
 const CALLS_MAX: usize = 16;
 /// Bytes of free device memory that tuning leaves: without enough memory a measurement can be
 /// skipped, but the server must start.
@@ -54,9 +56,9 @@ impl Seen {
 }
 
 impl Gemm {
-    /// Chooses the implementation of every multiplication seen so far, for all numbers of rows up
-    /// to the largest. Results in f32 keep our own kernels where there are several ranks.
-    /// Afterwards nothing is measured any more.
+    /// Chooses the GEMM implementation of every shape of weights multiplied so far, for all numbers
+    /// of rows up to the largest seen. Results in f32 keep our own kernels where there are several
+    /// ranks. Afterwards nothing is measured any more.
     ///
     /// # Errors
     /// The device reports an error.
@@ -162,8 +164,10 @@ mod tests {
 
     const MEMORY: u64 = 1 << 30;
     /// Number of rows for which the scripted times make the emulated library's algorithm 3 the
-    /// fastest. The next constant is that for algorithm 2.
+    /// fastest.
     const THIRD: usize = 32;
+    /// Number of rows for which the scripted times make the emulated library's algorithm 2 the
+    /// fastest.
     const SECOND: usize = 16;
 
     /// Scripted times in nanoseconds of an emulated GPU: our kernels take a microsecond, and the

@@ -25,7 +25,8 @@ const DECLARED_BYTES: usize = 512;
 const THREADS: usize = 128;
 /// Number of 32-bit words at the beginning of the attention plan, before its work items.
 const HEAD_WORDS: usize = 8;
-/// Value of `Item::part` for an item that is not split.
+/// Value of `Item::part`, the first line of an item's partial results, for a work item that is not
+/// split.
 const NONE: u32 = u32::MAX;
 
 /// Element type of keys and values in the KV cache.
@@ -68,9 +69,9 @@ pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct AttentionArguments {
-    /// Number of query heads.
+    /// Number of query heads of the layer.
     pub heads: u32,
-    /// Number of KV heads.
+    /// Number of KV heads of the layer.
     pub kv_heads: u32,
     /// Base-2 logarithm of the number of tokens of a KV page.
     pub page_bits: u32,
@@ -86,9 +87,9 @@ pub struct AttentionArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MergeArguments {
-    /// Number of query heads.
+    /// Number of query heads of the layer.
     pub heads: u32,
-    /// Number of KV heads.
+    /// Number of KV heads of the layer.
     pub kv_heads: u32,
     /// Number of elements of an attention head.
     pub head_dim: u32,

@@ -6,15 +6,16 @@ use bytemuck::NoUninit;
 use super::{BLOCK, LANES, Launch};
 use engine_core::{DeltaNetLayer, DeltaNetShape};
 
-/// Number of key elements of one value column that a thread holds in registers. The next constant
-/// is the number for heads whose sizes are not multiples of a warp.
+/// Number of key elements of one value column that a thread holds in registers.
 const KEYS: usize = 32;
+/// Number of key elements of one value column that a thread holds in registers, for heads whose
+/// sizes are not multiples of a warp.
 const KEYS_OF_SMALL: usize = 8;
 /// Largest number of threads of a block of the gated-delta-net kernel that computes row by row.
 const THREADS_MAX: usize = 512;
-/// Number of rows that the chunked gated-delta-net kernel computes together. The next constant is
-/// the number of threads of its blocks.
+/// Number of rows that the chunked gated-delta-net kernel computes together.
 const CHUNK: usize = 32;
+/// Number of threads of a block of the chunked gated-delta-net kernel.
 const CHUNK_THREADS: usize = 256;
 /// Largest number of elements of a head's key, and of its value, that the chunked gated-delta-net
 /// kernel supports.

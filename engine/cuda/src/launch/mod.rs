@@ -65,7 +65,7 @@ pub struct Launch {
     pub grid: [u32; 3],
     /// Number of threads of a block, a multiple of the warp size.
     pub block: u32,
-    /// Bytes of dynamic shared memory of a block.
+    /// Number of bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
 }
 
@@ -156,9 +156,9 @@ impl Launch {
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct RopeArguments {
-    /// Number of query heads.
+    /// Number of query heads of the layer.
     pub heads: u32,
-    /// Number of KV heads.
+    /// Number of KV heads of the layer.
     pub kv_heads: u32,
     /// Number of elements of an attention head.
     pub head_dim: u32,
