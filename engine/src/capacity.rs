@@ -94,8 +94,8 @@ struct Share {
 impl Ask {
     /// Divides `free_bytes` into KV pages and slots for recurrent state; `None` if not even one
     /// page fits. Each running sequence gets a slot, as long as these take at most half of the
-    /// memory. With the prefix cache, each snapshot in as many tokens as the pages have gets
-    /// another slot.
+    /// memory. With the prefix cache there is one more slot for every `STATE_INTERVAL` tokens of
+    /// the pages, for a snapshot.
     fn divide(&self, free_bytes: u64) -> Option<Share> {
         let snapshots = |pages: usize| {
             if self.snapshots { pages * PAGE_TOKENS / STATE_INTERVAL } else { 0 }

@@ -182,8 +182,8 @@ pub struct Guide {
     /// Condition for the beginning of the structure, as far as the output has not met it yet;
     /// [`Opening::AtOnce`] once the structure has begun.
     opening: Opening,
-    /// Output tokens after which the structure has not begun yet, in which the sequence of
-    /// [`Opening::After`] is looked for.
+    /// Output tokens since [`Opening::After`] began to wait for its sequence of tokens, which must
+    /// be at their end for the structure to begin.
     seen: Vec<u32>,
 }
 

@@ -221,7 +221,8 @@ impl LoadOptions {
 /// Loads a checkpoint's weights on a GPU that is already open.
 ///
 /// # Errors
-/// Fails as [`load_checkpoint`] does.
+/// A tensor is missing or damaged, or the checkpoint or the options need something that this release
+/// does not support on a GPU.
 pub fn load_on(
     gpu: Arc<dyn Driver>,
     checkpoint: &Checkpoint,

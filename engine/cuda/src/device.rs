@@ -29,15 +29,13 @@ use engine_core::{
     check_state_slots,
 };
 
-/// Number of steps in flight on the GPU while the next is planned, so that the GPU does not wait
-/// for the host.
+/// Number of steps in flight while the next is planned, so that the GPU does not wait for the host.
 pub const RUN_AHEAD: usize = 1;
 
 /// One GPU as a [`Device`], with the memory and launch state of the one model that it serves.
 #[derive(Debug)]
 pub struct Cuda {
-    /// Tensor-parallel group that the device belongs to, if any. Dropped first, to release kernels
-    /// that wait for it.
+    /// Tensor-parallel group, if any. Dropped first, to release kernels that wait for this device.
     group: Option<Group>,
     pub(super) stream: Stream,
     pub(super) staging: Staging,
@@ -45,21 +43,17 @@ pub struct Cuda {
     /// Attention variants of the model (shape and window). The metadata of every step has an
     /// attention plan for each of them.
     attending: Vec<Attending>,
-    /// Buffer for partial attention results of query lines whose key positions are split among
-    /// blocks.
+    /// Partial attention results of query lines whose key positions are split among blocks.
     lines: GrowableBuffer,
     gemm: Gemm,
-    /// Buffer for the result of a matrix multiplication with padded weights, before the padding is
-    /// removed.
+    /// Result of a matrix multiplication with padded weights, before the padding is removed.
     padded: Buffer,
     router: Router,
     outputs: StepOutputs,
     uploads: StepUploads,
-    /// Number of recurrent-state slots that the scheduler uses; `None` for a model without
-    /// recurrent layers.
+    /// Number of slots for recurrent state; `None` for a model without recurrent layers.
     slots: Option<usize>,
-    /// Device address of the logits of a replayed CUDA graph; `None` while kernels are launched one
-    /// by one.
+    /// Address of the logits of a replayed CUDA graph; `None` while launching kernel by kernel.
     replayed: Option<Address>,
 }
 
@@ -98,8 +92,7 @@ impl Cuda {
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
-    /// Computes the matrix multiplication `out = x * w^T` into elements of `dtype`, without the
-    /// padding columns of `w`.
+    /// Computes `out = x * w^T` into elements of `dtype`, without the padding columns of `w`.
     fn multiply(
         &mut self,
         x: &Buffer,
@@ -126,8 +119,7 @@ impl Cuda {
         self.stream.launch(entry, Launch::scalars(rows, cols), &arguments)
     }
 
-    /// Launches an element-wise kernel that reads `x` and writes `out`; `more` appends further
-    /// arguments.
+    /// Launches an element-wise kernel from `x` to `out`; `more` appends further arguments.
     fn elementwise(
         &mut self,
         entry: &str,

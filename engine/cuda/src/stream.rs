@@ -91,7 +91,7 @@ impl Stream {
     /// Grows a buffer as [`Stream::grow`] does, and keeps its content.
     ///
     /// # Errors
-    /// The errors of [`Stream::grow`].
+    /// The device does not have enough memory, or the buffer would move during a capture.
     pub fn grow_keeping(
         &mut self,
         room: &mut GrowableBuffer,

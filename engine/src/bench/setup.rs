@@ -127,7 +127,7 @@ impl<D: BenchDevice> Setup<D> {
     /// preparing them, such as quantizing, is part of the measured time.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn matmul(
         mut self,
         op: &'static str,
@@ -160,7 +160,7 @@ impl<D: BenchDevice> Setup<D> {
     /// Creates the case of looking up `t` embeddings in a table of `vocab` rows of `n` columns.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn embed(
         mut self,
         t: usize,
@@ -189,7 +189,7 @@ impl<D: BenchDevice> Setup<D> {
     /// keys and values to the KV cache.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn rope(mut self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
         let shape = model.attention();
         let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
@@ -214,7 +214,7 @@ impl<D: BenchDevice> Setup<D> {
     /// `window`, which are named `label`.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn attention(
         mut self,
         (label, shape, window): (&str, AttentionShape, Option<usize>),
@@ -284,7 +284,7 @@ impl<D: BenchDevice> Setup<D> {
     /// Creates the case of the gated delta net over `rows` rows of each sequence.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn delta_net(
         mut self,
         net: DeltaNetShape,
@@ -334,7 +334,7 @@ impl<D: BenchDevice> Setup<D> {
     /// Creates the case of an operation of a mixture-of-experts layer over `t` rows.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn moe(mut self, op: MoeOp, moe: MoeShape, t: usize) -> Result<Case, DeviceError> {
         const GATE: Gate = Gate::SoftmaxTop { normalized: true };
         let MoeShape { experts, top_k, hidden, intermediate } = moe;

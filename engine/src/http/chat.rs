@@ -188,7 +188,8 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
 }
 
 /// Removes the tool calls from a message and returns them; none if it has no such field. Clients
-/// send a call's arguments as a JSON string, which is parsed, since templates expect an object.
+/// send a call's arguments as a JSON string; if it is an object it is parsed, since templates
+/// expect an object.
 fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, ApiError> {
     let mut calls = match map.remove("tool_calls") {
         None | Some(Value::Null) => return Ok(Vec::new()),

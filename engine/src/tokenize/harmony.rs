@@ -100,8 +100,8 @@ fn push_system(chat: &Chat<'_>, out: &mut String) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Writes the harmony messages of one assistant turn to `out`: its reasoning if `is_open`, that is,
-/// no answer followed it yet, then its text and tool calls.
+/// Writes the harmony messages of one assistant message to `out`: its reasoning if `is_open`, that
+/// is, if the message comes after the conversation's last answer, then its text and tool calls.
 fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
     let reasoning = ["reasoning_content", "reasoning", "thinking"].map(|name| text(message, name));
     let reasoning = reasoning.into_iter().find(|text| !text.is_empty());

@@ -182,7 +182,7 @@ impl Worker {
     /// no sequence is open. Returns false once every command sender is dropped.
     ///
     /// # Errors
-    /// The device failed, as for [`Worker::run`].
+    /// The device failed; the outputs of running sequences are lost.
     pub fn turn(
         &mut self,
         commands: &mpsc::Receiver<Command>,
