@@ -221,8 +221,8 @@ impl LoadOptions {
 /// Loads a checkpoint's weights on a GPU that is already open.
 ///
 /// # Errors
-/// A tensor is missing or damaged, or the checkpoint or the options need something that this release
-/// does not support on a GPU.
+/// A tensor is missing or damaged, or the checkpoint or the options need something that this
+/// release does not support on a GPU.
 pub fn load_on(
     gpu: Arc<dyn Driver>,
     checkpoint: &Checkpoint,
