@@ -22,12 +22,13 @@ const QWEN3_0_6B: Shape = Shape {
 };
 const MODELS: [Shape; 3] = [SMOLLM2_135M, QWEN3_0_6B, QWEN3_8B];
 
-/// Rows of a step: one sequence that decodes, a batch that decodes, a prefill chunk.
+/// Numbers of rows of a step: one sequence that decodes, a batch that decodes, a prefill chunk.
 const TOKENS: [usize; 3] = [1, 32, 512];
-/// Rows for 8-bit integer and bf16 arithmetic: those of every case, and a full tile.
+/// Numbers of rows for matrix multiplication in 8-bit integers and in bf16: 1, 32 and 512 as for
+/// f32, and 8.
 const NARROW_TOKENS: [usize; 4] = [1, 8, 32, 512];
 
-/// Cases of the CPU that depend on its instruction set.
+/// Returns the benchmark cases of the CPU that depend on its instruction set.
 fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
     let mut list = Vec::new();
     for model in MODELS {
@@ -75,7 +76,8 @@ fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
     list
 }
 
-/// Adds up and down projections of the feed-forward layers of the two smaller models.
+/// Adds multiplications with the up and down projections of the feed-forward layers of SmolLM2-135M
+/// and Qwen3-0.6B to the benchmark cases.
 fn add_matmuls(
     list: &mut Vec<Make<Cpu>>,
     op: &'static str,
@@ -98,7 +100,8 @@ fn add_matmuls(
     }
 }
 
-/// Cases of the CPU whose code is the same for every instruction set.
+/// Returns the benchmark cases of the CPU whose code is the same for every instruction set, and
+/// those of sampling on the host.
 fn portable() -> Vec<Make<Cpu>> {
     let mut list = Vec::new();
     for t in TOKENS {
@@ -128,7 +131,7 @@ fn portable() -> Vec<Make<Cpu>> {
     list
 }
 
-/// Measures a case, named `op/shape_dtype/isa`.
+/// Measures a benchmark case, which criterion names `op/shape_dtype/isa`.
 fn measure(criterion: &mut Criterion, mut case: Case, isa: &str) {
     let mut group = criterion.benchmark_group(case.op);
     group.throughput(Throughput::ElementsAndBytes { elements: case.flops, bytes: case.bytes });

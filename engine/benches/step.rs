@@ -20,16 +20,17 @@ use engine_weights::fixture::tiny_llama_gguf;
 use engine_weights::{Checkpoint, ModelSource};
 use tokio::sync::mpsc as async_mpsc;
 
-/// Prompt length of a sequence, and largest number of tokens that it generates.
+/// Number of prompt tokens of each sequence in the benchmark.
 const PROMPT: usize = 64;
+/// Largest number of tokens that a sequence in the benchmark generates.
 const OUTPUT: usize = 2048;
 const PAGE_TOKENS: usize = 16;
 
-/// Model whose steps take no time.
+/// Model whose steps take no time, so that only the host's work is measured.
 #[derive(Debug)]
 struct Timeless {
     info: ModelInfo,
-    /// Number of tokens that each step in flight samples.
+    /// Number of tokens that each step in flight samples, the oldest step first.
     in_flight: VecDeque<usize>,
     sampled: Vec<Option<u32>>,
 }
@@ -83,7 +84,8 @@ impl Model for Timeless {
     }
 }
 
-/// Engine loop with a constant number of decoding sequences: a new one is submitted when one ends.
+/// Engine loop with a constant number of decoding sequences: a new sequence is submitted when one
+/// ends.
 #[derive(Debug)]
 pub struct Server {
     worker: Worker,
@@ -159,7 +161,8 @@ impl Server {
     }
 }
 
-/// Server after the prefill of its sequences, which is not measured.
+/// Creates an engine loop with `sequences` decoding sequences, after their prefill, which is not
+/// measured.
 pub fn decoding(sequences: usize) -> Server {
     let mut server = Server::new(sequences);
     for _ in 0..2 * sequences * PROMPT / 8192 + 4 {

@@ -12,7 +12,7 @@ use engine_core::{DeviceError, StepBatch, StepOutput};
 use engine_cuda::driver::Cubins;
 use engine_model::{Model, ModelInfo};
 
-/// Number of steps before the panic.
+/// Number of steps that the model computes before it panics.
 const STEPS: usize = 3;
 
 #[derive(Debug)]

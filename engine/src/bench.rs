@@ -28,25 +28,26 @@ use gpu::Kernel;
 use kernels::{AttentionFigures, Kernels, MatmulFigures};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
 
-/// Options of `redline bench`: lengths, batch sizes and device to measure.
+/// Options of `redline bench`: prompt lengths, batch sizes and device to measure, and the form of
+/// the report.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchFlags {
     /// Prompt lengths to measure prefill with, in tokens
     #[arg(short = 'p', value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
     pub prompts: Vec<NonZeroUsize>,
-    /// Decode steps per measurement
+    /// Number of decode steps per measurement
     #[arg(short = 'n', value_name = "STEPS", default_value = "128")]
     pub steps: NonZeroUsize,
-    /// Sequences per decode step
+    /// Numbers of sequences per decode step, each measured by itself
     #[arg(short = 'b', value_name = "BATCH", value_delimiter = ',', default_value = "1,8,32")]
     pub batches: Vec<NonZeroUsize>,
-    /// Tokens that each sequence already has before the first decode step
+    /// Number of tokens that each sequence already has before the first decode step
     #[arg(long, value_name = "TOKENS", default_value = "128")]
     pub context: NonZeroUsize,
-    /// Compute threads [default: the machine's cores]
+    /// Number of CPU compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
-    /// How weights are obtained, as for `serve`
+    /// Read the weights (auto) or use random ones (random), as for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
     /// Device to measure; `auto` is the first supported GPU, else the CPU
@@ -60,8 +61,8 @@ pub struct BenchFlags {
     pub json: bool,
 }
 
-/// Figures of a model or of kernels on one device, beside the limits of the machine: the JSON document
-/// that `redline bench --json` prints.
+/// Measurements of a model or of kernels on one device, beside the limits of the machine: the JSON
+/// document that `redline bench --json` prints.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     engine: &'static str,
@@ -70,10 +71,10 @@ struct Report {
     model: Option<String>,
     device: &'static str,
     device_name: String,
-    /// Compute threads of the CPU.
+    /// Number of CPU compute threads; `None` for a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     threads: Option<usize>,
-    /// GPU architecture for which kernels were compiled, such as `sm_90a`.
+    /// GPU architecture for which kernels were compiled, such as `sm_90a`; `None` for a CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     isa: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,19 +90,20 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kernels: Vec<Kernel>,
     limits: Value,
-    /// Lines about the device and its limits, for people.
+    /// Lines about the device and its limits that the printed table begins with; not part of the
+    /// JSON document.
     #[serde(skip)]
     device_lines: String,
 }
 
 impl Report {
-    /// Report of a device without figures.
+    /// Creates the report of a device, without measurements.
     fn new(device: &'static str, device_name: String) -> Self {
         let (engine, version) = ("redline", env!("CARGO_PKG_VERSION"));
         Self { engine, version, device, device_name, ..Self::default() }
     }
 
-    /// One JSON document, or a table for people.
+    /// Formats the report as one JSON document, or as a table for people.
     fn text(&self, as_json: bool) -> String {
         if as_json {
             serde_json::to_string_pretty(self).expect("plain values are JSON") + "\n"
@@ -116,7 +118,8 @@ impl Report {
 #[derive(Debug, Serialize)]
 struct Limits {
     int8_ops_per_s: f64,
-    /// Peak of bf16 multiplications with AVX-512 BF16; `None` where the processor has none.
+    /// Peak throughput of bf16 multiplications with AVX-512 BF16, in operations per second; `None`
+    /// where the processor has none.
     bf16_flops_per_s: Option<f64>,
     f32_flops_per_s: f64,
     read_bytes_per_s: f64,
@@ -132,8 +135,8 @@ impl Limits {
         })
     }
 
-    /// Peak operations per second in the type in which a model's matrix multiplications are
-    /// computed.
+    /// Returns the peak operations per second in the type in which a model's matrix multiplications
+    /// are computed.
     fn ops_per_s(&self, compute_dtype: &str) -> f64 {
         match (compute_dtype, self.bf16_flops_per_s) {
             ("int8", _) => self.int8_ops_per_s,
@@ -146,14 +149,15 @@ impl Limits {
 /// Model to measure, by name, and the folder in which hub ids are looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// Folder, .gguf file or hub id of the model; `None` with `--kernels`, which needs no model.
+    /// Folder, .gguf file or hub id of the model to measure; `None` with `--kernels`, which needs
+    /// no model.
     pub model: Option<&'a str>,
     /// Folder of the local hub cache, in which hub ids are looked up.
     pub hub_cache: Option<&'a Path>,
 }
 
 impl Subject<'_> {
-    /// Finds the files of the model.
+    /// Finds the files of the model to measure; an error if no model is named.
     fn source(&self) -> Result<ModelSource> {
         let missing = "no MODEL is given; hint: name a model, or use `--kernels`, which needs none";
         let model = self.model.context(missing)?;
@@ -161,10 +165,12 @@ impl Subject<'_> {
     }
 }
 
-/// Loads a model, measures it and returns the table or JSON document to print.
+/// Measures a model, single GPU kernels (`--kernels`), or both, and returns the table or JSON
+/// document to print.
 ///
 /// # Errors
-/// The model cannot be loaded or run, the lengths exceed the model's context, or there is no GPU.
+/// The model cannot be loaded or run, the lengths exceed the model's context, there is no GPU, or
+/// `--kernels` is given for a CPU.
 pub fn run(
     subject: Subject<'_>,
     flags: &BenchFlags,
@@ -184,7 +190,7 @@ pub fn run(
     }
 }
 
-/// Measures a model on the CPU.
+/// Measures a model on the CPU and returns the table or JSON document to print.
 fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String> {
     let source = subject.source()?;
     let isa = Isa::best();
@@ -230,8 +236,8 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     Ok(report.text(flags.json))
 }
 
-/// Size of the weights in their files, in bytes. A decode step reads at least as much from memory,
-/// unless the weights are unpacked while they are loaded.
+/// Returns the size of the weights in their files, in bytes; `None` if it cannot be read. A decode
+/// step reads at least as much from memory, unless the weights are unpacked while they are loaded.
 fn stored_bytes(files: &ModelFiles) -> Option<f64> {
     match files {
         ModelFiles::Gguf(path) => Some(path.metadata().ok()?.len() as f64),

@@ -14,8 +14,8 @@ use engine_schedule::{Limits, StateLimits};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FreeMemory {
     pub bytes: u64,
-    /// True when no other process uses this memory, as on a GPU. The rest of it then keeps
-    /// prefixes, although no batch could use so many pages at once.
+    /// True when no other process uses this memory, as on a GPU. Memory beyond what the largest
+    /// batch could use then also becomes KV pages, which keep prefixes for later prompts.
     pub is_own: bool,
 }
 
@@ -58,21 +58,23 @@ pub(crate) fn limits(config: &Config, info: &ModelInfo, memory: FreeMemory) -> R
     })
 }
 
-/// Bytes of one KV page over all layers, keys and values.
+/// Returns the size in bytes of one KV page over all layers, keys and values together.
 pub(crate) fn page_bytes(info: &ModelInfo) -> u64 {
     (info.kv_bytes_per_token * PAGE_TOKENS) as u64
 }
 
-/// Request to divide free memory: the sizes of a KV page and of a state, and how many are wanted.
+/// Input for dividing free memory: sizes in bytes of a KV page and of a recurrent state, and how
+/// many of them are wanted.
 #[derive(Debug)]
 struct Ask {
-    /// `--cache-max-entry-count`: up to 1 the share of free memory to use, above 1 a number of
-    /// pages.
+    /// Value of `--cache-max-entry-count`: up to 1 the share of free memory to use, above 1 a
+    /// number of KV pages.
     entry_count: f64,
     /// Largest number of sequences that run at once.
     sequences: usize,
-    /// Number of KV pages that the largest batch can fill. More would only be taken away from the
-    /// other users of a CPU's memory.
+    /// Largest number of KV pages to take from the share of free memory: on a CPU those that the
+    /// largest batch can fill, since more would only be taken away from the other users of the
+    /// memory.
     useful_pages: usize,
     /// Bytes of one KV page over all layers.
     page_bytes: u64,
@@ -82,7 +84,7 @@ struct Ask {
     snapshots: bool,
 }
 
-/// Result of dividing the memory: KV pages, and slots for recurrent state.
+/// Numbers of KV pages, and of slots for recurrent state, into which free memory is divided.
 #[derive(Debug, PartialEq, Eq)]
 struct Share {
     pages: usize,
@@ -90,9 +92,10 @@ struct Share {
 }
 
 impl Ask {
-    /// Divides `free_bytes` into KV pages and state slots; `None` if not even one page fits. Each
-    /// running sequence gets a slot, as long as these take at most half of the memory, and each
-    /// snapshot that the pages can end in gets another.
+    /// Divides `free_bytes` into KV pages and slots for recurrent state; `None` if not even one
+    /// page fits. Each running sequence gets a slot, as long as these take at most half of the
+    /// memory. With the prefix cache there is one more slot for every `STATE_INTERVAL` tokens of
+    /// the pages, for a snapshot.
     fn divide(&self, free_bytes: u64) -> Option<Share> {
         let snapshots = |pages: usize| {
             if self.snapshots { pages * PAGE_TOKENS / STATE_INTERVAL } else { 0 }

@@ -14,12 +14,12 @@ use time::OffsetDateTime;
 
 use crate::guide::TextError;
 
-/// Largest output of a template, in bytes.
+/// Largest output of a chat template, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
-/// Deepest nesting of calls, includes and macros.
+/// Largest nesting depth of calls, includes and macros in a chat template.
 const RECURSION_MAX: usize = 100;
-/// Largest number of template instructions per rendering, about one second of work. A conversation
-/// of a thousand messages needs a twentieth of it.
+/// Largest number of template instructions that one rendering of a chat template may execute, about
+/// one second of work. A conversation of a thousand messages needs a twentieth of it.
 const FUEL: u64 = 20_000_000;
 const NAME: &str = "chat";
 
@@ -39,17 +39,18 @@ impl fmt::Debug for ChatTemplate {
 /// Conversation to render with a chat template.
 #[derive(Debug, Clone, Copy)]
 pub struct Chat<'a> {
-    /// Messages: a JSON array of objects with `role` and `content`.
+    /// Messages of the conversation: a JSON array of objects with `role` and `content`.
     pub messages: &'a serde_json::Value,
-    /// True to end the prompt with the header of the model's next answer.
+    /// True to end the rendered prompt with the header of the model's next answer.
     pub add_generation_prompt: bool,
-    /// Further variables, such as `enable_thinking`, a JSON object, or `None`.
+    /// Further variables of the template as a JSON object, such as `enable_thinking`; `None` for no
+    /// further ones.
     pub variables: Option<&'a serde_json::Value>,
     /// Current time in seconds since 1970, for templates that print the date.
     pub now_unix_s: u64,
 }
 
-/// Marks an error that the template raised itself by `raise_exception`.
+/// Error that a chat template itself raised by calling `raise_exception`, with its message.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
@@ -83,7 +84,7 @@ impl ChatTemplate {
     /// without adding more.
     ///
     /// # Errors
-    /// The template refuses the messages, or is faulty.
+    /// The template refuses the messages, is faulty, or exceeds a limit.
     pub(crate) fn render(&self, chat: &Chat<'_>) -> Result<String, TextError> {
         let template = self.environment.get_template(NAME).map_err(refused)?;
         let mut variables = match chat.variables {
@@ -107,7 +108,8 @@ impl ChatTemplate {
     }
 }
 
-/// Error of a template, with its causes, because a client does not see the log.
+/// Converts an error of a chat template to one for clients. It includes the error's causes, because
+/// a client does not see the log.
 fn refused(error: Error) -> TextError {
     let error = anyhow::Error::new(error);
     // Raised by the template itself: the messages are wrong, not the template.
@@ -117,7 +119,7 @@ fn refused(error: Error) -> TextError {
     TextError(format!("failed to render the chat template: {error:#}"))
 }
 
-/// Output buffer that refuses to grow beyond `OUTPUT_BYTES_MAX`.
+/// Output buffer of a chat template that refuses to grow beyond 16 MiB (`OUTPUT_BYTES_MAX`).
 struct Limited(Vec<u8>);
 
 impl Write for Limited {
@@ -134,8 +136,9 @@ impl Write for Limited {
     }
 }
 
-/// Filter `tojson`: Python's `json.dumps(value, ensure_ascii=False, indent=indent)`, for which
-/// templates were written. The template engine's own filter escapes for HTML instead.
+/// Filter `tojson` of chat templates: Python's `json.dumps(value, ensure_ascii=False,
+/// indent=indent)`, for which templates were written. The template engine's own filter escapes for
+/// HTML instead.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let wrong = |err: serde_json::Error| {
@@ -157,7 +160,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_safe_string(String::from_utf8_lossy(&out).into_owned()))
 }
 
-/// JSON formatter with Python's separators: a space after each comma and colon.
+/// JSON formatter with the separators of Python's `json.dumps`: a space after each comma and colon.
 struct Spaced;
 
 impl serde_json::ser::Formatter for Spaced {
@@ -174,7 +177,8 @@ impl serde_json::ser::Formatter for Spaced {
     }
 }
 
-/// Formats a time in UTC, with the conversions of `strftime` that chat templates use.
+/// Formats a time, in seconds since 1970, in UTC, with the conversions of `strftime` that chat
+/// templates use.
 pub(crate) fn strftime(format: &str, unix_s: u64) -> String {
     let now = OffsetDateTime::from_unix_timestamp(unix_s as i64);
     let now = now.unwrap_or(OffsetDateTime::UNIX_EPOCH);

@@ -66,8 +66,9 @@ pub struct Surroundings {
 }
 
 impl Cli {
-    /// Runs the command and returns the exit code of the process. `serve` loads its model by
-    /// `prepare`. The result goes to standard output, an error to standard error.
+    /// Runs the command that the arguments name and returns the exit code of the process. `serve`
+    /// loads its model by `prepare`. The result goes to standard output, an error to standard
+    /// error.
     pub fn run(self, surroundings: Surroundings, prepare: Prepare) -> ExitCode {
         match self.answer(surroundings, prepare) {
             Ok(text) => {
@@ -115,7 +116,8 @@ fn serve(start: Start, prepare: Prepare) -> Result<()> {
     result
 }
 
-/// Exit code of a failed command: 2 wrong use or unsound data, 4 the environment, 101 a bug.
+/// Returns the exit code of a failed command: 2 for wrong use or unsound data, 4 for a failure of
+/// the environment, 101 for a bug.
 fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<LoadError>() {
         error.exit_code()

@@ -21,26 +21,28 @@ use sha2::{Digest, Sha256};
 
 use engine_weights::hex;
 
-/// Tokens of a KV page (a block, in vLLM's words).
+/// Number of tokens in a KV page (a block, in vLLM's words).
 pub const PAGE_TOKENS: usize = 16;
-/// Prefill chunks end on multiples of this many tokens, whatever else is in the step. Results
-/// would otherwise depend on how a prompt was cut.
+/// Interval in tokens at whose multiples a prefill chunk ends, unless the prompt ends first,
+/// whatever else is in the step. Results would otherwise depend on how a prompt was cut.
 pub const CHUNK_TOKENS: usize = 64;
-/// Snapshots of recurrent state are kept for later prompts at multiples of this many tokens.
+/// Interval in tokens at which snapshots of a sequence's recurrent state are kept, so that later
+/// prompts with the same beginning can continue from them.
 pub const STATE_INTERVAL: usize = 4096;
 
-/// Largest `--tp`: no published model has more key heads or experts to divide among ranks.
+/// Largest value of `--tp`: no published model has more key heads or experts to divide among ranks.
 const TP_MAX: usize = 64;
-/// Largest `--threads`, more than any machine has cores. Far beyond it the system refuses to start
-/// threads, and the runtime then aborts the process.
+/// Largest value of `--threads`, more than any machine has cores. Far beyond it the system refuses
+/// to start threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
 
 /// Error message where `--device cuda` finds no supported GPU.
 pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
                                  driver, and there is none; hint: `--device cpu`";
 
-/// Flags that say where and under which name a server runs, but not what it computes. They are left
-/// out of the configuration's hash, so that two starts with equal computation have equal hashes.
+/// Names of the flags of `redline serve` that say where and under which name a server runs, but not
+/// what it computes. They are left out of the configuration's hash, so that two starts with equal
+/// computation have equal hashes.
 const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "profile"];
 
 /// Origin of a flag's value.
@@ -49,7 +51,7 @@ const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "prof
 pub enum Source {
     /// Origin of a value that neither command line nor profile gives: the built-in default.
     Default,
-    /// The command line.
+    /// Origin of a value given on the command line of `redline serve`.
     Flag,
     /// Origin of a value given in the TOML file that `--profile` names.
     Profile,
@@ -60,14 +62,14 @@ pub enum Source {
 /// Value of a flag, with its origin, as `/server_info` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
-    /// Value of the flag that is in effect.
+    /// Value of one flag of `redline serve` that is in effect.
     pub value: Value,
-    /// Origin of the flag's value.
+    /// Origin of the flag's value: command line, profile, model or built-in default.
     pub source: Source,
 }
 
-/// Values of all flags, and where each comes from. A value that the model decides is `None` until the
-/// model is loaded.
+/// Values of all flags of `redline serve`, with the origin of each. Longest sequence and model name
+/// are `None` until the model is loaded, unless they are given; the model then decides them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "`Flags` says what each flag is")]
@@ -89,7 +91,7 @@ pub struct Config {
     pub api_key_file: Option<PathBuf>,
     pub insecure_bind: bool,
     pub profile: Option<PathBuf>,
-    /// Origin of each value, by the flag's name.
+    /// Origin of the value of each flag of `redline serve`, by the flag's name.
     #[serde(skip)]
     pub sources: BTreeMap<String, Source>,
 }
@@ -101,16 +103,18 @@ pub struct Machine<'a> {
     pub cores: usize,
     /// Name of the processor, as the system prints it.
     pub processor: &'a str,
-    /// Names of the GPUs that the server would use, one per tensor-parallel rank.
+    /// Names of the machine's GPUs that the kernels support. A server uses one per tensor-parallel
+    /// rank, and none where there are fewer GPUs than ranks.
     pub gpus: &'a [&'a str],
 }
 
 impl Config {
-    /// Resolves flags, profile and defaults to the configuration for `machine`: the command line takes
-    /// precedence over the profile, the profile over the default.
+    /// Resolves flags, profile and defaults to the configuration for `machine`: the command line
+    /// takes precedence over the profile, the profile over the default.
     ///
     /// # Errors
-    /// A file cannot be read, or a value is out of range or not supported by this release.
+    /// The profile cannot be read or parsed, or a value is out of range or not supported by this
+    /// release.
     pub fn resolve(flags: &Flags, machine: &Machine<'_>) -> Result<Self> {
         let profile = match &flags.profile {
             Some(path) => Flags::read_profile(path)?,
@@ -167,7 +171,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks that numeric flags are within their ranges.
+    /// Refuses 0 for `--tp`, `--max-batch-size`, `--max-prefill-token-num`, `--max-seq-len` and
+    /// `--threads`, and more than 4,096 threads.
     fn check_sense(&self) -> Result<()> {
         for (flag, value) in [
             ("tp", self.tp),
@@ -186,8 +191,8 @@ impl Config {
         Ok(())
     }
 
-    /// Refuses values that this release knows by name but cannot compute, such as `--dtype int4`,
-    /// rather than replacing them silently.
+    /// Refuses values of `--tp`, `--dtype` and `--kv-dtype` that this release does not support on
+    /// the chosen device, such as `--dtype int4`, rather than replacing them silently.
     fn check_support(&self) -> Result<()> {
         let (device, dtype, kv_dtype) = (self.device, self.dtype, self.kv_dtype);
         let devices = capabilities(device);
@@ -223,7 +228,8 @@ impl Config {
     /// needs `--api-key-file` or `--insecure-bind`.
     ///
     /// # Errors
-    /// The host has no address, or is reachable from other machines without a key.
+    /// The host has no address, or other machines can reach it and neither an API key nor
+    /// `--insecure-bind` is given.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>> {
         let host = &self.host;
         let resolved = (host.as_str(), self.port).to_socket_addrs();
@@ -270,7 +276,9 @@ impl Config {
         self.kv_dtype = serde_json::from_value(name(kv_dtype)).unwrap_or(self.kv_dtype);
     }
 
-    /// Value and origin of every flag by its name, as `/server_info` shows them.
+    /// Returns value and origin of every flag of `redline serve`, by the flag's name, as
+    /// `/server_info` shows them. Of the paths of the API key file and of the profile only `set` is
+    /// shown.
     pub fn effective(&self) -> BTreeMap<String, Setting> {
         let values = serde_json::to_value(self).unwrap_or_default();
         let setting = |(flag, source): (&String, &Source)| {
@@ -289,8 +297,8 @@ fn invalid(flag: &str, value: &dyn fmt::Display, wanted: &str) -> anyhow::Error 
     anyhow!("`--{flag} {value}` is invalid: it must be {wanted}")
 }
 
-/// Joins the names of a flag's supported values, `auto` first. A type that several devices support
-/// is named once.
+/// Joins the names of the values that several devices support for a flag to one list for an error
+/// message, `auto` first. A name that several devices support is listed once.
 fn names_once(names: Vec<String>) -> String {
     let mut supported = vec!["auto".to_owned()];
     for name in names {
@@ -309,8 +317,8 @@ fn name_of(value: &impl Serialize) -> String {
     }
 }
 
-/// SHA-256, in hex, of the canonical JSON (RFC 8785) of the flags with their values, without those
-/// in `UNHASHED`.
+/// Returns the SHA-256, in hex, of the canonical JSON (RFC 8785) of the server's flags with their
+/// values. Flags that do not change what is computed, such as `--port`, are left out (`UNHASHED`).
 pub fn config_sha256(effective: &BTreeMap<String, Setting>) -> String {
     let values: BTreeMap<_, _> = effective
         .iter()
@@ -323,7 +331,8 @@ pub fn config_sha256(effective: &BTreeMap<String, Setting>) -> String {
     hex(Sha256::digest(json).as_ref())
 }
 
-/// Writes a whole floating-point number as an integer, as RFC 8785 does.
+/// Converts a whole floating-point number to a JSON integer, as RFC 8785 writes it; returns other
+/// values unchanged.
 fn canonical(value: &Value) -> Value {
     match value.as_f64() {
         // Below 1e15 the conversion to an integer is exact.
@@ -334,13 +343,13 @@ fn canonical(value: &Value) -> Value {
     }
 }
 
-/// Default of `--max-batch-size` per GPU model, by a part of its name, as published for 0.10.0 and
-/// later.
+/// Default of `--max-batch-size` by GPU model, which is recognized by a part of the GPU's
+/// lower-case name. The values are those that Redline has published since version 0.10.0.
 const MAX_BATCH_SIZES: [(&str, usize); 6] =
     [("a100", 512), ("a800", 512), ("h20", 1024), ("h100", 1024), ("h800", 1024), ("h200", 1280)];
 
-/// Default of `--max-batch-size` for a device name. The longest name that matches decides: "h200"
-/// must not be taken for "h20".
+/// Returns the default of `--max-batch-size` for a device with this name. Of the GPU models whose
+/// name it contains the longest decides: "h200" must not be taken for "h20". Other devices get 128.
 pub fn default_max_batch_size(device_name: &str) -> usize {
     let device_name = device_name.to_lowercase();
     let named = MAX_BATCH_SIZES.iter().filter(|(name, _)| device_name.contains(name));

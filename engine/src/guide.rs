@@ -1,8 +1,9 @@
 //! Structured output: the set of tokens that may come next, so that an output follows a JSON schema
 //! or a regular expression.
 //!
-//! The grammars are `llguidance`'s. It gets the bytes of every token once per model, and computes
-//! the set of allowed tokens before each sample. This module must not know requests or logits.
+//! The grammars are those of the library `llguidance`. It gets the bytes of every token once per
+//! model, and computes the set of allowed tokens before each sample. This module must not know
+//! requests or logits.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -71,7 +72,7 @@ impl TextError {
     }
 }
 
-/// Bytes of one token, as the grammar engine gets them.
+/// Bytes of one vocabulary token, as the grammar engine for structured output gets them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBytes {
     /// Bytes of the token in running text; they may end within a character.
@@ -80,7 +81,7 @@ pub struct TokenBytes {
     pub is_special: bool,
 }
 
-/// Grammar engine for one vocabulary: makes the guides of its requests.
+/// Grammar engine for one model's vocabulary: builds the guide of each output with a structure.
 pub struct Grammars {
     factory: ParserFactory,
 }
@@ -96,7 +97,7 @@ impl Grammars {
     /// `end_tokens` with which the model ends an answer.
     ///
     /// # Errors
-    /// The model has no end token, or the vocabulary is too large.
+    /// The model has no end token, or the grammar engine refuses the vocabulary.
     pub fn new(
         tokens: impl Iterator<Item = TokenBytes>,
         end_tokens: &[u32],
@@ -129,10 +130,12 @@ impl Grammars {
         Ok(Self { factory: made.map_err(|error| TextError::of(&error))? })
     }
 
-    /// Makes a guide for an output that follows `structure` from `opening` on.
+    /// Builds the guide of one output that follows `structure` from the position that `opening`
+    /// describes.
     ///
     /// # Errors
-    /// The structure is invalid, or uses features that the grammar engine does not support.
+    /// The structure is invalid or uses features that the grammar engine does not support, or no
+    /// token can begin it.
     pub fn guide(&self, structure: &Structure, opening: Opening) -> Result<Guide, TextError> {
         let grammar = match structure {
             Structure::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
@@ -153,29 +156,34 @@ impl Grammars {
     }
 }
 
-/// Place in an output where the structure begins: a model may reason first.
+/// Position in an output at which its structure (JSON schema or regular expression) begins: a model
+/// may reason first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opening {
-    /// The structure begins with the first token.
+    /// The structure begins with the next output token.
     AtOnce,
-    /// The structure begins with the first token, unless that is `open`; then it begins after
-    /// `close`.
+    /// The structure begins with the next output token, unless that is the token `open`; then it
+    /// begins after the token `close`.
     Unless {
         /// Token that begins the model's reasoning.
         open: u32,
         /// Token that ends the model's reasoning.
         close: u32,
     },
-    /// The structure begins after these tokens.
+    /// The structure begins after the first occurrence of this sequence of tokens; before it every
+    /// token is allowed.
     After(Vec<u32>),
 }
 
-/// Follows one output token by token and knows which tokens the structure allows next.
+/// Matcher that follows one output token by token and computes which tokens the output's structure
+/// allows next.
 pub struct Guide {
     matcher: Matcher,
-    /// Rest of the way to the beginning of the structure.
+    /// Condition for the beginning of the structure, as far as the output has not met it yet;
+    /// [`Opening::AtOnce`] once the structure has begun.
     opening: Opening,
-    /// Tokens of the output before the structure, to recognize its beginning.
+    /// Output tokens since [`Opening::After`] began to wait for its sequence of tokens, which must
+    /// be at their end for the structure to begin.
     seen: Vec<u32>,
 }
 
@@ -186,7 +194,7 @@ impl fmt::Debug for Guide {
 }
 
 impl Clone for Guide {
-    /// Copies the state, so that the copy can follow another output.
+    /// Copies the guide with its state, so that the copy can follow another output.
     fn clone(&self) -> Self {
         let (opening, seen) = (self.opening.clone(), self.seen.clone());
         Self { matcher: self.matcher.deep_clone(), opening, seen }
@@ -194,7 +202,8 @@ impl Clone for Guide {
 }
 
 impl Guide {
-    /// Set of tokens that may come next; `None` if all may.
+    /// Returns the set of tokens that may come next in the output; `None` if all may, as in
+    /// reasoning before the structure.
     ///
     /// # Errors
     /// The grammar has become too large to follow.
@@ -212,7 +221,8 @@ impl Guide {
         Ok(Some(set))
     }
 
-    /// Accepts the next token; true if the structure is complete and nothing may follow.
+    /// Advances the guide by the output's next token. Returns true if the structure is complete and
+    /// no token may follow.
     ///
     /// # Errors
     /// The token is not allowed, or the grammar has become too large to follow.
@@ -247,7 +257,8 @@ mod tests {
     const DONE: u32 = 257;
     const END: u32 = 258;
 
-    /// Vocabulary with one token per byte, and three special tokens.
+    /// Builds the grammar engine for a vocabulary with one token per byte, and three special
+    /// tokens.
     fn grammars() -> Grammars {
         let bytes = (0..=u8::MAX).map(|byte| TokenBytes { bytes: vec![byte], is_special: false });
         let special = ["<think>", "</think>", "<end>"];
@@ -256,7 +267,8 @@ mod tests {
         Grammars::new(bytes.chain(special), &[END]).unwrap()
     }
 
-    /// Prefix of `text` that the structure allows, and whether the output may end there.
+    /// Returns the prefix of `text` that the structure allows, and whether the output may end
+    /// there.
     fn follow(structure: &Structure, text: &str) -> (String, bool) {
         let mut guide = grammars().guide(structure, Opening::AtOnce).unwrap();
         let mut said = String::new();

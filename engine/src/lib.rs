@@ -1,8 +1,8 @@
 //! Redline's engine: an OpenAI-compatible server for large language models.
 //!
-//! Read in this order: `worker` is the engine loop, which schedules steps and runs them on the model;
-//! `http` talks to clients; `tokenize` turns text into tokens and back; `serve` starts a server.
-//! Only `http` knows the wire format.
+//! Read in this order: `worker` is the engine loop, which schedules steps and runs them on the
+//! model; `http` talks to clients; `tokenize` turns text into tokens and back; `serve` starts a
+//! server. Only `http` knows the wire format.
 
 #![warn(missing_docs)]
 
@@ -33,7 +33,7 @@ use std::sync::LazyLock;
 /// Commit that this binary was built from; the builder sets it in `REDLINE_COMMIT`.
 pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
 
-/// Version and commit of this binary, as `--version` prints them.
+/// Returns version and commit of this binary, as `--version` prints them.
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         format!("{} ({})", env!("CARGO_PKG_VERSION"), COMMIT.unwrap_or("unknown commit"))
@@ -41,8 +41,8 @@ pub fn version() -> &'static str {
     &VERSION
 }
 
-/// Failure of the environment, such as a missing GPU or a taken port. A command that ends with it
-/// has exit code 4.
+/// Error: a failure of the environment, such as a missing GPU or a taken port. A command that ends
+/// with it has exit code 4.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EnvironmentError(pub String);

@@ -18,7 +18,7 @@ use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 use crate::config::{DeviceChoice, DtypeChoice, KvDtypeChoice, capabilities};
 use crate::tokenize::TokenizerError;
 
-/// A model or its tokenizer that cannot be loaded.
+/// Error: a model or its tokenizer cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum LoadError {
@@ -47,8 +47,9 @@ impl LoadError {
         CheckpointError::unsupported(checkpoint.path(), reason).into()
     }
 
-    /// Exit code of the process: a file that is not there is the environment's fault, one that is
-    /// wrong is unsound.
+    /// Returns the exit code of a process that ends with this error: 4 for a failure of the
+    /// environment, such as a missing file, a device error or a processor without bf16; 2 for a
+    /// wrong or unsupported file.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Model(
@@ -64,7 +65,7 @@ impl LoadError {
     }
 }
 
-/// Reason why a matrix type cannot be computed here.
+/// Reason why a value of `--dtype` cannot be computed by this release or on this processor.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum DtypeError {
@@ -77,7 +78,8 @@ pub enum DtypeError {
     NoBf16 { processor: String },
 }
 
-/// Arithmetic in which matrices are multiplied on `isa` for a value of `--dtype`.
+/// Returns the arithmetic in which a CPU with the instruction set `isa` multiplies matrices for a
+/// value of `--dtype`.
 fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, DtypeError> {
     match dtype {
         DtypeChoice::Auto => Ok(Arithmetic::AsStored),
@@ -92,25 +94,25 @@ fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, DtypeError> {
 /// Options of loading a model: device, parallelism, types and random weights.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Choice of the device to compute on.
+    /// Kind of device to load the model on.
     pub device: DeviceChoice,
     /// Number of tensor-parallel ranks, 1 if not given.
     pub tp: Option<NonZeroUsize>,
-    /// Threads of the CPU device, of all ranks together; by default all processors that this
-    /// process may use.
+    /// Number of CPU compute threads, of all ranks together; by default the number of processors
+    /// that this process may use.
     pub threads: Option<NonZeroUsize>,
-    /// Choice of the KV cache's data type.
+    /// Data type of the KV cache.
     pub kv: KvDtypeChoice,
-    /// Seed of random weights in the configuration's shapes, which then replace the checkpoint's
-    /// weights.
+    /// Seed of random weights in the shapes of the model's configuration, which replace the
+    /// checkpoint's weights; `None` reads the checkpoint's weights.
     pub random_seed: Option<u64>,
-    /// Choice of the type of matrix multiplications.
+    /// Data type in which matrix multiplications are computed.
     pub dtype: DtypeChoice,
-    /// Instruction set of the CPU device, the best by default.
+    /// Instruction set of the CPU device; by default the best that the processor has.
     pub isa: Option<Isa>,
-    /// Choice of the rotary frequencies' rounding.
+    /// Rounding of the RoPE frequencies.
     pub rope: RopeChoice,
-    /// Location and cache of the compiled GPU kernels.
+    /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
 }
 
@@ -121,41 +123,44 @@ pub struct DeviceInfo {
     pub kind: &'static str,
     /// Name of the processor or the GPU.
     pub name: String,
-    /// Number of computing CPU threads, of all ranks together; for GPUs the number of ranks.
+    /// Number of CPU compute threads, of all ranks together; on GPUs the number of ranks.
     pub threads: usize,
     /// Instruction set of the CPU kernels, or generation of the GPU.
     pub isa: &'static str,
-    /// GPUs that were found and are not used.
+    /// GPUs that the driver lists although the model is on the CPU, because `--device auto` could
+    /// not use them; otherwise empty.
     pub idle_gpus: Vec<engine_cuda::Gpu>,
-    /// True on a GPU without the GEMM library, which may be faster than this engine's own kernels.
+    /// True if the model is on a GPU and cuBLASLt, the GEMM library, was not found; it may be
+    /// faster than this engine's own kernels.
     pub lacks_library: bool,
 }
 
-/// A model on its device, with the facts that its server reports.
+/// Model on its device, with the facts that its server reports.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The model; its KV cache is not allocated yet.
+    /// Model with its weights loaded; its KV cache is not allocated yet.
     pub model: Box<dyn Model>,
     /// Description of the device that the model is on.
     pub device: DeviceInfo,
-    /// SHA-256 of the weight files, computed in the background.
+    /// SHA-256 of the weights' files, which may still be computed in the background.
     pub weights_sha256: Digest,
-    /// Origin of the weights, `real` or `random`.
+    /// Origin of the weights: `real` for the checkpoint's, `random` for generated ones.
     pub weights: &'static str,
-    /// Container of the weights, `gguf` or `safetensors`.
+    /// File format of the weights: `gguf` or `safetensors`.
     pub format: &'static str,
     /// Number of bytes of device memory that are free after the weights were loaded.
     pub free_bytes: u64,
 }
 
 impl Loaded {
-    /// Returns the facts about the loaded model.
+    /// Returns the facts about the loaded model, such as its sizes and data types.
     pub fn info(&self) -> &ModelInfo {
         self.model.info()
     }
 }
 
-/// Loads the model `source`. Its files are closed when this returns.
+/// Opens the model's files and loads its weights on the device that `options` choose. The files are
+/// closed when this returns.
 ///
 /// # Errors
 /// Fails if a file is missing or damaged, or needs something that this release does not support.
@@ -163,7 +168,8 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
     load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
 }
 
-/// Loads a `checkpoint` that was opened with the random seed in `options`.
+/// Loads the weights of a checkpoint, which was opened with the random seed in `options`, on the
+/// device that `options` choose.
 ///
 /// # Errors
 /// Fails as [`load`] does, except for errors of opening the checkpoint.
@@ -192,11 +198,11 @@ pub fn load_checkpoint(
     })
 }
 
-/// A model, its device, and the bytes of device memory that are free.
+/// Loaded model, description of its device, and number of bytes of device memory that are free.
 type OnDevice = (Box<dyn Model>, DeviceInfo, u64);
 
 impl LoadOptions {
-    /// Returns the type of the KV cache on a GPU.
+    /// Returns the data type of the KV cache if the model is loaded on a GPU.
     ///
     /// # Errors
     /// Returns the reason why a GPU does not support these options.
@@ -214,10 +220,11 @@ impl LoadOptions {
     }
 }
 
-/// Loads `checkpoint` on a GPU that is already open.
+/// Loads a checkpoint's weights on a GPU that is already open.
 ///
 /// # Errors
-/// Fails as [`load_checkpoint`] does.
+/// A tensor is missing or damaged, or the checkpoint or the options need something that this
+/// release does not support on a GPU.
 pub fn load_on(
     gpu: Arc<dyn Driver>,
     checkpoint: &Checkpoint,
@@ -226,7 +233,8 @@ pub fn load_on(
     Ok(Box::new(load_part(Cuda::new(gpu), checkpoint, options)?))
 }
 
-/// Loads `checkpoint` on a GPU, or the part of it that belongs to the device's rank.
+/// Loads a checkpoint's weights on a GPU, or in a tensor-parallel group the part of them that
+/// belongs to the device's rank.
 fn load_part(
     device: Cuda,
     checkpoint: &Checkpoint,

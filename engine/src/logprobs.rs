@@ -4,19 +4,20 @@
 /// Token with its log-probability (natural logarithm).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Id of the token whose log-probability this is.
+    /// Id of the token that the log-probability belongs to.
     pub token: u32,
-    /// Log-probability of the token, at least -9999.
+    /// Natural logarithm of the token's probability, at least -9999.
     pub logprob: f32,
 }
 
-/// Log-probabilities of a token of the prompt or output, and of the likeliest tokens at its place.
+/// Log-probabilities of a token of the prompt or output, and of the likeliest tokens at its
+/// position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
     /// Token that the prompt or output actually has, with its log-probability.
     pub chosen: Candidate,
-    /// Likeliest tokens, likeliest first, in the number that the request wants. They may include
-    /// the chosen token.
+    /// Likeliest tokens at the position, likeliest first, in the number that the request wants.
+    /// They may include the token that the prompt or output has.
     pub top: Vec<Candidate>,
 }
 

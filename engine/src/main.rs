@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     cli.run(surroundings, serve::prepare)
 }
 
-/// `redline completions` and `redline man`, which belong to the program, not to the library.
+/// Commands `completions` and `man` of `redline`, which belong to the program, not to the library.
 #[derive(Debug, Subcommand)]
 enum Manual {
     /// Prints a script that completes this program's commands and flags in a shell

@@ -8,18 +8,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How a sequence ended: the `outcome` label of `redline_requests_total`.
+/// How a sequence ended: label `outcome` of the metric `redline_requests_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The output ended with an end token, a stop string or stop token, or a complete structure.
     Stop,
     /// The output reached `max_tokens`.
     Length,
-    /// The client closed the connection.
+    /// The sequence was aborted, as when its client closed the connection.
     Abort,
-    /// The request was refused with a 4xx status, or because the server is loading or draining.
+    /// The request was refused: with a 4xx status, by the scheduler, or because the server is
+    /// loading or draining.
     Refused,
-    /// The engine failed.
+    /// The engine could not continue the sequence.
     Error,
 }
 
@@ -61,13 +62,13 @@ pub struct Metrics {
     pub step_tokens: Histogram,
 }
 
-/// Upper bounds of the time buckets, in seconds: three per decade are enough for a dashboard, since
-/// the load generator measures latencies itself.
+/// Upper bounds, in seconds, of the buckets of histograms of times: three per decade are enough for
+/// a dashboard, since the load generator measures latencies itself.
 const SECONDS: &[f64] = &[
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
     200.0, 500.0,
 ];
-/// Upper bounds of the buckets of `step_tokens`: powers of two.
+/// Upper bounds of the buckets of the histogram `step_tokens`, in tokens: powers of two.
 const TOKENS: &[f64] = &[
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0,
     16384.0,
@@ -122,7 +123,8 @@ impl Metrics {
         out
     }
 
-    /// Counters and gauges: name, type, help text and value.
+    /// Returns the counters and gauges: of each its name without the prefix `redline_`, type, help
+    /// text and value.
     fn numbers(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 10] {
         [
             ("requests_running", "gauge", "Running sequences.", &self.requests_running),
@@ -163,7 +165,8 @@ impl Metrics {
         ]
     }
 
-    /// Histograms: name without prefix, help text and values.
+    /// Returns the histograms: of each its name without the prefix `redline_`, help text and
+    /// values.
     fn histograms(&self) -> [(&'static str, &'static str, &Histogram); 5] {
         [
             ("queue_seconds", "From arrival to the first step.", &self.queue_seconds),
@@ -175,13 +178,13 @@ impl Metrics {
     }
 }
 
-/// Appends the `# HELP` and `# TYPE` lines of a metric.
+/// Appends the `# HELP` and `# TYPE` lines of a metric in Prometheus' text format to `out`.
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP redline_{name} {help}\n# TYPE redline_{name} {kind}");
 }
 
-/// Histogram with fixed buckets. A lock keeps sum and counts consistent; it is cheap, because one
-/// thread writes and readers are rare.
+/// Histogram of a metric with fixed buckets. A lock keeps the sum and the numbers per bucket
+/// consistent; it is cheap, because one thread writes and readers are rare.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
@@ -190,7 +193,8 @@ pub struct Histogram {
 
 #[derive(Debug, Default, Clone)]
 struct HistogramState {
-    /// Number of values per bucket; the last bucket holds values above the last bound.
+    /// Number of values in each bucket of a histogram; the last bucket has the values above the
+    /// last bound.
     counts: Vec<u64>,
     sum: f64,
 }

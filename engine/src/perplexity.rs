@@ -1,8 +1,8 @@
-//! `redline perplexity`: measures how well a model predicts a text, which shows whether an
-//! arithmetic is accurate enough.
+//! `redline perplexity`: measures how well a model predicts a text, which shows whether matrix
+//! multiplications of a type (`--dtype`) are accurate enough.
 //!
 //! Windows and scored positions are those of llama.cpp's `llama-perplexity`, so that both programs'
-//! figures for the same file and text are comparable: the text is cut into windows of equal length,
+//! results for the same file and text are comparable: the text is cut into windows of equal length,
 //! each begins with the BOS token where the model has one, and the second half of each is scored.
 
 use std::fs;
@@ -24,7 +24,7 @@ use engine_weights::{Checkpoint, ModelSource};
 pub struct PerplexityFlags {
     /// Text file to predict, in UTF-8
     pub text: PathBuf,
-    /// Tokens per window
+    /// Number of tokens per window of the text
     #[arg(long, value_name = "TOKENS", default_value = "512")]
     pub context: NonZeroUsize,
     /// Number of windows to score, from the start of the text [default: all]
@@ -33,7 +33,7 @@ pub struct PerplexityFlags {
     /// Type of the matrix multiplications; f32 is the reference path
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DtypeChoice,
-    /// Compute threads [default: the machine's cores]
+    /// Number of CPU compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
     /// Prints one JSON document instead of a line of text
@@ -41,14 +41,14 @@ pub struct PerplexityFlags {
     pub json: bool,
 }
 
-/// Perplexity of one text under one model, as printed.
+/// Result of `redline perplexity` as it is printed: perplexity of one text under one model.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
     dtype: &'static str,
     context: usize,
     windows: usize,
-    /// Number of tokens whose probability was scored.
+    /// Number of tokens, over all windows, whose probability was scored.
     scored: usize,
     perplexity: f64,
 }
@@ -56,7 +56,8 @@ struct Report {
 /// Loads a model, scores the text and returns the line or JSON document to print.
 ///
 /// # Errors
-/// The model cannot be loaded or run, or the text cannot be read or is too short.
+/// The model cannot be loaded or run, the text cannot be read or is too short, or the window length
+/// is outside the range that the model takes.
 pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
     let text = fs::read_to_string(&flags.text)
         .with_context(|| format!("failed to read the text `{}`", flags.text.display()))?;
@@ -109,7 +110,8 @@ pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Res
     })
 }
 
-/// Sum of `-ln p` over the tokens in the second half of `window`, each given all tokens before it.
+/// Returns the sum of `-ln p` over the tokens in the second half of `window`, where `p` is the
+/// probability of a token given all tokens of the window before it.
 fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, DeviceError> {
     let mut tokens = window.to_vec();
     if let Some(bos) = bos {
@@ -131,7 +133,7 @@ fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f
     Ok(scored.map(|(row, next)| negative_log_likelihood(row, *next)).sum())
 }
 
-/// Negative log-likelihood of a token: `-ln softmax(logits)[id]`.
+/// Returns the negative log-likelihood of the token `id`: `-ln softmax(logits)[id]`.
 fn negative_log_likelihood(logits: &[f32], id: u32) -> f64 {
     // Subtracting the maximum keeps `exp` from overflowing.
     let top = logits.iter().fold(f32::NEG_INFINITY, |top, x| top.max(*x));

@@ -24,7 +24,7 @@ use engine_model::{ModelInfo, RopeChoice};
 use engine_schedule::Limits;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Everything that `redline serve` needs to start: configuration, model, caches and clock.
+/// Input of `redline serve`: configuration, model, cache folders and clock.
 #[derive(Debug, Clone)]
 pub struct Start {
     /// Configuration, resolved from flags, profile and defaults.
@@ -43,11 +43,12 @@ pub struct Start {
 /// for it in tests.
 pub type Prepare = fn(&Start) -> Result<Loaded>;
 
-/// Runs the server until a signal or a failure. The socket is open while `prepare` still loads the
-/// model, so that `/health` can say so.
+/// Runs the server until SIGTERM, Ctrl-C or a failure of the engine. The socket is open while
+/// `prepare` still loads the model, so that `/health` can say so.
 ///
 /// # Errors
-/// The flags are not supported, the port is taken, the model is unusable, or the engine failed.
+/// The flags are not supported, the machine lacks GPUs, the port is taken, the model is unusable,
+/// or the engine failed.
 pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     engine_cpu::keep_large_blocks_apart();
     // Checked before the socket opens, so that an impossible command fails at once.
@@ -164,8 +165,8 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
     })
 }
 
-/// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory that
-/// is left.
+/// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory
+/// that is left.
 fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> Result<Limits> {
     let (tokens, sequences) = (config.max_prefill_token_num, config.max_batch_size);
     let profiled = loaded.model.profile_run(tokens, sequences);
@@ -183,7 +184,8 @@ fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> 
     Ok(limits)
 }
 
-/// Loads model and tokenizer in parallel: reading the tokenizer takes nearly as long.
+/// Loads model and tokenizer in parallel, since reading the tokenizer takes nearly as long as
+/// loading the model.
 fn load(
     source: &ModelSource,
     options: &LoadOptions,
@@ -198,7 +200,7 @@ fn load(
     })
 }
 
-/// Options for loading a model, translated from the flags.
+/// Returns the options for loading a model, translated from the flags of `redline serve`.
 fn options(config: &Config, cubins: &Cubins) -> LoadOptions {
     LoadOptions {
         device: config.device,
@@ -218,7 +220,8 @@ fn options(config: &Config, cubins: &Cubins) -> LoadOptions {
     }
 }
 
-/// Replaces `auto` and unset flags by the values that the loaded model decides.
+/// Replaces `auto` and unset flags by the values that the loaded model decides; an error if
+/// `--max-seq-len` is more than the model was made for.
 fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<()> {
     match config.max_seq_len {
         Some(wanted) if wanted > info.max_seq_len => {

@@ -1,5 +1,5 @@
-//! Life of one server: the listening socket, which answers from the start, the thread that loads the model and
-//! then runs the engine loop, and the shutdown of both.
+//! Life of one server: listening socket, which answers from the start, thread that loads the model
+//! and then runs the engine loop, and shutdown of both.
 
 use std::any::Any;
 use std::io;
@@ -26,13 +26,13 @@ use engine_weights::Digest;
 
 /// Time that running requests get to finish after a shutdown signal.
 const GRACE: Duration = Duration::from_secs(10);
-/// Time that the last answers get to reach their clients, and during which a failed engine still
-/// answers `/health`.
+/// Time that the last answers get to reach their clients before the process ends, and during which
+/// a failed engine still answers `/health`.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Length of the accept queue; the system lowers it to its own limit. A connection that does not
-/// fit is dropped and the client retries a second later: a workload that sends all its requests at
-/// once would measure that second.
+/// Length of the accept queue of the listening socket; the system lowers it to its own limit. A
+/// connection that does not fit is dropped and the client retries a second later: a workload that
+/// sends all its requests at once would measure that second.
 const BACKLOG: u32 = 65_535;
 /// Number of open files to allow, one per connection. Shells allow 1,024, and a server that has
 /// reached its limit leaves clients waiting without an answer.
@@ -47,7 +47,7 @@ pub struct Loaded {
     pub text: Arc<dyn Text>,
     /// Limits of the scheduler: batch size, KV pages and lengths.
     pub limits: Limits,
-    /// Model name that requests use.
+    /// Name of the served model, which requests give in the field `model`.
     pub model_name: String,
     /// Body of `/server_info`; `startup_us` is filled in when the server is ready.
     pub info: ServerInfo,
@@ -55,7 +55,7 @@ pub struct Loaded {
     pub weights_sha256: Digest,
 }
 
-/// A bug of the engine: a thread panicked with this message.
+/// Error for a bug of the engine: a thread panicked with this message.
 #[derive(Debug, thiserror::Error)]
 #[error("the engine broke an invariant: {0}")]
 pub struct EnginePanic(String);
@@ -109,8 +109,8 @@ impl Server {
         Ok(Self { app, phase, worker })
     }
 
-    /// Answers requests on `listener` until `shutdown` or a failure of the engine. Calls `ready`
-    /// with the address once the model is loaded.
+    /// Answers requests on `listener` until the future `shutdown` completes or the engine fails.
+    /// Calls `ready` with the address once the model is loaded.
     ///
     /// # Errors
     /// The model could not be loaded, or the engine failed.
@@ -205,13 +205,15 @@ async fn ended(app: &App) {
     }
 }
 
-/// Ends of the worker's two queues: commands from the front end, outputs to it.
+/// Worker's ends of its two queues: commands that it receives from the front end, and outputs that
+/// it sends there.
 struct Queues {
     commands: mpsc::Receiver<Command>,
     outputs: async_mpsc::UnboundedSender<Vec<Output>>,
 }
 
-/// Makes the worker, announces that the server is ready and runs the engine loop.
+/// Creates the worker for the loaded model, announces that the server is ready, and runs the engine
+/// loop until it ends.
 fn work(
     loaded: Loaded,
     handle: Handle,
@@ -229,7 +231,7 @@ fn work(
     worker.run(&queues.commands, &queues.outputs).context("the engine failed")
 }
 
-/// Message of a panic, as far as it is text.
+/// Returns the message of a panic, or `no message` if the panic's value is not a text.
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -12,8 +12,8 @@ use engine_cuda::driver::{
     Address, Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES,
 };
 
-/// Algorithm 2 supports only results whose number of columns is a multiple of this, so that tests
-/// meet an algorithm that refuses a size.
+/// Divisor of every number of result columns that algorithm 2 of the emulated GEMM library
+/// supports, so that tests meet an algorithm that refuses a size.
 const COLUMNS_OF_SECOND: usize = 8;
 
 impl Blas for Emulated {
@@ -54,13 +54,13 @@ impl Blas for Emulated {
     }
 }
 
-/// Address of element `[row, col]` of `matrix`, which begins at `start`.
+/// Returns the address of element `[row, col]` of `matrix`, which begins at `start`.
 fn at(start: Address, matrix: &Columns, row: usize, col: usize) -> Address {
     assert!(row < matrix.rows && col < matrix.cols, "the matrix has such an element");
     start.plus((col * matrix.stride + row) * matrix.dtype.bytes())
 }
 
-/// Value of element `[row, col]` of `matrix`, which begins at `start`.
+/// Returns element `[row, col]` of `matrix`, which begins at `start`, as f32.
 fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     let from = at(start, matrix, row, col).0 as *const u8;
     let mut bytes = [0; 4];
@@ -73,13 +73,14 @@ fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     }
 }
 
-/// Element `[row, col]` of a factor, after its transposition.
+/// Returns element `[row, col]` of a factor after its transposition, as f32.
 fn side(start: Address, side: &Side, row: usize, col: usize) -> f32 {
     let (row, col) = if side.is_transposed { (col, row) } else { (row, col) };
     read(start, &side.matrix, row, col)
 }
 
-/// Computes the matrix multiplication `matmul` on the host.
+/// Computes the matrix multiplication `matmul` on the host processor, in the memory of the emulated
+/// GPU.
 pub(super) fn multiply(matmul: &ColumnMatmul, operands: &Operands) {
     let ColumnMatmul { a, b, d, alpha, beta } = matmul;
     let depth = if a.is_transposed { a.matrix.rows } else { a.matrix.cols };
@@ -120,7 +121,8 @@ mod tests {
         memory
     }
 
-    /// [[1, 2], [3, 4], [5, 6]] times [[1, 0, 2], [0, 1, 3]], with each factor transposed and not.
+    /// Multiplies [[1, 2], [3, 4], [5, 6]] by [[1, 0, 2], [0, 1, 3]], with each factor transposed
+    /// and not.
     #[test]
     fn products_are_what_the_library_documents() {
         let Some(gpu) = Emulated::with(MEMORY, Script { algorithms: 1, ..Script::default() })

@@ -12,15 +12,16 @@ use sha2::{Digest, Sha256};
 
 use engine_weights::hex;
 
-/// Folder with the kernels and the shim.
+/// Returns the folder `engine/cuda`, which has the kernels and the shim.
 pub fn home() -> PathBuf {
     // Tests of other packages of the engine include this file.
     let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|up| up.join("cuda"));
     folders.into_iter().find(|folder| folder.join("kernels").is_dir()).unwrap()
 }
 
-/// Compiles `source` followed by the text `behind` with `g++ flags` and returns the path of the
-/// result. Returns none and prints a message where `g++` is not installed.
+/// Compiles the file `source`, followed by the text `behind`, with `g++` and these flags and
+/// returns the path of the result. Returns `None` and prints a message where `g++` is not
+/// installed.
 ///
 /// # Panics
 /// The source does not compile.
@@ -62,7 +63,8 @@ pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
     Some(made)
 }
 
-/// Hash of everything that the result depends on: source, headers, appended text and flags.
+/// Returns the hash of the files and texts that the compiled library depends on: source, headers,
+/// appended text and flags.
 fn version(source: &Path, behind: &str, flags: &str) -> String {
     let headers = ["kernels", "shim"].into_iter().flat_map(|folder| {
         let files = fs::read_dir(home().join(folder)).unwrap();

@@ -18,7 +18,7 @@ use engine_core::{Collective, DeviceError, Rank};
 use engine_cuda::DType;
 use engine_cuda::driver::{Address, Communicator, Member};
 
-/// Connection of a rank to the other ranks; none after the group was aborted.
+/// Connection of an emulated rank to the other ranks; `None` after the group was aborted.
 type Way = Arc<Mutex<Option<InProcess>>>;
 
 /// Emulated NCCL communicator of one rank.
@@ -29,7 +29,7 @@ struct InThreads {
     way: Way,
 }
 
-/// One collective operation as one rank calls it.
+/// One collective operation of an emulated group as one rank calls it.
 #[derive(Debug, Clone)]
 pub struct Meeting {
     way: Way,
@@ -40,7 +40,7 @@ pub struct Meeting {
     dtype: DType,
 }
 
-/// Kind of a collective operation.
+/// Kind of a collective operation in an emulated group, with what only this kind needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     AllReduce,
@@ -49,8 +49,9 @@ enum Operation {
 }
 
 impl Emulated {
-    /// Creates `count` emulated GPUs of `total` bytes in one tensor-parallel group. Returns none
-    /// where [`Emulated::new`] does.
+    /// Creates `count` emulated GPUs of `total` bytes each in one tensor-parallel group. With
+    /// `reaches_others` their kernels can read one another's memory. Returns `None` where
+    /// [`Emulated::new`] does.
     pub fn group(
         count: usize,
         total: u64,
@@ -141,7 +142,7 @@ impl Meeting {
         [self.x, self.out]
     }
 
-    /// Waits for the other ranks and computes the operation.
+    /// Waits for the other ranks, computes the collective operation and writes this rank's result.
     pub fn run(&self) -> Result<(), DeviceError> {
         let mut way = locked(&self.way);
         let Some(way) = way.as_mut() else {
@@ -173,7 +174,7 @@ impl Meeting {
     }
 }
 
-/// Reads `count` elements of device memory as f32.
+/// Reads `count` elements of emulated device memory as f32.
 fn read(at: Address, count: usize, dtype: DType) -> Vec<f32> {
     match dtype {
         DType::F32 => numbers(at, count),

@@ -1,5 +1,5 @@
-//! Loads the kernels as shared libraries of the host processor and calls them, for the emulated
-//! driver.
+//! Kernels of the emulated driver as shared libraries of the host processor: compiles, loads and
+//! calls them.
 
 #![expect(unsafe_code, reason = "libraries are opened and called")]
 
@@ -21,28 +21,29 @@ const COMPILE: &str = "-std=c++17 -O2 -ftree-vectorize -DSHIM -shared -fPIC -fvi
 /// shared memory sizes and arguments. Returns 0 if the library has that kernel.
 type Run = unsafe extern "C" fn(*const c_char, *const u32, *const *const u64, u32) -> c_int;
 
-/// Lock for blocks with shared memory: the shim keeps shared memory in a static variable of the
-/// library, so only one block may use it at a time, whichever test thread launches it.
+/// Lock for kernels with shared memory: the shim keeps shared memory in a static variable of the
+/// library, so only one launch may use it at a time, whichever test thread starts it.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Compiled kernels as loaded libraries, by the name of the kernel entry.
+/// Kernels that are compiled for the host and loaded as libraries, by the name of the kernel entry.
 #[derive(Debug)]
 pub struct Libraries {
     entries: BTreeMap<&'static str, Entry>,
 }
 
-/// Kernel entry in a loaded library.
+/// Kernel entry in a library that is loaded into the test process.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     run: Run,
-    /// True when the kernel's blocks have shared memory of a fixed size, and so need the lock.
+    /// True if the kernel's blocks have shared memory of a fixed size, and so need the lock.
     /// Kernels whose ranks wait for one another must have none, since they must run at the same
     /// time.
     is_sharing: bool,
 }
 
 impl Libraries {
-    /// Compiles all kernels. Returns none and prints a message where no compiler is installed.
+    /// Compiles all kernels for the host and loads them. Returns `None` and prints a message where
+    /// no compiler is installed.
     pub fn compile() -> Option<Self> {
         let kernels = kernels("shim", true);
         let (even, odd): (Vec<_>, Vec<_>) =
@@ -67,10 +68,10 @@ impl Libraries {
         Some(Self { entries: halves.into_iter().flatten().flat_map(of).collect() })
     }
 
-    /// Runs the kernel `entry` on the host.
+    /// Runs the kernel `entry` on the host processor.
     ///
     /// # Panics
-    /// No library has that kernel.
+    /// No compiled library has a kernel of that name.
     pub fn run(&self, entry: &str, launch: Launch, arguments: &Arguments) {
         let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         let (name, pointers) = (CString::new(entry).unwrap(), arguments.pointers());
@@ -87,8 +88,8 @@ impl Libraries {
     }
 }
 
-/// Compiles the kernels of one source file into a library with a `run` function that calls them by
-/// name.
+/// Compiles the kernels of one source file into a host library with a `run` function that calls
+/// them by name; `None` where no compiler is installed.
 fn compile(kernel: &Source) -> Option<PathBuf> {
     let each = kernel.entries().map(|entry| {
         format!("    if (!std::strcmp(name, \"{entry}\")) return shim::run({entry}, c), 0;\n")

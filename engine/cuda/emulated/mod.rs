@@ -1,8 +1,8 @@
 //! Emulated CUDA driver for tests: runs the kernels on the host processor through the shim, each
 //! launch synchronously.
 //!
-//! It panics where a real GPU would crash or silently compute wrong results: a launch that names
-//! memory outside every allocation, and a replay of a CUDA graph whose memory has moved.
+//! It panics where a real GPU would crash or silently compute wrong results, such as a launch that
+//! names memory outside every allocation, or a replay of a CUDA graph whose memory has moved.
 
 #![expect(unsafe_code, reason = "kernels are called with addresses")]
 
@@ -28,18 +28,18 @@ use library::Libraries;
 /// Alignment of allocations in bytes, as CUDA guarantees it.
 const ALIGNMENT: usize = 256;
 
-/// Emulated GPU: its properties, compiled kernels, allocations and captured CUDA graphs.
+/// Emulated GPU with its properties, compiled kernels, allocations and captured CUDA graphs.
 #[derive(Debug)]
 pub struct Emulated {
     facts: Facts,
-    /// Bytes of emulated device memory.
+    /// Total size of the emulated device memory in bytes.
     total: u64,
     libraries: Libraries,
     script: Script,
     state: Mutex<State>,
 }
 
-/// Scripted properties of the emulated GPU: its GEMM library and the times that it reports.
+/// Scripted properties of an emulated GPU: its GEMM library and the times that it reports.
 #[derive(Debug, Clone, Copy)]
 pub struct Script {
     /// Number of algorithms of the emulated GEMM library; 0 means that no library is installed.
@@ -55,27 +55,28 @@ impl Default for Script {
     }
 }
 
-/// Mutable state of the emulated GPU.
+/// Mutable state of an emulated GPU.
 #[derive(Debug, Default)]
 struct State {
     allocations: BTreeMap<u64, Allocation>,
-    /// Number of allocations made so far, including released ones.
+    /// Number of allocations of device memory made so far, including released ones.
     allocated: u64,
-    /// Work of the CUDA graph that is being captured; none outside a capture.
+    /// Work of the CUDA graph that is being captured; `None` outside a capture.
     capturing: Option<Vec<Captured>>,
     /// Captured CUDA graphs, by the index in [`CudaGraph`]; a released one is empty.
     graphs: Vec<Vec<Captured>>,
-    /// Number of kernel launches so far.
+    /// Number of kernel launches on the emulated GPU so far.
     launches: u64,
-    /// Number of CUDA graph replays so far.
+    /// Number of CUDA graph replays on the emulated GPU so far.
     replays: u64,
-    /// Number of library matrix multiplications so far, by algorithm and number of rows.
+    /// Number of matrix multiplications by the emulated GEMM library so far, by algorithm and
+    /// number of rows.
     matmuls: BTreeMap<(u64, usize), u64>,
-    /// Emulated time in nanoseconds, the sum of the scripted times.
+    /// Emulated time in nanoseconds: the sum of the scripted times of all work so far.
     now_ns: f64,
-    /// Time in nanoseconds at which each event was captured.
+    /// Emulated time in nanoseconds at which each event was recorded in the stream.
     marks: Vec<f64>,
-    /// Collective operations so far, each as text.
+    /// Collective operations of the emulated GPU so far, each as text.
     together: Vec<String>,
 }
 
@@ -88,14 +89,16 @@ struct Allocation {
     number: u64,
 }
 
-/// Work captured in a CUDA graph, with the allocations that its addresses were in at capture.
+/// Work captured in a CUDA graph, with the numbers of the allocations that its addresses were in at
+/// capture.
 #[derive(Debug, Clone)]
 struct Captured {
     work: Work,
     allocations: Vec<Option<u64>>,
 }
 
-/// Work that runs in stream order.
+/// Work of an emulated GPU that runs in stream order: a kernel, a GEMM call or a collective
+/// operation.
 #[derive(Debug, Clone)]
 enum Work {
     Launch { entry: String, launch: Launch, arguments: Box<Arguments> },
@@ -104,7 +107,7 @@ enum Work {
 }
 
 impl Work {
-    /// Name by which [`Script::ns`] knows the work.
+    /// Returns the name of the work for which [`Script::ns`] gives the time.
     fn name(&self) -> String {
         match self {
             Self::Launch { entry, .. } => entry.clone(),
@@ -115,7 +118,7 @@ impl Work {
         }
     }
 
-    /// Device addresses that the work reads or writes.
+    /// Returns the device addresses that the work reads or writes.
     fn addresses(&self) -> Vec<Address> {
         match self {
             Self::Launch { arguments, .. } => arguments.addresses().collect(),
@@ -128,7 +131,8 @@ impl Work {
 }
 
 impl State {
-    /// Returns the number of the allocation that contains `address`; none for the null address.
+    /// Returns the number of the allocation that contains `address`; `None` for the null address.
+    /// `what` names the operation in the panic.
     ///
     /// # Panics
     /// No allocation contains `address`.
@@ -146,13 +150,14 @@ impl State {
         )
     }
 
-    /// Operand of the allocations that contain the addresses of `work`.
+    /// Returns the numbers of the allocations that contain the addresses of `work`; panics if an
+    /// address is in none.
     fn allocations(&self, work: &Work) -> Vec<Option<u64>> {
         let name = work.name();
         work.addresses().into_iter().map(|at| self.allocation(at, &name)).collect()
     }
 
-    /// Counts `work` among the launches or library multiplications so far.
+    /// Adds `work` to the number of kernel launches or of GEMM library calls so far.
     fn count(&mut self, work: &Work) {
         match work {
             Work::Launch { .. } => self.launches += 1,
@@ -163,20 +168,21 @@ impl State {
         }
     }
 
-    /// Panics while a CUDA graph is captured, when CUDA forbids the operation `what`.
+    /// Panics if a CUDA graph is being captured, when CUDA forbids the operation `what`.
     fn refuse_capture(&self, what: &str) {
         assert!(self.capturing.is_none(), "{what} while a CUDA graph is captured");
     }
 }
 
 impl Emulated {
-    /// Creates a device with two multiprocessors and `total` bytes of memory. Returns none and
-    /// prints a message where no compiler for the kernels is installed.
+    /// Creates an emulated GPU with two multiprocessors and `total` bytes of memory. Returns `None`
+    /// and prints a message where no compiler for the kernels is installed.
     pub fn new(total: u64) -> Option<Arc<Self>> {
         Self::with(total, Script::default())
     }
 
-    /// Creates a device as [`Emulated::new`], with a GEMM library and times from `script`.
+    /// Creates an emulated GPU as [`Emulated::new`] does, with a GEMM library and times from
+    /// `script`.
     pub fn with(total: u64, script: Script) -> Option<Arc<Self>> {
         let libraries = Libraries::compile()?;
         let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
@@ -189,28 +195,28 @@ impl Emulated {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of kernel launches so far, including those of captures and replays.
+    /// Returns the number of kernel launches so far, including those of captures and replays.
     pub fn launches(&self) -> u64 {
         self.state().launches
     }
 
-    /// Number of CUDA graph replays so far.
+    /// Returns the number of CUDA graph replays so far.
     pub fn replays(&self) -> u64 {
         self.state().replays
     }
 
-    /// Number of matrix multiplications of `rows` rows that the library's algorithm `number`
-    /// computed.
+    /// Returns the number of matrix multiplications of `rows` rows so far that the GEMM library's
+    /// algorithm `number` computed.
     pub fn matmuls(&self, number: u64, rows: usize) -> u64 {
         self.state().matmuls.get(&(number, rows)).copied().unwrap_or(0)
     }
 
-    /// Collective operations so far, each as text, in order.
+    /// Returns the collective operations so far, each as text, in order.
     pub fn together(&self) -> Vec<String> {
         self.state().together.clone()
     }
 
-    /// Runs `work` at once, or appends it to the CUDA graph that is being captured.
+    /// Runs `work` at once, or during a capture appends it to the CUDA graph.
     fn begin(&self, work: Work) -> Result<(), DeviceError> {
         let mut state = self.state();
         let allocations = state.allocations(&work);
@@ -227,7 +233,7 @@ impl Emulated {
         Ok(())
     }
 
-    /// Runs a kernel, matrix multiplication or collective operation on the host.
+    /// Runs a kernel, GEMM call or collective operation on the host processor.
     fn run(&self, work: &Work) -> Result<(), DeviceError> {
         match work {
             Work::Launch { entry, launch, arguments } => {
@@ -248,7 +254,8 @@ impl Emulated {
         }
     }
 
-    /// Panics unless `bytes` bytes at `at` lie in one allocation, or if a capture is in progress.
+    /// Panics unless `bytes` bytes at `at` lie in one allocation of device memory, or if a capture
+    /// is in progress.
     fn check(&self, at: Address, bytes: usize, what: &str) {
         let state = self.state();
         state.refuse_capture(what);
@@ -431,7 +438,8 @@ mod tests {
         Some((Arc::clone(&device), device))
     }
 
-    /// Arguments of the kernel `gather` that copies one row of eight columns from `x` to `out`.
+    /// Returns the arguments of the kernel `gather` that copies one row of eight columns from `x`
+    /// to `out`.
     fn gather(out: &Memory, x: &Memory, rows: &Memory) -> Arguments {
         Arguments::new()
             .address(out.address())

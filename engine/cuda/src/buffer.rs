@@ -8,15 +8,15 @@ use engine_core::DeviceError;
 /// Element type (DType) of a buffer of activations in GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DType {
-    /// Two bytes: of everything else.
+    /// bf16, two bytes: element type of all activations except scores.
     Bf16,
-    /// Single precision, for scores that are compared with one another: router logits and the
-    /// logits of the language model head.
+    /// f32, four bytes: element type of scores that are compared with one another, which are router
+    /// logits and the logits of the language model head.
     F32,
 }
 
 impl DType {
-    /// Bytes of one element of this type.
+    /// Returns the size in bytes of one element of this type.
     pub fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,
@@ -33,7 +33,7 @@ pub struct Buffer {
     cols: usize,
     dtype: DType,
     room: GrowableBuffer,
-    /// Copy of the elements in host memory, filled when the buffer is read back.
+    /// Copy of the buffer's elements in host memory as f32, filled when the buffer is read back.
     pub(super) host: Vec<f32>,
 }
 
@@ -60,7 +60,7 @@ impl Buffer {
         self.dtype
     }
 
-    /// Gives the buffer the shape `[rows, cols]` and allocates memory for it as bf16.
+    /// Gives an activation buffer the shape `[rows, cols]` and allocates memory for it as bf16.
     pub(super) fn reshape(
         &mut self,
         stream: &mut Stream,
@@ -71,8 +71,8 @@ impl Buffer {
         self.output(stream, DType::Bf16).map(|_| ())
     }
 
-    /// Returns the address at which an operation writes the whole buffer as elements of `dtype`,
-    /// after growing the memory where that is needed.
+    /// Returns the device address at which an operation writes the whole buffer as elements of
+    /// `dtype`, after growing the memory where that is needed.
     pub(super) fn output(
         &mut self,
         stream: &mut Stream,
@@ -83,26 +83,28 @@ impl Buffer {
         stream.grow(&mut self.room, (self.rows * self.cols * dtype.bytes()).max(1))
     }
 
-    /// Address of the buffer, for an operation that reads bf16. Panics if the buffer holds f32.
+    /// Returns the device address of the buffer for an operation that reads bf16. Panics if the
+    /// buffer's elements are f32.
     pub(super) fn bf16(&self) -> Address {
         assert_eq!(self.dtype, DType::Bf16, "the operation takes bf16");
         self.room.address()
     }
 
-    /// Address of the buffer, for an operation that reads f32. Panics if the buffer holds bf16.
+    /// Returns the device address of the buffer for an operation that reads f32. Panics if the
+    /// buffer's elements are bf16.
     pub(super) fn f32(&self) -> Address {
         assert_eq!(self.dtype, DType::F32, "the operation takes f32");
         self.room.address()
     }
 
-    /// All elements of the buffer as one operand of a collective operation (all-reduce,
+    /// Returns all elements of the buffer as one operand of a collective operation (all-reduce,
     /// all-gather).
     pub(super) fn operand(&self) -> Operand {
         let (at, count) = (self.room.address(), self.rows * self.cols);
         Operand { at, count, dtype: self.dtype }
     }
 
-    /// Address of the buffer, whatever its element type.
+    /// Returns the device address of the buffer, whatever its element type.
     pub(super) fn address(&self) -> Address {
         self.room.address()
     }

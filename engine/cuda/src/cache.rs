@@ -5,14 +5,14 @@ use super::driver::{Address, Memory};
 use super::launch::attention::PageType;
 use engine_core::{DeviceError, KvShape, KvType, StateShape};
 
-/// Smallest page of the KV cache in tokens: kernels interleave the rows of a page in groups of
-/// eight, so a smaller page cannot be addressed.
+/// Smallest size of a KV page in tokens: kernels interleave the rows of a page in groups of eight,
+/// so a smaller page cannot be addressed.
 const PAGE_TOKENS_MIN: usize = 8;
 
-/// KV cache of all layers, in pages ("blocks" in vLLM's words). One page more than the scheduler
-/// knows is allocated: padding rows of a CUDA graph write there.
+/// KV cache of all layers, in pages ("blocks" in vLLM's words). One page more than the scheduler's
+/// is allocated: padding rows of a CUDA graph write there.
 ///
-/// For each page, layer and KV head it holds the keys, `[page tokens, D]` swizzled as matrix
+/// For each page, layer and KV head the cache has the keys, `[page tokens, D]` swizzled as matrix
 /// multiplications read them (`kernels/pages.cuh`), followed by the values.
 #[derive(Debug)]
 pub struct Kv {
@@ -21,8 +21,8 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// Bytes of device memory that a KV cache of `shape` takes, including the page for padding
-    /// rows.
+    /// Returns the bytes of device memory that a KV cache of `shape` takes, including the page for
+    /// padding rows.
     ///
     /// # Errors
     /// The page size is not a power of two of at least eight tokens, or the size in bytes
@@ -42,18 +42,19 @@ impl Kv {
         bytes.ok_or_else(|| wrong(format!("the size in bytes of {} pages overflows", shape.pages)))
     }
 
-    /// Number of the extra page to which padding rows write; it belongs to no sequence.
+    /// Returns the number of the extra KV page to which padding rows write; it belongs to no
+    /// sequence.
     pub fn scratch_page(shape: &KvShape) -> u32 {
         shape.pages as u32
     }
 
-    /// Distance from one page of a layer to the next page of that layer, in units of `[page tokens,
-    /// D]`.
+    /// Returns the distance from one KV page of a layer to the next page of that layer, in units of
+    /// `[page tokens, D]`.
     pub fn page_stride(&self) -> u32 {
         (2 * self.shape.layers * self.shape.kv_heads) as u32
     }
 
-    /// Address of the keys of `layer`'s first page.
+    /// Returns the address of the keys of `layer`'s first KV page.
     pub fn layer(&self, layer: usize) -> Address {
         let KvShape { layers, kv_heads, head_dim, page_tokens, kv_type, .. } = self.shape;
         assert!(layer < layers, "the layer has pages");
@@ -62,7 +63,7 @@ impl Kv {
         self.memory.address().plus(heads * page_tokens * head_dim * kv_type.bytes())
     }
 
-    /// Element type of keys and values, as the attention kernels name it.
+    /// Returns the element type of keys and values, as the attention kernels name it.
     pub fn page_type(&self) -> PageType {
         match self.shape.kv_type {
             KvType::Fp8 => PageType::E4m3,
@@ -72,7 +73,7 @@ impl Kv {
 }
 
 /// Recurrent state of all linear-attention layers, in slots of one sequence each. One slot more
-/// than the scheduler knows is allocated: padding rows of a CUDA graph write there.
+/// than the scheduler's is allocated: padding rows of a CUDA graph write there.
 #[derive(Debug)]
 pub struct State {
     pub shape: StateShape,
@@ -80,18 +81,18 @@ pub struct State {
 }
 
 impl State {
-    /// Bytes of device memory that recurrent state of `shape` takes, including the slot for padding
-    /// rows.
+    /// Returns the bytes of device memory that recurrent state of `shape` takes, including the slot
+    /// for padding rows.
     pub fn bytes(shape: &StateShape) -> usize {
         (shape.slots + 1) * shape.slot_bytes()
     }
 
-    /// Distance from one state slot to the next, in f32 elements.
+    /// Returns the distance from one slot of recurrent state to the next, in f32 elements.
     pub fn slot_stride(&self) -> u32 {
         (self.shape.layers * self.shape.net.state_elements()) as u32
     }
 
-    /// Address of the first state slot of `layer`.
+    /// Returns the address of `layer`'s recurrent state in the first slot.
     pub fn layer(&self, layer: usize) -> Address {
         assert!(layer < self.shape.layers, "the layer has state");
         self.memory.address().plus(layer * self.shape.net.state_elements() * size_of::<f32>())

@@ -35,14 +35,15 @@ pub const RUN_AHEAD: usize = 1;
 /// One GPU as a [`Device`], with the memory and launch state of the one model that it serves.
 #[derive(Debug)]
 pub struct Cuda {
-    /// Tensor-parallel group, if there is one. Dropped first, to release kernels that wait for it.
+    /// Tensor-parallel group, if any. Dropped first, to release kernels that wait for this device.
     group: Option<Group>,
     pub(super) stream: Stream,
     pub(super) staging: Staging,
     layers: Layers,
-    /// Attention variants of the model (shape and window). Every step has a step for each of them.
+    /// Attention variants of the model (shape and window). The metadata of every step has an
+    /// attention plan for each of them.
     attending: Vec<Attending>,
-    /// Partial attention results of lines whose key positions are split among blocks.
+    /// Partial attention results of query lines whose key positions are split among blocks.
     lines: GrowableBuffer,
     gemm: Gemm,
     /// Result of a matrix multiplication with padded weights, before the padding is removed.
@@ -50,9 +51,9 @@ pub struct Cuda {
     router: Router,
     outputs: StepOutputs,
     uploads: StepUploads,
-    /// Number of recurrent-state slots; none for a model without recurrent layers.
+    /// Number of slots for recurrent state; `None` for a model without recurrent layers.
     slots: Option<usize>,
-    /// Address of the logits of a replayed CUDA graph; none while kernels are launched one by one.
+    /// Address of the logits of a replayed CUDA graph; `None` while launching kernel by kernel.
     replayed: Option<Address>,
 }
 
@@ -76,12 +77,12 @@ impl Cuda {
         }
     }
 
-    /// Stores measured GEMM choices in `folder`, if one is given.
+    /// Sets the folder in which measured GEMM choices are stored; `None` stores none.
     pub fn keeping(self, folder: Option<PathBuf>) -> Self {
         Self { gemm: Gemm::keeping(folder), ..self }
     }
 
-    /// Creates the devices of the tensor-parallel group `members`, in the order of their ranks.
+    /// Creates the devices of a tensor-parallel group, in the order of the ranks.
     ///
     /// # Errors
     /// A device does not have enough memory.
@@ -91,7 +92,7 @@ impl Cuda {
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
-    /// Matrix multiplication `out = x * w^T` into elements of `dtype`, without the padding of `w`.
+    /// Computes `out = x * w^T` into elements of `dtype`, without the padding columns of `w`.
     fn multiply(
         &mut self,
         x: &Buffer,

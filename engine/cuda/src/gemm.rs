@@ -19,22 +19,24 @@ use engine_core::DeviceError;
 /// Matrix multiplication with weights, and the state that it keeps: buffers and measured choices.
 #[derive(Debug, Default)]
 pub struct Gemm {
-    /// Partial sums in f32 of split-K multiplications.
+    /// Buffer for the f32 partial sums of split-K multiplications.
     parts: GrowableBuffer,
-    /// Measured choice between our own kernels and cuBLASLt, by shape and number of rows.
+    /// Measured choices between our own kernels and cuBLASLt, by shape of the weights and number of
+    /// rows.
     choices: Choices,
-    /// Scratch memory of cuBLASLt's algorithms, if any was chosen.
+    /// Scratch memory of cuBLASLt's algorithms; `None` if no algorithm was chosen.
     workspace: Option<Memory>,
-    /// Shapes multiplied so far, which tuning will measure.
+    /// Shapes of weights that were multiplied so far, which tuning will measure.
     seen: tune::Seen,
-    /// Folder in which measured choices are stored.
+    /// Folder in which measured GEMM choices are stored; `None` stores none.
     kept: Option<PathBuf>,
-    /// True when our own kernels compute all results in f32. Every rank computes the router logits
+    /// True if our own kernels compute all results in f32. Every rank computes the router logits
     /// for itself, and all must get the same bits to select the same experts.
     own_scores: bool,
 }
 
-/// Device addresses of input and output rows, and their number.
+/// Device addresses of input rows `x` and output rows of a matrix multiplication, and the number of
+/// rows.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     x: Address,
@@ -49,7 +51,7 @@ impl Gemm {
         Self { kept, ..Self::default() }
     }
 
-    /// Matrix multiplication `out = x * w^T` with a result of type `dtype`.
+    /// Computes the matrix multiplication `out = x * w^T` with a result of type `dtype`.
     ///
     /// # Errors
     /// The weights are in a format that is supported for experts only, or the device reports an
@@ -74,8 +76,8 @@ impl Gemm {
         self.multiply(stream, rows, w, dtype, way)
     }
 
-    /// Returns the algorithm of cuBLASLt to use, if one was measured to be the fastest for this
-    /// shape and supports the number of rows.
+    /// Returns the cuBLASLt algorithm that was measured to be the fastest for the shape of `w`, if
+    /// it supports the number of rows; `None` means our own kernels.
     fn algorithm(
         &self,
         driver: &dyn Driver,
@@ -98,12 +100,12 @@ impl Gemm {
         takes.then_some(algorithm)
     }
 
-    /// True when our own kernels compute results of this type, whatever is faster.
+    /// Returns true if our own kernels must compute results of this type, whatever is faster.
     fn is_own(&self, result: DType) -> bool {
         self.own_scores && result == DType::F32
     }
 
-    /// Matrix multiplication by the given implementation.
+    /// Computes a matrix multiplication by the implementation `way`.
     fn multiply(
         &mut self,
         stream: &mut Stream,
@@ -120,7 +122,7 @@ impl Gemm {
         }
     }
 
-    /// Matrix multiplication by an algorithm of cuBLASLt.
+    /// Computes a matrix multiplication by an algorithm of cuBLASLt.
     fn by_library(
         &self,
         stream: &Stream,
@@ -141,8 +143,8 @@ impl Gemm {
         blas.multiply(&matmul, algorithm, &operands)
     }
 
-    /// Matrix multiplication of at most [`ROWS_MAX`] rows by our own kernel, split along K where
-    /// that was planned.
+    /// Computes a matrix multiplication of at most [`ROWS_MAX`] rows by our own kernel, split along
+    /// K where that was planned.
     fn few_rows(
         &mut self,
         stream: &mut Stream,
@@ -180,8 +182,9 @@ impl Gemm {
         stream.launch("matmul_merge", Launch::matmul_merge(rows.count, w.n), &arguments)
     }
 
-    /// Grouped matrix multiplication of a mixture of experts: rows sorted by expert, each times the
-    /// weights of its expert. `offsets` is the address of the first row of each expert.
+    /// Computes the grouped matrix multiplication of a mixture of experts: rows sorted by expert,
+    /// each times the weights of its expert. `offsets` is the device address of the index of each
+    /// expert's first row.
     ///
     /// # Errors
     /// The device reports an error.
@@ -218,7 +221,7 @@ impl Gemm {
     }
 }
 
-/// Matrix multiplication of more than [`ROWS_MAX`] rows by our own kernel, tile by tile.
+/// Computes a matrix multiplication of more than [`ROWS_MAX`] rows by our own kernel, tile by tile.
 fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<(), DeviceError> {
     let entry = w.matrix_type.tile_matmul().ok_or_else(|| by_expert_only(w))?;
     let (narrow, wide) = match dtype {
@@ -233,13 +236,14 @@ fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<()
     stream.launch(entry, launch, &arguments)
 }
 
-/// Error for weights in a format that is supported for experts only.
+/// Returns the error for multiplying by weights in a format that is supported for experts only.
 fn by_expert_only(w: &Matrix) -> DeviceError {
     let message = format!("weights of {:?} are multiplied by expert only", w.matrix_type);
     DeviceError { operation: "matmul", message }
 }
 
-/// Appends the addresses of the weights and, for quantized formats, of their scales.
+/// Appends the addresses of the weights and, for quantized formats, of their scales to a kernel's
+/// arguments.
 fn with_weights(arguments: Arguments, w: &Matrix) -> Arguments {
     let arguments = arguments.address(w.weights.address());
     match w.matrix_type {

@@ -1,8 +1,8 @@
-//! Group of GPUs that share a model: tensor parallel all-reduce of short vectors by one kernel that
-//! reads the other ranks' memory, all other collectives by NCCL, and an exchange between the host
-//! threads where ranks must agree on what to do.
+//! Group of GPUs that share a model (tensor parallel): all-reduce of short vectors by one kernel
+//! that reads the other ranks' memory, all other collectives by NCCL, and an exchange between the
+//! host threads where ranks must agree on what to do.
 //!
-//! Knows only the operations of [`Collective`], and no driver.
+//! It implements [`Collective`] over any driver and knows no model.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use engine_core::{Collective, DeviceError, Rank};
 /// Operand of a collective operation: elements in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operand {
-    /// Device address of the operand's first element.
+    /// Device address of the first element of a collective operation's operand.
     pub at: Address,
-    /// Number of elements of the operand.
+    /// Number of elements of a collective operation's operand.
     pub count: usize,
-    /// Element type (DType) of the operand.
+    /// Element type (DType) of a collective operation's operand.
     pub dtype: DType,
 }
 
@@ -31,29 +31,29 @@ pub struct Group {
     driver: Arc<dyn Driver>,
     /// NCCL communicator of this rank.
     communicator: Box<dyn Communicator>,
-    /// Connection to the host threads of the other ranks.
+    /// Connection between the host thread of this rank and those of the other ranks.
     host: InProcess,
-    /// Flag that a rank raises when it ends, so that kernels of the others stop waiting.
+    /// Flag that a rank raises when it ends, so that kernels of the other ranks stop waiting.
     ended: Arc<Signal>,
-    /// Memory for the one-kernel all-reduce; none where the GPUs cannot use it.
+    /// Memory for the one-kernel all-reduce; `None` where the GPUs cannot use it.
     exchange: Option<Exchange>,
-    /// Result of an all-gather before its columns are interleaved: the parts in the order of the
-    /// ranks.
+    /// Buffer for the result of an all-gather before its columns are interleaved: the ranks' parts
+    /// in the order of the ranks.
     parts: GrowableBuffer,
 }
 
 /// Memory of all ranks for the one-kernel all-reduce.
 #[derive(Debug, Clone)]
 struct Exchange {
-    /// Exchange memory of each rank, which the others read and write. Shared, so that it is
+    /// Exchange memory of each rank, which the other ranks read and write. Shared, so that it is
     /// released only when the last rank ends.
     peers: Arc<Vec<Memory>>,
-    /// Largest number of elements that one launch can sum.
+    /// Largest number of elements that one launch of the all-reduce kernel can sum.
     capacity: usize,
 }
 
 impl Group {
-    /// Creates the ranks of a group of `members`, in their order.
+    /// Creates the ranks of a tensor-parallel group from its members, in their order.
     ///
     /// # Errors
     /// A device does not have enough memory.
@@ -81,8 +81,8 @@ impl Group {
         self.host.least(x)
     }
 
-    /// Fails if another rank has ended, since the results of collective operations are then
-    /// undefined.
+    /// Returns an error if another rank has ended, since the results of collective operations are
+    /// then undefined.
     ///
     /// # Errors
     /// Another rank has ended.
@@ -94,7 +94,7 @@ impl Group {
         Ok(())
     }
 
-    /// Allocates memory to gather `bytes` bytes.
+    /// Allocates device memory to gather `bytes` bytes from all ranks.
     ///
     /// # Errors
     /// The device does not have enough memory.
@@ -102,7 +102,7 @@ impl Group {
         stream.grow(&mut self.parts, bytes).map(|_| ())
     }
 
-    /// Launches the one-kernel all-reduce of `x`.
+    /// Launches the one-kernel all-reduce of `x` through the ranks' exchange memory.
     fn sum_at_once(&self, exchange: &Exchange, x: &Operand) -> Result<(), DeviceError> {
         let Rank { index, count } = self.host.rank();
         let arguments = Arguments::new().address(x.at).address(x.at).value(exchange.argument());
@@ -130,8 +130,8 @@ impl Collective<Operand> for Group {
         }
     }
 
-    /// Gathers f32 columns that the ranks hold in shares as [`Rank::share`] divides them, and
-    /// interleaves them to rows.
+    /// Gathers f32 columns, of which each rank has the share that [`Rank::share`] gives it, and
+    /// interleaves them to whole rows.
     fn all_gather(
         &mut self,
         x: &Operand,
@@ -164,7 +164,8 @@ impl Collective<Operand> for Group {
 }
 
 impl Drop for Group {
-    /// Releases every rank that waits for this one, its own device included.
+    /// Ends the rank: releases every rank that waits for it, then waits until its own device's work
+    /// has ended.
     fn drop(&mut self) {
         self.ended.raise();
         self.communicator.abandon();
@@ -174,8 +175,8 @@ impl Drop for Group {
 }
 
 impl Exchange {
-    /// Allocates the exchange memory. Returns none where a member cannot reach the others' memory,
-    /// or where there are too many members.
+    /// Allocates the exchange memory of the ranks. Returns `None` where a member cannot reach the
+    /// others' memory, or where the number of members is not supported.
     fn among(members: &[Member]) -> Result<Option<Self>, DeviceError> {
         let capacity = capacity(members.len());
         if capacity == 0 || !members.iter().all(|member| member.reaches_others) {
@@ -194,7 +195,7 @@ impl Exchange {
         Ok(Some(Self { peers: Arc::new(peers), capacity }))
     }
 
-    /// Table of the ranks' exchange memory as the kernel reads it.
+    /// Returns the addresses of the ranks' exchange memory as the all-reduce kernel reads them.
     fn argument(&self) -> PeersArgument {
         let mut exchanges = [0; RANKS_MAX];
         for (memory, out) in self.peers.iter().zip(&mut exchanges) {

@@ -9,29 +9,31 @@ use super::stream::Stream;
 use super::weights::{Part, Vector};
 use engine_core::{AttentionLayer, DeltaNetLayer, DeviceError};
 
-/// Packed constants of all layers, by the index of a layer among those of its kind.
+/// Packed constants of a model's attention and gated-delta-net layers, by the index of a layer
+/// among the layers of its kind.
 #[derive(Debug, Default)]
 pub struct Layers {
-    /// Constants of attention layers, by index of the layer in the KV cache.
+    /// Packed constants of the attention layers, by index of the layer in the KV cache.
     attention: BTreeMap<usize, OfAttention>,
-    /// Constants of gated-delta-net layers: convolution, rates, biases and norm.
+    /// Packed constants of the gated-delta-net layers (convolution, rates, biases and norm), by
+    /// index of the layer among them.
     delta_net: BTreeMap<usize, Part>,
 }
 
 /// Packed constants of one attention layer.
 #[derive(Debug)]
 struct OfAttention {
-    /// `[H + 2 KV]` f32: attention sinks of the query heads, then key scales and value scales of
-    /// the KV heads.
+    /// `[H + 2 G]` f32 for H query heads and G KV heads: attention sinks of the query heads, then
+    /// key scales and value scales of the KV heads.
     heads: Part,
-    /// `[2, D]` norm weights of queries and keys, if the layer normalizes heads.
+    /// Norm weights `[2, D]` of queries and keys, if the attention layer normalizes its heads.
     norms: Option<Part>,
-    /// Number of query heads: the scales begin after as many sinks.
+    /// Number of query heads of the attention layer; the KV scales lie behind as many sinks.
     sinks: usize,
 }
 
 impl Layers {
-    /// Packs the constants of an attention layer for its kernels.
+    /// Packs the constants of an attention layer on the device, as its kernels read them.
     ///
     /// # Errors
     /// The device does not have enough memory.
@@ -65,7 +67,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Packs the constants of a gated-delta-net layer for its kernels.
+    /// Packs the constants of a gated-delta-net layer on the device, as its kernels read them.
     ///
     /// # Errors
     /// The device does not have enough memory.
@@ -79,29 +81,31 @@ impl Layers {
         Ok(())
     }
 
-    /// Address of the attention sinks and KV scales of a layer.
+    /// Returns the address of an attention layer's packed sinks and KV scales.
     pub fn heads(&self, kv_layer: usize) -> Address {
         self.attention[&kv_layer].heads.address()
     }
 
-    /// Address of the KV scales of a layer: keys, then values.
+    /// Returns the address of an attention layer's KV scales: those of the keys, then those of the
+    /// values.
     pub fn scales(&self, kv_layer: usize) -> Address {
         let of = &self.attention[&kv_layer];
         of.heads.address().plus(4 * of.sinks)
     }
 
-    /// Address of the query and key norms of a layer; null if it has none.
+    /// Returns the address of an attention layer's norm weights of queries and keys; null if the
+    /// layer has none.
     pub fn norms(&self, kv_layer: usize) -> Address {
         self.attention[&kv_layer].norms.as_ref().map_or(Address::NULL, Part::address)
     }
 
-    /// Address of the constants of a gated-delta-net layer.
+    /// Returns the address of a gated-delta-net layer's packed constants.
     pub fn delta_net(&self, index: usize) -> Address {
         self.delta_net[&index].address()
     }
 }
 
-/// Copies `vectors` one after another into one allocation.
+/// Copies device vectors one after another into one new allocation.
 fn side_by_side(stream: &Stream, vectors: &[&Vector]) -> Result<Part, DeviceError> {
     let elements: usize = vectors.iter().map(|vector| vector.len).sum();
     let all = Part::new(stream.driver(), 4 * elements)?;

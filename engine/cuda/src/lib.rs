@@ -1,5 +1,5 @@
-//! CUDA device: the operations of [`Device`](engine_core::Device) as kernel launches, over a driver that
-//! tests replace by an emulated one. Also lists the GPUs of the machine.
+//! CUDA device: the operations of [`Device`](engine_core::Device) as kernel launches, over a driver
+//! that tests replace by an emulated one. Also lists the GPUs of the machine.
 //!
 //! cudarc opens the driver's library at run time and panics where there is none, so every call
 //! comes after a check that the library is present.
@@ -43,16 +43,16 @@ extern crate self as engine_cuda;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
 
-/// Oldest supported compute capability: the kernels use asynchronous copies to shared memory, which
-/// exist since 8.0.
+/// Oldest supported compute capability (major, minor): the kernels use asynchronous copies to
+/// shared memory, which exist since 8.0.
 pub const CAPABILITY_MIN: (u32, u32) = (8, 0);
 
-/// GPU as the driver lists it.
+/// GPU of this machine as its driver lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// Name of the GPU as the driver reports it.
     pub name: String,
-    /// Total bytes of the GPU's memory, free or not.
+    /// Total size of the GPU's memory in bytes, free or not.
     pub memory_bytes: u64,
     /// Compute capability (major, minor) of the GPU: (9, 0) for Hopper.
     pub capability: (u32, u32),
@@ -69,14 +69,15 @@ pub fn gpus() -> Vec<Gpu> {
     panic::catch_unwind(list).unwrap_or_default()
 }
 
-/// Lists the GPUs that can be used, one per rank: the first ones of the list up to one that the
-/// kernels do not support.
+/// Lists the GPUs that the kernels support, one per rank: the first GPUs of the driver's list up to
+/// one that is not supported.
 pub fn usable() -> Vec<Gpu> {
     gpus().into_iter().take_while(|gpu| gpu.capability >= CAPABILITY_MIN).collect()
 }
 
-/// Architecture name for which kernels are compiled. GPUs of one major version run code compiled
-/// for its first minor version; the suffix `a` adds instructions that only Hopper has.
+/// Returns the architecture name, such as `sm_90a`, for which kernels are compiled for a GPU of
+/// this compute capability. GPUs of one major version run code compiled for its first minor
+/// version; the suffix `a` adds instructions that only Hopper has.
 pub fn generation(capability: (u32, u32)) -> &'static str {
     match capability {
         (..=8, _) => "sm_80",

@@ -1,7 +1,8 @@
 //! Hardware limits of a GPU, measured: memory bandwidth and bf16 throughput, with which kernels are
 //! compared (roofline). Knows no model.
 //!
-//! A limit is the best that was reached, so the fastest of several runs counts, not the median.
+//! A limit is the best rate that was reached, so the fastest of several runs is taken, not the
+//! median.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,20 +17,22 @@ use super::stopwatch::Stopwatch;
 use super::weights::Matrix;
 use engine_core::{Device, DeviceError};
 
-/// Number of runs; the fastest counts.
+/// Number of timed runs with which a hardware limit is measured; the fastest is taken.
 const SAMPLES: usize = 10;
 
-/// Problem sizes with which the limits are measured.
+/// Problem sizes with which a GPU's hardware limits are measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Bytes to read, far larger than any cache if memory allows.
+    /// Number of bytes to read to measure the memory bandwidth, far larger than any cache if memory
+    /// allows.
     pub read_bytes: usize,
-    /// Rows, columns and depth of the square matrix multiplication.
+    /// Number of rows, of columns and of elements of the contraction of the square matrix
+    /// multiplication with which bf16 throughput is measured.
     pub matmul: usize,
 }
 
 impl Sizes {
-    /// Sizes that `redline bench` uses.
+    /// Sizes with which `redline bench` measures a GPU's limits.
     pub const FULL: Self = Self { read_bytes: 4 << 30, matmul: 8192 };
 }
 
@@ -44,8 +47,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Measures both limits. The choice of GEMM implementation is stored in the folder `kept`, if
-    /// one is given.
+    /// Measures memory bandwidth and bf16 throughput of a GPU. The choice of GEMM implementation is
+    /// stored in the folder `kept`, if one is given.
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
@@ -61,7 +64,7 @@ impl Limits {
     }
 }
 
-/// Memory bandwidth of reading `bytes` bytes, in bytes per second.
+/// Measures the memory bandwidth of reading `bytes` bytes, in bytes per second.
 fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64, DeviceError> {
     let cuda = Cuda::new(Arc::clone(driver));
     // A GPU that is small or full has a limit too, so at most half of the free memory is read.
@@ -76,8 +79,8 @@ fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64, Devic
     Ok(bytes as f64 / timing.least_ns * 1e9)
 }
 
-/// Throughput of a square bf16 matrix multiplication of this size, in floating-point operations per
-/// second.
+/// Measures the throughput of a square bf16 matrix multiplication of `size` rows, in floating-point
+/// operations per second.
 fn bf16_flops_per_s(
     driver: &Arc<dyn Driver>,
     kept: Option<PathBuf>,
@@ -91,7 +94,6 @@ fn bf16_flops_per_s(
     fill(&cuda.stream, x.bf16(), size * size * DType::Bf16.bytes())?;
     // The first call registers the shape, so that `tune` measures the implementations for it.
     cuda.matmul(&x, &w, &mut out)?;
-    // The call above registered the shape, so that its implementations are measured now.
     cuda.tune()?;
     let timing = Stopwatch::new(driver)?.time(1, SAMPLES, || cuda.matmul(&x, &w, &mut out))?;
     Ok(2.0 * (size as f64).powi(3) / timing.least_ns * 1e9)

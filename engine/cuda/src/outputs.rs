@@ -10,51 +10,54 @@ use super::step::StepMetadata;
 use super::stream::{GrowableBuffer, Stream};
 use engine_core::{DeviceError, StepOutput};
 
-/// Token id that the sampling kernel writes for a row from which no token could be sampled.
+/// Value in place of a token id that the sampling kernel writes for a row from which no token could
+/// be sampled.
 const NONE: u32 = u32::MAX;
 
 /// Sampled tokens on the device, and the copies of submitted steps' outputs to the host.
 #[derive(Debug, Default)]
 pub struct StepOutputs {
-    /// Partial argmax results: the likeliest token of each part of a row.
+    /// Buffer for partial argmax results: the likeliest token of each part of a row of logits.
     best: GrowableBuffer,
-    /// `[R]` token ids of the last step, including those of rows that do not sample.
+    /// Token ids of the last step's R rows that need logits, including those of rows that do not
+    /// sample.
     ids: GrowableBuffer,
-    /// Number of tokens that `ids` has memory for.
+    /// Number of token ids that the buffer of the last step's token ids has memory for.
     ids_max: usize,
-    /// First row of the last submitted step that samples.
+    /// Index, among the rows that need logits, of the last submitted step's first row that samples.
     pub first_sampled: u32,
-    /// Number of tokens that the last submitted step samples.
+    /// Number of tokens that the last submitted step samples on the device.
     pub sampled: usize,
-    /// Submitted steps that have not completed, oldest first.
+    /// Copies to the host of submitted steps that have not completed, oldest first.
     submitted: VecDeque<HostCopy>,
     /// Pinned memory and events of completed steps, to be reused.
     idle: Vec<HostCopy>,
-    /// Tokens of the step completed last.
+    /// Sampled tokens of the step completed last; `None` for a row from which no token could be
+    /// sampled.
     tokens: Vec<Option<u32>>,
 }
 
-/// Copy of one step's tokens and logits to the host.
+/// Copy of one step's sampled tokens and logits to the host.
 #[derive(Debug)]
 struct HostCopy {
-    /// Pinned host memory for the step's tokens, followed by its logits.
+    /// Pinned host memory for the step's sampled tokens, followed by its logits.
     host: Pinned,
-    /// Event after the copies of the step's tokens and logits.
+    /// Event in the stream after the copies of the step's tokens and logits.
     copied: Event,
-    /// Number of tokens that the step samples.
+    /// Number of tokens that the step samples on the device.
     tokens: usize,
-    /// Offset of the logits in the host memory, and their size, both in bytes.
+    /// Offset of the step's logits in the pinned memory, and their size, both in bytes.
     logits: (usize, usize),
 }
 
 impl StepOutputs {
-    /// Address of the last step's token ids on the device.
+    /// Returns the device address of the last step's token ids.
     pub fn ids(&self) -> Address {
         self.ids.address()
     }
 
-    /// Grows the memory for token ids to `rows` rows. The ids of the last step are kept, since the
-    /// next step may read them as its input.
+    /// Grows the device memory for token ids to `rows` rows. The ids of the last step are kept,
+    /// since the next step may read them as its input.
     ///
     /// # Errors
     /// The device does not have enough memory.
@@ -66,8 +69,8 @@ impl StepOutputs {
         Ok(())
     }
 
-    /// Takes the argmax of each row of `logits`, then samples in the rows that have sampling
-    /// parameters.
+    /// Launches the sampling of a step: the argmax of each row of `logits`, then sampling in the
+    /// rows that have sampling parameters.
     ///
     /// # Errors
     /// The device reports an error.
@@ -121,8 +124,8 @@ impl StepOutputs {
         Ok(())
     }
 
-    /// Pinned memory of at least `bytes` bytes and an event, reused from a completed step where
-    /// possible.
+    /// Returns pinned memory of at least `bytes` bytes and an event for the copy of a step's
+    /// outputs, reused from a completed step where possible.
     fn idle_copy(&mut self, stream: &Stream, bytes: usize) -> Result<HostCopy, DeviceError> {
         let copied = match self.idle.pop() {
             Some(copy) if copy.host.size() >= bytes => return Ok(copy),

@@ -1,5 +1,5 @@
-//! MoE routing on the device: top-k experts of each row, dispatch of rows to experts, and
-//! combination of their results.
+//! Mixture-of-experts (MoE) routing on the device: top-k experts of each row, dispatch of rows to
+//! experts, and combination of their results.
 
 use std::ops::Range;
 
@@ -9,12 +9,12 @@ use super::launch::Launch;
 use super::stream::{GrowableBuffer, Stream};
 use engine_core::{DeviceError, Gate};
 
-/// Largest number of experts of a layer, and largest number of experts per row (top-k), that the
-/// kernel supports.
+/// Largest number of experts of a layer that the routing kernel supports.
 const EXPERTS_MAX: usize = 512;
+/// Largest number of experts per row (top-k) that the routing kernel supports.
 const CHOSEN_MAX: usize = 32;
 
-/// Buffers for the routes of a layer, reused by the next.
+/// Device buffers for the routes of one mixture-of-experts layer, reused by the next layer.
 #[derive(Debug, Default)]
 pub struct Router {
     ids: GrowableBuffer,
@@ -24,31 +24,38 @@ pub struct Router {
     slots: GrowableBuffer,
 }
 
-/// Routes of one MoE layer: which rows go to which experts. Valid until the next layer is routed.
+/// Routes of one mixture-of-experts layer: which rows go to which experts. Valid until the next
+/// layer is routed.
 #[derive(Debug)]
 pub struct Routes {
-    /// Number of (row, expert) pairs, including those whose expert belongs to another rank.
+    /// Number of pairs of a row and one of its top-k experts, including those whose expert belongs
+    /// to another rank.
     pub pairs: usize,
-    /// Number of experts per row (top-k).
+    /// Number of experts that each row is routed to (top-k).
     chosen: usize,
-    /// Address of the f32 weight of each pair.
+    /// Device address of the f32 weight of each pair of a row and an expert.
     weights: Address,
-    /// Address of `[E + 1]` offsets: where the rows of each of this rank's experts begin.
+    /// Device address of `[E + 1]` offsets for this rank's E experts: the index of each expert's
+    /// first sorted row, then the number of sorted rows.
     pub offsets: Address,
-    /// Address of the number of rows sent to this rank's experts, the last of the offsets.
+    /// Device address of the number of rows sent to this rank's experts, which is the last of the
+    /// experts' offsets.
     sent: Address,
-    /// Address of the pair that each sorted row comes from.
+    /// Device address of the index, for each row sorted by expert, of its pair of a row and an
+    /// expert.
     sources: Address,
-    /// Address of the sorted row of each pair.
+    /// Device address of the index, for each pair of a row and an expert, of its row among the rows
+    /// sorted by expert.
     slots: Address,
 }
 
 impl Router {
-    /// Selects the top-k experts of each row (`chosen` many) and sorts the rows by expert, for
-    /// those experts in `own`.
+    /// Selects the top-k experts of each row (`chosen` many) from the router's `logits`, and sorts
+    /// the rows by expert, for the experts in the range `own` of this rank.
     ///
     /// # Errors
-    /// There are more experts than the kernel supports, or the device reports an error.
+    /// There are more experts, or more experts per row, than the kernel supports, or the device
+    /// reports an error.
     pub fn route(
         &mut self,
         stream: &mut Stream,
@@ -84,8 +91,8 @@ impl Router {
 }
 
 impl Routes {
-    /// Copies the rows of `x` to `out`, sorted by expert. Rows of `out` behind the last pair sent
-    /// are left unchanged.
+    /// Copies the rows of `x` to `out`, sorted by expert. The rows of `out` behind those of this
+    /// rank's experts are left unchanged.
     ///
     /// # Errors
     /// The device reports an error.
@@ -103,7 +110,7 @@ impl Routes {
         stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols()), &arguments)
     }
 
-    /// Sums the expert results of each row, weighted by the router.
+    /// Sums the results `x` of each row's experts, weighted by the router, to `out`.
     ///
     /// # Errors
     /// The device reports an error.

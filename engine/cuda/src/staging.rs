@@ -6,28 +6,28 @@ use std::sync::Arc;
 use super::driver::{Address, Driver, Event, Pinned};
 use engine_core::DeviceError;
 
-/// Bytes of each half: large enough to hide the start-up time of a transfer, and small compared
-/// with a model.
+/// Size in bytes of each half of the double buffer for uploads: large enough to hide the start-up
+/// time of a transfer, and small compared with a model.
 const HALF_BYTES: usize = 16 << 20;
 
 /// Double buffer of pinned host memory for uploads.
 #[derive(Debug)]
 pub struct Staging {
     driver: Arc<dyn Driver>,
-    /// Pinned memory of each half with the event after its last copy.
+    /// Pinned memory of each half of the double buffer, with the event after its last copy.
     halves: Vec<(Pinned, Event)>,
-    /// Index of the half used last.
+    /// Index of the half of the double buffer that was used last.
     next: usize,
 }
 
 impl Staging {
-    /// Creates an upload path; memory is allocated at first use.
+    /// Creates a double buffer for uploads; its memory is allocated at first use.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self { driver, halves: Vec::new(), next: 0 }
     }
 
-    /// Copies `rows` rows of `row_bytes` bytes to `to`; `fill` writes a row's bytes. The copies may
-    /// still be running when this returns.
+    /// Copies `rows` rows of `row_bytes` bytes each to the device address `to`; `fill` writes the
+    /// bytes of a row. The copies may still be running when this returns.
     ///
     /// # Errors
     /// The device reports an error.
@@ -63,8 +63,8 @@ impl Staging {
         })
     }
 
-    /// Returns the half that was used longer ago, after its copy has ended, with space for `bytes`
-    /// bytes.
+    /// Returns the half of the double buffer that was used longer ago, after its copy has ended,
+    /// with space for `bytes` bytes.
     fn half(&mut self, bytes: usize) -> Result<&mut (Pinned, Event), DeviceError> {
         if self.halves.len() < 2 {
             let pinned = Pinned::new(&self.driver, HALF_BYTES)?;

@@ -1,7 +1,7 @@
-//! Metadata of a step, which its kernels read besides activations: token ids, positions, page tables
-//! (block tables), sampling parameters. It is one contiguous piece, copied at once through pinned
-//! memory, with the same layout for all steps of a CUDA graph bucket, so that captured addresses
-//! stay valid. The cos/sin table is computed from it.
+//! Metadata of a step, which its kernels read besides activations: token ids, positions, page
+//! tables (block tables), sampling parameters. It is one contiguous piece, copied at once through
+//! pinned memory, with the same layout for all steps of a CUDA graph bucket, so that captured
+//! addresses stay valid. The cos/sin table is computed from it.
 
 use std::sync::Arc;
 
@@ -19,66 +19,70 @@ use engine_core::{
     StepRows, StepToken,
 };
 
-/// Bit in a token id that marks a token sampled by the step before and still on the device; the
-/// other bits are its index there.
+/// Bit in an input token id that marks a token that the step before sampled and that is still on
+/// the device; the other bits are its index there.
 const SAMPLED: u32 = 1 << 31;
-/// Words of one row's sampling parameters, and of one sequence's recurrent-state entry.
+/// Number of 32-bit words of one row's sampling parameters in a step's metadata.
 const SAMPLING_WORDS: usize = size_of::<SamplingArguments>() / 4;
+/// Number of 32-bit words of one sequence's recurrent-state entry in a step's metadata.
 const SEQUENCE_WORDS: usize = size_of::<SequenceArguments>() / 4;
 
-/// Attention variant: heads and window that several layers share, so that one attention plan serves
-/// them all.
+/// Attention variant of a model: heads and window that several layers share, so that one attention
+/// plan serves them all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attending {
     pub shape: AttentionShape,
     pub window: Option<usize>,
-    /// Number of blocks of the attention launch.
+    /// Number of thread blocks of the variant's attention launch.
     pub blocks: usize,
 }
 
 impl Attending {
-    /// True when a layer of this shape and window can use the same attention plan.
+    /// Returns true if a layer of this shape and window can use the variant's attention plan.
     pub fn is_like(&self, shape: &AttentionShape, window: Option<usize>) -> bool {
         let heads = |shape: &AttentionShape| (shape.heads, shape.kv_heads, shape.head_dim);
         heads(&self.shape) == heads(shape) && self.window == window
     }
 }
 
-/// Locations that padding rows of a CUDA graph write to, which belong to no sequence.
+/// KV page and state slot that padding rows of a CUDA graph write to, which belong to no sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Scratch {
-    /// Number of the extra KV page.
+    /// Number of the extra KV page for padding rows.
     pub page: u32,
-    /// Number of the extra state slot; none in models without recurrent state.
+    /// Number of the extra state slot for padding rows; `None` in models without recurrent state.
     pub slot: Option<u32>,
     /// Number of tokens of a KV page.
     pub page_tokens: usize,
 }
 
-/// Layout of a step's metadata: the first word of each part, in the order of the parts.
+/// Layout of a step's metadata in 32-bit words: the first word of each part, in the order of the
+/// parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Rows of the step, padding included.
+    /// Numbers of rows of the step and of its rows that need logits, padding included.
     pub rows: StepRows,
-    /// Number of sequences with recurrent state.
+    /// Number of recurrent-state entries in the step's metadata: one per sequence, padding
+    /// included, or 0 in models without recurrent state.
     pub recurrent: usize,
-    /// First word of the sampling parameters.
+    /// First word of the sampling parameters in a step's metadata.
     pub sampling: usize,
-    /// First word of the token ids.
+    /// First word of the input token ids in a step's metadata.
     pub ids: usize,
-    /// First word of the positions.
+    /// First word of the rows' positions in a step's metadata.
     pub positions: usize,
-    /// First word of the KV slots: page number times page size plus offset in the page.
+    /// First word of the rows' KV slots in a step's metadata. A KV slot is page number times page
+    /// size plus offset in the page.
     pub slots: usize,
-    /// First word of the indices of the rows that need logits.
+    /// First word, in a step's metadata, of the indices of the rows that need logits.
     pub head_rows: usize,
-    /// First word of the recurrent-state entries.
+    /// First word of the sequences' recurrent-state entries in a step's metadata.
     pub states: usize,
-    /// First word of the attention plan of each [`Attending`].
+    /// First word of the attention plan of each [`Attending`] in a step's metadata.
     pub plans: Vec<usize>,
-    /// First word of the page tables, which are the last part.
+    /// First word of the page tables, which are the last part of a step's metadata.
     pub tables: usize,
-    /// Total number of words of the metadata.
+    /// Total number of 32-bit words of a step's metadata.
     pub words: usize,
 }
 
@@ -87,14 +91,14 @@ pub struct Layout {
 pub struct Draft<'a> {
     batch: &'a StepBatch,
     scratch: Scratch,
-    /// Rows of the step that need logits.
+    /// Rows of the step that need logits, to be copied to the host or sampled from.
     head: HeadRows,
-    /// Sequences of the batch, followed by the padding rows of the CUDA graph bucket.
+    /// Sequences of the step's batch, followed by the padding rows of the CUDA graph bucket.
     sequences: Vec<ScheduledSequence>,
-    /// Attention plan of each attention variant.
+    /// Attention plan of each attention variant of the model for this step.
     plans: Vec<AttentionPlan>,
-    /// Number of rows of the CUDA graph bucket, if all sequences decode; none for a step with a
-    /// prefill chunk.
+    /// Padded number of rows (CUDA graph bucket) of a step in which all sequences decode; `None`
+    /// for a step with a prefill chunk.
     pub bucket: Option<usize>,
     pub layout: Layout,
 }
@@ -127,14 +131,14 @@ impl<'a> Draft<'a> {
         Self { batch, scratch, head, sequences, plans, bucket, layout }
     }
 
-    /// Number of rows whose logits are copied to the host, and number of rows that sample on the
-    /// device.
+    /// Returns the number of rows whose logits are copied to the host, and the number of rows that
+    /// sample on the device.
     pub fn head(&self) -> (usize, usize) {
         (self.head.read(), self.head.sampling.len())
     }
 
-    /// Writes the metadata to `out`. Tokens sampled by the previous step are those of its rows from
-    /// `sampled` on.
+    /// Writes the step's metadata to `out`. Tokens sampled by the previous step are those of its
+    /// rows from `sampled` on.
     pub fn write(&self, sampled: u32, out: &mut [u32]) {
         let at = &self.layout;
         self.write_sampling(&mut out[at.sampling..at.ids]);
@@ -171,8 +175,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Writes the sampling parameters. Rows without any keep zeros, which means greedy sampling;
-    /// their result is ignored.
+    /// Writes the sampling parameters of the step's rows to `out`. Rows without any keep zeros,
+    /// which means greedy sampling; their result is ignored.
     fn write_sampling(&self, out: &mut [u32]) {
         out.fill(0);
         let rows = out.chunks_exact_mut(SAMPLING_WORDS).skip(self.head.read());
@@ -183,8 +187,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Writes the recurrent-state entries. Sequences without a state slot, such as padding rows, use
-    /// the slot `scratch`.
+    /// Writes the sequences' recurrent-state entries to `out`. Sequences without a state slot, such
+    /// as padding rows, use the slot `scratch`.
     fn write_states(&self, scratch: u32, out: &mut [u32]) {
         let none = || SequenceArguments::NOWHERE;
         for (sequence, out) in self.sequences.iter().zip(out.chunks_exact_mut(SEQUENCE_WORDS)) {
@@ -203,8 +207,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Sequences of the batch, then padding rows up to the bucket. Padding rows attend to one position
-/// of the extra page, so that they cost little.
+/// Returns the sequences of the batch, then padding rows up to the CUDA graph bucket. Padding rows
+/// attend to one position of the extra page, so that they cost little.
 fn padded(batch: &StepBatch, scratch: &Scratch, bucket: Option<usize>) -> Vec<ScheduledSequence> {
     let rows = batch.tokens.len();
     let pages: Arc<[u32]> = [scratch.page].into();
@@ -256,47 +260,51 @@ impl Layout {
 #[derive(Debug)]
 pub struct StepMetadata {
     pub layout: Layout,
-    /// Number of rows of the CUDA graph bucket, if the step belongs to one.
+    /// Padded number of rows (CUDA graph bucket) of the step; `None` for a step with a prefill
+    /// chunk.
     pub bucket: Option<usize>,
-    /// Address of the metadata on the device.
+    /// Device address of the step's metadata.
     pub metadata: Address,
-    /// Address of the cos/sin table `[T, P]` of the rotary embedding, and the number P of rotated
-    /// pairs.
+    /// Device address of the step's cos/sin table `[T, P]` of the rotary embedding, for T rows and
+    /// P rotated pairs of elements.
     pub cos_sin: Address,
     pub pairs: usize,
-    /// Number of rows whose logits are copied to the host: the first of those that need logits.
+    /// Number of rows whose logits are copied to the host: the first of the step's rows that need
+    /// logits.
     pub reads: usize,
-    /// Number of rows behind them that sample on the device.
+    /// Number of rows that sample on the device, behind those whose logits are copied to the host.
     pub samples: usize,
 }
 
 impl StepMetadata {
-    /// Address of a word of the metadata.
+    /// Returns the device address of a 32-bit word of the step's metadata.
     pub fn at(&self, word: usize) -> Address {
         self.metadata.plus(4 * word)
     }
 }
 
-/// Smallest size of the metadata buffer in bytes: page tables of about 256 sequences of 8,000
-/// tokens.
+/// Smallest size of the buffer for a step's metadata in bytes: page tables of about 256 sequences
+/// of 8,000 tokens.
 const BYTES_MIN: usize = 1 << 20;
 
-/// Buffers for the metadata of steps, and for their cos/sin tables.
+/// Device and pinned buffers for the metadata of steps, and for their cos/sin tables.
 #[derive(Debug, Default)]
 pub struct StepUploads {
     metadata: GrowableBuffer,
     cos_sin: GrowableBuffer,
     /// Rotary embedding used last, with its inverse frequencies on the device.
     frequencies: Option<(Rotation, Part)>,
-    /// Pinned buffers used in rotation: the copies of steps in flight may still read the others.
+    /// Pinned buffers for steps' metadata, used in rotation: the copies of steps in flight may
+    /// still read the others.
     pinned: Vec<Pinned>,
-    /// Index of the pinned buffer used last.
+    /// Index of the pinned buffer that was used last for a step's metadata.
     next: usize,
 }
 
 impl StepUploads {
-    /// Writes a step's metadata and starts its copy to the device; recos_sin its address there.
-    /// Tokens sampled by the previous step are those of its rows from `first_sampled` on.
+    /// Writes a step's metadata to pinned memory, starts its copy to the device and returns its
+    /// device address. Tokens sampled by the previous step are those of its rows from
+    /// `first_sampled` on.
     ///
     /// # Errors
     /// The device does not have enough memory, or reports an error.
@@ -328,7 +336,8 @@ impl StepUploads {
         Ok(metadata)
     }
 
-    /// Computes the cos/sin table for the positions of a step.
+    /// Launches the computation of the cos/sin table for the positions of a step, and returns the
+    /// table's device address.
     ///
     /// # Errors
     /// The device does not have enough memory, or reports an error.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::driver::{Driver, Event};
 use engine_core::DeviceError;
 
-/// Pair of timed events in the stream.
+/// Stopwatch for work on the device: a pair of timed events in the stream.
 #[derive(Debug)]
 pub struct Stopwatch {
     driver: Arc<dyn Driver>,
@@ -14,21 +14,21 @@ pub struct Stopwatch {
     to: Event,
 }
 
-/// Statistics of the measured times of one call, in nanoseconds.
+/// Statistics of the measured times of one call of some work on the device, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Median time of one call, by which speeds are compared.
+    /// Median time of one call in nanoseconds, by which speeds are compared.
     pub median_ns: f64,
-    /// Median absolute deviation of the times from their median.
+    /// Median absolute deviation of the times of a call from their median, in nanoseconds.
     pub mad_ns: f64,
-    /// Shortest time of one call, from which hardware limits are computed.
+    /// Shortest time of one call in nanoseconds, from which hardware limits are computed.
     pub least_ns: f64,
-    /// Number of timed runs.
+    /// Number of timed runs that the statistics are of.
     pub samples: usize,
 }
 
 impl Timing {
-    /// Statistics of the times of one call.
+    /// Computes the statistics of the times of one call, in nanoseconds.
     ///
     /// # Panics
     /// `samples` is empty.
@@ -49,7 +49,7 @@ fn median(samples: &mut [f64]) -> f64 {
 }
 
 impl Stopwatch {
-    /// Creates a stopwatch in the driver's stream.
+    /// Creates a stopwatch for work in the driver's stream.
     ///
     /// # Errors
     /// The device reports an error.
@@ -58,12 +58,13 @@ impl Stopwatch {
         Ok(Self { driver: Arc::clone(driver), from, to })
     }
 
-    /// Times `work`, which makes `calls` calls, in `samples` runs after one that warms up. The runs
-    /// replay a CUDA graph of the work, so that no host time is included; `work` is first called
-    /// once without capture, to allocate all memory that it needs.
+    /// Times `work`, which consists of `calls` calls, in `samples` runs after one that warms up,
+    /// and returns the time of one call. The runs replay a CUDA graph of the work, so that no host
+    /// time is included; `work` is first called once without capture, to allocate all memory that
+    /// it needs.
     ///
     /// # Errors
-    /// An error of `work`, or the device reports one.
+    /// `work` fails, or the device reports an error.
     ///
     /// # Panics
     /// `samples` is 0.

@@ -8,10 +8,11 @@ use super::driver::{Address, Arguments, CudaGraph, Driver, Memory};
 use super::launch::Launch;
 use engine_core::DeviceError;
 
-/// State of the CUDA graph of one bucket: a step ran, or a step was captured and can be replayed.
+/// State of the CUDA graph of one bucket (padded number of rows): a step ran, or a step was
+/// captured and can be replayed.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
-    /// One step of the bucket ran without capture, so that all buffers have their size.
+    /// One step of this number of rows ran without capture, so that all buffers have their size.
     Once,
     Captured {
         graph: CudaGraph,
@@ -19,24 +20,25 @@ enum Seen {
     },
 }
 
-/// Growable buffer in device memory: it grows to the largest step and then stays at its address.
+/// Growable buffer in device memory: it grows to the size that the largest step needs and then
+/// stays at its address.
 #[derive(Debug, Default)]
 pub struct GrowableBuffer(Option<Memory>);
 
 impl GrowableBuffer {
-    /// Address of the buffer; null before its first use.
+    /// Returns the device address of the buffer; null before its first use.
     pub fn address(&self) -> Address {
         self.0.as_ref().map_or(Address::NULL, Memory::address)
     }
 }
 
-/// Stream of one device with the captured CUDA graphs of its decoding steps.
+/// Stream of one device, with the captured CUDA graphs of its decoding steps.
 #[derive(Debug)]
 pub struct Stream {
     driver: Arc<dyn Driver>,
-    /// State of the CUDA graph by number of rows of the bucket.
+    /// State of each CUDA graph, by the padded number of rows (bucket).
     buckets: BTreeMap<usize, Seen>,
-    /// Rows of the bucket whose step is being captured now.
+    /// Padded number of rows of the step that is being captured now; `None` outside a capture.
     capturing: Option<usize>,
 }
 
@@ -46,12 +48,12 @@ impl Stream {
         Self { driver, buckets: BTreeMap::new(), capturing: None }
     }
 
-    /// Driver in whose stream everything runs.
+    /// Returns the driver in whose stream all work of the device runs.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
-    /// Launches a kernel as [`Driver::launch`] does.
+    /// Launches the kernel `entry` in the stream, as [`Driver::launch`] does.
     ///
     /// # Errors
     /// The device reports an error.
@@ -64,11 +66,11 @@ impl Stream {
         self.driver.launch(entry, launch, arguments)
     }
 
-    /// Grows `room` to at least `bytes` bytes, of unspecified content, and returns its address.
+    /// Grows a buffer to at least `bytes` bytes, of unspecified content, and returns its address.
     /// Growing moves the buffer, so all captured CUDA graphs are released.
     ///
     /// # Errors
-    /// The device does not have enough memory.
+    /// The device does not have enough memory, or the buffer would move during a capture.
     pub fn grow(
         &mut self,
         room: &mut GrowableBuffer,
@@ -89,7 +91,7 @@ impl Stream {
     /// Grows a buffer as [`Stream::grow`] does, and keeps its content.
     ///
     /// # Errors
-    /// The errors of [`Stream::grow`].
+    /// The device does not have enough memory, or the buffer would move during a capture.
     pub fn grow_keeping(
         &mut self,
         room: &mut GrowableBuffer,
@@ -121,8 +123,8 @@ impl Stream {
         Ok(())
     }
 
-    /// State of the bucket of `rows` rows as a number that ranks can compare: 0 no step ran, 1 one
-    /// ran, 2 one was captured.
+    /// Returns the state of the CUDA graph for `rows` rows as a number that ranks can compare: 0 no
+    /// step ran, 1 one ran, 2 one was captured.
     pub fn known(&self, rows: usize) -> u8 {
         match self.buckets.get(&rows) {
             None => 0,
@@ -131,10 +133,10 @@ impl Stream {
         }
     }
 
-    /// Replays the CUDA graph of the bucket of `rows` rows and returns the address of its logits.
-    /// The first step of a bucket is launched kernel by kernel, and the second is captured while
-    /// its operations are called; both return none. `known` is [`Stream::known`], or less where
-    /// another rank's state is less.
+    /// Replays the CUDA graph for `rows` rows and returns the address of its logits. The first step
+    /// of a bucket is launched kernel by kernel, and the second is captured while its operations
+    /// are called; both return `None`. `known` is [`Stream::known`], or less where another rank's
+    /// state is less.
     ///
     /// # Errors
     /// The device reports an error.
@@ -159,7 +161,7 @@ impl Stream {
     }
 
     /// Ends the capture of a step, if one is in progress, and replays it once, since a capture
-    /// executes nothing. Its logits are at `logits`.
+    /// executes nothing. The step's logits are at `logits`.
     ///
     /// # Errors
     /// The device reports an error.
@@ -185,8 +187,8 @@ impl Drop for Stream {
     }
 }
 
-/// CUDA graph bucket of a decoding step of `rows` rows, which is padded to it: 1, 2, 4, then
-/// multiples of 8 up to 64, of 16 up to 256, and of 32.
+/// Returns the CUDA graph bucket of a decoding step: the number of rows to which its `rows` rows
+/// are padded, 1, 2, 4, then multiples of 8 up to 64, of 16 up to 256, and of 32.
 pub fn bucket(rows: usize) -> usize {
     match rows {
         0..=2 => rows.max(1),

@@ -17,17 +17,18 @@ use engine_core::{DeviceError, HostMatrix, RandomRows, WeightType};
 use engine_weights::format::dequantize;
 use engine_weights::random;
 
-/// Output columns that kernels process at a time; the number of stored rows is padded to a
-/// multiple.
+/// Number of output columns that kernels process at a time; the number of stored weight rows is
+/// padded to a multiple of it.
 const ROWS: usize = 8;
-/// Rows and columns of the block that shares an FP8 scale.
+/// Number of rows, and of columns, of the block of weights that shares an FP8 scale.
 const SCALED: usize = 128;
-/// Weights in a block of the stored form that [`HostMatrix`] has, for FP8 and for MXFP4.
+/// Number of weights in a block of the stored form that [`HostMatrix`] has, for FP8 and for MXFP4.
 const BLOCK: usize = 32;
 /// Exponent (bias 127) of the largest MXFP4 scale that the kernels support, 2^65.
 const MXFP4_SCALE_MAX: u8 = 127 + 65;
 
-/// Part of an allocation of device memory that several owners can share.
+/// Part of an allocation of device memory; several parts share one allocation, which is released
+/// with the last of them.
 #[derive(Debug, Clone)]
 pub struct Part {
     memory: Arc<Memory>,
@@ -35,17 +36,18 @@ pub struct Part {
 }
 
 impl Part {
-    /// Allocates `bytes` bytes of its own.
+    /// Allocates `bytes` bytes of device memory as one part.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
         Ok(Self { memory: Arc::new(Memory::new(driver, bytes)?), at: 0 })
     }
 
-    /// Device address of the part's first byte.
+    /// Returns the device address of the part's first byte.
     pub fn address(&self) -> Address {
         self.memory.address().plus(self.at)
     }
 
-    /// Copies `parts` of `bytes` bytes each into one new allocation, one after another.
+    /// Copies parts of `bytes` bytes each into one new allocation of device memory, one after
+    /// another.
     pub fn join(
         driver: &Arc<dyn Driver>,
         parts: &[&Self],
@@ -63,7 +65,7 @@ impl Part {
     }
 }
 
-/// Weight vector `[N]` in f32, such as a norm or a bias.
+/// Weight vector `[N]` in f32 in device memory, such as a norm or a bias.
 #[derive(Debug, Clone)]
 pub struct Vector {
     pub part: Part,
@@ -73,24 +75,25 @@ pub struct Vector {
 /// Weight matrix `[N, K]` in device memory.
 #[derive(Debug, Clone)]
 pub struct Matrix {
-    /// Storage format of the weights.
+    /// Storage format of the matrix's weights.
     pub matrix_type: MatrixType,
-    /// Number N of output columns, padding included.
+    /// Number N of the matrix's output columns, padding included.
     pub n: usize,
-    /// Number of zero rows at the end, added because kernels process eight output columns at a
-    /// time.
+    /// Number of zero rows at the end of the weights, added because kernels process eight output
+    /// columns at a time.
     pub padding: usize,
-    /// Length K of the contraction.
+    /// Length K of the contraction, which is the number of weights in a row of the matrix.
     pub k: usize,
     pub weights: Part,
-    /// Scales: f32 for FP8, one byte each for MXFP4, empty for bf16.
+    /// Scales of the weights: f32 for FP8, one byte each for MXFP4, empty for bf16.
     pub scales: Part,
-    /// Launch of a multiplication of few rows with this matrix.
+    /// Launch of our own kernel that multiplies few rows with this matrix.
     pub plan: MatmulPlan,
 }
 
 impl Matrix {
-    /// Creates random weights with scales of 1, for measurements that need no trained weights.
+    /// Creates a matrix of random weights with scales of 1, for measurements that need no trained
+    /// weights.
     ///
     /// # Errors
     /// The device does not have enough memory.
@@ -115,7 +118,8 @@ impl Matrix {
         Ok(random)
     }
 
-    /// Allocates memory for `stored` rows and the padding rows, which are zeroed.
+    /// Allocates device memory for a weight matrix of `stored` rows and the padding rows, which are
+    /// zeroed.
     fn room(
         driver: &Arc<dyn Driver>,
         matrix_type: MatrixType,
@@ -135,13 +139,13 @@ impl Matrix {
         Ok(Self { matrix_type, n, padding, k, weights, scales, plan })
     }
 
-    /// Bytes of the weights, and bytes of their scales.
+    /// Returns the bytes of the matrix's weights, and the bytes of their scales.
     pub fn bytes(&self) -> (usize, usize) {
         bytes(self.matrix_type, self.n, self.k)
     }
 }
 
-/// Bytes of weights `[n, k]`, and bytes of their scales.
+/// Returns the bytes of weights `[n, k]` in this format, and the bytes of their scales.
 pub fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
     match matrix_type {
         MatrixType::Bf16 => (2 * n * k, 0),
@@ -150,7 +154,8 @@ pub fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
     }
 }
 
-/// Stored rows of several matrices as if they were one, such as query, key and value projections.
+/// Rows of several weight matrices in host memory as if they were one, such as query, key and value
+/// projections.
 struct Rows<'a, 'b>(&'a [HostMatrix<'b>]);
 
 impl<'a> Rows<'a, '_> {
@@ -166,7 +171,7 @@ impl<'a> Rows<'a, '_> {
         self.0.iter().all(|part| part.weight_type == weight_type)
     }
 
-    /// Row `n` of the combined rows, with its format.
+    /// Returns row `n` of the combined matrices in its stored format.
     fn row(&self, mut n: usize) -> (WeightType, &'a [u8]) {
         for part in self.0 {
             if n < part.n {
@@ -178,8 +183,8 @@ impl<'a> Rows<'a, '_> {
     }
 }
 
-/// Uploads the combined rows of `parts` as one matrix, converted if no kernel supports their
-/// format.
+/// Uploads the rows of several matrices as one matrix `[N, K]`, converted to bf16 if no kernel
+/// supports their format.
 ///
 /// # Errors
 /// The kernels do not support the shape or the scales, or the device does not have enough memory.
@@ -224,8 +229,8 @@ pub fn matrix(
     Ok(matrix)
 }
 
-/// Generates rows of random bf16 weights on the device. Returns none where the kernel cannot
-/// generate the requested rows.
+/// Generates a matrix of random bf16 weights on the device, with the same bits as the host does.
+/// Returns `None` where the kernel cannot generate the requested rows.
 ///
 /// # Errors
 /// The device does not have enough memory, or reports an error.
@@ -257,8 +262,8 @@ pub fn random_matrix(
     Ok(Some(matrix))
 }
 
-/// Runs of consecutive stored rows of `part`, in the order of the matrix: (first row, number of
-/// rows).
+/// Returns the runs of consecutive stored rows of `part`, in the order of the matrix: (first row,
+/// number of rows).
 fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for row in (0..part.n).map(|n| part.row + part.order.stored_row(n)) {
@@ -270,14 +275,14 @@ fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
     runs
 }
 
-/// Error for weights that the kernels do not support.
+/// Returns the error for weights that the kernels do not support.
 fn refused(message: String) -> DeviceError {
     DeviceError { operation: "matrix", message }
 }
 
 impl Rows<'_, '_> {
-    /// Scales of the 128 x 128 blocks, or none unless all rows are FP8 and each block has a single
-    /// scale.
+    /// Returns the scales of the blocks of 128 x 128 weights; `None` unless all rows are FP8 and
+    /// each block has a single scale.
     fn e4m3_scales(&self) -> Option<Vec<f32>> {
         if !self.are_all(WeightType::F8E4M3) {
             return None;
@@ -300,7 +305,8 @@ impl Rows<'_, '_> {
     }
 }
 
-/// Uploads rows as bf16, dequantized if they are stored in another format.
+/// Uploads weight rows to the device address `to` as bf16, dequantized if they are stored in
+/// another format.
 fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<(), DeviceError> {
     let mut values = vec![0.0; rows.k()];
     staging.send(to, rows.count(), 2 * rows.k(), |row, out| match rows.row(row) {
@@ -346,7 +352,7 @@ fn send_mxfp4(
     })
 }
 
-/// Copies the matrices of a layer's experts into one allocation, one after another.
+/// Copies the weight matrices of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
 /// The matrices differ in shape or format, or the device does not have enough memory.

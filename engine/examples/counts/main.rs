@@ -13,10 +13,11 @@ use engine::bench::setup::{Make, Setup};
 use engine_core::{DeltaNetShape, DeviceError, KvType, WeightType};
 use engine_cpu::{Cpu, Isa};
 
-/// Instruction sets to count, if the processor has them; the counting tool does not know others.
+/// Names of the instruction sets on which instructions are counted, if the processor has them; the
+/// counting tool does not support others.
 const ISAS: [&str; 2] = ["avx2", "portable"];
 
-/// Name of a call, and function that creates it.
+/// Name of a case to count, and function that creates it as a call.
 type Named = (String, Box<dyn FnOnce() -> Call>);
 type Call = Box<dyn FnMut()>;
 
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The only function whose instructions are counted, with those that it calls.
+/// Runs `call`. It is the only function whose instructions are counted, with those that it calls.
 #[inline(never)]
 fn counted(call: &mut Call) {
     call();
@@ -60,8 +61,8 @@ fn cases() -> Vec<Named> {
     cases
 }
 
-/// Operations to count on each instruction set. Multiplication with quantized weights is in 8-bit
-/// integers, and quantizes its rows first.
+/// Returns the operations to count on each instruction set, by name. Multiplication with quantized
+/// weights is in 8-bit integers, and quantizes its rows first.
 fn of_each_isa() -> Vec<(&'static str, Make<Cpu>)> {
     let mut all: Vec<(&'static str, Make<Cpu>)> = vec![
         ("add_rms_norm/T8", Box::new(|setup| setup.rows(RowOp::AddRmsNorm, 8, 576))),
@@ -99,6 +100,7 @@ fn attend(setup: Setup<Cpu>, kv_type: KvType, step: Step) -> Result<Case, Device
     setup.attention(("smollm2-135m", SMOLLM2_135M.attention(), None), kv_type, step)
 }
 
-/// Gated-delta-net shape with two key heads of the layer that the benchmark measures.
+/// Shape of the counted gated-delta-net layer: that of the benchmark's layer, with two key heads
+/// only.
 const NET: DeltaNetShape =
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 128, value_dim: 128, taps: 4 };

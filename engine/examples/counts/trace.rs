@@ -1,5 +1,5 @@
-//! Fixed trace of arrivals through the scheduler, with shared prefixes, prompts in chunks and
-//! preempted sequences.
+//! Fixed trace of arrivals through the scheduler, with shared prefixes, chunked prompts and
+//! preempted sequences, whose instructions are counted.
 
 use engine_schedule::{Limits, Needs, Scheduler, SeqId};
 
@@ -17,7 +17,7 @@ const LIMITS: Limits = Limits {
     run_ahead: 0,
 };
 
-/// Runs the whole trace, beginning with an empty scheduler.
+/// Runs the whole trace of arrivals, beginning with an empty scheduler.
 pub fn run() {
     let mut scheduler = Scheduler::new(LIMITS);
     let mut random = Random(1);
@@ -46,18 +46,19 @@ pub fn run() {
     assert!(totals.preemptions > 0 && totals.hit_tokens > 0, "nothing hard came: {totals:?}");
 }
 
-/// Number of tokens that a sequence generates.
+/// Returns the number of tokens that a sequence generates.
 fn output(id: SeqId) -> usize {
     1 + (id.0 * 37 % 120) as usize
 }
 
-/// Random prompt whose beginning is that of its family, so that prefixes are shared.
+/// Returns a random prompt that begins like those of one of four families, so that prefixes are
+/// shared.
 fn prompt(random: &mut Random) -> Vec<u32> {
     let (family, length) = (random.below(4), 1 + random.below(200));
     (0..length).map(|index| family * 1000 + index).collect()
 }
 
-/// Linear congruential generator.
+/// Linear congruential generator of the trace's random numbers.
 struct Random(u32);
 
 impl Random {

@@ -1,8 +1,9 @@
-//! Benchmark cases: an operation of a [`Device`] at one size, with its work and a call to time.
+//! Benchmark cases: an operation of a [`Device`] at one size, with the bytes and floating-point
+//! operations of one call, and a function that makes the call.
 //!
-//! `setup.rs` creates a case on a device. Criterion (`engine/benches/kernels.rs`), `redline bench`, its
-//! `--kernels` on a GPU (`list.rs`) and the instruction counts (`engine/examples/counts`) measure the
-//! same cases.
+//! `setup.rs` creates a case on a device. Criterion (`engine/benches/kernels.rs`), `redline bench`,
+//! its `--kernels` on a GPU (`list.rs`) and the instruction counts (`engine/examples/counts`) all
+//! measure such cases.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use engine_cuda::Cuda;
 
 use crate::config::PAGE_TOKENS;
 
-/// Layer sizes of a model.
+/// Layer sizes of a model, from which benchmark cases are created.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the names are those of config.json")]
 pub struct Shape {
@@ -41,7 +42,7 @@ pub const SMOLLM2_135M: Shape = Shape {
 };
 
 impl Shape {
-    /// Attention of the model's layers.
+    /// Returns the shape of attention in the model's layers.
     pub fn attention(&self) -> AttentionShape {
         attention_shape(self.heads, self.kv_heads, self.head_dim)
     }
@@ -61,23 +62,27 @@ pub struct MoeShape {
     pub intermediate: usize,
 }
 
-/// Case: one operation at one size, ready to be timed.
+/// Benchmark case: one operation at one size, ready to be timed.
 pub struct Case {
     /// Name of the measured operation.
     pub op: &'static str,
-    /// Sizes by their letters: T rows, K contraction, N columns, B sequences, C context, E experts.
+    /// Sizes of the case by their letters: T rows, K contraction, N columns, B sequences, H heads,
+    /// D head size, V vocabulary and E experts. C is the context length, in experts' cases the
+    /// number of experts per row.
     pub shape: String,
-    /// DType of the weights, else of the KV cache, else of the activations.
+    /// Data type of the weights, else of the KV cache, behind the model's name, else of the
+    /// activations; in a case of sampling the name of its parameters.
     pub dtype: String,
-    /// Smallest number of bytes that one call reads and writes.
+    /// Smallest number of bytes that one call of the operation reads and writes.
     pub bytes: u64,
-    /// Floating-point operations of one call; a multiplication and an addition count as two.
+    /// Number of floating-point operations of one call; a multiplication and an addition count as
+    /// two.
     pub flops: u64,
-    /// DType in which a matrix multiplication is computed; empty for other operations.
+    /// Data type in which a matrix multiplication is computed; empty for other operations.
     pub compute_dtype: &'static str,
-    /// Number of layers that successive calls use in turn.
+    /// Number of layers of weights or KV pages that successive calls of the case use in turn.
     pub layers: usize,
-    /// Makes one call of the operation.
+    /// Function that runs the operation once, on the next layer.
     pub run: Box<dyn FnMut() -> Result<(), DeviceError>>,
 }
 
@@ -89,7 +94,8 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// Makes a case of `call`, which gets the index of the layer to use.
+    /// Creates a benchmark case that times `call`, which gets the index of the layer to use. The
+    /// array has the bytes and the floating-point operations of one call.
     pub(super) fn new(
         op: &'static str,
         (shape, dtype): (String, impl Into<String>),
@@ -108,16 +114,16 @@ impl Case {
     }
 }
 
-/// Device that cases run on, with what its work is counted by.
+/// Device that benchmark cases run on, with the sizes from which the bytes of a case are computed.
 pub trait BenchDevice: Device + 'static {
-    /// DType of activations.
+    /// Name of the data type of activations on the device.
     const DTYPE: &'static str;
-    /// Bytes of one element of an activation.
+    /// Size in bytes of one element of an activation.
     const ELEMENT_BYTES: usize;
-    /// Distance between two successive KV pages of a sequence.
+    /// Distance, in page numbers, between two successive KV pages of a sequence.
     const PAGE_STRIDE: usize;
 
-    /// Bytes of the weights `[n, k]` with their scales.
+    /// Returns the size in bytes of weights `[n, k]` with their scales on the device.
     fn weight_bytes(weight_type: WeightType, n: usize, k: usize) -> usize {
         n * weight_type.row_bytes(k)
     }
@@ -132,7 +138,8 @@ impl BenchDevice for Cpu {
 impl BenchDevice for Cuda {
     const DTYPE: &'static str = "bf16";
     const ELEMENT_BYTES: usize = 2;
-    /// A prime that divides no number of pages in `list.rs`, so that pages are scattered and distinct.
+    /// Distance, in page numbers, between two successive KV pages of a sequence on a GPU: a prime
+    /// that divides no number of pages in `list.rs`, so that pages are scattered and distinct.
     const PAGE_STRIDE: usize = 7919;
 
     fn weight_bytes(weight_type: WeightType, n: usize, k: usize) -> usize {
@@ -144,7 +151,7 @@ impl BenchDevice for Cuda {
     }
 }
 
-/// Operation over the rows of activations alone.
+/// Operation that reads and writes rows of activations, without a weight matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations of `Device`")]
 pub enum RowOp {
@@ -159,17 +166,17 @@ pub enum RowOp {
 /// Operation of a mixture-of-experts layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MoeOp {
-    /// Top-k experts of each row.
+    /// Choice of each row's top-k experts by the router's logits.
     Route,
-    /// Copy of the rows to their experts.
+    /// Copy of each row of activations to each of its top-k experts (dispatch).
     Dispatch,
     /// Grouped GEMM of the gate and up projections, with weights of this format.
     ExpertMatmul(WeightType),
-    /// Weighted sum of the experts' outputs.
+    /// Sum of the results of each row's top-k experts, weighted by the router (combine).
     Combine,
 }
 
-/// Matrix multiplication of `[t, k]` by the transpose of `[n, k]`.
+/// Matrix multiplication of activations `[t, k]` by the transpose of weights `[n, k]`.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "letters of shapes")]
 pub struct Matmul {
@@ -179,7 +186,8 @@ pub struct Matmul {
     pub weight_type: WeightType,
 }
 
-/// Rows of a step: sequences, new rows of each, and positions that each has already.
+/// Size of a step: number of sequences, number of new rows of each sequence, and number of
+/// positions (`context`) that each has already.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the comment names them")]
 pub struct Step {
@@ -193,14 +201,15 @@ impl Step {
         (self.context + self.rows).div_ceil(PAGE_TOKENS)
     }
 
-    /// One layer of a KV cache with room for all positions.
+    /// Returns the shape of a KV cache of one layer with pages for all positions of the step.
     pub(super) fn kv_shape(&self, shape: AttentionShape, kv_type: KvType) -> KvShape {
         let AttentionShape { kv_heads, head_dim, .. } = shape;
         let pages = self.sequences * self.pages_each();
         KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens: PAGE_TOKENS, kv_type }
     }
 
-    /// Batch of `rows` rows from `position` on of some of the sequences.
+    /// Builds the batch of `rows` rows from `position` on of each sequence in the range `of`.
+    /// Successive KV pages of a sequence are `stride` numbers apart.
     pub(super) fn batch(
         &self,
         stride: usize,

@@ -24,15 +24,15 @@ use engine_cuda::limits::{Limits, Sizes};
 use engine_cuda::stopwatch::Stopwatch;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Number of timed runs of a case; their median counts.
+/// Number of timed runs of a kernel case, whose median is reported.
 const SAMPLES: usize = 11;
-/// Smallest number of calls in a run, so that a run is long compared with the resolution of an
-/// event.
+/// Smallest number of calls of a kernel case in one timed run, so that a run is long compared with
+/// the resolution of a CUDA event.
 const CALLS_MIN: usize = 4;
-/// Bytes of weights or KV pages over all layers of a case.
+/// Size in bytes of the weights or KV pages of a kernel case over all its layers.
 const LAYERS_BYTES: usize = 256 << 20;
 
-/// Figures of one kernel case, an element of `benches` in a `kernel.v1` record.
+/// Measurement of one kernel case: an element of `benches` in a `kernel.v1` record.
 #[derive(Debug, Serialize)]
 pub(super) struct Kernel {
     op: &'static str,
@@ -48,7 +48,8 @@ pub(super) struct Kernel {
     limit_share: f64,
 }
 
-/// Opens the first GPU, measures what `flags` select, and returns the report as text.
+/// Opens the first GPU, measures the model, the kernels or both, as the arguments say, and returns
+/// the table or JSON document to print.
 ///
 /// # Errors
 /// The GPU cannot be opened, or the model cannot be loaded or run.
@@ -70,7 +71,7 @@ pub(super) fn run(
     Ok(bench.report(source, flags, limits, &cases)?.text(flags.json))
 }
 
-/// Open GPU with what its measurements need.
+/// Open GPU, with the kernel cache and the clock that its measurements need.
 struct Bench<'a> {
     driver: Arc<dyn Driver>,
     cubins: &'a Cubins,
@@ -78,7 +79,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures the kernel cases, and the steps of a model if one is given.
+    /// Measures the kernel cases, and the steps of a model if one is given, and returns the report.
     fn report(
         &self,
         source: Option<ModelSource>,
@@ -111,8 +112,8 @@ impl Bench<'_> {
         Ok(Report { isa: Some(isa), kernels, limits, ..report })
     }
 
-    /// Measures the kernel cases one after another, and prints each result at once, because all of
-    /// them take minutes and the user may stop earlier.
+    /// Measures the kernel cases one after another, and prints each result to standard error at
+    /// once, because all of them take minutes and the user may stop earlier.
     fn kernels(&self, limits: Limits, cases: &[Make<Cuda>]) -> Result<Vec<Kernel>> {
         let one = |make: &Make<Cuda>| {
             let kernel = self.kernel(limits, make, LAYERS_BYTES)?;
@@ -122,7 +123,8 @@ impl Bench<'_> {
         cases.iter().map(one).collect()
     }
 
-    /// Measures a case, with layers of `memory` bytes, on a fresh device.
+    /// Measures a kernel case on a fresh device; the weights or KV pages of its layers take
+    /// `memory` bytes together.
     fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
         let mut case = make(Setup { device, memory })?;
@@ -147,7 +149,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Loads the model, measures its steps and adds them to the report of the device.
+    /// Loads a model on the GPU, measures its prefill and decode steps and adds them to `report`.
     fn steps(
         &self,
         source: ModelSource,
@@ -241,7 +243,8 @@ mod tests {
         "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
         "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []"#;
 
-    /// Emulated GPU on which every kernel takes 2 µs.
+    /// Creates a bench on an emulated GPU on which every kernel takes 2 µs; `None` where kernels
+    /// cannot be compiled for the host.
     fn bench() -> Option<Bench<'static>> {
         static CUBINS: LazyLock<Cubins> = LazyLock::new(Cubins::default);
         let script = Script { ns: |_| KERNEL_NS, ..Script::default() };
@@ -249,7 +252,8 @@ mod tests {
         Some(Bench { driver, cubins: &CUBINS, clock: Clock::start() })
     }
 
-    /// Report of an emulated GPU on which every kernel takes 2 µs.
+    /// Measures on an emulated GPU on which every kernel takes 2 µs, with the command line `words`,
+    /// and returns the report.
     fn report(source: Option<ModelSource>, words: &[&str], cases: &[Make<Cuda>]) -> Option<Report> {
         Some(bench()?.report(source, &flags(words), LIMITS, cases).unwrap())
     }
@@ -295,8 +299,8 @@ mod tests {
         assert!(is_near(bf16_flops_per_s, 2.0 * 64f64.powi(3) / (KERNEL_NS / 1e9)));
     }
 
-    /// Each kind of case at a size that a processor can emulate, with its number of launches per
-    /// call.
+    /// Returns a case of each kind at a size that a processor can emulate, with its number of
+    /// kernel launches per call.
     fn small() -> Vec<(Make<Cuda>, f64)> {
         let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
         let attention = |kv_type, window, sequences, rows, context| -> Make<Cuda> {

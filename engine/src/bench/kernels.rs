@@ -13,16 +13,17 @@ use engine_core::clock::Clock;
 use engine_cpu::{Cpu, Isa};
 use engine_model::{MatrixShape, ModelInfo};
 
-/// Rows of the multiplications: a large decoding batch, and a prefill chunk.
+/// Numbers of rows in the measured matrix multiplications: a large decoding batch, and a prefill
+/// chunk.
 const MATMUL_ROWS: [usize; 2] = [64, 512];
-/// Context length of attention in positions, if the model allows it.
+/// Context length in positions over which attention is measured, if the model allows it.
 const CONTEXT: usize = 8000;
-/// Rows of a prefill chunk.
+/// Number of rows of the prefill chunk whose attention is measured.
 const CHUNK_ROWS: usize = 512;
-/// Bytes of weights, or of keys and values, over all layers.
+/// Size in bytes of the weights, or of keys and values, of a measured case over all its layers.
 const LAYERS_BYTES: usize = 128 << 20;
 
-/// Figures of multiplying rows with the largest matrix of a layer.
+/// Measurement of multiplying rows of activations with the largest matrix of a layer.
 #[derive(Debug, Serialize)]
 pub(super) struct MatmulFigures {
     rows: usize,
@@ -31,25 +32,30 @@ pub(super) struct MatmulFigures {
     weight_dtype: &'static str,
     dtype: &'static str,
     ops_per_s: f64,
-    /// Measured rate as a share of the machine's limit for arithmetic in `dtype`, 0 to 1.
+    /// Measured operations per second as a share of the machine's limit for arithmetic in `dtype`,
+    /// 0 to 1.
     limit_share: f64,
 }
 
-/// Figures of attention: `rows` rows of one sequence, the last of `context` positions.
+/// Measurement of attention: `rows` rows of one sequence, the last of `context` positions.
 #[derive(Debug, Serialize)]
 pub(super) struct AttentionFigures {
     rows: usize,
     context: usize,
-    /// Bytes of keys and values per second, counted as if each was read once per layer.
+    /// Rate of reading keys and values in bytes per second, counted as if each was read once per
+    /// layer.
     kv_bytes_per_s: f64,
     flops_per_s: f64,
-    /// Measured rate as a share of the nearer limit, 0 to 1.
+    /// Share of the machine's limit that attention comes nearest to, 0 to 1: memory bandwidth or
+    /// f32 arithmetic.
     limit_share: f64,
-    /// Name of the nearer limit: `read_bytes_per_s` or `f32_flops_per_s`.
+    /// Name of the machine's limit that attention comes nearest to: `read_bytes_per_s` or
+    /// `f32_flops_per_s`.
     limit: &'static str,
 }
 
-/// Measures kernels with one instruction set and number of threads.
+/// Settings with which CPU kernels are measured: instruction set, number of threads, clock, and the
+/// machine's limits.
 pub(super) struct Kernels<'a> {
     pub isa: Isa,
     pub threads: usize,
@@ -58,12 +64,12 @@ pub(super) struct Kernels<'a> {
 }
 
 impl Kernels<'_> {
-    /// Device of the measurements, which knows of the model only shapes and formats.
+    /// Creates the device on which a case is created, with `memory` bytes for the case's layers.
     fn setup(&self, memory: usize) -> Setup<Cpu> {
         Setup { device: Cpu::new(self.isa, self.threads), memory }
     }
 
-    /// Median time in seconds of one call.
+    /// Returns the median time in seconds of one call of the case.
     fn seconds(&self, mut case: Case) -> Result<f64, DeviceError> {
         let calls = || (0..case.layers).try_for_each(|_| (case.run)());
         Ok(median_seconds(self.clock, calls)? / case.layers as f64)

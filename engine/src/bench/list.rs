@@ -17,15 +17,15 @@ pub const QWEN3_8B: Shape = Shape {
     vocab: 151_936,
 };
 
-/// Mixture-of-experts layers of Qwen3-30B-A3B.
+/// Sizes of the mixture-of-experts layers of Qwen3-30B-A3B.
 pub const QWEN3_30B_A3B: MoeShape =
     MoeShape { experts: 128, top_k: 8, hidden: 2048, intermediate: 768 };
 const GPT_OSS_20B: MoeShape = MoeShape { experts: 32, top_k: 4, hidden: 2880, intermediate: 2880 };
-/// Gated delta net of Qwen3-Next-80B-A3B and of Qwen3.5-9B.
+/// Sizes of the gated-delta-net layers of Qwen3-Next-80B-A3B and of Qwen3.5-9B.
 pub const QWEN3_NEXT: DeltaNetShape =
     DeltaNetShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, taps: 4 };
 
-/// Adds a case to a list.
+/// Adds a benchmark case to a list, as the function that creates it.
 pub fn add<D>(
     list: &mut Vec<Make<D>>,
     make: impl Fn(Setup<D>) -> Result<Case, DeviceError> + 'static,
@@ -33,7 +33,8 @@ pub fn add<D>(
     list.push(Box::new(make));
 }
 
-/// Cases of a GPU, decoding before prefill.
+/// Returns the benchmark cases of `redline bench --kernels`; attention has decoding steps before
+/// prefill.
 pub fn gpu() -> Vec<Make<Cuda>> {
     let mut list = Vec::new();
     let gpt_oss = attention_shape(64, 8, 64);

@@ -1,5 +1,6 @@
-//! Creation of benchmark cases on a device: allocates weights, activations and KV pages, and states
-//! the work of a call. Everything is pseudo-random, the same on every run; no model is loaded.
+//! Creation of benchmark cases on a device: allocates weights, activations and KV pages, and
+//! computes the number of bytes and operations of a call. Everything is pseudo-random, the same on
+//! every run; no model is loaded.
 
 use engine_core::sample::{Row, Sampler, Sampling};
 use engine_core::{
@@ -13,22 +14,25 @@ use super::cases::{
 };
 use crate::config::PAGE_TOKENS;
 
-/// Positions that one step writes to the KV cache while a case is created.
+/// Largest number of positions of a sequence that one step writes to the KV cache while a benchmark
+/// case is created.
 const FILL_ROWS: usize = 512;
-/// Largest number of layers; many small layers would take long to fill.
+/// Largest number of layers of a benchmark case; many small layers would take long to fill.
 const LAYERS_MAX: usize = 64;
 
-/// Device on which one case is created, and the memory that the case's layers fill.
+/// Device on which one benchmark case is created, and size of the memory that the case's layers
+/// fill.
 #[derive(Debug)]
 pub struct Setup<D> {
-    /// Device that computes the case.
+    /// Device that computes the benchmark case.
     pub device: D,
-    /// Total bytes of weights or KV pages over all layers: far larger than any cache, so that they
-    /// come from memory as in a step. 0 for one layer.
+    /// Total size in bytes of the weights or KV pages of the case's layers: far larger than any
+    /// cache, so that they come from memory as in a step. 0 for one layer.
     pub memory: usize,
 }
 
-/// Creates a case, lazily, so that only one case holds memory at a time.
+/// Function that creates a benchmark case when it is about to be measured, so that only one case
+/// holds memory at a time.
 pub type Make<D> = Box<dyn Fn(Setup<D>) -> Result<Case, DeviceError>>;
 
 impl<D: BenchDevice> Setup<D> {
@@ -36,7 +40,7 @@ impl<D: BenchDevice> Setup<D> {
         (self.memory / layer_bytes.max(1)).clamp(1, LAYERS_MAX)
     }
 
-    /// Buffer of pseudo-random numbers.
+    /// Creates an activation buffer `[rows, cols]` of pseudo-random numbers.
     fn input(&mut self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
         let mut x = self.device.buffer(cols)?;
         self.device.write(&mut x, &numbers(rows * cols))?;
@@ -67,7 +71,8 @@ impl<D: BenchDevice> Setup<D> {
         (0..count).map(|_| self.device.matrix(&host)).collect()
     }
 
-    /// Plans the step without rotation of heads, and with a KV cache that only its positions need.
+    /// Prepares a step from `position` on for operations that use neither rotary embedding nor KV
+    /// cache. Its KV cache serves only to check the step's positions.
     fn plan(&mut self, step: Step, position: usize) -> Result<D::StepMetadata, DeviceError> {
         let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), kv_type))?;
@@ -75,10 +80,10 @@ impl<D: BenchDevice> Setup<D> {
         self.device.prepare_step(&batch, &kv, &[unrotated()])
     }
 
-    /// Case of an operation over `t` rows of `n` columns.
+    /// Creates the case of an operation over `t` rows of `n` columns.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory; so do the other cases.
+    /// The device reports an error, or does not have enough memory.
     pub fn rows(mut self, op: RowOp, t: usize, n: usize) -> Result<Case, DeviceError> {
         // Numbers of elements read and written, and of operations: an exponential counts as several.
         let (name, elements, flops) = match op {
@@ -117,12 +122,12 @@ impl<D: BenchDevice> Setup<D> {
         }))
     }
 
-    /// Case of a matrix multiplication (GEMM), named `op`. With `normed` its rows come from a norm as
-    /// in a step, which leaves them in the form that multiplication reads; else preparing them, such
-    /// as quantizing, is part of the measured time.
+    /// Creates the case of a matrix multiplication (GEMM), named `op`. With `normed` its rows come
+    /// from a norm as in a step, which leaves them in the form that multiplication reads; else
+    /// preparing them, such as quantizing, is part of the measured time.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn matmul(
         mut self,
         op: &'static str,
@@ -152,10 +157,10 @@ impl<D: BenchDevice> Setup<D> {
         Ok(Case { compute_dtype, ..case })
     }
 
-    /// Case of looking up `t` embeddings in a table of `vocab` rows of `n` columns.
+    /// Creates the case of looking up `t` embeddings in a table of `vocab` rows of `n` columns.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn embed(
         mut self,
         t: usize,
@@ -180,11 +185,11 @@ impl<D: BenchDevice> Setup<D> {
         Ok(Case::new("embed", shape, work, 1, move |_| device.embed(&table, 0, &plan, &mut out)))
     }
 
-    /// Case of rotating queries and keys of `t` rows of one sequence, and of writing keys and values
-    /// to the KV cache.
+    /// Creates the case of rotating queries and keys of `t` rows of one sequence, and of writing
+    /// keys and values to the KV cache.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn rope(mut self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
         let shape = model.attention();
         let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
@@ -205,10 +210,11 @@ impl<D: BenchDevice> Setup<D> {
         }))
     }
 
-    /// Case of attention over KV pages, in layers of `shape` that are named `label`.
+    /// Creates the case of attention over KV pages, in layers of `shape` with an optional sliding
+    /// `window`, which are named `label`.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn attention(
         mut self,
         (label, shape, window): (&str, AttentionShape, Option<usize>),
@@ -248,7 +254,8 @@ impl<D: BenchDevice> Setup<D> {
         }))
     }
 
-    /// Writes keys and values at every position of the step's sequences.
+    /// Writes keys and values of all `layers` to the KV cache at every position of the step's
+    /// sequences.
     fn fill_kv(
         &mut self,
         layers: &[AttentionLayer<D::Vector>],
@@ -274,10 +281,10 @@ impl<D: BenchDevice> Setup<D> {
         Ok(())
     }
 
-    /// Case of the gated delta net over `rows` rows of each sequence.
+    /// Creates the case of the gated delta net over `rows` rows of each sequence.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn delta_net(
         mut self,
         net: DeltaNetShape,
@@ -324,10 +331,10 @@ impl<D: BenchDevice> Setup<D> {
         }))
     }
 
-    /// Case of an operation of a mixture-of-experts layer over `t` rows.
+    /// Creates the case of an operation of a mixture-of-experts layer over `t` rows.
     ///
     /// # Errors
-    /// As for [`Setup::rows`].
+    /// The device reports an error, or does not have enough memory.
     pub fn moe(mut self, op: MoeOp, moe: MoeShape, t: usize) -> Result<Case, DeviceError> {
         const GATE: Gate = Gate::SoftmaxTop { normalized: true };
         let MoeShape { experts, top_k, hidden, intermediate } = moe;
@@ -389,7 +396,7 @@ impl<D: BenchDevice> Setup<D> {
     }
 }
 
-/// Number of experts that are among the top k of any row of `logits`.
+/// Returns the number of experts that are among the top k of any row of the router's `logits`.
 fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
     let mut used = vec![false; experts];
     for row in logits.chunks_exact(experts) {
@@ -400,7 +407,8 @@ fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
     used.into_iter().filter(|used| *used).count()
 }
 
-/// Case of sampling the next token on the host from `vocab` logits.
+/// Creates the case of sampling the next token on the host from `vocab` logits with the parameters
+/// `params`, which are called `name`.
 pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
     let logits: Vec<f32> = numbers(vocab).iter().map(|x| 10.0 * x).collect();
     let (mut sampler, tokens) = (Sampler::default(), [1, 2, 3]);
@@ -416,7 +424,7 @@ fn unrotated() -> Rotation {
     Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }
 }
 
-/// Pseudo-random numbers from -1 to 1, the same on every run.
+/// Returns `count` pseudo-random numbers from -1 to 1, the same on every run.
 fn numbers(count: usize) -> Vec<f32> {
     let mut state = 12_345u32;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! Measures whole steps of a model: prefill of prompts, and decoding. Knows no device.
+//! Measures whole steps of a model: prefill of prompts, and decoding. It must not know the device.
 
 use std::fmt;
 
@@ -12,45 +12,46 @@ use engine_core::sample::Sampling;
 use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch, StepToken};
 use engine_model::{Model, ModelInfo};
 
-/// Number of runs of each measurement; their median counts.
+/// Number of timed runs of each measurement, whose median is reported.
 const REPEATS: usize = 3;
 
-/// Figures of prefill: one prompt in one step.
+/// Measurement of prefill: one prompt that is computed in one step.
 #[derive(Debug, Serialize)]
 pub(super) struct Prefill {
     tokens: usize,
     tokens_per_s: f64,
-    /// Share of the limit for arithmetic in the model's type, 0 to 1, counting the multiplications
-    /// by the layers' matrices only. Attention, norms and logits are not counted, so that the share
-    /// stays below 1.
+    /// Share of the machine's limit for arithmetic in the model's data type that prefill reaches, 0
+    /// to 1, counting the multiplications by the layers' matrices only. Attention, norms and logits
+    /// are not counted, so that the share stays below 1.
     limit_share: f64,
 }
 
-/// Figures of decoding: one token per sequence and step.
+/// Measurement of decoding: one token per sequence and step.
 #[derive(Debug, Serialize)]
 pub(super) struct Decode {
     batch: usize,
     context: usize,
     tokens_per_s: f64,
-    /// Share of the memory bandwidth, 0 to 1, if a step reads its weights (of the size in
-    /// [`Speeds`]) and its KV cache once.
+    /// Share of the memory bandwidth that decoding reaches, 0 to 1, if a step reads its weights (of
+    /// the size in [`Speeds`]) and its KV cache once; `None` where that size is not known.
     pub limit_share: Option<f64>,
 }
 
-/// Limits of the machine and bytes of weights, from which shares are computed.
+/// Limits of the machine and size of the weights, from which the shares of the limits are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Speeds {
-    /// Limit in operations per second of the arithmetic in which matrix multiplications are
-    /// computed.
+    /// Limit of the machine in operations per second, in the type in which matrix multiplications
+    /// are computed.
     pub ops_per_s: f64,
-    /// Memory bandwidth in bytes per second.
+    /// Measured memory bandwidth of the machine in bytes per second.
     pub read_bytes_per_s: f64,
-    /// Bytes of weights that a step reads, whatever its number of rows; none where that is not
-    /// known.
+    /// Size in bytes of the weights that a step reads, whatever its number of rows; `None` where
+    /// that is not known, as for experts.
     pub weight_bytes: Option<f64>,
 }
 
-/// Number of KV pages of the longest sequence that `flags` select.
+/// Returns the number of KV pages of the longest sequence that `flags` select; an error if the
+/// model does not take such a sequence.
 pub(super) fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize> {
     let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
     let wanted = longest.max(flags.context.get() + flags.steps.get());
@@ -61,8 +62,8 @@ pub(super) fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize> 
     Ok(wanted.div_ceil(PAGE_TOKENS))
 }
 
-/// Model to measure. If it runs ahead, it samples its own tokens, and a step is submitted before
-/// the previous one is complete, as in the server.
+/// Model to measure, with the KV pages of each sequence. If it runs ahead, it samples its own
+/// tokens, and a step is submitted before the previous one is complete, as in the server.
 pub(super) struct Timed<'a> {
     pub model: &'a mut dyn Model,
     pub pages_each: usize,
@@ -70,7 +71,8 @@ pub(super) struct Timed<'a> {
 }
 
 impl Timed<'_> {
-    /// Measures everything that `flags` select, with shares of the limits `speeds`.
+    /// Measures prefill and decoding at the lengths and batch sizes in `flags`, with shares of the
+    /// limits in `speeds`.
     pub fn rows(
         &mut self,
         flags: &BenchFlags,
@@ -97,13 +99,14 @@ impl Timed<'_> {
         Ok((prefill, decode))
     }
 
-    /// Measures one prompt in one step, in tokens per second.
+    /// Measures the prefill of a prompt of `tokens` tokens in one step; returns tokens per second.
     fn prefill(&mut self, tokens: usize) -> Result<f64, DeviceError> {
         let batch = self.batch(1, 0, tokens);
         self.median_rate(tokens, &[batch])
     }
 
-    /// Measures `steps` steps of one token per sequence, from `context` on, in tokens per second.
+    /// Measures `steps` decode steps of one token per sequence, after `context` tokens of each;
+    /// returns tokens per second over all sequences.
     fn decode(
         &mut self,
         sequences: usize,
@@ -129,7 +132,8 @@ impl Timed<'_> {
         self.median_rate(sequences * steps, &batches)
     }
 
-    /// Step of `rows` rows from `position` of each sequence, each with KV pages of its own.
+    /// Builds a step of `rows` rows from `position` on of each sequence; each sequence has KV pages
+    /// of its own.
     fn batch(&self, sequences: usize, position: usize, rows: usize) -> StepBatch {
         let vocab_size = self.model.info().vocab_size;
         let logits = match self.model.run_ahead() {
@@ -149,7 +153,8 @@ impl Timed<'_> {
         batch
     }
 
-    /// Median rate of `batches` in tokens per second; together they compute `tokens` tokens.
+    /// Runs `batches` several times and returns their median rate in tokens per second; together
+    /// they compute `tokens` tokens.
     fn median_rate(&mut self, tokens: usize, batches: &[StepBatch]) -> Result<f64, DeviceError> {
         Ok(tokens as f64 / median_seconds(self.clock, || run(self.model, batches))?)
     }
@@ -167,7 +172,7 @@ fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), DeviceError> 
     (0..ahead.min(batches.len())).try_for_each(|_| model.complete().map(|_| ()))
 }
 
-/// Median time in seconds of `work`, after a first run that warms up.
+/// Runs `work` once to warm up and then several times, and returns its median time in seconds.
 pub(super) fn median_seconds(
     clock: Clock,
     mut work: impl FnMut() -> Result<(), DeviceError>,
@@ -183,7 +188,7 @@ pub(super) fn median_seconds(
     Ok(seconds[REPEATS / 2])
 }
 
-/// Writes a line for each figure.
+/// Writes a line of the printed table for each measurement of prefill and of decoding.
 pub(super) fn write(
     f: &mut fmt::Formatter<'_>,
     dtype: &str,

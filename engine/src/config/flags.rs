@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Device to compute on: `--device`.
+/// Kind of device to compute on: value of `--device`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
@@ -16,7 +16,7 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-/// Type in which matrix multiplications are computed: `--dtype`.
+/// Data type in which matrix multiplications are computed: value of `--dtype`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
@@ -29,7 +29,7 @@ pub enum DtypeChoice {
     Int4,
 }
 
-/// Type of keys and values in the KV cache: `--kv-dtype`.
+/// Data type of keys and values in the KV cache: value of `--kv-dtype`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
@@ -43,7 +43,7 @@ pub enum KvDtypeChoice {
     Int8,
 }
 
-/// Origin of the weights: the checkpoint's files, or random numbers.
+/// Origin of the weights, the checkpoint's files or random numbers: value of `--load-format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "`--help` would print each value's comment")]
@@ -54,20 +54,21 @@ pub enum LoadFormat {
 }
 
 impl LoadFormat {
-    /// Seed of random weights, or `None` where the weights are read from the checkpoint.
+    /// Returns the seed of random weights, or `None` where the weights are read from the
+    /// checkpoint.
     pub fn random_seed(self) -> Option<u64> {
         // Fixed, so that two starts have equal weights.
         (self == Self::Random).then_some(1)
     }
 }
 
-/// Options of `redline serve`, as given: a flag that was not given is `None`. A profile uses the
-/// same names.
+/// Options of `redline serve` as the command line or a profile (TOML file) gives them, with the
+/// same names in both: an option that was not given is `None`, a switch `false`.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Flags {
-    /// Tensor-parallel ranks: threads of the CPU, or GPUs of this machine, connected by NCCL
-    /// (`CUDA_VISIBLE_DEVICES` selects them) [default: 1]
+    /// Number of tensor-parallel ranks: threads of the CPU, or GPUs of this machine, connected by
+    /// NCCL (`CUDA_VISIBLE_DEVICES` selects them) [default: 1]
     #[arg(long, value_name = "N")]
     pub tp: Option<usize>,
     /// Device to compute on [default: auto]
@@ -108,16 +109,16 @@ pub struct Flags {
     /// Turn the prefix cache off: compute every prompt from its start
     #[arg(long)]
     pub no_prefix_cache: bool,
-    /// Compute threads [default: the machine's cores]
+    /// Number of CPU compute threads, of all ranks together [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Model name that requests use [default: the model's]
+    /// Name of the model in requests and answers [default: hub id, or name of the folder or file]
     #[arg(long, value_name = "S")]
     pub model_name: Option<String>,
     /// File with the API key that requests must send
     #[arg(long, value_name = "F")]
     pub api_key_file: Option<PathBuf>,
-    /// Allow listening on addresses that other machines can reach without an API key
+    /// Allow listening without an API key on addresses that other machines can reach
     #[arg(long)]
     pub insecure_bind: bool,
     /// TOML file with values for these flags; the command line takes precedence
@@ -130,7 +131,7 @@ impl Flags {
     /// Reads the flags of a profile, a TOML file.
     ///
     /// # Errors
-    /// The file cannot be read, or has a key that is not a flag.
+    /// The file cannot be read, is not TOML, or has a key or value that no flag takes.
     pub fn read_profile(path: &Path) -> Result<Self> {
         let shown = path.display();
         let text =

@@ -1,7 +1,7 @@
 //! Writes the answer to a completion or chat request: one JSON document, or a stream of server-sent
 //! events (SSE) with one chunk per token.
 //!
-//! The two routes differ only in the JSON of a choice, which the trait `Shape` hides.
+//! Completions and chat differ only in the JSON of a choice, which the trait `Shape` hides.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -23,51 +23,56 @@ use crate::logprobs::TokenLogprobs;
 use crate::tokenize::{SplitText, Splitter};
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
 
-/// JSON format of a route: how it writes the choices of an answer.
+/// JSON format of a generating route (completions or chat): how it writes the choices of an answer.
 pub(super) trait Shape: Unpin + Send + 'static {
     /// Value of the `object` field in an answer that is not streamed.
     const OBJECT: &'static str;
-    /// Value of the `object` field in a streamed chunk.
+    /// Value of the `object` field in each chunk of a streamed answer.
     const CHUNK_OBJECT: &'static str;
     /// True when `prompt_token_ids` is a field of the answer rather than of each choice.
     const PROMPT_IDS_ON_TOP: bool;
 
-    /// Adds the fields of this format to the JSON of a choice: a finished one, or a streamed piece.
+    /// Adds the route's own fields to the JSON of a choice, which is a whole choice or a streamed
+    /// piece of one.
     fn add(&self, writing: &Writing, piece: &Piece<'_>, choice: &mut Value);
 }
 
-/// State shared by everything that writes one answer: its id, its request and the model.
+/// State of one answer that all its choices and chunks share: its id, the request's prompts and
+/// options, and the model.
 #[derive(Debug)]
 pub(super) struct Writing {
     pub(super) id: String,
     pub(super) created: u64,
     pub(super) ready: Arc<Ready>,
     pub(super) options: AnswerOptions,
-    /// Token ids of each prompt; choice `i` belongs to prompt `i / n`.
+    /// Token ids of each prompt of the request. Choice `i` belongs to prompt `i / n`, where `n` is
+    /// the number of choices per prompt.
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) n: usize,
-    /// Splitter between reasoning and answer, for models that mark their reasoning. Each choice
-    /// works on a copy.
+    /// Splitter between reasoning and answer; `None` for completions, and for models that do not
+    /// mark their reasoning. Each choice works on a copy.
     pub(super) splitter: Option<Splitter>,
 }
 
-/// Outputs of one choice to write: all of them, or those of one chunk of a stream.
+/// Outputs of one choice that are written together: all of them, or those of one chunk of a stream.
 #[derive(Debug)]
 pub(super) struct Piece<'a> {
     pub(super) index: usize,
     pub(super) parts: SplitText,
     pub(super) tokens: &'a [TokenOutput],
-    /// Log-probabilities of the prompt's tokens, if the request wants them.
+    /// Log-probabilities of the prompt's tokens, if the request wants them; only in a choice's
+    /// first piece.
     pub(super) prompt: Option<&'a [TokenLogprobs]>,
     finish: Option<&'a Finish>,
-    /// True if the piece is the first one of its choice.
+    /// True if this is the first piece of its choice that is written.
     pub(super) first: bool,
-    /// Number of characters of the choice's text before this piece.
+    /// Number of characters of the choice's text before the piece.
     pub(super) text_offset: usize,
 }
 
 impl Writing {
-    /// Name of a token in log-probabilities: its text, or `token_id:7` where the request wants ids.
+    /// Returns the name of a token in log-probabilities: its text, or `token_id:7` where the
+    /// request wants ids.
     pub(super) fn token_name(&self, token: u32) -> String {
         if self.options.tokens_as_ids {
             return format!("token_id:{token}");
@@ -75,7 +80,7 @@ impl Writing {
         self.token_text(token)
     }
 
-    /// Text of a token in log-probabilities; bytes that are not UTF-8 become U+FFFD.
+    /// Returns the text of a token in log-probabilities; bytes that are not UTF-8 become U+FFFD.
     pub(super) fn token_text(&self, token: u32) -> String {
         String::from_utf8_lossy(&self.ready.text.token_bytes(token)).into_owned()
     }
@@ -88,9 +93,9 @@ impl Writing {
         self.prompts.len() * self.n
     }
 
-    /// Token usage of the answer. `cached_tokens` has one entry per choice; only that of a prompt's
-    /// first choice counts, because usage counts a prompt once, and the first choice is the oldest.
-    /// The later ones would find the first one's pages in the prefix cache.
+    /// Builds the `usage` object of the answer. `cached_tokens` has one entry per choice; only that
+    /// of a prompt's first choice counts, because usage counts a prompt once, and the first choice
+    /// is the oldest. The later ones would find the first one's pages in the prefix cache.
     fn usage(&self, completion_tokens: usize, cached_tokens: impl Iterator<Item = usize>) -> Value {
         let prompt_tokens: usize = self.prompts.iter().map(Vec::len).sum();
         json!({
@@ -101,8 +106,8 @@ impl Writing {
         })
     }
 
-    /// JSON of a choice. `stop_reason` is the stop string or stop token that the request named and
-    /// that ended the output.
+    /// Builds the JSON of a choice, or of a streamed piece of one. Its `stop_reason` is the stop
+    /// string or stop token that the request named and that ended the output.
     fn choice<S: Shape>(&self, shape: &S, piece: &Piece<'_>) -> Value {
         let (finish_reason, stop_reason) = match piece.finish {
             None => (None, Value::Null),
@@ -142,7 +147,8 @@ struct Document<'a> {
     choices: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [u32]>,
-    /// Token usage. OpenAI writes `null` in chunks before the last when a request wants usage.
+    /// Token usage of the answer; `None` leaves the field out. As in OpenAI's streams, it is `null`
+    /// in chunks before the last when a request wants usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Value>,
 }
@@ -155,7 +161,7 @@ fn engine_ended() -> ApiError {
     failed("the engine ended before the answer did; its log says why")
 }
 
-/// Answers a request, streamed or as one document.
+/// Writes the answer to a completion or chat request, streamed or as one JSON document.
 pub(super) async fn respond<S: Shape>(
     shape: S,
     writing: Writing,
@@ -174,7 +180,7 @@ pub(super) async fn respond<S: Shape>(
     Ok((headers, Body::from_stream(events)).into_response())
 }
 
-/// One choice of an answer, accumulated from a sequence's outputs.
+/// One choice of an answer that is not streamed, accumulated from a sequence's outputs.
 #[derive(Debug, Default, Clone)]
 struct Choice {
     text: String,
@@ -184,7 +190,7 @@ struct Choice {
     cached_tokens: usize,
 }
 
-/// Waits for all choices and answers with one JSON document.
+/// Waits until all choices of an answer are complete, and writes them as one JSON document.
 async fn whole<S: Shape>(
     shape: &S,
     writing: &Writing,
@@ -222,7 +228,8 @@ async fn whole<S: Shape>(
     Ok(Json(document).into_response())
 }
 
-/// Separates the next text of a choice into reasoning and answer.
+/// Separates the next text of a choice into reasoning and answer; without a splitter all of it is
+/// answer. With `ends`, text that was held back is released too.
 fn split(splitter: &mut Option<Splitter>, text: &str, ends: bool) -> SplitText {
     let Some(splitter) = splitter else {
         return SplitText { content: text.to_owned(), ..SplitText::default() };
@@ -236,7 +243,8 @@ fn split(splitter: &mut Option<Splitter>, text: &str, ends: bool) -> SplitText {
     parts
 }
 
-/// What has been written so far of one choice of a stream.
+/// Progress of one choice of a streamed answer: numbers of tokens and characters written so far,
+/// and whether the choice has ended.
 #[derive(Debug, Default, Clone)]
 struct Progress {
     splitter: Option<Splitter>,
@@ -319,7 +327,7 @@ impl<S: Shape> Events<S> {
     }
 }
 
-/// Appends one server-sent event.
+/// Appends `document` to `out` as one server-sent event.
 fn event(document: &impl Serialize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: ");
     serde_json::to_writer(&mut *out, document).expect("a document of plain values is JSON");

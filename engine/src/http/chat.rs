@@ -117,8 +117,8 @@ impl ChatPrompt {
         Ok(Self { messages: Value::Array(messages?), add_generation_prompt, variables })
     }
 
-    /// Renders the conversation to the prompt's text. The template is a program that came with the
-    /// checkpoint and may run long, so it runs on a blocking thread.
+    /// Renders the conversation to the prompt's text. The chat template is a program that came with
+    /// the checkpoint and may run long, so it runs on a blocking thread.
     pub(super) async fn render(
         self,
         ready: &Arc<Ready>,
@@ -139,8 +139,8 @@ impl ChatPrompt {
     }
 }
 
-/// Normalizes one message: its content becomes a string. Content parts other than text are refused;
-/// unknown keys are left for the template.
+/// Normalizes one message of a chat request: its content becomes a string. Content parts other than
+/// text are refused; unknown keys are left for the chat template.
 fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
     let name = |field: &str| format!("messages.{index}.{field}");
     let unsupported = |field: &str, what: &str| {
@@ -187,8 +187,9 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
     Ok(Value::Object(map))
 }
 
-/// Takes the tool calls of an earlier assistant message. Clients send the arguments as a JSON
-/// string, but templates expect an object.
+/// Removes the tool calls from a message and returns them; none if it has no such field. Clients
+/// send a call's arguments as a JSON string; if it is an object it is parsed, since templates
+/// expect an object.
 fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, ApiError> {
     let mut calls = match map.remove("tool_calls") {
         None | Some(Value::Null) => return Ok(Vec::new()),
@@ -208,7 +209,7 @@ fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, Ap
     Ok(calls)
 }
 
-/// JSON format of chat choices.
+/// Format in which `/v1/chat/completions` writes its choices as JSON.
 #[derive(Debug)]
 struct Chat;
 
@@ -245,14 +246,15 @@ impl Shape for Chat {
     }
 }
 
-/// Adds the reasoning under both names in use: `reasoning_content`, and the newer `reasoning`.
+/// Adds the text of the reasoning to a message or delta under both names that clients use:
+/// `reasoning_content`, and the newer `reasoning`.
 fn add_reasoning(object: &mut Value, parts: &SplitText) {
     for name in ["reasoning_content", "reasoning"] {
         object[name] = parts.reasoning.as_str().into();
     }
 }
 
-/// OpenAI's `logprobs` object of a chat choice; `null` where the request wants none.
+/// Builds OpenAI's `logprobs` object of a chat choice; `null` where the request wants none.
 fn logprobs(writing: &Writing, outputs: &[TokenOutput]) -> Value {
     let entry = |candidate: &Candidate| {
         json!({

@@ -14,7 +14,7 @@ use super::params::{
 use super::state::App;
 use crate::logprobs::TokenLogprobs;
 
-/// Default of `max_tokens`, from OpenAI's API reference.
+/// Default of the field `max_tokens` of a completion request, from OpenAI's API reference.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Response, ApiError> {
@@ -70,7 +70,7 @@ pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> 
 #[derive(Debug)]
 struct CompletionRequest {
     prompts: Vec<Prompt>,
-    /// True when the answer repeats the prompt before the output.
+    /// True if the answer repeats the prompt before the output.
     echo: bool,
     params: Params,
     logprobs: Option<usize>,
@@ -93,10 +93,10 @@ impl CompletionRequest {
     }
 }
 
-/// JSON format of completion choices.
+/// Format in which `/v1/completions` writes its choices as JSON.
 #[derive(Debug)]
 struct Completion {
-    /// Text of each prompt if the answer repeats it, else empty.
+    /// Texts of the request's prompts, in their order, if the answer repeats them; otherwise empty.
     echoes: Vec<String>,
 }
 
@@ -116,11 +116,12 @@ impl Shape for Completion {
     }
 }
 
-/// Token with its log-probabilities; `None` for the first token of a prompt, which nothing
-/// predicts.
+/// Token id with its log-probabilities; these are `None` for the first token of a prompt, which
+/// nothing predicts.
 type Entry<'a> = (u32, Option<&'a TokenLogprobs>);
 
-/// Tokens of a choice that have log-probabilities: those of the repeated prompt, then the output's.
+/// Returns the tokens of a choice whose log-probabilities the answer reports: those of the repeated
+/// prompt, then the output's.
 fn entries<'a>(writing: &Writing, piece: &Piece<'a>) -> Vec<Entry<'a>> {
     let known = |logprobs: &'a TokenLogprobs| (logprobs.chosen.token, Some(logprobs));
     let mut entries: Vec<Entry<'a>> = Vec::new();
@@ -132,8 +133,8 @@ fn entries<'a>(writing: &Writing, piece: &Piece<'a>) -> Vec<Entry<'a>> {
     entries
 }
 
-/// OpenAI's `logprobs` object of a completion choice, with four parallel lists; `null` where the
-/// request wants none.
+/// Builds OpenAI's `logprobs` object of a completion choice, with four parallel lists; `null` where
+/// the request wants none.
 fn logprobs(writing: &Writing, entries: &[Entry<'_>], mut text_offset: usize) -> Value {
     if entries.is_empty() {
         return Value::Null;
@@ -152,8 +153,9 @@ fn logprobs(writing: &Writing, entries: &[Entry<'_>], mut text_offset: usize) ->
     })
 }
 
-/// Log-probabilities of the likeliest tokens and of the sampled one, by name. If two tokens have
-/// the same name, the likelier one is kept.
+/// Builds the JSON object of the log-probabilities of the likeliest tokens and of the sampled one,
+/// by token name; `null` if the request wants no likeliest tokens. If two tokens have the same
+/// name, the likelier one is kept.
 fn top(writing: &Writing, logprobs: &TokenLogprobs) -> Value {
     if logprobs.top.is_empty() {
         return Value::Null;

@@ -21,9 +21,10 @@ pub enum ErrorKind {
     MissingField,
     /// A field of the request asks for something that this release does not support.
     UnsupportedField,
-    /// Prompt and output together are longer than the longest sequence.
+    /// Prompt and output of the request together are longer than the longest sequence that the
+    /// server allows.
     ContextLengthExceeded,
-    /// The sequence needs more KV pages than the whole cache has.
+    /// A sequence of the request needs more KV pages than the whole cache has.
     KvCacheExceeded,
     /// The API key of the request is missing or wrong.
     InvalidApiKey,
@@ -31,20 +32,21 @@ pub enum ErrorKind {
     ModelNotFound,
     /// The path of the request is not a route.
     NotFound,
-    /// The route does not support the HTTP method.
+    /// The route does not support the HTTP method of the request.
     MethodNotAllowed,
-    /// The request body is larger than the limit.
+    /// The request body is longer than 16 MiB.
     BodyTooLarge,
     /// The model is still loading; the same request may succeed later.
     Loading,
     /// The server is shutting down and accepts no new requests.
     Draining,
-    /// The engine failed; the request is not at fault.
+    /// The engine failed, or work for the request, such as rendering the chat template, panicked;
+    /// the request is not at fault.
     EngineFailed,
 }
 
 impl ErrorKind {
-    /// HTTP status, code and type.
+    /// Returns the HTTP status, the error code and the error type of this kind of error.
     fn facts(self) -> (StatusCode, &'static str, &'static str) {
         const INVALID: &str = "invalid_request_error";
         const SERVER: &str = "server_error";
@@ -71,14 +73,14 @@ impl ErrorKind {
         }
     }
 
-    /// Outcome under which `redline_requests_total` counts the error; `None` for failures of the
-    /// engine, which the engine loop has counted.
+    /// Returns the outcome under which `redline_requests_total` counts a request with this kind of
+    /// error; `None` for failures of the engine, which the engine loop has counted.
     pub(super) fn outcome(self) -> Option<Outcome> {
         (self != Self::EngineFailed).then_some(Outcome::Refused)
     }
 }
 
-/// Error on its way to a client, who sees its message but never its `source`.
+/// Error that a request is answered with. The client sees its message but never its `source`.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -98,7 +100,7 @@ impl ApiError {
         Self { kind, message: message.into(), param: None, source: None }
     }
 
-    /// Makes an error about the value of a request field.
+    /// Creates an error about the value of a request field.
     pub(super) fn field(field: &str, message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidField, message).at(field)
     }
@@ -108,7 +110,7 @@ impl ApiError {
         self
     }
 
-    /// JSON body of the error, for an error response or an event within a stream.
+    /// Builds the JSON body of the error, for an error response or an event within a stream.
     pub(super) fn body(&self) -> Value {
         let (_, code, r#type) = self.kind.facts();
         json!({"error": {

@@ -1,16 +1,16 @@
-//! Reads a JSON request body field by field, so that each error names its field, and refuses fields
-//! that nothing read if they would change the output.
+//! Reads a JSON request body field by field, so that each error names its field, and refuses
+//! unsupported fields if they would change the output.
 
 use serde_json::{Map, Value};
 
 use super::error::{ApiError, ErrorKind};
 
-/// Fields of a JSON object that have not been read yet. A `null` value counts as absent.
+/// Fields of a request's JSON object that have not been read yet. A `null` value counts as absent.
 #[derive(Debug)]
 pub(super) struct Fields(Map<String, Value>);
 
-/// Unsupported fields that would change the output, by the value at which they have no effect and are
-/// accepted. Unknown fields that are not listed are ignored.
+/// Names of unsupported request fields that would change the output, by the value at which they
+/// have no effect and are accepted. Unknown fields that are not listed are ignored.
 const UNSUPPORTED: &[(Neutral, &str)] = &[
     (
         Neutral::False,
@@ -47,7 +47,7 @@ const UNSUPPORTED: &[(Neutral, &str)] = &[
     (Neutral::Text(&["medium"]), "verbosity"),
 ];
 
-/// Value at which an unsupported field has no effect on the output.
+/// Values of an unsupported request field at which it has no effect on the output.
 #[derive(Debug, Clone, Copy)]
 enum Neutral {
     Never,
@@ -55,15 +55,15 @@ enum Neutral {
     False,
     Zero,
     One,
-    /// Has no effect if it is an empty list, object or string.
+    /// The field has no effect if its value is an empty list, object or string.
     Empty,
     Text(&'static [&'static str]),
-    /// Has no effect if it is the list `["text"]`.
+    /// The field has no effect if its value is a list without other entries than `"text"`.
     OnlyText,
 }
 
 impl Neutral {
-    /// True when the field has no effect with this value.
+    /// Returns true if an unsupported request field has no effect with this value.
     fn holds(self, value: &Value) -> bool {
         match self {
             Self::Never => false,
@@ -99,7 +99,7 @@ impl Fields {
         Self(map)
     }
 
-    /// Removes the field and returns its value; `None` if it is absent or `null`.
+    /// Removes a field of the request and returns its value; `None` if it is absent or `null`.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }
@@ -124,7 +124,8 @@ impl Fields {
         }
     }
 
-    /// Reads a field whose value is a whole number of at least `min`.
+    /// Reads a request field whose value is a whole number of at least `min`; `None` if it is
+    /// absent.
     pub(super) fn count(&mut self, name: &str, min: usize) -> Result<Option<usize>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
@@ -134,7 +135,8 @@ impl Fields {
         }
     }
 
-    /// Reads a finite number that satisfies `fits`; `wanted` describes the range in the error.
+    /// Reads a request field whose value is a finite number that satisfies `fits`; `None` if it is
+    /// absent. `wanted` describes the range in the error.
     pub(super) fn number(
         &mut self,
         name: &str,
@@ -148,7 +150,8 @@ impl Fields {
         }
     }
 
-    /// Reads a list of token ids, each below `vocab_size`.
+    /// Reads a request field whose value is a list of token ids, each below `vocab_size`; `None` if
+    /// it is absent.
     pub(super) fn tokens(
         &mut self,
         name: &str,
@@ -157,7 +160,8 @@ impl Fields {
         self.take(name).map(|value| tokens(name, &value, vocab_size)).transpose()
     }
 
-    /// Refuses the remaining fields that would change the output.
+    /// Refuses unsupported fields that would change the output, among the request fields that
+    /// nothing has read.
     pub(super) fn finish(mut self) -> Result<(), ApiError> {
         for (neutral, name) in unsupported() {
             let Some(value) = self.take(name) else { continue };
@@ -186,7 +190,7 @@ fn hint(name: &str) -> &'static str {
     }
 }
 
-/// Converts a JSON list to token ids, each below `vocab_size`.
+/// Converts the JSON list in the field `name` to token ids, each below `vocab_size`.
 pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec<u32>, ApiError> {
     let Value::Array(items) = value else {
         return Err(wrong_type(name, "a list of token ids", value));
@@ -203,7 +207,8 @@ pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec
     items.iter().map(token).collect()
 }
 
-/// Error that says which value was expected and, if it is short, which value was found.
+/// Builds the error for a field with a wrong value: it says which value was expected and, if it is
+/// short, which value was found.
 pub(super) fn wrong_type(name: &str, wanted: &str, found: &Value) -> ApiError {
     let found = match found {
         Value::Array(_) => "a list".to_owned(),

@@ -29,7 +29,7 @@ pub struct ServerInfo {
     /// Hash of the flags in `config`, as [`config_sha256`](crate::config::config_sha256) computes
     /// it.
     pub config_sha256: String,
-    /// Size and type of the KV cache.
+    /// Size and data type of the server's KV cache.
     pub kv: KvFacts,
     /// Facts about the served model.
     pub model: ModelFacts,
@@ -40,41 +40,41 @@ pub struct ServerInfo {
     pub weights_load_us: u64,
 }
 
-/// Size and type of the KV cache.
+/// Size and data type of the server's KV cache.
 #[derive(Debug, Clone, Serialize)]
 pub struct KvFacts {
-    /// Number of KV pages.
+    /// Number of KV pages in the cache.
     pub pages: usize,
-    /// Tokens per KV page.
+    /// Number of tokens per KV page.
     pub page_tokens: usize,
-    /// Bytes of all KV pages. On a CPU a page takes memory only once it is used.
+    /// Size of all KV pages in bytes. On a CPU a page takes memory only once it is used.
     pub bytes: u64,
-    /// Type of keys and values in the KV cache.
+    /// Name of the data type of keys and values in the KV cache.
     pub dtype: &'static str,
 }
 
 /// Facts about the model and its checkpoint.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelFacts {
-    /// Hub id, or the name of the model's folder or file.
+    /// Id of the model: its hub id, or the name of its folder or file.
     pub id: String,
-    /// Architecture, as the checkpoint names it.
+    /// Name of the model's architecture, as the checkpoint gives it.
     pub architecture: String,
     /// SHA-256 of the weights' files in hex, filled in per request; `None` if a file could not be
     /// read.
     pub weights_sha256: Option<String>,
-    /// `real` for the checkpoint's weights, `random` for generated ones.
+    /// Origin of the weights: `real` for the checkpoint's, `random` for generated ones.
     pub weights: &'static str,
     /// File format of the weights, such as GGUF.
     pub format: &'static str,
-    /// Commit of the hub repository that the files are from, if known.
+    /// Commit of the hub repository that the model's files are from, if known.
     pub revision: Option<String>,
     /// SHA-256 of the tokenizer, as [`Tokenizer`](crate::tokenize::Tokenizer)
     /// defines it; `None` for a model without a tokenizer.
     pub tokenizer_sha256: Option<String>,
-    /// Type in which matrix multiplications are computed.
+    /// Name of the data type in which matrix multiplications are computed.
     pub dtype: &'static str,
-    /// Number of weights; tied embeddings count once.
+    /// Number of the model's weights (parameters); tied embeddings count once.
     pub parameters: u64,
     /// Longest sequence in tokens that the checkpoint was trained for.
     pub max_seq_len: usize,

@@ -35,7 +35,8 @@ use fields::Fields;
 /// Largest request body in bytes. A prompt of a million token ids fits with room to spare.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Serves HTTP on `listener` until `closed`, then until the answers in progress have ended.
+/// Serves HTTP on `listener` until the future `closed` completes, then until the answers in
+/// progress have ended.
 ///
 /// # Errors
 /// The socket failed.
@@ -51,7 +52,7 @@ pub async fn serve(
     axum::serve(listener, router(app)).with_graceful_shutdown(closed).await
 }
 
-/// Router with all routes of one engine.
+/// Builds the router with all HTTP routes of one engine.
 fn router(app: App) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
@@ -72,8 +73,8 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Middleware that checks the API key, counts refused requests, and gives axum's own errors the
-/// JSON format of all others.
+/// Middleware that checks the API key, counts refused requests for completions and chats, and
+/// answers a body that is too long in the JSON format of all other errors.
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let generates = path == "/v1/completions" || path == "/v1/chat/completions";
@@ -98,7 +99,8 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
     response
 }
 
-/// Reads the field `model`. It may be absent, but must not name another model than the served one.
+/// Reads the request field `model`. It may be absent, but must not name another model than the
+/// served one.
 fn check_model(fields: &mut Fields, ready: &Ready) -> Result<(), ApiError> {
     match fields.string("model")? {
         Some(name) if name != ready.model_name => Err(unknown_model(&name, ready)),

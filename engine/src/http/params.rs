@@ -17,14 +17,14 @@ use engine_schedule::Limits;
 
 /// Largest number of choices per request: number of prompts times `n`.
 pub(super) const CHOICES_MAX: usize = 128;
-/// Largest number of strings in `stop`.
+/// Largest number of strings in the request field `stop`.
 const STOPS_MAX: usize = 16;
 
 /// Parameters of a completion or chat request, without its prompt.
 #[derive(Debug, Clone)]
 pub(super) struct Params {
     pub(super) answer: AnswerOptions,
-    /// Number of choices per prompt.
+    /// Number of choices (outputs) per prompt of the request.
     pub(super) n: usize,
     max_tokens: Option<usize>,
     min_tokens: usize,
@@ -35,9 +35,11 @@ pub(super) struct Params {
     /// True to keep special tokens in the output's text.
     pub(super) shows_special: bool,
     sampling: Sampling,
-    /// Structure that the answer must have, if the request wants one.
+    /// Structure (JSON schema or regular expression) that the answer must have, if the request
+    /// wants one.
     structure: Option<Wanted>,
-    /// Seed of the first choice, if the request gives one; each further choice has the next number.
+    /// Seed of the first choice, if the request gives one; each further choice has a seed larger by
+    /// 1.
     seed: Option<u64>,
 }
 
@@ -55,11 +57,11 @@ pub(super) struct AnswerOptions {
     pub(super) tokens_as_ids: bool,
 }
 
-/// Options of a prompt's sequences that only its route knows.
+/// Options of the sequences of one prompt that completions and chat set differently.
 #[derive(Debug, Default)]
 pub(super) struct SequenceOptions {
     pub(super) logprobs: Option<usize>,
-    /// True when the answer repeats the prompt, with its log-probabilities if any are wanted.
+    /// True if the answer repeats the prompt, with its log-probabilities if any are wanted.
     pub(super) echo: bool,
     /// Value of `max_tokens` where the request has none; `None` allows as many tokens as fit.
     pub(super) default_max_tokens: Option<usize>,
@@ -67,8 +69,8 @@ pub(super) struct SequenceOptions {
 }
 
 impl Params {
-    /// Guide that keeps the answer within the wanted structure; `chat` is the rendered prompt of a
-    /// chat.
+    /// Builds the guide that keeps the answer within the structure that the request wants; `None`
+    /// if it wants none. `chat` is the rendered prompt of a chat.
     pub(super) async fn guide(
         &mut self,
         ready: &Arc<Ready>,
@@ -80,8 +82,9 @@ impl Params {
         }
     }
 
-    /// Reads the shared fields. `max_tokens_names` lists the route's names for `max_tokens`, in
-    /// order of precedence; the value must be at least `max_tokens_min`.
+    /// Reads the request fields that completions and chat share. `max_tokens_names` lists the
+    /// route's names for `max_tokens`, in order of precedence; the value must be at least
+    /// `max_tokens_min`.
     pub(super) fn take(
         fields: &mut Fields,
         max_tokens_names: &[&str],
@@ -118,7 +121,8 @@ impl Params {
         })
     }
 
-    /// Makes the requests for the sequences of one prompt, one per choice.
+    /// Builds the engine's requests for one prompt, one per choice, and refuses a prompt and output
+    /// that exceed `limits`.
     pub(super) fn requests(
         &self,
         prompt: &[u32],
@@ -171,7 +175,7 @@ pub(super) fn check_choices(prompts: usize, n: usize) -> Result<(), ApiError> {
     Err(ApiError::field("n", message))
 }
 
-/// Refuses `best_of` unless it has no effect: this server does not rank outputs.
+/// Refuses the request field `best_of` unless it has no effect: this server does not rank outputs.
 fn refuse_best_of(fields: &mut Fields, n: usize) -> Result<(), ApiError> {
     match fields.count("best_of", 1)? {
         Some(best_of) if best_of != n && best_of != 1 => {
@@ -219,7 +223,7 @@ fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, Api
     Ok(Sampling { top_k, logit_bias, ..sampling })
 }
 
-/// Reads `top_k`; -1 and 0 both mean no limit.
+/// Reads the request field `top_k`; -1 and 0 both mean no limit, `None`.
 fn take_top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let Some(value) = fields.take("top_k") else { return Ok(None) };
     match value.as_i64() {
@@ -229,7 +233,7 @@ fn take_top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// Reads `seed`: any 64-bit integer, signed or unsigned.
+/// Reads the request field `seed`: any 64-bit integer, signed or unsigned.
 fn take_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     let Some(value) = fields.take("seed") else { return Ok(None) };
     match value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)) {
@@ -273,7 +277,8 @@ fn take_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         .ok_or_else(|| wrong_type("stop", &wanted, &value))
 }
 
-/// Reads `logprobs` of a completion: the number of likeliest tokens to report with each token.
+/// Reads the field `logprobs` of a completion request: the number of likeliest tokens to report
+/// with each token; `None` for no log-probabilities.
 pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     match fields.take("logprobs") {
         None | Some(Value::Bool(false)) => Ok(None),
@@ -281,8 +286,8 @@ pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usi
     }
 }
 
-/// Reads `logprobs` and `top_logprobs` of a chat: the number of likeliest tokens to report with
-/// each token.
+/// Reads the fields `logprobs` and `top_logprobs` of a chat request: the number of likeliest tokens
+/// to report with each token; `None` for no log-probabilities.
 pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let wanted = fields.bool("logprobs")?;
     let top = fields.take("top_logprobs");
@@ -299,14 +304,15 @@ fn top_count(name: &str, value: &Value) -> Result<usize, ApiError> {
     count.ok_or_else(|| wrong_type(name, "a whole number from 0 to 20", value))
 }
 
-/// One prompt of a completion, as text or as token ids.
+/// One prompt of a completion request, as text or as token ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
 }
 
-/// Reads `prompt`: a text, a list of token ids, or a list of either.
+/// Reads the field `prompt` of a completion request: a text, a list of token ids, or a list of
+/// either.
 pub(super) fn take_prompts(
     fields: &mut Fields,
     vocab_size: usize,

@@ -1,4 +1,5 @@
-//! State that all routes share: the phase of the engine, its metrics, and the way to the worker.
+//! State that all HTTP routes share: the phase of the engine, its metrics, and the handle of its
+//! worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,8 +15,8 @@ use crate::worker::Handle;
 use engine_core::clock::Clock;
 use engine_schedule::Limits;
 
-/// Longest text in bytes that is tokenized on the event loop. A longer one would block it for
-/// milliseconds and goes to a blocking thread.
+/// Length in bytes of the longest text that is tokenized on the event loop. A longer one would
+/// block it for milliseconds and goes to a blocking thread.
 const INLINE_BYTES_MAX: usize = 8 * 1024;
 
 /// Phase of the engine: loading, ready or failed.
@@ -25,22 +26,24 @@ pub enum Phase {
     Loading,
     /// The model is loaded and requests are accepted.
     Ready(Arc<Ready>),
-    /// The engine has failed for good; the reason may be shown to clients.
+    /// The model could not be loaded, or the engine failed while it ran. This is final; the reason
+    /// may be shown to clients.
     Failed(String),
 }
 
-/// Everything that routes need once the model is loaded.
+/// State that HTTP routes need once the model is loaded.
 #[derive(Debug)]
 pub struct Ready {
     /// Handle that submits requests to the engine loop.
     pub handle: Handle,
     /// Tokenizer of the model, with its chat template.
     pub text: Arc<dyn Text>,
-    /// Limits that requests are checked against: longest sequence, KV pages.
+    /// Limits of the scheduler against which routes check requests, such as the longest sequence
+    /// and the number of KV pages.
     pub limits: Limits,
     /// Size of the vocabulary; every token id is below it.
     pub vocab_size: usize,
-    /// Model name that requests use.
+    /// Name of the served model, the only one that the field `model` of a request may have.
     pub model_name: String,
     /// Body of `/server_info`, without the digest of the weights.
     pub info: ServerInfo,
@@ -49,8 +52,8 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Token ids of `text`; with `add_special_tokens` those that the model expects around it as
-    /// well.
+    /// Tokenizes `text` and returns its token ids; with `add_special_tokens` they include those
+    /// that the model expects around a text. A long text is tokenized on a blocking thread.
     pub(super) async fn encode(
         self: &Arc<Self>,
         text: String,
@@ -66,21 +69,22 @@ impl Ready {
     }
 }
 
-/// Shared state of the HTTP routes; clones share it.
+/// State that the HTTP routes share; a clone refers to the same state.
 #[derive(Debug, Clone)]
 pub struct App {
     pub(super) phase: watch::Receiver<Phase>,
     draining: Arc<AtomicBool>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
-    /// SHA-256 of the API key that requests must send, if one is required.
+    /// SHA-256 of the API key that requests must send; `None` if no key is required.
     api_key: Option<[u8; 32]>,
-    /// Number of unique ids given out so far.
+    /// Number of unique ids that were issued so far, for answers and for seeds.
     answers: Arc<AtomicU64>,
 }
 
 impl App {
-    /// State for routes over an engine whose phase is published in `phase`.
+    /// Creates the state for the routes of an engine whose phase is published in `phase`. Without
+    /// `api_key` requests need no key.
     pub fn new(
         phase: watch::Receiver<Phase>,
         metrics: Arc<Metrics>,
@@ -96,7 +100,7 @@ impl App {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Number of sequences that are waiting or running.
+    /// Returns the number of sequences that are waiting or running; 0 unless the model is loaded.
     pub fn open_sequences(&self) -> usize {
         match &*self.phase.borrow() {
             Phase::Ready(ready) => ready.handle.open(),
@@ -104,7 +108,7 @@ impl App {
         }
     }
 
-    /// The loaded engine; an error while it loads or after it failed.
+    /// Returns the state of the loaded engine, or an error while it loads or after it failed.
     pub(super) fn ready(&self) -> Result<Arc<Ready>, ApiError> {
         match &*self.phase.borrow() {
             Phase::Ready(ready) => Ok(Arc::clone(ready)),
@@ -115,7 +119,8 @@ impl App {
         }
     }
 
-    /// The loaded engine for a new request; an error also while the server shuts down.
+    /// Returns the state of the loaded engine for a new request, or an error while the engine
+    /// loads, after it failed, or while the server shuts down.
     pub(super) fn ready_for_work(&self) -> Result<Arc<Ready>, ApiError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::new(ErrorKind::Draining, "the server is shutting down"));
@@ -123,15 +128,15 @@ impl App {
         self.ready()
     }
 
-    /// Number that is unique within this process, and most likely among processes. Used for ids of
-    /// answers and for seeds.
+    /// Returns a number that is unique within this process, and most likely among processes. It is
+    /// used for ids of answers and for seeds.
     pub(super) fn unique(&self) -> u64 {
         let n = self.answers.fetch_add(1, Ordering::Relaxed);
         self.clock.start_unix_ns().wrapping_add(n)
     }
 
-    /// True when `shown` is the API key, or no key is required. Compares whole digests without an
-    /// early exit, so that the time taken reveals nothing about the key.
+    /// Returns true if `shown` is the API key, or if no key is required. Compares whole digests
+    /// without an early exit, so that the time taken reveals nothing about the key.
     pub(super) fn authorizes(&self, shown: Option<&str>) -> bool {
         let Some(key) = &self.api_key else { return true };
         // A missing key is compared like a wrong one.

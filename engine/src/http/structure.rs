@@ -10,17 +10,19 @@ use super::fields::{Fields, wrong_type};
 use super::state::Ready;
 use crate::guide::{Guide, Structure};
 
-/// Structure that a request wants, with the name of the field that it came from.
+/// Structure (JSON schema or regular expression) that a request wants for its output, with the name
+/// of the request field that gave it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Wanted {
     field: &'static str,
     structure: Structure,
 }
 
-/// Reads the value of one field; `None` if the value wants no structure.
+/// Function that reads the value of one request field for structured output; it returns `None` if
+/// the value asks for no structure.
 type Read = fn(&'static str, Value) -> Result<Option<Structure>, ApiError>;
 
-/// Field names for structured output, with their readers.
+/// Names of the request fields for structured output, each with the function that reads its value.
 const SPELLINGS: [(&str, Read); 7] = [
     ("response_format", response_format),
     ("structured_outputs", structured_outputs),
@@ -31,8 +33,8 @@ const SPELLINGS: [(&str, Read); 7] = [
     ("regex", regex),
 ];
 
-/// Reads the structure that a request wants. Two fields are an error, since they could contradict
-/// each other.
+/// Reads the structure that a request wants for its output from any of the fields for structured
+/// output. Two fields that both want one are an error, since they could contradict each other.
 pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>, ApiError> {
     let mut wanted: Option<Wanted> = None;
     // All fields are read, to notice contradictions.
@@ -49,8 +51,8 @@ pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>, ApiE
 }
 
 impl Wanted {
-    /// Builds the guide for the structure, on a blocking thread: the grammar of a large schema
-    /// takes many milliseconds.
+    /// Builds the guide that keeps outputs within the structure, on a blocking thread: the grammar
+    /// of a large schema takes many milliseconds. `chat` is the rendered prompt of a chat.
     pub(super) async fn guide(
         self,
         ready: &Arc<Ready>,
@@ -114,7 +116,7 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
     Ok(found)
 }
 
-/// Reads a JSON schema, given as an object or as a string that contains one.
+/// Reads a JSON schema, given as JSON or as a string that contains JSON.
 fn json(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
     let schema = match value {
         Value::String(text) => serde_json::from_str(&text)

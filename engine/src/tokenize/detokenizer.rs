@@ -1,4 +1,5 @@
-//! Detokenizer: decodes tokens to text as they are generated, by a table of each token's bytes.
+//! Detokenizer: decodes output tokens to text as they are generated, by a table of each token's
+//! bytes.
 //!
 //! Decoding by table instead of the tokenizer's decoder guarantees that a stream of tokens decodes
 //! to the same text as all tokens at once.
@@ -13,10 +14,12 @@ use crate::guide::TokenBytes;
 
 /// Incremental detokenizer: turns the tokens of one sequence into text, token by token.
 pub trait Detokenizer: Send + fmt::Debug {
-    /// Text that `token` completes; empty while a character is unfinished.
+    /// Adds a token to the output and returns the text that it completes; empty while a character
+    /// is unfinished.
     fn push(&mut self, token: u32) -> String;
 
-    /// Text that was held back at the end of the output; an unfinished character becomes U+FFFD.
+    /// Returns the text that was held back at the end of the output; an unfinished character
+    /// becomes U+FFFD.
     fn finish(&mut self) -> String;
 }
 
@@ -29,7 +32,7 @@ pub trait Detokenizer: Send + fmt::Debug {
 pub(super) struct TableDetokenizer {
     pieces: Arc<Pieces>,
     skip_special: bool,
-    /// Bytes of a character whose remaining bytes have not arrived yet.
+    /// Bytes of an output character whose remaining bytes have not arrived yet.
     pending: Vec<u8>,
 }
 
@@ -72,11 +75,12 @@ impl Detokenizer for TableDetokenizer {
     }
 }
 
-/// Bytes of all tokens, one after another, by token id.
+/// Table of the bytes of all tokens of a vocabulary, one after another, by token id.
 #[derive(Debug)]
 pub(super) struct Pieces {
     bytes: Vec<u8>,
-    /// End offset in `bytes` of each token, by id; an id without a token has no bytes.
+    /// End of each token's bytes as an offset in `bytes`, by token id; an id without a token has no
+    /// bytes.
     ends: Vec<u32>,
     special: Vec<bool>,
     spelling: Spelling,
@@ -93,7 +97,7 @@ enum Spelling {
     Plain,
 }
 
-/// Bytes of one token, and whether it is special.
+/// Bytes of one vocabulary token, and whether the token is special.
 #[derive(Debug, Clone, Copy)]
 struct Piece<'a> {
     bytes: &'a [u8],
@@ -136,8 +140,8 @@ impl Pieces {
         Some(Piece { bytes: &self.bytes[start..end], is_special: self.special[id] })
     }
 
-    /// Text of token ids, without special ones if `skip_special`. Bytes that are not UTF-8 become
-    /// U+FFFD; ids without a token have no text.
+    /// Decodes token ids to text, without special tokens if `skip_special`. Bytes that are not
+    /// UTF-8 become U+FFFD; ids without a token have no text.
     pub(super) fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let pieces = ids.iter().filter_map(|id| self.get(*id));
         let shown = pieces.filter(|piece| !(skip_special && piece.is_special));
@@ -147,14 +151,15 @@ impl Pieces {
         String::from_utf8_lossy(&bytes[usize::from(strips)..]).into_owned()
     }
 
-    /// Bytes of every token, in order of the ids.
+    /// Returns the bytes of every token of the vocabulary, in order of the ids.
     pub(super) fn all(&self) -> impl Iterator<Item = TokenBytes> {
         let pieces = (0..self.ends.len() as u32).filter_map(|id| self.get(id));
         pieces.map(|piece| TokenBytes { bytes: piece.bytes.to_vec(), is_special: piece.is_special })
     }
 }
 
-/// Recognizes the convention by the tokenizer's decoder.
+/// Recognizes the convention by which a vocabulary writes bytes as characters, by the tokenizer's
+/// decoder.
 fn spelling(tokenizer: &Tokenizer) -> Spelling {
     // The decoder may be a sequence of decoders; its JSON names all of them.
     let decoder = tokenizer
@@ -170,7 +175,7 @@ fn spelling(tokenizer: &Tokenizer) -> Spelling {
     }
 }
 
-/// Appends the bytes that a token's spelling stands for.
+/// Appends to `out` the bytes that a vocabulary entry stands for, by the vocabulary's convention.
 fn spell(spelling: Spelling, token: &str, from_char: &BTreeMap<char, u8>, out: &mut Vec<u8>) {
     match spelling {
         Spelling::ByteLevel => {
@@ -190,14 +195,15 @@ fn spell(spelling: Spelling, token: &str, from_char: &BTreeMap<char, u8>, out: &
     }
 }
 
-/// Byte of a token such as `<0x0A>`; `None` for other tokens.
+/// Returns the byte of a token such as `<0x0A>`; `None` for other tokens.
 fn hex_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// Table of GPT-2's convention, from character to byte: a printable byte is the character of its
-/// own code, the other bytes are the characters from U+0100 on, in ascending order.
+/// Builds the table of GPT-2's convention, from character to byte: a printable byte is the
+/// character of its own code, the other bytes are the characters from U+0100 on, in ascending
+/// order.
 fn byte_level_table() -> BTreeMap<char, u8> {
     let mut others = '\u{100}'..;
     (0..=u8::MAX)

@@ -1,7 +1,7 @@
 //! Rebuilds a tokenizer.json from the metadata of a GGUF file.
 //!
-//! The regular expressions of each named pre-tokenizer are llama.cpp's (`llama-vocab.cpp`); token
-//! ids must equal its ids.
+//! Named pre-tokenizers split a text as llama.cpp's do (`llama-vocab.cpp`), since token ids must
+//! equal those of llama.cpp.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,12 @@ use serde_json::{Value, json};
 use super::{Parts, TokenizerError};
 use engine_weights::gguf::Metadata;
 
-/// Token types in the metadata whose names are recognized within a text.
+/// Type in GGUF metadata of the unknown token, whose name is recognized within a text.
 const UNKNOWN: i64 = 2;
+/// Type in GGUF metadata of control tokens, whose names are recognized within a text as special
+/// tokens.
 const CONTROL: i64 = 3;
+/// Type in GGUF metadata of user-defined tokens, whose names are recognized within a text.
 const USER_DEFINED: i64 = 4;
 
 /// Regular expression of GPT-2's pre-tokenizer.
@@ -21,21 +24,23 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Regular expression of Qwen2's pre-tokenizer.
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Pre-tokenizer of Qwen3.5, from its tokenizer.json: combining marks belong to the letters before.
+/// Regular expression of Qwen3.5's pre-tokenizer, from its tokenizer.json: combining marks belong
+/// to the letters before.
 const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Pre-tokenizer of gpt-oss, from the tokenizer.json of gpt-oss-20b.
+/// Regular expression of gpt-oss's pre-tokenizer, from the tokenizer.json of gpt-oss-20b.
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Pre-tokenizer: how a text is cut into words before merges are applied.
+/// Pre-tokenizer of a GGUF file: how a text is cut into words before BPE merges are applied.
 struct PreTokenizer {
-    /// Regular expressions, applied in this order: each isolates its matches from the text between.
+    /// Regular expressions of a pre-tokenizer, applied in this order: each isolates its matches
+    /// from the text between.
     splits: &'static [&'static str],
-    /// True if a word that is a token itself skips the merges.
+    /// True if a word that is a vocabulary token itself skips the BPE merges.
     ignore_merges: bool,
     adds_bos: bool,
 }
 
-/// Names of supported pre-tokenizers; aliases are left out.
+/// Names of the supported pre-tokenizers of GGUF files; aliases are left out.
 const KNOWN: &str = "default, gpt-2, gpt-4o, llama-bpe, qwen2, qwen35, smollm";
 
 fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
@@ -54,10 +59,11 @@ fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
     })
 }
 
-/// Reads the tokenizer in `metadata`; `None` if it has none.
+/// Reads the tokenizer from the metadata of a GGUF file; `None` if the file has none.
 ///
 /// # Errors
-/// The tokenizer's kind is not supported, or the metadata contradict each other.
+/// The kind of tokenizer or its pre-tokenizer is not supported, or the metadata are incomplete or
+/// contradict each other.
 pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError> {
     if metadata.get("tokenizer.ggml.model").is_none() {
         return Ok(None);
@@ -169,7 +175,8 @@ fn pre_tokenizer_json(pre: &PreTokenizer) -> Value {
     json!({"type": "Sequence", "pretokenizers": steps})
 }
 
-/// Post-processor that puts the tokens `before` and `after` around every text.
+/// Builds the `post_processor` of a tokenizer.json, which puts the tokens `before` and `after`
+/// around every text; `None` puts none.
 fn post_processor(before: Option<u32>, after: Option<u32>, tokens: &[String]) -> Value {
     if before.is_none() && after.is_none() {
         return byte_level();

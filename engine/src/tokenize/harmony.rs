@@ -19,29 +19,32 @@ const RETURN: &str = "<|return|>";
 
 /// Special tokens by which a vocabulary shows that its model uses harmony.
 pub(super) const MARKS: [&str; 4] = [START, CHANNEL, MESSAGE, RETURN];
-/// Special tokens that end an answer.
+/// Special tokens that end an answer in harmony: end of the turn, and a tool call.
 pub(super) const ANSWER_ENDS: [&str; 2] = [RETURN, CALL];
-/// Marks that end a message within an answer. `<|start|>` of the next message is one of them, since
-/// a model may omit the end.
+/// Marks that end a message within a harmony answer. `<|start|>` of the next message is one of
+/// them, since a model may omit the end.
 pub(super) const MESSAGE_ENDS: [&str; 4] = [END, RETURN, CALL, START];
-/// Possible beginnings of the answer's first header: the prompt ends with `<|start|>assistant`.
+/// Texts with which a harmony answer's first header may begin: the prompt ends with
+/// `<|start|>assistant`.
 pub(super) const HEADER_STARTS: [&str; 4] = [CHANNEL, START, "assistant", " to="];
-/// Marks after which the answer proper begins: the final channel.
+/// Marks in a harmony answer after which the answer proper begins: those that open the final
+/// channel.
 pub(super) const FINAL: &str = "<|channel|>final<|message|>";
 
 const IDENTITY: &str = "You are ChatGPT, a large language model trained by OpenAI.";
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
 
-/// True if a message with this header is reasoning, that is, on the analysis channel.
+/// Returns true if a harmony message with this header is reasoning, that is, on the analysis
+/// channel.
 pub(super) fn is_reasoning(header: &str) -> bool {
     let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel.trim_start());
     channel.starts_with("analysis")
 }
 
-/// Renders the prompt for a conversation.
+/// Renders the prompt for a conversation in the harmony format.
 ///
 /// # Errors
-/// A message has an unknown role, or a tool message names no tool.
+/// A message has an unknown role, a tool message names no tool, or the reasoning effort is unknown.
 pub(super) fn render(chat: &Chat<'_>) -> Result<String, TextError> {
     let empty = Vec::new();
     let messages = chat.messages.as_array().unwrap_or(&empty);
@@ -80,7 +83,7 @@ pub(super) fn render(chat: &Chat<'_>) -> Result<String, TextError> {
     Ok(out)
 }
 
-/// Writes the system message: identity, date and reasoning effort.
+/// Writes harmony's system message to `out`: identity, date and reasoning effort.
 fn push_system(chat: &Chat<'_>, out: &mut String) -> Result<(), TextError> {
     let variable = |name: &str| chat.variables.and_then(|variables| variables[name].as_str());
     let effort = variable("reasoning_effort").unwrap_or("medium");
@@ -97,7 +100,8 @@ fn push_system(chat: &Chat<'_>, out: &mut String) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Writes the messages of one assistant turn: reasoning if it is still open, text, tool calls.
+/// Writes the harmony messages of one assistant message to `out`: its reasoning if `is_open`, that
+/// is, if the message comes after the conversation's last answer, then its text and tool calls.
 fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
     let reasoning = ["reasoning_content", "reasoning", "thinking"].map(|name| text(message, name));
     let reasoning = reasoning.into_iter().find(|text| !text.is_empty());
@@ -127,7 +131,7 @@ fn push_assistant(message: &Value, is_open: bool, out: &mut String) {
     }
 }
 
-/// Writes one message of the prompt: header and content between their marks.
+/// Writes one harmony message of the prompt to `out`: header and content between their marks.
 fn push(out: &mut String, header: &str, content: &str) {
     for part in [START, header, MESSAGE, content, END] {
         out.push_str(part);
@@ -138,12 +142,13 @@ fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object[name].as_str().unwrap_or_default()
 }
 
-/// Tool calls of a message.
+/// Returns the tool calls of a message; empty if it has none.
 fn calls(message: &Value) -> &[Value] {
     message["tool_calls"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Name of the tool that a tool message is from: its own `name`, or that of the call it answers.
+/// Returns the name of the tool that a tool message is from: its own `name`, or that of the call
+/// that it answers, among the messages `before` it.
 fn tool_name<'a>(message: &'a Value, before: &'a [Value]) -> Option<&'a str> {
     let called = before.iter().rev().flat_map(calls);
     let mut called = called.filter(|call| call["id"] == message["tool_call_id"]);

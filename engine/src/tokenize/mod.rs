@@ -27,56 +27,58 @@ use crate::guide::{Grammars, Guide, Opening, Structure, TextError};
 use detokenizer::{Pieces, TableDetokenizer};
 use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
 
-/// Tokenizer of one model as the engine uses it. The methods that are given here are those of a model
-/// without a tokenizer: prompts must be token ids, and outputs have no text.
+/// Tokenizer of one model as the engine uses it. The default methods are those of a model without a
+/// tokenizer: prompts must be token ids, and outputs have no text.
 pub trait Text: Send + Sync + fmt::Debug {
-    /// Token ids of `text`, in which names of special tokens become their ids; with
-    /// `add_special_tokens` those that the model expects around it as well.
+    /// Tokenizes `text`, in which names of special tokens become their ids. With
+    /// `add_special_tokens` the token ids include those that the model expects around a text.
     ///
     /// # Errors
-    /// The text cannot be tokenized.
+    /// The model has no tokenizer, or the text cannot be tokenized.
     fn encode(&self, _text: &str, _add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
         Err(no_tokenizer())
     }
 
-    /// Text of `tokens` without special tokens.
+    /// Decodes `tokens` to text, without special tokens.
     fn decode(&self, _tokens: &[u32]) -> String {
         String::new()
     }
 
-    /// Bytes of one token as they stand in running text; the name of a special token.
+    /// Returns the bytes of one token as they stand in running text, or the name of a special
+    /// token.
     fn token_bytes(&self, _token: u32) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Detokenizer for a new output; with `shows_special` special tokens appear by their names.
+    /// Creates the detokenizer of a new output; with `shows_special` special tokens appear by their
+    /// names.
     fn detokenizer(&self, _shows_special: bool) -> Box<dyn Detokenizer> {
         Box::new(NoTokenizer)
     }
 
-    /// End tokens: the ids with which the model ends an answer.
+    /// Returns the ids of the end tokens, with which the model ends an answer.
     fn end_tokens(&self) -> &[u32] {
         &[]
     }
 
-    /// Prompt for a conversation, rendered with the model's chat template.
+    /// Renders the prompt for a conversation with the model's chat template.
     ///
     /// # Errors
-    /// The model has no chat template, or the template refuses the messages.
+    /// The model has no tokenizer or no chat template, or the template refuses the messages.
     fn render_chat(&self, _chat: &Chat<'_>) -> Result<String, TextError> {
         Err(no_tokenizer())
     }
 
-    /// How the model marks its reasoning in the output.
+    /// Returns the format in which the model marks its reasoning in the output.
     fn reasoning(&self) -> Reasoning {
         Reasoning::None
     }
 
-    /// Guide that keeps an output within `structure`. `chat` is the rendered conversation, if any:
-    /// after it the model may reason before the structured answer begins.
+    /// Builds the guide that keeps an output within `structure`. `chat` is the rendered
+    /// conversation, if any: after it the model may reason before the structured answer begins.
     ///
     /// # Errors
-    /// The structure is not valid, or no grammar can express it.
+    /// The model has no tokenizer, the structure is not valid, or no grammar can express it.
     fn guide(&self, _structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
         Err(no_tokenizer())
     }
@@ -102,7 +104,7 @@ impl Detokenizer for NoTokenizer {
     }
 }
 
-/// The tokenizer of a checkpoint that cannot be used.
+/// Error: a checkpoint has a tokenizer, but it cannot be read or used.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum TokenizerError {
@@ -120,19 +122,19 @@ pub struct Tokenizer {
     template: Option<ChatTemplate>,
     reasoning: Reasoning,
     end_ids: Vec<u32>,
-    /// BOS token: the id that every sequence begins with, if the model has one.
+    /// Id of the BOS token, with which every sequence begins, if the model has one.
     pub bos_id: Option<u32>,
     /// SHA-256 of the tokenizer.json in hex. For a GGUF file, that of the tokenizer.json that is
     /// rebuilt from its metadata, with sorted keys and without white space.
     pub sha256: String,
-    /// Grammars for structured output, made on the first request that needs them: it takes long, and
-    /// most servers never need them.
+    /// Grammar engine for structured output, built on the first request that needs it: building
+    /// takes long, and most servers never need it.
     grammars: OnceLock<Result<Grammars, TextError>>,
 }
 
 /// Contents of a tokenizer, read from files in a folder or from GGUF metadata.
 struct Parts {
-    /// Contents of the `tokenizer.json`.
+    /// Contents of the checkpoint's `tokenizer.json`, or of one that is rebuilt from GGUF metadata.
     json: Vec<u8>,
     template: Option<String>,
     bos_id: Option<u32>,
@@ -191,8 +193,8 @@ impl Tokenizer {
         })
     }
 
-    /// Place in the answer where a structured output begins, after `prompt`, a rendered
-    /// conversation: a model may reason first.
+    /// Returns the position in the answer to `prompt`, a rendered conversation, at which a
+    /// structured output begins: a model may reason first.
     fn opening(&self, prompt: &str) -> Opening {
         let id = |token: &str| self.inner.token_to_id(token);
         match self.reasoning {
@@ -259,7 +261,8 @@ impl Text for Tokenizer {
     }
 }
 
-/// How a model marks its reasoning, recognized by the special tokens of its vocabulary.
+/// Recognizes the format in which a model marks its reasoning, by the special tokens of its
+/// vocabulary.
 fn reasoning_of(inner: &tokenizers::Tokenizer) -> Reasoning {
     let has = |token: &&str| inner.token_to_id(token).is_some();
     if harmony::MARKS.iter().all(has) {
@@ -271,7 +274,8 @@ fn reasoning_of(inner: &tokenizers::Tokenizer) -> Reasoning {
     }
 }
 
-/// Reads the tokenizer's files beside `config_path`; `None` if there is no tokenizer.json.
+/// Reads the tokenizer's files and the chat template in the folder of the config.json at
+/// `config_path`; `None` if there is no tokenizer.json.
 fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, TokenizerError> {
     let folder = config_path.parent().unwrap_or(Path::new("."));
     let path = folder.join("tokenizer.json");
@@ -309,8 +313,8 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Tok
     }))
 }
 
-/// Chat template of a tokenizer_config.json: a string, or the entry `default` of a list of named
-/// templates.
+/// Returns the chat template in a tokenizer_config.json: a string, or the entry `default` of a list
+/// of named templates.
 fn template_of(settings: &Value) -> Option<String> {
     match settings.get("chat_template")? {
         Value::String(text) => Some(text.clone()),
@@ -322,13 +326,14 @@ fn template_of(settings: &Value) -> Option<String> {
     }
 }
 
-/// Text of a special token in a tokenizer_config.json: a string, or an object with `content`.
+/// Returns the text of a special token in a tokenizer_config.json, where it is a string or an
+/// object with `content`.
 fn token_text(settings: &Value, key: &str) -> Option<String> {
     let token = settings.get(key)?;
     token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
 }
 
-/// Token ids of a JSON value that is one id or a list of ids.
+/// Returns the token ids in a JSON value that is one id or a list of ids.
 fn ids_of(value: Option<&Value>) -> Vec<u32> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     match value {

@@ -21,12 +21,12 @@ pub enum Reasoning {
     Harmony,
 }
 
-/// Piece of an output, separated into reasoning and answer.
+/// Piece of an output's text, separated into reasoning and answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SplitText {
-    /// Text of the reasoning, without markup.
+    /// Text of the reasoning in the piece, without markup.
     pub reasoning: String,
-    /// Text of the answer.
+    /// Text of the answer in the piece, without the markup of the reasoning.
     pub content: String,
 }
 
@@ -34,31 +34,33 @@ pub struct SplitText {
 #[derive(Debug, Clone)]
 pub struct Splitter {
     state: State,
-    /// Text held back, since it may be the beginning of a mark, or white space before one.
+    /// Output text held back, since it may be the beginning of a mark, or white space before one.
     held: String,
 }
 
-/// Position of a splitter within the output.
+/// Part of an output that a splitter between reasoning and answer is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// At the start: the model may or may not open a `<think>` tag.
+    /// Start of the output, where the model may or may not open a `<think>` tag.
     ThinkOrNot,
     Think,
-    /// After a tag: line ends there belong neither to the reasoning nor to the answer.
+    /// Part after the opening `<think>` tag: line ends there belong neither to the reasoning nor to
+    /// the answer.
     BeforeThink,
-    /// After the closing tag, before the answer's first character.
+    /// Part after the closing `</think>` tag, before the answer's first character; line ends are
+    /// dropped.
     BeforeContent,
     Content,
-    /// In the header of a harmony message.
+    /// Header of a harmony message, which names its channel.
     Header,
-    /// In the text of a harmony message.
+    /// Text of a harmony message: reasoning, or part of the answer.
     Message {
         is_reasoning: bool,
     },
 }
 
 impl Splitter {
-    /// Makes a splitter for the output that follows `prompt`, which may have opened the `<think>`
+    /// Creates a splitter for the output that follows `prompt`, which may have opened the `<think>`
     /// tag.
     pub fn new(reasoning: Reasoning, prompt: &str) -> Self {
         let state = match reasoning {
@@ -72,7 +74,7 @@ impl Splitter {
         Self { state, held: String::new() }
     }
 
-    /// Adds a piece of text; returns the reasoning and answer that are final now.
+    /// Adds a piece of output text; returns the reasoning and answer that are final now.
     pub fn push(&mut self, text: &str) -> SplitText {
         let mut parts = SplitText::default();
         // Nothing is held back once the answer has begun.
@@ -85,7 +87,7 @@ impl Splitter {
         parts
     }
 
-    /// Releases the text that was held back, at the end of the output.
+    /// Releases the output text that was held back, at the end of the output.
     pub fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
         let mut parts = SplitText::default();
@@ -97,8 +99,8 @@ impl Splitter {
         parts
     }
 
-    /// Moves to the next state if the held text leads there, and releases what is final. False if
-    /// more text is needed.
+    /// Moves the splitter to its next state if the held text leads there, and appends the text that
+    /// is final to `parts`. Returns false if more text is needed.
     fn advance(&mut self, parts: &mut SplitText) -> bool {
         let next = match self.state {
             State::ThinkOrNot => self.think_or_not(),
@@ -124,8 +126,9 @@ impl Splitter {
         next.is_some()
     }
 
-    /// Looks for `<think>` at the very start. White space before it is not tolerated: holding it
-    /// back would delay the first token of an answer.
+    /// Looks for `<think>` at the very start of the output, and returns the next state; `None` if
+    /// more text is needed. White space before the tag is not tolerated: holding it back would
+    /// delay the first token of an answer.
     fn think_or_not(&mut self) -> Option<State> {
         if let Some(rest) = self.held.strip_prefix(THINK) {
             self.held = rest.to_owned();
@@ -134,15 +137,16 @@ impl Splitter {
         (!THINK.starts_with(&self.held)).then_some(State::Content)
     }
 
-    /// Drops leading line ends; true once other text follows.
+    /// Drops line ends at the beginning of the held text; returns true once other text follows.
     fn after_line_ends(&mut self) -> bool {
         let start = self.held.len() - self.held.trim_start_matches('\n').len();
         self.held.drain(..start);
         !self.held.is_empty()
     }
 
-    /// Reads the header of a harmony message. Text without a header counts as answer, so that the
-    /// output of a model that does not know the format is not lost.
+    /// Reads the header of a harmony message and returns the next state; `None` if more text is
+    /// needed. Text without a header counts as answer, so that the output of a model that does not
+    /// know the format is not lost.
     fn header(&mut self) -> Option<State> {
         if let Some(at) = self.held.find(harmony::MESSAGE) {
             let is_reasoning = harmony::is_reasoning(&self.held[..at]);
@@ -155,8 +159,9 @@ impl Splitter {
         (!may_be_header).then_some(State::Message { is_reasoning: false })
     }
 
-    /// Releases the text before the first of `marks` and drops the mark, with line ends before
-    /// `</think>`. Without a mark, releases the text that cannot belong to one.
+    /// Releases to `out` the text before the first of `marks` and drops the mark, with line ends
+    /// before `</think>`. Without a mark, releases the text that cannot belong to one and returns
+    /// `None`.
     fn until(&mut self, marks: &[&str], out: &mut String) -> Option<()> {
         let found = marks.iter().filter_map(|mark| Some((self.held.find(mark)?, mark.len())));
         let trimmed = |text: &str| match self.state {
@@ -177,8 +182,8 @@ impl Splitter {
     }
 }
 
-/// Length in bytes of the longest suffix of `text` that is a proper prefix of `mark`: text that may
-/// become the mark with the next piece.
+/// Returns the length in bytes of the longest suffix of `text` that is a proper prefix of `mark`:
+/// text that may become the mark with the next piece.
 pub fn overlap(text: &str, mark: &str) -> usize {
     let longest = text.len().min(mark.len().saturating_sub(1));
     (1..=longest)
@@ -187,13 +192,13 @@ pub fn overlap(text: &str, mark: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// True if a prompt ends with an open `<think>` tag.
+/// Returns true if a prompt ends with the tag `<think>`, so that the output begins with reasoning.
 pub(super) fn opens_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK)
 }
 
-/// True if a prompt ends with a closed `<think>` tag, as a template with thinking turned off
-/// writes.
+/// Returns true if a prompt ends with the tag `</think>`, as a chat template with thinking turned
+/// off writes.
 pub(super) fn closes_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK_END)
 }

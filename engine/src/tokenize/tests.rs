@@ -19,8 +19,8 @@ fn tiny() -> Tokenizer {
     from_gguf(&tiny_llama_gguf(1)).unwrap().unwrap()
 }
 
-/// GGUF metadata of a byte-level tokenizer with the pre-tokenizer `pre`, and these tokens and
-/// merges.
+/// Builds a GGUF file with the metadata of a byte-level tokenizer: the pre-tokenizer `pre`, these
+/// tokens and merges, and the entries `more`.
 fn metadata(pre: &str, tokens: &[&str], merges: &[&str], more: &[(&str, Meta)]) -> Vec<u8> {
     let texts = |texts: &[&str]| Meta::Texts(texts.iter().map(|t| (*t).to_owned()).collect());
     let mut file = Writer::default();

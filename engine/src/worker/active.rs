@@ -12,27 +12,28 @@ use engine_core::LogitRows;
 use engine_core::sample::{Row, Sampler};
 use engine_schedule::{PlannedSequence, Sequence};
 
-/// One waiting or running sequence: its request, its text so far and its times.
+/// State of one waiting or running sequence: its request, its text so far and its times.
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) request: Request,
     pub(super) detokenizer: Box<dyn Detokenizer>,
     pub(super) stop_text: StopText,
     pub(super) prompt: Option<PromptLogprobs>,
-    /// Number of leading output tokens that are sampled on the host from logits; the device samples
-    /// the others.
+    /// Number of output tokens, from the first on, that are sampled on the host from logits; the
+    /// device samples the others.
     pub(super) host_sampled: usize,
-    /// Index of the sequence's token among those that the newest step samples on the device, if it
-    /// samples one for this sequence. The next step reads its input token from there.
+    /// Index of the sequence's token among those that the newest step samples on the device; `None`
+    /// if it samples none for this sequence. The next step reads its input token from there.
     pub(super) device_sampled: Option<u32>,
     pub(super) arrived: Duration,
     pub(super) started: Option<Duration>,
     pub(super) first_token: Option<Duration>,
 }
 
-/// Number of leading output tokens of `request` that must be sampled on the host, because they need
-/// a guide, penalties, a ban or log-probabilities. Other tokens are sampled on the device, which
-/// saves copying the logits and lets the next step be submitted early.
+/// Returns the number of output tokens of a request, from the first on, that must be sampled on the
+/// host, because they need a guide, penalties, a ban or log-probabilities; `usize::MAX` for all.
+/// Other tokens are sampled on the device, which saves copying the logits and lets the next step be
+/// submitted early.
 pub(super) fn host_sampled(request: &Request, end_tokens: &[u32]) -> usize {
     if request.guide.is_some() || request.logprobs.is_some() || request.sampling.changes_logits() {
         return usize::MAX;
@@ -47,8 +48,8 @@ pub(super) fn host_sampled(request: &Request, end_tokens: &[u32]) -> usize {
 }
 
 impl Active {
-    /// Rows of a scheduled sequence whose logits the step must return. The last row belongs to
-    /// output token number `n`, counted from 0.
+    /// Returns for which rows of a scheduled sequence the step must return logits, or that it
+    /// samples on the device. The last row belongs to output token number `n`, counted from 0.
     pub(super) fn logit_rows(&self, planned: &PlannedSequence, n: usize) -> LogitRows {
         match &self.prompt {
             Some(prompt) if !prompt.is_complete() => LogitRows::All,
@@ -58,7 +59,8 @@ impl Active {
         }
     }
 
-    /// Samples the next token on the host; true if it completes the request's structure.
+    /// Samples the sequence's next token on the host. Returns it, and true if it completes the
+    /// structure that the request wants.
     pub(super) fn choose(
         &mut self,
         sampler: &mut Sampler,
@@ -83,7 +85,8 @@ impl Active {
         Ok((token, complete.map_err(|error| error.to_string())?.unwrap_or(false)))
     }
 
-    /// Tokens that must not be sampled now, since they would end the output before `min_tokens`.
+    /// Returns the tokens that must not be sampled now, since they would end the output before
+    /// `min_tokens`.
     fn banned(&self, n_before: usize, end_tokens: &[u32]) -> Vec<u32> {
         let mut banned = Vec::new();
         if n_before < self.request.min_tokens {
@@ -95,8 +98,8 @@ impl Active {
         banned
     }
 
-    /// Processes output token number `n`, counted from 1: returns the text that it completes, and
-    /// the reason if the output ends with it.
+    /// Processes output token number `n` of the sequence, counted from 1: returns the text that the
+    /// token completes, and the reason if the output ends with it.
     pub(super) fn accept(
         &mut self,
         token: u32,
@@ -131,20 +134,21 @@ impl Active {
         (text, Some(if is_complete { Finish::Complete } else { Finish::Length }))
     }
 
-    /// Text that was held back, released at the end of the output.
+    /// Releases the output text that was held back, at the end of the output.
     fn rest(&mut self) -> String {
         let piece = self.detokenizer.finish();
         self.stop_text.pass(&piece)
     }
 }
 
-/// Log-probabilities of one prompt, collected so far. Prefill chunks come in order, and again from
-/// the start after a preemption.
+/// Log-probabilities of one prompt's tokens, collected so far. Prefill chunks come in order, and
+/// again from the start after a preemption.
 #[derive(Debug)]
 pub(super) struct PromptLogprobs {
     top: usize,
     prompt_tokens: usize,
-    /// Entry `i` is for the token at position `i + 1`: nothing predicts the first token.
+    /// Log-probabilities of the prompt's tokens. Entry `i` is for the token at position `i + 1`:
+    /// nothing predicts the first token.
     found: Vec<TokenLogprobs>,
 }
 
@@ -154,13 +158,13 @@ impl PromptLogprobs {
         Self { top, prompt_tokens, found: Vec::with_capacity(prompt_tokens) }
     }
 
-    /// True when every token of the prompt has its log-probability.
+    /// Returns true when every token of the prompt but the first has its log-probability.
     pub(super) fn is_complete(&self) -> bool {
         self.found.len() + 1 >= self.prompt_tokens
     }
 
     /// Adds the log-probability that the logits at `position` give to the next token of the prompt.
-    /// Positions that were added before a preemption are skipped.
+    /// A position that was added before a preemption is skipped.
     pub(super) fn push(&mut self, position: usize, tokens: &[u32], logits: &[f32]) {
         if position == self.found.len() && !self.is_complete() {
             self.found.push(TokenLogprobs::of(logits, tokens[position + 1], self.top));

@@ -1,4 +1,5 @@
-//! Front end's handle to the worker: submits requests, and routes outputs to the clients.
+//! Handle of the HTTP front end to the worker (engine loop): submits requests, and routes outputs
+//! to the clients.
 //!
 //! The worker sends one message per step; `dispatch` distributes its outputs. What a slow client
 //! has not read yet waits in the client's own queue, which `max_tokens` bounds, so that the worker
@@ -26,7 +27,7 @@ pub struct Handle {
     next: Arc<AtomicU64>,
 }
 
-/// Routes from sequence ids to the requests that wait for their outputs.
+/// Table from sequence ids to the queues of the requests that wait for the sequences' outputs.
 #[derive(Debug, Default)]
 struct Routes {
     state: Mutex<RouteState>,
@@ -38,7 +39,7 @@ struct RouteState {
     closed: bool,
 }
 
-/// Queue of one request, with the index of the sequence in it.
+/// Queue of one request's outputs, with the index of one sequence among the request's sequences.
 #[derive(Debug)]
 struct Route {
     choice: usize,
@@ -54,8 +55,8 @@ impl Routes {
 }
 
 impl Handle {
-    /// Makes a handle from the ends of the worker's queues, and the task that distributes outputs.
-    /// The caller must spawn the task.
+    /// Creates a handle from the ends of the worker's queues, and the task that distributes
+    /// outputs. The caller must spawn the task.
     pub fn new(
         commands: mpsc::Sender<Command>,
         outputs: async_mpsc::UnboundedReceiver<Vec<Output>>,
@@ -65,7 +66,8 @@ impl Handle {
         (handle, dispatch(outputs, routes))
     }
 
-    /// Submits the sequences of one request. Outputs name a sequence by its index in `requests`.
+    /// Submits the sequences of one HTTP request. Their outputs come with the sequence's index in
+    /// `requests`.
     ///
     /// # Errors
     /// The worker has ended.
@@ -91,7 +93,7 @@ impl Handle {
         Ok(ticket)
     }
 
-    /// Drops all cached prefixes; returns the number of KV pages freed.
+    /// Empties the prefix cache and returns the number of KV pages freed.
     ///
     /// # Errors
     /// The worker has ended.
@@ -101,14 +103,14 @@ impl Handle {
         freed.await.map_err(|_| WorkerGone)
     }
 
-    /// Number of sequences that are waiting or running, over all requests.
+    /// Returns the number of sequences that are waiting or running, over all requests.
     pub fn open(&self) -> usize {
         self.routes.lock().open.len()
     }
 }
 
-/// Request in progress, and the queue of its outputs. Dropping it, as when a client disconnects,
-/// aborts its sequences.
+/// HTTP request in progress, and the queue of its outputs. Dropping it, as when a client
+/// disconnects, aborts its sequences.
 #[derive(Debug)]
 pub struct Ticket {
     outputs: async_mpsc::UnboundedReceiver<(usize, Output)>,
@@ -123,7 +125,8 @@ impl Ticket {
         self.outputs.recv().await
     }
 
-    /// Polls for the next output, as [`Ticket::next`] does, for a stream written by hand.
+    /// Polls for the next output, as [`Ticket::next`] does, for a `Stream` that is implemented by
+    /// hand.
     pub fn poll_next(
         &mut self,
         context: &mut std::task::Context<'_>,

@@ -31,7 +31,7 @@ use engine_model::Model;
 use engine_schedule::{Limits, SchedulerOutput, SeqId};
 use requests::Requests;
 
-/// One sequence to generate: a prompt with its parameters.
+/// Parameters of one sequence to generate: its prompt, sampling and stop conditions.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Prompt as token ids: at least one, each below the vocabulary's size.
@@ -40,36 +40,38 @@ pub struct Request {
     pub sampling: Sampling,
     /// Largest number of output tokens; 0 computes the prompt and samples nothing.
     pub max_tokens: usize,
-    /// Smallest number of output tokens: before it, no end token and no stop ends the output.
+    /// Smallest number of output tokens: before it, no end token, stop token or stop string ends
+    /// the output.
     pub min_tokens: usize,
-    /// True to treat end tokens like any other token.
+    /// True if the model's end tokens (EOS) do not end the output.
     pub ignore_eos: bool,
-    /// Stop strings, which end the output; each has at least one character.
+    /// Stop strings of the request, which end the output; each has at least one character.
     pub stop: Vec<String>,
-    /// True to keep the stop string or stop token that ended the output in the text.
+    /// True to keep the stop string or stop token that ended the output in the output's text.
     pub include_stop: bool,
-    /// Stop tokens, which end the output like the model's own end tokens.
+    /// Ids of the request's stop tokens, which end the output like the model's own end tokens.
     pub stop_tokens: Vec<u32>,
     /// Number of likeliest tokens to report with each token's log-probability; `None` for no
     /// log-probabilities.
     pub logprobs: Option<usize>,
     /// True to report log-probabilities of the prompt's tokens as well.
     pub prompt_logprobs: bool,
-    /// True to keep special tokens in the text, by their names.
+    /// True to keep special tokens in the output's text, by their names.
     pub shows_special: bool,
-    /// Guide that keeps the output within a structure. Boxed, since it is large and few requests
-    /// have one.
+    /// Guide that keeps the output within a structure (JSON schema or regular expression), if the
+    /// request wants one. Boxed, since it is large and few requests have one.
     pub guide: Option<Box<Guide>>,
 }
 
-/// Command from the front end to the worker.
+/// Command from the HTTP front end to the engine loop.
 #[derive(Debug)]
 pub enum Command {
-    /// Start these sequences; their ids are new.
+    /// Command to start these sequences, whose ids were not used before.
     Submit(Vec<(SeqId, Request)>),
-    /// Abort these sequences, since their client is gone. Ids of ended sequences are ignored.
+    /// Command to abort these sequences, since their client is gone. Ids of ended sequences are
+    /// ignored.
     Abort(Vec<SeqId>),
-    /// Drop all cached prefixes and reply with the number of pages freed.
+    /// Command to empty the prefix cache and reply with the number of KV pages freed.
     ResetPrefixCache(oneshot::Sender<usize>),
 }
 
@@ -78,19 +80,20 @@ pub enum Command {
 pub enum Finish {
     /// The model sampled one of its end tokens.
     EndToken,
-    /// The structure that the request wants is complete.
+    /// The output completed the structure (JSON schema or regular expression) that the request
+    /// wants.
     Complete,
-    /// The model sampled this one of the request's `stop_tokens`.
+    /// The model sampled this token, which is one of the request's `stop_tokens`.
     StopToken(u32),
-    /// The text contained this one of the request's `stop` strings.
+    /// The output's text contained this string, which is one of the request's `stop` strings.
     StopString(String),
-    /// The output has `max_tokens` tokens.
+    /// The output reached `max_tokens` tokens.
     Length,
-    /// The engine cannot continue this sequence, for this reason.
+    /// The engine refused the sequence or could not continue it, for this reason.
     Failed(String),
 }
 
-/// Sampled token, with its log-probabilities if the request wants them.
+/// Sampled token of a sequence, with its log-probabilities if the request wants them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenOutput {
     /// Id of the sampled token.
@@ -106,33 +109,36 @@ pub struct Output {
     pub id: SeqId,
     /// Sampled token; `None` with `max_tokens` 0, or where the sequence failed.
     pub token: Option<TokenOutput>,
-    /// Log-probabilities of the prompt's tokens, from the second on. Part of the first output, if
-    /// the request wants them.
+    /// Log-probabilities of the prompt's tokens, from the second token on. They are part of a
+    /// sequence's first output, if the request wants them.
     pub prompt: Option<Vec<TokenLogprobs>>,
-    /// Text that became final; empty while it may end within a character or a stop string.
+    /// Output text that became final with this step; empty while it may end within a character or a
+    /// stop string.
     pub text: String,
     /// Reason why the sequence ended, if this is its last output.
     pub finish: Option<Finish>,
-    /// Number of prompt tokens found in the prefix cache.
+    /// Number of the sequence's prompt tokens that were found in the prefix cache.
     pub cached_tokens: usize,
 }
 
-/// The engine loop: the model, the state of running requests, and the steps in flight.
+/// Engine loop with its state: the model, the running requests, and the steps in flight.
 #[derive(Debug)]
 pub struct Worker {
     model: Box<dyn Model>,
     requests: Requests,
-    /// Largest number of steps in flight while the next is planned.
+    /// Largest number of steps that may be in flight (submitted, not complete) while the next is
+    /// planned.
     run_ahead: usize,
     /// Steps in flight, the oldest first. They complete in this order.
     in_flight: VecDeque<SubmittedStep>,
     /// Batches of completed steps, kept to reuse their memory.
     spare: Vec<StepBatch>,
-    /// Time at which the last step was completed and its outputs made.
+    /// Time, since the start of the process, at which the most recently completed step had its
+    /// outputs.
     completed: Duration,
 }
 
-/// A step in flight: submitted to the device, not completed yet.
+/// Step in flight: submitted to the device, but not completed yet.
 #[derive(Debug)]
 struct SubmittedStep {
     plan: SchedulerOutput,
@@ -141,7 +147,7 @@ struct SubmittedStep {
 }
 
 impl Worker {
-    /// Makes a worker for a model whose KV cache is allocated as `limits` says.
+    /// Creates the engine loop for a model whose KV cache is allocated as `limits` says.
     pub fn new(
         model: Box<dyn Model>,
         text: Arc<dyn Text>,
@@ -176,7 +182,7 @@ impl Worker {
     /// no sequence is open. Returns false once every command sender is dropped.
     ///
     /// # Errors
-    /// The device failed, as for [`Worker::run`].
+    /// The device failed; the outputs of running sequences are lost.
     pub fn turn(
         &mut self,
         commands: &mpsc::Receiver<Command>,
@@ -204,7 +210,8 @@ impl Worker {
         self.requests.is_idle() && self.in_flight.is_empty()
     }
 
-    /// Submits the next step; completes the oldest unless more steps may be in flight.
+    /// Submits the next step to the device, and completes the oldest step in flight unless more
+    /// steps may be in flight.
     fn step(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
         let has_begun = self.submit()?;
         // While the device computes, the host plans the next step.
@@ -233,7 +240,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Waits for the oldest step in flight to complete, and makes its outputs.
+    /// Waits for the oldest step in flight to complete, and builds its outputs.
     fn complete(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
         let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
         let vocab_size = self.model.info().vocab_size;

@@ -1,5 +1,5 @@
-//! State of running requests: applies commands, makes the batch of a step, feeds sampled tokens back
-//! to the scheduler, and makes the outputs. It must not know the model.
+//! State of unfinished requests: applies commands, builds the batch of a step, feeds sampled tokens
+//! back to the scheduler, and builds the outputs. It must not know the model.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,17 +26,18 @@ pub(super) struct Requests {
     pub(super) clock: Clock,
 }
 
-/// Source of a sequence's next token: the device's sample, or logits.
+/// Source of a sequence's next token: the token that the device has sampled, or logits for the
+/// host.
 #[derive(Debug, Clone, Copy)]
 enum Choice<'a> {
-    /// Token that the device has sampled; `None` if no logit was finite.
+    /// Token that the device has sampled for a sequence; `None` if no logit was finite.
     Sampled(Option<u32>),
-    /// Logits `[rows, vocab]` to sample from on the host.
+    /// Logits `[rows, vocab]` of a sequence, from which its next token is sampled on the host.
     From(&'a [f32]),
 }
 
 impl Choice<'_> {
-    /// Keeps only the last row of logits; a token sampled on the device stays as it is.
+    /// Reduces logits to those of the last row; a token sampled on the device stays as it is.
     fn of_last_row(self, vocab_size: usize) -> Self {
         match self {
             Self::Sampled(token) => Self::Sampled(token),
@@ -57,12 +58,12 @@ impl Requests {
         Self { scheduler, sampler, active, text, metrics, clock }
     }
 
-    /// True when no sequence is waiting or running.
+    /// Returns true when no sequence is waiting or running.
     pub(super) fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
     }
 
-    /// Applies a command of the front end.
+    /// Applies a command of the HTTP front end; a refusal is appended to `outputs`.
     pub(super) fn obey(&mut self, command: Command, outputs: &mut Vec<Output>) {
         match command {
             Command::Submit(requests) => {
@@ -116,8 +117,8 @@ impl Requests {
         self.active.insert(id, active);
     }
 
-    /// Fills `batch` for `plan`: input tokens, and the logits that each sequence needs. The batch
-    /// comes from an earlier step, so that its memory is reused.
+    /// Fills `batch` with the step that the scheduler planned: input tokens, and the logits that
+    /// each sequence needs. The batch comes from an earlier step, so that its memory is reused.
     pub(super) fn fill(&mut self, batch: &mut StepBatch, plan: &SchedulerOutput) {
         // Number of tokens that the device samples in this step, up to here.
         let mut sampled = 0;
@@ -145,7 +146,7 @@ impl Requests {
     }
 
     /// Processes the output of a completed step: appends one token to each sequence that was
-    /// sampled and has not ended since.
+    /// sampled and has not ended since, and its output to `outputs`.
     pub(super) fn take(
         &mut self,
         step: &SubmittedStep,
@@ -192,7 +193,8 @@ impl Requests {
         self.metrics.generation_tokens.fetch_add(generated as u64, Relaxed);
     }
 
-    /// Appends one token to a sequence and makes its output; ends the sequence if it was the last.
+    /// Appends the next token to a sequence and builds the sequence's output; ends the sequence if
+    /// the token is its last.
     fn advance(&mut self, id: SeqId, choice: Choice<'_>) -> Output {
         let sequence = self.scheduler.sequence(id).expect("a sampled sequence lives");
         let cached_tokens = sequence.cached_tokens();
@@ -240,7 +242,8 @@ impl Requests {
         Output { id, token, prompt, text, finish, cached_tokens }
     }
 
-    /// Removes an ended sequence and counts it in the metrics.
+    /// Removes an ended sequence of `n_tokens` output tokens from the state and counts it in the
+    /// metrics.
     fn end(&mut self, id: SeqId, outcome: Outcome, n_tokens: usize) {
         self.scheduler.remove(id);
         let active = self.active.remove(id).expect("a sequence ends once");
@@ -254,7 +257,8 @@ impl Requests {
         }
     }
 
-    /// Copies the scheduler's counts to the metrics.
+    /// Copies the scheduler's numbers of sequences, KV pages, prefix-cache tokens and preemptions
+    /// to the metrics.
     pub(super) fn publish_counts(&self) {
         let (metrics, totals) = (&self.metrics, self.scheduler.totals());
         metrics.requests_running.store(self.scheduler.running() as u64, Relaxed);

@@ -7,17 +7,17 @@ use crate::tokenize::overlap;
 #[derive(Debug, Default)]
 pub(super) struct StopText {
     stops: Vec<String>,
-    /// True to keep the stop string that ended the output in the text.
+    /// True to keep the stop string that ended the output in the output's text.
     include: bool,
-    /// Text held back, since it may be the beginning of a stop string.
+    /// Output text held back, since it may be the beginning of a stop string.
     held: String,
 }
 
-/// Text that became final with a new piece, and the stop string if one was completed.
+/// Output text that became final when a piece was added, and the stop string if one was completed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Released {
     pub(super) text: String,
-    /// Stop string that was found, if any.
+    /// Stop string that the added piece completed, if it completed one.
     pub(super) stop: Option<String>,
 }
 
@@ -27,7 +27,8 @@ impl StopText {
         Self { stops, include, held: String::new() }
     }
 
-    /// Adds text; releases the part that cannot belong to a stop string any more.
+    /// Adds a piece of output text, and releases the text that cannot belong to a stop string any
+    /// more.
     pub(super) fn push(&mut self, text: String) -> Released {
         if self.stops.is_empty() {
             return Released { text, stop: None };
@@ -50,7 +51,8 @@ impl StopText {
         Released { text: std::mem::replace(&mut self.held, rest), stop: None }
     }
 
-    /// Adds text that cannot end the output, and releases all of it.
+    /// Adds a piece of text in which no stop string is looked for, and releases it with all text
+    /// held back.
     pub(super) fn pass(&mut self, text: &str) -> String {
         let mut all = std::mem::take(&mut self.held);
         all.push_str(text);
@@ -64,7 +66,8 @@ mod tests {
 
     use super::*;
 
-    /// Released pieces, joined by `|`; a final `!` means that a stop string was found.
+    /// Adds the pieces `input` to a detector of stop strings and returns the texts that it
+    /// releases, joined by `|`; a final `!` means that a stop string was found.
     fn pieces(stops: &[&str], include: bool, input: &[&str]) -> String {
         let mut stop = StopText::new(stops.iter().map(ToString::to_string).collect(), include);
         let mut out = Vec::new();

@@ -16,13 +16,14 @@ use engine_model::RopeChoice;
 use engine_schedule::StateLimits;
 use engine_weights::ModelSource;
 
-/// Largest allowed difference between a log-probability and the reference's.
+/// Largest allowed difference between a log-probability and that of the reference outputs.
 const TOLERANCE: f32 = 1e-3;
-/// Length of the output: longer than the reference's, so that sequences outgrow the pages that they
-/// were admitted with.
+/// Number of output tokens of each sequence in the tests: more than the reference outputs have, so
+/// that sequences outgrow the pages that they were admitted with.
 const WANTED: usize = 56;
 
-/// A prompt with the reference's greedy continuation, and the logits that its first token is from.
+/// Prompt of a checkpoint's reference outputs, with the reference's greedy continuation and the
+/// logits from which the continuation's first token was sampled.
 struct Case {
     prompt: Vec<u32>,
     greedy: Vec<u32>,
@@ -64,7 +65,8 @@ fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
     }
 }
 
-/// Worker over the checkpoint in `folder`, in the precision of the reference outputs.
+/// Creates the engine loop for the checkpoint in `folder`, in the precision of the reference
+/// outputs.
 fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let (kv, dtype, rope) = (KvDtypeChoice::F32, DtypeChoice::F32, RopeChoice::AsConverted);
@@ -81,7 +83,7 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
     Worker::new(model, text, limits, Arc::clone(metrics), Clock::start())
 }
 
-/// Sampled tokens of all requests, which are submitted at once.
+/// Runs requests that are submitted at once, and returns their sampled tokens by sequence id.
 fn run(worker: Worker, requests: Vec<Request>) -> BTreeMap<SeqId, Vec<TokenOutput>> {
     let (commands, inbox) = mpsc::channel();
     let (outbox, mut outputs) = async_mpsc::unbounded_channel();
@@ -106,7 +108,8 @@ fn crowded_out_and_found_again_sequences_are_the_reference_s() {
     }
 }
 
-/// Runs each checkpoint's prompts, more than fit into memory at once.
+/// Runs the prompts of each checkpoint, more than fit into the KV cache at once, with `run_ahead`
+/// steps in flight, and compares their outputs with the reference.
 fn check_crowd(run_ahead: usize) {
     let limits = Limits {
         max_batch_size: 5,

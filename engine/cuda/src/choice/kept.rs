@@ -15,26 +15,27 @@ use crate::buffer::DType;
 use crate::driver::{Algorithm, keep};
 use engine_weights::hex;
 
-/// Environment for which measured choices are valid: a file with another key is ignored.
+/// Environment for which measured GEMM choices are valid: a file that was written for another one
+/// is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     /// Name of the GPU as its driver reports it.
     pub gpu: String,
     /// Versions of cuBLASLt and of the CUDA driver.
     pub library: String,
-    /// SHA-256 of the sources of Redline's own kernels, lower-case hex.
+    /// SHA-256 of the sources of Redline's own kernels, in lower-case hex.
     pub kernels: String,
 }
 
-/// File that stores the measured choices of one key. Its name is derived from the key, so that a
-/// cache folder holds the files of several GPUs.
+/// File that stores the GEMM choices measured in one environment (GPU, libraries, kernels). Its
+/// name is derived from the environment, so that a cache folder holds the files of several GPUs.
 #[derive(Debug, Clone)]
 pub struct Kept {
     path: PathBuf,
     key: Key,
 }
 
-/// JSON content of the file of measured choices.
+/// JSON content of the file of measured GEMM choices.
 #[derive(Debug, Serialize, Deserialize)]
 struct File {
     #[serde(flatten)]
@@ -42,18 +43,19 @@ struct File {
     choices: Vec<Choice>,
 }
 
-/// JSON form of one measured choice: the implementation for weights `[n, k]` and a bucket of rows.
+/// JSON form of one measured GEMM choice: the implementation for weights `[n, k]` and a bucket of
+/// rows.
 #[derive(Debug, Serialize, Deserialize)]
 struct Choice {
     n: usize,
     k: usize,
     result: ResultType,
     rows: usize,
-    /// Opaque cuBLASLt algorithm; none means Redline's own kernels.
+    /// cuBLASLt's opaque encoding of the chosen algorithm; `None` means Redline's own kernels.
     algorithm: Option<[u64; 8]>,
 }
 
-/// Element type of a result as written in JSON, for [`DType`].
+/// Element type of a matrix multiplication's result as the JSON file writes it, for [`DType`].
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ResultType {
@@ -74,7 +76,8 @@ impl Kept {
         Self { path, key }
     }
 
-    /// Returns the stored choices; empty where the file is missing, damaged or of another key.
+    /// Returns the stored GEMM choices; empty where the file is missing, damaged or of another
+    /// environment.
     pub fn read(&self) -> Choices {
         let file = fs::read(&self.path).ok();
         let file: Option<File> = file.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -92,8 +95,8 @@ impl Kept {
         choices
     }
 
-    /// Writes `choices` to the file. A folder that cannot be written is no error: the cache only
-    /// saves time at the next start.
+    /// Writes the measured GEMM choices to the file. A folder that cannot be written is no error:
+    /// the cache only saves time at the next start.
     pub fn write(&self, choices: &Choices) {
         let one = |((shape, rows), way): (&(Shape, usize), &Way)| Choice {
             n: shape.n,

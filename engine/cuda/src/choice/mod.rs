@@ -13,11 +13,12 @@ use engine_core::DeviceError;
 
 /// Number of candidate algorithms to request from cuBLASLt for one matrix multiplication.
 pub const ALGORITHMS: usize = 8;
-/// Factor of our own kernels' time below which an algorithm of the library is preferred. A gain of
-/// less than 2 % is noise, and our own kernels give the same bits on every start.
+/// Share of our own kernels' time that an algorithm of cuBLASLt must stay below to be chosen. A
+/// gain of less than 2 % is noise, and our own kernels give the same bits on every start.
 const GAIN: f64 = 0.98;
 
-/// Key of a choice: weights `[n, k]`, and the element type of the result.
+/// Shape of matrix multiplications that share their choices: weights `[n, k]`, and the element type
+/// of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     pub n: usize,
@@ -25,36 +26,37 @@ pub struct Shape {
     pub result: DType,
 }
 
-/// Implementation that computes a matrix multiplication.
+/// GEMM implementation that computes a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Redline's own matrix multiplication kernels.
     Own,
-    /// This algorithm of NVIDIA's GEMM library cuBLASLt.
+    /// An algorithm of NVIDIA's GEMM library cuBLASLt.
     Library(Algorithm),
 }
 
-/// Bucket of a number of rows: the next power of two. All row counts of a bucket share one choice.
+/// Returns the bucket of a number of rows: the next power of two. All row counts of a bucket share
+/// one choice.
 pub fn row_bucket(rows: usize) -> usize {
     rows.next_power_of_two()
 }
 
-/// Buckets needed for every number of rows from 1 to `rows`.
+/// Returns the buckets of all numbers of rows from 1 to `rows`.
 pub fn row_buckets(rows: usize) -> impl Iterator<Item = usize> {
     (0..=row_bucket(rows).ilog2()).map(|power| 1 << power)
 }
 
-/// Measured choices: for each weight shape and bucket of rows, the fastest implementation.
+/// Measured GEMM choices: for each weight shape and bucket of rows, the fastest implementation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Choices(BTreeMap<(Shape, usize), Way>);
 
 impl Choices {
-    /// Returns the implementation for `rows` rows, or none if its bucket was not measured.
+    /// Returns the GEMM implementation for `rows` rows, or `None` if their bucket was not measured.
     pub fn way(&self, shape: Shape, rows: usize) -> Option<Way> {
         self.0.get(&(shape, row_bucket(rows))).copied()
     }
 
-    /// Sets the implementation for all row counts of `bucket`.
+    /// Sets the GEMM implementation for all numbers of rows of a bucket.
     pub fn set(&mut self, shape: Shape, bucket: usize, way: Way) {
         self.0.insert((shape, bucket), way);
     }
@@ -63,17 +65,18 @@ impl Choices {
         self.0.is_empty()
     }
 
-    /// True when at least one choice is an algorithm of cuBLASLt.
+    /// Returns true if at least one measured choice is an algorithm of cuBLASLt.
     pub fn need_library(&self) -> bool {
         self.0.values().any(|way| *way != Way::Own)
     }
 }
 
-/// Returns the fastest of our own kernels and `algorithms`. `measure` returns the nanoseconds of
-/// one matrix multiplication, or none if the implementation turns out not to support it.
+/// Returns the fastest of our own kernels and cuBLASLt's `algorithms`. `measure` returns the
+/// nanoseconds of one matrix multiplication, or `None` if the implementation turns out not to
+/// support it.
 ///
 /// # Errors
-/// The error of `measure`.
+/// A measurement fails for another reason than that the implementation does not support the size.
 pub fn fastest(
     algorithms: &[Algorithm],
     mut measure: impl FnMut(Way) -> Result<Option<f64>, DeviceError>,
@@ -100,8 +103,8 @@ mod tests {
         Algorithm([number; 8])
     }
 
-    /// Implementation chosen where our own kernels take `own` ns and the library's algorithms take
-    /// `times`.
+    /// Returns the implementation that is chosen where our own kernels take `own` nanoseconds and
+    /// the library's algorithms take `times`.
     fn chosen(own: f64, times: &[Option<f64>]) -> Way {
         let algorithms: Vec<_> = (0..times.len()).map(|i| algorithm(i as u64)).collect();
         let measure = |way| match way {

@@ -1,10 +1,10 @@
-//! Arguments of one kernel launch, packed as the driver reads them.
+//! List of the arguments of one kernel launch, packed as the driver reads them.
 
 use bytemuck::NoUninit;
 
 use super::Address;
 
-/// Largest size of a kernel's arguments, in words of eight bytes.
+/// Largest total size of a kernel's arguments, in words of eight bytes.
 const WORDS: usize = 32;
 
 /// Kernel arguments in the order of the kernel's parameters, each aligned to eight bytes.
@@ -12,9 +12,9 @@ const WORDS: usize = 32;
 pub struct Arguments {
     words: [u64; WORDS],
     used: usize,
-    /// Index of the first word of each argument.
+    /// Index of the first eight-byte word of each kernel argument.
     starts: Vec<u8>,
-    /// Bit set of the arguments that are device addresses, by argument index.
+    /// Bit set of the kernel arguments that are device addresses, by argument index.
     addresses: u64,
 }
 
@@ -24,16 +24,17 @@ impl Arguments {
         Self { starts: Vec::with_capacity(12), ..Self::default() }
     }
 
-    /// Appends a device address, which [`Arguments::addresses`] lists.
+    /// Appends a device address to the kernel arguments, which [`Arguments::addresses`] lists.
     pub fn address(mut self, address: Address) -> Self {
         self.addresses |= 1 << self.starts.len();
         self.value(address.0)
     }
 
-    /// Appends a number, or a `repr(C)` structure with the layout that the kernel reads.
+    /// Appends a number to the kernel arguments, or a `repr(C)` structure with the layout that the
+    /// kernel reads.
     ///
     /// # Panics
-    /// The arguments exceed the largest size of any kernel's arguments.
+    /// The kernel's arguments together exceed 256 bytes.
     pub fn value<T: NoUninit>(mut self, value: T) -> Self {
         let bytes = bytemuck::bytes_of(&value);
         let words = bytes.len().div_ceil(8);
@@ -45,13 +46,13 @@ impl Arguments {
         self
     }
 
-    /// Pointer to each argument, in the form that `cuLaunchKernel` takes. Valid while `self` is not
-    /// moved.
+    /// Returns a pointer to each kernel argument, in the form that `cuLaunchKernel` takes. The
+    /// pointers are valid while the list is not moved.
     pub fn pointers(&self) -> Vec<*const u64> {
         self.starts.iter().map(|start| &raw const self.words[usize::from(*start)]).collect()
     }
 
-    /// Device addresses among the arguments, in order.
+    /// Returns the device addresses among the kernel arguments, in order.
     pub fn addresses(&self) -> impl Iterator<Item = Address> + '_ {
         let is_address = |i: &usize| self.addresses >> i & 1 == 1;
         let indices = (0..self.starts.len()).filter(is_address);

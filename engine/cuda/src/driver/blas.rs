@@ -1,8 +1,8 @@
 //! Interface to a vendor's GEMM library: matrix multiplication by one of the algorithms that the
 //! library proposes. Knows no weights and no clock.
 //!
-//! Matrices are column major here, as in cuBLASLt.
-//! Source: [cuBLAS 13.0](https://docs.nvidia.com/cuda/cublas/), `cublasLtMatmul`.
+//! Matrices in this file are column major, as in cuBLASLt. Source: [cuBLAS
+//! 13.0](https://docs.nvidia.com/cuda/cublas/), `cublasLtMatmul`.
 
 use std::fmt;
 
@@ -15,21 +15,22 @@ use engine_core::DeviceError;
 pub struct Columns {
     /// Data type of the matrix elements.
     pub dtype: DType,
-    /// Number of elements of one column.
+    /// Number of rows of the matrix, which is the number of elements of one column.
     pub rows: usize,
-    /// Number of columns, at least one.
+    /// Number of columns of the matrix, at least one.
     pub cols: usize,
-    /// Leading dimension: elements from the start of one column to the start of the next.
+    /// Leading dimension of the matrix: number of elements from the start of one column to the
+    /// start of the next.
     pub stride: usize,
 }
 
 impl Columns {
-    /// Layout of a row-major matrix `[rows, cols]`, which is its transpose in column-major order.
+    /// Returns the column-major layout of a row-major matrix `[rows, cols]`: that of its transpose.
     fn of_rows(dtype: DType, rows: usize, cols: usize) -> Self {
         Self { dtype, rows: cols, cols: rows, stride: cols }
     }
 
-    /// Bytes from the first element of the matrix to the end of the last.
+    /// Returns the number of bytes from the first element of the matrix to the end of the last.
     pub fn bytes(&self) -> usize {
         ((self.cols - 1) * self.stride + self.rows) * self.dtype.bytes()
     }
@@ -38,31 +39,32 @@ impl Columns {
 /// One factor of a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Side {
-    /// Layout of the factor in memory.
+    /// Layout of the factor in device memory, before any transposition.
     pub matrix: Columns,
-    /// True when the factor is transposed before it is multiplied.
+    /// True if the factor is transposed before it is multiplied.
     pub is_transposed: bool,
 }
 
 /// Column-major matrix multiplication `d = alpha * a * b + beta * d`, accumulated in f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ColumnMatmul {
-    /// Left factor of the matrix multiplication.
+    /// Left factor of the matrix multiplication: its layout and transposition.
     pub a: Side,
-    /// Right factor of the matrix multiplication.
+    /// Right factor of the matrix multiplication: its layout and transposition.
     pub b: Side,
-    /// Layout of the result, which is never transposed.
+    /// Layout of the result matrix, which is never transposed.
     pub d: Columns,
-    /// Factor of the matrix product.
+    /// Scalar by which the product of the two matrices is multiplied.
     pub alpha: f32,
-    /// Factor of the previous content of the result; 0 means that the content is not read.
+    /// Scalar by which the previous content of the result is multiplied before it is added; 0 means
+    /// that the content is not read.
     pub beta: f32,
 }
 
 impl ColumnMatmul {
-    /// Row-major `out [rows, n] = x [rows, k] * w [n, k]^T` as a column-major multiplication:
-    /// transposing both sides gives `out^T = w * x^T`, and a row-major matrix read in column-major
-    /// order is already its transpose.
+    /// Describes the row-major multiplication `out [rows, n] = x [rows, k] * w [n, k]^T` as a
+    /// column-major one: transposing both sides gives `out^T = w * x^T`, and a row-major matrix
+    /// read in column-major order is already its transpose.
     pub fn of_weights(rows: usize, n: usize, k: usize, result: DType) -> Self {
         let side = |rows, is_transposed| Side {
             matrix: Columns::of_rows(DType::Bf16, rows, k),
@@ -86,37 +88,40 @@ pub struct Algorithm(pub [u64; 8]);
 /// Device addresses of the operands of a matrix multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operands {
-    /// Device address of the left factor.
+    /// Device address of the left factor of a matrix multiplication.
     pub a: Address,
-    /// Device address of the right factor.
+    /// Device address of the right factor of a matrix multiplication.
     pub b: Address,
-    /// Device address of the result.
+    /// Device address of the result of a matrix multiplication.
     pub d: Address,
-    /// Scratch memory of [`WORKSPACE_BYTES`] that no concurrent matrix multiplication uses.
+    /// Device address of scratch memory of [`WORKSPACE_BYTES`] bytes that no concurrent matrix
+    /// multiplication uses.
     pub workspace: Address,
 }
 
-/// Bytes of scratch memory that an algorithm may use: what NVIDIA recommends for Hopper, and more
-/// than older GPUs need.
+/// Size in bytes of the scratch memory that a cuBLASLt algorithm may use: what NVIDIA recommends
+/// for Hopper, and more than older GPUs need.
 pub const WORKSPACE_BYTES: usize = 32 << 20;
 
 /// GEMM library (cuBLASLt) on one GPU. Calls are asynchronous in the order of the driver's stream,
 /// and a CUDA graph can capture them.
 pub trait Blas: Send + Sync + fmt::Debug {
-    /// Version of the library and of the CUDA driver.
+    /// Returns the version of the GEMM library and that of the CUDA driver, as one text.
     fn version(&self) -> &str;
 
-    /// Returns at most `most` algorithms for `matmul`, in the library's estimated order of speed.
+    /// Returns at most `most` algorithms of the library for `matmul`, in the library's estimated
+    /// order of speed.
     ///
     /// # Errors
     /// The library reports an error other than "not supported".
     fn algorithms(&self, matmul: &ColumnMatmul, most: usize)
     -> Result<Vec<Algorithm>, DeviceError>;
 
-    /// True when `algorithm`, proposed for a multiplication of other sizes, supports this one.
+    /// Returns true if an algorithm that was proposed for a multiplication of other sizes supports
+    /// `matmul` too.
     fn takes(&self, matmul: &ColumnMatmul, algorithm: Algorithm) -> bool;
 
-    /// Starts the matrix multiplication `matmul` on the stream and returns at once.
+    /// Starts the matrix multiplication `matmul` by `algorithm` on the stream and returns at once.
     ///
     /// # Errors
     /// The library or the device reports an error.

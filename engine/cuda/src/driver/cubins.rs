@@ -9,29 +9,34 @@ use sha2::{Digest, Sha256};
 
 use engine_weights::hex;
 
-/// Environment variable with the path of [`Cubins::prepared`].
+/// Environment variable (`REDLINE_CUBINS`) with the path of [`Cubins::prepared`].
 pub const CUBINS: &str = "REDLINE_CUBINS";
-/// Environment variable that sets [`Cubins::portable`] when it is not empty.
+/// Environment variable (`REDLINE_PORTABLE_KERNELS`) that sets [`Cubins::portable`] when it is not
+/// empty.
 pub const PORTABLE: &str = "REDLINE_PORTABLE_KERNELS";
 
-/// Folders for compiled kernels and measured choices, and which kernels to use.
+/// Folders of compiled kernels and of measured GEMM choices, and the choice between portable
+/// kernels and those for one GPU generation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cubins {
-    /// Folder with every kernel as `NAME.sm_80.cubin`, as `cargo xtask cuda-check` writes it, so
-    /// that nothing is compiled at start.
+    /// Folder with the machine code of every kernel file as `NAME.sm_80.cubin`, as `cargo xtask
+    /// cuda-check` writes it, so that nothing is compiled at start; `None` compiles.
     pub prepared: Option<PathBuf>,
-    /// Cache folder for kernels compiled at start, read at the next start.
+    /// Cache folder for the machine code of kernels that are compiled at start, which the next
+    /// start reads.
     pub cache: Option<PathBuf>,
-    /// Cache folder for the measured choices between GEMM implementations.
+    /// Cache folder for the measured choices between GEMM implementations, Redline's own kernels
+    /// and cuBLASLt.
     pub choices: Option<PathBuf>,
-    /// True when kernels written for one GPU generation only are left out, to compare them with the
+    /// True to leave out kernels that are written for one GPU generation, to compare them with the
     /// portable kernels.
     pub portable: bool,
 }
 
 impl Cubins {
-    /// Reads `REDLINE_CUBINS`, `REDLINE_PORTABLE_KERNELS` and the user's cache folder (XDG Base
-    /// Directory) from the environment. `variable` returns the value of an environment variable.
+    /// Reads the folders of compiled kernels from the environment: `REDLINE_CUBINS`,
+    /// `REDLINE_PORTABLE_KERNELS` and the user's cache folder (XDG Base Directory). `variable`
+    /// returns the value of an environment variable.
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let named = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
@@ -44,12 +49,12 @@ impl Cubins {
     }
 }
 
-/// Name and CUDA source text of a kernel file or header.
+/// Name and source text of a CUDA kernel file or header.
 #[derive(Debug)]
 pub struct Source {
-    /// Name of its file without the ending.
+    /// Name of the CUDA source file, without its ending.
     pub name: &'static str,
-    /// All of the file.
+    /// Whole text of the CUDA source file.
     pub text: &'static str,
 }
 
@@ -62,7 +67,7 @@ macro_rules! sources {
     };
 }
 
-/// CUDA headers that kernel files include.
+/// All CUDA headers that kernel files include, with their source texts.
 pub const HEADERS: [Source; 11] = sources![
     ".cuh": "attention" "bulk" "delta_net" "matmul" "pages" "prims" "tile_matmul" "warp_matmul"
         "warpgroup" "warpgroup_matmul" "weights"
@@ -77,9 +82,9 @@ pub const KERNELS: [Source; 27] = sources![
         "tile_matmul_sm90"
 ];
 
-/// Kernel files for a GPU of `generation`, such as `sm_90a`: first the portable files, then, unless
-/// `portable` is set, those for this generation alone, whose entries replace portable entries of
-/// the same name.
+/// Returns the kernel files for a GPU of `generation`, such as `sm_90a`: first the portable files,
+/// then, unless `portable` is set, those for this generation alone, whose entries replace portable
+/// entries of the same name.
 pub fn kernels(generation: &str, portable: bool) -> Vec<&'static Source> {
     static ALL: [Source; KERNELS.len()] = KERNELS;
     let for_all = ALL.iter().filter(|kernel| kernel.is_for(generation).is_none());
@@ -88,28 +93,30 @@ pub fn kernels(generation: &str, portable: bool) -> Vec<&'static Source> {
 }
 
 impl Source {
-    /// Lines of the file's head that begin with `//@ `, without that prefix.
+    /// Returns the lines of a kernel file that begin with `//@ `, without that prefix: they list
+    /// its entries and GPU generations.
     fn head(&self) -> impl Iterator<Item = &'static str> {
         self.text.lines().filter_map(|line| line.strip_prefix("//@ "))
     }
 
-    /// Names of the kernel entries that the head of the file lists.
+    /// Returns the names of the kernel entries that the `//@ ` lines of the file list.
     pub fn entries(&self) -> impl Iterator<Item = &'static str> {
         self.head().filter_map(|line| Some(line.split_once(": ")?.0))
     }
 
-    /// True when the head of the file names `generation` among the generations that it supports;
-    /// none if the file is portable.
+    /// Returns whether the file's `//@ for` line names `generation`; `None` if there is no such
+    /// line, because the file is portable.
     fn is_for(&self, generation: &str) -> Option<bool> {
         let names = self.head().find_map(|line| line.strip_prefix("for "))?;
         Some(names.split(' ').any(|name| name == generation))
     }
 
-    /// Returns machine code for `generation`, such as `sm_90a`, from the prepared folder or the
-    /// cache, or compiles it with `compile` and stores it in the cache.
+    /// Returns the file's machine code for `generation`, such as `sm_90a`, from the prepared folder
+    /// or the cache, or compiles it with `compile` and stores it in the cache. `compiler` is the
+    /// compiler's version.
     ///
     /// # Errors
-    /// The error of `compile`, or the prepared folder has no file for this kernel.
+    /// The kernel does not compile, or the prepared folder has no file for it.
     pub fn cubin(
         &self,
         folders: &Cubins,
@@ -136,8 +143,8 @@ impl Source {
         Ok(cubin)
     }
 
-    /// Name of the cache file for this source, all headers, the GPU generation and the compiler
-    /// version, so that a change of any of them compiles again.
+    /// Returns the name of the cache file for this source, all headers, the GPU generation and the
+    /// compiler version, so that a change of any of them compiles again.
     fn key(&self, generation: &str, compiler: &str) -> String {
         let texts = [compiler, self.text].into_iter().chain(HEADERS.map(|header| header.text));
         format!("{}.{generation}.{}.cubin", self.name, &texts_sha256(texts)[..16])
@@ -154,7 +161,8 @@ fn texts_sha256<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     hex(&hash.finalize())
 }
 
-/// SHA-256 of all kernel sources and headers: a measurement made with other kernels is not reused.
+/// Returns the SHA-256, in hex, of all kernel sources and headers. A measurement made with other
+/// kernels is not reused.
 pub fn kernels_sha256() -> String {
     texts_sha256(KERNELS.iter().chain(&HEADERS).map(|source| source.text))
 }

@@ -1,8 +1,8 @@
 //! CUDA driver of a real GPU, through NVIDIA's libraries, which are opened at run time.
 //!
 //! Handles belong to a context, and a context is current per thread: every operation makes it
-//! current first, since memory may be released on any thread. There is one stream and no implicit
-//! event.
+//! current first, since memory may be released on any thread. There is one stream, and events are
+//! recorded only by explicit calls.
 
 #![expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 
@@ -30,7 +30,7 @@ use crate::CAPABILITY_MIN;
 use crate::launch::{Launch, Processors};
 use engine_core::DeviceError;
 
-/// One GPU with its context, stream and loaded kernels.
+/// One real GPU with its context, stream and loaded kernels.
 #[derive(Debug)]
 pub struct Gpu {
     facts: Facts,
@@ -49,10 +49,10 @@ unsafe impl Send for Gpu {}
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// Opens the GPU of this ordinal number and loads all kernels.
+    /// Opens the GPU with this ordinal number in the driver's list and loads all kernels.
     ///
     /// # Errors
-    /// No driver or no such GPU, a compute capability that is too old, or kernels that do not
+    /// There is no driver or no such GPU, its compute capability is too old, or kernels do not
     /// compile.
     pub fn open(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>, DeviceError> {
         // SAFETY: searches for the library without calling into it.
@@ -102,8 +102,8 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    /// Loads the kernels of one source file and allows each block the largest dynamic shared
-    /// memory.
+    /// Loads the kernels of one source file from their machine code and allows each block the
+    /// largest dynamic shared memory.
     fn load(&mut self, kernel: &Source, image: &[u8]) -> Result<(), DriverError> {
         use sys::CUfunction_attribute_enum as Of;
         // SAFETY: the image is a cubin, which encodes its own length; the module stays loaded as
@@ -135,13 +135,13 @@ impl Gpu {
         Ok(())
     }
 
-    /// Makes the GPU's context current on this thread.
+    /// Makes the GPU's context current on the calling thread.
     fn bind(&self, operation: &'static str) -> Result<(), DeviceError> {
         // SAFETY: the context was retained and not yet released.
         unsafe { result::ctx::set_current(self.context) }.map_err(|error| named(operation, error))
     }
 
-    /// Calls `call` with the context current on this thread.
+    /// Calls `call` with the GPU's context current on the calling thread.
     fn with(
         &self,
         operation: &'static str,
@@ -175,7 +175,8 @@ fn failed(operation: &'static str, message: String) -> DeviceError {
     DeviceError { operation, message }
 }
 
-/// Error of the driver with the name and the explanation that the driver gives for it.
+/// Converts an error of the driver to a [`DeviceError`] with the name and the explanation that the
+/// driver gives for it.
 fn named(operation: &'static str, error: DriverError) -> DeviceError {
     let text = |text: Result<&std::ffi::CStr, DriverError>| {
         text.map_or_else(|_| "unknown".to_owned(), |text| text.to_string_lossy().into_owned())

@@ -1,5 +1,5 @@
-//! Owned device memory and pinned host memory, released when dropped. The only file that releases
-//! GPU memory.
+//! Owned device memory and pinned host memory, released when dropped. No other file calls a driver
+//! to release either.
 
 #![expect(unsafe_code, reason = "pinned memory is written by the device")]
 
@@ -20,7 +20,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates `bytes` bytes of unspecified content, aligned to 256.
+    /// Allocates `bytes` bytes of device memory of unspecified content, aligned to 256 bytes.
     ///
     /// # Errors
     /// The device does not have enough free memory.
@@ -30,12 +30,12 @@ impl Memory {
         Ok(Self { driver: Arc::clone(driver), address, bytes })
     }
 
-    /// Address of the first byte of the device memory.
+    /// Returns the address of the first byte of the allocation in device memory.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Size of the device memory in bytes, as requested.
+    /// Returns the size of the allocation in device memory in bytes, as requested.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -70,27 +70,28 @@ impl Pinned {
         Ok(Self { driver: Arc::clone(driver), start, bytes })
     }
 
-    /// Size of the pinned memory in bytes, as requested.
+    /// Returns the size of the pinned host memory in bytes, as requested.
     pub fn size(&self) -> usize {
         self.bytes
     }
 
-    /// Content of the memory. What the device copies there is complete only after a wait for that
-    /// copy.
+    /// Returns the content of the pinned host memory. What the device copies there is complete only
+    /// after a wait for that copy.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the allocation has that many bytes and was zeroed. The caller of a download waits
         // before it reads.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// Mutable content, to be filled before [`Pinned::upload`].
+    /// Returns the content of the pinned host memory for writing, to be filled before
+    /// [`Pinned::upload`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 
-    /// Starts an asynchronous copy of the first `bytes` bytes to the device. They must not be
-    /// changed until the stream has executed the copy.
+    /// Starts an asynchronous copy of the first `bytes` bytes of the pinned memory to the device.
+    /// They must not be changed until the stream has executed the copy.
     ///
     /// # Errors
     /// The device reports an error.
@@ -101,8 +102,8 @@ impl Pinned {
         unsafe { self.driver.upload(to, self.start.as_ptr(), bytes) }
     }
 
-    /// Starts an asynchronous copy of `bytes` bytes from the device to offset `at`. They must not
-    /// be read until the stream has executed the copy.
+    /// Starts an asynchronous copy of `bytes` bytes from the device to the offset `at`, in bytes,
+    /// in the pinned memory. They must not be read until the stream has executed the copy.
     ///
     /// # Errors
     /// The device reports an error.
@@ -122,13 +123,13 @@ impl Drop for Pinned {
     }
 }
 
-/// Flag in pinned host memory that kernels of all devices can read while they run: 0, then 1 for
+/// Flag in pinned host memory that kernels of all devices can read while they run: 0, and 1 for
 /// good once it is raised.
 #[derive(Debug)]
 pub struct Signal(Pinned);
 
 impl Signal {
-    /// Creates a flag that is not raised.
+    /// Creates a flag for kernels in pinned host memory, which is not raised yet.
     ///
     /// # Errors
     /// The host does not have enough memory.
@@ -136,18 +137,18 @@ impl Signal {
         Pinned::new(driver, size_of::<u32>()).map(Self)
     }
 
-    /// Address of the flag for kernels: pinned memory has the same address on the host and on all
-    /// devices.
+    /// Returns the address of the flag for kernels: pinned memory has the same address on the host
+    /// and on all devices.
     pub fn address(&self) -> Address {
         Address(self.0.start.as_ptr() as u64)
     }
 
-    /// Raises the flag for good, so that waiting kernels end.
+    /// Raises the flag for good, so that kernels that wait for other ranks end.
     pub fn raise(&self) {
         self.word().store(1, Ordering::Release);
     }
 
-    /// True once any rank has raised the flag.
+    /// Returns true once any rank has raised the flag.
     pub fn is_raised(&self) -> bool {
         self.word().load(Ordering::Acquire) != 0
     }

@@ -1,6 +1,6 @@
 //! Interface to a GPU's driver: memory, asynchronous copies and kernel launches in the order of one
-//! stream, events, capture and replay of CUDA graphs, and communication between tensor-parallel ranks.
-//! Knows no operation of a model.
+//! stream, events, capture and replay of CUDA graphs, and communication between tensor-parallel
+//! ranks. Knows no operation of a model.
 //!
 //! There are two implementations: [`gpu`], and for tests `emulated`, which runs the kernels on the
 //! host processor.
@@ -54,13 +54,14 @@ pub struct Facts {
 /// Free and total device memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBytes {
-    /// Bytes of device memory that are free now.
+    /// Bytes of device memory that are free at the time of the call.
     pub free: u64,
     /// Total bytes of device memory.
     pub total: u64,
 }
 
-/// Error for an allocation of `bytes` bytes that does not fit, with the numbers and a hint.
+/// Returns the error for an allocation of `bytes` bytes that does not fit into device memory, with
+/// the numbers and a hint.
 pub fn out_of_memory(bytes: usize, memory: MemoryBytes) -> DeviceError {
     let MemoryBytes { free, total } = memory;
     let missing = (bytes as u64).saturating_sub(free);
@@ -72,7 +73,7 @@ pub fn out_of_memory(bytes: usize, memory: MemoryBytes) -> DeviceError {
     DeviceError { operation: "allocate", message }
 }
 
-/// Event in the stream, by which the host waits for work or measures its time.
+/// Event in the GPU's stream, by which the host waits for work or measures its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event(pub u64);
 
@@ -85,26 +86,26 @@ pub struct CudaGraph(pub u64);
 /// copies, launches and events are asynchronous, and [`Driver::wait`] waits for them.
 ///
 /// An operation fails only if the device does, or if no memory is left. What a kernel does to
-/// device memory is not checked here; kernels do not reach memory of the host process, except what
-/// is pinned for them.
-/// memory of the device is not checked here; it reaches no memory of this program.
+/// device memory is not checked; kernels do not reach memory of the host process, except what is
+/// pinned for them.
 pub trait Driver: Send + Sync + fmt::Debug {
-    /// Name, multiprocessors and compute capability of the GPU.
+    /// Returns the name, multiprocessors and compute capability of the GPU.
     fn facts(&self) -> &Facts;
 
-    /// Returns the free and the total device memory.
+    /// Returns the numbers of free and of total bytes of device memory.
     fn memory(&self) -> Result<MemoryBytes, DeviceError>;
 
     /// Allocates device memory of unspecified content, aligned to 256 bytes.
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Releases memory of [`Driver::allocate`] after all work that was started has ended.
+    /// Releases device memory that [`Driver::allocate`] returned, after all work that was started
+    /// has ended.
     fn release(&self, address: Address);
 
     /// Allocates zeroed, pinned host memory for asynchronous copies.
     fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
 
-    /// Releases memory of [`Driver::allocate_pinned`].
+    /// Releases pinned host memory that [`Driver::allocate_pinned`] returned.
     ///
     /// # Safety
     /// [`Driver::allocate_pinned`] returned `start` for the same `bytes`, and nothing uses the
@@ -124,48 +125,49 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// executed the copy.
     unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Starts an asynchronous copy of `bytes` bytes within the device.
+    /// Starts an asynchronous copy of `bytes` bytes between two addresses in the device's memory.
     fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError>;
 
     /// Starts to fill `bytes` bytes of device memory with zeros.
     fn zero(&self, at: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Launches the kernel `entry` asynchronously.
+    /// Launches the kernel with the name `entry` asynchronously, with the grid and block in
+    /// `launch`.
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments)
     -> Result<(), DeviceError>;
 
-    /// Creates an event without timing, which counts as already reached.
+    /// Creates an event without timing; before it is recorded it counts as reached.
     fn event(&self) -> Result<Event, DeviceError>;
 
-    /// Creates an event that also measures time.
+    /// Creates an event that also takes the time at which the stream reaches it.
     fn timed_event(&self) -> Result<Event, DeviceError>;
 
     /// Returns the nanoseconds between two timed events that the stream has reached.
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, DeviceError>;
 
-    /// Records `event` in the stream behind the work started so far.
+    /// Records `event` in the GPU's stream behind the work started so far.
     fn mark(&self, event: Event) -> Result<(), DeviceError>;
 
-    /// Blocks until the stream has reached `event`.
+    /// Blocks the calling thread until the GPU's stream has reached `event`.
     fn wait(&self, event: Event) -> Result<(), DeviceError>;
 
-    /// Blocks until all work started so far has ended.
+    /// Blocks the calling thread until all work of the GPU's stream started so far has ended.
     fn wait_all(&self) -> Result<(), DeviceError>;
 
-    /// Begins to capture a CUDA graph: from here on, launches are captured instead of executed, and no
-    /// other work may be started.
+    /// Begins to capture a CUDA graph: from here on, launches are captured instead of executed, and
+    /// no other work may be started.
     fn begin_capture(&self) -> Result<(), DeviceError>;
 
     /// Ends the capture that [`Driver::begin_capture`] began and instantiates the CUDA graph.
     fn end_capture(&self) -> Result<CudaGraph, DeviceError>;
 
-    /// Replays a captured CUDA graph asynchronously.
+    /// Replays a captured CUDA graph asynchronously, in the order of the stream.
     fn replay(&self, graph: CudaGraph) -> Result<(), DeviceError>;
 
     /// Releases a CUDA graph; replays of it that were started still complete.
     fn release_graph(&self, graph: CudaGraph);
 
-    /// Returns the vendor's GEMM library, if one is installed.
+    /// Returns the vendor's GEMM library (cuBLASLt), or `None` if it is not installed.
     fn blas(&self) -> Option<&dyn Blas> {
         None
     }
@@ -178,14 +180,15 @@ pub trait Driver: Send + Sync + fmt::Debug {
 /// An operation fails only if the device does, or if another rank has ended. Operations in progress
 /// when a rank ends are released, and their results are undefined.
 pub trait Communicator: Send + fmt::Debug {
-    /// Index of this rank and number of ranks.
+    /// Returns the index of this rank in its tensor-parallel group and the number of ranks.
     fn rank(&self) -> Rank;
 
-    /// Replaces the `count` elements at `x` by their sums over all ranks (all-reduce).
+    /// Replaces the `count` elements at device address `x` by their sums over all ranks
+    /// (all-reduce).
     fn all_reduce(&self, x: Address, count: usize, dtype: DType) -> Result<(), DeviceError>;
 
-    /// Writes the `count` elements at `x` of every rank to `out`, in the order of the ranks
-    /// (all-gather).
+    /// Writes the `count` elements at device address `x` of every rank to `out`, in the order of
+    /// the ranks (all-gather).
     fn all_gather(
         &self,
         x: Address,
@@ -194,7 +197,8 @@ pub trait Communicator: Send + fmt::Debug {
         dtype: DType,
     ) -> Result<(), DeviceError>;
 
-    /// Copies the `count` elements at `x` of rank `root` to `out` of every rank (broadcast).
+    /// Copies the `count` elements at device address `x` of rank `root` to `out` of every rank
+    /// (broadcast).
     fn broadcast(
         &self,
         x: Address,
@@ -204,18 +208,19 @@ pub trait Communicator: Send + fmt::Debug {
         root: usize,
     ) -> Result<(), DeviceError>;
 
-    /// Aborts the group: releases ranks that wait for this one. The group cannot be used
-    /// afterwards.
+    /// Aborts the tensor-parallel group: releases ranks that wait for this one. The group cannot be
+    /// used afterwards.
     fn abandon(&self);
 }
 
 /// One GPU of a tensor-parallel group.
 #[derive(Debug)]
 pub struct Member {
-    /// Driver of the member's GPU.
+    /// Driver of this rank's GPU.
     pub driver: Arc<dyn Driver>,
-    /// Communicator that connects the GPU to the other ranks.
+    /// Communicator that connects this rank's GPU to the other ranks.
     pub communicator: Box<dyn Communicator>,
-    /// True when kernels of this GPU can read and write the memory of all other members directly.
+    /// True if kernels of this rank's GPU can read and write the memory of all other ranks' GPUs
+    /// directly.
     pub reaches_others: bool,
 }

@@ -16,29 +16,30 @@ use crate::stream::Stream;
 use crate::weights::Matrix;
 use engine_core::{DeviceError, Rank};
 
-/// Number of timed runs of each implementation; their median counts.
+/// Number of timed runs of each GEMM implementation, whose median is compared.
 const SAMPLES: usize = 3;
-/// Smallest total number of rows of the calls in one run, so that multiplications of few rows take
-/// long enough to be timed, and largest number of calls in a run.
+/// Smallest number of rows of all calls in one timed run together, so that multiplications of few
+/// rows take long enough to be timed.
 const ROWS_PER_RUN: usize = 1024;
+/// Largest number of calls of a GEMM implementation in one timed run, and of weights that the run
+/// cycles through.
 const CALLS_MAX: usize = 16;
-/// Free memory in bytes that tuning does not touch: without enough memory a measurement can be
+/// Bytes of free device memory that tuning leaves: without enough memory a measurement can be
 /// skipped, but the server must start.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// Shapes of the bf16 multiplications seen so far, to be measured by tuning.
+/// Shapes of weights of the bf16 multiplications seen so far, which tuning will measure.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// For each shape, the largest number of rows, and some of the weights of that shape. Runs
-    /// cycle through several weights so that these come from memory and not from the cache, as in a
-    /// step.
+    /// Largest number of rows, and some of the weights, for each shape of weights. Timed runs cycle
+    /// through several weights so that these come from memory and not from the cache, as in a step.
     shapes: BTreeMap<Shape, (usize, Vec<Matrix>)>,
-    /// True after tuning, when shapes are no longer registered.
+    /// True once tuning has begun: shapes are no longer registered.
     is_over: bool,
 }
 
 impl Seen {
-    /// Registers a multiplication, where cuBLASLt could compute it too.
+    /// Registers the shape of a multiplication by `w`, if cuBLASLt could compute it too.
     pub fn add(&mut self, stream: &Stream, rows: usize, w: &Matrix, result: DType) {
         let is_fixed = self.is_over || rows == 0 || w.matrix_type != MatrixType::Bf16;
         if is_fixed || stream.driver().blas().is_none() {
@@ -55,9 +56,9 @@ impl Seen {
 }
 
 impl Gemm {
-    /// Chooses the implementation of every multiplication seen so far, for all numbers of rows up
-    /// to the largest. Results in f32 keep our own kernels where there are several ranks.
-    /// Afterwards nothing is measured any more.
+    /// Chooses the GEMM implementation of every shape of weights multiplied so far, for all numbers
+    /// of rows up to the largest seen. Results in f32 keep our own kernels where there are several
+    /// ranks. Afterwards nothing is measured any more.
     ///
     /// # Errors
     /// The device reports an error.
@@ -95,8 +96,8 @@ impl Gemm {
         Ok(())
     }
 
-    /// Measures all implementations of one shape for each bucket of rows that fits into free
-    /// memory.
+    /// Measures all GEMM implementations of one shape for each bucket of rows whose operands fit
+    /// into free memory, and stores the fastest as the choice.
     fn measure(
         &mut self,
         stream: &mut Stream,
@@ -140,8 +141,8 @@ impl Gemm {
     }
 }
 
-/// Fills memory with random bf16 numbers: the power draw of a GPU, and so its speed, depends a
-/// little on the numbers that it multiplies.
+/// Fills `bytes` bytes of device memory with random bf16 numbers: the power draw of a GPU, and so
+/// its speed, depends a little on the numbers that it multiplies.
 pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<(), DeviceError> {
     const COLS: usize = 8;
     const SEED: u64 = 1;
@@ -162,13 +163,15 @@ mod tests {
     use engine_core::Device;
 
     const MEMORY: u64 = 1 << 30;
-    /// Operand of rows for which the script makes the library's algorithm 3, and its algorithm 2,
-    /// the fastest.
+    /// Number of rows for which the scripted times make the emulated library's algorithm 3 the
+    /// fastest.
     const THIRD: usize = 32;
+    /// Number of rows for which the scripted times make the emulated library's algorithm 2 the
+    /// fastest.
     const SECOND: usize = 16;
 
-    /// Scripted times: our kernels take a microsecond, and the library's algorithms take longer
-    /// except for the numbers of rows above.
+    /// Scripted times in nanoseconds of an emulated GPU: our kernels take a microsecond, and the
+    /// library's algorithms longer, except algorithm 3 for 32 rows and algorithm 2 for 16.
     fn ns(name: &str) -> f64 {
         match name {
             "algorithm 3 of 32 rows" | "algorithm 2 of 16 rows" => 100.0,
@@ -181,7 +184,7 @@ mod tests {
         Emulated::with(MEMORY, Script { algorithms: 4, ns })
     }
 
-    /// Device with one weight matrix, tuned after a step of `rows` rows.
+    /// Emulated device with one weight matrix, tuned after steps of `rows` rows.
     struct Tuned {
         cuda: Cuda,
         w: Matrix,
@@ -203,8 +206,8 @@ mod tests {
             tuned
         }
 
-        /// Multiplies made-up rows with the weights, with a result in bf16, or in f32 if
-        /// `is_score`.
+        /// Multiplies `rows` made-up rows with the weights, with a result in bf16, or in f32 if
+        /// `is_score`, and returns the result.
         fn multiply(&mut self, rows: usize, is_score: bool) -> Vec<f32> {
             let Self { cuda, w } = self;
             let (mut x, mut out) = (Buffer::new(Self::K), Buffer::new(Self::N));
@@ -293,7 +296,8 @@ mod tests {
         assert_eq!(gpu.matmuls(4, 2 * THIRD), before);
     }
 
-    /// Compares every algorithm that the library of `driver` proposes with our own kernels.
+    /// Compares the result of every algorithm that the GEMM library of `driver` proposes with that
+    /// of our own kernels.
     fn check_library(driver: &Arc<dyn Driver>) {
         const N: usize = 136;
         const K: usize = 264;
@@ -337,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Value of one bf16 or f32 element.
+    /// Converts the bytes of one bf16 or f32 element to f32.
     fn widen(bytes: &[u8], number: DType) -> f32 {
         match number {
             DType::Bf16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
@@ -351,7 +355,8 @@ mod tests {
         check_library(&(gpu as _));
     }
 
-    /// The same comparison on a real GPU, where the machine has one.
+    /// Comparison of cuBLASLt's algorithms with our own kernels on a real GPU, where the machine
+    /// has one.
     mod on_gpu {
         use super::*;
         use crate::driver::Cubins;

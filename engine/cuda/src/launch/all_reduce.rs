@@ -7,9 +7,9 @@ use super::Launch;
 
 /// Largest number of ranks that the all-reduce kernel supports.
 pub const RANKS_MAX: usize = 8;
-/// Largest number of blocks of a launch.
+/// Largest number of thread blocks of an all-reduce launch.
 const BLOCKS_MAX: usize = 64;
-/// Threads of a block of the all-reduce kernel.
+/// Number of threads of a block of the all-reduce kernel.
 const THREADS: usize = 512;
 /// Largest number of bytes that a rank reads of the others' memory in one all-reduce. The kernel
 /// uses one path between two GPUs and reads all of every rank; NCCL uses several paths and reads
@@ -17,8 +17,8 @@ const THREADS: usize = 512;
 /// other has not been measured.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Longest vector, in elements, that `ranks` ranks sum by one kernel; 0 where the number of ranks
-/// is not supported.
+/// Returns the length, in bf16 elements, of the longest vector that `ranks` ranks sum by one
+/// kernel; 0 where the number of ranks is not supported.
 pub fn capacity(ranks: usize) -> usize {
     match ranks {
         2..=RANKS_MAX => READ_BYTES_MAX / (ranks - 1) / 2 / super::VECTOR * super::VECTOR,
@@ -26,7 +26,8 @@ pub fn capacity(ranks: usize) -> usize {
     }
 }
 
-/// Kernel argument: address of each rank's exchange memory, 0 behind the last rank.
+/// Argument of the all-reduce kernel: address of each rank's exchange memory, 0 behind the last
+/// rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct PeersArgument {
@@ -34,16 +35,16 @@ pub struct PeersArgument {
     pub exchanges: [u64; RANKS_MAX],
 }
 
-/// Bytes of a rank's exchange memory for vectors of up to `capacity` elements: round counters of
-/// every block (of each rank, and the rank's own) and the elements of two rounds. It must be zeroed
-/// before the first launch.
+/// Returns the size in bytes of a rank's exchange memory for vectors of up to `capacity` elements:
+/// round counters of every block (of each rank, and the rank's own) and the elements of two rounds.
+/// It must be zeroed before the first launch.
 pub fn exchange_bytes(capacity: usize) -> usize {
     let rounds = BLOCKS_MAX * (RANKS_MAX + 1) * size_of::<u32>();
     rounds + 2 * super::vectors(capacity) * super::VECTOR * 2
 }
 
 impl Launch {
-    /// Launch of `all_reduce` over `elements` elements, the same on every rank.
+    /// Returns the launch shape of `all_reduce` over `elements` elements, the same on every rank.
     pub fn all_reduce(elements: usize) -> Self {
         let blocks = super::vectors(elements).div_ceil(THREADS).clamp(1, BLOCKS_MAX);
         Self::new([blocks, 1, 1], THREADS)

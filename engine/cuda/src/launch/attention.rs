@@ -1,44 +1,46 @@
-//! Work plan of paged attention: which block of the grid computes which query lines over which key
-//! positions (split-KV, as in Flash-Decoding).
+//! Work plan of paged attention: which block of the grid computes which query lines (a row's query
+//! of one head) over which key positions (split-KV, as in Flash-Decoding).
 //!
-//! The plan is made once per step and copied to the device with the page tables. The grid does not
-//! depend on it, so a captured CUDA graph stays valid. Long ranges of positions are split where
-//! there are more blocks than items, and merged by a second kernel. So the split of a line's sums
-//! depends on the other sequences in the step.
+//! The plan is computed once per step and copied to the device with the page tables. The grid does
+//! not depend on it, so a captured CUDA graph stays valid. Long ranges of positions are split where
+//! there are more blocks than work items, and merged by a second kernel. So the split of a line's
+//! sums depends on the other sequences in the step.
 
 use bytemuck::{NoUninit, Zeroable};
 
 use super::{Launch, Processors};
 use engine_core::{AttentionShape, ScheduledSequence};
 
-/// Key positions of a tile, and query lines of the largest item.
+/// Number of key positions of a tile, and of query lines of the largest work item.
 const TILE: usize = 64;
-/// Smallest number of tiles for which an item is split: each split loads its own queries and adds a
-/// merge, so splitting less costs more than it gains.
+/// Number of tiles of key positions up to which a work item is never split: each split loads its
+/// own queries and adds a merge, so splitting less costs more than it gains.
 const TILES_MIN: usize = 4;
-/// Blocks that a multiprocessor runs at once if its shared memory allows; kernels are compiled for
-/// it.
+/// Number of blocks that a multiprocessor runs at once if its shared memory allows; the attention
+/// kernels are compiled for it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
 /// Bytes of static shared memory that `attention` declares, in addition to the dynamic part.
 const DECLARED_BYTES: usize = 512;
-/// Threads of a block of either attention kernel.
+/// Number of threads of a block of either attention kernel.
 const THREADS: usize = 128;
-/// Words at the beginning of the plan before its items.
+/// Number of 32-bit words at the beginning of the attention plan, before its work items.
 const HEAD_WORDS: usize = 8;
-/// Value of `Item::part` for an item that is not split.
+/// Value of `Item::part`, the first line of an item's partial results, for a work item that is not
+/// split.
 const NONE: u32 = u32::MAX;
 
 /// Element type of keys and values in the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageType {
-    /// bf16, two bytes per element.
+    /// bf16, two bytes per element of a key or value.
     Bf16,
-    /// FP8 (e4m3), one byte, with a scale for the keys and one for the values of each KV head.
+    /// FP8 (e4m3), one byte per element, with a scale for the keys and one for the values of each
+    /// KV head.
     E4m3,
 }
 
 impl PageType {
-    /// Bytes of one element of a key or value.
+    /// Returns the size in bytes of one element of a key or value.
     fn bytes(self) -> usize {
         match self {
             Self::Bf16 => 2,
@@ -47,8 +49,8 @@ impl PageType {
     }
 }
 
-/// Name of the attention kernel for pages of this type and heads of `head_dim`, or none if there is
-/// no such kernel.
+/// Returns the name of the attention kernel for pages of this type and heads of `head_dim`
+/// elements, or `None` if there is no such kernel.
 pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
     match (page_type, head_dim) {
         (PageType::Bf16, 16) => Some("attention_bf16_16"),
@@ -63,17 +65,17 @@ pub fn entry(page_type: PageType, head_dim: usize) -> Option<&'static str> {
     }
 }
 
-/// Last argument of the `attention` kernel.
+/// Last argument of the `attention` kernels: sizes of the layer, window and scale.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct AttentionArguments {
-    /// Number of query heads.
+    /// Number of query heads of the layer.
     pub heads: u32,
-    /// Number of KV heads.
+    /// Number of KV heads of the layer.
     pub kv_heads: u32,
     /// Base-2 logarithm of the number of tokens of a KV page.
     pub page_bits: u32,
-    /// Distance from one page of the layer to the next, in units of `[page tokens, D]`.
+    /// Distance from one KV page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
     /// Size of the sliding window in positions; 0 for full attention.
     pub window: u32,
@@ -81,20 +83,20 @@ pub struct AttentionArguments {
     pub scale: f32,
 }
 
-/// Last argument of the `attention_merge` kernel.
+/// Last argument of the `attention_merge` kernel: sizes of the layer's heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MergeArguments {
-    /// Number of query heads.
+    /// Number of query heads of the layer.
     pub heads: u32,
-    /// Number of KV heads.
+    /// Number of KV heads of the layer.
     pub kv_heads: u32,
-    /// Elements of an attention head.
+    /// Number of elements of an attention head.
     pub head_dim: u32,
 }
 
-/// Work item of one block, as the kernel reads it: query lines of some rows and one KV head, over
-/// the key positions `from .. to`.
+/// Work item of one attention block, as the kernel reads it: query lines of some rows and one KV
+/// head, over the key positions `from .. to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit, Zeroable)]
 #[repr(C)]
 struct Item {
@@ -114,7 +116,7 @@ impl Item {
     }
 }
 
-/// Query lines whose key positions were split into several items, as the merge kernel reads them.
+/// Entry for the merge kernel: query lines whose key positions were split into several work items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 struct Merge {
@@ -125,21 +127,21 @@ struct Merge {
     splits: u32,
 }
 
-/// Attention work of one step, for all layers that share heads and window.
+/// Attention work plan of one step, for all layers that share heads and window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttentionPlan {
     items: Vec<Item>,
     merges: Vec<Merge>,
-    /// Number of lines of partial results that split items write.
+    /// Number of lines of partial attention results that split work items write.
     pub part_lines: usize,
 }
 
 impl AttentionPlan {
-    /// Divides the attention of `sequences` among `blocks`. With a sliding window, tiles entirely
-    /// before it are left out.
+    /// Divides the attention of `sequences` among `blocks` thread blocks. With a sliding window,
+    /// tiles entirely before it are left out.
     ///
     /// # Panics
-    /// More query heads share a KV head than an item has lines.
+    /// More than 64 query heads share a KV head.
     pub fn new(
         sequences: &[ScheduledSequence],
         page_tokens: usize,
@@ -170,14 +172,14 @@ impl AttentionPlan {
         Self { items, merges, part_lines }
     }
 
-    /// Words of the plan without the page tables.
+    /// Returns the number of 32-bit words of the attention plan, without the page tables.
     pub fn words(&self) -> usize {
         HEAD_WORDS + words(&self.items).len() + words(&self.merges).len()
     }
 
-    /// Largest value of [`AttentionPlan::words`] for `rows` decoding sequences, by which a CUDA
-    /// graph's buffer is sized. Splitting adds at most two items per block, and no item is merged
-    /// twice.
+    /// Returns the largest value of [`AttentionPlan::words`] for `rows` decoding sequences, by
+    /// which a CUDA graph's buffer is sized. Splitting adds at most two items per block, and no
+    /// item is merged twice.
     pub fn words_max(rows: usize, shape: &AttentionShape, blocks: usize) -> usize {
         let whole = rows * shape.kv_heads;
         let item_words = size_of::<Item>() / size_of::<u32>();
@@ -185,9 +187,9 @@ impl AttentionPlan {
         HEAD_WORDS + (whole + 2 * blocks) * item_words + whole.min(blocks) * merge_words
     }
 
-    /// Writes the plan as the kernels read it: the numbers of items and merges, then both. The page
-    /// tables of all sequences follow one another from word `tables` on, counted from the start of
-    /// `out`.
+    /// Writes the attention plan to `out` as the kernels read it: the numbers of items and merges,
+    /// then both. The page tables of all sequences follow one another from word `tables` on,
+    /// counted from the start of `out`.
     pub fn write(&self, tables: usize, out: &mut [u32]) {
         let merges_at = HEAD_WORDS + words(&self.items).len();
         out[..HEAD_WORDS].fill(0);
@@ -202,19 +204,20 @@ impl AttentionPlan {
         out[merges_at..self.words()].copy_from_slice(words(&self.merges));
     }
 
-    /// Largest number of lines of partial results, whatever the step: a split item has more than
-    /// one block's share of tiles, so there are at most two splits per block.
+    /// Returns the largest number of lines of partial attention results, whatever the step: a split
+    /// item has more than one block's share of tiles, so there are at most two splits per block.
     pub fn part_lines_max(shape: &AttentionShape, blocks: usize) -> usize {
         2 * blocks * (TILE / shape.group()).max(1) * shape.group()
     }
 }
 
-/// Items as the 32-bit words that the kernel reads.
+/// Returns entries of the attention plan as the 32-bit words that the kernel reads.
 fn words<T: NoUninit>(items: &[T]) -> &[u32] {
     bytemuck::cast_slice(items)
 }
 
-/// Items before any split. Their page tables are counted from the start of the first table.
+/// Returns the work items of a step before any is split. Their page tables are counted from the
+/// start of the first table.
 fn whole_items(
     sequences: &[ScheduledSequence],
     page_tokens: usize,
@@ -246,8 +249,8 @@ fn whole_items(
     items
 }
 
-/// Splits an item of more than `tiles_max` tiles into items of about equal length, whose partial
-/// results begin at line `part`.
+/// Splits a work item of more than `tiles_max` tiles into items of about equal length, whose
+/// partial results of `lines` lines each begin at line `part`.
 fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
     let tiles = item.tiles();
     // Parts of equal length, since the slowest block decides how long the launch takes.
@@ -263,8 +266,8 @@ fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
 }
 
 impl Launch {
-    /// Launch of `attention`: as many blocks as run at once. On GPUs with warpgroups, FP8 keys and
-    /// values need shared memory for their bf16 copies too.
+    /// Returns the launch shape of `attention`: as many blocks as run at once. On GPUs with
+    /// warpgroups, FP8 keys and values need shared memory for their bf16 copies too.
     pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
         let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
         let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
@@ -275,7 +278,7 @@ impl Launch {
         Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
     }
 
-    /// Launch of `attention_merge`, whose blocks use no shared memory.
+    /// Returns the launch shape of `attention_merge`, whose blocks use no shared memory.
     pub fn attention_merge(processors: Processors) -> Self {
         Self::new([processors.count * BLOCKS_PER_PROCESSOR, 1, 1], THREADS)
     }
@@ -289,7 +292,7 @@ mod tests {
     const SHAPE: AttentionShape =
         AttentionShape { heads: 12, kv_heads: 2, head_dim: 64, scale: 1.0 };
 
-    /// Words of a plan followed by the page tables.
+    /// Returns the words of an attention plan followed by the page tables of `sequences`.
     fn written(plan: &AttentionPlan, sequences: &[ScheduledSequence]) -> Vec<u32> {
         let mut words = vec![7; plan.words()];
         plan.write(plan.words(), &mut words);
@@ -318,8 +321,8 @@ mod tests {
             .collect()
     }
 
-    /// Sequences of (first position, rows), decoding or prefill chunks, with their pages numbered
-    /// one after another.
+    /// Returns sequences of (first position, number of rows), decoding or prefill chunks, with
+    /// their pages numbered one after another.
     fn sequences(lengths: &[(usize, usize)]) -> Vec<ScheduledSequence> {
         let (mut row, mut page) = (0, 0);
         let mut one = |&(position, rows): &(usize, usize)| {

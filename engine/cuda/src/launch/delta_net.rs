@@ -6,16 +6,19 @@ use bytemuck::NoUninit;
 use super::{BLOCK, LANES, Launch};
 use engine_core::{DeltaNetLayer, DeltaNetShape};
 
-/// Keys of one value column that a thread holds in registers, and the same for heads whose sizes
-/// are not multiples of a warp.
+/// Number of key elements of one value column that a thread holds in registers.
 const KEYS: usize = 32;
+/// Number of key elements of one value column that a thread holds in registers, for heads whose
+/// sizes are not multiples of a warp.
 const KEYS_OF_SMALL: usize = 8;
-/// Largest number of threads of a block of the row-by-row kernel.
+/// Largest number of threads of a block of the gated-delta-net kernel that computes row by row.
 const THREADS_MAX: usize = 512;
-/// Rows of a prefill chunk in the chunked kernel, and threads of the block that computes one.
+/// Number of rows that the chunked gated-delta-net kernel computes together.
 const CHUNK: usize = 32;
+/// Number of threads of a block of the chunked gated-delta-net kernel.
 const CHUNK_THREADS: usize = 256;
-/// Largest key and value size of a head that the chunked kernel supports.
+/// Largest number of elements of a head's key, and of its value, that the chunked gated-delta-net
+/// kernel supports.
 const CHUNK_DIM_MAX: usize = 128;
 /// Largest width of the causal convolution in tokens, the current one included.
 const TAPS_MAX: usize = 8;
@@ -25,24 +28,25 @@ const TAPS_MAX: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct DeltaNetArguments {
-    /// Number of query heads, which is also the number of key heads.
+    /// Number of query heads of the layer, which is also the number of key heads.
     pub key_heads: u32,
-    /// Number of value heads, a multiple of `key_heads`.
+    /// Number of value heads of the layer, a multiple of the number of key heads.
     pub value_heads: u32,
-    /// Elements of a key (and query) of one head.
+    /// Number of elements of a key (and of a query) of one head.
     pub key_dim: u32,
-    /// Elements of a value of one head.
+    /// Number of elements of a value of one head.
     pub value_dim: u32,
-    /// Width of the causal convolution in tokens.
+    /// Width of the causal convolution in tokens, the current one included.
     pub taps: u32,
-    /// Distance from one state slot to the next, in f32 elements.
+    /// Distance from one sequence's state slot to the next, in f32 elements.
     pub slot_stride: u32,
-    /// Constant that the norm adds to the mean square.
+    /// Constant (epsilon) that the norm of the output adds to the mean square.
     pub epsilon: f32,
 }
 
 impl DeltaNetArguments {
-    /// Arguments for `layer`, whose state slots are `slot_stride` elements apart.
+    /// Returns the kernel arguments for `layer`, whose state slots are `slot_stride` f32 elements
+    /// apart.
     pub fn new<V>(layer: &DeltaNetLayer<V>, slot_stride: u32) -> Self {
         let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = layer.shape;
         Self {
@@ -61,46 +65,48 @@ impl DeltaNetArguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct SequenceArguments {
-    /// First row of the sequence in the step.
+    /// Index in the step of the sequence's first row.
     pub row: u32,
-    /// Number of rows, at least one.
+    /// Number of the sequence's rows in the step, at least one.
     pub rows: u32,
-    /// Absolute position of the sequence's first row.
+    /// Position of the sequence's first row in the step, counted from the start of the sequence.
     pub position: u32,
     /// Number of the sequence's state slot, read before the first row and written after the last.
     pub slot: u32,
-    /// Number of another state slot to read from instead, or [`SequenceArguments::NOWHERE`].
+    /// Number of another state slot to read instead of the sequence's own, or
+    /// [`SequenceArguments::NOWHERE`].
     pub load: u32,
-    /// Number of another state slot to write to as well, or [`SequenceArguments::NOWHERE`].
+    /// Number of another state slot to write besides the sequence's own, or
+    /// [`SequenceArguments::NOWHERE`].
     pub save: u32,
 }
 
 impl SequenceArguments {
-    /// Value that means no state slot.
+    /// Value in place of a slot number that means no state slot.
     pub const NOWHERE: u32 = u32::MAX;
 }
 
-/// True when the heads consist of whole warps of keys and values, for which the faster kernel is
-/// compiled.
+/// Returns true if a head's key size is a multiple of 32 and its value size of a warp, for which
+/// the faster row-by-row kernel is compiled.
 fn is_whole(shape: &DeltaNetShape) -> bool {
     shape.key_dim.is_multiple_of(KEYS) && shape.value_dim.is_multiple_of(LANES)
 }
 
-/// Name of the kernel that computes heads of these sizes row by row.
+/// Returns the name of the gated-delta-net kernel that computes heads of these sizes row by row.
 pub fn entry(shape: &DeltaNetShape) -> &'static str {
     if is_whole(shape) { "delta_net" } else { "delta_net_8" }
 }
 
-/// True when `delta_net_chunks`, the kernel for prefill, supports heads of these sizes: whole warps
-/// of keys and values, at most 128 of each.
+/// Returns true if `delta_net_chunks`, the kernel for prefill, supports heads of these sizes:
+/// multiples of a warp for keys and for values, at most 128 of each.
 pub fn has_chunks(shape: &DeltaNetShape) -> bool {
     let is_whole = |size: usize| size.is_multiple_of(LANES) && size <= CHUNK_DIM_MAX;
     is_whole(shape.key_dim) && is_whole(shape.value_dim)
 }
 
 impl Launch {
-    /// Launch of `delta_net`: a block for each value head of each sequence, a thread for 32 or 8
-    /// keys of one value column.
+    /// Returns the launch shape of `delta_net`: a block for each value head of each sequence, a
+    /// thread for 32 or 8 key elements of one value column.
     ///
     /// # Panics
     /// The heads cannot be divided among whole warps, or need more threads than a block has.
@@ -119,7 +125,8 @@ impl Launch {
         Self { shared_bytes: shared_bytes as u32, ..launch }
     }
 
-    /// Launch of `delta_net_chunks`: a block for each value head of each sequence.
+    /// Returns the launch shape of `delta_net_chunks`: a block for each value head of each
+    /// sequence.
     ///
     /// # Panics
     /// The heads are not whole warps of keys and values, or larger than the kernel supports.
@@ -139,7 +146,8 @@ impl Launch {
         Self { shared_bytes: (floats * size_of::<f32>()) as u32, ..launch }
     }
 
-    /// Launch of `delta_net_history`: a thread for each channel of the convolution.
+    /// Returns the launch shape of `delta_net_history`, which updates the inputs that the
+    /// convolution keeps: a thread for each channel.
     pub fn delta_net_history(shape: &DeltaNetShape, sequences: usize) -> Self {
         Self::new([shape.conv_cols().div_ceil(BLOCK), sequences, 1], BLOCK)
     }

@@ -5,18 +5,19 @@ use bytemuck::NoUninit;
 
 use super::{Launch, Processors};
 
-/// Largest number of activation rows that the kernel for few rows takes.
+/// Largest number of activation rows that the GEMM kernel for few rows takes.
 pub const ROWS_MAX: usize = 16;
-/// Output columns that a block computes.
+/// Number of output columns that a block of the GEMM kernel for few rows computes.
 const COLUMNS: usize = 64;
-/// Bytes of a weight row that a warp loads in one step along K.
+/// Number of bytes of a weight row that a warp loads in one step along K.
 const STEP_BYTES: usize = 128;
-/// Warps of a block; each takes every fourth step along K.
+/// Number of warps of a block of the GEMM kernel for few rows; each takes every fourth step along
+/// K.
 const WARPS: usize = 4;
-/// Steps of each warp that shared memory buffers ahead of the computation.
+/// Number of steps along K of each warp that shared memory buffers ahead of the computation.
 const STAGES: usize = 3;
-/// Blocks that a multiprocessor runs at once if its shared memory allows; kernels are compiled for
-/// it.
+/// Number of blocks that a multiprocessor runs at once if its shared memory allows; the GEMM
+/// kernels for few rows are compiled for it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
 
 /// Storage format of weights in device memory.
@@ -31,7 +32,8 @@ pub enum MatrixType {
 }
 
 impl MatrixType {
-    /// Number of weights in 16 bytes; the length of a row must be a multiple of it.
+    /// Returns the number of weights in 16 bytes; the length of a weight row must be a multiple of
+    /// it.
     pub fn piece(self) -> usize {
         match self {
             Self::Bf16 => 8,
@@ -40,8 +42,8 @@ impl MatrixType {
         }
     }
 
-    /// Name of the kernel for few rows times one matrix, or none if this format is supported for
-    /// experts only.
+    /// Returns the name of the GEMM kernel for few rows times one matrix, or `None` if this format
+    /// is supported for experts only.
     pub fn matmul(self) -> Option<&'static str> {
         match self {
             Self::Bf16 => Some("matmul_bf16"),
@@ -50,7 +52,7 @@ impl MatrixType {
         }
     }
 
-    /// Name of the kernel for few rows times the matrices of their experts.
+    /// Returns the name of the GEMM kernel for few rows times the matrices of their experts.
     pub fn expert_matmul(self) -> &'static str {
         match self {
             Self::Bf16 => "expert_matmul_bf16",
@@ -59,7 +61,7 @@ impl MatrixType {
         }
     }
 
-    /// Number of steps along a row of `k` weights.
+    /// Returns the number of steps along K of a row of `k` weights.
     fn steps(self, k: usize) -> usize {
         let piece = self.piece();
         assert_eq!(k % piece, 0, "rows of {k} weights are not whole pieces of {piece}");
@@ -67,17 +69,17 @@ impl MatrixType {
     }
 }
 
-/// Last argument of the `matmul` kernel.
+/// Last argument of the `matmul` kernels: sizes of the multiplication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
 #[repr(C)]
 pub struct MatmulArguments {
-    /// Number of activation rows, T.
+    /// Number T of activation rows.
     pub tokens: u32,
-    /// Number of output columns, N.
+    /// Number N of output columns.
     pub n: u32,
-    /// Length of the contraction, K.
+    /// Length K of the contraction.
     pub k: u32,
-    /// Steps along K of one split.
+    /// Number of steps along K that one split of the sum computes.
     pub steps: u32,
 }
 
@@ -85,18 +87,19 @@ pub struct MatmulArguments {
 /// the number of rows, so that results do not depend on it either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulPlan {
-    /// Grid with a block for each range of output columns and each split.
+    /// Launch shape with a block for each range of output columns and each split of K.
     pub launch: Launch,
-    /// Number of splits of K. More than one write partial sums `[splits, T, N]` in f32, which
-    /// `matmul_merge` adds up.
+    /// Number of parts into which the sum over K is split (split-K). Several parts write partial
+    /// sums `[splits, T, N]` in f32, which `matmul_merge` adds up.
     pub splits: usize,
-    /// Steps along K of one split.
+    /// Number of steps along K that one split of the sum has.
     pub steps: usize,
 }
 
 impl MatmulPlan {
-    /// Chooses the split of K: K is split where N alone does not give enough blocks to fill the
-    /// GPU, as long as every warp of a split has at least as many steps as it buffers ahead.
+    /// Chooses the split of K for weights `[n, k]`: K is split where N alone does not give enough
+    /// blocks to fill the GPU, as long as every warp of a split has at least as many steps as it
+    /// buffers ahead.
     ///
     /// # Panics
     /// N is not a multiple of eight, or a row of K weights not a multiple of 16 bytes.
@@ -115,31 +118,32 @@ impl MatmulPlan {
 }
 
 impl Launch {
-    /// Launch of `matmul_merge`: a thread for each eight elements of the result.
+    /// Returns the launch shape of `matmul_merge`: a thread for each eight elements of the result.
     pub fn matmul_merge(rows: usize, n: usize) -> Self {
         Self::elements(rows, n)
     }
 
-    /// Launch of `expert_matmul`: blocks for all columns of every expert; those of experts without
-    /// rows end at once.
+    /// Returns the launch shape of `expert_matmul`: blocks for all columns of every expert; those
+    /// of experts without rows end at once.
     pub fn expert_matmul(experts: usize, n: usize) -> Self {
         few_rows([column_blocks(n), experts, 1])
     }
 }
 
-/// Launch of a kernel for few rows with this grid.
+/// Returns the launch shape of a GEMM kernel for few rows with this grid.
 fn few_rows(grid: [usize; 3]) -> Launch {
     Launch { shared_bytes: shared_bytes() as u32, ..Launch::new(grid, WARPS * super::LANES) }
 }
 
-/// Number of blocks that cover N output columns.
+/// Returns the number of blocks that cover N output columns.
 fn column_blocks(n: usize) -> usize {
     // Only for its check that N is a multiple of eight.
     super::vectors(n);
     n.div_ceil(COLUMNS)
 }
 
-/// Bytes of dynamic shared memory of a block, for the buffered steps of all warps.
+/// Returns the bytes of dynamic shared memory of a block of the GEMM kernels for few rows, for the
+/// buffered steps of all warps.
 fn shared_bytes() -> usize {
     WARPS * STAGES * COLUMNS * STEP_BYTES
 }

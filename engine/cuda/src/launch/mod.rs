@@ -9,21 +9,21 @@ pub mod tiles;
 
 use bytemuck::NoUninit;
 
-/// Elements that a thread loads or stores at a time: 16 bytes of bf16.
+/// Number of bf16 elements that a thread loads or stores at a time, 16 bytes.
 const VECTOR: usize = 8;
 /// Number of threads (lanes) of a warp.
 const LANES: usize = 32;
-/// Threads of a block, where a kernel needs no other number.
+/// Number of threads of a block, where a kernel needs no other number.
 const BLOCK: usize = 256;
-/// Warps of a block in kernels whose warps work independently.
+/// Number of warps of a block in kernels whose warps work independently.
 const WARPS_OF_ONE: usize = 4;
-/// Threads of a block of the sampling kernel.
+/// Number of threads of a block of the sampling kernel.
 const SAMPLE_BLOCK: usize = 512;
-/// Threads of a block of `stream_read`; a multiprocessor runs two such blocks.
+/// Number of threads of a block of the kernel `stream_read`; a multiprocessor runs two such blocks.
 const READ_BLOCK: usize = 512;
-/// Largest number of threads of a block.
+/// Largest number of threads of a block that CUDA allows.
 const BLOCK_MAX: usize = 1024;
-/// Bytes of shared memory that CUDA reserves for each block.
+/// Number of bytes of shared memory that CUDA reserves for each block.
 const SYSTEM_BYTES: usize = 1024;
 
 /// Multiprocessors of a GPU, from which grid sizes are computed.
@@ -33,13 +33,13 @@ pub struct Processors {
     pub count: usize,
     /// Bytes of shared memory of one multiprocessor: 164 KiB on sm_80, 228 KiB on sm_90.
     pub shared_bytes: usize,
-    /// True when warpgroups can multiply from shared memory (WGMMA), as on sm_90 only.
+    /// True if warpgroups can multiply from shared memory (WGMMA), as on sm_90 only.
     pub has_warpgroups: bool,
 }
 
 impl Processors {
-    /// Number of blocks that the GPU runs at once, if each uses `shared_bytes` bytes of shared
-    /// memory, and at most `most` on one multiprocessor.
+    /// Returns the number of blocks that the GPU runs at once, if each uses `shared_bytes` bytes of
+    /// shared memory, and at most `most` run on one multiprocessor.
     ///
     /// # Panics
     /// A block uses more shared memory than a multiprocessor has.
@@ -61,11 +61,11 @@ impl Processors {
 /// Grid, block and dynamic shared memory of one kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
-    /// Number of blocks in each dimension.
+    /// Number of blocks of the grid in each dimension.
     pub grid: [u32; 3],
-    /// Threads of a block, a multiple of the warp size.
+    /// Number of threads of a block, a multiple of the warp size.
     pub block: u32,
-    /// Bytes of dynamic shared memory of a block.
+    /// Number of bytes of dynamic shared memory of a block.
     pub shared_bytes: u32,
 }
 
@@ -75,94 +75,100 @@ impl Launch {
         Self { grid, block: block as u32, shared_bytes: 0 }
     }
 
-    /// Launch of `embed`, `gather` and `dispatch`: a block for each row.
+    /// Returns the launch shape of `embed`, `gather`, `dispatch` and `combine`: a block for each
+    /// row.
     pub fn row_copies(rows: usize, cols: usize) -> Self {
         let threads = vectors(cols).next_multiple_of(LANES);
         Self::new([rows, 1, 1], threads.min(BLOCK))
     }
 
-    /// Launch of `rms_norm` and `add_rms_norm`: a block for each row, a thread for each eight
-    /// elements.
+    /// Returns the launch shape of `rms_norm` and `add_rms_norm`: a block for each row, a thread
+    /// for each eight elements.
     pub fn norms(rows: usize, cols: usize) -> Self {
         let threads = vectors(cols).next_multiple_of(LANES);
         assert!(threads <= BLOCK_MAX, "a row of {cols} columns is longer than a block norms");
         Self::new([rows, 1, 1], threads)
     }
 
-    /// Launch of `cos_sin_table` for the rotary embedding: a thread for each angle.
+    /// Returns the launch shape of `cos_sin_table` for the rotary embedding: a thread for each
+    /// angle.
     pub fn cos_sin_table(rows: usize, pairs: usize) -> Self {
         Self::new([(rows * pairs).div_ceil(BLOCK), 1, 1], BLOCK)
     }
 
-    /// Launch of `rope_and_cache`: a warp for each query, key and value head.
+    /// Returns the launch shape of `rope_and_cache`: a warp for each query, key and value head of
+    /// each row.
     pub fn rope_and_cache(rows: usize, heads: usize) -> Self {
         Self::new([heads.div_ceil(WARPS_OF_ONE), rows, 1], WARPS_OF_ONE * LANES)
     }
 
-    /// Launch of `route` (top-k experts): a warp for each row.
+    /// Returns the launch shape of `route` (top-k experts): a warp for each row.
     pub fn route(rows: usize) -> Self {
         Self::new([rows.div_ceil(WARPS_OF_ONE), 1, 1], WARPS_OF_ONE * LANES)
     }
 
-    /// Launch of `sort_pairs`: a block for each expert.
+    /// Returns the launch shape of `sort_pairs`, which sorts rows by expert: a block for each
+    /// expert.
     pub fn sort_pairs(experts: usize) -> Self {
         Self::new([experts, 1, 1], BLOCK)
     }
 
-    /// Launch of `argmax_part`: each thread reads sixteen logits. The first dimension of the grid
-    /// is the number of parts of a row.
+    /// Returns the launch shape of `argmax_part`: each thread reads sixteen logits. The first
+    /// dimension of the grid is the number of parts of a row.
     pub fn argmax_part(rows: usize, vocab: usize) -> Self {
         Self::new([vocab.div_ceil(16 * BLOCK), rows, 1], BLOCK)
     }
 
-    /// Launch of `argmax_merge`: a warp for each row.
+    /// Returns the launch shape of `argmax_merge`: a warp for each row.
     pub fn argmax_merge(rows: usize) -> Self {
         Self::new([rows, 1, 1], LANES)
     }
 
-    /// Launch of `sample`: a block for each row.
+    /// Returns the launch shape of `sample`: a block for each row.
     pub fn sample(rows: usize) -> Self {
         Self::new([rows, 1, 1], SAMPLE_BLOCK)
     }
 
-    /// Launch of `stream_read`: as many blocks as run at once.
+    /// Returns the launch shape of `stream_read`, which measures memory bandwidth: as many blocks
+    /// as run at once.
     pub fn stream_read(processors: Processors) -> Self {
         Self::new([2 * processors.count, 1, 1], READ_BLOCK)
     }
 
-    /// Number of warps in all blocks of the launch.
+    /// Returns the number of warps in all blocks of the launch.
     pub fn warps(&self) -> usize {
         self.grid.iter().product::<u32>() as usize * self.block as usize / LANES
     }
 
-    /// Launch of `side_by_side` and `leave_padding`: a thread for each element.
+    /// Returns the launch shape of `side_by_side` and `leave_padding`: a thread for each element.
     pub fn scalars(rows: usize, cols: usize) -> Self {
         Self::new([cols.div_ceil(BLOCK), rows, 1], BLOCK)
     }
 
-    /// Launch of `random_bf16` and of element-wise kernels: a thread for each eight elements.
+    /// Returns the launch shape of `random_bf16`, `matmul_merge` and element-wise kernels: a thread
+    /// for each eight elements.
     pub fn elements(rows: usize, cols: usize) -> Self {
         Self::new([(rows * vectors(cols)).div_ceil(BLOCK), 1, 1], BLOCK)
     }
 }
 
-/// Last argument of the `rope_and_cache` kernel.
+/// Last argument of the `rope_and_cache` kernel: sizes of the layer and its KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, NoUninit)]
 #[repr(C)]
 pub struct RopeArguments {
-    /// Number of query heads.
+    /// Number of query heads of the layer.
     pub heads: u32,
-    /// Number of KV heads.
+    /// Number of KV heads of the layer.
     pub kv_heads: u32,
-    /// Elements of an attention head.
+    /// Number of elements of an attention head.
     pub head_dim: u32,
-    /// Pairs of elements of a head that are rotated.
+    /// Number of pairs of elements of a head that are rotated.
     pub pairs: u32,
     /// Number of tokens of a KV page.
     pub page_tokens: u32,
-    /// Distance from one page of the layer to the next, in units of `[page tokens, D]`.
+    /// Distance from one KV page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
-    /// Constant that the norm of a head adds to the mean square.
+    /// Constant (epsilon) that the norm of a head adds to the mean square.
     pub epsilon: f32,
 }
 
@@ -177,15 +183,16 @@ pub struct SamplingArguments {
     pub top_p: f32,
     /// Min-p threshold; 0 keeps all tokens.
     pub min_p: f32,
-    /// Number of likeliest tokens to keep (top-k); 0 keeps all.
+    /// Number of likeliest tokens to keep (top-k); 0 keeps all tokens.
     pub top_k: u32,
-    /// Seed of the sequence's random numbers.
+    /// Seed of the sequence's random numbers for sampling.
     pub seed: u64,
     /// Number of tokens that the sequence has sampled before, which selects the random number.
     pub index: u64,
 }
 
-/// Number of eight-element vectors of a row of `cols` elements.
+/// Returns the number of eight-element vectors of a row of `cols` elements; panics if they are not
+/// whole vectors.
 fn vectors(cols: usize) -> usize {
     assert_eq!(cols % VECTOR, 0, "{cols} columns are not whole vectors of {VECTOR}");
     cols / VECTOR

@@ -1,5 +1,5 @@
 //! Launch shapes of matrix multiplications with many rows (prefill). There are as many blocks as
-//! run at once, and each computes every grid-th tile of the result.
+//! run at once, and each computes every n-th tile of the result, where n is the number of blocks.
 //!
 //! A file `NAME_sm90.cu` has the same entries as `NAME.cu`, for GPUs of compute capability 9.0,
 //! with the same launch shape.
@@ -7,22 +7,22 @@
 use super::matmul::MatrixType;
 use super::{LANES, Launch, Processors};
 
-/// Rows and columns of a result tile.
+/// Number of rows, and of columns, of a tile of the result.
 const TILE: usize = 128;
-/// Elements of K in one step.
+/// Number of elements along K that a block multiplies in one step.
 const STEP: usize = 64;
 /// Number of steps along K that shared memory buffers.
 const STAGES: usize = 3;
-/// Bytes of one step of a tile in bf16.
+/// Size in bytes of the part of a tile's operand that one step along K reads, in bf16.
 const TILE_BYTES: usize = TILE * STEP * 2;
 /// Number of buffers for weights converted to bf16: one is filled while the other is multiplied.
 const WIDENED: usize = 2;
-/// Warps of a block of the tiled GEMM kernels.
+/// Number of warps of a block of the tiled GEMM kernels.
 const WARPS: usize = 8;
 
 impl MatrixType {
-    /// Name of the kernel for many rows times one matrix, or none if this format is supported for
-    /// experts only.
+    /// Returns the name of the GEMM kernel for many rows times one matrix, or `None` if this format
+    /// is supported for experts only.
     pub fn tile_matmul(self) -> Option<&'static str> {
         match self {
             Self::Bf16 => Some("tile_matmul_bf16"),
@@ -31,7 +31,8 @@ impl MatrixType {
         }
     }
 
-    /// Name of the kernel for many rows times the matrices of their experts (grouped GEMM).
+    /// Returns the name of the GEMM kernel for many rows times the matrices of their experts
+    /// (grouped GEMM).
     pub fn grouped_matmul(self) -> &'static str {
         match self {
             Self::Bf16 => "grouped_matmul_bf16",
@@ -40,14 +41,15 @@ impl MatrixType {
         }
     }
 
-    /// Number of blocks that a multiprocessor runs at once if its shared memory allows. FP8 weights
-    /// need a second set of accumulators, one per scale, and so the registers of two blocks.
+    /// Returns the number of blocks of a tiled GEMM kernel that a multiprocessor runs at once if
+    /// its shared memory allows. FP8 weights need a second set of accumulators, one per scale, and
+    /// so the registers of two blocks.
     fn blocks_per_processor(self) -> usize {
         if self == Self::E4m3 { 1 } else { 2 }
     }
 
-    /// Bytes of shared memory of a block: for each buffered step the activations and the stored
-    /// weights, and buffers for weights that are converted to bf16.
+    /// Returns the bytes of shared memory of a block of a tiled GEMM kernel: for each buffered step
+    /// the activations and the stored weights, and buffers for weights that are converted to bf16.
     fn tile_shared_bytes(self) -> usize {
         let codes = STAGES * TILE * (STEP / self.piece() * 16);
         let widened = if self == Self::Bf16 { 0 } else { WIDENED * TILE_BYTES };
@@ -56,7 +58,8 @@ impl MatrixType {
 }
 
 impl Launch {
-    /// Launch of `tile_matmul`: as many blocks as run at once, but no more than there are tiles.
+    /// Returns the launch shape of `tile_matmul`: as many blocks as run at once, but no more than
+    /// there are tiles.
     ///
     /// # Panics
     /// N is not a multiple of eight, or a multiprocessor has too little shared memory.
@@ -73,8 +76,8 @@ impl Launch {
         Self { grid: [launch.grid[0].min(tiles.max(1) as u32), 1, 1], ..launch }
     }
 
-    /// Launch of `grouped_matmul`. It does not depend on the number of rows nor on their
-    /// distribution over experts, which only the device knows.
+    /// Returns the launch shape of `grouped_matmul`. It does not depend on the number of rows nor
+    /// on their distribution over experts, which only the device knows.
     ///
     /// # Panics
     /// A multiprocessor has too little shared memory.

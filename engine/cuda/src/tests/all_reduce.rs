@@ -4,7 +4,7 @@ use bytemuck::NoUninit;
 
 use super::*;
 
-/// Last argument of the kernel in `ranks.cu`.
+/// Last argument of the test program `ranks.cu`: sizes of the all-reduce, and its launch shape.
 #[derive(Clone, Copy, NoUninit)]
 #[repr(C)]
 struct RanksArguments {

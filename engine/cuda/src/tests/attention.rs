@@ -8,18 +8,19 @@ use crate::launch::attention::{
 };
 use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
 
-/// Relative error bound: softmax weights are rounded to bf16 before they meet the values, and
-/// results after.
+/// Relative error bound of attention results: softmax weights are rounded to bf16 before they are
+/// multiplied by the values, and results after.
 const BOUND: f32 = 1.0 / 128.0;
 
-/// One attention problem to compare with the reference.
+/// Sizes and options of one attention step whose result is compared with the reference.
 struct Case {
     shape: AttentionShape,
     page_type: PageType,
     page_tokens: usize,
     window: Option<usize>,
     has_sinks: bool,
-    /// Number of multiprocessors, each with two blocks among which the work is divided.
+    /// Number of multiprocessors of the GPU that the attention launch is for; each runs two blocks
+    /// among which the work is divided.
     processors: usize,
     has_warpgroups: bool,
     /// Position of the first row, and number of rows, of each sequence in the step.
@@ -45,8 +46,8 @@ fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
     AttentionShape { heads, kv_heads, head_dim, scale: 6.0 / (head_dim as f32).sqrt() }
 }
 
-/// Queries, keys and values of one sequence up to its last row in the step. Keys and values are
-/// representable in the page's type, so that only the kernel's own rounding shows; values are
+/// Returns queries, keys and values of one sequence up to its last row in the step. Keys and values
+/// are representable in the page's type, so that only the kernel's own rounding shows; values are
 /// around 1, so that a softmax weight that is lost or added shows too.
 fn sequence(case: &Case, length: usize, seed: u32) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, head_dim, .. } = case.shape;
@@ -63,7 +64,7 @@ fn sequence(case: &Case, length: usize, seed: u32) -> Vec<f32> {
     qkv
 }
 
-/// Inputs of a step's attention, and the expected result.
+/// Inputs of the attention of one step, and the expected result.
 struct Step {
     qkv: Vec<f32>,
     pages: Vec<u8>,
@@ -122,8 +123,8 @@ fn step(case: &Case, cache: &Pages) -> Step {
     step
 }
 
-/// Runs the attention and the merge kernel, compares with the reference, and returns the number of
-/// merges.
+/// Runs the attention kernel and the merge kernel for a case, compares the result with the
+/// reference, and returns the number of merges.
 fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     let AttentionShape { heads, kv_heads, head_dim, scale } = case.shape;
     let &Case { page_type, page_tokens, window, .. } = case;
@@ -176,7 +177,8 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
     words[1]
 }
 
-/// Every head size and page type: lines that all warps share, and more than 16 lines.
+/// Returns attention cases of every head size and page type, with lines that all warps share, and
+/// with more than 16 lines.
 fn sizes() -> Vec<Case> {
     let bf16 = [16, 32, 64, 128, 256].map(|head_dim| (PageType::Bf16, head_dim));
     let e4m3 = [64, 128, 256].map(|head_dim| (PageType::E4m3, head_dim));
@@ -187,7 +189,7 @@ fn sizes() -> Vec<Case> {
     bf16.into_iter().chain(e4m3).map(case).collect()
 }
 
-/// Rows, positions, heads and pages that end anywhere within tiles.
+/// Returns attention cases whose rows, positions, heads and pages end anywhere within tiles.
 fn tails() -> Vec<Case> {
     let mut cases = Vec::new();
     for rows in (1..=17).chain([21, 22, 31, 33]) {
@@ -215,7 +217,8 @@ fn tails() -> Vec<Case> {
     cases
 }
 
-/// Sliding windows around the size of a tile, with attention sinks and without.
+/// Returns attention cases with sliding windows around the size of a tile, with attention sinks and
+/// without.
 fn windows() -> Vec<Case> {
     let mut cases = Vec::new();
     for window in [1, 2, 63, 64, 65, 1000] {
@@ -227,7 +230,7 @@ fn windows() -> Vec<Case> {
     cases
 }
 
-/// Fewer items than blocks, so that positions are split.
+/// Returns attention cases with fewer work items than blocks, so that positions are split.
 fn splits() -> Vec<Case> {
     let mut cases = Vec::new();
     for (page_type, has_sinks) in
@@ -249,7 +252,8 @@ fn splits() -> Vec<Case> {
     cases
 }
 
-/// One test for all cases, since compiling the kernel takes longer than running it.
+/// Test of all attention cases in one function, since compiling the kernel takes longer than
+/// running it.
 #[test]
 fn attention_is_that_of_the_reference_whole_and_split() {
     let (Some(attention), Some(merge)) =

@@ -20,7 +20,7 @@ fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
     }
 }
 
-/// Kernel by which a sequence's rows are computed: row by row, or in chunks.
+/// Gated-delta-net kernel by which a sequence's rows are computed: row by row, or in chunks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Rows {
     OneByOne,
@@ -28,25 +28,26 @@ enum Rows {
 }
 
 impl Rows {
-    /// Relative error bound. The chunked kernel multiplies in TF32, and the norm's weights enlarge
-    /// its rounding.
+    /// Returns the relative error bound of the kernel's results. The chunked kernel multiplies in
+    /// TF32, and the norm's weights enlarge its rounding.
     fn bound(self) -> f32 {
         if self == Self::OneByOne { BF16_ROUNDING } else { 4.0 * BF16_ROUNDING }
     }
 }
 
-/// Kernels with the states that they pass from step to step.
+/// Gated-delta-net kernels under test, with the recurrent states that they pass from step to step.
 struct Net {
     rows: Rows,
     program: Program,
     history: Program,
     layer: DeltaNetLayer<Vec<f32>>,
-    /// Bytes of all state slots.
+    /// Content of all state slots, as bytes.
     states: Vec<u8>,
 }
 
 impl Net {
-    /// Creates state slots filled with NaN.
+    /// Compiles the kernels and creates state slots filled with NaN; `None` where no compiler is
+    /// installed.
     fn new(rows: Rows, shape: DeltaNetShape, slots: usize) -> Option<Self> {
         let name = if rows == Rows::OneByOne { "delta_net" } else { "delta_net_chunks" };
         let program = Program::compile(name)?;
@@ -55,7 +56,7 @@ impl Net {
         Some(Self { rows, program, history, layer: layer(shape), states })
     }
 
-    /// Runs one step and returns its results.
+    /// Runs one step of the gated delta net and returns its results.
     fn step(&mut self, projected: &[f32], sequences: &[SequenceArguments]) -> Vec<f32> {
         let DeltaNetLayer { shape, conv, rate, bias, norm, epsilon, .. } = &self.layer;
         let DeltaNetShape { key_heads, value_heads, key_dim, value_dim, taps } = *shape;
@@ -95,7 +96,8 @@ impl Net {
     }
 }
 
-/// Elements of a state slot: those of the layer, and some of another layer behind them.
+/// Returns the number of f32 elements of a state slot: those of the tested layer, and some of
+/// another layer behind them.
 fn stride(shape: &DeltaNetShape) -> usize {
     shape.state_elements() + 24
 }

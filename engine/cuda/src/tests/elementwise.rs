@@ -4,13 +4,13 @@ use super::*;
 
 const COLS: [usize; 4] = [8, 24, 264, 2880];
 
-/// Buffer sizes (rows, columns) at and around the ends of blocks, warps and rows.
+/// Returns buffer sizes (rows, columns) at and around the ends of blocks, warps and rows.
 fn sizes() -> impl Iterator<Item = (usize, usize)> {
     let all_rows = ROWS.iter().map(|rows| (*rows, 264));
     all_rows.chain(COLS.iter().map(|cols| (3, *cols)))
 }
 
-/// Bit that marks an id as an index among the tokens that the previous step sampled.
+/// Bit that marks an input token id as an index among the tokens that the previous step sampled.
 const SAMPLED: u32 = 1 << 31;
 
 #[test]

@@ -4,7 +4,8 @@ use super::*;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// Top-k experts and weights of one row by their definition, likeliest first.
+/// Returns the top-k experts and their weights of one row of router logits by their definition,
+/// likeliest first.
 fn definition(logits: &[f32], chosen: usize, is_normalized: bool) -> (Vec<u32>, Vec<f32>) {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
@@ -46,8 +47,8 @@ fn rows_go_to_the_experts_of_their_largest_logits() {
     }
 }
 
-/// Offsets, sources and slots of the pairs whose expert is in `own`, sorted by expert and then in
-/// their order.
+/// Returns the expected offsets, sources and slots of the (row, expert) pairs whose expert is in
+/// `own`, sorted by expert and then in their order.
 fn sorted(ids: &[u32], own: std::ops::Range<u32>) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     let (mut offsets, mut sources, mut slots) = (vec![0], Vec::new(), vec![NOWHERE; ids.len()]);
     for expert in own {

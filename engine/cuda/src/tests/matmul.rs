@@ -6,21 +6,23 @@ use super::*;
 use crate::launch::Processors;
 use crate::launch::matmul::{MatmulArguments, MatmulPlan, MatrixType, ROWS_MAX};
 
-/// Relative error bound of f32 accumulation.
+/// Relative error bound of matrix multiplications with f32 accumulation.
 pub(super) const F32_SUMS: f32 = 1e-5;
 
-/// One matrix multiplication to compare with the reference.
+/// Sizes and weight format of one matrix multiplication whose result is compared with the
+/// reference.
 struct Case {
     matrix_type: MatrixType,
     rows: usize,
     n: usize,
     k: usize,
-    /// Number of multiprocessors, which decides whether K is split.
+    /// Number of multiprocessors of the GPU that the launch is for, which decides whether K is
+    /// split.
     processors: usize,
 }
 
-/// Multiplies with a result in bf16 and in f32, compares both with the reference, and returns the
-/// number of splits.
+/// Computes a case with a result in bf16 and in f32, compares both with the reference, and returns
+/// the number of splits of K.
 fn check(program: &Program, case: &Case) -> usize {
     let &Case { matrix_type, rows, n, k, processors } = case;
     let processors =

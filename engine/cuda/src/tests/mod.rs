@@ -27,7 +27,7 @@ use shim::{Call, Program};
 /// Largest relative error of rounding a result to bf16: half the distance between two bf16.
 const BF16_ROUNDING: f32 = 1.0 / 256.0;
 
-/// Row counts around the sizes of tiles and warps.
+/// Numbers of rows around the sizes of tiles and warps, with which kernels are tested.
 const ROWS: [usize; 20] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 31, 32, 33];
 
 #[test]
@@ -42,23 +42,23 @@ fn machine_code_is_made_for_the_gpus_own_generation() {
     assert_eq!(names, ["sm_80", "sm_80", "sm_90a", "sm_100", "sm_120"]);
 }
 
-/// Pseudo-random numbers that are representable in bf16.
+/// Returns pseudo-random numbers that are representable in bf16.
 fn rounded(count: usize, seed: u32) -> Vec<f32> {
     numbers(count, seed).iter().map(|x| bf16::from_f32(*x).to_f32()).collect()
 }
 
-/// Bits of numbers rounded to bf16.
+/// Rounds numbers to bf16 and returns their bits.
 fn narrow(values: &[f32]) -> Vec<u16> {
     values.iter().map(|x| bf16::from_f32(*x).to_bits()).collect()
 }
 
-/// Values of a buffer of bf16, as f32.
+/// Converts the bytes of a buffer of bf16 to f32.
 fn widen(bytes: &[u8]) -> Vec<f32> {
     let bits = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
     bits.map(|bits| bf16::from_bits(bits).to_f32()).collect()
 }
 
-/// Elements of a buffer as type `T`.
+/// Returns the elements of type `T` in a buffer of bytes.
 fn elements<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::launch::attention::PageType;
 
-/// Value of an e4m3 number by its definition.
+/// Returns the value of an e4m3 number by the format's definition.
 pub(super) fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
     let size = match (exponent, code & 7) {
@@ -14,7 +14,7 @@ pub(super) fn e4m3(code: u8) -> f32 {
     if code & 0x80 == 0 { size } else { -size }
 }
 
-/// Nearest e4m3 to `x`, ties to even; larger magnitudes become 448.
+/// Returns the e4m3 number nearest to `x`, ties to even; larger magnitudes become 448.
 pub(super) fn nearest_e4m3(x: f32) -> u8 {
     let size = x.abs().min(448.0);
     let distance = |code: &u8| (e4m3(*code) - size).abs();
@@ -30,7 +30,7 @@ pub(super) struct Pages {
     pub kv_heads: usize,
     pub head_dim: usize,
     pub page_tokens: usize,
-    /// Number of layers of a page; the tests use the first.
+    /// Number of layers that a KV page has keys and values of; the tests use the first.
     pub layers: usize,
 }
 
@@ -43,9 +43,9 @@ impl Pages {
         pages * self.stride() * self.page_tokens * self.head_dim * self.element_bytes()
     }
 
-    /// Offset in bytes of element `i` of a token's key, or of its value. Rows consist of 16-byte
-    /// pieces in panels of up to eight, swizzled so that the pieces of one column of eight rows are
-    /// in different banks.
+    /// Returns the offset in bytes of element `i` of a token's key, or of its value, in the KV
+    /// cache. Rows consist of 16-byte pieces in panels of up to eight, swizzled so that the pieces
+    /// of one column of eight rows are in different banks.
     pub(super) fn at(&self, slot: usize, (kv_head, is_value): (usize, bool), i: usize) -> usize {
         let (page, token) = (slot / self.page_tokens, slot % self.page_tokens);
         let block = page * self.stride() + 2 * kv_head + usize::from(is_value);
@@ -62,7 +62,8 @@ impl Pages {
         if self.page_type == PageType::Bf16 { 2 } else { 1 }
     }
 
-    /// Writes the vector of a head, converted to the type of the pages.
+    /// Writes the key or value of a token and head to the KV cache, converted to the type of the
+    /// pages.
     pub(super) fn write(&self, bytes: &mut [u8], slot: usize, head: (usize, bool), values: &[f32]) {
         for (i, x) in values.iter().enumerate() {
             let to = &mut bytes[self.at(slot, head, i)..];
@@ -75,7 +76,7 @@ impl Pages {
         }
     }
 
-    /// Reads the vector of a head.
+    /// Reads the key or value of a token and head from the KV cache.
     pub(super) fn read(&self, bytes: &[u8], slot: usize, head: (usize, bool)) -> Vec<f32> {
         let element = |i| {
             let from = &bytes[self.at(slot, head, i)..];

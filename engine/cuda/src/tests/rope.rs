@@ -59,7 +59,7 @@ impl Case {
         3 * row + 40
     }
 
-    /// Norm weights of queries, then of keys.
+    /// Returns the norm weights of the query heads, then of the key heads, of the tested layer.
     fn norms(&self) -> Vec<f32> {
         numbers(2 * self.head_dim, 9)
     }
@@ -77,7 +77,8 @@ impl Case {
         self.rows.div_ceil(16) + 1
     }
 
-    /// KV slot of a row, with the pages in descending order, since page tables may have any order.
+    /// Returns the KV slot of a row, with the pages in descending order, since page tables may have
+    /// any order.
     fn slot(&self, row: usize) -> usize {
         (self.page_count() - 1 - row / 16) * 16 + row % 16
     }
@@ -112,7 +113,8 @@ impl Case {
             })
     }
 
-    /// Head `index` of a row as the reference computes it.
+    /// Returns head `index` of a row as the reference computes it: normalized if the case has
+    /// norms, and rotated.
     fn want(&self, row: usize, index: usize, head: &[f32]) -> Vec<f32> {
         if index >= self.heads + self.kv_heads {
             return head.to_vec();
@@ -125,7 +127,8 @@ impl Case {
         reference::rotate(head, Self::position(row), &self.rotation())
     }
 
-    /// Compares a key or value with its expected vector, up to the rounding of the page's type.
+    /// Compares a key or value in the KV cache with its expected vector, up to the rounding of the
+    /// page's type.
     fn check_stored(&self, got: &[f32], want: &[f32], stored: usize, what: &str) {
         if self.page_type == PageType::Bf16 {
             return check_close(got, want, BF16_ROUNDING, what);
@@ -140,7 +143,8 @@ impl Case {
     }
 }
 
-/// Compares every head with the reference, and checks that nothing else is written.
+/// Runs `rope_and_cache` for a case, compares every head with the reference, and checks that
+/// nothing else is written.
 fn check(program: &Program, case: Case) {
     let (d, pages) = (case.head_dim, case.pages());
     let results = program.run(&[case.call()]).remove(0);

@@ -6,7 +6,7 @@ use engine_core::sample::{Row, Sampler, Sampling};
 
 const NONE: u32 = u32::MAX;
 
-/// Likeliest token of each row, by both stages of the argmax.
+/// Returns the likeliest token of each row of logits, by both stages of the argmax kernels.
 fn likeliest(program: &Program, logits: &[f32], vocab: usize) -> Vec<u32> {
     let rows = logits.len() / vocab;
     let launch = Launch::argmax_part(rows, vocab);
@@ -57,7 +57,7 @@ fn the_likeliest_token_is_the_first_of_the_largest_finite_logits() {
     assert_eq!(likeliest(&program, &odd.concat(), 4), want);
 }
 
-/// Sampling parameters that combine temperature, top-k, top-p and min-p.
+/// Returns sampling parameters that combine temperature, top-k, top-p and min-p.
 fn ways() -> Vec<Sampling> {
     let mut ways = Vec::new();
     for temperature in [0.0, 0.7, 1.5] {

@@ -15,12 +15,12 @@ const COMPILE: &str = "-std=c++17 -O1 -g1 -DSHIM -fsanitize=address,undefined \
                        -fno-sanitize-recover=all -fno-strict-aliasing -ffp-contract=off \
                        -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unused-function";
 
-/// One kernel launch with its arguments.
+/// One kernel launch of a test, with its arguments.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     bytes: Vec<u8>,
     arguments: Vec<u8>,
-    /// Size in bytes of each buffer argument, whose content is returned.
+    /// Size in bytes of each buffer among the kernel's arguments, whose content is returned.
     buffers: Vec<usize>,
     count: u32,
 }
@@ -35,24 +35,26 @@ impl Call {
         Self { bytes, arguments: Vec::new(), buffers: Vec::new(), count: 0 }
     }
 
-    /// Appends an argument that is passed by value.
+    /// Appends a kernel argument that is passed by value.
     pub(super) fn value<T: NoUninit>(self, value: T) -> Self {
         self.argument(0, bytemuck::bytes_of(&value))
     }
 
-    /// Appends a pointer to a copy of `values`, whose content is returned after the launch.
+    /// Appends a kernel argument that points to a copy of `values`, whose content is returned after
+    /// the launch.
     pub(super) fn buffer<T: NoUninit>(mut self, values: &[T]) -> Self {
         let bytes = bytemuck::cast_slice(values);
         self.buffers.push(bytes.len());
         self.argument(1, bytes)
     }
 
-    /// Appends a null pointer argument.
+    /// Appends a null pointer as kernel argument.
     pub(super) fn null(self) -> Self {
         self.argument(2, &[])
     }
 
-    /// Appends a buffer as [`Call::buffer`], or a null pointer if `values` is none.
+    /// Appends a kernel argument that points to a copy of `values`, as [`Call::buffer`] does, or a
+    /// null pointer for `None`.
     pub(super) fn optional<T: NoUninit>(self, values: Option<&[T]>) -> Self {
         match values {
             Some(values) => self.buffer(values),
@@ -69,7 +71,7 @@ impl Call {
     }
 }
 
-/// Kernel compiled to a program.
+/// Kernel file that is compiled with the shim to a program for the host processor.
 #[derive(Debug)]
 pub(super) struct Program {
     path: PathBuf,
@@ -78,13 +80,14 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Compiles `kernels/NAME.cu`. Returns none and prints a message where no compiler is
-    /// installed.
+    /// Compiles `kernels/NAME.cu` to a program. Returns `None` and prints a message where no
+    /// compiler is installed.
     pub(super) fn compile(name: &str) -> Option<Self> {
         Self::compile_source(&home().join("kernels").join(name).with_extension("cu"))
     }
 
-    /// Compiles `tests/NAME.cu`, a test program that is not a plain kernel.
+    /// Compiles `src/tests/NAME.cu` to a program: kernels that only tests use. Returns `None` and
+    /// prints a message where no compiler is installed.
     pub(super) fn compile_test(name: &str) -> Option<Self> {
         Self::compile_source(&home().join("src/tests").join(name).with_extension("cu"))
     }
@@ -102,7 +105,8 @@ impl Program {
         Some(Self { path: compiled(source, &main, COMPILE)?, dir: TempDir::new().unwrap() })
     }
 
-    /// Runs the launches one after another and returns the content of each one's buffers.
+    /// Runs the launches one after another in the program and returns the content of each launch's
+    /// buffers; panics if the program fails.
     pub(super) fn run(&self, calls: &[Call]) -> Vec<Vec<Vec<u8>>> {
         let done = self.attempt(calls);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -134,7 +138,8 @@ impl Program {
     }
 }
 
-/// Name of the file of kernels with one fault each.
+/// Name of the file (without its ending) of kernels with one fault each, by which the shim's checks
+/// are tested.
 const FAULTS: &str = "faults";
 
 #[test]

@@ -6,11 +6,13 @@ use super::*;
 use crate::launch::Processors;
 use crate::launch::matmul::MatrixType;
 
-/// GPU on which two or four blocks run at once, depending on the format.
+/// Multiprocessors of a GPU on which two or four blocks of a tiled kernel run at once, depending on
+/// the weight format.
 const PROCESSORS: Processors =
     Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
 
-/// Multiplies the rows of `x` with `w`, with a result in bf16 and in f32.
+/// Multiplies the rows of `x` with `w` by a tiled GEMM kernel, and returns the result in bf16 and
+/// that in f32.
 fn multiply(
     program: &Program,
     matrix_type: MatrixType,

@@ -1,5 +1,5 @@
-//! Pseudo-random weights of every storage format with their values, and a check of multiplication
-//! by expert.
+//! Pseudo-random weights of every storage format with their values, and a check of matrix
+//! multiplication by expert.
 
 use super::*;
 use crate::launch::matmul::MatrixType;
@@ -7,18 +7,18 @@ use crate::launch::matmul::MatrixType;
 /// Weights `[N, K]` in the kernels' layout, with their dequantized values.
 pub(super) struct Weights {
     pub codes: Vec<u8>,
-    /// FP8 scales of the 128 x 128 blocks.
+    /// FP8 scales of the blocks of 128 x 128 weights; empty for other formats.
     pub block_scales: Vec<f32>,
-    /// MXFP4 scale exponents.
+    /// Exponents of the MXFP4 scales; empty for other formats.
     pub exponents: Vec<u8>,
     pub values: Vec<f32>,
 }
 
-/// Values of the FP4 format e2m1 by its definition.
+/// Values of the non-negative numbers of the FP4 format e2m1, by the format's definition.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// Pseudo-random weights of about the size of a model's, with scales that differ from block to
-/// block.
+/// Returns pseudo-random weights of about the size of a model's, with scales that differ from block
+/// to block.
 pub(super) fn weights(matrix_type: MatrixType, n: usize, k: usize, seed: u32) -> Weights {
     let base = rounded(n * k, seed);
     let mut w = Weights { codes: vec![], block_scales: vec![], exponents: vec![], values: vec![] };
@@ -53,7 +53,7 @@ pub(super) fn weights(matrix_type: MatrixType, n: usize, k: usize, seed: u32) ->
     w
 }
 
-/// Appends the weight arguments: quantized values, then scales if the format has any.
+/// Appends weights to a kernel's arguments: quantized values, then scales if the format has any.
 pub(super) fn with_weights(call: Call, matrix_type: MatrixType, w: &Weights) -> Call {
     let call = call.buffer(&w.codes);
     match matrix_type {
@@ -63,7 +63,8 @@ pub(super) fn with_weights(call: Call, matrix_type: MatrixType, w: &Weights) -> 
     }
 }
 
-/// Multiplication by expert to check: number of rows of each expert, and shape of the weights.
+/// Matrix multiplication by expert to check: number of rows of each expert, and shape of the
+/// weights.
 pub(super) struct ExpertCase<'a> {
     pub matrix_type: MatrixType,
     pub counts: &'a [usize],
@@ -72,7 +73,7 @@ pub(super) struct ExpertCase<'a> {
 }
 
 impl ExpertCase<'_> {
-    /// First row of each expert, and the end of the last.
+    /// Returns the index of each expert's first row, and the end of the last expert's rows.
     fn offsets(&self) -> Vec<u32> {
         let mut offsets = vec![0];
         self.counts
@@ -81,8 +82,9 @@ impl ExpertCase<'_> {
         offsets
     }
 
-    /// Runs `matmul` with the experts' offsets and the shape as its last arguments, and compares
-    /// it with the reference. One row more belongs to another rank and must stay unchanged.
+    /// Runs a matrix multiplication by expert, to whose arguments the experts' offsets are appended
+    /// and then the shape by `tail`, and compares it with the reference. One row more belongs to
+    /// another rank and must stay unchanged.
     pub(super) fn check(&self, program: &Program, matmul: &Call, tail: impl Fn(Call) -> Call) {
         let &Self { matrix_type, counts, n, k } = self;
         let (experts, offsets) = (counts.len(), self.offsets());

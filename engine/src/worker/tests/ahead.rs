@@ -1,5 +1,5 @@
-//! Tests of steps that are submitted before the previous one has completed: every sequence must
-//! have the outputs that it has without running ahead.
+//! Tests of running ahead: steps that are submitted before the previous one has completed. Every
+//! sequence must have the outputs that it has without running ahead.
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -17,27 +17,28 @@ use engine_model::ModelInfo;
 use engine_weights::Checkpoint;
 use engine_weights::fixture::tiny_llama_gguf;
 
-/// Vocabulary size of the tiny model.
+/// Vocabulary size of the generated Llama model that the tests run.
 const VOCAB: u32 = 267;
 const PAGES: usize = 24;
 
-/// Model that accepts a step while another is in flight.
+/// Wrapper around a model that accepts a step while another is in flight, as a GPU does.
 #[derive(Debug)]
 pub(super) struct Ahead {
     model: Box<dyn Model>,
     in_flight: VecDeque<(Vec<f32>, Vec<Option<u32>>)>,
     completed: (Vec<f32>, Vec<Option<u32>>),
     seen: Arc<Seen>,
-    /// Number of the step that fails to complete, if any.
+    /// Number of steps that still complete before one fails to; `None` if none fails.
     fails_at: Option<usize>,
 }
 
-/// Record of the calls that the model has received.
+/// Record of the calls that a model in a test has received.
 #[derive(Debug, Default)]
 struct Seen {
-    /// `(` for each submitted step, `)` for each completed one, in order.
+    /// Calls of the model as text, in order: `(` for each submitted step, `)` for each completed
+    /// one.
     calls: Mutex<String>,
-    /// Number of rows whose input token was sampled by the step before.
+    /// Number of rows, over all submitted steps, whose input token was sampled by the step before.
     sampled: AtomicUsize,
 }
 
@@ -83,7 +84,7 @@ impl Model for Ahead {
     }
 }
 
-/// The tiny model on `ranks` ranks, with KV pages allocated, and its tokenizer.
+/// Loads the generated Llama model on `ranks` ranks, with KV pages allocated, and its tokenizer.
 fn tiny(ranks: usize) -> (Box<dyn Model>, Arc<dyn Text>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -113,7 +114,7 @@ fn small(run_ahead: usize) -> Limits {
     }
 }
 
-/// Everything that a sequence was sent, all its outputs together.
+/// All outputs of one sequence, joined.
 #[derive(Debug, Default, PartialEq)]
 struct Total {
     tokens: Vec<TokenOutput>,
@@ -136,7 +137,7 @@ impl Total {
     }
 }
 
-/// One event of a random trace: a command to the worker, or a step.
+/// One event of a random trace of the engine loop: a command to the worker, or a step.
 #[derive(Debug, Clone)]
 enum Event {
     Submit(Box<Request>),
@@ -145,7 +146,8 @@ enum Event {
     Step,
 }
 
-/// Plays a trace; returns the model, and what each sequence was sent.
+/// Runs the events of a trace on an engine loop; returns the model, and the joined outputs of each
+/// sequence by id.
 fn play(
     model: Box<dyn Model>,
     text: &Arc<dyn Text>,
@@ -252,7 +254,8 @@ fn event(guide: Option<Guide>) -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Counts of what the random traces covered, to prove that they covered enough.
+/// Numbers of prefix-cache hits, preemptions, unfinished sequences and tokens sampled ahead in the
+/// random traces, to prove that the traces covered enough.
 #[derive(Debug, Default)]
 struct Tried {
     hits: u64,
@@ -261,7 +264,8 @@ struct Tried {
     sampled: usize,
 }
 
-/// Plays random traces over a model on `ranks` ranks, each with and without running ahead.
+/// Runs random traces over a model on `ranks` ranks, each with and without running ahead, and
+/// checks that both give the same outputs.
 fn check_traces(ranks: usize, cases: u32) -> Tried {
     let (model, text) = tiny(ranks);
     let guide = text.guide(&Structure::Regex("[a-z]{3,12}".into()), None).unwrap();
@@ -319,7 +323,8 @@ fn every_sequence_has_the_outputs_that_it_has_without_running_ahead() {
     }
 }
 
-/// Order in which the steps of one request are submitted and completed, with one step ahead.
+/// Returns the order in which the steps of one request are submitted, `(`, and completed, `)`, with
+/// one step ahead.
 fn calls(change: impl FnOnce(&mut Request)) -> String {
     let (model, text) = tiny(1);
     let model = Ahead::new(model);

@@ -15,7 +15,7 @@ use crate::driver::blas::{
 };
 use engine_core::DeviceError;
 
-/// cuBLASLt on the stream of one GPU.
+/// Open cuBLASLt library whose calls run on the stream of one GPU.
 #[derive(Debug)]
 pub struct CublasLt {
     handle: sys::cublasLtHandle_t,
@@ -31,8 +31,8 @@ unsafe impl Send for CublasLt {}
 unsafe impl Sync for CublasLt {}
 
 impl CublasLt {
-    /// Opens cuBLASLt if it is installed. The context must be current, and must outlive the
-    /// library, as must the stream.
+    /// Opens cuBLASLt for one GPU; `None` if it is not installed or too old. The context must be
+    /// current, and must outlive the library, as must the stream.
     pub fn open(context: driver::CUcontext, stream: driver::CUstream) -> Option<Self> {
         // SAFETY: searches for the library without calling into it.
         if !unsafe { sys::is_culib_present() } {
@@ -53,7 +53,7 @@ impl CublasLt {
         Some(Self { handle, context, stream, version })
     }
 
-    /// Makes the GPU's context current on this thread.
+    /// Makes the GPU's context current on the calling thread.
     fn bind(&self) -> Result<(), DeviceError> {
         // SAFETY: the context was retained and not yet released.
         let bound = unsafe { cudarc::driver::result::ctx::set_current(self.context) };
@@ -170,7 +170,7 @@ impl Drop for Preference {
     }
 }
 
-/// Empty result for cuBLASLt to write to.
+/// Returns an empty search result for cuBLASLt to write to.
 fn no_result() -> sys::cublasLtMatmulHeuristicResult_t {
     sys::cublasLtMatmulHeuristicResult_t {
         algo: sys::cublasLtMatmulAlgo_t { data: [0; 8] },

@@ -12,7 +12,7 @@ use crate::driver::cubins::{CUBINS, Cubins, HEADERS, Source, kernels};
 use crate::generation;
 use engine_core::DeviceError;
 
-/// Kernel source file with its machine code.
+/// CUDA kernel file with its machine code (cubin).
 pub type Image = (&'static Source, Vec<u8>);
 
 /// Returns every kernel file for a GPU of this compute capability with its machine code, compiling
@@ -43,7 +43,8 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, Dev
     all.map_err(|message| DeviceError { operation: "load_kernels", message })
 }
 
-/// Version of NVRTC, part of the key of cached machine code; empty where NVRTC is not installed.
+/// Returns the version of NVRTC, part of the key of cached machine code; empty where NVRTC is not
+/// installed.
 fn version() -> String {
     // SAFETY: searches for the library without calling into it.
     if !unsafe { sys::is_culib_present() } {
@@ -55,7 +56,8 @@ fn version() -> String {
     asked.map_or_else(|_| String::new(), |()| format!("{major}.{minor}"))
 }
 
-/// Compiles the kernels of one source file to machine code for `generation`, such as `sm_90a`.
+/// Compiles the kernels of one source file with NVRTC to machine code for `generation`, such as
+/// `sm_90a`.
 fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
     // SAFETY: searches for the library without calling into it.
     if !unsafe { sys::is_culib_present() } {
@@ -98,7 +100,7 @@ fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
     image
 }
 
-/// Messages of NVRTC about a program, such as compile errors.
+/// Returns the messages of NVRTC about a program, such as compile errors.
 fn log(program: sys::nvrtcProgram) -> String {
     // SAFETY: the program was not yet destroyed.
     let log = unsafe { result::get_program_log(program) }.unwrap_or_default();
@@ -106,7 +108,7 @@ fn log(program: sys::nvrtcProgram) -> String {
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
 }
 
-/// Machine code of a compiled program.
+/// Returns the machine code (cubin) of a compiled NVRTC program.
 fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, result::NvrtcError> {
     let mut size = 0;
     // SAFETY: the program was compiled, and the buffer has the size that it reports.

@@ -1,4 +1,4 @@
-//! Tensor-parallel group of GPUs: each has its own context and stream, and NCCL connects them.
+//! Tensor-parallel group of real GPUs: each has its own context and stream, and NCCL connects them.
 
 use std::ffi::c_int;
 use std::panic;
@@ -16,7 +16,7 @@ use crate::driver::{Address, Communicator, Member};
 use engine_core::collective::ANOTHER_ENDED;
 use engine_core::{DeviceError, Rank};
 
-/// NCCL communicator of one rank.
+/// NCCL communicator of one rank of a tensor-parallel group.
 #[derive(Debug)]
 struct Nccl {
     gpu: Arc<Gpu>,
@@ -24,7 +24,7 @@ struct Nccl {
     handles: Arc<Handles>,
 }
 
-/// NCCL handles of all ranks; null after the group was aborted.
+/// NCCL handles of all ranks of a group; null after the group was aborted.
 #[derive(Debug)]
 struct Handles(Vec<Mutex<sys::ncclComm_t>>);
 
@@ -33,7 +33,7 @@ unsafe impl Send for Handles {}
 // SAFETY: as above.
 unsafe impl Sync for Handles {}
 
-/// True when NCCL is installed.
+/// Returns true if the NCCL library is installed.
 pub fn has_nccl() -> bool {
     // SAFETY: searches for the library without calling into it.
     unsafe { sys::is_culib_present() }
@@ -43,7 +43,8 @@ impl Gpu {
     /// Opens the first `count` GPUs, loads all kernels and connects the GPUs with NCCL.
     ///
     /// # Errors
-    /// An error of [`Gpu::open`], or NCCL is not installed or cannot connect the GPUs.
+    /// A GPU cannot be opened, as for [`Gpu::open`], or NCCL is not installed or cannot connect the
+    /// GPUs.
     pub fn open_group(count: usize, cubins: &Cubins) -> Result<Vec<Member>, DeviceError> {
         if !has_nccl() {
             let message = "`libnccl.so` is not found, by which GPUs that share a model sum their parts; \
@@ -94,7 +95,7 @@ impl Gpu {
     }
 }
 
-/// Creates the communicators of the first `count` GPUs in one call, so that no rank waits for
+/// Creates the NCCL communicators of the first `count` GPUs in one call, so that no rank waits for
 /// another that fails to start.
 fn connect(count: usize) -> Result<Handles, DeviceError> {
     let ordinals: Vec<c_int> = (0..count as c_int).collect();
@@ -115,7 +116,7 @@ impl Handles {
         self.0[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Aborts pending operations and releases the communicators of all ranks.
+    /// Aborts pending NCCL operations and releases the communicators of all ranks.
     fn abort(&self) {
         // All ranks at once: operations of the others would wait for an aborted one forever.
         for rank in 0..self.0.len() {
@@ -137,7 +138,8 @@ impl Drop for Handles {
 }
 
 impl Nccl {
-    /// Calls `call` with the communicator locked and the context current on this thread.
+    /// Calls `call` with the rank's communicator locked and the GPU's context current on the
+    /// calling thread.
     fn with(
         &self,
         operation: &'static str,
