@@ -441,11 +441,7 @@ mod tests {
     /// Returns the arguments of the kernel `gather` that copies one row of eight columns from `x`
     /// to `out`.
     fn gather(out: &Memory, x: &Memory, rows: &Memory) -> Arguments {
-        Arguments::new()
-            .address(out.address())
-            .address(x.address())
-            .address(rows.address())
-            .value(8u32)
+        Arguments::of([out.address(), x.address(), rows.address()]).sizes([8])
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::driver::{Address, Arguments, Driver, Member, Memory, Pinned};
 use super::gemm::Gemm;
 use super::group::Group;
 use super::launch::attention::{
-    AttentionArguments, AttentionPlan, MergeArguments, PageType, entry as attention_entry,
+    AttentionArguments, AttentionPlan, PageType, entry as attention_entry,
 };
 use super::launch::delta_net::{DeltaNetArguments, entry as delta_net_entry, has_chunks};
 use super::launch::{Launch, RopeArguments};
@@ -114,8 +114,7 @@ impl Cuda {
             DType::Bf16 => "leave_padding_bf16",
             DType::F32 => "leave_padding_f32",
         };
-        let arguments = Arguments::new().address(to).address(self.padded.address());
-        let arguments = arguments.value(cols as u32).value(w.n as u32);
+        let arguments = Arguments::of([to, self.padded.address()]).sizes([cols, w.n]);
         self.stream.launch(entry, Launch::scalars(rows, cols), &arguments)
     }
 
@@ -129,8 +128,7 @@ impl Cuda {
     ) -> Result<(), DeviceError> {
         let (rows, cols) = (out.rows(), out.cols());
         let to = out.output(&mut self.stream, DType::Bf16)?;
-        let arguments = Arguments::new().address(to).address(x).value(rows as u32);
-        let arguments = more(arguments.value(cols as u32));
+        let arguments = more(Arguments::of([to, x]).sizes([rows, cols]));
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
     }
 }
@@ -340,10 +338,12 @@ impl Device for Cuda {
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
-        let arguments = Arguments::new().address(to).address(table.weights.address());
-        let arguments = arguments.address(step.at(step.layout.ids)).address(self.outputs.ids());
-        let known = (table.n - table.padding) as u32;
-        let arguments = arguments.value(first as u32).value(known).value(table.k as u32);
+        let ids = [step.at(step.layout.ids), self.outputs.ids()];
+        let arguments = Arguments::of([to, table.weights.address(), ids[0], ids[1]]).sizes([
+            first,
+            table.n - table.padding,
+            table.k,
+        ]);
         self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
     }
 
@@ -354,8 +354,8 @@ impl Device for Cuda {
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
-        let arguments = Arguments::new().address(to).address(x.bf16());
-        let arguments = arguments.address(step.at(step.layout.head_rows)).value(x.cols() as u32);
+        let rows = step.at(step.layout.head_rows);
+        let arguments = Arguments::of([to, x.bf16(), rows]).sizes([x.cols()]);
         self.stream.launch("gather", Launch::row_copies(out.rows(), x.cols()), &arguments)
     }
 
@@ -392,9 +392,8 @@ impl Device for Cuda {
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
-        let arguments =
-            Arguments::new().address(to).address(x.bf16()).address(weight.part.address());
-        let arguments = arguments.value(x.cols() as u32).value(epsilon);
+        let arguments = Arguments::of([to, x.bf16(), weight.part.address()]);
+        let arguments = arguments.sizes([x.cols()]).value(epsilon);
         self.stream.launch("rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
     }
 
@@ -407,9 +406,8 @@ impl Device for Cuda {
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
-        let arguments = Arguments::new().address(to).address(x.bf16()).address(delta.bf16());
-        let arguments = arguments.address(weight.part.address());
-        let arguments = arguments.value(x.cols() as u32).value(epsilon);
+        let arguments = Arguments::of([to, x.bf16(), delta.bf16(), weight.part.address()]);
+        let arguments = arguments.sizes([x.cols()]).value(epsilon);
         self.stream.launch("add_rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
     }
 
@@ -426,8 +424,7 @@ impl Device for Cuda {
             DType::Bf16 => ("add_bias", x.rows(), x.cols()),
             DType::F32 => ("add_bias_f32", x.rows(), x.cols()),
         };
-        let arguments = Arguments::new().address(x.address()).address(bias.part.address());
-        let arguments = arguments.value(rows as u32).value(cols as u32);
+        let arguments = Arguments::of([x.address(), bias.part.address()]).sizes([rows, cols]);
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
     }
 
@@ -443,9 +440,9 @@ impl Device for Cuda {
             PageType::Bf16 => ("rope_and_cache_bf16", Address::NULL),
             PageType::E4m3 => ("rope_and_cache_e4m3", self.layers.scales(layer.kv_layer)),
         };
-        let arguments = Arguments::new().address(qkv.bf16()).address(kv.layer(layer.kv_layer));
-        let arguments = arguments.address(step.cos_sin).address(step.at(step.layout.slots));
-        let arguments = arguments.address(self.layers.norms(layer.kv_layer)).address(scales);
+        let (pages, slots) = (kv.layer(layer.kv_layer), step.at(step.layout.slots));
+        let norms = self.layers.norms(layer.kv_layer);
+        let arguments = Arguments::of([qkv.bf16(), pages, step.cos_sin, slots, norms, scales]);
         let arguments = arguments.value(RopeArguments {
             heads: shape.heads as u32,
             kv_heads: shape.kv_heads as u32,
@@ -476,9 +473,9 @@ impl Device for Cuda {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let items = step.at(step.layout.plans[known]);
         let (lines, constants) = (self.lines.address(), self.layers.heads(layer.kv_layer));
-        let arguments = Arguments::new().address(to).address(lines).address(qkv.bf16());
-        let arguments = arguments.address(kv.layer(layer.kv_layer)).address(items);
-        let arguments = arguments.address(constants).value(AttentionArguments {
+        let pages = kv.layer(layer.kv_layer);
+        let arguments = Arguments::of([to, lines, qkv.bf16(), pages, items, constants]);
+        let arguments = arguments.value(AttentionArguments {
             heads,
             kv_heads,
             page_bits: kv.shape.page_tokens.ilog2(),
@@ -488,10 +485,9 @@ impl Device for Cuda {
         });
         let launch = Launch::attention(processors, page_type, shape.head_dim);
         self.stream.launch(entry, launch, &arguments)?;
-        let arguments = Arguments::new().address(to).address(lines).address(items);
-        let head_dim = shape.head_dim as u32;
-        let arguments =
-            arguments.address(constants).value(MergeArguments { heads, kv_heads, head_dim });
+        // One structure of three sizes.
+        let sizes = [heads, kv_heads, shape.head_dim as u32];
+        let arguments = Arguments::of([to, lines, items, constants]).value(sizes);
         self.stream.launch("attention_merge", Launch::attention_merge(processors), &arguments)
     }
 
@@ -508,8 +504,8 @@ impl Device for Cuda {
         let count = step.layout.recurrent;
         let constants = self.layers.delta_net(layer.index);
         let shape = DeltaNetArguments::new(layer, state.slot_stride());
-        let arguments = Arguments::new().address(to).address(states).address(projected.bf16());
-        let arguments = arguments.address(sequences).address(constants).value(shape);
+        let arguments = Arguments::of([to, states, projected.bf16(), sequences, constants]);
+        let arguments = arguments.value(shape);
         // A decoding step has one row per sequence: chunks of 32 rows would be nearly empty.
         if step.bucket.is_none() && has_chunks(&layer.shape) {
             let launch = Launch::delta_net_chunks(&layer.shape, count);
@@ -518,8 +514,7 @@ impl Device for Cuda {
             let launch = Launch::delta_net(&layer.shape, count);
             self.stream.launch(delta_net_entry(&layer.shape), launch, &arguments)?;
         }
-        let arguments = Arguments::new().address(states).address(projected.bf16());
-        let arguments = arguments.address(sequences).value(shape);
+        let arguments = Arguments::of([states, projected.bf16(), sequences]).value(shape);
         let launch = Launch::delta_net_history(&layer.shape, count);
         self.stream.launch("delta_net_history", launch, &arguments)
     }

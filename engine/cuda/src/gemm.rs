@@ -11,7 +11,7 @@ use super::buffer::{Buffer, DType};
 use super::choice::{Choices, Shape, Way};
 use super::driver::{Address, Algorithm, Arguments, ColumnMatmul, Driver, Memory, Operands};
 use super::launch::Launch;
-use super::launch::matmul::{MatmulArguments, MatrixType, ROWS_MAX};
+use super::launch::matmul::{MatrixType, ROWS_MAX};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{Matrix, Vector};
 use engine_core::DeviceError;
@@ -154,7 +154,6 @@ impl Gemm {
     ) -> Result<(), DeviceError> {
         let entry = w.matrix_type.matmul().ok_or_else(|| by_expert_only(w))?;
         let plan = &w.plan;
-        let [tokens, n, k, steps] = [rows.count, w.n, w.k, plan.steps].map(|size| size as u32);
         // Without split-K the f32 output of the kernel is the result, and no merge is needed.
         let is_whole = plan.splits == 1;
         let (to, parts) = match dtype {
@@ -166,10 +165,10 @@ impl Gemm {
                 (Address::NULL, stream.grow(&mut self.parts, bytes)?)
             }
         };
-        let arguments = Arguments::new().address(to).address(parts).address(rows.x);
-        let arguments = with_weights(arguments, w);
-        let shape = MatmulArguments { tokens, n, k, steps };
-        stream.launch(entry, plan.launch, &arguments.value(shape))?;
+        let arguments = with_weights(Arguments::of([to, parts, rows.x]), w);
+        // One structure of four sizes.
+        let sizes = [rows.count, w.n, w.k, plan.steps].map(|size| size as u32);
+        stream.launch(entry, plan.launch, &arguments.value(sizes))?;
         if is_whole {
             return Ok(());
         }
@@ -177,8 +176,8 @@ impl Gemm {
             DType::Bf16 => (rows.out, Address::NULL),
             DType::F32 => (Address::NULL, rows.out),
         };
-        let arguments = Arguments::new().address(narrow).address(wide).address(parts);
-        let arguments = arguments.value(plan.splits as u32).value(tokens).value(n);
+        let arguments = Arguments::of([narrow, wide, parts]);
+        let arguments = arguments.sizes([plan.splits, rows.count, w.n]);
         stream.launch("matmul_merge", Launch::matmul_merge(rows.count, w.n), &arguments)
     }
 
@@ -204,18 +203,17 @@ impl Gemm {
         assert_eq!(last.address(), w.weights.address().plus(apart), "experts are stacked");
         let to = out.output(stream, DType::Bf16)?;
         let biases = biases.first().map_or(Address::NULL, |bias| bias.part.address());
-        let arguments = with_weights(Arguments::new().address(to).address(x.bf16()), w);
+        let arguments = with_weights(Arguments::of([to, x.bf16()]), w);
         let arguments = arguments.address(biases).address(offsets);
-        let [n, k, count] = [w.n, w.k, experts.len()].map(|size| size as u32);
         // The number of rows per expert is known on the device only, so the kernel is chosen by the
         // average.
         if x.rows() <= ROWS_MAX * experts.len() {
             let launch = Launch::expert_matmul(experts.len(), w.n);
-            stream.launch(w.matrix_type.expert_matmul(), launch, &arguments.value(n).value(k))
+            stream.launch(w.matrix_type.expert_matmul(), launch, &arguments.sizes([w.n, w.k]))
         } else {
             let processors = stream.driver().facts().processors;
             let launch = Launch::grouped_matmul(processors, w.matrix_type);
-            let arguments = arguments.value(count).value(n).value(k);
+            let arguments = arguments.sizes([experts.len(), w.n, w.k]);
             stream.launch(w.matrix_type.grouped_matmul(), launch, &arguments)
         }
     }
@@ -228,9 +226,8 @@ fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<()
         DType::Bf16 => (rows.out, Address::NULL),
         DType::F32 => (Address::NULL, rows.out),
     };
-    let arguments = Arguments::new().address(narrow).address(wide).address(rows.x);
-    let arguments = with_weights(arguments, w).value(rows.count as u32);
-    let arguments = arguments.value(w.n as u32).value(w.k as u32);
+    let arguments = with_weights(Arguments::of([narrow, wide, rows.x]), w);
+    let arguments = arguments.sizes([rows.count, w.n, w.k]);
     let processors = stream.driver().facts().processors;
     let launch = Launch::tile_matmul(processors, w.matrix_type, rows.count, w.n);
     stream.launch(entry, launch, &arguments)

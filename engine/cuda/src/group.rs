@@ -105,11 +105,10 @@ impl Group {
     /// Launches the one-kernel all-reduce of `x` through the ranks' exchange memory.
     fn sum_at_once(&self, exchange: &Exchange, x: &Operand) -> Result<(), DeviceError> {
         let Rank { index, count } = self.host.rank();
-        let arguments = Arguments::new().address(x.at).address(x.at).value(exchange.argument());
+        let arguments = Arguments::of([x.at, x.at]).value(exchange.argument());
         // Passed as a plain value: the flag is in host memory, not in an allocation of the device.
         let arguments = arguments.value(self.ended.address().0);
-        let numbers = [index, count, x.count, exchange.capacity].map(|size| size as u32);
-        let arguments = numbers.into_iter().fold(arguments, Arguments::value);
+        let arguments = arguments.sizes([index, count, x.count, exchange.capacity]);
         self.driver.launch("all_reduce", Launch::all_reduce(x.count), &arguments)
     }
 }
@@ -156,9 +155,7 @@ impl Collective<Operand> for Group {
             }
         }
         // The parts are whole ranks one after another; the kernel interleaves their columns.
-        let arguments = Arguments::new().address(out.at).address(parts);
-        let sizes = [rows, cols, ranks].map(|size| size as u32);
-        let arguments = sizes.into_iter().fold(arguments, Arguments::value);
+        let arguments = Arguments::of([out.at, parts]).sizes([rows, cols, ranks]);
         self.driver.launch("side_by_side", Launch::scalars(rows, cols), &arguments)
     }
 }

@@ -72,8 +72,7 @@ fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64, Devic
     let launch = Launch::stream_read(driver.facts().processors);
     let (from, out) = (Memory::new(driver, bytes)?, Memory::new(driver, 4 * launch.warps())?);
     fill(&cuda.stream, from.address(), bytes)?;
-    let arguments = Arguments::new().address(out.address()).address(from.address());
-    let arguments = arguments.value((bytes / 16) as u64);
+    let arguments = Arguments::of([out.address(), from.address()]).value((bytes / 16) as u64);
     let timing = Stopwatch::new(driver)?
         .time(1, SAMPLES, || driver.launch("stream_read", launch, &arguments))?;
     Ok(bytes as f64 / timing.least_ns * 1e9)

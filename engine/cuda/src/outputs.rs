@@ -84,14 +84,14 @@ impl StepOutputs {
         let launch = Launch::argmax_part(rows, vocab);
         let parts = launch.grid[0] as usize;
         let best = stream.grow(&mut self.best, 8 * rows * parts)?;
-        let arguments = Arguments::new().address(best).address(logits.f32()).value(vocab as u32);
+        let arguments = Arguments::of([best, logits.f32()]).sizes([vocab]);
         stream.launch("argmax_part", launch, &arguments)?;
-        let arguments = Arguments::new().address(self.ids()).address(best).value(parts as u32);
+        let arguments = Arguments::of([self.ids(), best]).sizes([parts]);
         stream.launch("argmax_merge", Launch::argmax_merge(rows), &arguments)?;
         // The ids are those of greedy sampling now; the next kernel replaces those of other rows.
         let params = step.at(step.layout.sampling);
-        let arguments = Arguments::new().address(self.ids()).address(logits.f32()).address(params);
-        stream.launch("sample", Launch::sample(rows), &arguments.value(vocab as u32))
+        let arguments = Arguments::of([self.ids(), logits.f32(), params]).sizes([vocab]);
+        stream.launch("sample", Launch::sample(rows), &arguments)
     }
 
     /// Starts the copies of a submitted step's sampled tokens and logits to the host.

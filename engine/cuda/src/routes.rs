@@ -75,15 +75,13 @@ impl Router {
         let ids = stream.grow(&mut self.ids, 4 * pairs)?;
         let weights = stream.grow(&mut self.weights, 4 * pairs)?;
         let is_normalized = gate != Gate::SoftmaxTop { normalized: false };
-        let arguments = Arguments::new().address(ids).address(weights).address(logits.f32());
         let sizes = [rows, experts, chosen, usize::from(is_normalized)];
-        let arguments = sizes.iter().fold(arguments, |all, size| all.value(*size as u32));
+        let arguments = Arguments::of([ids, weights, logits.f32()]).sizes(sizes);
         stream.launch("route", Launch::route(rows), &arguments)?;
         let offsets = stream.grow(&mut self.offsets, 4 * (own.len() + 1))?;
         let sources = stream.grow(&mut self.sources, 4 * pairs)?;
         let slots = stream.grow(&mut self.slots, 4 * pairs)?;
-        let arguments = Arguments::new().address(offsets).address(sources).address(slots);
-        let arguments = arguments.address(ids).value(pairs as u32).value(own.start as u32);
+        let arguments = Arguments::of([offsets, sources, slots, ids]).sizes([pairs, own.start]);
         stream.launch("sort_pairs", Launch::sort_pairs(own.len()), &arguments)?;
         let sent = offsets.plus(4 * own.len());
         Ok(Routes { pairs, chosen, weights, offsets, sent, sources, slots })
@@ -104,9 +102,8 @@ impl Routes {
     ) -> Result<(), DeviceError> {
         assert_eq!((out.rows(), out.cols()), (self.pairs, x.cols()), "a row for each pair");
         let to = out.output(stream, DType::Bf16)?;
-        let arguments = Arguments::new().address(to).address(x.bf16()).address(self.sources);
-        let arguments = arguments.address(self.sent);
-        let arguments = arguments.value(self.chosen as u32).value(x.cols() as u32);
+        let arguments = Arguments::of([to, x.bf16(), self.sources, self.sent]);
+        let arguments = arguments.sizes([self.chosen, x.cols()]);
         stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols()), &arguments)
     }
 
@@ -123,9 +120,8 @@ impl Routes {
         let rows = self.pairs / self.chosen;
         assert_eq!((out.rows(), out.cols()), (rows, x.cols()), "a row for each of the step");
         let to = out.output(stream, DType::Bf16)?;
-        let arguments = Arguments::new().address(to).address(x.bf16()).address(self.slots);
-        let arguments = arguments.address(self.weights);
-        let arguments = arguments.value(self.chosen as u32).value(x.cols() as u32);
+        let arguments = Arguments::of([to, x.bf16(), self.slots, self.weights]);
+        let arguments = arguments.sizes([self.chosen, x.cols()]);
         stream.launch("combine", Launch::row_copies(rows, x.cols()), &arguments)
     }
 }

@@ -357,10 +357,9 @@ impl StepUploads {
         }
         let (_, frequencies) = self.frequencies.as_ref().expect("they were just sent");
         if pairs > 0 {
-            let arguments =
-                Arguments::new().address(cos_sin).address(step.at(step.layout.positions));
-            let arguments = arguments.address(frequencies.address());
-            let arguments = arguments.value(rows as u32).value(pairs as u32).value(rotation.factor);
+            let positions = step.at(step.layout.positions);
+            let arguments = Arguments::of([cos_sin, positions, frequencies.address()]);
+            let arguments = arguments.sizes([rows, pairs]).value(rotation.factor);
             stream.launch("cos_sin_table", Launch::cos_sin_table(rows, pairs), &arguments)?;
         }
         Ok(cos_sin)

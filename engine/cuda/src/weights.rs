@@ -252,7 +252,7 @@ pub fn random_matrix(
         // One launch per run, since the kernel advances by a fixed stride from row to row.
         for (row, rows) in runs(part) {
             let first = row * part.stride + part.column;
-            let arguments = Arguments::new().address(to).value(part.start).value(first as u64);
+            let arguments = Arguments::of([to]).value(part.start).value(first as u64);
             let arguments = arguments.value(part.stride as u64).value(rows as u64);
             let arguments = arguments.value(k as u32).value(random::BF16_FACTOR);
             stream.launch("random_bf16", Launch::elements(rows, k), &arguments)?;

@@ -19,9 +19,10 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Creates an empty list of kernel arguments.
-    pub fn new() -> Self {
-        Self { starts: Vec::with_capacity(12), ..Self::default() }
+    /// Creates a list of kernel arguments that begins with device addresses.
+    pub fn of<const N: usize>(addresses: [Address; N]) -> Self {
+        let empty = Self { starts: Vec::with_capacity(12), ..Self::default() };
+        addresses.into_iter().fold(empty, Self::address)
     }
 
     /// Appends a device address to the kernel arguments, which [`Arguments::addresses`] lists.
@@ -46,6 +47,11 @@ impl Arguments {
         self
     }
 
+    /// Appends sizes to the kernel arguments, each as a number of 32 bits.
+    pub fn sizes<const N: usize>(self, sizes: [usize; N]) -> Self {
+        sizes.into_iter().fold(self, |arguments, size| arguments.value(size as u32))
+    }
+
     /// Returns a pointer to each kernel argument, in the form that `cuLaunchKernel` takes. The
     /// pointers are valid while the list is not moved.
     pub fn pointers(&self) -> Vec<*const u64> {
@@ -67,7 +73,7 @@ mod tests {
     #[test]
     fn arguments_lie_one_after_another() {
         let three = [1.5f32, 2.5, 3.5];
-        let arguments = Arguments::new().address(Address(7)).value(9u32).value(three).value(1u64);
+        let arguments = Arguments::of([Address(7)]).sizes([9]).value(three).value(1u64);
         let pointers = arguments.pointers();
         let words = pointers.iter().map(|at| (*at as usize - pointers[0] as usize) / 8);
         assert_eq!(words.collect::<Vec<_>>(), [0, 1, 2, 4]);

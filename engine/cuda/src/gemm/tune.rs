@@ -147,7 +147,7 @@ pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<(), DeviceErro
     const COLS: usize = 8;
     const SEED: u64 = 1;
     let rows = bytes / (COLS * DType::Bf16.bytes());
-    let arguments = Arguments::new().address(to).value(SEED).value(0u64).value(COLS as u64);
+    let arguments = Arguments::of([to]).value(SEED).value(0u64).value(COLS as u64);
     let arguments = arguments.value(rows as u64).value(COLS as u32).value(1.0f32);
     stream.launch("random_bf16", Launch::elements(rows, COLS), &arguments)
 }

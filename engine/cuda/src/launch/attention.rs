@@ -83,18 +83,6 @@ pub struct AttentionArguments {
     pub scale: f32,
 }
 
-/// Last argument of the `attention_merge` kernel: sizes of the layer's heads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
-#[repr(C)]
-pub struct MergeArguments {
-    /// Number of query heads of the layer.
-    pub heads: u32,
-    /// Number of KV heads of the layer.
-    pub kv_heads: u32,
-    /// Number of elements of an attention head.
-    pub head_dim: u32,
-}
-
 /// Work item of one attention block, as the kernel reads it: query lines of some rows and one KV
 /// head, over the key positions `from .. to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit, Zeroable)]

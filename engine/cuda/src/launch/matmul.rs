@@ -1,8 +1,6 @@
 //! Launch shapes of matrix multiplications with few rows (decoding): which blocks compute which
 //! output columns, and the split of K among blocks (split-K).
 
-use bytemuck::NoUninit;
-
 use super::{Launch, Processors};
 
 /// Largest number of activation rows that the GEMM kernel for few rows takes.
@@ -67,20 +65,6 @@ impl MatrixType {
         assert_eq!(k % piece, 0, "rows of {k} weights are not whole pieces of {piece}");
         (k / piece * 16).div_ceil(STEP_BYTES)
     }
-}
-
-/// Last argument of the `matmul` kernels: sizes of the multiplication.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, NoUninit)]
-#[repr(C)]
-pub struct MatmulArguments {
-    /// Number T of activation rows.
-    pub tokens: u32,
-    /// Number N of output columns.
-    pub n: u32,
-    /// Length K of the contraction.
-    pub k: u32,
-    /// Number of steps along K that one split of the sum computes.
-    pub steps: u32,
 }
 
 /// Launch of a matrix multiplication of few rows with weights of one shape. It does not depend on

@@ -3,9 +3,7 @@
 use super::pages::Pages;
 use super::*;
 use crate::launch::Processors;
-use crate::launch::attention::{
-    AttentionArguments, AttentionPlan, MergeArguments, PageType, entry,
-};
+use crate::launch::attention::{AttentionArguments, AttentionPlan, PageType, entry};
 use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
 
 /// Relative error bound of attention results: softmax weights are rounded to bf16 before they are
@@ -168,11 +166,7 @@ fn check(attention: &Program, merge: &Program, case: &Case) -> u32 {
         .buffer(&elements::<f32>(&got[1]))
         .buffer(&words)
         .buffer(&step.layer)
-        .value(MergeArguments {
-            heads: heads as u32,
-            kv_heads: kv_heads as u32,
-            head_dim: head_dim as u32,
-        });
+        .value([heads, kv_heads, head_dim].map(|size| size as u32));
     check_close(&widen(&merge.run(&[call])[0][0]), &step.want, BOUND, &what);
     words[1]
 }

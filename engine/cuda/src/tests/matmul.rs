@@ -4,7 +4,7 @@
 use super::weights::{ExpertCase, weights, with_weights};
 use super::*;
 use crate::launch::Processors;
-use crate::launch::matmul::{MatmulArguments, MatmulPlan, MatrixType, ROWS_MAX};
+use crate::launch::matmul::{MatmulPlan, MatrixType, ROWS_MAX};
 
 /// Relative error bound of matrix multiplications with f32 accumulation.
 pub(super) const F32_SUMS: f32 = 1e-5;
@@ -32,8 +32,7 @@ fn check(program: &Program, case: &Case) -> usize {
     let w = weights(matrix_type, n, k, 31);
     let want = reference::matmul(&x, &w.values, k);
     let what = format!("{matrix_type:?} T{rows} K{k} N{n}, {} splits", plan.splits);
-    let arguments =
-        MatmulArguments { tokens: rows as u32, n: n as u32, k: k as u32, steps: plan.steps as u32 };
+    let arguments = [rows, n, k, plan.steps].map(|size| size as u32);
     let out = vec![7u16; rows * n];
     let matmul =
         |call: Call| with_weights(call.buffer(&narrow(&x)), matrix_type, &w).value(arguments);
@@ -96,9 +95,7 @@ fn a_row_has_the_same_bits_in_any_company() {
     let plan = MatmulPlan::new(processors, MatrixType::Bf16, n, k);
     let (x, w) = (rounded(ROWS_MAX * k, 32), weights(MatrixType::Bf16, n, k, 33));
     let matmul = |rows: std::ops::Range<usize>| {
-        let steps = plan.steps as u32;
-        let arguments =
-            MatmulArguments { tokens: rows.len() as u32, n: n as u32, k: k as u32, steps };
+        let arguments = [rows.len(), n, k, plan.steps].map(|size| size as u32);
         let call = Call::new("matmul_bf16", plan.launch)
             .buffer(&vec![7u16; rows.len() * n])
             .null()
