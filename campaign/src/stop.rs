@@ -98,7 +98,7 @@ impl Ends for store::StoreError {
     }
 }
 
-impl Ends for judge::diff::DiffError {
+impl Ends for judge::QueryError {
     fn exit(&self) -> Exit {
         Exit::Unsound
     }

@@ -9,38 +9,10 @@ use schema::verdict::Cell;
 use serde::Serialize;
 
 use crate::diff::cells::cell_of;
-use crate::records::Registry;
+use crate::records::{QueryError, Registry};
 use crate::summary::{Summary, of_metric};
 use crate::table::columns;
 use crate::{facts, order};
-
-/// Error of a ranking query: an unknown metric, a malformed limit, or no runs.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum BestError {
-    /// The query names a metric that does not exist.
-    #[error("no metric `{name}`\nhint: one of {known}")]
-    NoMetric {
-        /// Metric name as the caller wrote it.
-        name: String,
-        /// Names of all metrics, separated by commas.
-        known: String,
-    },
-    /// The text is not of the form `METRIC=VALUE`.
-    #[error(
-        "`{0}` is not a limit\nhint: write METRIC=VALUE in the metric's unit, such as tpot_us_p50=50000"
-    )]
-    NotALimit(String),
-    /// The registry has no run of the model on the hardware.
-    #[error(
-        "no run of `{model}` on `{hardware}`\nhint: `redline-results list` shows what there is"
-    )]
-    Nothing {
-        /// Id of the model that the ranking query asks for.
-        model: String,
-        /// Id of the hardware that the ranking query asks for.
-        hardware: String,
-    },
-}
 
 /// Limit on the median of a metric over repeats: an upper limit where lower values are better, a
 /// lower limit where higher values are.
@@ -58,8 +30,13 @@ impl Limit {
     /// # Errors
     ///
     /// The metric does not exist, or the value is not a finite number.
-    pub fn parse(text: &str) -> Result<Self, BestError> {
-        let refused = || BestError::NotALimit(text.to_owned());
+    pub fn parse(text: &str) -> Result<Self, QueryError> {
+        let refused = || {
+            QueryError(format!(
+                "`{text}` is not a limit\nhint: write METRIC=VALUE in the metric's unit, such as \
+                 tpot_us_p50=50000"
+            ))
+        };
         let (name, value) = text.split_once('=').ok_or_else(refused)?;
         let value: f64 = value.parse().ok().filter(|v: &f64| v.is_finite()).ok_or_else(refused)?;
         Ok(Self { metric: named(name)?, value })
@@ -79,10 +56,10 @@ impl Limit {
 /// # Errors
 ///
 /// No metric has this name; the error lists those that exist.
-pub fn named(name: &str) -> Result<&'static Metric, BestError> {
+pub fn named(name: &str) -> Result<&'static Metric, QueryError> {
     metric::by_name(name).ok_or_else(|| {
         let known: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
-        BestError::NoMetric { name: name.to_owned(), known: known.join(", ") }
+        QueryError(format!("no metric `{name}`\nhint: one of {}", known.join(", ")))
     })
 }
 
@@ -209,12 +186,14 @@ type Repeats = (Cell, bool, String, Option<String>);
 /// # Errors
 ///
 /// The registry has no run of that model on that hardware.
-pub fn best(registry: &Registry, question: &Question) -> Result<Answer, BestError> {
+pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryError> {
     let asked = registry.runs.iter().filter(|stored| question.covers(&stored.record));
     let asked: Vec<_> = asked.collect();
     if asked.is_empty() {
-        let (model, hardware) = (question.model.clone(), question.hardware.clone());
-        return Err(BestError::Nothing { model, hardware });
+        return Err(QueryError(format!(
+            "no run of `{}` on `{}`\nhint: `redline-results list` shows what there is",
+            question.model, question.hardware
+        )));
     }
     let mut groups: BTreeMap<Repeats, Vec<&RunRecord>> = BTreeMap::new();
     let mut answer = Answer::default();

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use schema::event::{Event, EventKind};
-use schema::run::RunRecord;
 use schema::verdict::Cell;
 
 use crate::records::{Registry, Stored};
@@ -79,12 +78,6 @@ impl Registry {
     pub fn events_that_stand(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|stored| &stored.record);
         events.filter(|event| !self.retracted.contains_key(&event.id))
-    }
-
-    /// Annotations of a run that still count, earliest first.
-    pub fn annotations(&self, run: &Stored<RunRecord>) -> Vec<&Event> {
-        let remarks = self.events_that_stand().filter(|event| event.kind == EventKind::Annotate);
-        remarks.filter(|event| event.names(&run.record.id, &run.path)).collect()
     }
 
     /// Returns the waiver that accepts a regression of `metric` in `cell` by `release`. Waivers
@@ -203,6 +196,5 @@ mod tests {
         assert_eq!(epochs.len(), 1);
         assert_eq!(epochs[0].since_unix_s, at("2025-12-31T00:00:00Z"));
         assert_eq!(registry.epochs(&Cell::default()), []);
-        assert_eq!(registry.annotations(&registry.runs[0]).len(), 1);
     }
 }

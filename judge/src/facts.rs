@@ -130,6 +130,19 @@ pub fn counted<T: Copy>(runs: &[T], figures: impl Fn(&T) -> Figures) -> impl Ite
     runs.iter().copied().filter(move |run| figures(run) == wanted)
 }
 
+/// Scenario families whose answers all have one length. Records that do not state
+/// `scenario.output_tokens`, which came with `scenario.ignore_eos`, state it by the id alone.
+const FIXED_LENGTH: &[&str] = &["balanced", "thinking", "long-input", "ladder"];
+
+/// True when a scenario asks for the same number of tokens in all answers.
+pub fn has_fixed_answers(scenario: &ScenarioFacts) -> bool {
+    match (scenario.output_tokens, scenario.ignore_eos) {
+        (Some(_), _) => true,
+        (None, Some(_)) => false,
+        (None, None) => FIXED_LENGTH.iter().any(|family| scenario.id.starts_with(family)),
+    }
+}
+
 /// Returns the concurrency sweep that a scenario is a level of, as `id@rev`: `ladder-c16` with 16
 /// users is a level of `ladder`. `None` for other scenarios. Records have no field for it: a level is
 /// a closed loop whose number of users ends the id, and an old or published record without an

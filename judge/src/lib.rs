@@ -4,7 +4,8 @@
 //! Reading order: [`records`] and [`events`] (the input), [`mod@rule`], [`rules`] and [`groups`] (is a
 //! figure valid), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
 //! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
-//! [`best`] (a ranking), [`lab`] (a search for a configuration).
+//! [`best`] and [`pareto`] (rankings), [`kernels`] (operations beside their limits), [`lab`] (a
+//! search for a configuration).
 
 #![warn(missing_docs)]
 
@@ -31,7 +32,7 @@ pub mod trend;
 use schema::canonical::{CanonicalError, record_sha256};
 use schema::run::{Check, RunRecord};
 
-pub use records::{Registry, Stored};
+pub use records::{QueryError, Registry, Stored};
 pub use rule::{Rule, Scope};
 pub use rules::RULES;
 

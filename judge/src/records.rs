@@ -10,6 +10,11 @@ use schema::run::RunRecord;
 pub use crate::events::Retraction;
 use crate::finding::Finding;
 
+/// Error of a query: what it names is unknown, with a hint at what there is.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct QueryError(pub String);
+
 /// A record with the path of its file below `results/`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored<T> {

@@ -141,7 +141,8 @@ impl Condition {
 }
 
 impl Rule {
-    /// Rule that errors are made of: in the first revision, over all records and metrics.
+    /// Rule that errors are made of: in the first revision, over measured records with figures, and
+    /// about all metrics.
     pub(crate) const ERROR: Self = Self {
         id: "",
         title: "",
@@ -149,7 +150,7 @@ impl Rule {
         level: Level::Error,
         level_on_cpu: Level::Error,
         since: Some(1),
-        scope: Scope::ALL,
+        scope: Scope::MEASURED_FIGURES,
         affects: Family::ALL,
         conditions: &[],
     };

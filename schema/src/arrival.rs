@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{ScenarioError, positive};
+use crate::scenario::{InvalidFile, out_of_range, positive};
 
 /// Arrival process of a scenario: when its requests are sent.
 ///
@@ -110,7 +110,7 @@ impl Arrival {
         (requests.saturating_sub(1) as f64 / requests_per_s * 1e6) as u64
     }
 
-    pub(crate) fn check(&self) -> Result<(), ScenarioError> {
+    pub(crate) fn check(&self) -> Result<(), InvalidFile> {
         let cap = match self {
             Self::Closed { .. } => "arrival.concurrency",
             _ => "arrival.concurrency_max",
@@ -136,9 +136,9 @@ impl Arrival {
 }
 
 /// Checks that a rate, shape or speed is within the range that a microsecond clock can follow.
-fn sound(key: &'static str, value: f64) -> Result<(), ScenarioError> {
-    if (1e-3..=1e6).contains(&value) {
-        return Ok(());
+fn sound(key: &str, value: f64) -> Result<(), InvalidFile> {
+    match (1e-3..=1e6).contains(&value) {
+        true => Ok(()),
+        false => Err(out_of_range(key, "from 0.001 to 1000000", value)),
     }
-    Err(ScenarioError::Range { key, wanted: "from 0.001 to 1000000", found: value.to_string() })
 }

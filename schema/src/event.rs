@@ -72,18 +72,6 @@ pub enum EventKind {
     Epoch,
 }
 
-impl EventKind {
-    /// Returns the name of the kind as files and commands write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Retract => "retract",
-            Self::Annotate => "annotate",
-            Self::Waive => "waive",
-            Self::Epoch => "epoch",
-        }
-    }
-}
-
 impl Event {
     /// True when the event is about the record `id` stored at `path` below `results/`. A folder
     /// target covers only records planned before the event: a later measurement in the same folder

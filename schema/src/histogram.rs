@@ -36,22 +36,17 @@ pub struct HdrHistogram {
 
 /// Error of writing or reading a histogram.
 #[derive(Debug, thiserror::Error)]
-pub enum HistogramError {
-    /// A sample, in microseconds, is above [`VALUE_MAX`].
-    #[error("a sample of {0} us is beyond the {VALUE_MAX} us that a histogram holds")]
-    TooLarge(u64),
-    /// The text, of this many bytes, is longer than that of any record's histogram.
-    #[error("histogram text of {0} bytes is longer than {TEXT_MAX}")]
-    TooLong(usize),
-    /// The text is not base64.
-    #[error("histogram is not base64")]
-    Base64(#[source] base64::DecodeError),
-    /// The decoded bytes are not a deflated V2 encoding.
-    #[error("histogram is not a deflated HDR V2 encoding: {0}")]
-    Encoding(String),
-    /// The header claims something that the data contradict or a record does not allow.
-    #[error("histogram claims {0}")]
-    Claims(&'static str),
+#[error("{0}")]
+pub struct HistogramError(String);
+
+/// Error of bytes that are not a deflated V2 encoding.
+fn not_encoded(why: impl ToString) -> HistogramError {
+    HistogramError(format!("histogram is not a deflated HDR V2 encoding: {}", why.to_string()))
+}
+
+/// Error of a header that the data contradict, or that a record does not allow.
+fn claims<T>(what: &str) -> Result<T, HistogramError> {
+    Err(HistogramError(format!("histogram claims {what}")))
 }
 
 impl HdrHistogram {
@@ -61,14 +56,18 @@ impl HdrHistogram {
     /// A sample is above [`VALUE_MAX`].
     pub fn from_samples(samples: impl IntoIterator<Item = u64>) -> Result<Self, HistogramError> {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, VALUE_MAX, SIGNIFICANT_DIGITS)
-            .map_err(|error| HistogramError::Encoding(error.to_string()))?;
+            .map_err(not_encoded)?;
         for sample in samples {
-            histogram.record(sample).map_err(|_| HistogramError::TooLarge(sample))?;
+            histogram.record(sample).map_err(|_| {
+                HistogramError(format!(
+                    "a sample of {sample} us is beyond the {VALUE_MAX} us that a histogram holds"
+                ))
+            })?;
         }
         let mut bytes = Vec::new();
         V2DeflateSerializer::new()
             .serialize(&histogram, &mut bytes)
-            .map_err(|error| HistogramError::Encoding(format!("{error:?}")))?;
+            .map_err(|error| not_encoded(format!("{error:?}")))?;
         Ok(Self { hdr_v2: STANDARD.encode(bytes), significant_digits: SIGNIFICANT_DIGITS })
     }
 
@@ -81,7 +80,7 @@ impl HdrHistogram {
         let plain = self.plain()?;
         Deserializer::new()
             .deserialize(&mut plain.as_slice())
-            .map_err(|error| HistogramError::Encoding(format!("{error:?}")))
+            .map_err(|error| not_encoded(format!("{error:?}")))
     }
 
     /// Returns the bins that have samples, in ascending order. A full decode allocates a quarter of
@@ -97,16 +96,20 @@ impl HdrHistogram {
     /// Returns the inflated encoding, after its header was checked against the limits of a record.
     fn plain(&self) -> Result<Vec<u8>, HistogramError> {
         if self.hdr_v2.len() > TEXT_MAX {
-            return Err(HistogramError::TooLong(self.hdr_v2.len()));
+            let bytes = self.hdr_v2.len();
+            let problem = format!("histogram text of {bytes} bytes is longer than {TEXT_MAX}");
+            return Err(HistogramError(problem));
         }
-        let bytes = STANDARD.decode(&self.hdr_v2).map_err(HistogramError::Base64)?;
+        let bytes = STANDARD
+            .decode(&self.hdr_v2)
+            .map_err(|error| HistogramError(format!("histogram is not base64: {error}")))?;
         let plain = inflate(&bytes)?;
         let head = bins::Head::of(&plain);
         if head.payload_bytes != (plain.len() - HEAD) as u64 {
-            return Err(HistogramError::Claims("a payload length that its data contradict"));
+            return claims("a payload length that its data contradict");
         }
         if head.digits > u64::from(SIGNIFICANT_DIGITS) || head.highest > VALUE_MAX {
-            return Err(HistogramError::Claims("more digits or larger values than a record keeps"));
+            return claims("more digits or larger values than a record keeps");
         }
         Ok(plain)
     }
@@ -119,18 +122,18 @@ const PLAIN_MAX: usize = 1 << 20;
 
 /// Inflates the V2 encoding in `bytes` and checks that its header is complete.
 fn inflate(bytes: &[u8]) -> Result<Vec<u8>, HistogramError> {
-    let refused = |why: &str| HistogramError::Encoding(why.to_owned());
-    let (head, deflated) = bytes.split_at_checked(8).ok_or_else(|| refused("it is cut short"))?;
+    let (head, deflated) =
+        bytes.split_at_checked(8).ok_or_else(|| not_encoded("it is cut short"))?;
     if head[..4] != DEFLATED {
-        return Err(refused("its magic number is wrong"));
+        return Err(not_encoded("its magic number is wrong"));
     }
     let mut plain = Vec::new();
     // The limit stops a decompression bomb; the extra byte shows that it was exceeded.
     let read = ZlibDecoder::new(deflated).take(PLAIN_MAX as u64 + 1).read_to_end(&mut plain);
-    read.map_err(|error| HistogramError::Encoding(error.to_string()))?;
+    read.map_err(not_encoded)?;
     match plain.len() {
-        n if n > PLAIN_MAX => Err(HistogramError::Claims("more bins than a record keeps")),
-        n if n < HEAD => Err(refused("it is cut short")),
+        n if n > PLAIN_MAX => claims("more bins than a record keeps"),
+        n if n < HEAD => Err(not_encoded("it is cut short")),
         _ => Ok(plain),
     }
 }
@@ -207,13 +210,20 @@ mod tests {
         }
     }
 
+    /// Message of an error; empty for a histogram that was read.
+    fn error<T>(result: &Result<T, HistogramError>) -> String {
+        result.as_ref().err().map(ToString::to_string).unwrap_or_default()
+    }
+
     #[test]
     fn garbage_is_refused() {
-        let text = |hdr_v2: &str| HdrHistogram { hdr_v2: hdr_v2.into(), significant_digits: 3 };
-        assert!(matches!(text("%%").decode(), Err(HistogramError::Base64(_))));
-        assert!(matches!(text("AAAA").decode(), Err(HistogramError::Encoding(_))));
+        let histogram =
+            |hdr_v2: &str| HdrHistogram { hdr_v2: hdr_v2.into(), significant_digits: 3 };
+        let refused = |text: &str, why| error(&histogram(text).decode()).contains(why);
+        assert!(refused("%%", "is not base64"));
+        assert!(refused("AAAA", "is not a deflated HDR V2 encoding"));
         let long = "A".repeat(TEXT_MAX + 1);
-        assert!(matches!(text(&long).decode(), Err(HistogramError::TooLong(_))));
+        assert!(refused(&long, "bytes is longer than"));
     }
 
     /// Histogram whose header claims these sizes, with `zeros` bytes of counts.
@@ -231,10 +241,9 @@ mod tests {
             ("a huge range", claiming(2, 3, u64::MAX >> 1, 2)),
             ("many digits", claiming(2, 5, VALUE_MAX, 2)),
         ] {
-            let refused = bomb.decode();
-            assert!(matches!(refused, Err(HistogramError::Claims(_))), "{name}: {refused:?}");
-            let refused = bomb.bins();
-            assert!(matches!(refused, Err(HistogramError::Claims(_))), "{name}: {refused:?}");
+            for refused in [error(&bomb.decode()), error(&bomb.bins())] {
+                assert!(refused.starts_with("histogram claims "), "{name}: {refused}");
+            }
         }
     }
 }

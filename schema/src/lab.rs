@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::canonical::sha256_of;
 use crate::metric;
 use crate::policy::Policy;
+use crate::scenario::InvalidFile;
 
 /// Lab file `suite/labs/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -240,25 +241,14 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
 ///
 /// # Errors
 /// The text is not TOML with the fields of a lab file, or the lab is inconsistent.
-pub fn parse(text: &str) -> Result<LabFile, LabError> {
-    let lab: LabFile = toml::from_str(text).map_err(Box::new)?;
+pub fn parse(text: &str) -> Result<LabFile, InvalidFile> {
+    let lab: LabFile = toml::from_str(text).map_err(|error| InvalidFile(error.to_string()))?;
     check(&lab)?;
     Ok(lab)
 }
 
-/// Error of reading a lab file.
-#[derive(Debug, thiserror::Error)]
-pub enum LabError {
-    /// The text is not TOML with the fields of a lab file.
-    #[error(transparent)]
-    Toml(#[from] Box<toml::de::Error>),
-    /// The lab is inconsistent; the message says why.
-    #[error("{0}")]
-    Senseless(String),
-}
-
-fn check(lab: &LabFile) -> Result<(), LabError> {
-    let senseless = |why: String| Err(LabError::Senseless(why));
+fn check(lab: &LabFile) -> Result<(), InvalidFile> {
+    let senseless = |why: String| Err(InvalidFile(why));
     if lab.profiles.is_empty() || lab.engines.is_empty() {
         return senseless("a lab needs at least one of `profiles` and one of `engines`".into());
     }
@@ -294,8 +284,8 @@ fn check(lab: &LabFile) -> Result<(), LabError> {
 
 /// Checks that names of axes and options are unique and fit, since they become parts of variant
 /// names.
-fn check_axes(lab: &LabFile) -> Result<(), LabError> {
-    let senseless = |why: String| Err(LabError::Senseless(why));
+fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
+    let senseless = |why: String| Err(InvalidFile(why));
     if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {
         return senseless(format!("axis `{twice}` is defined twice"));
     }
@@ -335,14 +325,14 @@ const NAME_BYTES_MAX: usize = 18;
 
 /// Checks that no two axes set the same flag: a server that gets a flag twice uses one of the
 /// values or refuses to start.
-fn check_flags(lab: &LabFile) -> Result<(), LabError> {
+fn check_flags(lab: &LabFile) -> Result<(), InvalidFile> {
     let mut owners: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for axis in &lab.axes {
         let words = axis.options.iter().flat_map(|option| &option.flags);
         for flag in words.filter_map(|word| flag_name(word)) {
             let owner = owners.entry((&axis.engine, flag)).or_insert(&axis.name);
             if *owner != axis.name {
-                return Err(LabError::Senseless(format!(
+                return Err(InvalidFile(format!(
                     "axes `{owner}` and `{}` both set `{flag}`: options of one axis exclude each \
                      other, so make them one axis",
                     axis.name

@@ -1,5 +1,7 @@
 //! Paths of records below `results/`, computed from the record's own fields.
 
+use time::{Duration, OffsetDateTime};
+
 use crate::campaign::CampaignRecord;
 use crate::id::ulid_unix_ms;
 use crate::kernel::KernelRecord;
@@ -83,8 +85,7 @@ pub fn of_kernels(record: &KernelRecord) -> Result<String, PathError> {
 /// # Errors
 /// The id is not a ULID.
 pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
-    let unix_ms = ulid_unix_ms(&record.id).ok_or_else(|| part_error("id", &record.id))?;
-    Ok(format!("campaigns/{}/{}.json", year(unix_ms), record.id))
+    Ok(format!("campaigns/{}/{}.json", year(&record.id)?, record.id))
 }
 
 /// Returns the path of an event file: `events/<yyyy>/<ULID>.toml`.
@@ -92,8 +93,7 @@ pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
 /// # Errors
 /// The id is not a ULID.
 pub fn of_event(id: &str) -> Result<String, PathError> {
-    let unix_ms = ulid_unix_ms(id).ok_or_else(|| part_error("id", id))?;
-    Ok(format!("events/{}/{id}.toml", year(unix_ms)))
+    Ok(format!("events/{}/{id}.toml", year(id)?))
 }
 
 /// Returns the path of the generated page for a release on a hardware, relative to `results/`.
@@ -122,17 +122,11 @@ fn part_error(field: &'static str, value: &str) -> PathError {
     PathError::Part { field, value: value.chars().take(120).collect() }
 }
 
-/// Returns the year (UTC, proleptic Gregorian) of a time in milliseconds since 1970. Algorithm:
-/// `civil_from_days` in Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms".
-fn year(unix_ms: u64) -> u64 {
-    let days = unix_ms / 86_400_000 + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // The algorithm's years begin in March, so January and February belong to the next one.
-    year_of_era + era * 400 + u64::from(day_of_year >= 306)
+/// Calendar year (UTC) of the time that a ULID begins with.
+fn year(id: &str) -> Result<i32, PathError> {
+    let since = ulid_unix_ms(id).and_then(|ms| Some(Duration::milliseconds(ms.try_into().ok()?)));
+    let at = since.and_then(|since| OffsetDateTime::UNIX_EPOCH.checked_add(since));
+    at.map(OffsetDateTime::year).ok_or_else(|| part_error("id", id))
 }
 
 #[cfg(test)]
@@ -187,7 +181,8 @@ mod tests {
             (1_798_761_599_999, 2026),
             (1_798_761_600_000, 2027),
         ] {
-            assert_eq!(year(unix_ms), expected, "{unix_ms}");
+            let id = crate::id::ulid(unix_ms, 1);
+            assert_eq!(year(&id), Ok(expected), "{unix_ms}");
         }
     }
 }

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::InvalidFile;
+
 /// Comparison policy of a campaign: id, revision and hash of its file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
@@ -41,8 +43,9 @@ pub struct PolicyFile {
 ///
 /// # Errors
 /// The text is not TOML with the fields of a policy, or a number is out of range.
-pub fn parse(text: &str) -> Result<PolicyFile, PolicyError> {
-    let policy: PolicyFile = toml::from_str(text).map_err(Box::new)?;
+pub fn parse(text: &str) -> Result<PolicyFile, InvalidFile> {
+    let policy: PolicyFile =
+        toml::from_str(text).map_err(|error| InvalidFile(error.to_string()))?;
     for (key, pairs) in [
         ("screen_pairs", policy.screen_pairs),
         ("confirm_pairs", policy.confirm_pairs),
@@ -50,33 +53,17 @@ pub fn parse(text: &str) -> Result<PolicyFile, PolicyError> {
     ] {
         // An interval has n - 1 degrees of freedom, so one pair gives none.
         if !(2..=100).contains(&pairs) {
-            return Err(PolicyError::Range { key, range: "2 to 100" });
+            return Err(InvalidFile(format!("`{key}` is not 2 to 100")));
         }
     }
     for (key, share) in
         [("alpha", policy.alpha), ("confidence", policy.confidence), ("power", policy.power)]
     {
         if !(share > 0.0 && share < 1.0) {
-            return Err(PolicyError::Range { key, range: "above 0 and below 1" });
+            return Err(InvalidFile(format!("`{key}` is not above 0 and below 1")));
         }
     }
     Ok(policy)
-}
-
-/// Error of reading a policy file.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
-    /// The text is not TOML with the fields of a policy.
-    #[error(transparent)]
-    Toml(#[from] Box<toml::de::Error>),
-    /// A value of the policy is out of range.
-    #[error("`{key}` is not {range}")]
-    Range {
-        /// Key of the policy value that is out of range.
-        key: &'static str,
-        /// Description of the valid range, such as `2 to 100`.
-        range: &'static str,
-    },
 }
 
 #[cfg(test)]

@@ -274,7 +274,9 @@ pub struct ScenarioFacts {
 }
 
 /// Form of the prompts on the wire. Only runs with the same form are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {
     /// Prompts are sent as token ids.

@@ -34,10 +34,10 @@ pub struct Scenario {
     /// Tier: full, a quarter, or reduced for machines without a GPU.
     pub tier: Tier,
     /// Connections: kept open, or one for each request.
-    #[serde(default, skip_serializing_if = "Connections::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub connections: Connections,
     /// Content of the server's prefix cache when the clock starts.
-    #[serde(default, skip_serializing_if = "CacheProtocol::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub cache: CacheProtocol,
 }
 
@@ -50,12 +50,6 @@ pub enum Connections {
     Warm,
     /// Cold: each request opens a connection of its own.
     Cold,
-}
-
-impl Connections {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// Content of the server's prefix cache when the clock starts.
@@ -77,21 +71,16 @@ impl Default for CacheProtocol {
 }
 
 impl CacheProtocol {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    fn check(&self) -> Result<(), ScenarioError> {
-        let wrong =
-            |wanted, found: String| ScenarioError::Range { key: "cache.share", wanted, found };
+    fn check(&self) -> Result<(), InvalidFile> {
+        let key = "cache.share";
         match (self.state, self.share) {
             (CacheState::Primed, Some(share)) if share > 0.0 && share <= 1.0 => Ok(()),
             (CacheState::Primed, share) => {
                 let found = share.map_or_else(|| "nothing".to_owned(), |share| share.to_string());
-                Err(wrong("above 0 and at most 1 where the cache is primed", found))
+                Err(out_of_range(key, "above 0 and at most 1 where the cache is primed", found))
             }
             (_, Some(share)) => {
-                Err(wrong("left out where the cache is not primed", share.to_string()))
+                Err(out_of_range(key, "left out where the cache is not primed", share))
             }
             (_, None) => Ok(()),
         }
@@ -154,9 +143,13 @@ const NOT_EXTRA: [&str; 14] = [
 ];
 
 impl Output {
-    fn check(&self) -> Result<(), ScenarioError> {
+    fn check(&self) -> Result<(), InvalidFile> {
         match self.extra_body.keys().find(|key| NOT_EXTRA.contains(&key.as_str())) {
-            Some(key) => Err(ScenarioError::NotExtra { key: key.clone() }),
+            Some(key) => Err(InvalidFile(format!(
+                "`output.extra_body` has `{key}`, which the plan or the client decides\n\
+                 hint: prompts and lengths are those of `workload`; `output` has `ignore_eos` and \
+                 `temperature`"
+            ))),
             None => Ok(()),
         }
     }
@@ -175,56 +168,18 @@ pub enum Tier {
     Lite,
 }
 
-/// Error of reading a scenario file.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Error of a file of the suite (scenario, lab or policy): what is wrong with it.
 #[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// The text is not TOML with the fields of a scenario.
-    #[error("not a scenario: {0}")]
-    Toml(#[from] Box<toml::de::Error>),
-    /// The workload lacks a key that its sampler needs.
-    #[error("`{pack}` needs `workload.{key}`")]
-    Missing {
-        /// Name of the sampler (`workload.pack`) that the error is about.
-        pack: &'static str,
-        /// Name of the missing key.
-        key: &'static str,
-    },
-    /// The workload has a key that its sampler ignores.
-    #[error("`workload.{key}` has no meaning for `{pack}`")]
-    Superfluous {
-        /// Name of the sampler (`workload.pack`) that the error is about.
-        pack: &'static str,
-        /// Name of the ignored key.
-        key: &'static str,
-    },
-    /// The arrival process is `trace`, but the sampler's requests have no recorded times.
-    #[error(
-        "`arrival.kind` is `trace`, but `{pack}` has no times\nhint: use `trace@mooncake` or \
-         `jsonl`"
-    )]
-    NoTimes {
-        /// Name of the sampler (`workload.pack`) that the error is about.
-        pack: &'static str,
-    },
-    /// `output.extra_body` sets a field that the scenario or the client decides.
-    #[error(
-        "`output.extra_body` has `{key}`, which the plan or the client decides\nhint: prompts and \
-         lengths are those of `workload`; `output` has `ignore_eos` and `temperature`"
-    )]
-    NotExtra {
-        /// Name of the forbidden field in `extra_body`.
-        key: String,
-    },
-    /// A value of the scenario is out of range.
-    #[error("`{key}` must be {wanted}, found {found}")]
-    Range {
-        /// Key of the scenario value that is out of range.
-        key: &'static str,
-        /// Description of the valid range.
-        wanted: &'static str,
-        /// Value in the scenario file, as text.
-        found: String,
-    },
+#[error("{0}")]
+pub struct InvalidFile(pub String);
+
+/// Error of a value that is not as `wanted`.
+pub(crate) fn out_of_range(key: &str, wanted: &str, found: impl ToString) -> InvalidFile {
+    InvalidFile(format!("`{key}` must be {wanted}, found {}", found.to_string()))
 }
 
 impl Scenario {
@@ -232,8 +187,9 @@ impl Scenario {
     ///
     /// # Errors
     /// The text is not TOML with the fields of a scenario, or its values contradict each other.
-    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
-        let scenario: Self = toml::from_str(text).map_err(Box::new)?;
+    pub fn parse(text: &str) -> Result<Self, InvalidFile> {
+        let scenario: Self = toml::from_str(text)
+            .map_err(|error| InvalidFile(format!("not a scenario: {error}")))?;
         scenario.check()?;
         Ok(scenario)
     }
@@ -242,7 +198,7 @@ impl Scenario {
     ///
     /// # Errors
     /// Two values contradict each other, or one is out of range.
-    pub fn check(&self) -> Result<(), ScenarioError> {
+    pub fn check(&self) -> Result<(), InvalidFile> {
         self.workload.check()?;
         positive("workload.requests", self.workload.requests)?;
         positive("rev", u64::from(self.rev))?;
@@ -251,7 +207,11 @@ impl Scenario {
         self.output.check()?;
         self.cache.check()?;
         if matches!(self.arrival, Arrival::Trace { .. }) && !self.workload.pack.has_times() {
-            return Err(ScenarioError::NoTimes { pack: self.workload.pack.id() });
+            return Err(InvalidFile(format!(
+                "`arrival.kind` is `trace`, but `{}` has no times\n\
+                 hint: use `trace@mooncake` or `jsonl`",
+                self.workload.pack.id()
+            )));
         }
         Ok(())
     }
@@ -265,9 +225,6 @@ impl Scenario {
     }
 }
 
-pub(crate) fn positive(key: &'static str, value: u64) -> Result<(), ScenarioError> {
-    if value == 0 {
-        return Err(ScenarioError::Range { key, wanted: "at least 1", found: value.to_string() });
-    }
-    Ok(())
+pub(crate) fn positive(key: &str, value: u64) -> Result<(), InvalidFile> {
+    if value == 0 { Err(out_of_range(key, "at least 1", value)) } else { Ok(()) }
 }

@@ -1,64 +1,39 @@
 //! Names of statuses, kinds and verdicts as records, pages and tables write them.
 
+use crate::event::EventKind;
 use crate::run::{Kind, Level, Status, ValidityVerdict};
+use crate::scenario::Tier;
 use crate::verdict::VerdictKind;
 
-impl Kind {
-    /// Returns the kind's name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Measured => "measured",
-            Self::Imported => "imported",
-            Self::Simulated => "simulated",
-        }
-    }
+/// Declares for each enum the words that its variants are written as.
+macro_rules! names {
+    ($($type:ident { $($variant:ident $name:literal)* })*) => {
+        $(impl $type {
+            /// Returns the word for the variant, as records, files and commands write it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        })*
+    };
 }
 
-impl Status {
-    /// Returns the status's name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Partial => "partial",
-            Self::Failed => "failed",
-            Self::Skipped => "skipped",
-        }
-    }
-}
-
-impl Level {
-    /// Returns the level's name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-        }
-    }
-}
-
-impl ValidityVerdict {
-    /// Returns the validity verdict's name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Valid => "valid",
-            Self::Degraded => "degraded",
-            Self::Invalid => "invalid",
-        }
-    }
-}
-
-impl VerdictKind {
-    /// Returns the verdict's name in comparisons.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Regressed => "regressed",
-            Self::Improved => "improved",
-            Self::Unchanged => "unchanged",
-            Self::Inconclusive => "inconclusive",
-            Self::ChangedConfig => "changed-config",
-            Self::NewFailure => "new-failure",
-            Self::FixedFailure => "fixed-failure",
-        }
+names! {
+    Kind { Measured "measured" Imported "imported" Simulated "simulated" }
+    Status { Ok "ok" Partial "partial" Failed "failed" Skipped "skipped" }
+    Tier { Full "full" Quarter "quarter" Lite "lite" }
+    Level { Error "error" Warning "warning" }
+    ValidityVerdict { Valid "valid" Degraded "degraded" Invalid "invalid" }
+    EventKind { Retract "retract" Annotate "annotate" Waive "waive" Epoch "epoch" }
+    VerdictKind {
+        Regressed "regressed"
+        Improved "improved"
+        Unchanged "unchanged"
+        Inconclusive "inconclusive"
+        ChangedConfig "changed-config"
+        NewFailure "new-failure"
+        FixedFailure "fixed-failure"
     }
 }
 

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{ScenarioError, positive};
+use crate::scenario::{InvalidFile, out_of_range, positive};
 
 /// Workload of a scenario: which requests are drawn, and how. Each sampler (`pack`) accepts only
 /// some of these keys.
@@ -142,7 +142,7 @@ impl Pack {
 }
 
 impl Workload {
-    pub(crate) fn check(&self) -> Result<(), ScenarioError> {
+    pub(crate) fn check(&self) -> Result<(), InvalidFile> {
         let Rule { id: pack, needs, takes } = self.pack.rule();
         let counts = [
             ("input_tokens", self.input_tokens),
@@ -157,10 +157,11 @@ impl Workload {
             [("dataset", self.dataset.is_some()), ("range_ratio", self.range_ratio.is_some())];
         for (key, given) in counts.iter().map(given).chain(others) {
             if needs.contains(&key) && !given {
-                return Err(ScenarioError::Missing { pack, key });
+                return Err(InvalidFile(format!("`{pack}` needs `workload.{key}`")));
             }
             if given && !needs.contains(&key) && !takes.contains(&key) {
-                return Err(ScenarioError::Superfluous { pack, key });
+                let problem = format!("`workload.{key}` has no meaning for `{pack}`");
+                return Err(InvalidFile(problem));
             }
         }
         positive("workload.input_tokens", self.input_tokens.unwrap_or(1))?;
@@ -190,20 +191,19 @@ impl Workload {
 
     /// Checks the answer length: for conversations, LMDeploy's and SGLang's tools refuse fewer than
     /// four tokens.
-    fn check_answers(&self) -> Result<(), ScenarioError> {
+    fn check_answers(&self) -> Result<(), InvalidFile> {
         let tokens = self.output_tokens.unwrap_or(4);
         let refused = matches!(
             self.pack,
             Pack::SharegptLmdeploy | Pack::SharegptSglang | Pack::SharegptSglangOld
         );
         if refused && tokens < 4 {
-            let (key, wanted) = ("workload.output_tokens", "at least 4");
-            return Err(ScenarioError::Range { key, wanted, found: tokens.to_string() });
+            return Err(out_of_range("workload.output_tokens", "at least 4", tokens));
         }
         positive("workload.output_tokens", tokens)
     }
 
-    fn check_ratio(&self) -> Result<(), ScenarioError> {
+    fn check_ratio(&self) -> Result<(), InvalidFile> {
         let ratio = self.range_ratio.unwrap_or(0.0);
         // With vLLM's sampler, a ratio of 1 would allow prompts of zero tokens.
         let below_one = self.pack == Pack::RandomVllm;
@@ -213,20 +213,16 @@ impl Workload {
             return Ok(());
         }
         let wanted = if below_one { "from 0 to below 1" } else { "from 0 to 1" };
-        Err(ScenarioError::Range { key: "workload.range_ratio", wanted, found: ratio.to_string() })
+        Err(out_of_range("workload.range_ratio", wanted, ratio))
     }
 
-    fn check_groups(&self) -> Result<(), ScenarioError> {
+    fn check_groups(&self) -> Result<(), InvalidFile> {
         let Some(groups) = self.groups else { return Ok(()) };
         positive("workload.groups", groups)?;
         if self.requests.is_multiple_of(groups) {
             return Ok(());
         }
-        Err(ScenarioError::Range {
-            key: "workload.requests",
-            wanted: "a multiple of `workload.groups`",
-            found: self.requests.to_string(),
-        })
+        Err(out_of_range("workload.requests", "a multiple of `workload.groups`", self.requests))
     }
 }
 

@@ -45,14 +45,14 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
         }
         Ok(())
     })?;
-    site.data(catalog, &judged)?;
+    site.data(catalog, &judged, renderer)?;
     site.records(catalog, roots)?;
     site.put_in_place(out)
 }
 
 impl Site {
     /// Writes the files for programs: tables, series, schemas, feeds, badges.
-    fn data(&self, catalog: &Catalog, judged: &Judged) -> Result<()> {
+    fn data(&self, catalog: &Catalog, judged: &Judged, renderer: &Renderer) -> Result<()> {
         self.file("data/runs.csv", &store::export::csv(catalog.registry))?;
         self.file("data/explore.json", &explore::data(catalog))?;
         self.file("data/trends.json", &serde_json::to_string_pretty(&judged.trends)?)?;
@@ -60,7 +60,8 @@ impl Site {
             let text = serde_json::to_string_pretty(&schema)?;
             self.file(&format!("data/schemas/{name}.json"), &text)?;
         }
-        for (path, text) in feeds::feeds(catalog, judged).chain(feeds::badges(catalog)) {
+        let feeds = feeds::feeds(catalog, judged, renderer)?;
+        for (path, text) in feeds.into_iter().chain(feeds::badges(catalog)) {
             self.file(&path, &text)?;
         }
         Ok(())

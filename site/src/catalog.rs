@@ -12,7 +12,7 @@ use judge::{Registry, Stored, order, trend};
 use schema::canonical::sha256_hex;
 use schema::event::EventKind;
 use schema::path::config_slug;
-use schema::run::{Check, EngineFacts, HardwareFacts, Kind, PromptForm, RunRecord};
+use schema::run::{Check, Kind, PromptForm, RunRecord};
 use schema::verdict;
 use serde::{Deserialize, Serialize};
 
@@ -80,16 +80,13 @@ pub struct ReleaseKey {
 impl ReleaseKey {
     /// Returns the key of the page that `record` belongs to.
     pub fn of(record: &RunRecord) -> Self {
-        Self::new(&record.engine, &record.hardware)
+        Self::new(&record.engine.name, &record.engine.release, &record.hardware.id)
     }
 
-    /// Returns the key of the page about `engine` on `hardware`.
-    pub fn new(engine: &EngineFacts, hardware: &HardwareFacts) -> Self {
-        Self {
-            engine: engine.name.clone(),
-            release: engine.release.clone(),
-            hardware: hardware.id.clone(),
-        }
+    /// Returns the key of the page about `release` of `engine` on `hardware`.
+    pub fn new(engine: &str, release: &str, hardware: &str) -> Self {
+        let [engine, release, hardware] = [engine, release, hardware].map(str::to_owned);
+        Self { engine, release, hardware }
     }
 }
 

@@ -122,8 +122,8 @@ impl<'a> Contents<'a> {
     pub fn of(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Self {
         let mut kernels: BTreeMap<ReleaseKey, Vec<&Stored<KernelRecord>>> = BTreeMap::new();
         for entry in &catalog.registry.kernels {
-            let record = &entry.record;
-            let key = ReleaseKey::new(&record.engine, &record.hardware);
+            let KernelRecord { engine, hardware, .. } = &entry.record;
+            let key = ReleaseKey::new(&engine.name, &engine.release, &hardware.id);
             kernels.entry(key).or_default().push(entry);
         }
         let quoted = judge::diff::policy::standard().quoted;
@@ -184,6 +184,8 @@ impl<'a> Contents<'a> {
         split(&target, rows, most).into_iter().map(page).collect()
     }
 
+    /// Frame of a page. `crumbs` lead from the overview to the page; without any, the page lies
+    /// directly below the overview.
     fn frame(
         &self,
         title: &str,
@@ -198,6 +200,9 @@ impl<'a> Contents<'a> {
         let mut way = vec![Crumb { text: "Overview".into(), target: Some(Target::Overview {}) }];
         way.extend(crumbs.into_iter().map(crumb));
         let title = outside::name(title);
+        if way.len() == 1 {
+            way.push(Crumb { text: title.clone(), target: None });
+        }
         Frame {
             summary: format!(
                 "{title}: measured throughput and latency, with how they were measured."
@@ -267,7 +272,7 @@ impl<'a> Contents<'a> {
                 .with(self.campaigns(|campaign| across::measures(campaign, engine, release)));
             let title = format!("{engine} {release}");
             let target = Target::Release { engine: engine.to_owned(), release: release.to_owned() };
-            self.page(("across", target), &title, vec![(title.clone(), None)], sources, move || {
+            self.page(("across", target), &title, Vec::new(), sources, move || {
                 across::view(self.catalog, self.judged, engine, release)
             })
         };
@@ -374,8 +379,7 @@ impl<'a> Contents<'a> {
             let Link { text, target } = self.kernel_pages(|other| other == key).swap_remove(0);
             let (view, rows) = kernels::view(records);
             let list = List { view, first: context! {}, key: "records", rows, most: 1 };
-            let crumbs = vec![(text.clone(), None)];
-            pages.extend(self.parts(("kernels", target), &text, crumbs, sources, list));
+            pages.extend(self.parts(("kernels", target), &text, Vec::new(), sources, list));
         }
         pages
     }
@@ -388,8 +392,8 @@ impl<'a> Contents<'a> {
             let sources = Sources::runs(runs).with(self.events());
             let name = model.to_owned();
             let target = Target::Model { model: name.clone() };
-            let (at, crumbs) = (("model", target.clone()), vec![(name.clone(), None)]);
-            pages.push(self.page(at, model, crumbs, sources.clone(), move || {
+            let at = ("model", target.clone());
+            pages.push(self.page(at, model, Vec::new(), sources.clone(), move || {
                 let trends = lists::trend_lines(self.judged, |cell| cell.model == model);
                 let labs = self.lab_pages(|lab| lab.asked.file.model == model);
                 let labs = labs.into_iter().chain(self.claims_of(model)).collect();
@@ -408,8 +412,7 @@ impl<'a> Contents<'a> {
                 .with(self.events())
                 .with(self.campaigns(|campaign| campaign.hardware == hardware));
             let at = ("hardware", Target::Hardware { hardware: hardware.to_owned() });
-            let crumbs = vec![(hardware.to_owned(), None)];
-            pages.push(self.page(at, hardware, crumbs, sources, move || {
+            pages.push(self.page(at, hardware, Vec::new(), sources, move || {
                 let kernels = self.kernel_pages(|key| key.hardware == hardware);
                 let labs = self.lab_pages(|lab| lab.campaign.hardware == hardware);
                 let trends = lists::trend_lines(self.judged, |cell| cell.hardware == hardware);
@@ -436,15 +439,13 @@ impl<'a> Contents<'a> {
         let constants = Sources::runs(Vec::new()).with(vec![constants]);
         let data = move || explore::data_view(self.catalog);
         let explorer = move || explore::view(self.catalog);
-        let crumbs = |name: &str| vec![(name.to_owned(), None)];
-        let method = ("method", Target::Method {});
         [
-            self.page(method, "Method", crumbs("Method"), constants, method::view),
-            self.page(("data", Target::Data {}), "Data", crumbs("Data"), self.everything(), data),
+            self.page(("method", Target::Method {}), "Method", Vec::new(), constants, method::view),
+            self.page(("data", Target::Data {}), "Data", Vec::new(), self.everything(), data),
             self.page(
                 ("explore", Target::Explore {}),
                 "Explore",
-                crumbs("Explore"),
+                Vec::new(),
                 self.everything(),
                 explorer,
             ),

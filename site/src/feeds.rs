@@ -3,15 +3,16 @@
 //! the format that badge servers read (endpoint schema version 1).
 
 use judge::diff::words::is_worse;
+use minijinja::{Value, context};
 use schema::event::{Event, rfc3339_of};
 use schema::id::ulid_unix_ms;
 use schema::verdict::Verdict;
 use serde::Serialize;
 
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
-use crate::escape::html as escape;
 use crate::judged::{self, Judged};
 use crate::link::{Place, Target, part};
+use crate::template::{Frame, RenderError, Renderer};
 use crate::view::release::extent;
 use crate::view::{corrections, words};
 use crate::{format, outside};
@@ -35,14 +36,24 @@ struct Entry {
 }
 
 /// Returns path and text of every feed.
-pub fn feeds(catalog: &Catalog, judged: &Judged) -> impl Iterator<Item = (String, String)> {
+///
+/// # Errors
+///
+/// The template of feeds has a fault.
+pub fn feeds(
+    catalog: &Catalog,
+    judged: &Judged,
+    renderer: &Renderer,
+) -> Result<Vec<(String, String)>, RenderError> {
     let feeds = [
         ("releases", "Releases", releases(catalog)),
         ("regressions", "Regressions", regressions(catalog, judged)),
         ("corrections", "Corrections", events(catalog)),
     ];
-    let file = |(name, title, entries)| (format!("{name}.atom"), feed(name, title, entries));
-    feeds.into_iter().map(file)
+    let file = |(name, title, entries)| {
+        Ok((format!("{name}.atom"), feed(renderer, name, title, entries)?))
+    };
+    feeds.into_iter().map(file).collect()
 }
 
 fn releases(catalog: &Catalog) -> Vec<Entry> {
@@ -130,35 +141,30 @@ fn latest<'a>(ids: impl Iterator<Item = &'a str>) -> String {
 
 /// Formats a feed, newest entry first. Addresses are relative, because the site does not know its
 /// own.
-fn feed(name: &str, title: &str, mut entries: Vec<Entry>) -> String {
+fn feed(
+    renderer: &Renderer,
+    name: &str,
+    title: &str,
+    mut entries: Vec<Entry>,
+) -> Result<String, RenderError> {
     entries.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| a.id.cmp(&b.id)));
     entries.truncate(ENTRIES_MAX);
-    let updated = entries.first().map_or(NEVER, |entry| entry.updated.as_str());
-    let mut out = format!(
-        "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n\
-         <feed xmlns=\"http://www.w3.org/2005/Atom\">\n\
-         <id>urn:redline:{name}</id>\n\
-         <title>Redline: {title}</title>\n\
-         <updated>{}</updated>\n\
-         <author><name>Redline</name></author>\n\
-         <link rel=\"self\" href=\"{name}.atom\"/>\n\
-         <link rel=\"alternate\" href=\"index.html\"/>\n",
-        escape(updated)
-    );
-    for entry in &entries {
-        let address = entry.target.address(Place::Html, 0);
-        out.push_str(&format!(
-            "<entry>\n<id>urn:redline:{}</id>\n<title>{}</title>\n<updated>{}</updated>\n\
-             <link href=\"{}\"/>\n<summary>{}</summary>\n</entry>\n",
-            urn(&entry.id),
-            escape(&outside::name(&entry.title)),
-            escape(&entry.updated),
-            escape(&address.unwrap_or_default()),
-            escape(&outside::message(&entry.summary))
-        ));
-    }
-    out.push_str("</feed>\n");
-    out
+    let entry = |entry: &Entry| {
+        context! {
+            id => urn(&entry.id),
+            title => outside::name(&entry.title),
+            updated => &entry.updated,
+            target => entry.target.clone(),
+            summary => outside::message(&entry.summary),
+        }
+    };
+    let view = context! {
+        name,
+        title,
+        updated => entries.first().map_or(NEVER, |entry| &entry.updated),
+        entries => entries.iter().map(entry).collect::<Value>(),
+    };
+    renderer.render("documents/feed.xml", &Frame::default(), &view, (Place::Html, ""))
 }
 
 /// Formats `id` as the specific part of a URN (RFC 8141). Characters that are not allowed are
@@ -241,7 +247,8 @@ mod tests {
             entry("event:a", "2026-01-01T00:00:00Z"),
             entry("event:<b>", "2026-02-01T00:00:00Z"),
         ];
-        let text = feed("corrections", "Corrections", entries);
+        let renderer = Renderer::new().expect("sound templates");
+        let text = feed(&renderer, "corrections", "Corrections", entries).expect("a feed");
         let (first, second) =
             (text.find("event:-b--").expect("b"), text.find("event:a").expect("a"));
         assert!(first < second, "{text}");
@@ -251,7 +258,8 @@ mod tests {
 
     #[test]
     fn an_empty_feed_has_a_time_all_the_same() {
-        let text = feed("releases", "Releases", Vec::new());
+        let renderer = Renderer::new().expect("sound templates");
+        let text = feed(&renderer, "releases", "Releases", Vec::new()).expect("a feed");
         assert!(text.contains("<updated>1970-01-01T00:00:00Z</updated>"), "{text}");
         assert!(text.ends_with("</feed>\n"));
     }

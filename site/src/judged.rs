@@ -29,11 +29,8 @@ pub struct Pair {
 impl Pair {
     /// Keys of both releases, baseline first.
     pub fn releases(&self) -> [ReleaseKey; 2] {
-        [&self.baseline, &self.candidate].map(|release| ReleaseKey {
-            engine: self.engine.clone(),
-            release: release.clone(),
-            hardware: self.hardware.clone(),
-        })
+        [&self.baseline, &self.candidate]
+            .map(|release| ReleaseKey::new(&self.engine, release, &self.hardware))
     }
 
     /// Target of the page that compares the pair.

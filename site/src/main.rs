@@ -137,12 +137,7 @@ fn run(command: &Command) -> Result<Exit> {
         Command::Table { source, engine, release, hardware } => {
             let registry = read(source)?;
             let catalog = Catalog::of(&registry);
-            let key = ReleaseKey {
-                engine: engine.clone(),
-                release: release.clone(),
-                hardware: hardware.clone(),
-            };
-            print!("{}", text::release(&catalog, &key)?);
+            print!("{}", text::release(&catalog, &ReleaseKey::new(engine, release, hardware))?);
         }
         Command::Check { source, part } => {
             let registry = read(source)?;

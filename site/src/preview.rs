@@ -27,18 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Script appended to every page's script: waits for the next version of the site and reloads the
 /// page.
-const RELOAD: &str = r#"
-(async function follow(seen) {
-  try {
-    const answer = await fetch(`/.preview/site/${seen}`);
-    const now = Number(await answer.text());
-    if (seen && now !== seen) return location.reload();
-    follow(now);
-  } catch {
-    setTimeout(follow, 1000, seen);
-  }
-})(0);
-"#;
+const RELOAD: &str = include_str!("preview.js");
 
 /// A preview of the site: its sources, output folder and port.
 #[derive(Debug, Clone)]

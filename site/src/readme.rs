@@ -8,43 +8,7 @@ use schema::id::is_ulid;
 use judge::order::ReleaseKey;
 
 /// Part of the text that is the same for every registry.
-pub const HEAD: &str = "\
-# Results
-
-Data only, and only ever added to.
-This page and `pages/` are rendered from the records; the records are the truth.
-
-## How to read a path
-
-```
-runs/<engine>/<release>/<hardware>/<model>/<config>/<scenario>@<rev>/<ULID>.json   one run
-kernels/<engine>/<release>/<hardware>/<ULID>.json                                  micro-benchmarks of single ops
-campaigns/<yyyy>/<ULID>.json                                                       the order of runs, and what it cost
-events/<yyyy>/<ULID>.toml                                                          a retraction, a note, a waiver, an epoch
-imports/<source>/<file hash>/<block>.json                                          published figures of others
-pages/<engine>/<release>/<hardware>.md                                             the rendered page of a release
-pages/<engine>/<release>/README.md                                                 the same release on all hardware
-pages/<engine>/<release>..<release>/<hardware>.md                                  what changed between two releases
-pages/labs/<lab>/<ULID>.md                                                         what a lab recommends, and why
-```
-
-One run is one server launch, one scenario, one repeat.
-`<config>` is a readable slug and eight hex digits of the hash of the server's effective configuration.
-`<ULID>` begins with the time at which the run was planned, so names sort by time.
-
-## How to read a record
-
-- Units are the last part of a name: `_us` microseconds, `_bytes`, `_per_s`.
-- What is not known is `null`; zero is never \"unknown\".
-- `validity` says whether the client may be believed, `checks` which quality rules hold.
-- Rates divide by `time.wall_us`: first scheduled send to last token.
-- Percentiles are exact over all samples; the histograms beside them are for plots and for checking.
-
-A wrong record is never edited: an event retracts it, and it is shown struck through.
-`cargo xtask check` finds every record that was changed or deleted after it was committed.
-
-## Pages
-";
+const HEAD: &str = include_str!("readme.md");
 
 /// Pages about the whole registry: file and title.
 const WHOLE: [(&str, &str); 3] = [

@@ -44,7 +44,7 @@ templates! {
         method model model_on overview release report run scenario trend trends,
     partials: beside campaigns failures figure findings matrix pager section trends verdicts,
     others:
-        "documents/measured.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
+        "documents/feed.xml" "documents/measured.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
 }
 
 /// Error: a page could not be rendered, through a fault of the template or of its view.

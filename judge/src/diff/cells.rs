@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schema::comparison::SideCounts;
 use schema::path::config_slug;
-use schema::run::{FailureClass, Kind, RunRecord, Status};
+use schema::run::{FailureClass, Kind, PromptForm, RunRecord, Status};
 use schema::verdict::{Cell, Stage};
 
 use crate::facts::{is_believed, is_failed, requests_failed};
@@ -254,13 +254,6 @@ pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
 /// Returns the distinct workloads of these runs, as prompt form and manifest hash.
 pub fn workloads<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
-) -> BTreeSet<(Option<&'static str>, Option<&'a str>)> {
-    runs.map(|run| {
-        let form = run.scenario.prompt_form.map(|form| match form {
-            schema::run::PromptForm::TokenIds => "token_ids",
-            schema::run::PromptForm::Text => "text",
-        });
-        (form, run.scenario.manifest_sha256.as_deref())
-    })
-    .collect()
+) -> BTreeSet<(Option<PromptForm>, Option<&'a str>)> {
+    runs.map(|run| (run.scenario.prompt_form, run.scenario.manifest_sha256.as_deref())).collect()
 }

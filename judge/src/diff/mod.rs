@@ -30,7 +30,7 @@ use schema::run::RunRecord;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use crate::order::ReleaseKey;
-use crate::records::Registry;
+use crate::records::{QueryError, Registry};
 use crate::summary::{self, Summary};
 use campaigns::{Judged, Noise, Pairs};
 use cells::CellRuns;
@@ -44,24 +44,6 @@ pub const NOT_INTERLEAVED: &str = "not interleaved: shown, never judged";
 
 /// Metric of failed requests, which is judged by policy and not by statistics.
 const FAILURES: &str = "requests_failed";
-
-/// Error of a comparison of releases.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum DiffError {
-    /// A release has no run in the registry.
-    #[error("no run of release `{name}`{of}\nhint: the registry has {known}")]
-    UnknownRelease {
-        /// Name of the release as the caller wrote it.
-        name: String,
-        /// Filter in words, such as ` of ENGINE on HARDWARE`; empty without a filter.
-        of: String,
-        /// Releases that the registry has, separated by commas.
-        known: String,
-    },
-    /// Baseline and candidate are the same release.
-    #[error("`{0}` is compared with itself")]
-    Same(String),
-}
 
 /// Filter of a comparison. Without any field set, all cells are compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,11 +78,11 @@ pub fn diff(
     baseline: &str,
     candidate: &str,
     filter: &Filter,
-) -> Result<Diff, DiffError> {
+) -> Result<Diff, QueryError> {
     let baseline = release(registry, baseline, filter)?;
     let candidate = release(registry, candidate, filter)?;
     if baseline == candidate {
-        return Err(DiffError::Same(baseline));
+        return Err(QueryError(format!("`{baseline}` is compared with itself")));
     }
     let of_both = |run: &&RunRecord| {
         filter.covers(run) && [&baseline, &candidate].contains(&&run.engine.release)
@@ -143,7 +125,7 @@ pub fn diff(
 }
 
 /// Returns the release's name as the registry writes it.
-fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, DiffError> {
+fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, QueryError> {
     let runs = registry.runs.iter().filter(|run| filter.covers(&run.record));
     let known: BTreeSet<ReleaseKey> =
         runs.map(|run| ReleaseKey::of(&run.record.engine.release)).collect();
@@ -153,7 +135,8 @@ fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, D
     }
     let known: Vec<String> = known.iter().map(|key| format!("`{}`", key.name())).collect();
     let known = if known.is_empty() { "no runs".to_owned() } else { known.join(", ") };
-    Err(DiffError::UnknownRelease { name: name.to_owned(), of: filter.words(), known })
+    let of = filter.words();
+    Err(QueryError(format!("no run of release `{name}`{of}\nhint: the registry has {known}")))
 }
 
 /// Note about policy and method that every output of a comparison ends with.

@@ -509,7 +509,10 @@ fn an_unknown_release_is_answered_with_the_known_ones() {
         no run of release `v0.9.9` of `redline`
         hint: the registry has `v0.9.1`, `v0.9.2`"#]]
     .assert_eq(&error.to_string());
-    assert_eq!(diff(&registry, "0.9.1", "v0.9.1", &filter), Err(DiffError::Same("v0.9.1".into())));
+    assert_eq!(
+        diff(&registry, "0.9.1", "v0.9.1", &filter),
+        Err(QueryError("`v0.9.1` is compared with itself".into()))
+    );
     assert!(diff(&registry, "0.9.1", "0.9.2", &filter).is_ok());
 }
 

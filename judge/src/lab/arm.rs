@@ -1,4 +1,5 @@
-//! One candidate of a lab beside its reference, and the evidence about it after some rounds.
+//! One candidate of a lab beside its reference: outcomes of its runs, its score over the reference,
+//! and the evidence about it after some rounds.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +8,134 @@ use schema::metric::{Better, by_name};
 use schema::policy::PolicyFile;
 use serde::Serialize;
 
-use super::outcome::{Failure, Outcomes};
-use super::score::{Effect, Score};
+use crate::diff::estimate::{Fit, percent};
 use crate::summary;
+
+/// Outcome of one run of a lab.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Launch {
+    /// The run has a figure above zero for the objective's metric, and figures for the bounded
+    /// metrics.
+    Measured {
+        /// Value of the objective's metric, in the metric's unit.
+        value: f64,
+        /// Values of the bounded metrics by metric name, in each metric's unit.
+        bounded: BTreeMap<String, f64>,
+    },
+    /// The run has no usable figure.
+    Failed(Failure),
+}
+
+/// Reason why a run of a lab has no figure that can be compared.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Failure {
+    /// Cause of the failure, as a sentence.
+    pub reason: String,
+    /// Share of the planned requests that were answered, 0 to 1.
+    pub survived: Option<f64>,
+}
+
+/// Runs of a candidate in a round: outer index is the profile, inner index the repeat. After a
+/// failure the remaining runs may be missing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcomes(pub Vec<Vec<Launch>>);
+
+impl Outcomes {
+    /// Returns the first failed run, searching the profiles in their order.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.0.iter().flatten().find_map(|launch| match launch {
+            Launch::Failed(failure) => Some(failure),
+            Launch::Measured { .. } => None,
+        })
+    }
+
+    /// Values of the objective's metric: outer index is the profile, inner index the repeat.
+    pub fn figures(&self) -> Vec<Vec<f64>> {
+        self.each(|launch| match launch {
+            Launch::Measured { value, .. } => Some(*value),
+            Launch::Failed(_) => None,
+        })
+    }
+
+    /// Values of a bounded metric: outer index is the profile, inner index the repeat.
+    pub fn bounded(&self, metric: &str) -> Vec<Vec<f64>> {
+        self.each(|launch| match launch {
+            Launch::Measured { bounded, .. } => bounded.get(metric).copied(),
+            Launch::Failed(_) => None,
+        })
+    }
+
+    fn each(&self, figure: impl Fn(&Launch) -> Option<f64>) -> Vec<Vec<f64>> {
+        self.0.iter().map(|launches| launches.iter().filter_map(&figure).collect()).collect()
+    }
+}
+
+/// Log ratios of a candidate over its reference, above zero where the candidate is better.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Score {
+    /// Log ratios by profile: outer index is the profile, inner index the repeat.
+    profiles: Vec<Vec<f64>>,
+}
+
+/// Effect of a candidate in percent, with its two-sided interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Effect {
+    /// Number of runs of each variant that the effect rests on.
+    pub pairs: usize,
+    /// Gain in percent of the objective's metric, above zero where the candidate is better.
+    pub gain_pct: f64,
+    /// Two-sided interval of the gain in percent, at the policy's confidence.
+    pub interval_pct: (f64, f64),
+}
+
+impl Score {
+    /// Adds the outcomes of one round. Candidate and reference must have a figure for each of its
+    /// runs.
+    pub fn add(&mut self, candidate: &Outcomes, reference: &Outcomes, better: Better) {
+        let (candidate, reference) = (candidate.figures(), reference.figures());
+        self.profiles.resize(candidate.len(), Vec::new());
+        let pairs = candidate.iter().zip(&reference);
+        for (ratios, (candidate, reference)) in self.profiles.iter_mut().zip(pairs) {
+            for (candidate, reference) in candidate.iter().zip(reference) {
+                let ratio = (candidate / reference).ln();
+                ratios.push(if better == Better::Higher { ratio } else { -ratio });
+            }
+        }
+    }
+
+    /// Mean over the profiles of each repeat's log ratios: every profile weighs the same.
+    #[expect(clippy::cast_precision_loss, reason = "a lab has few profiles")]
+    pub fn overall(&self) -> Vec<f64> {
+        let repeats = self.profiles.iter().map(Vec::len).min().unwrap_or(0);
+        let mean = |repeat: usize| {
+            let sum: f64 = self.profiles.iter().map(|ratios| ratios[repeat]).sum();
+            sum / self.profiles.len() as f64
+        };
+        (0..repeats).map(mean).collect()
+    }
+
+    /// Fit of the log ratios over all profiles; `None` for fewer than two repeats.
+    pub fn fit(&self) -> Option<Fit> {
+        Fit::of(&self.overall())
+    }
+
+    /// Effect over all profiles in percent, for display.
+    pub fn effect(&self, confidence: f64) -> Option<Effect> {
+        effect(&self.overall(), confidence)
+    }
+
+    /// Effect under each profile in percent, for display.
+    pub fn by_profile(&self, confidence: f64) -> Vec<Option<Effect>> {
+        self.profiles.iter().map(|ratios| effect(ratios, confidence)).collect()
+    }
+}
+
+fn effect(ratios: &[f64], confidence: f64) -> Option<Effect> {
+    let fit = Fit::of(ratios)?;
+    let (low, high) = fit.interval(confidence);
+    let interval_pct = (percent(low), percent(high));
+    Some(Effect { pairs: ratios.len(), gain_pct: percent(fit.mean), interval_pct })
+}
 
 /// Finding of a lab stage about a candidate.
 #[derive(Debug, Clone, PartialEq, Serialize)]

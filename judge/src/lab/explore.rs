@@ -6,11 +6,11 @@ use schema::metric::{Better, by_name};
 use schema::policy::PolicyFile;
 use serde::Serialize;
 
-use super::arm::{Arm, Found, Row, Rules, halve};
+use super::arm::{Arm, Found, Outcomes, Row, Rules, halve};
 use super::candidates::{alone, grid, together};
-use super::outcome::Outcomes;
 use crate::diff::estimate::log_of;
 use crate::diff::judge::holm;
+use crate::records::QueryError;
 
 /// Number of configurations in the last round: the baseline, the best and the runner-up.
 pub(super) const FINALISTS: usize = 3;
@@ -43,17 +43,20 @@ pub struct Confirmed {
     pub is_gain: bool,
 }
 
-/// Error: the budget of a lab is too small for any conclusion.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "a budget of {runs_max} launches concludes nothing: {least} judge every option once and confirm two\n\
-     hint: allow {least}, or leave out options or profiles"
-)]
-pub struct LabTooSmall {
-    /// Number of runs that the budget allows.
-    pub runs_max: u32,
-    /// Smallest number of runs that would suffice.
-    pub least: u32,
+/// Checks that a budget of `runs_max` runs is large enough for a conclusion.
+///
+/// # Errors
+///
+/// It is not; the error says how many runs would suffice.
+pub fn check_budget(lab: &LabFile, policy: &PolicyFile, runs_max: u32) -> Result<(), QueryError> {
+    let least = runs_min(lab, policy);
+    if runs_max >= least {
+        return Ok(());
+    }
+    Err(QueryError(format!(
+        "a budget of {runs_max} launches concludes nothing: {least} judge every option once and \
+         confirm two\nhint: allow {least}, or leave out options or profiles"
+    )))
 }
 
 /// Smallest number of runs after which a lab can conclude anything: every engine, and every option

@@ -5,15 +5,11 @@
 mod arm;
 mod candidates;
 mod explore;
-mod outcome;
 mod outline;
 mod replay;
-mod score;
 pub mod text;
 
-pub use arm::{Found, Row};
-pub use explore::{Conclusion, Confirmed, LabTooSmall, explore, runs_min};
-pub use outcome::{Failure, Launch, Outcomes};
+pub use arm::{Effect, Failure, Found, Launch, Outcomes, Row, Score};
+pub use explore::{Conclusion, Confirmed, check_budget, explore, runs_min};
 pub use outline::outline;
 pub use replay::{Launches, Next, Replay, next, replay};
-pub use score::{Effect, Score};

@@ -9,8 +9,8 @@ use schema::policy::PolicyFile;
 use schema::run::{RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
+use super::arm::{Failure, Launch, Outcomes};
 use super::explore::{Conclusion, explore};
-use super::outcome::{Failure, Launch, Outcomes};
 
 /// Next step of a lab: a round of runs to make, or its conclusion.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -2,10 +2,9 @@
 
 use schema::lab::{Candidate, LabFile, LabOutline, LabStage};
 
-use super::arm::{Found, Row};
+use super::arm::{Effect, Found, Row};
 use super::explore::Conclusion;
 use super::replay::Next;
-use super::score::Effect;
 use crate::table::columns;
 
 /// Formats the next round as a few lines, or the conclusion as a table.

@@ -53,7 +53,6 @@ pub(super) const RULES: &[Rule] = &[
         why: "A client that lags adds its own delay to every time it reports.",
         // Client and server share the cores: there a busy client is expected and only reported.
         level_on_cpu: Level::Warning,
-        scope: Scope::MEASURED_FIGURES,
         affects: Family::LATENCIES,
         conditions: &[
             Condition::new(cpu_share).degraded(
@@ -89,7 +88,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "no more requests ran at one time than the cap allows",
         why: "A cap that is not kept is another load.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(cap)],
         ..Rule::ERROR
     },
@@ -109,7 +107,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "what arrived was read at once, chunk by chunk",
         why: "Chunks that wait for the client are read together, with one time for all of them.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Ttft, Family::Itl],
         conditions: &[
             Condition::new(kernel_gap).degraded(
@@ -131,7 +128,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "requests were sent when they were due",
         why: "The load was another than the scenario says where the client was late with it.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Ttft],
         conditions: &[Condition::new(schedule_lag).degraded(
             "schedule-lag",
@@ -144,7 +140,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "most reads brought one chunk",
         why: "Gaps between chunks that were read together are bounds, and no measurements.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Itl],
         conditions: &[Condition::new(coalesced_reads)
             .degraded("coalesced-reads", "more than half of all reads brought several chunks")],

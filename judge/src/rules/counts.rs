@@ -70,7 +70,6 @@ pub(super) const RULES: &[Rule] = &[
         why: "A prompt that was sent as token ids has one length; a server that counts another \
               computed another prompt.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::fresh(prompt_length).invalid(
             "prompt-length",
             "the server counts another length of a prompt that it got as ids",
@@ -82,7 +81,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "chunks and usage agree on the number of tokens of an answer",
         why: "Gaps between tokens are computed from the tokens of chunks.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Itl],
         conditions: &[Condition::fresh(chunk_count).degraded(
             "chunk-count",
@@ -95,7 +93,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "no request failed",
         why: "Figures of a run with failures are those of the requests that were answered.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(failures).degraded("failures", "a request failed")],
         ..Rule::WARNING
     },
@@ -104,7 +101,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "at most 5 % of the requests failed",
         why: "Beyond that the figures of the others say nothing about the whole workload.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(many_failures)
             .invalid("many-failures", "more than 5 % of all requests failed")],
         ..Rule::ERROR
@@ -114,7 +110,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "the answered prompts are as long as the planned ones",
         why: "A server that fails long prompts is measured on short ones: survivorship.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::fresh(survivors).invalid(
             "survivors",
             "the prompts that were answered differ by 5 % in mean length from those of the plan",

@@ -27,6 +27,7 @@ pub(super) const RULES: &[Rule] = &[
         id: "E02",
         title: "a failed run says why, and reasons for nulls, where a record has any, are complete",
         why: "A missing figure cannot be told from one that was forgotten.",
+        scope: Scope::ALL,
         conditions: &[Condition::new(complete)],
         ..Rule::ERROR
     },
@@ -51,7 +52,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "no more prefix-cache hits than the workload's own repeats explain",
         why: "A seeded workload repeated on a warm server measured the cache: published cases read \
               up to 2.3 times too fast.",
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(excess_hits).invalid("cache-mismatch", CACHE_MISMATCH)],
         ..Rule::ERROR
     },
@@ -70,7 +70,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "the prefix cache held what was sent ahead to fill it",
         why: "A server that dropped the primed prefixes was measured with another cache.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(missing_hits).invalid("cache-mismatch", CACHE_MISMATCH)],
         ..Rule::ERROR
     },
@@ -79,7 +78,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "a prefix cache that was emptied held nothing",
         why: "Prompts that the cache still held were not computed.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(cache_empty)
             .degraded("cache-not-empty", "the prefix cache was emptied and still held something")],
         ..Rule::WARNING

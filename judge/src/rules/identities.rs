@@ -7,6 +7,7 @@ use schema::scenario::Arrival;
 
 use super::counts::answered;
 use super::{claim, float, within};
+use crate::facts::has_fixed_answers;
 use crate::quantile::Bins;
 use crate::rule::{Condition, Evidence, Family, Outcome, Rule, Scope};
 
@@ -18,10 +19,6 @@ const ROUNDING_US: f64 = 0.5;
 
 /// Share of E2E above which a TTFT counts as time in the queue.
 pub const QUEUE_SHARE: f64 = 0.5;
-
-/// Scenario families whose answers all have one length. Records that do not state
-/// `scenario.output_tokens`, which came with `scenario.ignore_eos`, state it by the id alone.
-const FIXED_LENGTH: &[&str] = &["balanced", "thinking", "long-input", "ladder"];
 
 /// Rules of this file, ordered by id.
 pub(super) const RULES: &[Rule] = &[
@@ -182,11 +179,8 @@ fn tpot(record: &RunRecord) -> Outcome {
 fn answer_length(record: &RunRecord, counts: &Counts) -> Option<f64> {
     let scenario = &record.scenario;
     let (ok, reported) = (counts.requests_ok?, answered(record, counts)?);
-    let fixed = match scenario.output_tokens {
-        Some(tokens) => ok.checked_mul(tokens) == Some(reported),
-        None if scenario.ignore_eos.is_some() => false,
-        None => FIXED_LENGTH.iter().any(|family| scenario.id.starts_with(family)),
-    };
+    let fixed = has_fixed_answers(scenario)
+        && scenario.output_tokens.is_none_or(|tokens| ok.checked_mul(tokens) == Some(reported));
     let whole = ok > 0 && reported.is_multiple_of(ok) && reported / ok > 1;
     let as_requested = counts.output_tokens_requested == Some(reported);
     (fixed && whole && as_requested).then(|| float(reported / ok))

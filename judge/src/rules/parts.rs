@@ -20,7 +20,6 @@ pub(super) const RULES: &[Rule] = &[
         why: "A part that is missing, or counted twice, blames the server for the client or the other \
               way round.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Ttft],
         conditions: &[Condition::new(ttft_parts)],
         ..Rule::ERROR
@@ -31,7 +30,6 @@ pub(super) const RULES: &[Rule] = &[
         why: "A request is never sent before it is due: a clock that says so hides the wait for a \
               slow server, which is coordinated omission.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Ttft, Family::E2e],
         conditions: &[Condition::new(scheduled)],
         ..Rule::ERROR
@@ -41,7 +39,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "the slices of a run follow each other and hold all of it",
         why: "Tokens or requests outside of every slice were counted elsewhere, or not at all.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Throughput],
         conditions: &[Condition::new(slices)],
         ..Rule::ERROR
@@ -51,7 +48,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "distributions have as many samples as requests and chunks allow",
         why: "Samples that were dropped are the slow ones more often than not.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         affects: Family::LATENCIES,
         conditions: &[Condition::new(sampled)],
         ..Rule::ERROR
@@ -70,7 +66,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "where the tokens of chunks are known from fits the counts",
         why: "Gaps between tokens are only as good as the number of tokens in each chunk.",
         since: Some(3),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Itl],
         conditions: &[Condition::new(chunk_source)],
         ..Rule::ERROR

@@ -43,7 +43,6 @@ pub(super) const RULES: &[Rule] = &[
         why: "A server that others used at the time, or that counts otherwise than it answers, was \
               under another load than the record says.",
         since: Some(4),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Throughput],
         conditions: &[Condition::new(counted).degraded(
             "server-count",
@@ -67,7 +66,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "joules per token follow from the energy of the GPUs that worked",
         why: "Energy of other GPUs, or over other tokens, makes an engine look frugal.",
         since: Some(4),
-        scope: Scope::MEASURED_FIGURES,
         affects: &[Family::Energy],
         conditions: &[Condition::new(energy)],
         ..Rule::ERROR
@@ -77,7 +75,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "neither heat nor the hardware held a GPU's clocks down",
         why: "A hot GPU is slower than the same one cooled well.",
         since: Some(4),
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(throttled).degraded(
             "throttled",
             "heat or the hardware held a GPU's clocks down at more than 1 % of the looks",
@@ -89,7 +86,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "the hypervisor gave at most 2 % of the cores' time to others",
         why: "On a machine that is shared, others set a part of the speed.",
         since: Some(4),
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(steal).degraded(
             "steal",
             "the hypervisor gave others more than 2 % of the cores' time (in a run of 1 s or more)",
@@ -101,7 +97,6 @@ pub(super) const RULES: &[Rule] = &[
         title: "no GPU was at its power limit",
         why: "The limit is a setting of the machine, and sets a part of the speed.",
         since: None,
-        scope: Scope::MEASURED_FIGURES,
         conditions: &[Condition::new(power_limited)
             .note("power-limited", "a GPU was at its power limit at more than 1 % of the looks")],
         ..Rule::WARNING

@@ -19,21 +19,8 @@ use crate::diff::cells::{Cells, Side};
 use crate::diff::estimate::percent;
 use crate::events::Epoch;
 use crate::order::ReleaseKey;
-use crate::records::Registry;
+use crate::records::{QueryError, Registry};
 use crate::summary::{self, Summary};
-
-/// Error of a trend query: an unknown metric.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum TrendError {
-    /// The filter names a metric that does not exist.
-    #[error("no metric is called `{name}`\nhint: there are {known}")]
-    Metric {
-        /// Metric name as the caller wrote it.
-        name: String,
-        /// Names of all metrics, separated by commas.
-        known: String,
-    },
-}
 
 /// Filter of a trend query. Without any field set, it selects all cells and all release-blocking
 /// metrics.
@@ -71,12 +58,12 @@ impl Filter {
 /// # Errors
 ///
 /// The filter names an unknown metric.
-pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, TrendError> {
+pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, QueryError> {
     let only = match &filter.metric {
         None => None,
-        Some(name) => Some(by_name(name).ok_or_else(|| TrendError::Metric {
-            name: name.clone(),
-            known: METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>().join(", "),
+        Some(name) => Some(by_name(name).ok_or_else(|| {
+            let known = METRICS.iter().map(|metric| metric.name).collect::<Vec<_>>().join(", ");
+            QueryError(format!("no metric is called `{name}`\nhint: there are {known}"))
         })?),
     };
     let named = cells(registry);

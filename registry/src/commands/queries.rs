@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use judge::best::{self, Limit, Question};
 use judge::diff::{self, policy};
-use judge::lab::{self as labs, LabTooSmall, Next};
+use judge::lab::{self as labs, Next};
 use judge::{Registry, listing, trend};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use registry::history::commits_between;
@@ -246,10 +246,7 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
         return Ok(Exit::Well);
     }
     let runs_max = given.runs_max.or(lab.budget.runs).unwrap_or(u32::MAX);
-    let least = labs::runs_min(&lab, &policy);
-    if runs_max < least {
-        return Err(LabTooSmall { runs_max, least }.into());
-    }
+    labs::check_budget(&lab, &policy, runs_max)?;
     let wanted = |path: &str| matches!(first_part(path), "runs" | "events");
     let loaded = reported(store::load_figures(&paths(&given.sources.roots()), &wanted)?);
     let of_lab = |run: &&RunRecord| {

@@ -2,7 +2,7 @@
 //! empty bins. Knows the format (<https://github.com/HdrHistogram>), not how a record stores it;
 //! tests compare it with the library that writes the format.
 
-use super::HistogramError;
+use super::{HistogramError, not_encoded};
 
 /// Magic number of the inflated V2 encoding.
 const COOKIE: u64 = 0x1c84_9313;
@@ -89,27 +89,27 @@ impl Scale {
 
 /// Reads the bins of `plain` that have samples, in ascending order.
 pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
-    let refused = |why: &str| HistogramError::Encoding(why.to_owned());
     let (head, mut rest) = (Head::of(plain), &plain[HEAD..]);
     #[expect(clippy::float_cmp, reason = "any other ratio is of a histogram of other numbers")]
     if head.cookie != COOKIE || head.offset != 0 || head.ratio != 1.0 {
-        return Err(refused("its header is not valid"));
+        return Err(not_encoded("its header is not valid"));
     }
-    let scale = Scale::of(&head).ok_or_else(|| refused("its range is not valid"))?;
+    let scale = Scale::of(&head).ok_or_else(|| not_encoded("its range is not valid"))?;
     let (mut bins, mut index) = (Vec::new(), 0_u64);
     while !rest.is_empty() {
-        let (number, after) = count(rest).ok_or_else(|| refused("it is cut short"))?;
+        let (number, after) = count(rest).ok_or_else(|| not_encoded("it is cut short"))?;
         rest = after;
         if number > 0 {
             if index >= scale.bins {
-                return Err(refused("it has more bins than its range"));
+                return Err(not_encoded("it has more bins than its range"));
             }
             let (low, high) = scale.bounds(index);
             bins.push(Bin { low, high, count: number.unsigned_abs() });
         }
         // A negative number encodes that many empty bins.
         let bins_passed = if number < 0 { number.unsigned_abs() } else { 1 };
-        index = index.checked_add(bins_passed).ok_or_else(|| refused("it has too many bins"))?;
+        index =
+            index.checked_add(bins_passed).ok_or_else(|| not_encoded("it has too many bins"))?;
     }
     Ok(bins)
 }

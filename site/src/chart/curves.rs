@@ -3,7 +3,7 @@
 
 use super::scale::{Scale, Tick};
 use super::svg::{Anchor, Svg};
-use super::{Mark, WIDTH, coordinate_of, fitted, x_axis};
+use super::{Mark, WIDTH, coordinate_of, extent, fitted, x_axis};
 
 /// Curve of one cumulative distribution.
 #[derive(Debug, Clone)]
@@ -87,10 +87,8 @@ struct Frame {
 /// Draws cumulative latency distributions on a logarithmic axis, one curve per latency.
 pub fn cdf(curves: &[Curve]) -> Svg {
     let mut svg = Svg::new(WIDTH, CDF_BOTTOM + 34.0);
-    let values = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
-    let low = values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
-    let high = values().fold(0.0, f64::max);
-    let domain = if low <= high { (low, high) } else { (1.0, 10.0) };
+    let values = curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+    let domain = extent(values.filter(|value| *value > 0.0)).unwrap_or((1.0, 10.0));
     let x = Scale::log(domain, (CDF_LEFT, WIDTH - 6.0));
     let y = Scale::linear((0.0, 1.0), (CDF_BOTTOM, CDF_TOP));
     x_axis(&mut svg, &x, CDF_TOP, CDF_BOTTOM, "ms, logarithmic");
@@ -118,8 +116,8 @@ pub fn sparkline(title: &str, values: &[f64]) -> String {
     const SIZE: (f64, f64) = (88.0, 18.0);
     const EDGE: f64 = 3.0;
     let mut svg = Svg::new(SIZE.0, SIZE.1);
-    let known = || values.iter().copied().filter(|value| value.is_finite());
-    let (low, high) = (known().fold(f64::INFINITY, f64::min), known().fold(f64::MIN, f64::max));
+    let known = values.iter().copied().filter(|value| value.is_finite());
+    let (low, high) = extent(known).unwrap_or((0.0, 1.0));
     let last = coordinate_of(values.len().saturating_sub(1));
     let x = Scale::linear((0.0, last), (EDGE, SIZE.0 - EDGE));
     let room = room(low, high);
@@ -163,12 +161,7 @@ fn frame(panel: &TrendPanel, left: f64, top: f64, width: f64) -> Frame {
         let (low, high) = point.range.unwrap_or((point.value, point.value));
         [low, point.value, high]
     });
-    let (low, high) = ends
-        .filter(|value| value.is_finite())
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
-            (low.min(value), high.max(value))
-        });
-    let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+    let (low, high) = extent(ends.filter(|value| value.is_finite())).unwrap_or((0.0, 1.0));
     let room = room(low, high);
     let last = coordinate_of(panel.points.len().saturating_sub(1));
     Frame {

@@ -3,7 +3,7 @@
 
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, Svg};
-use super::{Mark, WIDTH, coordinate_of, fitted, x_axis};
+use super::{Mark, WIDTH, coordinate_of, extent, fitted, x_axis};
 
 /// Row of a dot-and-whisker chart: the repeats of one scenario.
 #[derive(Debug, Clone)]
@@ -63,9 +63,8 @@ pub fn dots(rows: &[DotRow]) -> Svg {
         let top = TOP + coordinate_of(index) * ROW;
         draw_head(&mut svg, top, &fitted(&row.label, 220.0), &row.value);
         let middle = top + 29.0;
-        let low = row.repeats.iter().map(|(pct, _)| *pct).fold(f64::INFINITY, f64::min);
-        let high = row.repeats.iter().map(|(pct, _)| *pct).fold(f64::NEG_INFINITY, f64::max);
-        if low < high {
+        let ends = extent(row.repeats.iter().map(|(pct, _)| *pct));
+        if let Some((low, high)) = ends.filter(|(low, high)| low < high) {
             svg.line("whisker", (scale.at(low), middle), (scale.at(high), middle));
         }
         for (pct, title) in &row.repeats {

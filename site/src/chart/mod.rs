@@ -105,6 +105,14 @@ fn y_axis(svg: &mut svg::Svg, scale: &scale::Scale, left: f64) {
     }
 }
 
+/// Smallest and largest of `values`; `None` without any.
+fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |found, value| {
+        let (low, high) = found.unwrap_or((value, value));
+        Some((value.min(low), value.max(high)))
+    })
+}
+
 /// Converts a count to a coordinate.
 fn coordinate_of(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))

@@ -37,9 +37,8 @@ impl<'a> Contents<'a> {
             let runs = self.catalog.runs_where(|record| catalog::scenario(record) == scenario);
             let sources = Sources::runs(runs).with(self.events());
             let at = ("scenario", Target::Scenario { scenario: scenario.clone() });
-            let crumbs = vec![(scenario.clone(), None)];
             let list = List { view, first: context! {}, key: "rows", rows, most: ROWS };
-            pages.extend(self.parts(at, &scenario, crumbs, sources, list));
+            pages.extend(self.parts(at, &scenario, Vec::new(), sources, list));
         }
         pages
     }
@@ -54,8 +53,7 @@ impl<'a> Contents<'a> {
             rows: failures,
             most: ROWS,
         };
-        let crumbs = vec![("Health".to_owned(), None)];
-        self.parts(("health", Target::Health {}), "Health", crumbs, self.everything(), list)
+        self.parts(("health", Target::Health {}), "Health", Vec::new(), self.everything(), list)
     }
 
     fn corrections(&'a self) -> Vec<Page<'a>> {
@@ -63,9 +61,8 @@ impl<'a> Contents<'a> {
         let list = List { view: context! {}, first: context! {}, key: "events", rows, most: ROWS };
         let mut sources = Sources::runs(Vec::new()).with(self.events());
         sources.fresh = true;
-        let crumbs = vec![("Corrections".to_owned(), None)];
         let at = ("corrections", Target::Corrections {});
-        self.parts(at, "Corrections", crumbs, sources, list)
+        self.parts(at, "Corrections", Vec::new(), sources, list)
     }
 
     fn imports(&'a self) -> Vec<Page<'a>> {
@@ -77,8 +74,7 @@ impl<'a> Contents<'a> {
         let mut sources = Sources::runs(runs).with(self.events());
         sources.fresh = true;
         let at = ("imports", Target::Imports {});
-        let crumbs = vec![(whole.clone(), None)];
-        let mut pages = vec![self.page(at, &whole, crumbs, sources, move || view.clone())];
+        let mut pages = vec![self.page(at, &whole, Vec::new(), sources, move || view.clone())];
         for report in &reports {
             let (view, rows) = imports::report(self.catalog, report, claims::link(report));
             let sources = Sources::runs(report.runs.clone()).with(self.events());
@@ -178,7 +174,7 @@ impl<'a> Contents<'a> {
         let rows = trend_lines(self.judged, |_| true);
         let list = List { view: context! {}, first: context! {}, key: "trends", rows, most: ROWS };
         let at = ("trends", Target::Trends {});
-        pages.extend(self.parts(at, &whole, vec![(whole.clone(), None)], self.everything(), list));
+        pages.extend(self.parts(at, &whole, Vec::new(), self.everything(), list));
         pages
     }
 }

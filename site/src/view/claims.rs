@@ -11,7 +11,7 @@ use schema::run::{Check, Level, RunRecord, Status};
 
 use super::figure::{self, Column, Figure};
 use super::finding::Tone;
-use super::imports::Report;
+use super::imports::{Report, answered};
 use super::release::counted;
 use crate::catalog::{self, Catalog, Run};
 use crate::format::{self, Scale};
@@ -165,11 +165,7 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
 /// Share of answered requests, `514 of 1000 requests answered, 51.4 %`; empty where all were
 /// answered.
 fn partial(record: &RunRecord) -> String {
-    let counts = record.counts.as_ref();
-    let counts = counts.and_then(|counts| counts.requests_ok.zip(counts.requests_planned));
-    let Some((ok, planned)) = counts.filter(|(ok, planned)| ok < planned) else {
-        return String::new();
-    };
+    let Some((ok, planned)) = answered(record) else { return String::new() };
     let share = share_pct(format::as_f64(ok), format::as_f64(planned)).unwrap_or_default();
     format!("{ok} of {planned} requests answered, {share:.1} %")
 }

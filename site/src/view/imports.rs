@@ -151,14 +151,15 @@ fn block(catalog: &Catalog, run: &Run, columns: &[Column]) -> Value {
         findings => run.broken().map(finding).collect::<Value>(),
         // Earlier result whose figures this one repeats digit by digit; empty if there is none.
         twin => catalog.twin_of(record).map(block_number).unwrap_or_default(),
-        partial => partial(record),
+        partial => answered(record).map_or_else(String::new, |(ok, planned)| {
+            format!("{ok} of {planned} requests answered")
+        }),
     }
 }
 
-fn partial(record: &RunRecord) -> String {
-    let Some(counts) = &record.counts else { return String::new() };
-    match (counts.requests_ok, counts.requests_planned) {
-        (Some(ok), Some(planned)) if ok < planned => format!("{ok} of {planned} requests answered"),
-        _ => String::new(),
-    }
+/// Number of answered and of planned requests of a published result; `None` where all were
+/// answered, or the report does not say.
+pub fn answered(record: &RunRecord) -> Option<(u64, u64)> {
+    let counts = record.counts.as_ref()?;
+    counts.requests_ok.zip(counts.requests_planned).filter(|(ok, planned)| ok < planned)
 }

@@ -1,8 +1,10 @@
 //! View of the method page: every metric with its definition (TTFT, TPOT, ITL, E2E, throughput),
 //! every rule with its reason, every verdict with its meaning. Built from the constants that the
-//! programs themselves use. Also the limitations of the figures of any page.
+//! programs themselves use, and the words in `method.toml`. Also the limitations of the figures of
+//! any page.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use judge::Rule;
 use judge::best::LEVELS;
@@ -13,85 +15,43 @@ use schema::metric::{Better, Gates, METRICS, Metric, Unit};
 use schema::run::{Kind, Level, RunRecord};
 use schema::scenario::{Arrival, Tier};
 use schema::verdict::VerdictKind;
+use serde::Deserialize;
 
 use super::words;
 use crate::catalog::Run;
 
-/// Families of metrics: prefix of the metrics' names, title, definition.
-const FAMILIES: &[(&str, &str, &str)] = &[
-    (
-        "requests_per_s",
-        "Request throughput",
-        "Answered requests over the wall time, which runs from the first scheduled send to the \
-         last token. Requests that failed are not answered ones.",
-    ),
-    (
-        "input_tokens_per_s",
-        "Input throughput",
-        "Prompt tokens of the answered requests over the wall time.",
-    ),
-    (
-        "output_tokens_per_s",
-        "Output throughput",
-        "Tokens of the answers over the wall time, ramp and tail included. Counted from the \
-         server's usage, and checked against what was asked for and against the text tokenized \
-         again.",
-    ),
-    ("total_tokens_per_s", "Total throughput", "Input and output tokens over the wall time."),
-    (
-        "ttft_us",
-        "TTFT, time to first token",
-        "From the actual send of a request to the first chunk that carries a token, reasoning \
-         included. Where all requests arrive at once this is mostly time in the queue.",
-    ),
-    (
-        "tpot_us",
-        "TPOT, time per output token",
-        "(E2E - TTFT) / (n - 1) of each answer of n > 1 tokens.",
-    ),
-    (
-        "itl_token_us",
-        "ITL, inter-token latency",
-        "The gap between two chunks, divided by the tokens of the later one and counted once for \
-         each of them. The gaps between chunks themselves are a metric of their own, since one \
-         chunk is not one token.",
-    ),
-    (
-        "e2e_us",
-        "E2E, end to end",
-        "From the actual send to the last chunk that carries a token. The end of the stream is \
-         kept apart.",
-    ),
-    ("startup_us", "Start-up", "From the start of the server's process to ready."),
-    ("rss_bytes_max", "Peak memory", "The largest resident set of the server's process."),
-    (
-        "requests_failed",
-        "Failed requests",
-        "Requests without a whole answer, by class. They are in no latency and no throughput, and \
-         a run that has some says so.",
-    ),
-];
+/// Words of the method page.
+#[derive(Debug, Deserialize)]
+struct Words {
+    families: Vec<Family>,
+    verdicts: Vec<Meaning>,
+    limits: Vec<Limit>,
+}
 
-const VERDICTS: &[(VerdictKind, &str)] = &[
-    (
-        VerdictKind::Regressed,
-        "worse, found by the screen and confirmed on fresh launches; a release fails on it",
-    ),
-    (VerdictKind::Improved, "better, found by the screen and confirmed on fresh launches"),
-    (VerdictKind::Unchanged, "the 90 % interval lies inside the floor: a change would have shown"),
-    (
-        VerdictKind::Inconclusive,
-        "nothing can be said; the smallest effect that could have been seen stands beside it. \
-         Runs of different days or machines are always this",
-    ),
-    (
-        VerdictKind::ChangedConfig,
-        "the effective configuration differs beyond the release, so that the figures compare \
-         settings and not releases",
-    ),
-    (VerdictKind::NewFailure, "the baseline ran and the candidate did not; a release fails on it"),
-    (VerdictKind::FixedFailure, "the candidate ran where the baseline did not"),
-];
+/// Family of metrics that share a definition; its metrics' names begin with the prefix.
+#[derive(Debug, Deserialize)]
+struct Family {
+    prefix: String,
+    title: String,
+    definition: String,
+}
+
+/// Verdict with its meaning.
+#[derive(Debug, Deserialize)]
+struct Meaning {
+    verdict: VerdictKind,
+    meaning: String,
+}
+
+/// Limitation of a page's figures.
+#[derive(Debug, Deserialize)]
+struct Limit {
+    id: String,
+    text: String,
+}
+
+static WORDS: LazyLock<Words> =
+    LazyLock::new(|| toml::from_str(include_str!("method.toml")).expect("tests read the words"));
 
 /// View of the method page, from the constants of this build.
 pub fn view() -> Value {
@@ -105,18 +65,18 @@ pub fn view() -> Value {
     };
     let mut rules: BTreeMap<&str, Value> = judge::RULES.iter().map(of_record).collect();
     rules.extend(GROUP_RULES.iter().map(of_group));
-    let verdict = |(kind, meaning): &(VerdictKind, &'static str)| {
-        context! { verdict => words::verdict(*kind), meaning => *meaning }
+    let verdict = |Meaning { verdict, meaning }: &Meaning| {
+        context! { verdict => words::verdict(*verdict), meaning }
     };
     context! {
-        metrics => FAMILIES.iter().map(family).collect::<Value>(),
+        metrics => WORDS.families.iter().map(family).collect::<Value>(),
         rules => rules.into_values().collect::<Value>(),
         checks_rev => judge::CHECKS_REV,
         storage => STORAGE_RULES
             .iter()
             .map(|rule| context! { id => rule.id, title => rule.title })
             .collect::<Value>(),
-        verdicts => VERDICTS.iter().map(verdict).collect::<Value>(),
+        verdicts => WORDS.verdicts.iter().map(verdict).collect::<Value>(),
         // Name and meaning of each service level.
         levels => LEVELS.map(|level| (level.name, level.meaning)),
     }
@@ -127,13 +87,13 @@ fn members(prefix: &str) -> impl Iterator<Item = &'static Metric> {
     METRICS.iter().filter(move |metric| metric.name.starts_with(prefix))
 }
 
-/// Line about a family of metrics that share a definition.
-fn family((prefix, title, definition): &(&'static str, &'static str, &'static str)) -> Value {
+/// Line about a family of metrics.
+fn family(Family { prefix, title, definition }: &Family) -> Value {
     let gating: Vec<String> = members(prefix).filter_map(gate).collect();
     let first = members(prefix).next();
     context! {
-        title => *title,
-        definition => *definition,
+        title,
+        definition,
         names => members(prefix).map(|metric| metric.name).collect::<Value>(),
         unit => first.map_or("", |metric| unit(metric.unit)),
         better => first.map_or("", |metric| match metric.better {
@@ -172,54 +132,20 @@ fn level(level: Level, on_cpu: Level) -> &'static str {
     }
 }
 
-/// A limitation: the test for records that it applies to, and its sentence.
-type Limit = (fn(&RunRecord) -> bool, &'static str);
+type Test = fn(&RunRecord) -> bool;
 
-const LIMITS: &[Limit] = &[
-    (
-        |_| true,
-        "How fast the engine is on another machine, driver or day. Stored figures are shown side \
-         by side, but only runs that were interleaved on one machine are compared.",
-    ),
-    (
-        |_| true,
-        "How fast your traffic would be. A scenario is one fixed list of requests, sent once, \
-         greedily decoded to a fixed length.",
-    ),
-    (
-        |record| matches!(record.scenario.arrival, Some(Arrival::AllAtOnce)),
-        "How long a user waits for a first token. Where all requests arrive at once, TTFT and E2E \
-         are mostly time in the queue; the ladder scenarios measure latency.",
-    ),
-    (
-        |record| record.scenario.tier == Tier::Lite,
-        "How the engine behaves under long load. Lite scenarios last seconds, so start and end \
-         weigh more than in the full ones.",
-    ),
-    (
-        |record| judge::rule::on_cpu(record),
-        "What a load generator on a machine of its own would see: on a CPU, client and server \
-         share the cores.",
-    ),
-    (
-        |record| record.model.weights.as_deref() == Some("random"),
-        "Whether the answers are right. Random weights have the shape and the speed of the model \
-         and none of its sense.",
-    ),
-    (
-        |record| record.kind == Kind::Imported,
-        "Whether an imported figure is true: its hardware, its configuration and its client are \
-         what the report says they were.",
-    ),
-    (
-        |record| record.kind == Kind::Simulated,
-        "Anything about a real server: simulated records exist to test the suite itself.",
-    ),
-    (
-        |_| true,
-        "Whether one answer is better than another. Outputs are checked for being the right \
-         tokens, not for being good.",
-    ),
+/// Limitations by their ids in the words of the method page, with the test for records that each
+/// applies to.
+const LIMITS: [(&str, Test); 9] = [
+    ("machine", |_| true),
+    ("traffic", |_| true),
+    ("queue", |record| matches!(record.scenario.arrival, Some(Arrival::AllAtOnce))),
+    ("short", |record| record.scenario.tier == Tier::Lite),
+    ("shared-cores", |record| judge::rule::on_cpu(record)),
+    ("random-weights", |record| record.model.weights.as_deref() == Some("random")),
+    ("published", |record| record.kind == Kind::Imported),
+    ("simulated", |record| record.kind == Kind::Simulated),
+    ("quality", |_| true),
 ];
 
 /// Returns the limitations of a page made from `runs`.
@@ -229,7 +155,8 @@ pub fn limits(runs: &[&Run]) -> Vec<String> {
         // Constant limitations also apply to a page that is made from no runs.
         runs.iter().any(|run| test(run.record)) || (runs.is_empty() && test(&default))
     };
-    LIMITS.iter().filter(|(test, _)| calls(*test)).map(|(_, text)| (*text).to_owned()).collect()
+    let applies = |limit: &&Limit| LIMITS.iter().any(|(id, test)| limit.id == *id && calls(*test));
+    WORDS.limits.iter().filter(applies).map(|limit| limit.text.clone()).collect()
 }
 
 #[cfg(test)]
@@ -239,9 +166,18 @@ mod tests {
     #[test]
     fn every_metric_belongs_to_one_family() {
         for metric in METRICS {
-            let families = FAMILIES.iter().filter(|(prefix, ..)| metric.name.starts_with(prefix));
-            assert_eq!(families.count(), 1, "`{}`", metric.name);
+            let families = WORDS.families.iter();
+            let own = families.filter(|family| metric.name.starts_with(&family.prefix));
+            assert_eq!(own.count(), 1, "`{}`", metric.name);
         }
-        assert!(FAMILIES.iter().all(|(prefix, ..)| members(prefix).next().is_some()));
+        assert!(WORDS.families.iter().all(|family| members(&family.prefix).next().is_some()));
+    }
+
+    #[test]
+    fn every_limitation_and_every_verdict_has_its_words() {
+        let ids: Vec<&str> = WORDS.limits.iter().map(|limit| limit.id.as_str()).collect();
+        assert_eq!(ids, LIMITS.map(|(id, _)| id));
+        let kinds = judge::diff::words::WORST_FIRST;
+        assert!(kinds.iter().all(|kind| WORDS.verdicts.iter().any(|own| own.verdict == *kind)));
     }
 }

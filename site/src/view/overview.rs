@@ -81,11 +81,7 @@ fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> 
         .collect();
     let measured = levels.iter().flatten().filter_map(|found| found.measured_at.as_deref()).max();
     let at = |found: &Candidate| {
-        let key = ReleaseKey {
-            engine: found.cell.engine.clone(),
-            release: found.release.clone(),
-            hardware: hardware.to_owned(),
-        };
+        let key = ReleaseKey::new(&found.cell.engine, &found.release, hardware);
         context! {
             engine => Link::release(&key),
             scenario => outside::name(&found.cell.scenario),

@@ -126,11 +126,7 @@ fn fastest(catalog: &Catalog, (model, hardware): (&str, &str), shared: &Shared) 
             ranked.answer.candidates.chunk_by(|a, b| a.cell.scenario == b.cell.scenario);
         for group in by_scenario {
             let first = &group[0];
-            let key = ReleaseKey {
-                engine: first.cell.engine.clone(),
-                release: first.release.clone(),
-                hardware: hardware.to_owned(),
-            };
+            let key = ReleaseKey::new(&first.cell.engine, &first.release, hardware);
             let run = catalog.runs.iter().find(|run| first.runs.contains(&run.record.id));
             let scenario = outside::name(&first.cell.scenario);
             let line = context! {

@@ -170,7 +170,7 @@ fn workload(runs: &[&Run]) -> Vec<Fact> {
             (counts.requests_ok == counts.requests_planned)
                 .then(|| format!("{} in, {} out on average", each(input), each(output)))
         }),
-        fact("Tier", runs, "scenario.tier", |r| Some(words::tier(r.scenario.tier).to_owned())),
+        fact("Tier", runs, "scenario.tier", |r| Some(r.scenario.tier.name().to_owned())),
         fact::prompt_form(runs),
         fact("Seed", runs, "scenario.seed", |r| r.scenario.seed.map(|seed| seed.to_string())),
         hash("File", runs, "scenario.file_sha256", |r| r.scenario.file_sha256.clone()),

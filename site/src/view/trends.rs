@@ -176,11 +176,7 @@ fn point_line(catalog: &Catalog, cell: &Cell, series: &[Series], point: &Point) 
         let index = trend.points.iter().position(|other| other.run == point.run)?;
         trend.segments.iter().find(|segment| segment.first == index)?.epoch.as_deref()
     });
-    let key = ReleaseKey {
-        engine: cell.engine.clone(),
-        release: point.release.clone(),
-        hardware: cell.hardware.clone(),
-    };
+    let key = ReleaseKey::new(&cell.engine, &point.release, &cell.hardware);
     context! {
         release => Link::new(&point.release, Target::ReleaseOn(key)),
         // Link to the first of the runs.

@@ -2,7 +2,7 @@
 
 use schema::metric::{Gates, METRICS};
 use schema::run::{Failure, FailureClass, Phase, PromptForm, RunRecord};
-use schema::scenario::{Arrival, Tier};
+use schema::scenario::Arrival;
 use schema::verdict::VerdictKind;
 
 use crate::format;
@@ -45,15 +45,6 @@ pub fn prompt_form(form: PromptForm) -> &'static str {
     match form {
         PromptForm::TokenIds => "token ids",
         PromptForm::Text => "text",
-    }
-}
-
-/// Word for the tier of a scenario.
-pub fn tier(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Full => "full",
-        Tier::Quarter => "quarter",
-        Tier::Lite => "lite",
     }
 }
 
