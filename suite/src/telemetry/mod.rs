@@ -6,9 +6,7 @@
 
 pub mod gpu;
 mod host;
-pub(crate) mod nvml;
 mod series;
-mod server;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

@@ -1,9 +1,11 @@
 //! Reduces many telemetry samples to the few numbers of a record: distributions and short time
-//! series.
+//! series. Those of the server's own counters are queue lengths, KV pages, tokens, prefix cache hits
+//! and preemptions.
 
-use schema::telemetry::{Series, Spread};
+use schema::telemetry::{Series, ServerTelemetry, Spread};
 
-use crate::measure::summary::float;
+use super::{Counters, Watch};
+use crate::measure::summary::{float, whole};
 
 /// Most points in a time series. A longer run has more samples per point, not more points.
 const POINTS_MAX: usize = 32;
@@ -23,17 +25,12 @@ pub(super) type Column = (&'static str, Together, Vec<f64>);
 /// Growth of a counter between two samples; `None` if it decreased, as after a restart of the
 /// server.
 pub(super) fn growth(before: f64, after: f64) -> Option<u64> {
-    whole(after - before)
+    counted(after - before)
 }
 
 /// Nearest whole number of a counter or of a mean of counters; `None` if negative.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "negative ones are ruled out, and counters are far below 2^53"
-)]
-pub(super) fn whole(value: f64) -> Option<u64> {
-    (value >= 0.0).then(|| value.round() as u64)
+pub(super) fn counted(value: f64) -> Option<u64> {
+    (value >= 0.0).then(|| whole(value))
 }
 
 /// Ratio of `part` to `of`, rounded to four decimals; finer digits say nothing about a machine.
@@ -59,8 +56,8 @@ pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
     }
     let looks = at_us.len().div_ceil(POINTS_MAX);
     let point = |together: Together, values: &[f64]| match together {
-        Together::Sum => whole(values.iter().sum()).unwrap_or(0),
-        Together::Mean => whole(mean(values)).unwrap_or(0),
+        Together::Sum => counted(values.iter().sum()).unwrap_or(0),
+        Together::Mean => counted(mean(values)).unwrap_or(0),
     };
     let column = |(name, together, values): Column| {
         let points = values.chunks(looks).map(|values| point(together, values)).collect();
@@ -78,6 +75,62 @@ pub(super) fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / float(values.len().max(1) as u64)
+}
+
+const GAUGES: [&str; 3] = ["requests_running", "requests_waiting", "kv_pages_used"];
+const COUNTERS: [&str; 5] =
+    ["prompt_tokens", "output_tokens", "prefix_query_tokens", "prefix_hit_tokens", "preemptions"];
+
+impl Watch<'_> {
+    /// Telemetry from the server's counters; `None` if it reported none of them.
+    pub(super) fn server_facts(&self, start_ns: u64) -> Option<ServerTelemetry> {
+        let reported = self.looks.iter().filter_map(|look| {
+            Some((look.at_ns.saturating_sub(start_ns) / 1000, look.server.as_ref()?))
+        });
+        let (at_us, counters): (Vec<u64>, Vec<&Counters>) = reported.unzip();
+        if counters.iter().all(|counters| counters.is_empty()) {
+            return None;
+        }
+        // Gauges are taken only from samples during the run, when the load was present.
+        let during = self.looks.get(1..self.looks.len().saturating_sub(1)).unwrap_or_default();
+        let gauge = |name: &str| -> Option<Spread> {
+            let seen = during.iter().filter_map(|look| look.server.as_ref()?.get(name).copied());
+            spread(seen.filter_map(counted))
+        };
+        let [requests_running, requests_waiting, kv_pages_used] = GAUGES.map(gauge);
+        let [prompt, output, query, hit, preemptions] = COUNTERS.map(|name| self.grown(name));
+        let pages = counters.last().and_then(|counters| counters.get("kv_pages").copied());
+        Some(ServerTelemetry {
+            requests_running,
+            requests_waiting,
+            kv_pages_used,
+            kv_pages: pages.and_then(counted),
+            prompt_tokens: prompt,
+            output_tokens: output,
+            prefix_query_tokens: query,
+            prefix_hit_tokens: hit,
+            preemptions,
+            series: server_series(&at_us, &counters),
+        })
+    }
+}
+
+/// Time series of the server's counters, from the second sample on; the first, taken before the run,
+/// is the counters' baseline. `at_us` are the times of the samples since the clock started.
+fn server_series(at_us: &[u64], samples: &[&Counters]) -> Option<Series> {
+    let values = |name: &str| -> Option<Vec<f64>> {
+        samples.iter().map(|counters| counters.get(name).copied()).collect()
+    };
+    let gauges = GAUGES.iter().filter_map(|name| {
+        let values = values(name)?.split_off(1);
+        Some((*name, Together::Mean, values))
+    });
+    let counters = COUNTERS.iter().filter_map(|name| {
+        let values = values(name)?;
+        let grown = values.windows(2).map(|pair| growth(pair[0], pair[1]).unwrap_or(0));
+        Some((*name, Together::Sum, grown.map(float).collect()))
+    });
+    series(at_us.get(1..)?, gauges.chain(counters).collect())
 }
 
 #[cfg(test)]

@@ -8,10 +8,9 @@ use anyhow::Context;
 
 use super::super::export::Saved;
 use super::super::files;
-use super::flags::ResultFlags;
+use super::flags::{DatasetName, ResultFlags, Tool};
 use super::scenario::Wanted;
-use super::tool::{DatasetName, Tool};
-use crate::export::{ExportError, Format, ReportFacts, compact_date, name_of, python_float};
+use crate::export::{Format, ReportFacts, compact_date, name_of, python_float};
 use crate::workload::arrival::requested_rate;
 
 /// Paths and formats of the results of one run.
@@ -59,11 +58,7 @@ impl Places {
     /// A folder cannot be created.
     pub fn prepare(&self) -> anyhow::Result<()> {
         let folders = [Some(&self.own), self.result.as_ref()].into_iter().flatten();
-        for folder in folders.filter_map(|file| file.parent()) {
-            let shown = folder.display();
-            fs::create_dir_all(folder).with_context(|| format!("cannot make folder `{shown}`"))?;
-        }
-        Ok(())
+        folders.filter_map(|file| file.parent()).try_for_each(files::make_folder)
     }
 
     /// Prints the console block and writes the result file. If no request was answered, it only
@@ -80,7 +75,7 @@ impl Places {
         });
         let (block, result) = match made {
             Ok(made) => made,
-            Err(error @ (ExportError::NothingMeasured | ExportError::NoSamples(_))) => {
+            Err(error) => {
                 eprintln!("no report: {error}");
                 return Ok(());
             }

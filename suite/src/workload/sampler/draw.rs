@@ -6,6 +6,7 @@ use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
 use schema::scenario::{Scenario, Workload};
 
+use crate::measure::summary::{float, whole};
 use crate::workload::arrival::seed_of_numpy;
 use crate::workload::dataset::Dataset;
 use crate::workload::generators::NumpyRandom;
@@ -108,47 +109,27 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Smallest allowed lower end of a range of lengths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LowerBound {
-    Zero,
-    One,
-}
-
-/// Draws `count` lengths from `[ratio * bound, bound]`.
+/// Draws `count` lengths from `[ratio * bound, bound]`, none below `least`.
 pub fn uniform(
     random: &mut NumpyRandom,
     bound: u64,
     ratio: f64,
     count: u64,
-    lower: LowerBound,
+    least: u64,
 ) -> Vec<u64> {
-    let low = scaled(bound, ratio);
-    let low = if lower == LowerBound::One { low.max(1) } else { low };
+    let low = scaled(bound, ratio).max(least);
     // `randint` excludes its upper end.
     (0..count).map(|_| random.randint(low, bound + 1)).collect()
 }
 
 /// Returns the tools' `int(bound * ratio)`.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "lengths are far below 2^53, the ratio is small and positive"
-)]
 pub fn scaled(bound: u64, ratio: f64) -> u64 {
-    (bound as f64 * ratio) as u64
+    whole((float(bound) * ratio).floor())
 }
 
 /// Returns the tools' `ceil(mean * ratio)`.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "lengths are far below 2^53, the ratio is small and positive"
-)]
 pub fn scaled_up(mean: u64, ratio: f64) -> u64 {
-    (mean as f64 * ratio).ceil() as u64
+    whole((float(mean) * ratio).ceil())
 }
 
 #[cfg(test)]
@@ -162,7 +143,7 @@ mod tests {
             bound in 1_u64..5000, ratio in 0.0_f64..=1.0, seed in 0_u32..100
         ) {
             let mut random = NumpyRandom::seed(seed);
-            let lengths = uniform(&mut random, bound, ratio, 20, LowerBound::One);
+            let lengths = uniform(&mut random, bound, ratio, 20, 1);
             prop_assert_eq!(lengths.len(), 20);
             for length in lengths {
                 prop_assert!((scaled(bound, ratio).max(1)..=bound).contains(&length));

@@ -8,12 +8,9 @@
 //! text, for which the server counts another length. Where prompts are sent as ids, this suite
 //! sends the drawn ids, so that lengths are exact.
 
+mod datasets;
 mod draw;
-mod lines;
-mod multi_turn;
-mod prefix_sets;
-mod rows;
-mod vocabulary;
+mod synthetic;
 
 use anyhow::bail;
 use std::collections::BTreeSet;
@@ -26,9 +23,8 @@ use super::arrival::{schedule, seed_of_numpy};
 use super::dataset::Dataset;
 use super::generators::PythonRandom;
 use super::tokenizer::Tokenizer;
+use datasets::{Conversations, Rows};
 use draw::{Draw, Requests};
-use multi_turn::Conversations;
-use rows::Rows;
 
 /// Maximum number of leading tokens that a warm-up prompt shares with a measured one: the smallest
 /// page size of prefix caches in use.
@@ -74,12 +70,6 @@ impl Draw<'_> {
     /// Draws the measured requests and the warm-up requests.
     fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
-            Pack::SharegptLmdeploy
-            | Pack::SharegptVllm
-            | Pack::SharegptSglang
-            | Pack::SharegptSglangOld
-            | Pack::RandomLmdeploy
-            | Pack::RandomSglang => self.of_rows(),
             Pack::MultiTurn => self.of_conversations(),
             Pack::Jsonl => self.of_lines(),
             Pack::RandomVllm
@@ -87,6 +77,7 @@ impl Draw<'_> {
             | Pack::PrefixGroupsSglang
             | Pack::PrefixRepetitionVllm
             | Pack::TraceMooncake => self.made_up(),
+            _ => self.of_rows(),
         }
     }
 
@@ -130,7 +121,7 @@ impl Draw<'_> {
     }
 
     fn of_lines(&self) -> anyhow::Result<(Requests, Requests)> {
-        let mut requests = lines::own(self)?;
+        let mut requests = datasets::own(self)?;
         self.enough(&requests)?;
         let wanted = usize::try_from(self.scenario.workload.requests).unwrap_or(usize::MAX);
         let mut rest = requests.split_off(wanted).into_iter();
@@ -157,11 +148,11 @@ impl Draw<'_> {
 
     fn drawn(&self) -> anyhow::Result<Requests> {
         match self.workload.pack {
-            Pack::RandomVllm => vocabulary::vllm(self),
-            Pack::RandomInferencex => vocabulary::inferencex(self),
-            Pack::PrefixGroupsSglang => prefix_sets::sglang(self),
-            Pack::PrefixRepetitionVllm => prefix_sets::vllm(self),
-            _ => lines::traced(self),
+            Pack::RandomVllm => synthetic::random_vllm(self),
+            Pack::RandomInferencex => synthetic::random_inferencex(self),
+            Pack::PrefixGroupsSglang => synthetic::prefix_groups_sglang(self),
+            Pack::PrefixRepetitionVllm => synthetic::prefix_repetition_vllm(self),
+            _ => datasets::traced(self),
         }
     }
 
