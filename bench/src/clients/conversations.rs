@@ -10,6 +10,7 @@ use schema::random::SplitMix64;
 use serde_json::json;
 
 use crate::clients::testbed::{Testbed, run_on};
+use crate::whole;
 use campaign::files::{FileError, make_dir};
 use campaign::inputs::Input;
 use campaign::process::describe;
@@ -94,13 +95,8 @@ impl Draws {
         low + self.0.draw() % (high - low + 1)
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a power of two below a thousand"
-    )]
     fn text(&mut self) -> String {
-        let words = (WORDS_LOG2.0 + self.0.share() * (WORDS_LOG2.1 - WORDS_LOG2.0)).exp2() as u64;
+        let words = whole((WORDS_LOG2.0 + self.0.share() * (WORDS_LOG2.1 - WORDS_LOG2.0)).exp2());
         let mut text = String::new();
         for word in 0..words {
             let syllables = self.between(1, 3);

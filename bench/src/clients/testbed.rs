@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use schema::emitted::Emitted;
 use serde::Serialize;
 
+use crate::float;
 use campaign::files::{FileError, read_text};
 use campaign::node::server::status_bytes;
 use campaign::process::{Group, Interrupt, ProcessError, children_us};
@@ -21,15 +22,9 @@ use campaign::world::World;
 /// Where the other clients are, as far as they are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peers {
-    pub sglang: Option<SglangClient>,
+    /// Extension module of SGLang's client.
+    pub sglang: Option<PathBuf>,
     pub aiperf: Option<PathBuf>,
-}
-
-/// SGLang's client: an extension module, and the interpreter that loads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SglangClient {
-    pub python: PathBuf,
-    pub module: PathBuf,
 }
 
 /// Everything that exchanges share.
@@ -112,15 +107,14 @@ impl Spread {
     /// Computes the statistics of samples in nanoseconds as the compared clients do: quantiles
     /// are linear between order statistics, and the deviation is that of the population. All are
     /// `None` without samples.
-    #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 ns")]
     pub fn of(mut samples_ns: Vec<u64>) -> Self {
         if samples_ns.is_empty() {
             return Self::default();
         }
         samples_ns.sort_unstable();
-        let count = samples_ns.len() as f64;
-        let mean = samples_ns.iter().map(|ns| *ns as f64).sum::<f64>() / count;
-        let squares = samples_ns.iter().map(|ns| (*ns as f64 - mean).powi(2)).sum::<f64>();
+        let count = float(samples_ns.len() as u64);
+        let mean = samples_ns.iter().map(|ns| float(*ns)).sum::<f64>() / count;
+        let squares = samples_ns.iter().map(|ns| (float(*ns) - mean).powi(2)).sum::<f64>();
         Self {
             mean_us: Some(mean / 1e3),
             std_us: Some((squares / count).sqrt() / 1e3),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use schema::campaign::{CampaignRecord, CampaignStatus, PlannedRun, SCHEMA};
 use schema::exit::Exit;
-use schema::gpu_validation::{Outcome, StageReport, StageWork, ValidationBundle};
+use schema::gpu_validation::{Outcome, Stage, StageReport, StageWork, ValidationBundle};
 use schema::kernel::{KernelBench, KernelRecord};
 use schema::run::Time;
 use serde::Deserialize;
@@ -33,33 +33,42 @@ pub fn run(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
     let described = read_bundle(&dir)?;
-    let machine: MachineFile = read_json(&dir.join(MACHINE))?;
-    let reports = reports(&described, &dir)?;
-    for stage in &described.stages {
-        let report = reports.iter().find(|report| report.stage == stage.id);
-        let said = report.map_or("not run".to_owned(), line);
+    let results = Results {
+        world,
+        machine: read_json(&dir.join(MACHINE))?,
+        reports: reports(&described, &dir)?,
+        staged: CampaignPlaces::at(&dir).staged(),
+        described,
+        dir,
+    };
+    for stage in &results.described.stages {
+        let said = results.report(stage).map_or("not run".to_owned(), line);
         world.console.answer(&format!("{:<40} {said}", stage.id));
     }
-    let staged = CampaignPlaces::at(&dir).staged();
-    let kernels = kernel_record(&described, &machine, &reports, &dir, &staged)?;
+    let kernels = results.kernel_record()?;
     if kernels > 0 {
         world.console.answer(&format!("kernels  {kernels}"));
     }
-    let mut campaign = campaign_record(world, &described, &machine, &reports);
+    let mut campaign = results.campaign_record();
     if campaign.plan.is_empty() {
         world.console.answer("records  none: no scenario was run");
-        return Ok(exit(&described, &reports));
+        return Ok(results.exit());
     }
-    write_campaign(&staged, &mut campaign)?;
-    publish(world, flags, &described, &machine, &staged, campaign.plan.len())?;
-    Ok(exit(&described, &reports))
+    write_campaign(&results.staged, &mut campaign)?;
+    results.publish(flags, campaign.plan.len())?;
+    Ok(results.exit())
 }
 
-/// Exit code: success only if every stage has run and none failed.
-fn exit(described: &ValidationBundle, reports: &[StageReport]) -> Exit {
-    let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
-    // A skipped stage has a report and does not count as missing.
-    if failed || reports.len() < described.stages.len() { Exit::Worse } else { Exit::Well }
+/// Results of a bundle, read from their folder.
+struct Results<'a> {
+    world: &'a World,
+    dir: PathBuf,
+    described: ValidationBundle,
+    machine: MachineFile,
+    /// Reports of the stages that have run, in the stages' order.
+    reports: Vec<StageReport>,
+    /// Folder of the staged records.
+    staged: PathBuf,
 }
 
 /// Returns the folder of results; unpacks it first if an archive is given.
@@ -90,125 +99,125 @@ fn reports(described: &ValidationBundle, results: &Path) -> Result<Vec<StageRepo
     paths.filter(|path| path.exists()).map(|path| read_json(&path)).collect()
 }
 
-fn campaign_record(
-    world: &World,
-    described: &ValidationBundle,
-    machine: &MachineFile,
-    reports: &[StageReport],
-) -> CampaignRecord {
-    let done = |stage: &str| reports.iter().find(|report| report.stage == stage);
-    let mut plan = Vec::new();
-    let (mut wall_us, mut failed) = (0, false);
-    for stage in &described.stages {
-        let StageWork::Scenario { model, scenario, run, position, .. } = &stage.work else {
-            continue;
-        };
-        let Some(report) = done(&stage.id) else { continue };
-        wall_us += report.wall_us;
-        failed |= report.outcome == Outcome::Failed;
-        plan.push(PlannedRun {
-            run: run.clone(),
-            engine: described.engine.name.clone(),
-            release: described.engine.release.clone(),
-            model: model.clone(),
-            scenario: scenario.clone(),
-            block: *position,
-            position: 0,
-            stage: None,
-        });
-    }
-    CampaignRecord {
-        schema: SCHEMA.to_owned(),
-        id: described.campaign.clone(),
-        command: world.command.iter().map(|word| world.identity.redact(word)).collect(),
-        releases: vec![described.engine.release.clone()],
-        hardware: machine.hardware.id.clone(),
-        plan,
-        budget: [("wall_us".to_owned(), Value::from(wall_us))].into(),
-        status: if failed { CampaignStatus::Partial } else { CampaignStatus::Complete },
-        ..CampaignRecord::default()
-    }
-}
-
-/// Commits the records of a release; those of a working tree are only printed.
-fn publish(
-    world: &World,
-    flags: &CollectFlags,
-    described: &ValidationBundle,
-    machine: &MachineFile,
-    staged: &Path,
-    runs: usize,
-) -> Result<(), Stop> {
-    let dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
-    let registry = Registry::new(world, &dir);
-    let (engine, release) = (&described.engine.name, &described.engine.release);
-    let hardware = &machine.hardware.id;
-    let named = Named { engine, release, hardware };
-    let version = release.trim_start_matches('v');
-    if described.engine.dirty != Some(false) || is_development(version) {
-        registry.print_table(named, Some(staged))?;
-        let shown = world.places.shown(staged);
-        world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
-        return Ok(());
-    }
-    registry.preflight()?;
-    registry.render_pages(staged)?;
-    let message = format!(
-        "results: {engine} {release} on {hardware}\n\nruns: {runs}; validation {}, campaign {}\n",
-        described.validation, described.campaign
-    );
-    let commit = registry.record(staged, &message)?;
-    registry.build_site(&world.places.site())?;
-    registry.print_table(named, None)?;
-    world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")));
-    Ok(())
-}
-
 /// The field of a command's JSON output that is read.
 #[derive(Debug, Deserialize)]
 struct Printed {
     kernels: Vec<KernelBench>,
 }
 
-/// Writes the record of all kernel benchmarks in the stages' outputs to the staged results
-/// `staged`; returns their number. The record has the bundle's own id, so that collecting again
-/// makes the same record.
-///
-/// # Errors
-/// The record has no path under `results/`, or the folder is not writable.
-fn kernel_record(
-    described: &ValidationBundle,
-    machine: &MachineFile,
-    reports: &[StageReport],
-    results: &Path,
-    staged: &Path,
-) -> Result<usize, Stop> {
-    let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
-    for stage in &described.stages {
-        let report = reports.iter().find(|report| report.stage == stage.id);
-        let report = report.filter(|report| report.outcome == Outcome::Done);
-        let (StageWork::Command { .. }, Some(report)) = (&stage.work, report) else { continue };
-        let printed = fs::read(stage_file(results, &stage.id, "stdout")).unwrap_or_default();
-        // Other commands print no such document, which is no error.
-        let Ok(Printed { kernels }) = serde_json::from_slice(&printed) else { continue };
-        benches.extend(kernels);
-        wall_us += report.wall_us;
-        started_at.get_or_insert_with(|| report.started_at.clone());
+impl Results<'_> {
+    fn report(&self, stage: &Stage) -> Option<&StageReport> {
+        self.reports.iter().find(|report| report.stage == stage.id)
     }
-    let count = benches.len();
-    if count == 0 {
-        return Ok(0);
+
+    /// Exit code: success only if every stage has run and none failed.
+    fn exit(&self) -> Exit {
+        let failed = self.reports.iter().any(|report| report.outcome == Outcome::Failed);
+        // A skipped stage has a report and does not count as missing.
+        let missing = self.reports.len() < self.described.stages.len();
+        if failed || missing { Exit::Worse } else { Exit::Well }
     }
-    let mut record = KernelRecord {
-        schema: schema::kernel::SCHEMA.to_owned(),
-        id: described.campaign.clone(),
-        engine: described.engine.clone(),
-        hardware: machine.hardware.clone(),
-        time: Time { started_at, wall_us: Some(wall_us), ..Time::default() },
-        ..KernelRecord::default()
-    };
-    fill(&mut record, benches)?;
-    let place = schema::path::of_kernels(&record)?;
-    write(staged, &place, &record)?;
-    Ok(count)
+
+    fn campaign_record(&self) -> CampaignRecord {
+        let mut plan = Vec::new();
+        let (mut wall_us, mut failed) = (0, false);
+        for stage in &self.described.stages {
+            let StageWork::Scenario { model, scenario, run, position, .. } = &stage.work else {
+                continue;
+            };
+            let Some(report) = self.report(stage) else { continue };
+            wall_us += report.wall_us;
+            failed |= report.outcome == Outcome::Failed;
+            plan.push(PlannedRun {
+                run: run.clone(),
+                engine: self.described.engine.name.clone(),
+                release: self.described.engine.release.clone(),
+                model: model.clone(),
+                scenario: scenario.clone(),
+                block: *position,
+                position: 0,
+                stage: None,
+            });
+        }
+        CampaignRecord {
+            schema: SCHEMA.to_owned(),
+            id: self.described.campaign.clone(),
+            command: self
+                .world
+                .command
+                .iter()
+                .map(|word| self.world.identity.redact(word))
+                .collect(),
+            releases: vec![self.described.engine.release.clone()],
+            hardware: self.machine.hardware.id.clone(),
+            plan,
+            budget: [("wall_us".to_owned(), Value::from(wall_us))].into(),
+            status: if failed { CampaignStatus::Partial } else { CampaignStatus::Complete },
+            ..CampaignRecord::default()
+        }
+    }
+
+    /// Commits the records of a release; those of a working tree are only printed.
+    fn publish(&self, flags: &CollectFlags, runs: usize) -> Result<(), Stop> {
+        let world = self.world;
+        let dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
+        let registry = Registry::new(world, &dir);
+        let (engine, release) = (&self.described.engine.name, &self.described.engine.release);
+        let hardware = &self.machine.hardware.id;
+        let named = Named { engine, release, hardware };
+        let version = release.trim_start_matches('v');
+        if self.described.engine.dirty != Some(false) || is_development(version) {
+            registry.print_table(named, Some(&self.staged))?;
+            let shown = world.places.shown(&self.staged);
+            world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
+            return Ok(());
+        }
+        registry.preflight()?;
+        registry.render_pages(&self.staged)?;
+        let message = format!(
+            "results: {engine} {release} on {hardware}\n\nruns: {runs}; validation {}, campaign {}\n",
+            self.described.validation, self.described.campaign
+        );
+        let commit = registry.record(&self.staged, &message)?;
+        registry.build_site(&world.places.site())?;
+        registry.print_table(named, None)?;
+        world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")));
+        Ok(())
+    }
+
+    /// Writes the record of all kernel benchmarks in the stages' outputs to the staged results
+    /// `staged`; returns their number. The record has the bundle's own id, so that collecting again
+    /// makes the same record.
+    ///
+    /// # Errors
+    /// The record has no path under `results/`, or the folder is not writable.
+    fn kernel_record(&self) -> Result<usize, Stop> {
+        let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
+        for stage in &self.described.stages {
+            let report = self.report(stage).filter(|report| report.outcome == Outcome::Done);
+            let (StageWork::Command { .. }, Some(report)) = (&stage.work, report) else { continue };
+            let printed = fs::read(stage_file(&self.dir, &stage.id, "stdout")).unwrap_or_default();
+            // Other commands print no such document, which is no error.
+            let Ok(Printed { kernels }) = serde_json::from_slice(&printed) else { continue };
+            benches.extend(kernels);
+            wall_us += report.wall_us;
+            started_at.get_or_insert_with(|| report.started_at.clone());
+        }
+        let count = benches.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut record = KernelRecord {
+            schema: schema::kernel::SCHEMA.to_owned(),
+            id: self.described.campaign.clone(),
+            engine: self.described.engine.clone(),
+            hardware: self.machine.hardware.clone(),
+            time: Time { started_at, wall_us: Some(wall_us), ..Time::default() },
+            ..KernelRecord::default()
+        };
+        fill(&mut record, benches)?;
+        let place = schema::path::of_kernels(&record)?;
+        write(&self.staged, &place, &record)?;
+        Ok(count)
+    }
 }
