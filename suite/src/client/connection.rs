@@ -315,20 +315,16 @@ impl Connection {
         buffer: &mut [u8],
     ) -> Result<StampedRead, Broken> {
         let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN.into()) };
-        let Some(session) = &mut self.tls else {
-            let read = stamper.read(socket, buffer, self.drained_ns)?;
-            // A read that did not fill the buffer left the socket empty.
-            if read.bytes < buffer.len() {
-                self.drained_ns = read.moment.user_ns;
-            }
-            return Ok(read);
-        };
-        // The second part is for encrypted bytes from the wire, the first for the decrypted ones.
-        let (plain, wire) = buffer.split_at_mut((buffer.len() + RECORD_MAX) / 2);
+        // With TLS the second part is for encrypted bytes from the wire, the first for the decrypted
+        // ones.
+        let at = if self.tls.is_some() { (buffer.len() + RECORD_MAX) / 2 } else { 0 };
+        let (plain, wire) = buffer.split_at_mut(at);
         let read = stamper.read(socket, wire, self.drained_ns)?;
+        // A read that did not fill the buffer left the socket empty.
         if read.bytes < wire.len() {
             self.drained_ns = read.moment.user_ns;
         }
+        let Some(session) = &mut self.tls else { return Ok(read) };
         if read.bytes == 0 {
             return Ok(read);
         }

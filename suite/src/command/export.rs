@@ -12,7 +12,7 @@ use schema::samples::{Line, Sample};
 
 use super::files;
 use super::files::ScenarioFile;
-use crate::export::{Format, Report, ReportFacts, export, name_of};
+use crate::export::{Format, ReportFacts, export, name_of};
 
 /// Write a saved measurement in the format of another benchmark tool.
 ///
@@ -111,8 +111,7 @@ impl Saved {
     /// # Errors
     /// Nothing was measured, or the format needs samples that are missing.
     pub fn export(&self, format: Format, asked: &ReportFacts) -> anyhow::Result<String> {
-        let report = Report { measurement: &self.measurement, samples: &self.samples, asked };
-        export(format, &report)
+        export(format, &self.measurement, &self.samples, asked)
     }
 }
 

@@ -187,7 +187,6 @@ pub struct Keeper {
     samples: PathBuf,
     journal: Journal,
     progress: Progress,
-    kept: u64,
 }
 
 impl Keeper {
@@ -216,7 +215,7 @@ impl Keeper {
         json(out, &unfinished(facts, &name))?;
         let journal = Journal::create(&samples, head)
             .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
-        Ok(Self { out: out.to_owned(), samples, journal, progress, kept: 0 })
+        Ok(Self { out: out.to_owned(), samples, journal, progress })
     }
 
     /// Completes both files after the run has ended with `measurement`.
@@ -237,12 +236,13 @@ impl Keeper {
         self.progress.finish();
         // The error that ended the run is reported; a failure of the clean-up would hide it.
         let _ = fs::remove_file(&self.out);
+        let kept = self.journal.samples;
         let _ = self.journal.finish(Status::Partial);
-        if self.kept == 0 {
+        if kept == 0 {
             let _ = fs::remove_file(&self.samples);
             return error.into();
         }
-        let (kept, samples) = (self.kept, self.samples.display());
+        let samples = self.samples.display();
         anyhow::Error::from(error).context(format!("{kept} samples are kept in `{samples}`"))
     }
 }
@@ -255,7 +255,6 @@ impl Observer for Keeper {
     }
 
     fn ended(&mut self, index: usize, sample: &Sample) {
-        self.kept += 1;
         self.journal.sample(index, sample);
     }
 }

@@ -9,7 +9,7 @@ use schema::samples::Sample;
 use schema::scenario::Arrival;
 use serde_json::{Value, json};
 
-use super::{Format, Report, ReportFacts};
+use super::{Format, ReportFacts};
 use crate::measure::summary::float;
 use crate::workload::arrival::requested_rate;
 
@@ -30,13 +30,16 @@ pub struct Figures<'a> {
 
 impl<'a> Figures<'a> {
     /// Collects the figures of a measurement for `format`; `None` if no request was answered.
-    pub fn of(report: &Report<'a>, format: Format) -> Option<Self> {
-        let measurement = report.measurement;
+    pub fn of(
+        measurement: &'a Measurement,
+        asked: &'a ReportFacts,
+        format: Format,
+    ) -> Option<Self> {
         let (counts, time) = (measurement.counts.as_ref()?, measurement.time.as_ref()?);
         let usage =
             matches!(counts.token_source, Some(TokenSource::Usage | TokenSource::UsagePerChunk));
         Some(Self {
-            asked: report.asked,
+            asked,
             measurement,
             counts,
             metrics: measurement.metrics.as_ref()?,

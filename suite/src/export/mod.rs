@@ -111,29 +111,26 @@ impl ReportFacts {
     }
 }
 
-/// Input of an export: a measurement, its samples, and the facts that only the flags state.
-#[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
-    pub measurement: &'a Measurement,
-    /// Samples in the order of the plan; empty if the samples file is missing.
-    pub samples: &'a [Sample],
-    pub asked: &'a ReportFacts,
-}
-
-/// Text of the report in `format`, ending in a newline.
+/// Text of the report in `format`, ending in a newline. `samples` are in the order of the plan, and
+/// empty if the samples file is missing.
 ///
 /// # Errors
 /// No request was answered, or the format needs samples and none are given.
-pub fn export(format: Format, report: &Report<'_>) -> anyhow::Result<String> {
-    let figures = Figures::of(report, format)
+pub fn export(
+    format: Format,
+    measurement: &Measurement,
+    samples: &[Sample],
+    asked: &ReportFacts,
+) -> anyhow::Result<String> {
+    let figures = Figures::of(measurement, asked, format)
         .context("no request was answered, so that there are no figures to export")?;
     ensure!(
-        !(format.needs_samples() && report.samples.is_empty()),
+        !(format.needs_samples() && samples.is_empty()),
         "format `{}` needs samples, and there are none\nhint: keep the file that ends in \
          `.samples.jsonl` beside the measurement",
         name_of(format)
     );
-    let requests = Requests::of(report.samples);
+    let requests = Requests::of(samples);
     Ok(match format {
         Format::Lmdeploy => serving_tools::lmdeploy_block(&figures),
         Format::LmdeployCsv => serving_tools::lmdeploy_csv(&figures),

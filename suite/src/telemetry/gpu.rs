@@ -15,8 +15,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_MEMORY_TEMP;
 use schema::telemetry::{EnergySource, GpuTelemetry, Series, Throttled};
 
-use super::series::{Column, Together, counted, series, share, spread};
-use super::{Look, Watch};
+use super::{Column, Look, Together, Watch, counted, series, share, spread};
 use crate::measure::summary::float;
 
 /// Source of GPU readings, such as NVML or a test's script.

@@ -5,7 +5,6 @@ mod flags;
 mod refused;
 mod results;
 mod scenario;
-mod tokenizer;
 
 use std::time::{Duration, Instant};
 
@@ -104,7 +103,7 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let probed = awaited(flags, &server, &engine)?;
     let model = model(flags, &server)?;
     let tokenizer = flags.server.tokenizer.as_deref().unwrap_or(&model);
-    let tokenizer = Tokenizer::open(&tokenizer::find(tokenizer, variable)?)?;
+    let tokenizer = Tokenizer::open(&results::find_tokenizer(tokenizer, variable)?)?;
     let now = utc_now().context("the system clock has no usable date")?;
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;

@@ -19,7 +19,7 @@ use schema::run::PromptForm;
 use schema::scenario::{Arrival, Pack};
 use serde::Deserialize;
 
-use super::draw::{Draw, Requests, empty, uniform};
+use super::{Draw, Requests, empty, uniform};
 use crate::measure::summary::whole;
 use crate::workload::dataset::{Conversation, Pair};
 use crate::workload::generators::{Pcg64, PythonRandom};

@@ -3,7 +3,7 @@
 //! and then decode and encode up to ten times until the text has the requested number of tokens.
 //! `prefix-groups@sglang` and `prefix-repetition@vllm` have groups with a shared prefix.
 
-use super::draw::{Draw, Requests, empty, scaled, scaled_up, uniform};
+use super::{Draw, Requests, empty, scaled, scaled_up, uniform};
 use crate::workload::generators::{Pcg64, PythonRandom};
 
 /// Draws requests as vLLM's `random` does.
