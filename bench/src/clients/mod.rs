@@ -5,7 +5,6 @@
 //! A row is measured by exchanges of a client with a fresh mock server. Where a client's startup would
 //! count, the difference of two measurements with different loads removes it.
 
-pub mod conversations;
 pub mod table;
 pub mod testbed;
 pub mod tool;
@@ -32,7 +31,9 @@ use serde_json::Value;
 
 use crate::cli::ClientBench;
 use crate::clients::table::{FIGURES, Kept, Row, RowResult};
-use crate::clients::testbed::{Cost, Load, Testbed, Truth, read_lines, run_on, start_on, wait_for};
+use crate::clients::testbed::{
+    Cost, Load, Testbed, Truth, prepare_s, read_lines, run_on, start_on, wait_for,
+};
 use crate::clients::tool::{Reported, Tool, stamp_errors_ns};
 use crate::{RivalError, float, write_table};
 
@@ -211,7 +212,7 @@ pub fn measure(testbed: &Testbed<'_>, row: Row, tool: Tool) -> Result<Values, St
         Row::OpenLoop => open_loop(testbed, tool),
         Row::Memory => memory(testbed, tool),
         Row::Parse => Ok(values([("parse_us_p50", Some(parse_us(testbed)?))])),
-        Row::Prepare => Ok(values([("prepare_s", Some(conversations::prepare_s(testbed)?))])),
+        Row::Prepare => Ok(values([("prepare_s", Some(prepare_s(testbed)?))])),
         Row::Clean => clean(testbed),
     }
 }
@@ -236,14 +237,14 @@ fn cpu_us_per_event(less: &Exchange, more: &Exchange, loads: (&Load, &Load)) -> 
 
 fn saturated(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     // The difference of two loads cancels the client's startup.
-    let (less, more) = (SATURATED, SATURATED.of_tokens(5 * SATURATED.tokens));
+    let (less, more) = (SATURATED, Load { tokens: 5 * SATURATED.tokens, ..SATURATED });
     let (short, long) = (exchange(testbed, tool, &less)?, exchange(testbed, tool, &more)?);
     let costs = cpu_us_per_event(&short, &long, (&less, &more));
     Ok(values([("saturated_events_per_cpu_s", Some(1e6 / costs))]))
 }
 
 fn paced(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
-    let (less, more) = (PACED, PACED.of_tokens(4 * PACED.tokens));
+    let (less, more) = (PACED, Load { tokens: 4 * PACED.tokens, ..PACED });
     let (short, long) = (exchange(testbed, tool, &less)?, exchange(testbed, tool, &more)?);
     let costs = cpu_us_per_event(&short, &long, (&less, &more));
     let (said, truth) = (short.reported.ttft, short.truth.ttft);

@@ -79,7 +79,8 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     };
     let round = Round::first(works.len(), variants.len(), flags.repeats);
     let mut slots = interleave(&round, || ids.next_id());
-    slots.retain(|slot| works[slot.cell].is_done_in(slot.repeat));
+    // Perplexity does not vary.
+    slots.retain(|slot| works[slot.cell] != Work::Perplexity || slot.repeat == 1);
     let measured = comparison.carry_out(&works, &slots)?;
     let report = Report::of(&comparison, flags.repeats, build.facts, measured)?;
     world.console.answer(&if flags.json { report.json() } else { report.text() });
