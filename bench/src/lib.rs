@@ -37,6 +37,18 @@ impl Ends for RivalError {
     }
 }
 
+/// Count, size or time as a float; all are far below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "whole numbers below 2^53 keep their value")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+/// Count or size without its fraction; all are positive and far below 2^53.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^53")]
+fn whole(value: f64) -> u64 {
+    value as u64
+}
+
 /// Name of a flag's value on the command line.
 fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()

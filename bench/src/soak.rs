@@ -8,8 +8,8 @@ use schema::exit::Exit;
 use schema::run::Status;
 
 use crate::cli::Soak;
-use crate::local_bench;
 use crate::peer::{failed, failure};
+use crate::{float, local_bench};
 use campaign::build::variants;
 use campaign::files::FileError;
 use campaign::lock::Lock;
@@ -136,12 +136,11 @@ fn read(server: &Server) -> Result<Held, Stop> {
 
 /// Compares the last quarter of the loads with the second; returns a phrase for each resource that
 /// grew. Medians are compared, because single loads leave slightly different amounts.
-#[expect(clippy::cast_precision_loss, reason = "sizes and counts are far below 2^53")]
 fn grown(held: &[Held]) -> Vec<String> {
     let quarter = held.len() / 4;
     let (early, late) = (&held[quarter..2 * quarter], &held[held.len() - quarter..]);
     let median = |of: &[Held], value: fn(&Held) -> u64| {
-        let values: Vec<f64> = of.iter().map(|held| value(held) as f64).collect();
+        let values: Vec<f64> = of.iter().map(|held| float(value(held))).collect();
         judge::quantile::median(&values).unwrap_or(0.0)
     };
     let pair = |value: fn(&Held) -> u64| (median(early, value), median(late, value));

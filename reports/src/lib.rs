@@ -3,10 +3,9 @@
 //! reported with their line.
 
 mod console;
-mod csv;
 mod figures;
-mod json;
 mod nested;
+mod result_file;
 mod served;
 mod tool;
 mod workload;
@@ -65,9 +64,9 @@ pub fn read(file: &str, text: &str) -> Reading {
     let plain = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
     let begins = |with: &str| plain.trim_start().starts_with(with);
     let results = if begins("{") {
-        json::read(&plain)
-    } else if begins(csv::HEAD) {
-        csv::read(&plain)
+        result_file::read_json(&plain)
+    } else if begins(result_file::CSV_HEAD) {
+        result_file::read_csv(&plain)
     } else {
         console::read(&plain)
     };

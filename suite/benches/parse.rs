@@ -5,8 +5,8 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use schema::engine::ApiFormat;
+use suite::client::sample::Moment;
 use suite::client::sample::Sample;
-use suite::client::stamp::Moment;
 use suite::client::stream::Stream;
 
 /// Events in one answer, enough that the HTTP head is negligible.

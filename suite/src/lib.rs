@@ -15,3 +15,20 @@ pub mod mock_server;
 mod session;
 pub mod telemetry;
 pub mod workload;
+
+use std::process::ExitCode;
+
+use schema::exit::Exit;
+
+/// Exit code of a program that is used for tests of clients: each of its errors is one of the
+/// environment, and is printed.
+pub fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
+    let exit = match ended {
+        Ok(()) => Exit::Well,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            Exit::Environment
+        }
+    };
+    ExitCode::from(exit.code())
+}

@@ -4,9 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use suite::command::{
-    audit, export, manual, plan, probe, run, search, serving, sweep, verify_manifest,
-};
+use suite::command::{audit, export, manual, plan, probe, run, serving, sweep};
 
 /// Measures an LLM server over its OpenAI-compatible HTTP interface.
 ///
@@ -50,10 +48,10 @@ Exit codes: 0 success; 1 INVALID or failed requests; 2 wrong use or invalid data
 enum Command {
     Run(Box<run::RunFlags>),
     Sweep(Box<sweep::SweepFlags>),
-    Search(Box<search::SearchFlags>),
+    Search(Box<sweep::SearchFlags>),
     Serving(Box<serving::ServingFlags>),
     Plan(plan::PlanFlags),
-    VerifyManifest(verify_manifest::VerifyManifestFlags),
+    VerifyManifest(plan::VerifyManifestFlags),
     Probe(probe::ProbeFlags),
     FirstAnswer(probe::FirstAnswerFlags),
     Export(export::ExportFlags),
@@ -66,10 +64,10 @@ fn main() -> ExitCode {
     let done = match Flags::parse().command {
         Command::Run(flags) => run::execute(&flags),
         Command::Sweep(flags) => sweep::execute(&flags),
-        Command::Search(flags) => search::execute(&flags),
+        Command::Search(flags) => sweep::execute_search(&flags),
         Command::Serving(flags) => serving::execute(&flags, &|name| std::env::var(name).ok()),
         Command::Plan(flags) => plan::execute(&flags),
-        Command::VerifyManifest(flags) => verify_manifest::execute(&flags),
+        Command::VerifyManifest(flags) => plan::execute_verify(&flags),
         Command::Probe(flags) => probe::execute(&flags),
         Command::FirstAnswer(flags) => probe::execute_first_answer(&flags),
         Command::Export(flags) => export::execute(&flags),

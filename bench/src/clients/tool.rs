@@ -19,7 +19,8 @@ use schema::samples::{Line, Sample};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::clients::testbed::{Load, Peers, SglangClient, Spread, Testbed, read_lines};
+use crate::clients::testbed::{Load, Peers, Spread, Testbed, read_lines};
+use crate::float;
 use campaign::files::{FileError, make_dir, read_text, write_whole};
 use campaign::inputs::Input;
 use campaign::process::capture;
@@ -120,11 +121,11 @@ impl Tool {
                 testbed.world.tools.bench("run")
             }
             Self::Sglang => {
-                let client = peers.sglang.as_ref().ok_or_else(missing)?;
+                let module = peers.sglang.as_ref().ok_or_else(missing)?;
                 // The client appends to an existing result file.
                 let _ = fs::remove_file(testbed.path("sglang.json"));
-                let mut command = Command::new(&client.python);
-                command.args(["-c", LOADER]).arg(&client.module);
+                let mut command = Command::new(PYTHON);
+                command.args(["-c", LOADER]).arg(module);
                 command
             }
             Self::Aiperf => {
@@ -281,9 +282,8 @@ fn read_redline(testbed: &Testbed<'_>, load: &Load) -> Result<Reported, String> 
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 us")]
 fn of_summary(summary: Option<&Summary>) -> Spread {
-    let of = |read: fn(&Summary) -> Option<u64>| Some(read(summary?)? as f64);
+    let of = |read: fn(&Summary) -> Option<u64>| Some(float(read(summary?)?));
     Spread { mean_us: of(|s| s.mean), std_us: of(|s| s.std), p99_us: of(|s| s.p99) }
 }
 
@@ -332,6 +332,7 @@ pub fn stamp_errors_ns(
     Ok((recorded, had))
 }
 
+const PYTHON: &str = "python3";
 const SGLANG: &str = "sglang==0.5.23";
 /// Path of the extension module inside SGLang's wheel; its SHA-256 follows.
 const SGLANG_MODULE: &str = "sglang/srt/rust_extensions/_bench.cpython-311-x86_64-linux-gnu.so";
@@ -353,9 +354,8 @@ pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
     Ok(Peers { sglang, aiperf })
 }
 
-fn sglang(world: &World) -> Result<SglangClient, Stop> {
-    let python = PathBuf::from("python3");
-    let mut version = Command::new(&python);
+fn sglang(world: &World) -> Result<PathBuf, Stop> {
+    let mut version = Command::new(PYTHON);
     version.args(["-c", "import sys; print('%d.%d' % sys.version_info[:2])"]);
     let found = campaign::process::text(&mut version, &world.interrupt)?.trim().to_owned();
     if found != SGLANG_PYTHON {
@@ -376,7 +376,7 @@ fn sglang(world: &World) -> Result<SglangClient, Stop> {
         config: None,
         hub: None,
     };
-    Ok(SglangClient { python, module: world.fetcher().obtain(&input)?.path })
+    Ok(world.fetcher().obtain(&input)?.path)
 }
 
 /// Returns AIPerf's program in the cache, which is installed first if necessary.
@@ -397,7 +397,7 @@ fn install(world: &World, dir: &Path) -> Result<(), Stop> {
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;
     let temp = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
-    let mut venv = Command::new("python3");
+    let mut venv = Command::new(PYTHON);
     venv.args(["-m", "venv"]).arg(dir);
     let mut pip = Command::new(dir.join("bin/python"));
     pip.args(["-m", "pip", "install", "--only-binary", ":all:", "--quiet", "--no-input"])

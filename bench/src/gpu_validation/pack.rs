@@ -58,10 +58,12 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     if dir.join(DESCRIPTION).exists() {
         fs::remove_dir_all(&dir).map_err(FileError::at("clear", &dir))?;
     }
-    put_programs(world, &dir, &validation, &wanted, &spec)?;
-    put_inputs(world, &dir, &validation)?;
-    put_suite(world, &dir, &validation)?;
-    let described = describe_bundle(world, flags, &validation, spec)?;
+    let bundle = Bundle { world, validation, dir };
+    bundle.put_programs(&wanted, &spec)?;
+    bundle.put_inputs()?;
+    bundle.put_suite()?;
+    let described = bundle.described(flags, spec)?;
+    let dir = &bundle.dir;
     write_json(&dir.join(DESCRIPTION), &described)?;
     let script = dir.join(SCRIPT_NAME);
     files::write_whole(&script, SCRIPT.as_bytes())?;
@@ -69,7 +71,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     world.console.answer(&format!(
         "bundle   {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
          collect  cargo xtask gpu-validation collect DIR",
-        world.places.shown(&dir),
+        world.places.shown(dir),
         described.stages.len(),
         world.places.shown(&script),
     ));
@@ -85,51 +87,108 @@ fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
     }
 }
 
-fn describe_bundle(
-    world: &World,
-    flags: &PackFlags,
-    validation: &GpuValidation,
-    spec: ServerSpec,
-) -> Result<ValidationBundle, Stop> {
-    let mut ids = Ids::new(world.clock.unix_ms(), world.random);
-    let campaign = ids.next_id();
-    let Some(version) = spec.built.version else {
-        return Err(Stop::wrong_use("a server that is already running cannot be packed"));
-    };
-    Ok(ValidationBundle {
-        schema: BUNDLE_SCHEMA.to_owned(),
-        validation: flags.validation.clone(),
-        campaign,
-        matches: validation.matches.clone(),
-        engine: spec.built.facts,
-        version,
-        flags: validation.flags.clone(),
-        stage_limit_s: validation.stage_limit_s,
-        stages: stages(validation, || ids.next_id()),
-    })
+/// A bundle that is being packed into the folder `dir`.
+struct Bundle<'a> {
+    world: &'a World,
+    validation: GpuValidation,
+    dir: PathBuf,
 }
 
-/// Copies the server, the load generator, this program, and, if a stage needs them, the engine's
-/// tests.
-fn put_programs(
-    world: &World,
-    bundle: &Path,
-    validation: &GpuValidation,
-    wanted: &Wanted,
-    spec: &ServerSpec,
-) -> Result<(), Stop> {
-    let programs = bundle.join("bin");
-    put_program(spec.binary(), &programs.join(ENGINE))?;
-    put_program(&world.tools.path(BENCH), &programs.join(BENCH))?;
-    put_program(&world.program, &programs.join(SELF))?;
-    if validation.has_tests() {
-        world.console.step(world.clock.elapsed(), "Build the engine's tests");
-        for (package, built) in build_tests(world, wanted)? {
-            put_program(&built, &programs.join(package))?;
-        }
-        put_fixtures(world, bundle)?;
+impl Bundle<'_> {
+    fn described(&self, flags: &PackFlags, spec: ServerSpec) -> Result<ValidationBundle, Stop> {
+        let mut ids = Ids::new(self.world.clock.unix_ms(), self.world.random);
+        let campaign = ids.next_id();
+        let Some(version) = spec.built.version else {
+            return Err(Stop::wrong_use("a server that is already running cannot be packed"));
+        };
+        Ok(ValidationBundle {
+            schema: BUNDLE_SCHEMA.to_owned(),
+            validation: flags.validation.clone(),
+            campaign,
+            matches: self.validation.matches.clone(),
+            engine: spec.built.facts,
+            version,
+            flags: self.validation.flags.clone(),
+            stage_limit_s: self.validation.stage_limit_s,
+            stages: stages(&self.validation, || ids.next_id()),
+        })
     }
-    Ok(())
+
+    /// Copies the server, the load generator, this program, and, if a stage needs them, the engine's
+    /// tests.
+    fn put_programs(&self, wanted: &Wanted, spec: &ServerSpec) -> Result<(), Stop> {
+        let programs = self.dir.join("bin");
+        put_program(spec.binary(), &programs.join(ENGINE))?;
+        put_program(&self.world.tools.path(BENCH), &programs.join(BENCH))?;
+        put_program(&self.world.program, &programs.join(SELF))?;
+        if self.validation.has_tests() {
+            self.world.console.step(self.world.clock.elapsed(), "Build the engine's tests");
+            for (package, built) in build_tests(self.world, wanted)? {
+                put_program(&built, &programs.join(package))?;
+            }
+            self.put_fixtures()?;
+        }
+        Ok(())
+    }
+
+    /// Copies the reference outputs, if the user has them; without them the tests report that they
+    /// are missing.
+    fn put_fixtures(&self) -> Result<(), Stop> {
+        let fixtures = self.world.places.root.join(FIXTURES);
+        if fixtures.is_dir() {
+            return Ok(copy_tree(&fixtures, &self.dir.join(FIXTURES))?);
+        }
+        self.world
+            .console
+            .note(&format!("`{FIXTURES}` is not there: the tests will have no references"));
+        Ok(())
+    }
+
+    /// Copies models and tokenizers, and draws the workload manifest of each scenario with each of
+    /// them.
+    fn put_inputs(&self) -> Result<(), Stop> {
+        self.world.console.step(self.world.clock.elapsed(), "Draw the requests");
+        let (cells, scenarios) = self.cells()?;
+        for cell in ready_cells(self.world, &cells, &scenarios)? {
+            let tokenizer = tokenizer_of(self.world, &cell.cell.model)?;
+            let to = self.dir.join("models").join(&cell.cell.model);
+            match cell.model.path.is_dir() {
+                true => copy_tree(&cell.model.path, &to)?,
+                false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
+            }
+            save_workload(self.world, &cell, &plan_file(&self.dir, &cell.scenario.id, &tokenizer))?;
+        }
+        Ok(())
+    }
+
+    /// Combines every model with every scenario, as the stages do.
+    fn cells(&self) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
+        let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
+        for model in &self.validation.models {
+            for scenario in &self.validation.scenarios {
+                let (model, tp) = (model.id.clone(), model.tp);
+                cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
+                scenarios.push(self.world.catalog.scenario(scenario)?);
+            }
+        }
+        Ok((cells, scenarios))
+    }
+
+    /// Copies the suite's files that the stages name.
+    fn put_suite(&self) -> Result<(), Stop> {
+        let engine = self.world.catalog.engine(ENGINE)?.path;
+        let to = self.dir.join("suite");
+        copy(&engine, &to.join("engines").join(file_name(&engine)))?;
+        for scenario in &self.validation.scenarios {
+            let path = self.world.catalog.scenario(scenario)?.path;
+            copy(&path, &to.join("scenarios").join(file_name(&path)))?;
+        }
+        for model in &self.validation.models {
+            let path = self.world.catalog.path("model", &model.id)?;
+            copy(&path, &to.join("models").join(file_name(&path)))?;
+        }
+        Ok(())
+    }
 }
 
 /// Builds the engine's test programs in the tree in which the engine was built; returns each with the
@@ -174,71 +233,11 @@ fn test_program(message: &Value, package: &str) -> Option<PathBuf> {
     is_wanted.then(|| message["executable"].as_str().map(PathBuf::from))?
 }
 
-/// Copies the reference outputs, if the user has them; without them the tests report that they are
-/// missing.
-fn put_fixtures(world: &World, bundle: &Path) -> Result<(), Stop> {
-    let fixtures = world.places.root.join(FIXTURES);
-    if fixtures.is_dir() {
-        return Ok(copy_tree(&fixtures, &bundle.join(FIXTURES))?);
-    }
-    world.console.note(&format!("`{FIXTURES}` is not there: the tests will have no references"));
-    Ok(())
-}
-
-/// Copies models and tokenizers, and draws the workload manifest of each scenario with each of
-/// them.
-fn put_inputs(world: &World, bundle: &Path, validation: &GpuValidation) -> Result<(), Stop> {
-    world.console.step(world.clock.elapsed(), "Draw the requests");
-    let (cells, scenarios) = cells(world, validation)?;
-    for cell in ready_cells(world, &cells, &scenarios)? {
-        let tokenizer = tokenizer_of(world, &cell.cell.model)?;
-        let to = bundle.join("models").join(&cell.cell.model);
-        match cell.model.path.is_dir() {
-            true => copy_tree(&cell.model.path, &to)?,
-            false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
-        }
-        save_workload(world, &cell, &plan_file(bundle, &cell.scenario.id, &tokenizer))?;
-    }
-    Ok(())
-}
-
-/// Combines every model with every scenario, as the stages do.
-fn cells(
-    world: &World,
-    validation: &GpuValidation,
-) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
-    let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
-    for model in &validation.models {
-        for scenario in &validation.scenarios {
-            let (model, tp) = (model.id.clone(), model.tp);
-            cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
-            scenarios.push(world.catalog.scenario(scenario)?);
-        }
-    }
-    Ok((cells, scenarios))
-}
-
 /// Returns the id of a model's tokenizer: the dataset named in the model's file, or the model's own
 /// id if it embeds one.
 pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
     let named = world.catalog.model(model)?.tokenizer;
     Ok(if named == "embedded" { model.to_owned() } else { named })
-}
-
-/// Copies the suite's files that the stages name.
-fn put_suite(world: &World, bundle: &Path, validation: &GpuValidation) -> Result<(), Stop> {
-    let engine = world.catalog.engine(ENGINE)?.path;
-    let to = bundle.join("suite");
-    copy(&engine, &to.join("engines").join(file_name(&engine)))?;
-    for scenario in &validation.scenarios {
-        let path = world.catalog.scenario(scenario)?.path;
-        copy(&path, &to.join("scenarios").join(file_name(&path)))?;
-    }
-    for model in &validation.models {
-        let path = world.catalog.path("model", &model.id)?;
-        copy(&path, &to.join("models").join(file_name(&path)))?;
-    }
-    Ok(())
 }
 
 fn put_program(from: &Path, to: &Path) -> Result<(), FileError> {

@@ -156,10 +156,8 @@ fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     let mut tar = Command::new("tar");
     tar.arg("-czf").arg(to).arg("-C").arg(results).arg(".");
     let status = process::show(&mut tar, &world.interrupt)?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Stop::environment(format!("the archive of results: tar ended with {}", describe(status))))
+    let failed = || format!("the archive of results: tar ended with {}", describe(status));
+    if status.success() { Ok(()) } else { Err(Stop::environment(failed())) }
 }
 
 /// Everything that the stages of a bundle share.

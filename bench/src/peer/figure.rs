@@ -31,13 +31,6 @@ pub enum Work {
     Perplexity,
 }
 
-impl Work {
-    /// True when the measurement is done in repeat `repeat`, counted from 1.
-    pub fn is_done_in(self, repeat: u32) -> bool {
-        self != Self::Perplexity || repeat == 1
-    }
-}
-
 /// A figure: one row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {

@@ -2,7 +2,6 @@
 //! Redline's perplexity may be, and hardware, builds and command lines, as text or as one JSON
 //! document.
 
-use std::fmt::Write;
 use std::fs;
 
 use judge::diff::policy::standard;
@@ -11,9 +10,9 @@ use judge::summary::{self, Summary};
 use schema::run::HardwareFacts;
 use serde::Serialize;
 
+use crate::float;
 use crate::peer::figure::{Figure, Sample};
-use crate::peer::server::Resident;
-use crate::peer::{Comparison, Measured};
+use crate::peer::{Comparison, Measured, Resident};
 use campaign::build::source::BuildFacts;
 use campaign::files::FileError;
 use campaign::inputs::cache::sha256_file;
@@ -102,47 +101,38 @@ impl Report {
 
     /// Returns the report as text.
     pub fn text(&self) -> String {
-        let mut out = String::new();
         let (redline, peer) = (&self.redline, &self.peer);
         let cpu = self.hardware.cpu_model.as_deref().unwrap_or("unknown processor");
-        let _ = writeln!(out, "{} beside {}", redline.title(), peer.title());
-        let _ = writeln!(out, "{cpu} ({}), {} threads each", self.hardware.id, self.threads);
-        let _ = writeln!(
-            out,
-            "{}, {} bytes; {} repeats\n",
-            self.model.id, self.model.bytes, self.repeats
-        );
-        out += &render(&self.figures, &peer.engine);
-        let _ = writeln!(
-            out,
-            "\nratio: redline / {}, geometric mean of the pairs with its 95 % interval",
-            peer.engine
-        );
-        for limit in &self.perplexity_limits {
-            let _ = writeln!(out, "{}", limit.line());
-        }
+        let Self { threads, repeats, model: ModelFile { id, bytes, .. }, .. } = self;
+        let mut lines = vec![
+            format!("{} beside {}", redline.title(), peer.title()),
+            format!("{cpu} ({}), {threads} threads each", self.hardware.id),
+            format!("{id}, {bytes} bytes; {repeats} repeats\n"),
+            render(&self.figures, &peer.engine),
+            format!(
+                "ratio: redline / {}, geometric mean of the pairs with its 95 % interval",
+                peer.engine
+            ),
+        ];
+        lines.extend(self.perplexity_limits.iter().map(Limit::line));
         for variant in [redline, peer] {
             let last = self.memory.iter().rfind(|resident| resident.engine == variant.engine);
-            if let Some(resident) = last {
-                let _ = writeln!(out, "{}", memory_line(resident));
-            }
+            lines.extend(last.map(memory_line));
         }
         for variant in [redline, peer] {
-            let _ = writeln!(out, "{} served: {}", variant.engine, variant.serve.join(" "));
+            lines.push(format!("{} served: {}", variant.engine, variant.serve.join(" ")));
             if variant.start != variant.serve {
-                let _ =
-                    writeln!(out, "{} first answer: {}", variant.engine, variant.start.join(" "));
+                let start = variant.start.join(" ");
+                lines.push(format!("{} first answer: {start}", variant.engine));
             }
         }
         if let Some(build) = &peer.build {
             let compiler = build.compiler.as_deref().unwrap_or("unknown compiler");
             let settings = build.settings.join(" ");
-            let _ = writeln!(out, "{} built: {}, {compiler}, {settings}", peer.engine, build.sdist);
+            lines.push(format!("{} built: {}, {compiler}, {settings}", peer.engine, build.sdist));
         }
-        for remark in &self.remarks {
-            let _ = writeln!(out, "note: {remark}");
-        }
-        out.trim_end().to_owned()
+        lines.extend(self.remarks.iter().map(|remark| format!("note: {remark}")));
+        lines.join("\n")
     }
 }
 
@@ -178,9 +168,8 @@ fn engine_report(variant: &ServerSpec, threads: u32, build: Option<BuildFacts>) 
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "shown in MiB with no digit after the point")]
 fn memory_line(resident: &Resident) -> String {
-    let mib = |bytes: u64| format!("{:.0}", bytes as f64 / (1024.0 * 1024.0));
+    let mib = |bytes: u64| format!("{:.0}", float(bytes) / (1024.0 * 1024.0));
     let part = |bytes: Option<u64>| bytes.map_or("?".to_owned(), mib);
     format!(
         "{} memory, MiB: {} resident (anonymous {}, of files {}), {} of it KV cache: {}",

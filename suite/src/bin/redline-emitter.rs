@@ -12,10 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use clap::Parser;
 use schema::emitted::Emitted;
-use schema::exit::Exit;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use suite::client::limits::allow_files;
+use suite::client::orders::allow_files;
 use suite::mock_server::paced::{Pace, PacedMockServer};
 use suite::mock_server::script::Script;
 use suite::mock_server::server::MockServer;
@@ -50,13 +49,7 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    match serve(&Flags::parse()) {
-        Ok(()) => ExitCode::from(Exit::Well.code()),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(Exit::Environment.code())
-        }
-    }
+    suite::exit_code(serve(&Flags::parse()))
 }
 
 fn serve(flags: &Flags) -> anyhow::Result<()> {

@@ -9,9 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use schema::exit::Exit;
 use serde_json::{Value, json};
-use suite::client::limits::allow_files;
+use suite::client::orders::allow_files;
 use suite::clock::monotonic_ns;
 use suite::measure::summary::summarize;
 
@@ -51,16 +50,7 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    match run(&Flags::parse()) {
-        Ok(answer) => {
-            println!("{answer}");
-            ExitCode::from(Exit::Well.code())
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(Exit::Environment.code())
-        }
-    }
+    suite::exit_code(run(&Flags::parse()).map(|answer| println!("{answer}")))
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Value> {

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use clap::Args;
 use serde_json::Value;
 use url::Url;
 
+use super::channel::Channel;
+pub use super::channel::Trust;
 use super::http::{HttpError, ResponseDecoder};
 use super::tls::Tls;
 use crate::clock::monotonic_ns;
@@ -32,19 +33,6 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// API key that the server requires, if any; it enters no record.
     pub key: Option<Key>,
-}
-
-/// Certificates that are accepted from a server behind `https://`.
-#[derive(Clone, Debug, Default, Args)]
-pub struct Trust {
-    /// File with PEM certificates of the authorities that may have signed the server's certificate;
-    /// by default the authorities that this machine trusts.
-    #[arg(long, value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-    /// Accept any certificate. Anyone on the network path can then read and change the traffic; the
-    /// record says so.
-    #[arg(long = "insecure-tls", visible_alias = "insecure", conflicts_with = "ca_file")]
-    pub insecure: bool,
 }
 
 /// API key of a server, which is never printed.
@@ -379,11 +367,6 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
-
-/// Blocking byte stream to a server, plain or with TLS.
-pub trait Channel: Read + Write + Send + fmt::Debug {}
-
-impl<T: Read + Write + Send + fmt::Debug> Channel for T {}
 
 /// Connection of a blocking call.
 #[derive(Debug)]

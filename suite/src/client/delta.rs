@@ -128,12 +128,7 @@ struct WireUsage {
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: Option<u64>,
-    prompt_tokens_details: Option<WireDetails>,
-}
-
-#[derive(Deserialize)]
-struct WireDetails {
-    cached_tokens: Option<u64>,
+    prompt_tokens_details: Option<Value>,
 }
 
 /// Returns the message of an error, which is an object with a `message` or any other JSON value.
@@ -155,7 +150,9 @@ impl<'a> Wire<'a> {
         let usage = self.usage.map(|usage| Usage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens.unwrap_or(0),
-            cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens),
+            cached_tokens: usage
+                .prompt_tokens_details
+                .and_then(|details| details["cached_tokens"].as_u64()),
         });
         let mut chunk = Chunk { usage, ..Chunk::default() };
         // Each request asks for one answer (`n` = 1), so other choices are ignored.

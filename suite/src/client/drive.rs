@@ -8,14 +8,14 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use schema::scenario::{Arrival, Connections};
 
-use super::connection::{Broken, Connection, InFlight, Phase};
-use super::limits::{FILES_SPARE, no_port, too_few_files};
+use super::channel::Broken;
+use super::connection::Stamper;
+use super::connection::{Connection, InFlight, Phase};
 use super::load::{ClientLoad, PollPacing};
-use super::orders::{AHEAD, Pool};
+use super::orders::{AHEAD, FILES_SPARE, Pool, no_port, too_few_files};
 pub use super::orders::{DriveError, Driven, Observer, Orders, Tally, Unobserved};
 use super::sample::{FailureKind, Sample};
 use super::schedule::{ALARM, Alarm, Due, Schedule};
-use super::stamp::Stamper;
 use super::stream::{Standing, Stream};
 use crate::clock::{monotonic_ns, sleep_until};
 
@@ -66,12 +66,12 @@ pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven,
         idle: (0..slots).collect(),
         opened: 0,
         load: ClientLoad::start(),
-        looks: PollPacing::default(),
+        pacing: PollPacing::default(),
         tally: Tally { planned: orders.payloads.len() as u64, ..Tally::default() },
         start_ns: 0,
         due_ns: 0,
         progress_ns: 0,
-        looked_ns: 0,
+        polled_ns: 0,
         busy: 0,
         hung: false,
     };
@@ -95,7 +95,7 @@ struct Driver<'a> {
     /// Number of connections opened so far; these are the first ones in `connections`.
     opened: usize,
     load: ClientLoad,
-    looks: PollPacing,
+    pacing: PollPacing,
     tally: Tally,
     start_ns: u64,
     /// Time at which the next request that has a free connection is due; `u64::MAX` where there is
@@ -105,7 +105,7 @@ struct Driver<'a> {
     /// nanoseconds.
     progress_ns: u64,
     /// Lower bound of the arrival time of data that is read now, in nanoseconds.
-    looked_ns: u64,
+    polled_ns: u64,
     /// Number of requests in flight.
     busy: usize,
     hung: bool,
@@ -165,7 +165,7 @@ impl Driver<'_> {
         // Opening connections ahead of the run is not part of the measured load.
         self.load = ClientLoad::start();
         self.start_ns = monotonic_ns();
-        (self.progress_ns, self.looked_ns) = (self.start_ns, self.start_ns);
+        (self.progress_ns, self.polled_ns) = (self.start_ns, self.start_ns);
         self.schedule.start_ns = self.start_ns;
         let (mut sweep_ns, mut woken_ns, mut count) = (self.start_ns, self.start_ns, 0);
         while self.busy > 0 || !self.schedule.is_empty() {
@@ -175,16 +175,16 @@ impl Driver<'_> {
             }
             let asleep_ns = monotonic_ns();
             self.load.turn(asleep_ns - woken_ns);
-            let (looked_ns, saw_all) = (woken_ns, count < events.len());
+            let (polled_ns, saw_all) = (woken_ns, count < events.len());
             count = self.wait(&mut events, timeout_ms)?;
             woken_ns = monotonic_ns();
-            self.looks.at(woken_ns, count);
+            self.pacing.at(woken_ns, count);
             // Events that ended a sleep have just arrived. Events that were ready arrived after the
             // previous poll, unless that poll returned a full list and left some out.
             if woken_ns - asleep_ns > SLEPT_NS {
-                self.looked_ns = woken_ns;
+                self.polled_ns = woken_ns;
             } else if saw_all {
-                self.looked_ns = looked_ns;
+                self.polled_ns = polled_ns;
             }
             for event in events[..count].iter().filter(|event| event.data() != ALARM) {
                 self.handle(event, &mut buffer)?;
@@ -210,7 +210,7 @@ impl Driver<'_> {
     /// Pauses polling while chunks arrive densely, at most until the next request is due.
     fn rest(&self) {
         // Without kernel time stamps, a pause would delay the time stamps themselves.
-        if let Some(until_ns) = self.looks.rest_until_ns(self.busy)
+        if let Some(until_ns) = self.pacing.rest_until_ns(self.busy)
             && self.stamper.kernel
         {
             sleep_until(until_ns.min(self.due_ns.saturating_sub(AWAKE_NS)));
@@ -402,7 +402,7 @@ impl Driver<'_> {
             request.stream.sample.parsed_ns = Some(monotonic_ns());
         }
         let user_ns = read.moment.user_ns;
-        let waited_ns = user_ns.saturating_sub(self.looked_ns);
+        let waited_ns = user_ns.saturating_sub(self.polled_ns);
         self.load.read(read.kernel_to_user_ns, brought.chunks, waited_ns);
         self.tally.tokens += brought.tokens;
         if brought.events > 0 || brought.head {

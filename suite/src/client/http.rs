@@ -44,6 +44,9 @@ enum State {
     Done,
 }
 
+/// Receiver of the runs of body bytes, with the response's head.
+type Body<'a> = dyn FnMut(&Head, &[u8]) + 'a;
+
 /// Incremental decoder of one response.
 #[derive(Debug, Default)]
 pub struct ResponseDecoder {
@@ -74,22 +77,14 @@ impl ResponseDecoder {
     ///
     /// # Errors
     /// The bytes are not a valid HTTP/1.1 response.
-    pub fn feed(
-        &mut self,
-        mut bytes: &[u8],
-        body: &mut dyn FnMut(&Head, &[u8]),
-    ) -> Result<(), HttpError> {
+    pub fn feed(&mut self, mut bytes: &[u8], body: &mut Body<'_>) -> Result<(), HttpError> {
         while !bytes.is_empty() && !self.is_done() {
             bytes = self.step(bytes, body)?;
         }
         Ok(())
     }
 
-    fn step<'a>(
-        &mut self,
-        bytes: &'a [u8],
-        body: &mut dyn FnMut(&Head, &[u8]),
-    ) -> Result<&'a [u8], HttpError> {
+    fn step<'a>(&mut self, bytes: &'a [u8], body: &mut Body<'_>) -> Result<&'a [u8], HttpError> {
         match self.state {
             State::Head => self.take_head(bytes),
             State::Counted(left) | State::Chunk(left) => {
@@ -114,7 +109,7 @@ impl ResponseDecoder {
         }
     }
 
-    fn hand_over(&self, run: &[u8], body: &mut dyn FnMut(&Head, &[u8])) {
+    fn hand_over(&self, run: &[u8], body: &mut Body<'_>) {
         if let Some(head) = &self.head {
             body(head, run);
         }

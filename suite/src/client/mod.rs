@@ -3,20 +3,19 @@
 //! metrics.
 
 mod api_format;
+mod channel;
 mod connection;
 pub mod control;
 pub mod delta;
 pub mod drive;
 mod http;
-pub mod limits;
 mod load;
-mod orders;
+pub mod orders;
 pub mod payload;
 pub(crate) mod probe;
 pub mod sample;
 mod schedule;
 mod sse;
-pub mod stamp;
 pub mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -69,19 +69,15 @@ pub fn payload(
         sampling.insert("ignore_eos".into(), json!(true));
     }
     body.insert("stream".into(), json!(true));
-    match dialect {
-        ApiFormat::Completions | ApiFormat::Chat => {
-            body.insert("model".into(), json!(endpoint.model));
-            body.extend(sampling);
+    if dialect == ApiFormat::Generate {
+        sample_natively(&mut body, sampling, output);
+    } else {
+        body.insert("model".into(), json!(endpoint.model));
+        body.extend(sampling);
+        if matches!(dialect, ApiFormat::Completions | ApiFormat::Chat) {
             body.extend(usage_and_ids(takes));
-            body.extend(output.extra_body.clone());
         }
-        ApiFormat::Responses | ApiFormat::Messages => {
-            body.insert("model".into(), json!(endpoint.model));
-            body.extend(sampling);
-            body.extend(output.extra_body.clone());
-        }
-        ApiFormat::Generate => sample_natively(&mut body, sampling, output),
+        body.extend(output.extra_body.clone());
     }
     // Sorted, so that the bytes of a request do not depend on insertion order.
     body.sort_keys();

@@ -5,6 +5,27 @@ use std::fmt;
 
 use super::delta::Usage;
 
+/// Arrival time of bytes, by the kernel's and by this program's clock, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Arrival by the kernel's time stamp where it is credible, otherwise the time of the read.
+    pub at_ns: u64,
+    /// Time at which this program had the bytes.
+    pub user_ns: u64,
+}
+
+impl Moment {
+    /// Creates a moment without a kernel time stamp.
+    pub fn at(user_ns: u64) -> Self {
+        Self { at_ns: user_ns, user_ns }
+    }
+
+    /// Returns the delay between arrival and read in nanoseconds, at most four seconds.
+    pub fn lag_ns(&self) -> u32 {
+        u32::try_from(self.user_ns.saturating_sub(self.at_ns)).unwrap_or(u32::MAX)
+    }
+}
+
 /// Sample: times, tokens and outcome of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {

@@ -6,9 +6,8 @@ use schema::engine::ApiFormat;
 use super::api_format::{Reader, SoFar};
 use super::delta::{Chunk, Event, parse};
 use super::http::{ResponseDecoder, preview};
-use super::sample::{ChunkStamp, FailureKind, Sample};
+use super::sample::{ChunkStamp, FailureKind, Moment, Sample};
 use super::sse::SseParser;
-use super::stamp::Moment;
 
 /// Number of bytes kept of a body that is not an event stream, for the error message.
 const DOCUMENT_MAX: usize = 16 << 10;

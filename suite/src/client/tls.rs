@@ -20,8 +20,7 @@ use rustls::{
 };
 use schema::run::TlsFacts;
 
-use super::connection::{Broken, Session};
-use super::control::{Channel, Trust};
+use super::channel::{Broken, Channel, Session, Trust};
 
 /// Size of the read buffer during a handshake, in bytes.
 const HANDSHAKE_BYTES: usize = 8 << 10;

@@ -6,8 +6,7 @@ use std::net::TcpStream;
 
 use schema::run::TlsFacts;
 
-use super::connection::Session;
-use super::control::{Channel, Trust};
+use super::channel::{Channel, Session, Trust};
 
 /// TLS configuration, which never exists in this build.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use schema::measurement::Measurement;
 use schema::samples::{Line, Sample};
 
 use super::files;
-use super::inputs::ScenarioFile;
-use crate::export::{ExportError, Format, Report, ReportFacts, export, name_of};
+use super::files::ScenarioFile;
+use crate::export::{Format, ReportFacts, export, name_of};
 
 /// Write a saved measurement in the format of another benchmark tool.
 ///
@@ -93,8 +93,7 @@ impl Saved {
             None => path.to_owned(),
         };
         let shown = path.display();
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read measurement `{shown}`"))?;
+        let text = files::read(&path, "measurement")?;
         let measurement: Measurement = serde_json::from_str(&text)
             .with_context(|| format!("`{shown}` is not a measurement by `redline-bench run`"))?;
         ensure!(
@@ -111,9 +110,8 @@ impl Saved {
     ///
     /// # Errors
     /// Nothing was measured, or the format needs samples that are missing.
-    pub fn export(&self, format: Format, asked: &ReportFacts) -> Result<String, ExportError> {
-        let report = Report { measurement: &self.measurement, samples: &self.samples, asked };
-        export(format, &report)
+    pub fn export(&self, format: Format, asked: &ReportFacts) -> anyhow::Result<String> {
+        export(format, &self.measurement, &self.samples, asked)
     }
 }
 

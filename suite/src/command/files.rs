@@ -1,24 +1,154 @@
-//! Files that the commands write, each by a rename so that it is complete or not there, and the files
-//! of a run in progress: a measurement that says `partial` until the run has ended, and the samples
-//! file, to which each sample is added when its request ends.
+//! Files of several commands. Inputs: scenario and engine files, opened, parsed and checked, and the
+//! flags for a server. Outputs, each written by a rename so that it is complete or not there, and the
+//! files of a run in progress: a measurement that says `partial` until the run has ended, and the
+//! samples file, to which each sample is added when its request ends.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use schema::canonical::{to_canonical, to_file_text};
+use clap::Args;
+use schema::canonical::{sha256_hex, to_canonical, to_file_text};
+use schema::engine::{EngineFile, parse};
 use schema::measurement::Measurement;
-use schema::run::{ScenarioFacts, Status};
+use schema::run::{PromptForm, ScenarioFacts, Status};
 use schema::samples::{Head, SCHEMA};
+use schema::scenario::Scenario;
 use serde::Serialize;
 
 use super::progress::Progress;
+use crate::client::control::{Key, Server, Trust};
 use crate::client::drive::{DriveError, Observer, Tally};
 use crate::client::sample::Sample;
 use crate::clock::utc_now;
 use crate::session::journal::Journal;
 use crate::session::unfinished;
+
+/// A scenario file: the parsed scenario, its id and the SHA-256 of its text.
+#[derive(Debug)]
+pub struct ScenarioFile {
+    pub id: String,
+    pub scenario: Scenario,
+    pub sha256: String,
+}
+
+/// A scenario made from flags instead of a file, with the TOML text that describes it.
+#[derive(Debug)]
+pub struct MadeUp {
+    pub file: ScenarioFile,
+    pub text: String,
+}
+
+impl ScenarioFile {
+    /// Reads and parses the scenario file at `path`.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let text = read(path, "scenario")?;
+        let scenario = Scenario::parse(&text)
+            .with_context(|| format!("scenario `{}` cannot be used", path.display()))?;
+        Ok(Self { id: stem(path), scenario, sha256: sha256_hex(text.as_bytes()) })
+    }
+
+    /// Makes the scenario file that describes `scenario`. The id is `name` and the first 8 digits
+    /// of the text's SHA-256, so that different scenarios have different ids.
+    pub fn made_up(scenario: Scenario, name: &str) -> anyhow::Result<MadeUp> {
+        let text = scenario.to_toml().context("the scenario cannot be written as TOML")?;
+        let sha256 = sha256_hex(text.as_bytes());
+        let id = format!("{name}-{}", &sha256[..8]);
+        Ok(MadeUp { file: Self { id, scenario, sha256 }, text })
+    }
+
+    /// Facts about the scenario for the record, with the hash of its manifest.
+    pub fn facts(&self, manifest: &schema::manifest::Manifest, hash: String) -> ScenarioFacts {
+        let scenario = &self.scenario;
+        let mut lengths = manifest.requests.iter().map(|request| request.output_tokens);
+        let first = lengths.next();
+        ScenarioFacts {
+            id: self.id.clone(),
+            rev: scenario.rev,
+            tier: scenario.tier,
+            file_sha256: Some(self.sha256.clone()),
+            manifest_sha256: Some(hash),
+            prompt_form: Some(manifest.prompt_form),
+            dataset_sha256: manifest.dataset_sha256.clone(),
+            seed: Some(scenario.workload.seed),
+            dataset: None,
+            requests: Some(scenario.workload.requests),
+            output_tokens: first.filter(|first| lengths.all(|next| next == *first)),
+            ignore_eos: Some(scenario.output.ignore_eos),
+            arrival: Some(scenario.arrival.clone()),
+            warmup: Some(scenario.warmup.clone()),
+            connections: Some(scenario.connections),
+            cache: Some(scenario.cache),
+        }
+    }
+}
+
+/// An engine file and its id, the file name without extension.
+#[derive(Debug)]
+pub struct Engine {
+    pub id: String,
+    pub file: EngineFile,
+}
+
+impl Engine {
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let text = read(path, "engine")?;
+        let file = parse(&text)
+            .with_context(|| format!("engine file `{}` cannot be used", path.display()))?;
+        Ok(Self { id: stem(path), file })
+    }
+
+    /// Form in which prompts are sent to this engine: token ids if it accepts them, else text.
+    pub fn prompt_form(&self) -> PromptForm {
+        if self.file.request.sends_ids() { PromptForm::TokenIds } else { PromptForm::Text }
+    }
+}
+
+pub fn read(path: &Path, what: &str) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {what} `{}`", path.display()))
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Flags for the server that a command connects to.
+#[derive(Debug, Args)]
+pub struct ServerFlags {
+    /// URL of the server.
+    #[arg(long, value_name = "http[s]://HOST:PORT")]
+    url: String,
+    #[command(flatten)]
+    trust: Trust,
+    /// Engine file: the routes and features of this kind of server, as in `suite/engines`.
+    #[arg(long, value_name = "FILE")]
+    engine: PathBuf,
+}
+
+/// Flag for the API key of a server.
+#[derive(Debug, Default, Args)]
+pub struct KeyFlag {
+    /// File with the API key that the server requires. The key enters no record.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+}
+
+impl ServerFlags {
+    pub fn engine(&self) -> anyhow::Result<Engine> {
+        Engine::open(&self.engine)
+    }
+
+    pub fn server(&self, key: &KeyFlag) -> anyhow::Result<Server> {
+        let key = key.api_key_file.as_deref().map(Key::open).transpose()?;
+        Ok(Server::at(&self.url, &self.trust)?.with_key(key))
+    }
+}
+
+/// Makes the folder at `path`, if it is not there.
+pub fn make_folder(path: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("cannot make folder `{}`", path.display()))
+}
 
 /// Writes `value` to `path` as indented JSON; the file is complete or not there.
 pub fn json<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
@@ -57,7 +187,6 @@ pub struct Keeper {
     samples: PathBuf,
     journal: Journal,
     progress: Progress,
-    kept: u64,
 }
 
 impl Keeper {
@@ -86,7 +215,7 @@ impl Keeper {
         json(out, &unfinished(facts, &name))?;
         let journal = Journal::create(&samples, head)
             .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
-        Ok(Self { out: out.to_owned(), samples, journal, progress, kept: 0 })
+        Ok(Self { out: out.to_owned(), samples, journal, progress })
     }
 
     /// Completes both files after the run has ended with `measurement`.
@@ -107,12 +236,13 @@ impl Keeper {
         self.progress.finish();
         // The error that ended the run is reported; a failure of the clean-up would hide it.
         let _ = fs::remove_file(&self.out);
+        let kept = self.journal.samples;
         let _ = self.journal.finish(Status::Partial);
-        if self.kept == 0 {
+        if kept == 0 {
             let _ = fs::remove_file(&self.samples);
             return error.into();
         }
-        let (kept, samples) = (self.kept, self.samples.display());
+        let samples = self.samples.display();
         anyhow::Error::from(error).context(format!("{kept} samples are kept in `{samples}`"))
     }
 }
@@ -125,7 +255,6 @@ impl Observer for Keeper {
     }
 
     fn ended(&mut self, index: usize, sample: &Sample) {
-        self.kept += 1;
         self.journal.sample(index, sample);
     }
 }

@@ -6,13 +6,9 @@ pub mod manual;
 pub mod plan;
 pub mod probe;
 pub mod run;
-pub mod search;
 pub mod serving;
 pub mod sweep;
-pub mod verify_manifest;
 
-mod bench;
 mod files;
-mod inputs;
 mod progress;
 mod table;

@@ -1,5 +1,8 @@
-//! `redline-bench plan`: draws the requests of a scenario without sending them.
+//! `redline-bench plan`: draws the requests of a scenario without sending them; and
+//! `redline-bench verify-manifest`: checks that published samples of a dataset are reproduced to the
+//! token.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -9,9 +12,11 @@ use schema::exit::Exit;
 use schema::manifest::ManifestRequest;
 use schema::plan::{PlanFile, SCHEMA};
 use schema::run::PromptForm;
+use schema::scenario::{Pack, Scenario};
+use serde::Deserialize;
 
 use super::files;
-use super::inputs::ScenarioFile;
+use super::files::ScenarioFile;
 use crate::workload::dataset::Dataset;
 use crate::workload::sampler::{Plan, plan};
 use crate::workload::tokenizer::Tokenizer;
@@ -110,8 +115,7 @@ pub fn replayed(
     form: PromptForm,
 ) -> anyhow::Result<(ScenarioFile, Plan)> {
     let shown = path.display();
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read plan `{shown}`"))?;
+    let text = files::read(path, "plan")?;
     let saved: PlanFile = serde_json::from_str(&text)
         .with_context(|| format!("`{shown}` is not a plan that `redline-bench plan` saved"))?;
     ensure!(saved.schema == SCHEMA, "`{shown}` is a `{}`, not a `{SCHEMA}`", saved.schema);
@@ -145,4 +149,198 @@ pub fn replayed(
         sha256: saved.scenario_sha256,
     };
     Ok((file, Plan { manifest: saved.manifest, warmup: saved.warmup }))
+}
+
+/// Draw the samples whose token totals were published, and compare the totals.
+///
+/// Published throughputs rest on a sample of ShareGPT whose input and output tokens are the same
+/// for every engine. With the whole dataset and the model's tokenizer this command shows that
+/// Redline draws the same sample. Without them, it lists the missing files.
+///
+/// Exit codes: 0 all totals match; 1 a total differs; 2 the dataset is another file; 4 a file is
+/// missing.
+#[derive(Debug, Args)]
+#[command(after_long_help = VERIFY_EXAMPLE)]
+pub struct VerifyManifestFlags {
+    /// Whole dataset file of conversations, as published.
+    #[arg(long, value_name = "FILE")]
+    dataset: Option<PathBuf>,
+    /// `tokenizer.json` of a model for which totals were published.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    /// Another table of totals, as TOML in the format of `suite/published.toml`.
+    #[arg(long, value_name = "FILE")]
+    published: Option<PathBuf>,
+}
+
+const VERIFY_EXAMPLE: &str = "\
+Example:
+
+  redline-bench verify-manifest --dataset ShareGPT_V3_unfiltered_cleaned_split.json \\
+    --tokenizer Qwen3-8B/tokenizer.json";
+
+/// Built-in table of published totals: `suite/published.toml`.
+const BUILT_IN: &str = include_str!("../../published.toml");
+
+/// Published totals of samples from one dataset.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Published {
+    dataset: PublishedDataset,
+    totals: Vec<Totals>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedDataset {
+    /// File name that the dataset's publisher uses.
+    name: String,
+    sha256: String,
+}
+
+/// Published token totals of one sample.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Totals {
+    pack: Pack,
+    requests: u64,
+    seed: u64,
+    /// Common name of the tokenizer.
+    tokenizer: String,
+    tokenizer_sha256: String,
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pack, tokenizer) = (self.pack.id(), &self.tokenizer);
+        write!(formatter, "{pack}, {} requests, seed {}, {tokenizer}", self.requests, self.seed)
+    }
+}
+
+impl Totals {
+    /// Draws the sample and returns its total numbers of input and output tokens.
+    ///
+    /// # Errors
+    /// The dataset is too small, or a text cannot be tokenized.
+    fn drawn(&self, dataset: &Dataset, tokenizer: &Tokenizer) -> anyhow::Result<(u64, u64)> {
+        let form = PromptForm::TokenIds;
+        let scenario = Scenario::parse(&self.scenario()).context("a sample's scenario")?;
+        let drawn = plan("published", &scenario, Some(dataset), tokenizer, form)?.manifest;
+        Ok((drawn.input_tokens(), drawn.output_tokens()))
+    }
+
+    /// Scenario of the sample, as TOML.
+    fn scenario(&self) -> String {
+        format!(
+            "question = \"Is the published sample drawn again?\"\nrev = 1\ntier = \"full\"\n\
+             workload = {{ pack = \"{}\", dataset = \"published\", requests = {}, seed = {} }}\n\
+             warmup = {{ requests = 0, from = \"disjoint\" }}\n\
+             arrival = {{ kind = \"all-at-once\" }}\n\
+             output = {{ ignore_eos = true, temperature = 0.0 }}\n",
+            self.pack.id(),
+            self.requests,
+            self.seed
+        )
+    }
+}
+
+/// Runs `redline-bench verify-manifest` and returns its exit code.
+///
+/// # Errors
+/// A file is not the one that totals were published for, or cannot be used.
+pub fn execute_verify(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
+    let published = table(flags.published.as_deref())?;
+    let missing = missing(flags, &published);
+    if !missing.is_empty() {
+        eprintln!("error: {}", missing.join("\n"));
+        return Ok(Exit::Environment);
+    }
+    let (Some(dataset), Some(tokenizer)) = (&flags.dataset, &flags.tokenizer) else {
+        bail!("neither data set nor tokenizer is given");
+    };
+    let tokenizer = Tokenizer::open(tokenizer)?;
+    let wanted: Vec<&Totals> = published
+        .totals
+        .iter()
+        .filter(|totals| totals.tokenizer_sha256 == tokenizer.sha256)
+        .collect();
+    if wanted.is_empty() {
+        bail!("no totals were published for this tokenizer\nhint: {}", tokenizers(&published));
+    }
+    let dataset = Dataset::open(dataset)?;
+    // Any other file has other totals, which would look like an error of the sampler.
+    if dataset.sha256 != published.dataset.sha256 {
+        bail!(
+            "`{}` is not the file that the totals were published for: its SHA-256 is {}\n\
+             hint: `{}` has {}; the head that `cargo xtask fetch` brings is only a part of it",
+            dataset.path.display(),
+            dataset.sha256,
+            published.dataset.name,
+            published.dataset.sha256
+        );
+    }
+    let mut exit = Exit::Well;
+    for totals in wanted {
+        let (input, output) = totals.drawn(&dataset, &tokenizer)?;
+        let equal = (input, output) == (totals.input_tokens, totals.output_tokens);
+        println!("{totals}");
+        println!("  drawn      {input} in, {output} out");
+        println!("  published  {} in, {} out", totals.input_tokens, totals.output_tokens);
+        println!("  {}", if equal { "equal" } else { "DIFFERENT" });
+        exit = if equal { exit } else { Exit::Worse };
+    }
+    Ok(exit)
+}
+
+fn table(path: Option<&Path>) -> anyhow::Result<Published> {
+    let Some(path) = path else { return Ok(toml::from_str(BUILT_IN)?) };
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
+    toml::from_str(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
+}
+
+/// Messages about missing files, each with a hint where to get the file.
+fn missing(flags: &VerifyManifestFlags, published: &Published) -> Vec<String> {
+    let gone = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| !path.exists());
+    let dataset = gone(&flags.dataset).then(|| {
+        format!(
+            "the conversations are missing: `{}`, SHA-256 {}\n\
+             hint: no package has the whole file; give it with `--dataset FILE`",
+            published.dataset.name, published.dataset.sha256
+        )
+    });
+    let tokenizer = gone(&flags.tokenizer).then(|| {
+        format!(
+            "a tokenizer is missing: {}\nhint: `cargo xtask fetch` brings them; give one with \
+             `--tokenizer FILE`",
+            tokenizers(published)
+        )
+    });
+    [dataset, tokenizer].into_iter().flatten().collect()
+}
+
+fn tokenizers(published: &Published) -> String {
+    let mut known: Vec<String> = published
+        .totals
+        .iter()
+        .map(|totals| format!("{}, SHA-256 {}", totals.tokenizer, totals.tokenizer_sha256))
+        .collect();
+    // Totals of the same tokenizer are neighbors in the table.
+    known.dedup();
+    known.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_table_names_the_published_totals() {
+        let published = table(None).unwrap();
+        let qwen3 = published.totals.iter().find(|totals| totals.tokenizer == "Qwen3").unwrap();
+        assert_eq!((qwen3.input_tokens, qwen3.output_tokens), (2_258_583, 1_992_177));
+        assert_eq!(qwen3.to_string(), "sharegpt@lmdeploy, 10000 requests, seed 1, Qwen3");
+    }
 }

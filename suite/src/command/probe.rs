@@ -8,7 +8,7 @@ use clap::Args;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
 
-use super::inputs::{KeyFlag, ServerFlags};
+use super::files::{KeyFlag, ServerFlags};
 use crate::client::probe::{first_answer, probe};
 
 /// Print what a running server reports about itself, as JSON with Redline's names.

@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::client::drive::Tally;
-use crate::measure::summary::float;
+use crate::measure::summary::{float, whole};
 
 /// Time between two reads of the counters by the progress thread.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
 /// Time between two plain lines, in nanoseconds.
 const PLAIN_NS: u64 = 5_000_000_000;
 /// Period over which the token rate is averaged, in nanoseconds: one second, so that ramp-up and
@@ -38,18 +38,14 @@ pub enum Style {
 #[derive(Debug)]
 pub struct Progress {
     board: Arc<Board>,
+    latest: Tally,
     shower: Option<JoinHandle<()>>,
 }
 
-/// Counters that the client's event loop writes and the progress thread reads. They are atomics, so
-/// neither thread ever waits for the other.
+/// What the client's event loop writes and the progress thread reads.
 #[derive(Debug, Default)]
 struct Board {
-    done: AtomicU64,
-    failed: AtomicU64,
-    in_flight: AtomicU64,
-    tokens: AtomicU64,
-    elapsed_ns: AtomicU64,
+    tally: Mutex<Tally>,
     over: AtomicBool,
 }
 
@@ -59,7 +55,7 @@ impl Progress {
         let board = Arc::new(Board::default());
         let terminal = std::io::stderr().is_terminal();
         let face = match style {
-            Style::None => return Self { board, shower: None },
+            Style::None => return Self { board, latest: Tally::default(), shower: None },
             Style::Auto if terminal => Face::Bar(bar(planned, ProgressDrawTarget::stderr())),
             Style::Auto | Style::Plain => Face::Plain { shown_ns: 0 },
         };
@@ -68,9 +64,9 @@ impl Progress {
         let show = move || {
             loop {
                 // `finish` unparks the thread, so that the end of a run is shown without delay.
-                thread::park_timeout(LOOK);
+                thread::park_timeout(POLL);
                 let over = seen.over.load(Ordering::Acquire);
-                if let Some(line) = view.show(&seen.tally(planned), over) {
+                if let Some(line) = view.show(&seen.tally(), over) {
                     eprintln!("{line}");
                 }
                 if over {
@@ -80,16 +76,21 @@ impl Progress {
         };
         // If no thread can be started, the run goes on without a progress report.
         let shower = thread::Builder::new().name("progress".to_owned()).spawn(show).ok();
-        Self { board, shower }
+        Self { board, latest: Tally::default(), shower }
     }
 
-    /// Stores the current tally of the run for the progress thread.
-    pub fn show(&self, tally: &Tally) {
-        self.board.store(tally);
+    /// Stores the current tally of the run for the progress thread. The event loop never waits: while
+    /// that thread reads, the tally is left for the next call or the end.
+    pub fn show(&mut self, tally: &Tally) {
+        self.latest = *tally;
+        if let Ok(mut seen) = self.board.tally.try_lock() {
+            *seen = *tally;
+        }
     }
 
     /// Prints the final progress line, removes the bar and ends the progress thread.
     pub fn finish(&mut self) {
+        *self.board.lock() = self.latest;
         self.board.over.store(true, Ordering::Release);
         if let Some(shower) = self.shower.take() {
             shower.thread().unpark();
@@ -100,23 +101,12 @@ impl Progress {
 }
 
 impl Board {
-    fn store(&self, tally: &Tally) {
-        self.done.store(tally.done, Ordering::Relaxed);
-        self.failed.store(tally.failed, Ordering::Relaxed);
-        self.in_flight.store(tally.in_flight, Ordering::Relaxed);
-        self.tokens.store(tally.tokens, Ordering::Relaxed);
-        self.elapsed_ns.store(tally.elapsed_ns, Ordering::Relaxed);
+    fn lock(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tally(&self, planned: u64) -> Tally {
-        Tally {
-            planned,
-            done: self.done.load(Ordering::Relaxed),
-            failed: self.failed.load(Ordering::Relaxed),
-            in_flight: self.in_flight.load(Ordering::Relaxed),
-            tokens: self.tokens.load(Ordering::Relaxed),
-            elapsed_ns: self.elapsed_ns.load(Ordering::Relaxed),
-        }
+    fn tally(&self) -> Tally {
+        *self.lock()
     }
 }
 
@@ -175,12 +165,7 @@ impl View {
         );
         let left = self.planned_tokens.saturating_sub(tally.tokens);
         if per_s > 0.0 {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a time left is shown in whole seconds"
-            )]
-            let left_ns = (float(left) / per_s).ceil() as u64 * 1_000_000_000;
+            let left_ns = whole((float(left) / per_s).ceil()) * 1_000_000_000;
             words += &format!(", {} left", clock(left_ns));
         }
         words

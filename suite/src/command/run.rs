@@ -1,18 +1,330 @@
-//! `redline-bench run`: runs one scenario against one server and writes one measurement.
+//! Opens everything that a measuring command needs (server, engine file, plan, tokenizer) and
+//! measures one run or several with it, for `sweep`, `search` and `serving` too; and
+//! `redline-bench run`, which runs one scenario against one server and writes one measurement.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::Context;
 use clap::Args;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::run::{Status, ValidityVerdict};
+use schema::run::{PromptForm, ScenarioFacts, Status, ValidityVerdict};
+use schema::scenario::{Arrival, CacheState, Scenario};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
-use super::bench::{Bench, BenchFlags};
 use super::export::{ExportTo, export_all};
+use super::files::{Engine, Keeper, KeyFlag, ScenarioFile, ServerFlags};
+use super::plan::{drawn, replayed};
+use super::progress::{Progress, Style};
 use super::table::table;
-use crate::client::control::ControlError;
+use crate::client::control::{ControlError, Server};
 use crate::client::drive::DriveError;
-use crate::measure::slo::Slo;
+use crate::client::probe::{Probed, probe, served_model};
+use crate::export::ReportFacts;
+use crate::measure::rates::Slo;
+use crate::measure::summary::whole;
+use crate::session::{Assignment, Conduct, Finished, Reference};
+use crate::telemetry::gpu;
+use crate::telemetry::gpu::Meter;
+use crate::workload::arrival::reschedule;
+use crate::workload::sampler::Plan;
+use crate::workload::tokenizer::Tokenizer;
+
+/// Flags shared by all measuring commands.
+#[derive(Debug, Args)]
+pub struct BenchFlags {
+    #[command(flatten)]
+    server: ServerFlags,
+    #[command(flatten)]
+    key: KeyFlag,
+    /// Scenario file, as in `suite/scenarios`; the file name without extension is the scenario's
+    /// id.
+    #[arg(long, value_name = "FILE", required_unless_present = "plan")]
+    scenario: Option<PathBuf>,
+    /// Dataset that the scenario samples from: conversations as a JSON array in ShareGPT's format,
+    /// or a JSONL file with one request per line. Scenarios that generate their prompts need none.
+    #[arg(long, value_name = "FILE")]
+    dataset: Option<PathBuf>,
+    /// Plan saved by `redline-bench plan --out`, sent unchanged; replaces scenario and dataset.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "dataset"])]
+    plan: Option<PathBuf>,
+    /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: PathBuf,
+    /// Model name that requests carry; by default the first model that the server lists.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Reference outputs to compare greedy outputs with, as JSON.
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+    /// Style of the progress report on standard error.
+    #[arg(long, value_enum, default_value_t = Style::Auto)]
+    progress: Style,
+    /// Stop the run if no event arrives on any connection for this long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
+    timeout_s: f64,
+    /// Interval at which the server's counters, this machine and its GPUs are sampled during the
+    /// run; 0 samples only before and after it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    telemetry_s: f64,
+    /// Take the time after each read even if the kernel can stamp when the bytes arrived.
+    #[arg(long)]
+    no_kernel_timestamps: bool,
+    /// Skip the correctness check (the fixed prompts sent after the run), for example if the server
+    /// is a mock without a language model.
+    #[arg(long)]
+    no_output_check: bool,
+}
+
+/// Parses a rate or a duration given as a flag; it must be from 0.001 to 1e6.
+///
+/// # Errors
+/// The text is no number, or is outside that range.
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.001..=1e6).contains(&value) { Ok(value) } else { Err("not from 0.001 to 1e6".to_owned()) }
+}
+
+/// Parses a sampling interval in seconds: 0, or from 0.1 to 3600.
+fn interval(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    // Shorter intervals would take noticeable CPU time from client and server.
+    let kept = value == 0.0 || (0.1..=3600.0).contains(&value);
+    if kept { Ok(value) } else { Err("neither 0 nor from 0.1 to 3600".to_owned()) }
+}
+
+/// Default time between two samples of server, machine and GPUs, in nanoseconds.
+pub(super) const TELEMETRY_NS: u64 = 1_000_000_000;
+
+/// Everything opened before anything is sent: server, engine, plan, tokenizer and settings.
+pub(super) struct Bench {
+    pub signals: Signals,
+    pub engine: Engine,
+    pub server: Server,
+    pub meter: Meter,
+    pub probed: Probed,
+    pub reference: Option<Reference>,
+    pub tokenizer: Tokenizer,
+    pub file: ScenarioFile,
+    pub plan: Plan,
+    /// Model name for the server, if a flag gave one.
+    pub model: Option<String>,
+    pub progress: Style,
+    pub conduct: Conduct,
+}
+
+/// One run to perform: a plan, sent at its own times or at those of another arrival process.
+pub(super) struct Point {
+    pub id: String,
+    pub scenario: Scenario,
+    pub plan: Plan,
+    facts: ScenarioFacts,
+}
+
+impl Bench {
+    /// Opens all inputs, connects to the server and draws or loads the plan.
+    ///
+    /// # Errors
+    /// An input cannot be used, or the server does not answer.
+    pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
+        // The handlers come first, so that an interruption while inputs load has the documented
+        // exit code.
+        let signals = Signals::caught()?;
+        let engine = flags.server.engine()?;
+        let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
+        let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
+        let tokenizer = Tokenizer::open(&flags.tokenizer)?;
+        let server = flags.server.server(&flags.key)?;
+        // The server is probed before the requests are drawn, so that a wrong URL fails early.
+        let probed = probe(&server, &engine.id, &engine.file)?;
+        let (file, plan) = match (file, &flags.plan) {
+            (Some(file), _) => {
+                let form = engine.prompt_form();
+                let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, form)?;
+                (file, plan)
+            }
+            (None, path) => {
+                // The command line parser makes sure that one of the two flags is given.
+                let path = path.as_deref().context("neither scenario nor plan is given")?;
+                replayed(path, &tokenizer, engine.prompt_form())?
+            }
+        };
+        can_be_primed(&file.scenario, engine.prompt_form())?;
+        let conduct = Conduct {
+            no_progress_ns: nanoseconds(flags.timeout_s),
+            telemetry_ns: Some(nanoseconds(flags.telemetry_s)).filter(|pause| *pause > 0),
+            kernel_timestamps: !flags.no_kernel_timestamps,
+            check_outputs: !flags.no_output_check,
+        };
+        let (meter, model, progress) = (gpu::open(), flags.model.clone(), flags.progress);
+        Ok(Self {
+            signals,
+            engine,
+            server,
+            meter,
+            probed,
+            reference,
+            tokenizer,
+            file,
+            plan,
+            model,
+            progress,
+            conduct,
+        })
+    }
+
+    /// Run of the plan exactly as the scenario defines it.
+    ///
+    /// # Errors
+    /// The plan cannot be hashed, which does not happen in practice.
+    pub fn point(&self) -> anyhow::Result<Point> {
+        let (file, plan) = (&self.file, self.plan.clone());
+        let facts = file.facts(&plan.manifest, plan.manifest.sha256()?);
+        Ok(Point { id: file.id.clone(), scenario: file.scenario.clone(), plan, facts })
+    }
+
+    /// Run of the same requests at the send times of `arrival`. It is another workload than the
+    /// scenario, so `name` is appended to the scenario's id.
+    ///
+    /// # Errors
+    /// The workload's seed is too large for the generator of the arrival process.
+    pub fn point_at(&self, arrival: Arrival, name: &str) -> anyhow::Result<Point> {
+        let mut point = self.point()?;
+        point.id = format!("{}+{name}", self.file.id);
+        point.scenario.arrival = arrival;
+        let manifest = &mut point.plan.manifest;
+        manifest.scenario = format!("{}@{}", point.id, point.scenario.rev);
+        // Only send times change; prompts and lengths stay those of the scenario.
+        reschedule(manifest, &point.scenario.arrival)?;
+        point.facts.manifest_sha256 = Some(manifest.sha256()?);
+        point.facts.id = point.id.clone();
+        point.facts.arrival = Some(point.scenario.arrival.clone());
+        Ok(point)
+    }
+
+    /// Number of measured requests in the plan.
+    pub fn requests(&self) -> u64 {
+        self.plan.manifest.requests.len() as u64
+    }
+
+    /// Sends the requests of `point`, measures, and writes the measurement to `out` and the samples
+    /// beside it.
+    ///
+    /// # Errors
+    /// The client's own system fails, a file cannot be written, or the run was interrupted.
+    pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
+        let manifest = &point.plan.manifest;
+        let requests = manifest.requests.len() as u64;
+        let progress = Progress::begin(self.progress, requests, manifest.output_tokens());
+        let mut keeper = Keeper::begin(out, &point.facts, requests, progress)?;
+        let assignment = Assignment {
+            server: &self.server,
+            engine: &self.engine.file,
+            scenario: &point.scenario,
+            facts: point.facts.clone(),
+            plan: &point.plan,
+            tokenizer: &self.tokenizer,
+            model: self.model_name(),
+            probed: &self.probed,
+            meter: &self.meter,
+            reference: self.reference.as_ref(),
+            slos,
+            conduct: self.conduct,
+            stop: &self.signals.stop,
+        };
+        // From here on a signal stops the client's loop, so that samples already taken are kept.
+        self.signals.at_once.store(false, Ordering::Relaxed);
+        match assignment.run(&mut keeper) {
+            Ok(finished) => {
+                keeper.finish(&finished.measurement)?;
+                Ok(finished)
+            }
+            Err(error) => Err(keeper.abandon(error)),
+        }
+    }
+
+    /// Exit code of a command whose run could not be performed.
+    ///
+    /// # Errors
+    /// The error itself, except after SIGTERM, which is reported only by the exit code.
+    pub fn unmeasured(&self, error: anyhow::Error) -> anyhow::Result<Exit> {
+        let told = self.signals.told.load(Ordering::Relaxed);
+        if told && matches!(error.downcast_ref(), Some(DriveError::Interrupted)) {
+            // The program that sent SIGTERM also started this one and reports the interruption
+            // itself.
+            return Ok(Exit::Environment);
+        }
+        Err(error)
+    }
+
+    /// Facts that reports of other tools state and a measurement does not contain: backend, model
+    /// and workload.
+    pub fn report_facts(&self) -> ReportFacts {
+        ReportFacts {
+            backend: Some(self.engine.id.clone()),
+            model: Some(self.model_name()).filter(|name| !name.is_empty()),
+            workload: Some(self.file.scenario.workload.clone()),
+            ..ReportFacts::default()
+        }
+    }
+
+    fn model_name(&self) -> String {
+        let told = || Some(self.probed.probe.model.id.clone()).filter(|id| !id.is_empty());
+        let served = || served_model(&self.server);
+        // The name given by a flag comes first, then the server's model list, then the probed
+        // model.
+        self.model.clone().or_else(served).or_else(told).unwrap_or_default()
+    }
+}
+
+/// Checks that a primed cache is possible: priming cuts prompts at token boundaries, so the engine
+/// must accept token ids.
+fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        scenario.cache.state != CacheState::Primed || form == PromptForm::TokenIds,
+        "the scenario primes the cache, and this engine accepts no token ids\n\
+         hint: set `cache.state` to `cold` or `unknown` for this engine"
+    );
+    Ok(())
+}
+
+/// Handlers for SIGINT and SIGTERM. Before the run a signal ends the program at once, because
+/// nothing needs cleaning up; during the run it asks the client's loop to stop.
+pub(super) struct Signals {
+    at_once: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    /// True after SIGTERM, as opposed to Ctrl-C.
+    told: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Registers the handlers of SIGINT and SIGTERM.
+    ///
+    /// # Errors
+    /// The system refuses to register the signal handlers.
+    pub fn caught() -> anyhow::Result<Self> {
+        let at_once = Arc::new(AtomicBool::new(true));
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::new(AtomicBool::new(false));
+        flag::register(SIGTERM, Arc::clone(&told)).context("cannot catch signals")?;
+        let code = i32::from(Exit::Environment.code());
+        // Handlers run in the order of registration: the exit before a run precedes the stop flag.
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_shutdown(signal, code, Arc::clone(&at_once))
+                .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+                .context("cannot catch signals")?;
+        }
+        Ok(Self { at_once, stop, told })
+    }
+}
+
+/// Duration in nanoseconds from a flag in seconds.
+pub(super) fn nanoseconds(seconds: f64) -> u64 {
+    whole(seconds * 1e9)
+}
 
 /// Run one scenario against one server and write the measurement.
 ///

@@ -1,18 +1,21 @@
-//! `redline-bench sweep`: runs one scenario at several request rates or concurrency levels.
+//! `redline-bench sweep`: runs one scenario at several request rates or concurrency levels; and
+//! `redline-bench search`: finds the highest request rate at which a server meets latency limits.
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{bail, ensure};
 use clap::Args;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::run::Summary;
+use schema::run::{Summary, ValidityVerdict};
 use schema::scenario::Arrival;
+use schema::search::{SCHEMA, SearchResult, SearchRun, SearchTrial};
 
-use super::bench::{Bench, BenchFlags, positive};
-use super::run::exit_of;
+use super::files;
+use super::run::{Bench, BenchFlags, exit_of, positive};
 use super::table::rate;
-use crate::measure::slo::Slo;
+use crate::measure::capacity::{Found, Range, Repeat, Standing, Target, Trial, search};
+use crate::measure::rates::Slo;
 use crate::workload::arrival::at_rate;
 
 /// Run the same requests at several rates or concurrency levels, one after the other.
@@ -59,8 +62,7 @@ Each row is a point: answered requests, requests and output tokens per second, T
 /// An input cannot be used, or a result cannot be written.
 pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
-    let out = flags.out.display();
-    std::fs::create_dir_all(&flags.out).with_context(|| format!("cannot make folder `{out}`"))?;
+    files::make_folder(&flags.out)?;
     println!("{}", row(HEADING.split('|')));
     let mut worst = Exit::Well;
     for (name, arrival) in points(flags, &bench.file.scenario.arrival) {
@@ -114,4 +116,180 @@ fn row<'a>(mut cells: impl Iterator<Item = &'a str>) -> String {
     let mut next = || cells.next().unwrap_or_default();
     let begin = format!("{:<14} {:<9}", next(), next());
     cells.fold(begin, |row, cell| format!("{row} {cell:>11}"))
+}
+
+/// Search for the highest request rate at which a server meets latency limits.
+///
+/// The rate is doubled until the limits are missed, then the interval is halved (bisection). A rate
+/// passes if, at the given confidence, at least the `--attainment` share of all its runs' requests
+/// meets every limit and no single run falls short. A failed request meets no limit. Between the
+/// highest rate that passed and the lowest that did not, the runs leave the answer open.
+///
+/// Exit codes: 0 a rate was found; 1 the lowest rate does not pass; 2 wrong use; 4 the environment.
+#[derive(Debug, Args)]
+#[command(after_long_help = SEARCH_EXAMPLE)]
+pub struct SearchFlags {
+    #[command(flatten)]
+    bench: BenchFlags,
+    /// Latency limit that requests must meet, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may
+    /// be given several times. TTFT and E2E count from the scheduled send.
+    #[arg(long, value_name = "NAME_ms=LIMIT", required = true)]
+    slo: Vec<Slo>,
+    /// Share of the requests that must meet all limits.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
+    attainment: f64,
+    /// Confidence with which that share must be shown.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
+    confidence: f64,
+    /// Number of runs at each rate.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Rate to begin with, in requests per second.
+    #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
+    from_requests_per_s: f64,
+    /// Highest rate to try, in requests per second.
+    #[arg(long, value_name = "RATE", default_value_t = 1000.0, value_parser = positive)]
+    to_requests_per_s: f64,
+    /// Stop when the rates that passed and failed differ by no more than this share.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
+    precision: f64,
+    /// Folder for the result, `search.json`, and for every run's measurement.
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+}
+
+const SEARCH_EXAMPLE: &str = "\
+Example, the rate at which 99 of 100 answers begin within half a second:
+
+  redline-bench search --url http://127.0.0.1:8000 --engine redline.toml --scenario balanced.toml \\
+    --dataset rows.json --tokenizer tokenizer.json --slo ttft_ms=500 --out search/
+
+`search.json` lists every run. The rate found is a lower bound: the server sustains it with the
+given confidence. The lowest rate that did not pass is stated beside it.";
+
+fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let fits = (0.001..=0.9999).contains(&value);
+    if fits { Ok(value) } else { Err("not from 0.001 to 0.9999".to_owned()) }
+}
+
+/// Runs `redline-bench search` and returns its exit code.
+///
+/// # Errors
+/// An input cannot be used, a rate has too few requests to reach the confidence, or a result cannot
+/// be written.
+pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
+    let target = Target {
+        attainment: flags.attainment,
+        confidence: flags.confidence,
+        repeats: flags.repeats,
+    };
+    let (from, to) = (flags.from_requests_per_s, flags.to_requests_per_s);
+    ensure!(from <= to, "the search would begin at {from} requests/s and end at {to}");
+    let bench = Bench::open(&flags.bench)?;
+    // With fewer requests even runs without any miss cannot reach the confidence.
+    let (all, needed) = (bench.requests() * u64::from(flags.repeats), target.requests_min());
+    if all < needed {
+        bail!(
+            "{all} requests at each rate cannot show that {} % meet the limits with {} % \
+             confidence: {needed} are needed\nhint: give more `--repeats` or a longer scenario",
+            flags.attainment * 100.0,
+            flags.confidence * 100.0
+        );
+    }
+    files::make_folder(&flags.out)?;
+    let range = Range { from, to, precision: flags.precision };
+    let mut run = |rate, number| one(flags, &bench, rate, number);
+    let found = match search(range, &target, &mut run) {
+        Ok(found) => found,
+        Err(error) => return bench.unmeasured(error),
+    };
+    files::json(&flags.out.join("search.json"), &result(flags, &bench, &found)?)?;
+    for statement in statements(&found, &target, &flags.slo) {
+        println!("{statement}");
+    }
+    Ok(if found.highest().is_some() { Exit::Well } else { Exit::Worse })
+}
+
+/// Performs run number `number` at `rate` requests per second and counts the requests that met all
+/// limits.
+fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
+    let arrival = at_rate(&bench.file.scenario.arrival, rate);
+    let point = bench.point_at(arrival, &format!("rate-{rate}"))?;
+    let file = flags.out.join(file(rate, number));
+    let finished = bench.measure(&point, &flags.slo, &file)?;
+    let measurement = &finished.measurement;
+    let failed = measurement.counts.as_ref().and_then(|counts| counts.requests_failed);
+    // An overloaded server may fail requests; those just meet no limit. But an INVALID run without
+    // a failed request has a fault of the measurement, and says nothing about the server.
+    if measurement.validity.verdict == ValidityVerdict::Invalid && failed == Some(0) {
+        let reasons = measurement.validity.reasons.join("; ");
+        bail!("the run `{}` is INVALID and cannot be judged: {reasons}", file.display());
+    }
+    let repeat = Repeat { met: finished.slos_met, planned: bench.requests() };
+    println!("{rate:>10} requests/s, run {number}: {} of {} passed", repeat.met, repeat.planned);
+    Ok(repeat)
+}
+
+fn file(rate: f64, number: u32) -> String {
+    format!("rate-{rate}-run-{number}.json")
+}
+
+/// Result of the search in sentences for the terminal.
+fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
+    let limits: Vec<String> = slos.iter().map(ToString::to_string).collect();
+    let limits = limits.join(", ");
+    let shares = |trial: &Trial| {
+        let all = trial.pooled();
+        format!(
+            "{} requests/s: {} of {} requests in {} runs met {limits}",
+            trial.rate,
+            all.met,
+            all.planned,
+            trial.repeats.len()
+        )
+    };
+    let sure = target.confidence * 100.0;
+    let kept = found.highest().map(|trial| {
+        let least = trial.pooled().share_min(target.confidence) * 100.0;
+        format!("passes {}; at least {least:.2} % do, with {sure} % confidence", shares(trial))
+    });
+    let lost = found.lowest_lost().map(|trial| {
+        let most = trial.pooled().share_max(target.confidence) * 100.0;
+        let verdict = if trial.standing == Standing::Missed { "fails " } else { "open  " };
+        format!("{verdict}{}; at most {most:.2} % do, with {sure} % confidence", shares(trial))
+    });
+    let none = found.highest().is_none().then(|| "no tested rate passes".to_owned());
+    let all = found.lowest_lost().is_none().then(|| "the highest rate to try passes".to_owned());
+    [kept, none, lost, all].into_iter().flatten().collect()
+}
+
+fn result(flags: &SearchFlags, bench: &Bench, found: &Found) -> anyhow::Result<SearchResult> {
+    let trial = |trial: &Trial| SearchTrial {
+        requests_per_s: trial.rate,
+        standing: format!("{:?}", trial.standing).to_lowercase(),
+        share_min: trial.pooled().share_min(flags.confidence),
+        share_max: trial.pooled().share_max(flags.confidence),
+        runs: (1..)
+            .zip(&trial.repeats)
+            .map(|(number, repeat)| SearchRun {
+                file: file(trial.rate, number),
+                requests_met: repeat.met,
+                requests_planned: repeat.planned,
+            })
+            .collect(),
+    };
+    let point = bench.point()?;
+    Ok(SearchResult {
+        schema: SCHEMA.to_owned(),
+        scenario: point.plan.manifest.scenario,
+        slos: flags.slo.iter().map(ToString::to_string).collect(),
+        attainment: flags.attainment,
+        confidence: flags.confidence,
+        precision: flags.precision,
+        requests_per_s_kept: found.highest().map(|trial| trial.rate),
+        requests_per_s_lost: found.lowest_lost().map(|trial| trial.rate),
+        trials: found.trials.iter().map(trial).collect(),
+    })
 }

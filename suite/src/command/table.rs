@@ -7,6 +7,7 @@ use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Te
 
 use crate::measure::summary::float;
 
+const COLUMNS: [&str; 6] = ["mean", "p50", "p90", "p95", "p99", "max"];
 /// Width of the table, in columns.
 const WIDTH: usize = 80;
 
@@ -100,8 +101,7 @@ fn latencies(metrics: &Metrics) -> Vec<String> {
         ("E2E", &metrics.e2e_us, true),
         ("  from schedule", &metrics.e2e_scheduled_us, true),
     ];
-    let head = ["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned);
-    let mut lines = vec![String::new(), row("latency in ms", &head)];
+    let mut lines = vec![String::new(), row("latency in ms", &COLUMNS.map(str::to_owned))];
     let mut few = false;
     for (name, summary, of_requests) in rows {
         let Some(summary) = summary else { continue };
@@ -149,8 +149,7 @@ fn bounds(metrics: &Metrics) -> Option<String> {
 
 /// Lines with the parts of TTFT, from the scheduled send to the parsed first token.
 fn parts(parts: &TtftParts) -> Vec<String> {
-    let head = ["mean", "p50", "p90", "p95", "p99", "max"].map(str::to_owned);
-    let mut lines = vec![String::new(), row("TTFT in parts", &head)];
+    let mut lines = vec![String::new(), row("TTFT in parts", &COLUMNS.map(str::to_owned))];
     for (name, part) in parts.named() {
         let cells = [part.mean, part.p50, part.p90, part.p95, part.p99, part.max].map(ms);
         lines.push(row(&format!("  {name}"), &cells));

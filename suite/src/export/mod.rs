@@ -6,13 +6,11 @@
 //! the last token and the duration is `wall_us`, whereas the tools continue to the end of the
 //! stream.
 
-mod aiperf;
 mod figures;
-mod guidellm;
-mod llm_d;
-mod requests;
+mod nested;
 mod serving_tools;
 
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use schema::measurement::Measurement;
 use schema::samples::Sample;
@@ -21,8 +19,7 @@ use schema::workload::{Pack, Workload};
 pub use figures::{compact_date, python_float};
 pub use serving_tools::{Quantity, Selection};
 
-use figures::Figures;
-use requests::Requests;
+use figures::{Figures, Requests};
 
 /// File format of another benchmark tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -114,37 +111,26 @@ impl ReportFacts {
     }
 }
 
-/// Input of an export: a measurement, its samples, and the facts that only the flags state.
-#[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
-    pub measurement: &'a Measurement,
-    /// Samples in the order of the plan; empty if the samples file is missing.
-    pub samples: &'a [Sample],
-    pub asked: &'a ReportFacts,
-}
-
-/// Error of a measurement that a format cannot represent.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ExportError {
-    #[error("no request was answered, so that there are no figures to export")]
-    NothingMeasured,
-    #[error(
-        "format `{0}` needs samples, and there are none\nhint: keep the file that ends in \
-         `.samples.jsonl` beside the measurement"
-    )]
-    NoSamples(String),
-}
-
-/// Text of the report in `format`, ending in a newline.
+/// Text of the report in `format`, ending in a newline. `samples` are in the order of the plan, and
+/// empty if the samples file is missing.
 ///
 /// # Errors
 /// No request was answered, or the format needs samples and none are given.
-pub fn export(format: Format, report: &Report<'_>) -> Result<String, ExportError> {
-    let figures = Figures::of(report, format).ok_or(ExportError::NothingMeasured)?;
-    if format.needs_samples() && report.samples.is_empty() {
-        return Err(ExportError::NoSamples(name_of(format)));
-    }
-    let requests = Requests::of(report.samples);
+pub fn export(
+    format: Format,
+    measurement: &Measurement,
+    samples: &[Sample],
+    asked: &ReportFacts,
+) -> anyhow::Result<String> {
+    let figures = Figures::of(measurement, asked, format)
+        .context("no request was answered, so that there are no figures to export")?;
+    ensure!(
+        !(format.needs_samples() && samples.is_empty()),
+        "format `{}` needs samples, and there are none\nhint: keep the file that ends in \
+         `.samples.jsonl` beside the measurement",
+        name_of(format)
+    );
+    let requests = Requests::of(samples);
     Ok(match format {
         Format::Lmdeploy => serving_tools::lmdeploy_block(&figures),
         Format::LmdeployCsv => serving_tools::lmdeploy_csv(&figures),
@@ -154,9 +140,9 @@ pub fn export(format: Format, report: &Report<'_>) -> Result<String, ExportError
         Format::Vllm => serving_tools::vllm_block(&figures, &requests),
         Format::VllmJson => line(&serving_tools::vllm_json(&figures, &requests, false)),
         Format::VllmJsonDetailed => line(&serving_tools::vllm_json(&figures, &requests, true)),
-        Format::Guidellm => pretty(&guidellm::report(&figures, &requests)),
-        Format::Aiperf => pretty(&aiperf::report(&figures, &requests)),
-        Format::LlmD => pretty(&llm_d::report(&figures, &requests)),
+        Format::Guidellm => pretty(&nested::guidellm(&figures, &requests)),
+        Format::Aiperf => pretty(&nested::aiperf(&figures, &requests)),
+        Format::LlmD => pretty(&nested::llm_d(&figures, &requests)),
     })
 }
 

@@ -9,9 +9,8 @@ use clap::ValueEnum;
 use judge::quantile::quantile_of_floats;
 use serde_json::{Map, Value, json};
 
-use super::figures::{Figures, python_float};
+use super::figures::{Figures, Request, Requests, python_float};
 use super::name_of;
-use super::requests::{Request, Requests};
 
 /// Latency metric for which vLLM's tool reports percentiles: TTFT, TPOT, ITL or E2E.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

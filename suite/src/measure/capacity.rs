@@ -1,16 +1,16 @@
-//! The highest rate at which a server keeps its limits, and how sure that is. Pure: whoever asks
-//! makes the runs.
+//! Search for the highest request rate at which a server meets latency limits, with a stated
+//! confidence. Pure: the caller performs the runs.
 //!
-//! A rate is judged by how many requests of its runs kept all limits, a failed one never does. The
-//! share that does is bounded by Clopper and Pearson's exact interval (Biometrika 26, 1934), one
-//! side at the confidence asked for. Requests of one run share its queue and are not independent,
-//! which is why a rate takes several runs, and none of them may fall short by itself.
+//! A rate is judged by the share of its runs' requests that meet all limits; a failed request meets
+//! none. The share is bounded by the exact interval of Clopper and Pearson (Biometrika 26, 1934),
+//! one-sided at the target's confidence. Requests of one run share its queue and are not
+//! independent, which is why a rate takes several runs, and no single run may fall short.
 
 use statrs::distribution::{Beta, ContinuousCDF};
 
-use super::summary::float;
+use super::summary::{float, whole};
 
-/// What is asked of a rate.
+/// Target that a rate must reach: share of requests, confidence, and number of runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
     /// Share of the requests that must meet all limits, from 0 to 1.
@@ -21,32 +21,35 @@ pub struct Target {
     pub repeats: u32,
 }
 
-/// Where the search looks, in requests a second.
+/// Range of rates to search, in requests per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
     pub from: f64,
     pub to: f64,
-    /// The rate found and the lowest one that is not kept are no further apart than this share.
+    /// Largest ratio, less one, between the lowest rate that did not pass and the highest that did.
     pub precision: f64,
 }
 
-/// A run: requests that kept all limits, and all that were sent.
+/// Performs run number n at a rate in requests per second.
+pub type Run<'a> = dyn FnMut(f64, u32) -> anyhow::Result<Repeat> + 'a;
+
+/// Result of one run: number of requests that met all limits, and number of requests sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
     pub met: u64,
     pub planned: u64,
 }
 
-/// Whether a rate keeps the limits.
+/// Verdict on a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Met,
     Missed,
-    /// The runs do not tell: neither is sure enough.
+    /// The runs show neither that the target is met nor that it is missed.
     Undecided,
 }
 
-/// A rate and its runs.
+/// Rate that was tried, with its runs and their verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     pub rate: f64,
@@ -54,10 +57,10 @@ pub struct Trial {
     pub standing: Standing,
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// In the order in which they were made.
+    /// Trials in the order in which they were made.
     pub trials: Vec<Trial>,
 }
 
@@ -67,33 +70,29 @@ impl Repeat {
         Self { met: sum(|repeat| repeat.met), planned: sum(|repeat| repeat.planned) }
     }
 
-    /// The share that keeps the limits is at least this, at `confidence`.
+    /// Lower bound of the share of requests that meet the limits, at `confidence`.
     pub fn share_min(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met, missed + 1, 1.0 - confidence).unwrap_or(0.0)
     }
 
-    /// The share that keeps the limits is at most this, at `confidence`.
+    /// Upper bound of the share of requests that meet the limits, at `confidence`.
     pub fn share_max(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met + 1, missed, confidence).unwrap_or(1.0)
     }
 }
 
-/// A quantile of a beta distribution; none where a parameter is zero.
+/// Quantile of a beta distribution; `None` if a parameter is zero.
 fn beta(first: u64, second: u64, share: f64) -> Option<f64> {
     Beta::new(float(first), float(second)).ok().map(|beta| beta.inverse_cdf(share))
 }
 
 impl Target {
-    /// Requests that must be sent at a rate for it to be kept with this confidence, if all do.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "positive, and small for any share that can be asked for"
-    )]
+    /// Smallest number of requests with which the target can be reached, if all of them meet the
+    /// limits.
     pub fn requests_min(&self) -> u64 {
-        ((1.0 - self.confidence).ln() / self.attainment.ln()).ceil() as u64
+        whole(((1.0 - self.confidence).ln() / self.attainment.ln()).ceil())
     }
 
     fn judge(&self, repeats: &[Repeat]) -> Standing {
@@ -106,15 +105,11 @@ impl Target {
         if enough { Standing::Met } else { Standing::Undecided }
     }
 
-    fn trial<E>(
-        &self,
-        rate: f64,
-        run: &mut dyn FnMut(f64, u32) -> Result<Repeat, E>,
-    ) -> Result<Trial, E> {
+    fn trial(&self, rate: f64, run: &mut Run<'_>) -> anyhow::Result<Trial> {
         let mut repeats = Vec::new();
         for number in 1..=self.repeats {
             repeats.push(run(rate, number)?);
-            // More runs cannot mend one that falls short.
+            // More runs cannot make up for one that falls short.
             if self.judge(&repeats) == Standing::Missed {
                 break;
             }
@@ -123,15 +118,11 @@ impl Target {
     }
 }
 
-/// Doubles the rate until it is not kept, then halves the distance, in ratios.
+/// Doubles the rate until it does not pass, then bisects the interval, in ratios.
 ///
 /// # Errors
-/// As `run`'s, which makes the n-th run at a rate.
-pub fn search<E>(
-    range: Range,
-    target: &Target,
-    run: &mut dyn FnMut(f64, u32) -> Result<Repeat, E>,
-) -> Result<Found, E> {
+/// The error of `run`.
+pub fn search(range: Range, target: &Target, run: &mut Run<'_>) -> anyhow::Result<Found> {
     let mut trials = Vec::new();
     let (mut kept, mut lost) = (None, None);
     let mut next = Some(range.from);
@@ -156,13 +147,13 @@ pub fn search<E>(
 }
 
 impl Found {
-    /// The highest rate that is kept.
+    /// Highest rate that passed.
     pub fn highest(&self) -> Option<&Trial> {
         let kept = self.trials.iter().filter(|trial| trial.standing == Standing::Met);
         kept.max_by(|left, right| left.rate.total_cmp(&right.rate))
     }
 
-    /// The lowest rate that is not, or not surely.
+    /// Lowest rate that did not pass, or did so without enough confidence.
     pub fn lowest_lost(&self) -> Option<&Trial> {
         let lost = self.trials.iter().filter(|trial| trial.standing != Standing::Met);
         lost.min_by(|left, right| left.rate.total_cmp(&right.rate))
@@ -170,13 +161,13 @@ impl Found {
 }
 
 impl Trial {
-    /// All its runs as one.
+    /// All runs of the trial, added up.
     pub fn pooled(&self) -> Repeat {
         Repeat::pooled(&self.repeats)
     }
 }
 
-/// Rates have three digits after the point, so that they are named as they are.
+/// Rate rounded to three decimals, so that its name is exact.
 fn thousandths(rate: f64) -> f64 {
     (rate * 1000.0).round() / 1000.0
 }
@@ -213,7 +204,7 @@ mod tests {
     fn searched(capacity: f64, share: u64, range: Range) -> Found {
         let mut run = |rate: f64, _: u32| {
             let met = if rate <= capacity { 200 } else { 2 * share };
-            Ok::<_, ()>(Repeat { met, planned: 200 })
+            Ok(Repeat { met, planned: 200 })
         };
         search(range, &TARGET, &mut run).unwrap()
     }

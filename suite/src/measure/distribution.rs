@@ -9,40 +9,41 @@ use super::tally::Answered;
 use super::to_us;
 use crate::client::sample::TtftParts;
 
-/// Samples in nanoseconds, over the requests that were answered.
+/// Latency samples of the answered requests, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distributions {
-    /// Actual send to the first chunk that carries a token.
+    /// TTFT: from the actual send to the first chunk with a token.
     pub ttft_ns: Vec<u64>,
-    /// The same from the scheduled send.
+    /// TTFT from the scheduled send.
     pub ttft_scheduled_ns: Vec<u64>,
-    /// `(e2e - ttft) / (n - 1)` of requests with more than one token.
+    /// TPOT, `(e2e - ttft) / (n - 1)`, of requests with more than one token.
     pub tpot_ns: Vec<u64>,
-    /// Gap between two chunks that carry tokens.
+    /// ITL per chunk: gap between two chunks with tokens.
     pub itl_chunk_ns: Vec<u64>,
-    /// A chunk of k tokens gives k samples of gap / k. None where the tokens of some chunk are
-    /// not known.
+    /// ITL per token: a chunk of k tokens gives k samples of gap / k. `None` if the tokens of some
+    /// chunk are unknown.
     pub itl_token_ns: Option<Vec<u64>>,
-    /// Actual send to the last chunk that carries a token.
+    /// E2E: from the actual send to the last chunk with a token.
     pub e2e_ns: Vec<u64>,
-    /// The same from the scheduled send.
+    /// E2E from the scheduled send.
     pub e2e_scheduled_ns: Vec<u64>,
-    /// What each connection took to open, with the handshake of TLS.
+    /// Time to open each connection, with its TLS handshake.
     pub connect_ns: Vec<u64>,
-    /// Waits behind a cap on concurrency, where there is one.
+    /// Waits for the concurrency limit; empty without a limit.
     pub queue_ns: Vec<u64>,
-    /// From the scheduled send to the client's taking it up, less that wait.
+    /// Delay of the client: from the scheduled send until it took up the request, without that
+    /// wait.
     pub schedule_lag_ns: Vec<u64>,
-    /// Actual send to the first event, such as a chunk with a role alone.
+    /// From the actual send to the first event, such as a chunk with only a role.
     pub ttft_event_ns: Vec<u64>,
-    /// Actual send to the first chunk of the answer after any reasoning.
+    /// From the actual send to the first chunk of the answer after any reasoning.
     pub ttft_content_ns: Vec<u64>,
-    /// What the time to the first token is made of.
+    /// Parts of TTFT.
     pub ttft_parts: Vec<TtftParts>,
 }
 
 impl Distributions {
-    /// Takes the samples of `answered`.
+    /// Collects the samples of `answered`.
     pub fn of(answered: &[Answered<'_>]) -> Self {
         let known = answered.iter().all(|request| request.credit.chunk_source.is_some());
         let mut all = Self { itl_token_ns: known.then(Vec::new), ..Self::default() };
@@ -83,7 +84,7 @@ impl Distributions {
         self.itl_chunk_ns.extend(gaps);
     }
 
-    /// The summaries of the parts of TTFT; none without an answer.
+    /// Summaries of the parts of TTFT; `None` without an answer.
     pub fn parts(&self) -> Option<schema::run::TtftParts> {
         let part =
             |read: fn(&TtftParts) -> u64| summarize(self.ttft_parts.iter().map(read).collect());
@@ -99,10 +100,10 @@ impl Distributions {
         })
     }
 
-    /// The histograms of a record.
+    /// Histograms of the record.
     ///
     /// # Errors
-    /// A time beyond what a record holds.
+    /// A time exceeds what a record can hold.
     pub fn histograms(&self) -> Result<Histograms, HistogramError> {
         let histogram = |samples: &[u64]| {
             HdrHistogram::from_samples(samples.iter().map(|ns| to_us(*ns))).map(Some)
@@ -125,9 +126,9 @@ impl Distributions {
     }
 }
 
-/// The gap of each token after the first chunk's, from the gaps between chunks. The gap before a
-/// chunk in which no token ends belongs to the next token, after the last token to that one: they
-/// add up to the same time.
+/// Gap of each token after the first chunk's, from the gaps between chunks. The gap before a chunk
+/// in which no token ends belongs to the next token, or to the last token if there is none, so that
+/// the sum is the same.
 fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
     let mut found = Vec::new();
     let mut carried = 0;
@@ -150,7 +151,7 @@ fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
 mod tests {
     use super::*;
     use crate::client::sample::{ChunkStamp, Sample};
-    use crate::measure::credit::credit;
+    use crate::measure::tally::credit;
 
     fn sample(chunks: &[(u64, u32)]) -> Sample {
         let stamp = |(at_ns, tokens): &(u64, u32)| ChunkStamp {

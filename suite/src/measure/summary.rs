@@ -1,5 +1,5 @@
-//! Mean, deviation and percentiles of a run's samples, by the conventions that every benchmark
-//! client of the field follows: the deviation is that of the population.
+//! Mean, standard deviation and percentiles of a run's samples, by the conventions of the field's
+//! benchmark clients: the deviation is that of the population.
 
 use judge::quantile::quantile;
 use schema::run::Summary;
@@ -8,8 +8,8 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 /// Confidence of the bounds on percentiles.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Summarizes `samples` in nanoseconds of which each request has one, so that they are independent
-/// enough to bound their percentiles.
+/// Summary of `samples` in nanoseconds, one for each request, so that they are independent enough
+/// to bound their percentiles.
 pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
     samples.sort_unstable();
     let upper = |share| {
@@ -21,18 +21,18 @@ pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
     Some(Summary { p90_upper, p95_upper, p99_upper, ..summarize(samples)? })
 }
 
-/// How many of `samples` may lie above an upper bound of the `share` quantile with
-/// [`CONFIDENCE`]: the most k with `P(at most k of n lie beyond the quantile) <= 1 - CONFIDENCE`.
-/// None where that is no sample at all: MLPerf Inference asks for one
+/// Number of `samples` that may lie above an upper bound of the `share` quantile with
+/// [`CONFIDENCE`]: the largest k with `P(at most k of n lie beyond the quantile) <= 1 -
+/// CONFIDENCE`. `None` if that is zero, because MLPerf Inference requires at least one
 /// (`loadgen/early_stopping.cc`).
 pub fn samples_beyond(samples: u64, share: f64) -> Option<u64> {
     let beyond = Binomial::new(1.0 - share, samples).ok()?;
-    // The inverse is the least k at which the probability is reached.
+    // The inverse is the smallest k at which the probability is reached.
     let reached = beyond.inverse_cdf(1.0 - CONFIDENCE);
     reached.checked_sub(1).filter(|most| *most > 0)
 }
 
-/// Summarizes `samples` in nanoseconds, in any order; none of nothing.
+/// Summary of `samples` in nanoseconds, in any order; `None` without samples.
 pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
     samples.sort_unstable();
     let max = *samples.last()?;
@@ -52,7 +52,7 @@ pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
     })
 }
 
-/// Mean of `samples`; zero of nothing.
+/// Mean of `samples`; zero without samples.
 pub fn mean(samples: &[u64]) -> f64 {
     let sum: u128 = samples.iter().map(|sample| u128::from(*sample)).sum();
     #[expect(clippy::cast_precision_loss, reason = "a sum of times keeps 53 bits of itself")]
@@ -66,13 +66,14 @@ pub fn float(value: u64) -> f64 {
     value as f64
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time is positive, and far below 2^53"
-)]
+/// Nearest whole number of a count or a time, which is not negative.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "far below 2^53")]
+pub fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
 fn whole_us(ns: f64) -> u64 {
-    (ns / 1000.0).round() as u64
+    whole(ns / 1000.0)
 }
 
 #[cfg(test)]

@@ -1,30 +1,124 @@
-//! What was asked, answered and counted, over all requests of a run.
+//! Counts over all requests of a run, and the number of output tokens that each request and each of
+//! its chunks is credited with.
+//!
+//! Sources of token counts, in order of trust: the server's own count, token ids, the suite's
+//! tokenizer, chunks. The requested number is never credited.
 
 use std::collections::BTreeMap;
 
 use schema::manifest::Manifest;
 use schema::run::{Counts, TokenSource};
 
-use super::credit::{Credit, Retokenized, credit, tokens_per_chunk};
-use crate::client::sample::Sample;
+use crate::client::sample::{ChunkStamp, Sample};
 use crate::workload::tokenizer::Tokenizer;
 
-/// A request that was answered, with its tokens.
+/// Output tokens that a request is credited with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// Tokens of the whole answer.
+    pub tokens: u64,
+    /// Source of the token count.
+    pub source: TokenSource,
+    /// Tokens of each chunk.
+    pub per_chunk: Vec<u64>,
+    /// Source of the tokens of each chunk; `None` if they are only estimated by the length of its
+    /// text.
+    pub chunk_source: Option<TokenSource>,
+    /// Tokens shown by ids or by the running usage, to be compared with the final count.
+    pub seen: Option<u64>,
+}
+
+/// Token counts of an answer's text by the suite's own tokenizer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retokenized {
+    /// Tokens of the whole text.
+    pub tokens: u64,
+    /// Tokens that end in each chunk, where no other source has the tokens of chunks.
+    pub per_chunk: Option<Vec<u64>>,
+}
+
+/// Determines the token counts of a sample and their sources.
+pub fn credit(sample: &Sample, retokenized: Option<&Retokenized>) -> Credit {
+    let chunks = sample.chunks.len() as u64;
+    let told: Option<Vec<u64>> =
+        sample.chunks.iter().map(|chunk| chunk.tokens.map(u64::from)).collect();
+    let seen = told.as_ref().map(|tokens| tokens.iter().sum()).filter(|_| chunks > 0);
+    let (tokens, source) = match (sample.usage, seen, retokenized) {
+        (Some(usage), _, _) if sample.usage_per_chunk => {
+            (usage.completion_tokens, TokenSource::UsagePerChunk)
+        }
+        (Some(usage), _, _) => (usage.completion_tokens, TokenSource::Usage),
+        (None, Some(seen), _) => (seen, TokenSource::UsagePerChunk),
+        (None, None, Some(found)) if found.tokens > 0 => (found.tokens, TokenSource::Retokenized),
+        _ => (chunks, TokenSource::Chunks),
+    };
+    let found = retokenized.and_then(|found| found.per_chunk.as_ref());
+    let found = found.filter(|found| found.iter().any(|tokens| *tokens > 0));
+    let (per_chunk, chunk_source) = match (told, found) {
+        (Some(told), _) if chunks > 0 => (told, Some(TokenSource::UsagePerChunk)),
+        _ if tokens == chunks => (vec![1; sample.chunks.len()], Some(TokenSource::Chunks)),
+        (_, Some(found)) => (spread(tokens, found), Some(TokenSource::Retokenized)),
+        _ => {
+            let bytes = |chunk: &ChunkStamp| u64::from(chunk.text_bytes.max(1));
+            (spread(tokens, &sample.chunks.iter().map(bytes).collect::<Vec<_>>()), None)
+        }
+    };
+    Credit { tokens, source, per_chunk, chunk_source, seen }
+}
+
+/// Number of tokens that end in each chunk, given the byte offsets `ends` in the whole text at
+/// which tokens end. A token that ends beyond the chunks' text belongs to the last chunk.
+pub fn tokens_per_chunk(ends: &[usize], chunks: &[ChunkStamp]) -> Vec<u64> {
+    let mut per_chunk = vec![0; chunks.len()];
+    let (mut chunk, mut chunk_end) = (0, chunks.first().map_or(0, bytes_of));
+    for end in ends {
+        while *end > chunk_end && chunk + 1 < chunks.len() {
+            chunk += 1;
+            chunk_end += bytes_of(&chunks[chunk]);
+        }
+        if let Some(tokens) = per_chunk.get_mut(chunk) {
+            *tokens += 1;
+        }
+    }
+    per_chunk
+}
+
+fn bytes_of(chunk: &ChunkStamp) -> usize {
+    usize::try_from(chunk.text_bytes).unwrap_or(usize::MAX)
+}
+
+/// Distributes `tokens` in proportion to `weights`; the sum is exact.
+fn spread(tokens: u64, weights: &[u64]) -> Vec<u64> {
+    let total: u128 = weights.iter().copied().map(u128::from).sum();
+    let (mut before, mut given) = (0, 0);
+    let share = |weight: &u64| {
+        before += u128::from(*weight);
+        // The cumulated share less what was given, so that rounding errors do not add up.
+        let due = u128::from(tokens) * before / total.max(1);
+        let due = u64::try_from(due).unwrap_or(tokens);
+        let now = due - given;
+        given = due;
+        now
+    };
+    weights.iter().map(share).collect()
+}
+
+/// Answered request with its token counts.
 #[derive(Clone, Debug)]
 pub struct Answered<'a> {
-    /// Its times.
+    /// Times of the request.
     pub sample: &'a Sample,
-    /// Its output tokens.
+    /// Output tokens of the request.
     pub credit: Credit,
-    /// As the manifest has them.
+    /// Number of prompt tokens in the manifest.
     pub prompt_tokens: u64,
-    /// Output tokens that were asked for.
+    /// Number of requested output tokens.
     pub requested: u64,
-    /// Tokens that our own tokenizer makes of the answer; none where it was not asked.
+    /// Tokens of the answer by the suite's own tokenizer; `None` if it cannot tokenize the text.
     pub retokenized: Option<u64>,
 }
 
-/// Credits every request that was answered.
+/// Answered requests with their token counts.
 pub fn answered<'a>(
     samples: &'a [Sample],
     manifest: &Manifest,
@@ -44,7 +138,8 @@ pub fn answered<'a>(
     .collect()
 }
 
-/// The text of an answer in our own tokens, chunk by chunk where nothing else tells.
+/// Token count of an answer by the suite's own tokenizer, chunk by chunk where no other source has
+/// it.
 fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
     if sample.chunks.iter().all(|chunk| chunk.tokens.is_some()) {
         let tokens = tokenizer.count(&sample.text).ok()?;
@@ -55,8 +150,8 @@ fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
     Some(Retokenized { tokens: ends.len() as u64, per_chunk })
 }
 
-/// Counts a run. Token counts are over the requests that were answered, so that they stand to
-/// each other and to the times as they should; what a failed request produced is not counted.
+/// Counts of a run. Token counts include only answered requests, so that they match the times;
+/// tokens of failed requests are not counted.
 pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
     let mut failures = BTreeMap::new();
     let mut finish_reasons = BTreeMap::new();
@@ -86,7 +181,7 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
     }
 }
 
-/// How the tokens of chunks are known; none where those of some answer are not.
+/// Source of the tokens of chunks; `None` if those of some answer are only estimated.
 fn chunk_source(answered: &[Answered<'_>]) -> Option<TokenSource> {
     let sources: Option<Vec<_>> =
         answered.iter().map(|request| request.credit.chunk_source).collect();
@@ -102,4 +197,73 @@ fn least_trusted(sources: impl Iterator<Item = TokenSource>) -> Option<TokenSour
         TokenSource::Requested => 4,
     };
     sources.max_by_key(trust)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::delta::Usage;
+
+    fn sample(chunks: &[(Option<u32>, u32)], usage: Option<u64>) -> Sample {
+        let stamp = |(tokens, text_bytes): &(Option<u32>, u32)| ChunkStamp {
+            at_ns: 0,
+            lag_ns: 0,
+            tokens: *tokens,
+            text_bytes: *text_bytes,
+        };
+        Sample {
+            chunks: chunks.iter().map(stamp).collect(),
+            usage: usage.map(|completion_tokens| Usage { completion_tokens, ..Usage::default() }),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn the_most_trusted_count_is_credited() {
+        type Case =
+            (&'static str, Vec<(Option<u32>, u32)>, Option<u64>, Option<u64>, (u64, TokenSource));
+        let told = vec![(Some(2), 4), (Some(1), 2)];
+        let bare = vec![(None, 4), (None, 2)];
+        let cases: [Case; 5] = [
+            ("usage before ids", told.clone(), Some(4), None, (4, TokenSource::Usage)),
+            ("ids where no usage", told, None, Some(9), (3, TokenSource::UsagePerChunk)),
+            ("our own count", bare.clone(), None, Some(5), (5, TokenSource::Retokenized)),
+            ("chunks at last", bare.clone(), None, None, (2, TokenSource::Chunks)),
+            ("chunks where no text", bare, None, Some(0), (2, TokenSource::Chunks)),
+        ];
+        for (claim, chunks, usage, retokenized, expected) in cases {
+            let retokenized = retokenized.map(|tokens| Retokenized { tokens, per_chunk: None });
+            let found = credit(&sample(&chunks, usage), retokenized.as_ref());
+            assert_eq!((found.tokens, found.source), expected, "{claim}");
+        }
+    }
+
+    #[test]
+    fn tokens_of_chunks_are_told_or_one_each_or_spread_by_text() {
+        let told = credit(&sample(&[(Some(2), 4), (Some(1), 2)], Some(3)), None);
+        let source = Some(TokenSource::UsagePerChunk);
+        assert_eq!((told.per_chunk, told.chunk_source, told.seen), (vec![2, 1], source, Some(3)));
+        let one_each = credit(&sample(&[(None, 9), (None, 1)], Some(2)), None);
+        let source = Some(TokenSource::Chunks);
+        assert_eq!((one_each.per_chunk, one_each.chunk_source), (vec![1, 1], source));
+        let spread = credit(&sample(&[(None, 10), (None, 30), (None, 0)], Some(7)), None);
+        assert_eq!((spread.per_chunk, spread.chunk_source), (vec![1, 5, 1], None));
+    }
+
+    #[test]
+    fn where_only_the_sum_is_told_our_own_tokenizer_says_which_chunk_holds_how_many() {
+        // Tokens end at bytes 2, 5, 6, 9 and 12 of chunks that end at 4, 6 and 12.
+        let chunks = [(None, 4), (None, 2), (None, 6)];
+        let with_usage = sample(&chunks, Some(5));
+        let per_chunk = tokens_per_chunk(&[2, 5, 6, 9, 12], &with_usage.chunks);
+        assert_eq!(per_chunk, [1, 2, 2]);
+        let found = Retokenized { tokens: 5, per_chunk: Some(per_chunk) };
+        let credited = credit(&with_usage, Some(&found));
+        let source = Some(TokenSource::Retokenized);
+        assert_eq!((credited.per_chunk, credited.chunk_source), (vec![1, 2, 2], source));
+        let more = credit(&sample(&chunks, Some(10)), Some(&found));
+        assert_eq!((more.tokens, more.per_chunk), (10, vec![2, 4, 4]), "the server's sum is kept");
+        assert_eq!(tokens_per_chunk(&[1, 99], &with_usage.chunks), [1, 0, 1]);
+        assert_eq!(tokens_per_chunk(&[1], &[]), [0; 0]);
+    }
 }

@@ -1,11 +1,10 @@
-//! Events of the mock server by rule: a steady stream of tokens as an engine would send it. API
-//! formats other than OpenAI's chunks are in `dialects`.
+//! Events of the mock server by rule: a steady stream of tokens as an engine would send it, in
+//! OpenAI's chunks, SGLang's `/generate`, Responses and Messages.
 
 use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use super::api_formats;
 use super::script::{Scripted, Shape, Steady, UsageWhen};
 
 /// Id of the first emitted token; later tokens count up from it.
@@ -78,8 +77,8 @@ impl Steady {
     fn opening(&self, asked: GenerateRequest) -> Vec<Value> {
         match self.shape {
             Shape::Completions | Shape::Generate => Vec::new(),
-            Shape::Responses => api_formats::response_opening(),
-            Shape::Messages => api_formats::message_opening(asked.prompt_tokens),
+            Shape::Responses => response_opening(),
+            Shape::Messages => message_opening(asked.prompt_tokens),
             _ => {
                 let role = json!({"index": 0, "delta": {"role": "assistant", "content": ""}});
                 vec![json!({"choices": [role]})]
@@ -92,8 +91,8 @@ impl Steady {
         let usage = (self.usage != UsageWhen::Never).then(|| self.usage(total, asked));
         match self.shape {
             Shape::Generate => Vec::new(),
-            Shape::Responses => api_formats::response_closing(usage.as_ref(), self.done),
-            Shape::Messages => api_formats::message_closing(usage.as_ref(), self.done),
+            Shape::Responses => response_closing(usage.as_ref(), self.done),
+            Shape::Messages => message_closing(usage.as_ref(), self.done),
             _ if self.usage == UsageWhen::Last => vec![json!({"choices": [], "usage": usage})],
             _ => Vec::new(),
         }
@@ -119,10 +118,10 @@ impl Steady {
                 let so_far = sent + count;
                 let usage = (self.usage != UsageWhen::Never).then(|| self.usage(so_far, asked));
                 let ids = self.token_ids.then(|| ids(0..so_far));
-                return api_formats::generated(&words(so_far), ids, usage.as_ref(), last);
+                return generated(&words(so_far), ids, usage.as_ref(), last);
             }
-            Shape::Responses => return api_formats::response_delta(&text),
-            Shape::Messages => return api_formats::message_delta(&text),
+            Shape::Responses => return response_delta(&text),
+            Shape::Messages => return message_delta(&text),
         };
         choice["finish_reason"] = if last { json!("length") } else { Value::Null };
         if self.token_ids {
@@ -159,4 +158,91 @@ impl Steady {
         let end = if self.crlf { "\r\n\r\n" } else { "\n\n" };
         Scripted::text(at_us, format!("{lines}{end}"))
     }
+}
+
+/// Returns an event of SGLang's `/generate`: all text and ids so far, and the counts in `usage`.
+pub(super) fn generated(
+    text: &str,
+    ids: Option<Vec<u64>>,
+    usage: Option<&Value>,
+    last: bool,
+) -> Value {
+    let finish = last.then(
+        || json!({"type": "length", "length": usage.map(|usage| &usage["completion_tokens"])}),
+    );
+    let mut meta = json!({"id": "emitter", "finish_reason": finish});
+    if let Some(usage) = usage {
+        meta["prompt_tokens"] = usage["prompt_tokens"].clone();
+        meta["completion_tokens"] = usage["completion_tokens"].clone();
+        meta["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"].clone();
+    }
+    let mut event = json!({"text": text, "meta_info": meta});
+    if let Some(ids) = ids {
+        event["output_ids"] = json!(ids);
+    }
+    event
+}
+
+/// Returns the first events of a Responses stream.
+pub(super) fn response_opening() -> Vec<Value> {
+    let response = json!({"id": "resp_0", "status": "in_progress", "output": [], "usage": null});
+    let item = json!({"id": "msg_0", "type": "message", "role": "assistant", "content": []});
+    vec![
+        json!({"type": "response.created", "response": response}),
+        json!({"type": "response.output_item.added", "output_index": 0, "item": item}),
+    ]
+}
+
+pub(super) fn response_delta(text: &str) -> Value {
+    json!({"type": "response.output_text.delta", "item_id": "msg_0", "output_index": 0,
+           "content_index": 0, "delta": text})
+}
+
+/// Returns the last events of a Responses stream that reached its requested length. Without `done`,
+/// the closing event is missing.
+pub(super) fn response_closing(usage: Option<&Value>, done: bool) -> Vec<Value> {
+    let usage = usage.map(|usage| {
+        json!({
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": usage["completion_tokens"],
+            "total_tokens": usage["total_tokens"],
+            "input_tokens_details": usage["prompt_tokens_details"],
+        })
+    });
+    let response = json!({"id": "resp_0", "status": "incomplete", "error": null, "usage": usage,
+                          "incomplete_details": {"reason": "max_output_tokens"}});
+    let text = json!({"type": "response.output_text.done", "item_id": "msg_0"});
+    let end = json!({"type": "response.incomplete", "response": response});
+    if done { vec![text, end] } else { vec![text] }
+}
+
+/// Returns the first events of a Messages stream: the prompt's token count, a text block, and a
+/// ping.
+pub(super) fn message_opening(prompt_tokens: u64) -> Vec<Value> {
+    let usage = json!({"input_tokens": prompt_tokens, "output_tokens": 1});
+    let message = json!({"id": "msg_0", "type": "message", "role": "assistant", "content": [],
+                         "stop_reason": null, "usage": usage});
+    let block = json!({"type": "text", "text": ""});
+    vec![
+        json!({"type": "message_start", "message": message}),
+        json!({"type": "content_block_start", "index": 0, "content_block": block}),
+        json!({"type": "ping"}),
+    ]
+}
+
+pub(super) fn message_delta(text: &str) -> Value {
+    let delta = json!({"type": "text_delta", "text": text});
+    json!({"type": "content_block_delta", "index": 0, "delta": delta})
+}
+
+/// Returns the last events of a Messages stream that reached its requested length. Without `done`,
+/// the closing event is missing.
+pub(super) fn message_closing(usage: Option<&Value>, done: bool) -> Vec<Value> {
+    let mut end = json!({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}});
+    if let Some(usage) = usage {
+        end["usage"] = json!({"output_tokens": usage["completion_tokens"]});
+    }
+    let block = json!({"type": "content_block_stop", "index": 0});
+    let stop = json!({"type": "message_stop"});
+    if done { vec![block, end, stop] } else { vec![block, end] }
 }

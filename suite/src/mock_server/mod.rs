@@ -5,10 +5,7 @@
 //! With a script, it uses one thread for each connection, and only the kernel's sleep affects its
 //! times. Paced, it uses one thread for thousands of streams.
 
-mod api_formats;
 pub mod generate;
-pub mod log;
 pub mod paced;
 pub mod script;
 pub mod server;
-mod stream;

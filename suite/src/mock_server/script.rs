@@ -50,11 +50,16 @@ pub struct Route {
 }
 
 impl Route {
+    /// Makes the same answer to every request.
+    pub fn of(status: u16, body: Value) -> Self {
+        Self { status, body, later: Vec::new() }
+    }
+
     /// Returns the answer to a request after `asked` earlier ones.
     pub fn turn(&self, asked: usize) -> Self {
         let later = asked.min(self.later.len()).checked_sub(1);
         let body = later.map_or(&self.body, |turn| &self.later[turn]).clone();
-        Self { status: self.status, body, later: Vec::new() }
+        Self::of(self.status, body)
     }
 }
 
@@ -251,14 +256,11 @@ impl Script {
         let text = std::fs::read(path).with_context(|| format!("cannot read script `{shown}`"))?;
         serde_json::from_slice(&text).with_context(|| format!("`{shown}` is not a script"))
     }
-}
 
-impl Script {
     /// Returns the script of a well-behaved server: ready, one model, a cache that can be emptied,
     /// and for each request a steady stream of as many tokens as requested, in the API format of
     /// its route.
     pub fn steady() -> Self {
-        let route = |body: Value| Route { status: ok(), body, later: Vec::new() };
         let routes = [
             ("/health", json!({"status": "ok"})),
             (
@@ -280,7 +282,7 @@ impl Script {
                 answer(Some("/v1/messages"), Shape::Messages),
                 answer(None, Shape::Completions),
             ],
-            routes: routes.map(|(path, body)| (path.to_owned(), route(body))).into(),
+            routes: routes.map(|(path, body)| (path.to_owned(), Route::of(200, body))).into(),
             accept_delay_us: 0,
             source: String::new(),
         }

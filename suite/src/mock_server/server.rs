@@ -1,4 +1,6 @@
-//! Scripted mock server: reads requests and writes what the script says, at the scripted time.
+//! Scripted mock server: reads requests and writes what the script says, at the scripted time. It logs
+//! when it really read and wrote, as JSON lines, so that a client's times are compared with what
+//! happened and not with what was planned.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,12 +14,39 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::generate::GenerateRequest;
-use super::log::{Line, Log, Logged};
 use super::script::{Action, Answer, Framing, Route, Script, Scripted};
 use crate::clock::monotonic_ns;
+
+/// Line of the log. Times are nanoseconds of the machine's monotonic clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// Number of the request, from 0, not counting requests to fixed routes.
+    pub request: u64,
+    /// Event that the line reports.
+    pub event: Logged,
+    /// Time of the event, in nanoseconds.
+    pub at_ns: u64,
+    /// Time at which the script planned the event, in nanoseconds.
+    pub planned_ns: u64,
+}
+
+/// Event that the mock server logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Logged {
+    /// The whole request was read.
+    Received,
+    /// The response's head was written.
+    Head,
+    /// The event with this index in the script was written.
+    Written(u64),
+    /// The client disconnected before the answer ended.
+    Gone,
+}
 
 /// Largest accepted request, in bytes.
 const REQUEST_MAX: usize = 64 << 20;
@@ -33,17 +62,27 @@ pub struct MockServer {
     stop: Arc<AtomicBool>,
 }
 
-struct Shared<W> {
+struct Shared {
     script: Script,
     /// Number of times that each answer of the script was given.
     used: Mutex<Vec<u64>>,
     /// Number of requests to each fixed route.
     asked: Mutex<BTreeMap<String, usize>>,
     next: AtomicU64,
-    log: Log<W>,
+    /// Output of the log, shared by all connections.
+    log: Mutex<Box<dyn Write + Send>>,
 }
 
-impl<W> Shared<W> {
+impl Shared {
+    /// Writes one line of the log. An error is ignored: logging must not change what the mock server
+    /// does.
+    fn log(&self, line: &Line) {
+        let Ok(mut text) = serde_json::to_vec(line) else { return };
+        text.push(b'\n');
+        let mut output = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = output.write_all(&text).and_then(|()| output.flush());
+    }
+
     fn in_turn(&self, path: &str, route: &Route) -> Route {
         let mut all = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = all.entry(path.to_owned()).or_default();
@@ -57,10 +96,10 @@ impl MockServer {
     ///
     /// # Errors
     /// The system refuses to listen on the address.
-    pub fn start<W: Write + Send + 'static>(
+    pub fn start(
         address: SocketAddr,
         script: Script,
-        log: W,
+        log: impl Write + Send + 'static,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
@@ -68,7 +107,7 @@ impl MockServer {
         let used = Mutex::new(vec![0; script.requests.len()]);
         let asked = Mutex::default();
         let next = AtomicU64::new(0);
-        let shared = Arc::new(Shared { script, used, asked, next, log: Log::new(log) });
+        let shared = Arc::new(Shared { script, used, asked, next, log: Mutex::new(Box::new(log)) });
         let stopped = Arc::clone(&stop);
         thread::Builder::new().spawn(move || accept(&listener, &shared, &stopped))?;
         Ok(Self { address, stop })
@@ -83,11 +122,7 @@ impl Drop for MockServer {
     }
 }
 
-fn accept<W: Write + Send + 'static>(
-    listener: &TcpListener,
-    shared: &Arc<Shared<W>>,
-    stop: &AtomicBool,
-) {
+fn accept(listener: &TcpListener, shared: &Arc<Shared>, stop: &AtomicBool) {
     for connection in listener.incoming() {
         if stop.load(Ordering::Relaxed) {
             return;
@@ -101,14 +136,17 @@ fn accept<W: Write + Send + 'static>(
     }
 }
 
-fn serve<W: Write>(mut connection: TcpStream, shared: &Shared<W>) {
+fn serve(mut connection: TcpStream, shared: &Shared) {
     let mut pending = Vec::new();
     // An event must not wait to be merged with the next one (Nagle).
     let _ = connection.set_nodelay(true);
     // An error here means that the client disconnected.
     while let Ok(Some(request)) = read_request(&mut connection, &mut pending) {
         let kept = match shared.script.routes.get(&request.path) {
-            Some(route) => write_route(&mut connection, &shared.in_turn(&request.path, route)),
+            Some(route) => {
+                let answer = route_response(&shared.in_turn(&request.path, route));
+                connection.write_all(&answer).map(|()| true)
+            }
             None => answer(&mut connection, shared, &request),
         };
         if !matches!(kept, Ok(true)) {
@@ -161,12 +199,6 @@ pub(super) fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>
     Ok(Some((Request { path, head: text, body }, head + length)))
 }
 
-/// Writes the answer of a fixed route. Returns true: the connection may carry another request.
-fn write_route(connection: &mut TcpStream, route: &Route) -> io::Result<bool> {
-    connection.write_all(&route_response(route))?;
-    Ok(true)
-}
-
 /// Returns head and body of a fixed route's answer.
 pub(super) fn route_response(route: &Route) -> Vec<u8> {
     let (kind, body) = match &route.body {
@@ -181,20 +213,15 @@ pub(super) fn route_response(route: &Route) -> Vec<u8> {
     [head.as_bytes(), body.as_bytes()].concat()
 }
 
-fn answer<W: Write>(
-    connection: &mut TcpStream,
-    shared: &Shared<W>,
-    request: &Request,
-) -> io::Result<bool> {
+fn answer(connection: &mut TcpStream, shared: &Shared, request: &Request) -> io::Result<bool> {
     let received_ns = monotonic_ns();
     let number = shared.next.fetch_add(1, Ordering::Relaxed);
     let Some(answer) = choose(shared, number, request) else {
-        let missing =
-            Route { status: 404, body: "no scripted answer fits this".into(), later: Vec::new() };
-        return write_route(connection, &missing);
+        let missing = Route::of(404, "no scripted answer fits this".into());
+        return connection.write_all(&route_response(&missing)).map(|()| true);
     };
     let log = |event, at_ns, planned_ns| {
-        shared.log.line(&Line { request: number, event, at_ns, planned_ns });
+        shared.log(&Line { request: number, event, at_ns, planned_ns });
     };
     log(Logged::Received, received_ns, received_ns);
     let events = match &answer.steady {
@@ -208,7 +235,7 @@ fn answer<W: Write>(
     written
 }
 
-fn choose<'a, W>(shared: &'a Shared<W>, number: u64, request: &Request) -> Option<&'a Answer> {
+fn choose<'a>(shared: &'a Shared, number: u64, request: &Request) -> Option<&'a Answer> {
     let body = String::from_utf8_lossy(&request.body);
     let fits = |answer: &Answer| {
         let when = &answer.when;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::client::control::Server;
 use crate::client::sample::Sample;
-use crate::measure::summary::float;
+use crate::measure::summary::{float, whole};
 use crate::telemetry::Watch;
 use crate::workload::sampler::Plan;
 
@@ -47,13 +47,9 @@ pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
 pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
     let Some(share) = scenario.cache.share else { return Vec::new() };
     let begin = |request: &ManifestRequest| {
-        let length = share * float(request.prompt.len() as u64);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of a prompt's length"
-        )]
-        let prompt = request.prompt[..length as usize].to_vec();
+        let length = whole((share * float(request.prompt.len() as u64)).floor());
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(request.prompt.len());
+        let prompt = request.prompt[..length].to_vec();
         ManifestRequest { prompt, output_tokens: 1, ..ManifestRequest::default() }
     };
     let beginnings = plan.manifest.requests.iter().map(begin);

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::Assignment;
 use crate::client::drive::DriveError;
 use crate::client::sample::Sample;
+use crate::measure::summary::float;
 use crate::workload::tokenizer::Tokenizer;
 
 /// Fixed prompts of the correctness check: a fact, code, science with a non-ASCII sign, digits.
@@ -129,8 +130,7 @@ impl Assignment<'_> {
         }
         let pairs = samples.iter().zip(&wanted);
         let equal = pairs.filter(|(sample, next)| sample.ids.first() == Some(next)).count();
-        #[expect(clippy::cast_precision_loss, reason = "a few hundred tokens")]
-        Ok(Some(equal as f64 / wanted.len() as f64))
+        Ok(Some(float(equal as u64) / float(wanted.len() as u64)))
     }
 }
 

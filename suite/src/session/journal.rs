@@ -25,7 +25,8 @@ pub struct Journal {
     pending: Vec<u8>,
     lines: Sender<Vec<u8>>,
     writer: JoinHandle<std::io::Result<()>>,
-    samples: u64,
+    /// Number of samples in the file.
+    pub samples: u64,
     failures: BTreeMap<String, u64>,
 }
 

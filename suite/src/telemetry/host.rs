@@ -7,8 +7,7 @@ use procfs::{CpuPressure, IoPressure, MemoryPressure};
 use procfs::{Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
 use schema::telemetry::{HostTelemetry, Pressure};
 
-use super::series::{Together, series, share};
-use super::{Look, Watch};
+use super::{Look, Together, Watch, series, share};
 use crate::measure::summary::float;
 
 /// CPU time, memory, load and pressure of this machine at one moment.
@@ -54,7 +53,7 @@ impl CpuTicks {
 pub fn read() -> Option<HostReading> {
     let cpu = KernelStats::current().ok()?.total;
     let rest = |ticks: Option<u64>| ticks.unwrap_or(0);
-    // |Available memory instead of free memory: the kernel can reclaim its page cache.
+    // Available memory instead of free memory: the kernel can reclaim its page cache.
     let used = |memory: Meminfo| memory.mem_total.checked_sub(memory.mem_available?);
     Some(HostReading {
         cpu: CpuTicks {

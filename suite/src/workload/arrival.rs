@@ -9,7 +9,7 @@ use schema::manifest::{Manifest, ManifestRequest};
 use schema::scenario::Arrival;
 
 use super::generators::NumpyRandom;
-use crate::measure::summary::float;
+use crate::measure::summary::{float, whole};
 
 /// Sets the send time of every request in microseconds. The first request is sent at 0. A request
 /// that waits for another keeps its think time.
@@ -114,15 +114,6 @@ fn ramp_us(index: u64, count: u64, from: f64, to: f64) -> u64 {
     // At the end of a ramp to almost zero, rounding may make the radicand negative.
     let root = (from * from + 2.0 * slope * due).max(0.0).sqrt();
     whole(2.0 * due / (from + root) * 1e6)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time is positive and far below 2^53 us"
-)]
-fn whole(us: f64) -> u64 {
-    us.round() as u64
 }
 
 #[cfg(test)]

@@ -7,17 +7,17 @@ use std::fs;
 use schema::engine::ApiFormat;
 use schema::run::{IdsSource, TokenSource, ValidityVerdict};
 use suite::client::delta::Usage;
+use suite::client::sample::Moment;
 use suite::client::sample::{FailureKind, Sample};
-use suite::client::stamp::Moment;
 use suite::client::stream::Stream;
-use suite::measure::credit::{Retokenized, credit};
 use suite::measure::distribution::Distributions;
 use suite::measure::tally::Answered;
+use suite::measure::tally::{Retokenized, credit};
 use suite::mock_server::generate::GenerateRequest;
-use suite::mock_server::log::Logged;
 use suite::mock_server::script::{
     Action, Answer, Framing, Script, Scripted, Shape, Steady, UsageWhen, When,
 };
+use suite::mock_server::server::Logged;
 
 use crate::harness::Exchange;
 use crate::workspace::Workspace;

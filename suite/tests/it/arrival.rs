@@ -7,8 +7,8 @@ use expect_test::expect;
 use schema::measurement::Measurement;
 use schema::run::Status;
 use serde_json::{Value, json};
-use suite::mock_server::log::Logged;
 use suite::mock_server::script::{Answer, Script, Steady};
+use suite::mock_server::server::Logged;
 
 use crate::harness::Exchange;
 use crate::workspace::{PLAN, Workspace, scenario, server, stderr, url};

@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use schema::run::{CacheState, FailureClass, Phase, Status};
 use serde_json::{Value, json};
-use suite::mock_server::log::Logged;
 use suite::mock_server::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
+use suite::mock_server::server::Logged;
 
 use crate::harness::{Exchange, refusing_address, wait_until};
 use crate::workspace::{PLAN, REQUESTS, Workspace, scenario, server, stderr, url};

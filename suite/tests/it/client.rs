@@ -10,10 +10,10 @@ use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{DriveError, Observer, Orders, Tally, drive};
 use suite::client::payload::Payload;
 use suite::client::sample::{FailureKind, Sample};
-use suite::mock_server::log::Logged;
 use suite::mock_server::script::{
     Action, Answer, Framing, Script, Scripted, Shape, Steady, UsageWhen, When,
 };
+use suite::mock_server::server::Logged;
 
 /// Largest delay of a busy machine that the assertions allow, in nanoseconds; early times are never
 /// allowed.

@@ -12,8 +12,8 @@ use schema::scenario::{Arrival, Connections};
 use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
 use suite::client::tls::Tls;
-use suite::mock_server::log::Line;
 use suite::mock_server::script::{Answer, Script};
+use suite::mock_server::server::Line;
 use suite::mock_server::server::MockServer;
 
 /// A mock server that plays a script, and the settings of the client that sends requests to it.

@@ -172,8 +172,8 @@ fn outputs_are_not_checked_where_that_was_turned_off() {
     let (code, measurement) = workspace.run(&exchange, &["--no-output-check"]);
     assert_eq!(code, Some(0));
     assert_eq!(measurement.correctness, None);
-    let received = |line: &suite::mock_server::log::Line| {
-        line.event == suite::mock_server::log::Logged::Received
+    let received = |line: &suite::mock_server::server::Line| {
+        line.event == suite::mock_server::server::Logged::Received
     };
     let asked = exchange.log().iter().filter(|line| received(line)).count();
     assert_eq!(asked as u64, crate::workspace::REQUESTS + 2, "the measured and two to warm up");

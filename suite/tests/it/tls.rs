@@ -14,8 +14,8 @@ use schema::scenario::Connections;
 use suite::client::control::Trust;
 use suite::client::sample::{FailureKind, Sample};
 use suite::client::tls::Tls;
-use suite::mock_server::log::Logged;
 use suite::mock_server::script::{Answer, Framing, Scripted, Shape, Steady, UsageWhen};
+use suite::mock_server::server::Logged;
 use tempfile::TempDir;
 
 use crate::harness::Exchange;

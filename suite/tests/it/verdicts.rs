@@ -8,8 +8,8 @@ use schema::measurement::Measurement;
 use schema::run::{CacheState, TokenSource, ValidityVerdict};
 use schema::samples::Line;
 use suite::clock::monotonic_ns;
-use suite::mock_server::log::Logged;
 use suite::mock_server::script::{Answer, Framing, Script, Scripted, Steady, UsageWhen, When};
+use suite::mock_server::server::Logged;
 
 use crate::harness::{Exchange, wait_until};
 use crate::kept::lines;

@@ -57,7 +57,7 @@ fn times_have_hours_only_where_they_need_them() {
 fn the_thread_shows_what_was_stored_and_ends_with_the_run() {
     let mut progress = Progress::begin(Style::Plain, 40, 10_000);
     progress.show(&tally(3));
-    assert_eq!(progress.board.tally(40), tally(3));
+    assert_eq!(progress.board.tally(), tally(3));
     progress.finish();
     assert!(progress.shower.is_none());
 }

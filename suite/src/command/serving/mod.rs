@@ -5,8 +5,6 @@ mod flags;
 mod refused;
 mod results;
 mod scenario;
-mod tokenizer;
-mod tool;
 
 use std::time::{Duration, Instant};
 
@@ -15,27 +13,30 @@ use clap::Args;
 use schema::engine::parse;
 use schema::exit::Exit;
 
-use super::bench::{Bench, Signals, TELEMETRY_NS, nanoseconds};
 use super::files;
-use super::inputs::{Engine, MadeUp, ScenarioFile};
+use super::files::{Engine, MadeUp, ScenarioFile};
 use super::plan::drawn;
 use super::progress::Style;
 use super::run::exit_of;
+use super::run::{Bench, Signals, TELEMETRY_NS, nanoseconds};
 use super::table::verdict;
 use crate::client::control::{ControlError, Key, Server};
 use crate::client::probe::{Probed, probe, served_model};
 use crate::clock::utc_now;
 use crate::export::{ReportFacts, Selection, name_of};
 use crate::session::Conduct;
-use crate::telemetry::nvml;
+use crate::telemetry::gpu;
 use crate::workload::tokenizer::Tokenizer;
 use results::Places;
 use scenario::{Wanted, wanted};
 
+/// Reader of environment variables.
+pub type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
 /// Engine file for a server about which only the routes of its backend are known.
 const PLAIN: &str = include_str!("openai.toml");
 /// Pause between two readiness checks of a server that does not answer yet.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL: Duration = Duration::from_millis(500);
 
 /// Measure in place of `vllm bench serve`, SGLang's `bench_serving` or LMDeploy's
 /// `profile_restful_api.py`, with their flags, workload and report.
@@ -91,10 +92,7 @@ and the cache.";
 ///
 /// # Errors
 /// The flags cannot be followed, the server does not answer, or a result cannot be written.
-pub fn execute(
-    flags: &ServingFlags,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> anyhow::Result<Exit> {
+pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Exit> {
     // Refused flags are reported before anything is opened or sent.
     flags.refused.check()?;
     let signals = Signals::caught()?;
@@ -105,7 +103,7 @@ pub fn execute(
     let probed = awaited(flags, &server, &engine)?;
     let model = model(flags, &server)?;
     let tokenizer = flags.server.tokenizer.as_deref().unwrap_or(&model);
-    let tokenizer = Tokenizer::open(&tokenizer::find(tokenizer, variable)?)?;
+    let tokenizer = Tokenizer::open(&results::find_tokenizer(tokenizer, variable)?)?;
     let now = utc_now().context("the system clock has no usable date")?;
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
@@ -126,7 +124,7 @@ pub fn execute(
         signals,
         engine,
         server,
-        meter: nvml::open(),
+        meter: gpu::open(),
         probed,
         reference: None,
         tokenizer,
@@ -147,17 +145,14 @@ pub fn execute(
     Ok(exit_of(&measurement))
 }
 
-fn server(
-    flags: &ServingFlags,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> anyhow::Result<Server> {
+fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Server> {
     let flags = &flags.server;
     let url = match (&flags.base_url, flags.port, flags.backend) {
         (Some(url), ..) => url.clone(),
         (None, Some(port), _) => format!("http://{}:{port}", flags.host),
         (None, None, backend) => {
             let backend = backend.or(flags.tool.map(|tool| tool.habits().backend));
-            format!("http://{}:{}", flags.host, backend.map_or(8000, tool::Backend::port))
+            format!("http://{}:{}", flags.host, backend.map_or(8000, flags::Backend::port))
         }
     };
     let key = match &flags.api_key_file {
@@ -222,7 +217,7 @@ fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Re
             Err(ControlError::Status { status: 404 | 405, .. }) if !told => {
                 return Ok(Probed::default());
             }
-            Err(_) if Instant::now() < deadline => std::thread::sleep(LOOK),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(POLL),
             answer => return Ok(answer?),
         }
     }

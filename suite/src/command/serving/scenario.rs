@@ -9,8 +9,7 @@ use schema::workload::{Pack, Workload};
 use serde_json::Value;
 
 use super::ServingFlags;
-use super::flags::{BodyFlags, SendingFlags, WorkloadFlags};
-use super::tool::{Backend, DatasetName, Habits, Tool};
+use super::flags::{Backend, BodyFlags, DatasetName, Habits, SendingFlags, Tool, WorkloadFlags};
 
 /// Tool to replace, and the scenario that its flags define.
 #[derive(Debug)]

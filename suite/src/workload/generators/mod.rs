@@ -4,10 +4,7 @@
 //! workloads.
 
 mod mt19937;
-mod numpy;
 mod pcg64;
-mod python;
 
-pub use numpy::NumpyRandom;
+pub use mt19937::{NumpyRandom, PythonRandom};
 pub use pcg64::Pcg64;
-pub use python::PythonRandom;

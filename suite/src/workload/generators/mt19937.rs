@@ -1,6 +1,10 @@
-//! MT19937 (Mersenne Twister), the generator under CPython's `random` and NumPy's `RandomState`.
+//! MT19937 (Mersenne Twister) and the generators over it, bit for bit: CPython's `random.Random`
+//! (`Lib/random.py`), and NumPy's legacy `RandomState`, whose sequences NumPy keeps stable: bounded
+//! integers, exponential and gamma variates (`legacy-distributions.c`).
 //!
-//! Source: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998.
+//! Source: M. Matsumoto and T. Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998. Logarithms and
+//! powers come from a Rust library, because those of C libraries differ in the last bit between
+//! machines and the drawn requests must not.
 
 const N: usize = 624;
 const M: usize = 397;
@@ -84,5 +88,292 @@ impl Mt19937 {
             self.state[i] = self.state[(i + M) % N] ^ (y >> 1) ^ odd;
         }
         self.index = 0;
+    }
+}
+
+/// CPython's generator, seeded with an integer.
+#[derive(Clone, Debug)]
+pub struct PythonRandom(Mt19937);
+
+impl PythonRandom {
+    /// Creates the generator of `random.seed(seed)`, for a non-negative integer.
+    pub fn seed(seed: u64) -> Self {
+        let low = (seed & 0xffff_ffff) as u32;
+        let high = (seed >> 32) as u32;
+        let key: &[u32] = if high == 0 { &[low] } else { &[low, high] };
+        Self(Mt19937::from_key(key))
+    }
+
+    /// Returns one value of `Random._randbelow(bound)`, for a bound from 1 to 2^32 - 1.
+    /// `random.choice` of a list uses it with the list's length.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        debug_assert!(bound > 0, "the bound must be above zero");
+        let bits = u32::BITS - bound.leading_zeros();
+        loop {
+            let draw = self.0.next_u32() >> (u32::BITS - bits);
+            if draw < bound {
+                return draw;
+            }
+        }
+    }
+
+    /// Returns `random.choices(items, k=count)`, which draws a fraction for each item instead of
+    /// using `below`.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a position lies between zero and the length of a list"
+    )]
+    pub fn choices<T: Copy>(&mut self, items: &[T], count: usize) -> Vec<T> {
+        let length = items.len() as f64;
+        (0..count).map(|_| items[(self.0.next_f64() * length) as usize]).collect()
+    }
+
+    /// Shuffles as `random.shuffle(items)` does. Items beyond 2^32 - 1 stay in place; no dataset is
+    /// that long.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            let Ok(bound) = u32::try_from(i + 1) else { return };
+            let j = self.below(bound) as usize;
+            items.swap(i, j);
+        }
+    }
+}
+
+/// NumPy's global generator, in the state after `numpy.random.seed(seed)`.
+#[derive(Clone, Debug)]
+pub struct NumpyRandom {
+    bits: Mt19937,
+    /// Second normal variate of a pair, kept for the next call.
+    spare: Option<f64>,
+}
+
+impl NumpyRandom {
+    /// Creates the generator of `numpy.random.seed(seed)`.
+    pub fn seed(seed: u32) -> Self {
+        Self { bits: Mt19937::from_seed(seed), spare: None }
+    }
+
+    /// Returns one value of `numpy.random.randint(low, high)`, that is, from `[low, high)`.
+    ///
+    /// A range of one value uses no random bits. The caller ensures `low < high` and a range below
+    /// 2^32, beyond which NumPy would use 64 bits.
+    pub fn randint(&mut self, low: u64, high: u64) -> u64 {
+        debug_assert!(low < high, "an empty range");
+        let range = (high - 1).saturating_sub(low);
+        if range == 0 {
+            return low;
+        }
+        let mask = u64::MAX >> range.leading_zeros();
+        loop {
+            let draw = u64::from(self.bits.next_u32()) & mask;
+            if draw <= range {
+                return low + draw;
+            }
+        }
+    }
+
+    /// Returns one value of `numpy.random.exponential(1.0)`.
+    pub fn exponential(&mut self) -> f64 {
+        -libm::log(1.0 - self.bits.next_f64())
+    }
+
+    /// Returns one value of `numpy.random.gamma(shape, 1.0)`, for a positive shape; shape 1 is the
+    /// exponential distribution.
+    #[expect(clippy::float_cmp, reason = "the shape is compared as NumPy compares it")]
+    pub fn gamma(&mut self, shape: f64) -> f64 {
+        if shape == 1.0 {
+            self.exponential()
+        } else if shape < 1.0 {
+            self.gamma_below_one(shape)
+        } else {
+            self.gamma_above_one(shape)
+        }
+    }
+
+    /// Gamma variate for a shape below 1: J. H. Ahrens and U. Dieter, Computing 12, 1974.
+    fn gamma_below_one(&mut self, shape: f64) -> f64 {
+        loop {
+            let uniform = self.bits.next_f64();
+            let bound = self.exponential();
+            if uniform <= 1.0 - shape {
+                let found = libm::pow(uniform, 1.0 / shape);
+                if found <= bound {
+                    return found;
+                }
+            } else {
+                let tail = -libm::log((1.0 - uniform) / shape);
+                let found = libm::pow(1.0 - shape + shape * tail, 1.0 / shape);
+                if found <= bound + tail {
+                    return found;
+                }
+            }
+        }
+    }
+
+    /// Gamma variate for a shape above 1: G. Marsaglia and W. W. Tsang, ACM TOMS 26(3), 2000.
+    fn gamma_above_one(&mut self, shape: f64) -> f64 {
+        let scale = shape - 1.0 / 3.0;
+        let step = 1.0 / (9.0 * scale).sqrt();
+        loop {
+            let (normal, base) = loop {
+                let normal = self.normal();
+                let base = 1.0 + step * normal;
+                if base > 0.0 {
+                    break (normal, base);
+                }
+            };
+            let cube = base * base * base;
+            let uniform = self.bits.next_f64();
+            let square = normal * normal;
+            let surely = uniform < 1.0 - 0.0331 * square * square;
+            if surely || libm::log(uniform) < 0.5 * square + scale * (1.0 - cube + libm::log(cube))
+            {
+                return scale * cube;
+            }
+        }
+    }
+
+    /// Normal variate by the polar method, which makes two at a time.
+    fn normal(&mut self) -> f64 {
+        if let Some(spare) = self.spare.take() {
+            return spare;
+        }
+        loop {
+            let first = 2.0 * self.bits.next_f64() - 1.0;
+            let second = 2.0 * self.bits.next_f64() - 1.0;
+            let square = first * first + second * second;
+            if square < 1.0 && square > 0.0 {
+                let scale = (-2.0 * libm::log(square) / square).sqrt();
+                self.spare = Some(scale * first);
+                return scale * second;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod python_tests {
+    use super::*;
+    use schema::canonical::sha256_hex;
+
+    #[test]
+    fn first_draws_equal_cpythons() {
+        let mut python = PythonRandom::seed(1);
+        let draws: Vec<u32> = (0..3).map(|_| python.0.next_u32()).collect();
+        assert_eq!(draws, [577_090_037, 2_444_712_010, 3_639_700_191]);
+    }
+
+    #[test]
+    fn short_shuffles_equal_cpythons() {
+        for (seed, expected) in
+            [(1, [6, 8, 9, 7, 5, 3, 0, 4, 1, 2]), (0, [7, 8, 1, 5, 3, 4, 2, 0, 9, 6])]
+        {
+            let mut items: Vec<u32> = (0..10).collect();
+            PythonRandom::seed(seed).shuffle(&mut items);
+            assert_eq!(items, expected, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn the_shuffle_of_the_whole_data_set_equals_cpythons() {
+        let mut items: Vec<u32> = (0..94_145).collect();
+        PythonRandom::seed(1).shuffle(&mut items);
+        assert_eq!(items[..5], [79539, 2570, 31055, 67500, 65606]);
+        let bytes: Vec<u8> = items.iter().flat_map(|item| item.to_le_bytes()).collect();
+        assert_eq!(
+            sha256_hex(&bytes),
+            "cb779bdfcf46ecfb3e4b8255c178f01367b51981e7bc2c34fd717ed0ee0721ff"
+        );
+    }
+
+    /// Expected values from CPython 3.11: `random.seed(1); random.choices(range(1000), k=6)` and
+    /// `random.seed(0); [random.choice(range(7)) for _ in range(8)]`.
+    #[test]
+    fn choices_equal_cpythons() {
+        let items: Vec<u32> = (0..1000).collect();
+        let chosen = PythonRandom::seed(1).choices(&items, 6);
+        assert_eq!(chosen, [134, 847, 763, 255, 495, 449]);
+        let mut python = PythonRandom::seed(0);
+        let chosen: Vec<u32> = (0..8).map(|_| python.below(7)).collect();
+        assert_eq!(chosen, [6, 3, 6, 3, 0, 2, 4, 3]);
+    }
+}
+
+#[cfg(test)]
+mod numpy_tests {
+    use super::*;
+
+    #[test]
+    fn first_draws_equal_numpys() {
+        let mut numpy = NumpyRandom::seed(1);
+        let draws: Vec<u32> = (0..3).map(|_| numpy.bits.next_u32()).collect();
+        assert_eq!(draws, [1_791_095_845, 4_282_876_139, 3_093_770_124]);
+    }
+
+    #[test]
+    fn bounded_integers_equal_numpys_legacy_ones() {
+        let mut numpy = NumpyRandom::seed(1);
+        let draws: Vec<u64> = (0..5).map(|_| numpy.randint(512, 1025)).collect();
+        assert_eq!(draws, [549, 747, 584, 656, 641]);
+        let mut numpy = NumpyRandom::seed(0);
+        let draws: Vec<u64> = (0..4).map(|_| numpy.randint(0, 49_152)).collect();
+        assert_eq!(draws, [2732, 43567, 42613, 45891]);
+    }
+
+    #[test]
+    fn a_range_of_one_value_consumes_no_draw() {
+        let mut numpy = NumpyRandom::seed(1);
+        assert_eq!(numpy.randint(1024, 1025), 1024);
+        assert_eq!(numpy.bits.next_u32(), 1_791_095_845);
+    }
+
+    /// Expected values from NumPy 2.4: `numpy.random.seed(1)`, then one call of
+    /// `numpy.random.exponential(1.0)` or `numpy.random.gamma(shape, 1.0)` for each value.
+    #[test]
+    fn exponential_and_gamma_variates_equal_numpys_legacy_ones() {
+        type Case = (f64, &'static [f64]);
+        let cases: [Case; 3] = [
+            (
+                1.0,
+                &[
+                    0.539_605_837_259_185_4,
+                    1.274_125_253_013_304_3,
+                    0.000_114_381_358_643_085_92,
+                    0.360_012_754_853_919,
+                ],
+            ),
+            (
+                0.5,
+                &[
+                    0.173_907_352_406_153_65,
+                    1.308_159_884_267_618e-8,
+                    0.021_537_291_489_524_404,
+                    0.034_692_866_342_454_644,
+                    0.157_424_428_607_385_34,
+                    0.175_724_040_905_814_14,
+                ],
+            ),
+            (
+                4.0,
+                &[
+                    7.739_446_914_739_497,
+                    2.615_562_665_057_887,
+                    2.745_433_350_512_604,
+                    1.971_949_565_960_772,
+                    8.125_257_778_213_568,
+                    2.393_680_567_462_246_8,
+                ],
+            ),
+        ];
+        for (shape, expected) in cases {
+            let mut numpy = NumpyRandom::seed(1);
+            for value in expected {
+                let found = numpy.gamma(shape);
+                // The last bit depends on the C library that NumPy used.
+                assert!((found - value).abs() <= value * 1e-14, "{shape}: {found} for {value}");
+            }
+        }
     }
 }

@@ -8,27 +8,22 @@
 //! text, for which the server counts another length. Where prompts are sent as ids, this suite
 //! sends the drawn ids, so that lengths are exact.
 
-mod draw;
-mod lines;
-mod multi_turn;
-mod prefix_sets;
-mod rows;
-mod vocabulary;
+mod datasets;
+mod synthetic;
 
-use anyhow::bail;
 use std::collections::BTreeSet;
 
+use anyhow::{Context, bail};
+use datasets::{Conversations, Rows};
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::run::PromptForm;
 use schema::scenario::{Pack, Scenario, Warmup, Workload};
 
 use super::arrival::{schedule, seed_of_numpy};
 use super::dataset::Dataset;
-use super::generators::PythonRandom;
+use super::generators::{NumpyRandom, PythonRandom};
 use super::tokenizer::Tokenizer;
-use draw::{Draw, Requests};
-use multi_turn::Conversations;
-use rows::Rows;
+use crate::measure::summary::{float, whole};
 
 /// Maximum number of leading tokens that a warm-up prompt shares with a measured one: the smallest
 /// page size of prefix caches in use.
@@ -74,12 +69,6 @@ impl Draw<'_> {
     /// Draws the measured requests and the warm-up requests.
     fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
-            Pack::SharegptLmdeploy
-            | Pack::SharegptVllm
-            | Pack::SharegptSglang
-            | Pack::SharegptSglangOld
-            | Pack::RandomLmdeploy
-            | Pack::RandomSglang => self.of_rows(),
             Pack::MultiTurn => self.of_conversations(),
             Pack::Jsonl => self.of_lines(),
             Pack::RandomVllm
@@ -87,6 +76,7 @@ impl Draw<'_> {
             | Pack::PrefixGroupsSglang
             | Pack::PrefixRepetitionVllm
             | Pack::TraceMooncake => self.made_up(),
+            _ => self.of_rows(),
         }
     }
 
@@ -130,7 +120,7 @@ impl Draw<'_> {
     }
 
     fn of_lines(&self) -> anyhow::Result<(Requests, Requests)> {
-        let mut requests = lines::own(self)?;
+        let mut requests = datasets::own(self)?;
         self.enough(&requests)?;
         let wanted = usize::try_from(self.scenario.workload.requests).unwrap_or(usize::MAX);
         let mut rest = requests.split_off(wanted).into_iter();
@@ -157,11 +147,11 @@ impl Draw<'_> {
 
     fn drawn(&self) -> anyhow::Result<Requests> {
         match self.workload.pack {
-            Pack::RandomVllm => vocabulary::vllm(self),
-            Pack::RandomInferencex => vocabulary::inferencex(self),
-            Pack::PrefixGroupsSglang => prefix_sets::sglang(self),
-            Pack::PrefixRepetitionVllm => prefix_sets::vllm(self),
-            _ => lines::traced(self),
+            Pack::RandomVllm => synthetic::random_vllm(self),
+            Pack::RandomInferencex => synthetic::random_inferencex(self),
+            Pack::PrefixGroupsSglang => synthetic::prefix_groups_sglang(self),
+            Pack::PrefixRepetitionVllm => synthetic::prefix_repetition_vllm(self),
+            _ => datasets::traced(self),
         }
     }
 
@@ -213,6 +203,120 @@ fn drawn_again(requests: &mut Requests, workload: &Workload) {
     while count > 0 && (requests.len() as u64) < workload.requests {
         requests.push(requests[random.below(count) as usize].clone());
     }
+}
+
+/// Maximum number of rounds in which a text is corrected to its length.
+const ROUNDS: usize = 10;
+
+type Requests = Vec<ManifestRequest>;
+
+/// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
+#[derive(Clone, Copy)]
+struct Draw<'a> {
+    scenario: &'a Scenario,
+    /// Workload to draw: the scenario's, or a variant of it for warm-up requests.
+    workload: &'a Workload,
+    dataset: Option<&'a Dataset>,
+    tokenizer: &'a Tokenizer,
+    form: PromptForm,
+}
+
+/// Error of a request with an empty prompt or an empty answer.
+fn empty(index: usize, what: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
+         the length"
+    )
+}
+
+impl<'a> Draw<'a> {
+    fn dataset(&self) -> anyhow::Result<&'a Dataset> {
+        let workload = self.workload;
+        self.dataset.with_context(|| {
+            let (pack, dataset) =
+                (workload.pack.id(), workload.dataset.clone().unwrap_or_default());
+            format!("`{pack}` draws from a data set, and none was given\nhint: give `{dataset}`")
+        })
+    }
+
+    /// Returns NumPy's legacy generator with the workload's seed.
+    fn numpy(&self) -> anyhow::Result<NumpyRandom> {
+        Ok(NumpyRandom::seed(seed_of_numpy(self.workload.seed)?))
+    }
+
+    /// Returns a request with this text, whose ids are the ones that a server makes of the text.
+    fn of_text(
+        &self,
+        text: String,
+        output_tokens: u64,
+        index: usize,
+    ) -> anyhow::Result<ManifestRequest> {
+        let prompt = self.tokenizer.encode(&text)?;
+        for (what, is_empty) in [("a prompt", prompt.is_empty()), ("an answer", output_tokens == 0)]
+        {
+            if is_empty {
+                return Err(empty(index, what));
+            }
+        }
+        let text = (self.form == PromptForm::Text).then_some(text);
+        Ok(ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() })
+    }
+
+    /// Returns a request with these token ids, or with their text where prompts are sent as text.
+    fn of_ids(
+        &self,
+        prompt: Vec<u32>,
+        output_tokens: u64,
+        index: usize,
+    ) -> anyhow::Result<ManifestRequest> {
+        match self.form {
+            PromptForm::Text => self.of_text(self.tokenizer.decode(&prompt)?, output_tokens, index),
+            PromptForm::TokenIds => {
+                Ok(ManifestRequest { prompt, output_tokens, ..ManifestRequest::default() })
+            }
+        }
+    }
+
+    /// Returns text and ids that are `ids.len()` tokens long and that decode and encode into each
+    /// other: missing ids are drawn, surplus ids are cut. Some texts never settle and are returned as
+    /// they are.
+    fn settled(
+        &self,
+        mut ids: Vec<u32>,
+        mut extra: impl FnMut() -> u32,
+    ) -> anyhow::Result<(String, Vec<u32>)> {
+        let wanted = ids.len();
+        let mut round = 0;
+        loop {
+            let text = self.tokenizer.decode(&ids)?;
+            ids = self.tokenizer.encode_plain(&text)?;
+            if round == ROUNDS || ids.len() == wanted {
+                return Ok((text, ids));
+            }
+            round += 1;
+            ids.truncate(wanted);
+            while ids.len() < wanted {
+                ids.push(extra());
+            }
+        }
+    }
+}
+
+/// Draws `count` lengths from `[ratio * bound, bound]`, none below `least`.
+fn uniform(random: &mut NumpyRandom, bound: u64, ratio: f64, count: u64, least: u64) -> Vec<u64> {
+    let low = scaled(bound, ratio).max(least);
+    // `randint` excludes its upper end.
+    (0..count).map(|_| random.randint(low, bound + 1)).collect()
+}
+
+/// Returns the tools' `int(bound * ratio)`.
+fn scaled(bound: u64, ratio: f64) -> u64 {
+    whole((float(bound) * ratio).floor())
+}
+
+/// Returns the tools' `ceil(mean * ratio)`.
+fn scaled_up(mean: u64, ratio: f64) -> u64 {
+    whole((float(mean) * ratio).ceil())
 }
 
 #[cfg(test)]
@@ -332,5 +436,25 @@ mod tests {
             error.to_string(),
             "the data set gives only 1 of the 3 requests in the scenario"
         );
+    }
+}
+
+#[cfg(test)]
+mod length_tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn drawn_lengths_lie_within_their_bounds(
+            bound in 1_u64..5000, ratio in 0.0_f64..=1.0, seed in 0_u32..100
+        ) {
+            let mut random = NumpyRandom::seed(seed);
+            let lengths = uniform(&mut random, bound, ratio, 20, 1);
+            prop_assert_eq!(lengths.len(), 20);
+            for length in lengths {
+                prop_assert!((scaled(bound, ratio).max(1)..=bound).contains(&length));
+            }
+        }
     }
 }

@@ -1,4 +1,6 @@
-//! Reader of JSON result files: vLLM's object, SGLang's lines, and reports with nested figures.
+//! Reader of result files: vLLM's JSON object, SGLang's JSON lines, reports with nested figures, and
+//! the CSV file of LMDeploy's `profile_restful_api.py`, which has a head with column names and one
+//! row per run.
 
 use serde_json::{Map, Value};
 
@@ -13,12 +15,12 @@ const ALIASES: &[(&str, &str)] =
     &[("total_token_throughput", "total_throughput"), ("e2el", "e2e_latency")];
 
 /// Reads every result of `text`, which is one JSON object or one object per line.
-pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
+pub fn read_json(text: &str) -> Vec<Result<Found, Unread>> {
     let lines = 1 + text.trim_end().matches('\n').count() as u64;
     if let Ok(object) = parse(text) {
         let lines = (1, lines);
         let nested = nested::read(&Value::Object(object.clone()), lines);
-        return nested.unwrap_or_else(|| vec![found(&object, lines)]);
+        return nested.unwrap_or_else(|| vec![found_in_object(&object, lines)]);
     }
     // A text that is not one object has an object on each line.
     (1..)
@@ -26,7 +28,7 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
         .filter(|(_, line)| !line.trim().is_empty())
         .map(|(number, line)| {
             let object = parse(line).map_err(|why| Unread { line: number, why })?;
-            found(&object, (number, number))
+            found_in_object(&object, (number, number))
         })
         .collect()
 }
@@ -60,7 +62,7 @@ fn strict(text: &str) -> String {
     strict
 }
 
-fn found(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread> {
+fn found_in_object(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread> {
     let unread = |why: String| Unread { line: lines.0, why };
     let mut figures = Figures::default();
     for (key, value) in object {
@@ -93,4 +95,48 @@ fn take(figures: &mut Figures, key: &str, value: &Value) -> Result<(), String> {
         Value::String(text) if text == "inf" => figures.read(&name, 1.0, text),
         _ => Ok(()),
     }
+}
+
+/// Beginning of the CSV file's head, by which the format is recognized.
+pub const CSV_HEAD: &str = "backend,dataset_name,";
+
+/// Reads every row of the CSV text as a result.
+pub fn read_csv(text: &str) -> Vec<Result<Found, Unread>> {
+    let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let names: Vec<&str> =
+        lines.next().map_or_else(Vec::new, |(_, head)| head.split(',').collect());
+    lines.map(|(line, row)| found_in_row(&names, line, row)).collect()
+}
+
+fn found_in_row(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
+    let unread = |why: String| Unread { line, why };
+    let cells: Vec<&str> = row.split(',').collect();
+    if cells.len() != names.len() {
+        return Err(unread(format!("{} values under {} names", cells.len(), names.len())));
+    }
+    let text = |name: &str| {
+        let at = names.iter().position(|known| *known == name)?;
+        Some(cells[at].trim()).filter(|cell| !cell.is_empty())
+    };
+    let mut figures = Figures::default();
+    for (name, cell) in names.iter().zip(&cells).filter(|(name, _)| is_figure(name)) {
+        let cell = cell.trim();
+        let read = if cell.is_empty() { Ok(()) } else { figures.read(name, 1.0, cell) };
+        read.map_err(|why| unread(format!("`{name}`: {why}")))?;
+    }
+    figures.complete().map_err(unread)?;
+    Ok(Found {
+        tool: Tool::Lmdeploy,
+        backend: text("backend").map(str::to_owned),
+        figures,
+        served: Served::default(),
+        asked: workload_of_settings(|name| text(name).map(str::to_owned)),
+        lines: (line, line),
+    })
+}
+
+/// True for columns with figures; names and settings are not.
+fn is_figure(name: &str) -> bool {
+    let settings = ["backend", "dataset_name", "sharegpt_output_len"];
+    !settings.contains(&name) && !name.starts_with("random_")
 }

@@ -1,0 +1,56 @@
+//! What TLS is to the rest of the client: which certificates are accepted, and a connection with it,
+//! non-blocking under load and blocking for control requests.
+
+use std::fmt;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use clap::Args;
+use nix::errno::Errno;
+
+/// Certificates that are accepted from a server behind `https://`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Trust {
+    /// File with PEM certificates of the authorities that may have signed the server's certificate;
+    /// by default the authorities that this machine trusts.
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// Accept any certificate. Anyone on the network path can then read and change the traffic; the
+    /// record says so.
+    #[arg(long = "insecure-tls", visible_alias = "insecure", conflicts_with = "ca_file")]
+    pub insecure: bool,
+}
+
+/// Error that ends a connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// A system call on the socket failed.
+    #[error("{}", .0.desc())]
+    System(#[from] Errno),
+    /// The server violates TLS, or its certificate is not valid.
+    #[error("{0}")]
+    Tls(String),
+}
+
+/// TLS over the connection's non-blocking socket.
+pub trait Session: fmt::Debug {
+    /// Continues the handshake as far as `socket` allows. Returns true once it is complete.
+    fn shake(&mut self, socket: &OwnedFd) -> Result<bool, Broken>;
+    /// Decrypts `wire` into `plain` and returns the number of decrypted bytes, zero while a record
+    /// is incomplete. `plain` must be longer than `wire` by one record.
+    fn take(&mut self, wire: &[u8], plain: &mut [u8]) -> Result<usize, Broken>;
+    /// True when the server announced that it will send no more data.
+    fn has_ended(&mut self) -> bool;
+    /// Encrypts `payload`; `flush` sends it.
+    fn put(&mut self, payload: &[u8]);
+    /// Sends encrypted data. Returns false where `socket` did not accept all of it.
+    fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno>;
+    /// Tells the server that this side will send no more data.
+    fn end(&mut self, socket: &OwnedFd);
+}
+
+/// Blocking byte stream to a server, plain or with TLS.
+pub trait Channel: Read + Write + Send + fmt::Debug {}
+
+impl<T: Read + Write + Send + fmt::Debug> Channel for T {}
