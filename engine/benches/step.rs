@@ -16,8 +16,11 @@ use engine_core::{
 };
 use engine_model::{MatrixShape, Model, ModelInfo};
 use engine_schedule::{Limits, SeqId};
-use engine_weights::fixture::tiny_llama_gguf;
 use engine_weights::{Checkpoint, ModelSource};
+use tiny_gguf::tiny_llama_gguf;
+
+#[path = "../weights/tests/tiny_gguf/mod.rs"]
+mod tiny_gguf;
 use tokio::sync::mpsc as async_mpsc;
 
 /// Number of prompt tokens of each sequence in the benchmark.

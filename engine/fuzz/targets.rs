@@ -8,9 +8,12 @@ use std::sync::LazyLock;
 
 use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
 use engine::tokenize::Tokenizer;
-use engine_weights::fixture::tiny_llama_gguf;
-use engine_weights::gguf::{Value, Writer};
+use engine_weights::gguf::Value;
 use engine_weights::{ConfigSource, StoredTensor, gguf, safetensors};
+use tiny_gguf::{Writer, tiny_llama_gguf};
+
+#[path = "../weights/tests/tiny_gguf/mod.rs"]
+pub mod tiny_gguf;
 
 /// Vocabulary size against which token ids are checked.
 const VOCAB_SIZE: usize = 1000;
@@ -20,7 +23,7 @@ pub fn gguf_header(bytes: &[u8]) {
     if let Ok(header) = gguf::parse(Path::new("fuzzed.gguf"), bytes) {
         check_tensors(&header.tensors, bytes.len());
         for (name, tensor) in &header.tensors {
-            if let (Some(kind), Some(cols)) = (tensor.weight_type(), tensor.shape().last()) {
+            if let (Some(kind), Some(cols)) = (tensor.weight_type, tensor.shape.last()) {
                 assert!(cols.is_multiple_of(kind.block()), "`{name}` has no whole blocks");
             }
         }
@@ -78,7 +81,7 @@ fn check_refusal(checked: Result<(), ApiError>) {
 /// Panics if a listed tensor lies outside the file.
 fn check_tensors(tensors: &BTreeMap<String, StoredTensor>, file_bytes: usize) {
     for (name, tensor) in tensors {
-        let range = tensor.range();
+        let range = &tensor.range;
         assert!(range.start <= range.end && range.end <= file_bytes, "`{name}` leaves the file");
     }
 }

@@ -23,6 +23,9 @@ pub mod metrics;
 pub mod perplexity;
 pub mod serve;
 pub mod server;
+#[cfg(test)]
+#[path = "../weights/tests/tiny_gguf/mod.rs"]
+mod tiny_gguf;
 pub mod tokenize;
 pub mod worker;
 

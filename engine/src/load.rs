@@ -311,9 +311,8 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, Lo
 
 #[cfg(test)]
 mod tests {
-    use engine_weights::fixture::tiny_llama_gguf;
-
     use super::*;
+    use crate::tiny_gguf::tiny_llama_gguf;
 
     #[test]
     fn random_weights_are_told_from_those_of_files() {

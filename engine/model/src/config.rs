@@ -78,7 +78,7 @@ impl<'a> Settings<'a> {
     pub fn path(self) -> &'a Path {
         match self {
             Self::Json { path, .. } => path,
-            Self::Gguf { metadata, .. } => metadata.path(),
+            Self::Gguf { metadata, .. } => &metadata.path,
         }
     }
 
@@ -100,7 +100,7 @@ impl<'a> Settings<'a> {
         match self {
             Self::Json { path, .. } => LoadError::config(path, json_key, reason),
             Self::Gguf { metadata, architecture } => {
-                LoadError::config(metadata.path(), format!("{architecture}.{gguf_key}"), reason)
+                LoadError::config(&metadata.path, format!("{architecture}.{gguf_key}"), reason)
             }
         }
     }
@@ -129,13 +129,20 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// Fails if the key is missing or is not a size from 1 to 2^24.
     pub fn size(self, json_key: &str, gguf_key: &str) -> Result<usize, LoadError> {
-        let size = self
-            .optional_size(json_key, gguf_key)?
-            .ok_or_else(|| self.wrong(json_key, gguf_key, "the key is missing"))?;
-        if !(1..=SIZE_MAX).contains(&size) {
-            return Err(self.wrong(json_key, gguf_key, format!("{size} is out of range")));
+        let missing = || self.wrong(json_key, gguf_key, "the key is missing");
+        self.given_size(json_key, gguf_key)?.ok_or_else(missing)
+    }
+
+    /// Returns the size of a key, none if the key is missing.
+    ///
+    /// # Errors
+    /// Fails if the key exists and is not a size from 1 to 2^24.
+    pub fn given_size(self, json_key: &str, gguf_key: &str) -> Result<Option<usize>, LoadError> {
+        let size = self.optional_size(json_key, gguf_key)?;
+        match size.filter(|size| !(1..=SIZE_MAX).contains(size)) {
+            Some(size) => Err(self.wrong(json_key, gguf_key, format!("{size} is out of range"))),
+            None => Ok(size),
         }
-        Ok(size)
     }
 
     /// Returns the number of a key, none if the key is missing.
@@ -239,12 +246,9 @@ impl DecoderConfig {
             vocab_size: vocab_size(settings)?,
             // transformers' default where the key is missing, as is 2048 below.
             norm_epsilon: epsilon.unwrap_or(1e-6) as f32,
-            max_seq_len: match settings
-                .optional_size("max_position_embeddings", "context_length")?
-            {
-                None => 2048,
-                Some(_) => settings.size("max_position_embeddings", "context_length")?,
-            },
+            max_seq_len: settings
+                .given_size("max_position_embeddings", "context_length")?
+                .unwrap_or(2048),
         };
         read.check(settings)?;
         Ok(read)

@@ -333,7 +333,7 @@ fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, 
         }),
         other => {
             let reason = format!("`{other}` is not supported; hint: none, linear, yarn");
-            Err(LoadError::config(metadata.path(), key, reason))
+            Err(LoadError::config(&metadata.path, key, reason))
         }
     }
 }

@@ -8,6 +8,8 @@ mod gguf;
 pub mod invariance;
 pub mod loader;
 mod rounding;
+#[path = "../../weights/tests/tiny_gguf/mod.rs"]
+pub mod tiny_gguf;
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +20,8 @@ use super::*;
 use engine_core::{LogitRows, ScheduledSequence, StateSlots, StepToken};
 use engine_cpu::{Arithmetic, Isa};
 use engine_weights::ModelSource;
-use engine_weights::fixture::tiny_llama_gguf;
 use loader::{LoadOptions, Loaded, load};
+use tiny_gguf::tiny_llama_gguf;
 
 const PAGE_TOKENS: usize = 16;
 

@@ -69,7 +69,7 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError
         return Ok(None);
     }
     let unusable =
-        |reason: String| TokenizerError::Unusable { path: metadata.path().to_owned(), reason };
+        |reason: String| TokenizerError::Unusable { path: metadata.path.clone(), reason };
     let model = metadata.text("tokenizer.ggml.model")?;
     if model != "gpt2" {
         return Err(unusable(format!("model `{model}` is not supported; hint: gpt2")));

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use engine_weights::fixture::tiny_llama_gguf;
-use engine_weights::gguf::{Value as Meta, Writer};
+use crate::tiny_gguf::{Writer, tiny_llama_gguf};
+use engine_weights::gguf::Value as Meta;
 use engine_weights::{Checkpoint, ModelSource};
 
 fn from_gguf(bytes: &[u8]) -> Result<Option<Tokenizer>, TokenizerError> {

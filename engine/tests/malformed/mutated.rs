@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::targets::tiny_gguf::tiny_llama_gguf;
 use engine::load::{LoadOptions, load};
 use engine_weights::ModelSource;
-use engine_weights::fixture::tiny_llama_gguf;
 
 use crate::mutation::Mutations;
 use crate::targets;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use engine_weights::fixture::tiny_llama_gguf;
+use crate::targets::tiny_gguf::tiny_llama_gguf;
 use serde_json::{Value, json};
 
 /// Exit code and last line of `redline serve MODEL`.

@@ -22,3 +22,6 @@ mod panics;
 mod ranks;
 #[cfg(test)]
 mod real_tokenizers;
+
+#[path = "../../weights/tests/tiny_gguf/mod.rs"]
+mod tiny_gguf;

@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::tiny_gguf::Writer;
 use engine::tokenize::{Text, Tokenizer};
 use engine_weights::ConfigSource;
-use engine_weights::gguf::{self, Value as Meta, Writer};
+use engine_weights::gguf::{self, Value as Meta};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -7,7 +7,6 @@
 pub mod blocks;
 mod digest;
 mod error;
-pub mod fixture;
 pub mod format;
 pub mod gguf;
 mod map;
@@ -17,6 +16,8 @@ pub mod random;
 pub mod safetensors;
 mod source;
 
+#[cfg(test)]
+extern crate self as engine_weights;
 #[cfg(test)]
 mod tests;
 
@@ -45,28 +46,14 @@ pub struct StoredTensor {
     /// Name of the element type in the file's own terms.
     type_name: String,
     /// Element type, none if this release cannot compute with it.
-    weight_type: Option<WeightType>,
+    pub weight_type: Option<WeightType>,
     /// Shape, slowest dimension first: a matrix is `[N, K]`.
-    shape: Vec<usize>,
-    range: Range<usize>,
+    pub shape: Vec<usize>,
+    /// Byte range of the tensor in its file.
+    pub range: Range<usize>,
 }
 
 impl StoredTensor {
-    /// Returns the byte range of the tensor in its file.
-    pub fn range(&self) -> &Range<usize> {
-        &self.range
-    }
-
-    /// Returns the tensor's shape, slowest dimension first: a matrix is `[N, K]`.
-    pub fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    /// Returns the element type, none if this release cannot compute with it.
-    pub fn weight_type(&self) -> Option<WeightType> {
-        self.weight_type
-    }
-
     fn bytes<'a>(&self, files: &'a [Map]) -> &'a [u8] {
         &files[self.file][self.range.clone()]
     }
@@ -91,7 +78,7 @@ impl ConfigSource {
     pub fn path(&self) -> &Path {
         match self {
             Self::Json { path, .. } => path,
-            Self::Gguf(metadata) => metadata.path(),
+            Self::Gguf(metadata) => &metadata.path,
         }
     }
 }

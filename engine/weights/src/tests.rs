@@ -7,9 +7,12 @@ use half::bf16;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::gguf::{Value, Writer};
+use super::gguf::Value;
 use super::*;
-use crate::fixture::tiny_llama_gguf;
+use tiny_gguf::{Writer, tiny_llama_gguf};
+
+#[path = "../tests/tiny_gguf/mod.rs"]
+mod tiny_gguf;
 
 /// Returns an error with all its causes as one text.
 fn chain(error: &dyn std::error::Error) -> String {

@@ -83,11 +83,8 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
 /// Returns the sliding window of each layer: in the layers that `layer_types` names, or in every
 /// other layer from the first.
 fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
-    let keys = ("sliding_window", "attention.sliding_window");
-    let window = match settings.optional_size(keys.0, keys.1)? {
-        None => WINDOW,
-        Some(_) => settings.size(keys.0, keys.1)?,
-    };
+    let window = settings.given_size("sliding_window", "attention.sliding_window")?;
+    let window = window.unwrap_or(WINDOW);
     let slides = settings.sliding_layers(layers, |layer| layer.is_multiple_of(2))?;
     Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
 }

@@ -43,10 +43,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         let reason = "scaled rotary embeddings are not supported for Phi-3";
         return Err(settings.wrong(key.unwrap_or("rope_scaling"), "", reason));
     }
-    let window = match settings.json("sliding_window") {
-        None => None,
-        Some(_) => Some(settings.size("sliding_window", "")?),
-    };
+    let window = settings.given_size("sliding_window", "")?;
     for (_, attention) in spec.attentions_mut() {
         (attention.names, attention.fused) = (ATTENTION, true);
         attention.window = window;

@@ -94,11 +94,8 @@ pub fn top_k(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError>
 
 /// Returns the sliding window of all layers, if config.json enables one.
 fn window(settings: Settings<'_>) -> Result<Option<usize>, LoadError> {
-    let is_set = settings.json("sliding_window").is_some();
-    if is_set && settings.flag("use_sliding_window", false)? {
-        return settings.size("sliding_window", "").map(Some);
-    }
-    Ok(None)
+    let is_used = settings.flag("use_sliding_window", false)?;
+    if is_used { settings.given_size("sliding_window", "") } else { Ok(None) }
 }
 
 /// Returns the indices of the layers that `mlp_only_layers` makes dense.

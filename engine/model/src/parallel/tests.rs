@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::LoadError;
 use crate::tests::loader::{LoadOptions, Loaded, load};
+use crate::tests::tiny_gguf::tiny_llama_gguf;
 use engine_core::{KvType, LogitRows, ScheduledSequence, StateSlots};
 use engine_cpu::Arithmetic;
 use engine_weights::ModelSource;
-use engine_weights::fixture::tiny_llama_gguf;
 
 const PAGE_TOKENS: usize = 16;
 const STATE: Option<StateSlots> = Some(StateSlots { slot: 0, load: None, save: None });

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::conformance::references;
+use super::tiny_gguf::Writer;
 use super::*;
 use engine_core::WeightType;
-use engine_weights::gguf::{Value as Setting, Writer};
+use engine_weights::gguf::Value as Setting;
 use engine_weights::{Checkpoint, random_tensor};
 
 /// Converter of a safetensors checkpoint to GGUF.

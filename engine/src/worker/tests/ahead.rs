@@ -11,11 +11,11 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
 use crate::guide::Structure;
+use crate::tiny_gguf::tiny_llama_gguf;
 use crate::tokenize::Tokenizer;
 use engine_core::{StepOutput, StepToken};
 use engine_model::ModelInfo;
 use engine_weights::Checkpoint;
-use engine_weights::fixture::tiny_llama_gguf;
 
 /// Vocabulary size of the generated Llama model that the tests run.
 const VOCAB: u32 = 267;

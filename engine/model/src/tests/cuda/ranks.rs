@@ -6,7 +6,7 @@ use std::thread;
 use super::*;
 use crate::Parallel;
 use crate::on_ranks;
-use engine_weights::fixture::tiny_llama_gguf;
+use crate::tests::tiny_gguf::tiny_llama_gguf;
 
 /// Conditions that decode one row and several rows per step, with whole prompts.
 const SOME: [Condition; 2] = [Condition::Whole, Condition::Batched];

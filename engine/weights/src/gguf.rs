@@ -4,8 +4,6 @@
 //! hostile file yields a [`CheckpointError`], never a panic or a huge allocation. Format:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-mod write;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -13,8 +11,6 @@ use std::path::{Path, PathBuf};
 
 use super::{CheckpointError, StoredTensor};
 use engine_core::WeightType;
-
-pub use write::Writer;
 
 /// Magic number: the first bytes of every GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -53,7 +49,8 @@ pub enum Value {
 /// Metadata of a GGUF file, with accessors whose errors name the file and the key.
 #[derive(Debug, Clone)]
 pub struct Metadata {
-    path: PathBuf,
+    /// Path of the GGUF file.
+    pub path: PathBuf,
     values: BTreeMap<String, Value>,
 }
 
@@ -67,11 +64,6 @@ pub struct Header {
 }
 
 impl Metadata {
-    /// Returns the path of the GGUF file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns the value of `key`, if the file has it.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
@@ -90,13 +82,11 @@ impl Metadata {
     /// # Errors
     /// Fails if the key exists but is not a non-negative integer.
     pub fn optional_integer(&self, key: &str) -> Result<Option<usize>, CheckpointError> {
-        let found = match self.get(key) {
-            None => return Ok(None),
-            Some(Value::Unsigned(n)) => usize::try_from(*n).ok(),
-            Some(Value::Signed(n)) => usize::try_from(*n).ok(),
-            Some(_) => None,
-        };
-        found.map(Some).ok_or_else(|| self.wrong(key, "a non-negative integer"))
+        self.read(key, "a non-negative integer", |value| match value {
+            Value::Unsigned(n) => usize::try_from(*n).ok(),
+            Value::Signed(n) => usize::try_from(*n).ok(),
+            _ => None,
+        })
     }
 
     /// Returns the value of `key` as a float.
@@ -112,11 +102,10 @@ impl Metadata {
     /// # Errors
     /// Fails if the key exists but is not a float.
     pub fn optional_float(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(Value::Float(x)) => Ok(Some(*x)),
-            Some(_) => Err(self.wrong(key, "a number")),
-        }
+        self.read(key, "a number", |value| match value {
+            Value::Float(x) => Some(*x),
+            _ => None,
+        })
     }
 
     /// Returns the value of `key` as text.
@@ -124,11 +113,11 @@ impl Metadata {
     /// # Errors
     /// Fails if the key is missing or is not a text.
     pub fn text(&self, key: &str) -> Result<&str, CheckpointError> {
-        match self.get(key) {
-            None => Err(self.missing(key)),
-            Some(Value::Text(text)) => Ok(text),
-            Some(_) => Err(self.wrong(key, "a text")),
-        }
+        let found = self.read(key, "a text", |value| match value {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        })?;
+        found.ok_or_else(|| self.missing(key))
     }
 
     /// Returns the value of `key` as an array of texts.
@@ -136,11 +125,11 @@ impl Metadata {
     /// # Errors
     /// Fails if the key is missing or is not an array of texts.
     pub fn texts(&self, key: &str) -> Result<&[String], CheckpointError> {
-        match self.get(key) {
-            None => Err(self.missing(key)),
-            Some(Value::Texts(texts)) => Ok(texts),
-            Some(_) => Err(self.wrong(key, "an array of texts")),
-        }
+        let found = self.read(key, "an array of texts", |value| match value {
+            Value::Texts(texts) => Some(texts.as_slice()),
+            _ => None,
+        })?;
+        found.ok_or_else(|| self.missing(key))
     }
 
     /// Returns the value of `key` as an array of integers, empty if the key is missing.
@@ -148,11 +137,11 @@ impl Metadata {
     /// # Errors
     /// Fails if the key exists but is not an array of integers.
     pub fn integers(&self, key: &str) -> Result<&[i64], CheckpointError> {
-        match self.get(key) {
-            None => Ok(&[]),
-            Some(Value::Integers(numbers)) => Ok(numbers),
-            Some(_) => Err(self.wrong(key, "an array of integers")),
-        }
+        let found = self.read(key, "an array of integers", |value| match value {
+            Value::Integers(numbers) => Some(numbers.as_slice()),
+            _ => None,
+        })?;
+        Ok(found.unwrap_or_default())
     }
 
     /// Returns the value of `key` as a truth value, none if the key is missing or of another type.
@@ -163,12 +152,21 @@ impl Metadata {
         }
     }
 
-    fn missing(&self, key: &str) -> CheckpointError {
-        CheckpointError::config(&self.path, key, "the key is missing")
+    /// Returns what `read` finds in the value of `key`, which is not `wanted` if it finds nothing;
+    /// none if the key is missing.
+    fn read<'a, T>(
+        &'a self,
+        key: &str,
+        wanted: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, CheckpointError> {
+        let wrong =
+            || CheckpointError::config(&self.path, key, format!("the value is not {wanted}"));
+        self.get(key).map(|value| read(value).ok_or_else(wrong)).transpose()
     }
 
-    fn wrong(&self, key: &str, wanted: &str) -> CheckpointError {
-        CheckpointError::config(&self.path, key, format!("the value is not {wanted}"))
+    fn missing(&self, key: &str) -> CheckpointError {
+        CheckpointError::config(&self.path, key, "the key is missing")
     }
 }
 
@@ -279,7 +277,9 @@ fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor
         (Some(start), Some(end)) if end <= reader.bytes.len() as u64 => Ok(StoredTensor {
             file: 0,
             type_name: type_name.to_owned(),
-            weight_type: weight_type(tensor.type_id),
+            weight_type: WeightType::ALL
+                .into_iter()
+                .find(|known| known.name().eq_ignore_ascii_case(type_name)),
             shape: tensor.shape.clone(),
             range: start as usize..end as usize,
         }),
@@ -289,25 +289,6 @@ fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor
             end.map_or_else(|| "2^64 or more".to_owned(), |end| end.to_string()),
             reader.bytes.len()
         ))),
-    }
-}
-
-/// Returns the element type of a ggml type id, if this release can compute with it.
-fn weight_type(type_id: u32) -> Option<WeightType> {
-    match type_id {
-        0 => Some(WeightType::F32),
-        1 => Some(WeightType::F16),
-        2 => Some(WeightType::Q4_0),
-        3 => Some(WeightType::Q4_1),
-        6 => Some(WeightType::Q5_0),
-        7 => Some(WeightType::Q5_1),
-        8 => Some(WeightType::Q8_0),
-        12 => Some(WeightType::Q4K),
-        13 => Some(WeightType::Q5K),
-        14 => Some(WeightType::Q6K),
-        30 => Some(WeightType::Bf16),
-        39 => Some(WeightType::Mxfp4),
-        _ => None,
     }
 }
 
