@@ -6,7 +6,9 @@ use super::stream::{GrowableBuffer, Stream};
 use engine_core::DeviceError;
 
 /// Element type (DType) of a buffer of activations in GPU memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub enum DType {
     /// bf16, two bytes: element type of all activations except scores.
     Bf16,

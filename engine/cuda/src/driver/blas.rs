@@ -82,7 +82,7 @@ impl ColumnMatmul {
 
 /// cuBLASLt algorithm in the library's own opaque encoding, valid only for the library version that
 /// returned it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Algorithm(pub [u64; 8]);
 
 /// Device addresses of the operands of a matrix multiplication.

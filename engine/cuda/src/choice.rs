@@ -1,15 +1,17 @@
 //! Choice between GEMM implementations for bf16 weights: Redline's own kernels, or one of
 //! cuBLASLt's algorithms. Plain data and rules; measured times are passed in by the caller.
 
-mod kept;
-
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-pub use kept::{Kept, Key};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::buffer::DType;
-use super::driver::Algorithm;
+use super::driver::{Algorithm, keep};
 use engine_core::DeviceError;
+use engine_weights::hex;
 
 /// Number of candidate algorithms to request from cuBLASLt for one matrix multiplication.
 pub const ALGORITHMS: usize = 8;
@@ -19,7 +21,7 @@ const GAIN: f64 = 0.98;
 
 /// Shape of matrix multiplications that share their choices: weights `[n, k]`, and the element type
 /// of the result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Shape {
     pub n: usize,
     pub k: usize,
@@ -27,7 +29,7 @@ pub struct Shape {
 }
 
 /// GEMM implementation that computes a matrix multiplication.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
     /// Redline's own matrix multiplication kernels.
     Own,
@@ -93,6 +95,52 @@ pub fn fastest(
     Ok(best.0)
 }
 
+/// Environment for which measured GEMM choices are valid: a file that was written for another one
+/// is ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// Name of the GPU as its driver reports it.
+    pub gpu: String,
+    /// Versions of cuBLASLt and of the CUDA driver.
+    pub library: String,
+    /// SHA-256 of the sources of Redline's own kernels, in lower-case hex.
+    pub kernels: String,
+}
+
+/// JSON file of the GEMM choices measured in one environment (GPU, libraries, kernels), for the next
+/// start there. Its name is derived from the environment, so that a cache folder holds the files of
+/// several GPUs.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    path: PathBuf,
+    key: Key,
+}
+
+impl Kept {
+    pub fn new(folder: &Path, key: Key) -> Self {
+        let hash = Sha256::digest(serde_json::to_vec(&key).expect("texts are JSON"));
+        Self { path: folder.join(format!("{}.json", &hex(&hash)[..16])), key }
+    }
+
+    /// Returns the stored GEMM choices; empty where the file is missing, damaged or of another
+    /// environment. The choices are then measured again and the file is overwritten.
+    pub fn read(&self) -> Choices {
+        let bytes = fs::read(&self.path).unwrap_or_default();
+        // The name has only a part of the hash, so the whole key is compared too.
+        match serde_json::from_slice::<(Key, Vec<_>)>(&bytes) {
+            Ok((key, choices)) if key == self.key => Choices(choices.into_iter().collect()),
+            _ => Choices::default(),
+        }
+    }
+
+    /// Writes the measured GEMM choices to the file. A folder that cannot be written is no error:
+    /// the cache only saves time at the next start.
+    pub fn write(&self, choices: &Choices) {
+        let file = (&self.key, choices.0.iter().collect::<Vec<_>>());
+        keep(&self.path, &serde_json::to_vec_pretty(&file).expect("plain values are JSON"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,5 +199,55 @@ mod tests {
         for rows in 1..=1000 {
             assert!(row_buckets(rows).any(|bucket| bucket == row_bucket(rows)));
         }
+    }
+
+    fn key(gpu: &str) -> Key {
+        let [gpu, library, kernels] = [gpu, "cuBLASLt 130002", "ab"].map(str::to_owned);
+        Key { gpu, library, kernels }
+    }
+
+    fn choices() -> Choices {
+        let mut choices = Choices::default();
+        let shape = Shape { n: 64, k: 128, result: DType::Bf16 };
+        choices.set(shape, 8, Way::Own);
+        choices.set(shape, 16, Way::Library(Algorithm([1, 2, 3, 4, 5, 6, 7, u64::MAX])));
+        choices.set(Shape { result: DType::F32, ..shape }, 16, Way::Library(Algorithm([9; 8])));
+        choices
+    }
+
+    #[test]
+    fn choices_come_back_as_they_were_for_the_same_key_alone() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let at = folder.path().join("made/when/needed");
+        let kept = Kept::new(&at, key("one"));
+        assert!(kept.read().is_empty());
+        kept.write(&choices());
+        assert_eq!(kept.read(), choices());
+        assert!(Kept::new(&at, key("two")).read().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_of_the_key_or_not_whole_counts_as_none() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (one, two) =
+            (Kept::new(folder.path(), key("one")), Kept::new(folder.path(), key("two")));
+        one.write(&choices());
+        let whole = fs::read(&one.path).unwrap();
+        fs::write(&two.path, &whole).unwrap();
+        assert!(two.read().is_empty(), "the file of another");
+        for damaged in [&whole[..whole.len() / 2], b"", b"[]", b"{\"choices\": []}"] {
+            fs::write(&one.path, damaged).unwrap();
+            assert!(one.read().is_empty());
+        }
+        one.write(&choices());
+        assert_eq!(one.read(), choices(), "written anew");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_no_failure() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let kept = Kept::new(&file.path().join("below"), key("one"));
+        kept.write(&choices());
+        assert!(kept.read().is_empty());
     }
 }
