@@ -3,8 +3,8 @@
 //!
 //! The engine, its build and its tools are described by data: `suite/engines/<id>.toml`.
 //!
-//! Of a server's process are measured the time from its start to its first answer, and its resident
-//! memory beyond the KV cache.
+//! A server's process gives the time from its start to its first answer, and its resident memory
+//! beyond the KV cache.
 
 pub mod figure;
 pub mod report;

@@ -75,15 +75,12 @@ impl Key {
 /// Error of a control request.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The URL is not the address of a server.
+    /// The URL, which the error holds, is not the address of a server.
     #[error(
-        "`{url}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
+        "`{0}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
          `https://HOST:PORT`"
     )]
-    Url {
-        /// URL as it was given.
-        url: String,
-    },
+    Url(String),
     /// TLS cannot be set up.
     #[error("{0}")]
     Tls(String),
@@ -123,7 +120,7 @@ impl Server {
     /// The URL is not `http://HOST:PORT` or `https://HOST:PORT`, its host does not resolve, or TLS
     /// cannot be set up.
     pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
-        let wrong = || ControlError::Url { url: url.to_owned() };
+        let wrong = || ControlError::Url(url.to_owned());
         let base = Url::parse(url).map_err(|_| wrong())?;
         let secured = base.scheme() == "https";
         // A path in the URL would be ignored, because routes come from the engine file: refuse it.
@@ -402,7 +399,7 @@ mod tests {
         for url in
             ["", "127.0.0.1:80", "ftp://127.0.0.1:9", "http://", "https://", "http://127.0.0.1/v1"]
         {
-            assert!(matches!(at(url), Err(ControlError::Url { .. })), "{url:?}");
+            assert!(matches!(at(url), Err(ControlError::Url(_))), "{url:?}");
         }
         let server = at("http://127.0.0.1:8000/").unwrap();
         assert_eq!(server.authority, "127.0.0.1:8000");

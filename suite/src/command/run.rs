@@ -401,9 +401,9 @@ pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     // the environment's.
     let environment = error.chain().any(|cause| {
         cause.is::<DriveError>()
-            || cause.downcast_ref().is_some_and(|error| {
-                !matches!(error, ControlError::Url { .. } | ControlError::Tls(_))
-            })
+            || cause
+                .downcast_ref()
+                .is_some_and(|error| !matches!(error, ControlError::Url(_) | ControlError::Tls(_)))
             || io(cause)
     });
     if environment { Exit::Environment } else { Exit::Unsound }

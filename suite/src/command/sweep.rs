@@ -14,7 +14,9 @@ use schema::search::{SCHEMA, SearchResult, SearchRun, SearchTrial};
 use super::files;
 use super::run::{Bench, BenchFlags, exit_of, positive};
 use super::table::rate;
-use crate::measure::capacity::{Found, Range, Repeat, Standing, Target, Trial, search};
+use crate::measure::capacity::{
+    Range, Repeat, Standing, Target, Trial, highest, lowest_lost, search,
+};
 use crate::measure::rates::Slo;
 use crate::workload::arrival::at_rate;
 
@@ -201,15 +203,15 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     files::make_folder(&flags.out)?;
     let range = Range { from, to, precision: flags.precision };
     let mut run = |rate, number| one(flags, &bench, rate, number);
-    let found = match search(range, &target, &mut run) {
-        Ok(found) => found,
+    let trials = match search(range, &target, &mut run) {
+        Ok(trials) => trials,
         Err(error) => return bench.unmeasured(error),
     };
-    files::json(&flags.out.join("search.json"), &result(flags, &bench, &found)?)?;
-    for statement in statements(&found, &target, &flags.slo) {
+    files::json(&flags.out.join("search.json"), &result(flags, &bench, &trials)?)?;
+    for statement in statements(&trials, &target, &flags.slo) {
         println!("{statement}");
     }
-    Ok(if found.highest().is_some() { Exit::Well } else { Exit::Worse })
+    Ok(if highest(&trials).is_some() { Exit::Well } else { Exit::Worse })
 }
 
 /// Performs run number `number` at `rate` requests per second and counts the requests that met all
@@ -237,7 +239,7 @@ fn file(rate: f64, number: u32) -> String {
 }
 
 /// Result of the search in sentences for the terminal.
-fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
+fn statements(trials: &[Trial], target: &Target, slos: &[Slo]) -> [String; 2] {
     let limits: Vec<String> = slos.iter().map(ToString::to_string).collect();
     let limits = limits.join(", ");
     let shares = |trial: &Trial| {
@@ -251,21 +253,22 @@ fn statements(found: &Found, target: &Target, slos: &[Slo]) -> Vec<String> {
         )
     };
     let sure = target.confidence * 100.0;
-    let kept = found.highest().map(|trial| {
+    let kept = highest(trials).map(|trial| {
         let least = trial.pooled().share_min(target.confidence) * 100.0;
         format!("passes {}; at least {least:.2} % do, with {sure} % confidence", shares(trial))
     });
-    let lost = found.lowest_lost().map(|trial| {
+    let lost = lowest_lost(trials).map(|trial| {
         let most = trial.pooled().share_max(target.confidence) * 100.0;
         let verdict = if trial.standing == Standing::Missed { "fails " } else { "open  " };
         format!("{verdict}{}; at most {most:.2} % do, with {sure} % confidence", shares(trial))
     });
-    let none = found.highest().is_none().then(|| "no tested rate passes".to_owned());
-    let all = found.lowest_lost().is_none().then(|| "the highest rate to try passes".to_owned());
-    [kept, none, lost, all].into_iter().flatten().collect()
+    [
+        kept.unwrap_or_else(|| "no tested rate passes".to_owned()),
+        lost.unwrap_or_else(|| "the highest rate to try passes".to_owned()),
+    ]
 }
 
-fn result(flags: &SearchFlags, bench: &Bench, found: &Found) -> anyhow::Result<SearchResult> {
+fn result(flags: &SearchFlags, bench: &Bench, trials: &[Trial]) -> anyhow::Result<SearchResult> {
     let trial = |trial: &Trial| SearchTrial {
         requests_per_s: trial.rate,
         standing: format!("{:?}", trial.standing).to_lowercase(),
@@ -288,8 +291,8 @@ fn result(flags: &SearchFlags, bench: &Bench, found: &Found) -> anyhow::Result<S
         attainment: flags.attainment,
         confidence: flags.confidence,
         precision: flags.precision,
-        requests_per_s_kept: found.highest().map(|trial| trial.rate),
-        requests_per_s_lost: found.lowest_lost().map(|trial| trial.rate),
-        trials: found.trials.iter().map(trial).collect(),
+        requests_per_s_kept: highest(trials).map(|trial| trial.rate),
+        requests_per_s_lost: lowest_lost(trials).map(|trial| trial.rate),
+        trials: trials.iter().map(trial).collect(),
     })
 }

@@ -57,13 +57,6 @@ pub struct Trial {
     pub standing: Standing,
 }
 
-/// Result of a search.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// Trials in the order in which they were made.
-    pub trials: Vec<Trial>,
-}
-
 impl Repeat {
     fn pooled(repeats: &[Self]) -> Self {
         let sum = |count: fn(&Self) -> u64| repeats.iter().map(count).sum();
@@ -118,11 +111,12 @@ impl Target {
     }
 }
 
-/// Doubles the rate until it does not pass, then bisects the interval, in ratios.
+/// Doubles the rate until it does not pass, then bisects the interval, in ratios. Returns the trials
+/// in the order in which they were made.
 ///
 /// # Errors
 /// The error of `run`.
-pub fn search(range: Range, target: &Target, run: &mut Run<'_>) -> anyhow::Result<Found> {
+pub fn search(range: Range, target: &Target, run: &mut Run<'_>) -> anyhow::Result<Vec<Trial>> {
     let mut trials = Vec::new();
     let (mut kept, mut lost) = (None, None);
     let mut next = Some(range.from);
@@ -143,21 +137,19 @@ pub fn search(range: Range, target: &Target, run: &mut Run<'_>) -> anyhow::Resul
             }
         };
     }
-    Ok(Found { trials })
+    Ok(trials)
 }
 
-impl Found {
-    /// Highest rate that passed.
-    pub fn highest(&self) -> Option<&Trial> {
-        let kept = self.trials.iter().filter(|trial| trial.standing == Standing::Met);
-        kept.max_by(|left, right| left.rate.total_cmp(&right.rate))
-    }
+/// Highest rate that passed.
+pub fn highest(trials: &[Trial]) -> Option<&Trial> {
+    let kept = trials.iter().filter(|trial| trial.standing == Standing::Met);
+    kept.max_by(|left, right| left.rate.total_cmp(&right.rate))
+}
 
-    /// Lowest rate that did not pass, or did so without enough confidence.
-    pub fn lowest_lost(&self) -> Option<&Trial> {
-        let lost = self.trials.iter().filter(|trial| trial.standing != Standing::Met);
-        lost.min_by(|left, right| left.rate.total_cmp(&right.rate))
-    }
+/// Lowest rate that did not pass, or did so without enough confidence.
+pub fn lowest_lost(trials: &[Trial]) -> Option<&Trial> {
+    let lost = trials.iter().filter(|trial| trial.standing != Standing::Met);
+    lost.min_by(|left, right| left.rate.total_cmp(&right.rate))
 }
 
 impl Trial {
@@ -201,7 +193,7 @@ mod tests {
     }
 
     /// A server that keeps its limits for all requests up to a rate, and for `share` of them above.
-    fn searched(capacity: f64, share: u64, range: Range) -> Found {
+    fn searched(capacity: f64, share: u64, range: Range) -> Vec<Trial> {
         let mut run = |rate: f64, _: u32| {
             let met = if rate <= capacity { 200 } else { 2 * share };
             Ok(Repeat { met, planned: 200 })
@@ -213,10 +205,10 @@ mod tests {
     fn the_search_closes_in_on_the_capacity() {
         for capacity in [1.0, 3.3, 17.0, 90.0] {
             let found = searched(capacity, 50, Range { from: 1.0, to: 1000.0, precision: 0.05 });
-            let (kept, lost) = (found.highest().unwrap().rate, found.lowest_lost().unwrap().rate);
+            let (kept, lost) = (highest(&found).unwrap().rate, lowest_lost(&found).unwrap().rate);
             assert!(kept <= capacity && capacity < lost, "{kept} {capacity} {lost}");
             assert!(lost / kept <= 1.05 + 1e-9, "{kept} {lost}");
-            let lost = found.lowest_lost().unwrap();
+            let lost = lowest_lost(&found).unwrap();
             assert_eq!((lost.standing, lost.repeats.len()), (Standing::Missed, 1), "one run tells");
         }
     }
@@ -225,18 +217,18 @@ mod tests {
     fn the_ends_of_the_range_are_answers_too() {
         let range = Range { from: 4.0, to: 20.0, precision: 0.05 };
         let never = searched(3.0, 50, range);
-        assert_eq!((never.highest(), never.trials.len()), (None, 1));
+        assert_eq!((highest(&never), never.len()), (None, 1));
         let always = searched(1e9, 50, range);
-        assert_eq!(always.highest().map(|trial| trial.rate), Some(20.0));
-        assert_eq!(always.lowest_lost(), None);
+        assert_eq!(highest(&always).map(|trial| trial.rate), Some(20.0));
+        assert_eq!(lowest_lost(&always), None);
     }
 
     #[test]
     fn what_is_not_sure_is_not_met() {
         // 98.5 % of 600: neither surely above 99 % nor surely below.
         let found = searched(1.0, 99, Range { from: 1.0, to: 1.5, precision: 0.05 });
-        assert!(found.trials.iter().any(|trial| trial.standing == Standing::Undecided));
-        assert_eq!(found.highest().map(|trial| trial.rate), Some(1.0));
+        assert!(found.iter().any(|trial| trial.standing == Standing::Undecided));
+        assert_eq!(highest(&found).map(|trial| trial.rate), Some(1.0));
     }
 
     #[test]

@@ -15,13 +15,13 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_MEMORY_TEMP;
 use schema::telemetry::{EnergySource, GpuTelemetry, Series, Throttled};
 
-use super::{Column, Look, Together, Watch, counted, series, share, spread};
+use super::{Column, Poll, Together, Watch, counted, series, share, spread};
 use crate::measure::summary::float;
 
 /// Source of GPU readings, such as NVML or a test's script.
 pub trait Gpus: fmt::Debug + Send + Sync {
     /// Current readings of all GPUs, always in the same order.
-    fn look(&self) -> Vec<GpuReading>;
+    fn poll(&self) -> Vec<GpuReading>;
 }
 
 /// Reader of this machine's GPUs; `None` where they cannot be read.
@@ -73,28 +73,28 @@ type Readings = Vec<(u64, GpuReading)>;
 impl Watch<'_> {
     /// Telemetry of every GPU; `None` if GPUs cannot be read.
     pub(super) fn gpu_facts(&self) -> Option<Vec<GpuTelemetry>> {
-        self.meter.as_ref().map(|_| facts(&self.looks))
+        self.meter.as_ref().map(|_| facts(&self.polls))
     }
 
     /// Time series over all GPUs that worked during the run, combined into one.
     pub(super) fn gpu_series(&self, gpus: &[GpuTelemetry], start_ns: u64) -> Option<Series> {
-        let all = by_gpu(&self.looks);
+        let all = by_gpu(&self.polls);
         let worked = all.into_iter().zip(gpus).filter(|(_, gpu)| gpu.worked);
         together(&worked.map(|(readings, _)| readings).collect::<Vec<_>>(), start_ns)
     }
 }
 
-fn by_gpu(looks: &[Look]) -> Vec<Readings> {
-    let count = looks.first().map_or(0, |look| look.gpus.len());
+fn by_gpu(polls: &[Poll]) -> Vec<Readings> {
+    let count = polls.first().map_or(0, |poll| poll.gpus.len());
     let of = |index: usize| {
-        let seen = looks.iter().filter_map(|look| Some((look.at_ns, *look.gpus.get(index)?)));
+        let seen = polls.iter().filter_map(|poll| Some((poll.at_ns, *poll.gpus.get(index)?)));
         seen.collect()
     };
     (0..count).map(of).collect()
 }
 
-fn facts(looks: &[Look]) -> Vec<GpuTelemetry> {
-    by_gpu(looks).iter().map(one).collect()
+fn facts(polls: &[Poll]) -> Vec<GpuTelemetry> {
+    by_gpu(polls).iter().map(one).collect()
 }
 
 fn one(readings: &Readings) -> GpuTelemetry {
@@ -152,15 +152,15 @@ fn energy(readings: &Readings) -> Option<(u64, EnergySource)> {
     counted(power.windows(2).map(area).sum()).map(|mj| (mj, EnergySource::Power))
 }
 
-fn throttled(looks: &[Throttle]) -> Option<Throttled> {
+fn throttled(polls: &[Throttle]) -> Option<Throttled> {
     let of = |read: fn(&Throttle) -> bool| {
-        share(looks.iter().filter(|look| read(look)).count() as u64, looks.len() as u64)
+        share(polls.iter().filter(|poll| read(poll)).count() as u64, polls.len() as u64)
     };
-    (!looks.is_empty()).then(|| Throttled {
-        power_share: of(|look| look.power),
-        thermal_share: of(|look| look.thermal),
-        hardware_share: of(|look| look.hardware),
-        sync_share: of(|look| look.sync),
+    (!polls.is_empty()).then(|| Throttled {
+        power_share: of(|poll| poll.power),
+        thermal_share: of(|poll| poll.thermal),
+        hardware_share: of(|poll| poll.hardware),
+        sync_share: of(|poll| poll.sync),
     })
 }
 
@@ -168,15 +168,15 @@ fn throttled(looks: &[Throttle]) -> Option<Throttled> {
 /// lowest, the temperature the highest, utilization the mean. A quantity that a GPU does not report
 /// in every sample is left out.
 fn together(gpus: &[Readings], start_ns: u64) -> Option<Series> {
-    let looks = gpus.iter().map(Vec::len).min()?;
+    let polls = gpus.iter().map(Vec::len).min()?;
     let at_us: Vec<u64> =
-        (1..looks).map(|look| gpus[0][look].0.saturating_sub(start_ns) / 1000).collect();
+        (1..polls).map(|poll| gpus[0][poll].0.saturating_sub(start_ns) / 1000).collect();
     let column = |name, read: fn(&GpuReading) -> Option<u64>, join: fn(&[u64]) -> u64| {
-        let at = |look: usize| -> Option<f64> {
-            let values = gpus.iter().map(|readings| read(&readings[look].1));
+        let at = |poll: usize| -> Option<f64> {
+            let values = gpus.iter().map(|readings| read(&readings[poll].1));
             Some(float(join(&values.collect::<Option<Vec<u64>>>()?)))
         };
-        let values: Option<Vec<f64>> = (1..looks).map(at).collect();
+        let values: Option<Vec<f64>> = (1..polls).map(at).collect();
         values.map(|values| (name, Together::Mean, values))
     };
     let columns: Vec<Column> = [
@@ -215,7 +215,7 @@ pub fn open() -> Meter {
 }
 
 impl Gpus for Library {
-    fn look(&self) -> Vec<GpuReading> {
+    fn poll(&self) -> Vec<GpuReading> {
         let count = self.0.device_count().unwrap_or(0);
         let reading =
             |index| self.0.device_by_index(index).as_ref().map(read_device).unwrap_or_default();
@@ -271,15 +271,15 @@ mod tests {
     use schema::telemetry::Spread;
 
     /// Samples of a GPU with the given readings, one a second, beside a second GPU that is idle.
-    fn polls(readings: &[GpuReading]) -> Vec<Look> {
+    fn polls(readings: &[GpuReading]) -> Vec<Poll> {
         let idle =
             GpuReading { power_mw: Some(60_000), util_percent: Some(0), ..Default::default() };
-        let look = |(second, reading): (usize, &GpuReading)| Look {
+        let poll = |(second, reading): (usize, &GpuReading)| Poll {
             at_ns: second as u64 * 1_000_000_000,
             gpus: vec![*reading, idle],
-            ..Look::default()
+            ..Poll::default()
         };
-        readings.iter().enumerate().map(look).collect()
+        readings.iter().enumerate().map(poll).collect()
     }
 
     fn at_work(power_w: u64, energy_j: Option<u64>) -> GpuReading {
@@ -299,15 +299,15 @@ mod tests {
 
     #[test]
     fn energy_is_the_counters_where_there_is_one() {
-        let looks =
+        let polls =
             polls(&[at_work(100, Some(5000)), at_work(700, Some(5400)), at_work(100, Some(6100))]);
-        let gpus = facts(&looks);
+        let gpus = facts(&polls);
         assert_eq!(
             (gpus[0].energy_mj, gpus[0].energy_source),
             (Some(1_100_000), Some(EnergySource::Counter))
         );
         let power = Spread { mean: 7e5, p5: 700_000, p50: 700_000, p95: 700_000, max: 700_000 };
-        assert_eq!(gpus[0].power_mw, Some(power), "of looks while the clock ran");
+        assert_eq!(gpus[0].power_mw, Some(power), "of polls while the clock ran");
         assert_eq!(gpus[0].memory_c_max, None, "the driver does not report it");
         assert_eq!((gpus[0].worked, gpus[1].worked), (true, false));
     }
@@ -333,9 +333,9 @@ mod tests {
             ..at_work(500, Some(0))
         };
         let free = at_work(500, Some(0));
-        let looks =
+        let polls =
             polls(&[held(true, true), held(true, false), held(true, true), free, free, free]);
-        let gpus = facts(&looks);
+        let gpus = facts(&polls);
         let throttled = gpus[0].throttled.unwrap();
         assert_eq!((throttled.power_share, throttled.thermal_share), (0.5, 0.25));
         assert_eq!((throttled.hardware_share, throttled.sync_share), (0.0, 0.0));
@@ -349,8 +349,8 @@ mod tests {
             pcie_replays: Some(replays),
             ..at_work(500, None)
         };
-        let looks = polls(&[counting(3, 9), counting(3, 9), counting(5, 4)]);
-        let gpus = facts(&looks);
+        let polls = polls(&[counting(3, 9), counting(3, 9), counting(5, 4)]);
+        let gpus = facts(&polls);
         assert_eq!((gpus[0].ecc_uncorrected, gpus[0].pcie_replays), (Some(2), None));
         assert_eq!(gpus[1].ecc_uncorrected, None);
     }
@@ -397,7 +397,7 @@ mod nvml_tests {
     #[test]
     fn every_reading_has_as_many_gpus() {
         if let Some(meter) = open() {
-            assert_eq!(meter.look().len(), meter.look().len());
+            assert_eq!(meter.poll().len(), meter.poll().len());
         }
     }
 }

@@ -7,7 +7,7 @@ use procfs::{CpuPressure, IoPressure, MemoryPressure};
 use procfs::{Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
 use schema::telemetry::{HostTelemetry, Pressure};
 
-use super::{Look, Together, Watch, series, share};
+use super::{Poll, Together, Watch, series, share};
 use crate::measure::summary::float;
 
 /// CPU time, memory, load and pressure of this machine at one moment.
@@ -94,13 +94,13 @@ impl Watch<'_> {
     /// Telemetry of this machine over the run; `None` if the kernel reports nothing.
     pub(super) fn host_facts(&self, start_ns: u64) -> Option<HostTelemetry> {
         let has_server = is_here(self.server.address.ip());
-        facts(&self.looks, start_ns, has_server)
+        facts(&self.polls, start_ns, has_server)
     }
 }
 
-fn facts(looks: &[Look], start_ns: u64, has_server: bool) -> Option<HostTelemetry> {
+fn facts(polls: &[Poll], start_ns: u64, has_server: bool) -> Option<HostTelemetry> {
     let told: Vec<(u64, HostReading)> =
-        looks.iter().filter_map(|look| Some((look.at_ns, look.host?))).collect();
+        polls.iter().filter_map(|poll| Some((poll.at_ns, poll.host?))).collect();
     let (first, last) = (told.first()?.1, told.last()?.1);
     let cpu = last.cpu.since(first.cpu);
     // In a run shorter than the kernel's tick no core has any time.
@@ -150,7 +150,7 @@ fn over_time(told: &[(u64, HostReading)], start_ns: u64) -> Option<schema::telem
 mod tests {
     use super::*;
 
-    fn look(second: u64, ticks: [u64; 5]) -> Look {
+    fn poll(second: u64, ticks: [u64; 5]) -> Poll {
         let [user, system, iowait, steal, idle] = ticks;
         let host = HostReading {
             cpu: CpuTicks { user, system, iowait, steal, idle },
@@ -158,17 +158,17 @@ mod tests {
             load_1m: Some(1.5),
             pressure: Some(Pressure { cpu_us: 1000 * second, memory_us: 0, io_us: 7 }),
         };
-        Look { at_ns: second * 1_000_000_000, host: Some(host), ..Look::default() }
+        Poll { at_ns: second * 1_000_000_000, host: Some(host), ..Poll::default() }
     }
 
     #[test]
     fn shares_are_of_all_cores_time_between_the_first_look_and_the_last() {
-        let looks = [
-            look(1, [1000, 500, 10, 5, 9000]),
-            look(2, [1100, 550, 10, 5, 9050]),
-            look(3, [1280, 580, 8, 21, 9092]),
+        let polls = [
+            poll(1, [1000, 500, 10, 5, 9000]),
+            poll(2, [1100, 550, 10, 5, 9050]),
+            poll(3, [1280, 580, 8, 21, 9092]),
         ];
-        let found = facts(&looks, 1_000_000_000, true).unwrap();
+        let found = facts(&polls, 1_000_000_000, true).unwrap();
         assert_eq!(
             [found.cpu_user_share, found.cpu_system_share, found.cpu_steal_share],
             [Some(0.5983), Some(0.1709), Some(0.0342)],
@@ -184,14 +184,14 @@ mod tests {
 
     #[test]
     fn what_the_kernel_does_not_account_for_is_unknown() {
-        let mut looks = [look(1, [1, 0, 0, 0, 1]), look(1, [1, 0, 0, 0, 1])];
-        for look in &mut looks {
-            look.host = look.host.map(|host| HostReading { pressure: None, ..host });
+        let mut polls = [poll(1, [1, 0, 0, 0, 1]), poll(1, [1, 0, 0, 0, 1])];
+        for poll in &mut polls {
+            poll.host = poll.host.map(|host| HostReading { pressure: None, ..host });
         }
-        let found = facts(&looks, 0, false).unwrap();
+        let found = facts(&polls, 0, false).unwrap();
         assert_eq!((found.pressure, found.cpu_user_share), (None, None));
         assert_eq!(found.cpu_steal_share, None, "the run is shorter than a tick");
-        assert_eq!(facts(&[Look::default()], 0, false), None);
+        assert_eq!(facts(&[Poll::default()], 0, false), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::measure::summary::{float, whole};
 
 /// Longest time that the server may take to return its counters while the run is timed.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
+const POLL_LIMIT: Duration = Duration::from_secs(2);
 /// Most retries of the last sample. Some servers update their counters a moment after an answer has
 /// ended; `SETTLE_PAUSE` is the time between two retries.
 const SETTLE_POLLS: u32 = 10;
@@ -37,7 +37,7 @@ pub type Counters = BTreeMap<String, f64>;
 
 /// One telemetry sample: server counters, machine and GPUs at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Look {
+pub struct Poll {
     /// Time of the sample, from the machine's monotonic clock, in nanoseconds.
     pub at_ns: u64,
     /// Counters of the server; `None` if it did not report them.
@@ -55,7 +55,7 @@ pub struct Watch<'a> {
     engine: &'a EngineFile,
     caller: Caller<'a>,
     meter: &'a Meter,
-    looks: Vec<Look>,
+    polls: Vec<Poll>,
     cost: LookCost,
     /// Time between two samples while the run is timed; `None` samples only before and after.
     pause: Option<Duration>,
@@ -75,7 +75,7 @@ impl<'a> Watch<'a> {
             engine,
             caller: Caller::new(server),
             meter,
-            looks: Vec::new(),
+            polls: Vec::new(),
             cost: LookCost::default(),
             pause: pause_ns.map(Duration::from_nanos),
         }
@@ -83,7 +83,7 @@ impl<'a> Watch<'a> {
 
     /// Runs `work` with a sample before it, periodic samples during it, and a sample after it.
     pub fn around<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        self.look(LIMIT);
+        self.poll(LIMIT);
         let done = match self.pause {
             None => work(),
             Some(pause) => thread::scope(|scope| {
@@ -97,7 +97,7 @@ impl<'a> Watch<'a> {
                 done
             }),
         };
-        self.look(LOOK_LIMIT);
+        self.poll(POLL_LIMIT);
         done
     }
 
@@ -106,7 +106,7 @@ impl<'a> Watch<'a> {
         while let Err(RecvTimeoutError::Timeout) =
             stopped.recv_timeout(next.saturating_duration_since(Instant::now()))
         {
-            self.look(LOOK_LIMIT);
+            self.poll(POLL_LIMIT);
             // A sample that took longer than the interval skips those it missed.
             while next <= Instant::now() {
                 next += pause;
@@ -116,16 +116,16 @@ impl<'a> Watch<'a> {
         self.cost.cpu_us = thread_cpu_ns() / 1000;
     }
 
-    fn look(&mut self, limit: Duration) {
+    fn poll(&mut self, limit: Duration) {
         // Local readings come first: they do not wait, so they belong to `at_ns`.
-        let look = Look {
+        let poll = Poll {
             at_ns: monotonic_ns(),
             host: host::read(),
-            gpus: self.meter.as_ref().map(|meter| meter.look()).unwrap_or_default(),
+            gpus: self.meter.as_ref().map(|meter| meter.poll()).unwrap_or_default(),
             server: self.counters(limit),
         };
         self.cost.looks += 1;
-        self.looks.push(look);
+        self.polls.push(poll);
     }
 
     fn counters(&mut self, limit: Duration) -> Option<Counters> {
@@ -149,20 +149,20 @@ impl<'a> Watch<'a> {
     /// answers, or the retries are used up. The server must be alive.
     pub fn settle(&mut self, output_tokens: u64) {
         // Without counters from before the run no growth can be computed.
-        if self.looks.first().is_none_or(|look| look.server.is_none()) {
+        if self.polls.first().is_none_or(|poll| poll.server.is_none()) {
             return;
         }
         for again in 0..SETTLE_POLLS {
             let grown = self.grown("output_tokens");
-            let last = self.looks.last().and_then(|look| look.server.as_ref());
+            let last = self.polls.last().and_then(|poll| poll.server.as_ref());
             if last.is_some() && grown.is_none_or(|grown| grown >= output_tokens) {
                 return;
             }
             if again > 0 {
                 thread::sleep(SETTLE_PAUSE);
             }
-            let counters = self.counters(LOOK_LIMIT);
-            if let (Some(counters), Some(last)) = (counters, self.looks.last_mut()) {
+            let counters = self.counters(POLL_LIMIT);
+            if let (Some(counters), Some(last)) = (counters, self.polls.last_mut()) {
                 last.server = Some(counters);
             }
         }
@@ -170,8 +170,8 @@ impl<'a> Watch<'a> {
 
     /// Growth of the counter `name` from the first sample to the last.
     pub fn grown(&self, name: &str) -> Option<u64> {
-        let ends = [self.looks.first()?, self.looks.last()?];
-        let [first, last] = ends.map(|look| look.server.as_ref()?.get(name).copied());
+        let ends = [self.polls.first()?, self.polls.last()?];
+        let [first, last] = ends.map(|poll| poll.server.as_ref()?.get(name).copied());
         growth(first?, last?)
     }
 }
@@ -263,21 +263,21 @@ fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
     if at_us.len() < 2 {
         return None;
     }
-    let looks = at_us.len().div_ceil(POINTS_MAX);
+    let polls = at_us.len().div_ceil(POINTS_MAX);
     let point = |together: Together, values: &[f64]| match together {
         Together::Sum => counted(values.iter().sum()).unwrap_or(0),
         Together::Mean => counted(mean(values)).unwrap_or(0),
     };
     let column = |(name, together, values): Column| {
-        let points = values.chunks(looks).map(|values| point(together, values)).collect();
+        let points = values.chunks(polls).map(|values| point(together, values)).collect();
         (name.to_owned(), points)
     };
-    let last = |looks: &[u64]| looks.last().copied().unwrap_or(0);
+    let last = |polls: &[u64]| polls.last().copied().unwrap_or(0);
     // Quantities that were zero all along are left out to keep records small.
     let moved = |column: &(String, Vec<u64>)| column.1.iter().any(|value| *value > 0);
     Some(Series {
         // Each point has the time of its last sample.
-        at_us: at_us.chunks(looks).map(last).collect(),
+        at_us: at_us.chunks(polls).map(last).collect(),
         columns: columns.into_iter().map(column).filter(moved).collect(),
     })
 }
@@ -293,17 +293,17 @@ const COUNTERS: [&str; 5] =
 impl Watch<'_> {
     /// Telemetry from the server's counters; `None` if it reported none of them.
     fn server_facts(&self, start_ns: u64) -> Option<ServerTelemetry> {
-        let reported = self.looks.iter().filter_map(|look| {
-            Some((look.at_ns.saturating_sub(start_ns) / 1000, look.server.as_ref()?))
+        let reported = self.polls.iter().filter_map(|poll| {
+            Some((poll.at_ns.saturating_sub(start_ns) / 1000, poll.server.as_ref()?))
         });
         let (at_us, counters): (Vec<u64>, Vec<&Counters>) = reported.unzip();
         if counters.iter().all(|counters| counters.is_empty()) {
             return None;
         }
         // Gauges are taken only from samples during the run, when the load was present.
-        let during = self.looks.get(1..self.looks.len().saturating_sub(1)).unwrap_or_default();
+        let during = self.polls.get(1..self.polls.len().saturating_sub(1)).unwrap_or_default();
         let gauge = |name: &str| -> Option<Spread> {
-            let seen = during.iter().filter_map(|look| look.server.as_ref()?.get(name).copied());
+            let seen = during.iter().filter_map(|poll| poll.server.as_ref()?.get(name).copied());
             spread(seen.filter_map(counted))
         };
         let [requests_running, requests_waiting, kv_pages_used] = GAUGES.map(gauge);
@@ -355,13 +355,13 @@ mod tests {
     struct Unread;
 
     impl gpu::Gpus for Unread {
-        fn look(&self) -> Vec<GpuReading> {
+        fn poll(&self) -> Vec<GpuReading> {
             Vec::new()
         }
     }
 
     /// Sample of `gpus` busy GPUs and a busy server, `second` seconds after the clock started.
-    fn look(second: u64, names: &[&str], gpus: usize) -> Look {
+    fn poll(second: u64, names: &[&str], gpus: usize) -> Poll {
         let reading = GpuReading {
             power_mw: Some(650_000 + second % 1000),
             energy_mj: Some(650_000 * second),
@@ -377,7 +377,7 @@ mod tests {
         };
         let count = 12_345.0 * float(second);
         let value = |name: &&str| if name.starts_with("kv_pages") { 4000.0 } else { count };
-        Look {
+        Poll {
             at_ns: second * SECOND_NS,
             server: Some(names.iter().map(|name| ((*name).to_owned(), value(name))).collect()),
             host: host::read(),
@@ -395,7 +395,7 @@ mod tests {
         for (seconds, gpus, most) in [(60, 1, 6 << 10), (28_800, 1, 6 << 10), (28_800, 8, 10 << 10)]
         {
             let mut watch = Watch::new(&server, &engine, &meter, Some(SECOND_NS));
-            watch.looks = (0..=seconds).map(|second| look(second, &names, gpus)).collect();
+            watch.polls = (0..=seconds).map(|second| poll(second, &names, gpus)).collect();
             let facts = watch.facts(0);
             let server = facts.server.as_ref().unwrap();
             assert_eq!(server.output_tokens, Some(12_345 * seconds));
@@ -469,8 +469,8 @@ mod series_tests {
 
     #[test]
     fn a_long_run_has_no_more_points_and_loses_no_count() {
-        for looks in [2_u64, 31, 32, 33, 64, 65, 30_000] {
-            let at_us: Vec<u64> = (1..=looks).map(|look| look * 1_000_000).collect();
+        for polls in [2_u64, 31, 32, 33, 64, 65, 30_000] {
+            let at_us: Vec<u64> = (1..=polls).map(|poll| poll * 1_000_000).collect();
             let ones = vec![1.0; at_us.len()];
             let columns = vec![
                 ("grown", Together::Sum, ones.clone()),
@@ -478,10 +478,10 @@ mod series_tests {
                 ("still", Together::Sum, vec![0.0; at_us.len()]),
             ];
             let found = series(&at_us, columns).unwrap();
-            assert!(found.at_us.len() <= POINTS_MAX && found.at_us.len() >= 2, "{looks}");
+            assert!(found.at_us.len() <= POINTS_MAX && found.at_us.len() >= 2, "{polls}");
             assert_eq!(found.at_us.last(), at_us.last());
             assert!(found.columns.values().all(|column| column.len() == found.at_us.len()));
-            assert_eq!(found.columns["grown"].iter().sum::<u64>(), looks, "growth adds up");
+            assert_eq!(found.columns["grown"].iter().sum::<u64>(), polls, "growth adds up");
             assert!(found.columns["kept"].iter().all(|kept| *kept == 1), "a mean stays");
             assert_eq!(found.columns.len(), 2, "what was zero all along is left out");
         }

@@ -152,14 +152,14 @@ fn a_pause_that_is_none_is_refused() {
 struct Scripted(Mutex<VecDeque<Vec<GpuReading>>>);
 
 impl Gpus for Scripted {
-    fn look(&self) -> Vec<GpuReading> {
-        self.0.lock().expect("no look panicked").pop_front().unwrap_or_default()
+    fn poll(&self) -> Vec<GpuReading> {
+        self.0.lock().expect("no poll panicked").pop_front().unwrap_or_default()
     }
 }
 
-fn meter(looks: &[GpuReading]) -> Meter {
-    let looks = looks.iter().map(|reading| vec![*reading]).collect();
-    Some(Box::new(Scripted(Mutex::new(looks))))
+fn meter(polls: &[GpuReading]) -> Meter {
+    let polls = polls.iter().map(|reading| vec![*reading]).collect();
+    Some(Box::new(Scripted(Mutex::new(polls))))
 }
 
 #[test]
