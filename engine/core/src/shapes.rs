@@ -200,6 +200,9 @@ pub enum Feature {
 }
 
 impl Feature {
+    /// All features.
+    pub const ALL: [Self; 3] = [Self::Gelu, Self::EmbeddingScale, Self::LayerRotations];
+
     /// Returns the feature's name in messages.
     pub fn name(self) -> &'static str {
         match self {

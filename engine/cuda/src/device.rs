@@ -141,9 +141,7 @@ impl Device for Cuda {
     type State = State;
     type StepMetadata = StepMetadata;
     type Routes = Routes;
-
-    const LACKS: &'static [Feature] =
-        &[Feature::Gelu, Feature::EmbeddingScale, Feature::LayerRotations];
+    const LACKS: &'static [Feature] = &Feature::ALL;
 
     fn run_ahead(&self) -> usize {
         RUN_AHEAD
@@ -277,14 +275,12 @@ impl Device for Cuda {
         self.outputs.reserve(&mut self.stream, draft.layout.rows.head)?;
         let metadata = self.uploads.send(&mut self.stream, &draft, self.outputs.first_sampled)?;
         let (reads, samples) = draft.head();
-        // Models with several rotary embeddings are refused, see `LACKS`.
-        let rotation = &rotations[0];
-        let pairs = rotation.inverse_frequencies.len();
         let Draft { bucket, layout, .. } = draft;
         // The cos/sin kernel reads positions from the step's metadata, so the metadata comes first.
-        let cos_sin = Address::NULL;
+        let (pairs, cos_sin) = (rotations[0].inverse_frequencies.len(), Address::NULL);
         let step = StepMetadata { layout, bucket, metadata, cos_sin, pairs, reads, samples };
-        let cos_sin = self.uploads.cos_sin(&mut self.stream, &mut self.staging, rotation, &step)?;
+        let uploads = &mut self.uploads;
+        let cos_sin = uploads.cos_sin(&mut self.stream, &mut self.staging, &rotations[0], &step)?;
         Ok(StepMetadata { cos_sin, ..step })
     }
 

@@ -7,7 +7,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::LoadError;
-use crate::spec::Activation;
 use engine_core::AttentionShape;
 use engine_weights::ConfigSource;
 use engine_weights::gguf::Metadata;
@@ -39,6 +38,19 @@ pub struct DecoderConfig {
     pub vocab_size: usize,
     pub norm_epsilon: f32,
     pub max_seq_len: usize,
+}
+
+/// Activation function that combines gate and up projections.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Activation {
+    Silu,
+    /// GeGLU with the tanh approximation of GELU, see [`engine_core::Device::gelu_mul`].
+    GeluTanh,
+    /// Clamped SwiGLU, see [`engine_core::Device::clamped_swiglu`].
+    ClampedSwiglu {
+        alpha: f32,
+        limit: f32,
+    },
 }
 
 /// Largest plausible size; products of two such sizes fit in 64 bits.

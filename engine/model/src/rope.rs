@@ -197,7 +197,7 @@ impl RopeConfig {
                 let theta = settings.optional_number("", "rope.freq_base")?.unwrap_or(THETA);
                 let scaling = if checkpoint.lists("rope_freqs.weight") {
                     // llama.cpp's converter expresses the Llama 3 scaling by these divisors.
-                    let divisors = checkpoint.vector("rope_freqs.weight", dimensions / 2)?;
+                    let divisors = checkpoint.values("rope_freqs.weight", &[dimensions / 2])?;
                     RopeScaling::Divisors(divisors)
                 } else {
                     gguf_scaling(metadata, architecture)?

@@ -1,6 +1,7 @@
 //! Description of a decoder as plain data: an architecture's file fills it in, blocks are built
 //! from it. Knows no device and reads no file.
 
+pub use super::config::Activation;
 use super::config::DecoderConfig;
 use super::rope::RopeConfig;
 use engine_core::{AttentionShape, DeltaNetShape, Feature, Gate, RowOrder};
@@ -210,19 +211,6 @@ pub struct MoeSpec {
     pub gate: Gate,
     pub activation: Activation,
     pub storage: ExpertStorage,
-}
-
-/// Activation function that combines gate and up projections.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Activation {
-    Silu,
-    /// GeGLU with the tanh approximation of GELU, see [`engine_core::Device::gelu_mul`].
-    GeluTanh,
-    /// Clamped SwiGLU, see [`engine_core::Device::clamped_swiglu`].
-    ClampedSwiglu {
-        alpha: f32,
-        limit: f32,
-    },
 }
 
 /// Storage of a layer's experts in files; names are without `.weight` and `.bias`.

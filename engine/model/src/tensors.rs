@@ -7,7 +7,6 @@ use std::ops::Range;
 use super::MatrixShape;
 use crate::LoadError;
 use engine_core::{Device, HostMatrix, RandomRows, Rank, RowOrder, WeightType};
-use engine_weights::format::dequantize;
 use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 
 /// Rows of a stored matrix `{name}.weight` of `n` rows, and the same elements of its bias
@@ -102,7 +101,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// Loads the vector with the full name `name`.
     ///
     /// # Errors
-    /// Fails as [`Checkpoint::vector`] does, or if the device is out of memory.
+    /// Fails as [`Checkpoint::tensor`] does, or if the device is out of memory.
     pub fn vector(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let values = self.values(&in_layer(name, layer), &[len])?;
         self.own_vector(&values)
@@ -124,10 +123,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does.
     pub fn values(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        let tensor = self.tensor(name, shape)?;
-        let mut values = vec![0.0; shape.iter().product()];
-        dequantize(tensor.weight_type, &tensor.bytes, &mut values);
-        Ok(values)
+        Ok(self.tensor(name, shape)?.values())
     }
 
     /// Loads the parts, stacked along N with K inputs each, as one linear layer.
@@ -211,8 +207,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         let mut borders = cols.iter().flat_map(|cols| [cols.start, cols.end]);
         let parted = borders.find(|at| !at.is_multiple_of(block));
         if parted.is_some() && cols.len() > 1 {
-            let mut values = vec![0.0; tensor.shape.iter().product()];
-            dequantize(weight_type, &tensor.bytes, &mut values);
+            let values = tensor.values();
             let rows = values.chunks_exact(k);
             let picked = rows.flat_map(|row| cols.iter().flat_map(|cols| &row[cols.clone()]));
             return Ok((WeightType::F32, picked.flat_map(|value| value.to_le_bytes()).collect()));

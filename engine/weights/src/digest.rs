@@ -4,21 +4,15 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use sha2::{Digest as _, Sha256};
 
-/// SHA-256 that a background thread computes. Clones share the result.
+/// SHA-256 that a background thread computes, or the reason why it could not. Clones share the
+/// result.
 #[derive(Debug, Clone)]
-pub struct Digest(Arc<Slot>);
-
-/// Result of the background thread, and the signal that it is there.
-#[derive(Debug)]
-struct Slot {
-    result: Mutex<Option<Result<String, String>>>,
-    ready: Condvar,
-}
+pub struct Digest(Arc<OnceLock<Result<String, String>>>);
 
 impl Digest {
     /// Starts the digest of weight files. For one file it is the file's own SHA-256; for several,
@@ -51,15 +45,11 @@ impl Digest {
     }
 
     fn spawn(compute: impl FnOnce() -> io::Result<String> + Send + 'static) -> Self {
-        let slot = Arc::new(Slot { result: Mutex::new(None), ready: Condvar::new() });
-        let writer = Arc::clone(&slot);
+        let digest = Self(Arc::default());
+        let writer = digest.clone();
         // Detached: a caller that never waits for the digest does not wait for the thread either.
-        thread::spawn(move || {
-            let result = compute().map_err(|err| err.to_string());
-            *writer.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            writer.ready.notify_all();
-        });
-        Self(slot)
+        thread::spawn(move || writer.0.set(compute().map_err(|err| err.to_string())));
+        digest
     }
 
     /// Waits for the digest and returns it in lower-case hex.
@@ -67,13 +57,7 @@ impl Digest {
     /// # Errors
     /// Returns the reason if a file could not be read to its end.
     pub fn wait(&self) -> Result<String, String> {
-        let mut result = self.0.result.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(result) = result.as_ref() {
-                return result.clone();
-            }
-            result = self.0.ready.wait(result).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.0.wait().clone()
     }
 }
 

@@ -94,6 +94,15 @@ pub struct TensorData<'a> {
     pub bytes: Cow<'a, [u8]>,
 }
 
+impl TensorData<'_> {
+    /// Returns the dequantized elements, row major.
+    pub fn values(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.shape.iter().product()];
+        format::dequantize(self.weight_type, &self.bytes, &mut out);
+        out
+    }
+}
+
 /// Source of a checkpoint's weights.
 #[derive(Debug)]
 enum WeightSource {
@@ -279,10 +288,7 @@ impl Checkpoint {
 
     /// Reads the tensor `name` of unquantized floats as f32.
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
-        let stored = self.plain(name, self.stored(name, shape)?)?;
-        let mut out = vec![0.0; shape.iter().product()];
-        format::dequantize(stored.weight_type, &stored.bytes, &mut out);
-        Ok(out)
+        Ok(self.plain(name, self.stored(name, shape)?)?.values())
     }
 
     /// Returns `tensor` if its elements are unquantized floats; `name` is for the error.
@@ -359,14 +365,11 @@ impl Checkpoint {
         Err(CheckpointError::tensor(&self.path, name, what))
     }
 
-    /// Reads the vector `name` of `len` elements as f32.
+    /// Reads the tensor `name`, which must have `shape`, as f32, row major.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does.
-    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
-        let tensor = self.tensor(name, &[len])?;
-        let mut out = vec![0.0; len];
-        format::dequantize(tensor.weight_type, &tensor.bytes, &mut out);
-        Ok(out)
+    pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
+        Ok(self.tensor(name, shape)?.values())
     }
 }

@@ -254,7 +254,7 @@ fn fp8_matrices_are_multiplied_by_the_scales_of_their_blocks() {
                 assert_eq!(*x, (n / 2 * 3 + k / 32 + 1) as f32, "row {n}, column {k} of {cols}");
             }
         }
-        assert_eq!(checkpoint.vector("plain", 2).unwrap(), [1.0, -1.0]);
+        assert_eq!(checkpoint.values("plain", &[2]).unwrap(), [1.0, -1.0]);
     }
 }
 
@@ -342,11 +342,11 @@ fn shards_are_read_as_one_checkpoint_with_a_digest_over_both() {
         ("y.safetensors", &y),
     ]);
     let checkpoint = open(folder.path()).unwrap();
-    assert_eq!(checkpoint.vector("a", 4).unwrap(), [0.0; 4]);
-    assert_eq!(checkpoint.vector("b", 2).unwrap(), [0.0; 2]);
-    let wrong_shape = chain(&checkpoint.vector("b", 3).unwrap_err());
+    assert_eq!(checkpoint.values("a", &[4]).unwrap(), [0.0; 4]);
+    assert_eq!(checkpoint.values("b", &[2]).unwrap(), [0.0; 2]);
+    let wrong_shape = chain(&checkpoint.values("b", &[3]).unwrap_err());
     assert!(wrong_shape.contains("tensor `b`") && wrong_shape.contains("[2]"), "{wrong_shape}");
-    let missing = chain(&checkpoint.vector("c", 3).unwrap_err());
+    let missing = chain(&checkpoint.values("c", &[3]).unwrap_err());
     assert!(missing.ends_with("has no tensor `c`"), "{missing}");
     let sha256 = |bytes: &[u8]| hex(<sha2::Sha256 as sha2::Digest>::digest(bytes).as_ref());
     let list = format!("{}  x.safetensors\n{}  y.safetensors\n", sha256(&x), sha256(&y));

@@ -20,33 +20,44 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Tensor names outside of blocks in Hugging Face checkpoints of Llama.
-pub const HUGGING_FACE: Names = Names {
-    embedding: "model.embed_tokens",
-    final_norm: "model.norm",
-    head: "lm_head",
-    mixer_norm: "model.layers.{layer}.input_layernorm",
-    feed_forward_norm: "model.layers.{layer}.post_attention_layernorm",
-    output_norms: None,
-};
+/// Makes the names of Llama's tensors in Hugging Face checkpoints: those outside of blocks, of
+/// attention, and of feed-forward blocks. All but the LM head's begin with `$model`.
+macro_rules! hugging_face {
+    ($model:literal) => {
+        (
+            Names {
+                embedding: concat!($model, ".embed_tokens"),
+                final_norm: concat!($model, ".norm"),
+                head: "lm_head",
+                mixer_norm: concat!($model, ".layers.{layer}.input_layernorm"),
+                feed_forward_norm: concat!($model, ".layers.{layer}.post_attention_layernorm"),
+                output_norms: None,
+            },
+            AttentionNames {
+                query: concat!($model, ".layers.{layer}.self_attn.q_proj"),
+                key: concat!($model, ".layers.{layer}.self_attn.k_proj"),
+                value: concat!($model, ".layers.{layer}.self_attn.v_proj"),
+                output: concat!($model, ".layers.{layer}.self_attn.o_proj"),
+                query_norm: concat!($model, ".layers.{layer}.self_attn.q_norm"),
+                key_norm: concat!($model, ".layers.{layer}.self_attn.k_norm"),
+                sinks: concat!($model, ".layers.{layer}.self_attn.sinks"),
+            },
+            DenseNames {
+                gate: concat!($model, ".layers.{layer}.mlp.gate_proj"),
+                up: concat!($model, ".layers.{layer}.mlp.up_proj"),
+                down: concat!($model, ".layers.{layer}.mlp.down_proj"),
+            },
+        )
+    };
+}
+pub(super) use hugging_face;
 
-/// Tensor names of attention in Hugging Face checkpoints of Llama.
-pub const HUGGING_FACE_ATTENTION: AttentionNames = AttentionNames {
-    query: "model.layers.{layer}.self_attn.q_proj",
-    key: "model.layers.{layer}.self_attn.k_proj",
-    value: "model.layers.{layer}.self_attn.v_proj",
-    output: "model.layers.{layer}.self_attn.o_proj",
-    query_norm: "model.layers.{layer}.self_attn.q_norm",
-    key_norm: "model.layers.{layer}.self_attn.k_norm",
-    sinks: "model.layers.{layer}.self_attn.sinks",
-};
-
-/// Tensor names of the feed-forward block in Hugging Face checkpoints of Llama.
-pub const HUGGING_FACE_DENSE: DenseNames = DenseNames {
-    gate: "model.layers.{layer}.mlp.gate_proj",
-    up: "model.layers.{layer}.mlp.up_proj",
-    down: "model.layers.{layer}.mlp.down_proj",
-};
+/// Tensor names in Hugging Face checkpoints of Llama: outside of blocks, of attention, and of the
+/// feed-forward block.
+const ALL_HUGGING_FACE: (Names, AttentionNames, DenseNames) = hugging_face!("model");
+pub const HUGGING_FACE: Names = ALL_HUGGING_FACE.0;
+pub const HUGGING_FACE_ATTENTION: AttentionNames = ALL_HUGGING_FACE.1;
+pub const HUGGING_FACE_DENSE: DenseNames = ALL_HUGGING_FACE.2;
 
 /// Tensor names outside of blocks in GGUF files of Llama.
 pub const GGUF: Names = Names {

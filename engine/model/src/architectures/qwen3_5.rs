@@ -22,33 +22,9 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Tensor names outside of blocks in Hugging Face checkpoints of Qwen3.5.
-const NAMES: Names = Names {
-    embedding: "model.language_model.embed_tokens",
-    final_norm: "model.language_model.norm",
-    head: "lm_head",
-    mixer_norm: "model.language_model.layers.{layer}.input_layernorm",
-    feed_forward_norm: "model.language_model.layers.{layer}.post_attention_layernorm",
-    output_norms: None,
-};
-
-/// Tensor names of attention in Hugging Face checkpoints of Qwen3.5.
-const ATTENTION: AttentionNames = AttentionNames {
-    query: "model.language_model.layers.{layer}.self_attn.q_proj",
-    key: "model.language_model.layers.{layer}.self_attn.k_proj",
-    value: "model.language_model.layers.{layer}.self_attn.v_proj",
-    output: "model.language_model.layers.{layer}.self_attn.o_proj",
-    query_norm: "model.language_model.layers.{layer}.self_attn.q_norm",
-    key_norm: "model.language_model.layers.{layer}.self_attn.k_norm",
-    sinks: "",
-};
-
-/// Tensor names of the feed-forward block in Hugging Face checkpoints of Qwen3.5.
-const DENSE: DenseNames = DenseNames {
-    gate: "model.language_model.layers.{layer}.mlp.gate_proj",
-    up: "model.language_model.layers.{layer}.mlp.up_proj",
-    down: "model.language_model.layers.{layer}.mlp.down_proj",
-};
+/// Tensor names of Qwen3.5 in Hugging Face checkpoints: outside of blocks, of attention, and of the
+/// feed-forward block.
+const NAMES: (Names, AttentionNames, DenseNames) = llama::hugging_face!("model.language_model");
 
 /// Tensor names of gated DeltaNet in Hugging Face checkpoints of Qwen3.5.
 const DELTA_NET: DeltaNetNames = DeltaNetNames {
@@ -98,7 +74,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     };
     let mut spec = llama::dense_as(checkpoint, settings)?;
     let is_gguf = settings.is_gguf();
-    spec.names = if is_gguf { GGUF } else { NAMES };
+    spec.names = if is_gguf { GGUF } else { NAMES.0 };
     if is_gguf {
         leave_out_predictors(&mut spec, settings)?;
     } else {
@@ -122,7 +98,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         match &mut layer.mixer {
             MixerSpec::Attention(attention) if attends => {
                 if !is_gguf {
-                    attention.names = ATTENTION;
+                    attention.names = NAMES.1;
                 }
                 (attention.head_norms, attention.gated) = (true, true);
                 (attention.qkv_bias, attention.output_bias) = (bias, bias);
@@ -132,7 +108,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         if let FeedForwardSpec::Dense(dense) = &mut layer.feed_forward
             && !is_gguf
         {
-            dense.names = DENSE;
+            dense.names = NAMES.2;
         }
     }
     Ok(spec)
