@@ -52,7 +52,7 @@ async fn a_client_that_leaves_frees_its_pages() {
 #[tokio::test]
 async fn draining_finishes_what_runs_and_refuses_what_comes() {
     let mut server = start(slow()).await;
-    let body = json!({"prompt": "hello", "max_tokens": 40, "stream": true});
+    let body = json!({"prompt": "hello", "max_tokens": 40, "temperature": 0, "stream": true});
     let (client, url) = (server.client.clone(), server.url("/v1/completions"));
     let running = tokio::spawn(async move {
         let response = client.post(url).json(&body).send().await.unwrap();
