@@ -4,6 +4,7 @@
 use std::fs;
 
 use expect_test::expect;
+use judge::quantile::Bins;
 use schema::measurement::Measurement;
 use schema::run::Status;
 use serde_json::{Value, json};
@@ -29,15 +30,15 @@ fn samples(measurement: &Measurement, name: &str) -> Option<u64> {
     let histograms = measurement.histograms.as_ref().expect("histograms");
     let named = histograms.named();
     let found = named.iter().find(|(other, _)| *other == name).expect("a name");
-    found.1.map(|histogram| histogram.decode().expect("readable").len())
+    found.1.map(|histogram| Bins::decode(histogram).expect("readable").samples())
 }
 
-fn percentile_us(measurement: &Measurement, name: &str, share: f64) -> u64 {
+fn percentile_us(measurement: &Measurement, name: &str, share: f64) -> f64 {
     let histograms = measurement.histograms.as_ref().expect("histograms");
     let named = histograms.named();
     let found = named.iter().find(|(other, _)| *other == name).expect("a name");
-    let histogram = found.1.expect("samples").decode().expect("readable");
-    histogram.value_at_quantile(share)
+    let bins = Bins::decode(found.1.expect("samples")).expect("readable");
+    bins.reached(&[share])[0]
 }
 
 /// Ten requests per second, one at a time, half a second each: the last request waits longest. A
@@ -52,9 +53,9 @@ fn a_cap_queues_and_the_clock_runs_from_the_schedule() {
     assert_eq!((code, found.status), (Some(0), Status::Ok));
     assert_eq!(found.client.as_ref().and_then(|client| client.streams_max), Some(1));
     // The eighth request is due after 0.7 s, starts after 3.5 s and therefore ends 3.3 s late.
-    assert!(percentile_us(&found, "e2e_scheduled_us", 1.0) >= 3_290_000);
-    assert!(percentile_us(&found, "queue_us", 1.0) >= 2_790_000);
-    assert!(percentile_us(&found, "e2e_us", 0.0) < 3_290_000, "from the send it is another time");
+    assert!(percentile_us(&found, "e2e_scheduled_us", 1.0) >= 3_290_000.0);
+    assert!(percentile_us(&found, "queue_us", 1.0) >= 2_790_000.0);
+    assert!(percentile_us(&found, "e2e_us", 0.0) < 3_290_000.0, "from the send it is another time");
     assert_eq!(samples(&found, "queue_us"), Some(8));
     let client = found.client.clone().expect("client");
     let lag = client.schedule_lag_us_p99.expect("sent");

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 use expect_test::{Expect, expect};
+use judge::quantile::Bins;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use schema::run::{CacheState, FailureClass, Phase, Status};
@@ -45,7 +46,7 @@ fn a_whole_run_is_written_counted_and_explained() {
     let samples = |name: &str| {
         let named = histograms.named();
         let found = named.iter().find(|(other, _)| *other == name).expect("a name");
-        found.1.map(|histogram| histogram.decode().expect("readable").len())
+        found.1.map(|histogram| Bins::decode(histogram).expect("readable").samples())
     };
     assert_eq!(
         [samples("ttft_us"), samples("itl_token_us"), samples("queue_us")],

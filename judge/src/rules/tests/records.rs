@@ -210,11 +210,10 @@ pub fn queued() -> RunRecord {
     record.time.as_mut().unwrap().wall_us = Some(wall + WAIT_US);
     let histograms = record.histograms.as_mut().unwrap();
     for histogram in [&mut histograms.ttft_us, &mut histograms.e2e_us] {
-        let decoded = histogram.as_ref().unwrap().decode().unwrap();
-        let later = decoded.iter_recorded().flat_map(|step| {
-            let value = step.value_iterated_to() + WAIT_US;
-            vec![value; usize::try_from(step.count_at_value()).unwrap()]
-        });
+        let bins = histogram.as_ref().unwrap().bins().unwrap();
+        let later = bins
+            .iter()
+            .flat_map(|bin| vec![bin.high + WAIT_US; usize::try_from(bin.count).unwrap()]);
         *histogram = Some(HdrHistogram::from_samples(later).unwrap());
     }
     let metrics = record.metrics.as_mut().unwrap();
