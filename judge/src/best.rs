@@ -51,7 +51,7 @@ impl Limit {
     }
 }
 
-/// Returns the metric with this name.
+/// Returns the metric called `name`.
 ///
 /// # Errors
 ///
@@ -87,7 +87,8 @@ pub struct Level {
     pub name: &'static str,
     /// Explanation of the service level, as a sentence for pages.
     pub meaning: &'static str,
-    /// Upper limits of medians: metric name and value in the metric's unit.
+    /// Upper limits on medians that define the service level: metric name and value in the metric's
+    /// unit.
     limits: &'static [(&'static str, f64)],
 }
 
@@ -108,7 +109,7 @@ pub const LEVELS: [Level; 3] = [
 ];
 
 impl Level {
-    /// Limits of the service level, as limits of a ranking query.
+    /// Returns the limits of the service level, as limits of a ranking query.
     pub fn limits(&self) -> Vec<Limit> {
         let limit = |(name, value): &(&str, f64)| {
             Some(Limit { metric: metric::by_name(name)?, value: *value })
@@ -142,7 +143,7 @@ pub struct Candidate {
 pub struct Answer {
     /// Candidates that meet all limits, by scenario, best first.
     pub candidates: Vec<Candidate>,
-    /// Number of candidates that miss a limit.
+    /// Number of candidates that miss a limit and are left out of the ranking.
     pub beyond_limits: usize,
     /// Number of runs left out because they are retracted, failed or INVALID.
     pub left_out: usize,
@@ -177,7 +178,8 @@ impl Answer {
     }
 }
 
-/// Key that repeats share: cell, prompts sent as text, release, and block of a published report.
+/// Key that all repeats of a candidate share: cell, whether prompts are sent as text, release, and
+/// block of a published report.
 type Repeats = (Cell, bool, String, Option<String>);
 
 /// Ranks the cells of `registry` that answer `question`. Figures published elsewhere are never

@@ -27,7 +27,7 @@ pub struct GroupRule {
     pub level: Level,
     /// First revision of the list of rules that contains this rule.
     pub since: u32,
-    /// Runs that the rule judges together, in words for the list of rules.
+    /// Description of the runs that the rule judges together, for the list of rules.
     pub scope: &'static str,
 }
 
@@ -80,7 +80,7 @@ pub struct Badge {
     pub path: String,
     /// Id of the run that breaks the rule.
     pub run: String,
-    /// Severity as a word: `error` or `warning`.
+    /// Severity of the broken rule as a word: `error` or `warning`.
     pub level: &'static str,
     /// Observation that breaks the rule, as a sentence.
     pub detail: Option<String>,
@@ -111,8 +111,8 @@ impl Known<'_> {
         }
     }
 
-    /// Name of the folder of the run's configuration, with its hash; `None` for an imported
-    /// record, whose path has no such folder.
+    /// Returns the name of the folder of the run's configuration, with its hash; `None` for an
+    /// imported record, whose path has no such folder.
     fn config_folder(&self) -> Option<&str> {
         let mut parts = self.path.split('/');
         (parts.next() == Some("runs")).then(|| parts.nth(4)).flatten()
@@ -142,8 +142,8 @@ fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
     found
 }
 
-/// Finds published results that repeat every figure of an earlier result of the same file: id of the
-/// copy, and id of the earlier result.
+/// Finds published results that repeat every figure of an earlier result of the same report file.
+/// Returns the id of the earlier result by the id of the copy.
 pub fn copies(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
     let mut first: BTreeMap<(&str, String), &str> = BTreeMap::new();
     let mut copies = BTreeMap::new();

@@ -90,8 +90,8 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Returns the place in the campaign's plan that a run record states; a run without a campaign
-    /// gets block 0 and position 0.
+    /// Builds the planned run that a run record describes: its ids, and its block, position and
+    /// stage in the campaign. Block and position are 0 for a run without a campaign.
     pub fn of(record: &RunRecord) -> Self {
         let slot = record.campaign.as_ref();
         Self {

@@ -50,7 +50,8 @@ pub fn record_sha256<T: Serialize>(record: &T) -> Result<String, CanonicalError>
     Ok(record_sha256_of(&serde_json::to_value(record).map_err(CanonicalError)?))
 }
 
-/// Returns the hash of [`record_sha256`] for a record that was read as plain JSON.
+/// Returns the SHA-256 of a record's canonical JSON without the key `record_sha256`, lower-case
+/// hex. The record is JSON that was already parsed.
 pub fn record_sha256_of(record: &Value) -> String {
     let mut text = Vec::new();
     match record {

@@ -39,12 +39,13 @@ pub struct HdrHistogram {
 #[error("{0}")]
 pub struct HistogramError(String);
 
-/// Error of bytes that are not a deflated V2 encoding.
+/// Returns the error for bytes that are not a deflated HDR histogram in the V2 encoding.
 fn not_encoded(why: impl ToString) -> HistogramError {
     HistogramError(format!("histogram is not a deflated HDR V2 encoding: {}", why.to_string()))
 }
 
-/// Error of a header that the data contradict, or that a record does not allow.
+/// Returns the error for a histogram header that the data contradict, or that a record does not
+/// allow.
 fn claims<T>(what: &str) -> Result<T, HistogramError> {
     Err(HistogramError(format!("histogram claims {what}")))
 }

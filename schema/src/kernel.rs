@@ -101,7 +101,7 @@ pub struct ProductBench {
     pub k: u64,
     /// Data type in which the weight matrix is stored.
     pub weight_dtype: String,
-    /// Data type in which the product is computed.
+    /// Data type in which the matmul is computed.
     pub dtype: String,
     /// Operations per second; a multiply and an add are two operations.
     pub ops_per_s: f64,
@@ -150,7 +150,7 @@ pub struct KernelBench {
     pub shape: String,
     /// Data type of the computation.
     pub dtype: String,
-    /// Instruction set: `avx512`, `avx2`, `portable`, `sm_90a`.
+    /// Instruction set that the kernel was built for: `avx512`, `avx2`, `portable`, `sm_90a`.
     pub isa: String,
     /// Device that computes: `cpu` or `cuda`.
     pub device: String,
@@ -160,9 +160,9 @@ pub struct KernelBench {
     pub mad_ns: f64,
     /// Number of timed samples behind the median.
     pub samples: u64,
-    /// Bytes that one call must move, as its shape implies.
+    /// Number of bytes that one call must move, as its shape implies.
     pub bytes: Option<u64>,
-    /// Floating-point operations of one call.
+    /// Number of floating-point operations of one call.
     pub flops: Option<u64>,
     /// Fraction of the machine's limit for this operation that was reached.
     pub limit_share: Option<f64>,

@@ -26,7 +26,7 @@ pub struct LabFile {
     pub model: String,
     /// Scenario ids under which candidates are measured, all with equal weight.
     pub profiles: Vec<String>,
-    /// Metric to improve, and the bounds to keep.
+    /// Objective of the lab: the metric to improve, and bounds that other metrics must keep.
     pub objective: Objective,
     /// Engines with the flags that each has in every run. The first engine's flags are the
     /// baseline.
@@ -73,7 +73,7 @@ pub struct Axis {
     pub name: String,
     /// Id of the engine that the options belong to.
     pub engine: String,
-    /// Options to try in addition to the default.
+    /// Options of the axis to try, in addition to the engine's default.
     pub options: Vec<LabOption>,
 }
 
@@ -104,9 +104,9 @@ pub enum Combine {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabBudget {
-    /// Maximum number of runs that the lab may start.
+    /// Maximum number of runs that the lab may start; null for no limit on runs.
     pub runs: Option<u32>,
-    /// Maximum total time of the lab's runs, in hours.
+    /// Maximum total time of the lab's runs, in hours; null for no limit on time.
     pub hours: Option<f64>,
 }
 
@@ -174,7 +174,8 @@ pub struct LabOutline {
 }
 
 impl LabFile {
-    /// Returns the candidate that is an engine with the flags of the file and no options.
+    /// Returns the candidate without options of the engine at this index, which runs with the flags
+    /// that the lab file gives the engine.
     pub fn plain(engine: usize) -> Candidate {
         Candidate { engine, options: BTreeMap::new() }
     }
@@ -282,8 +283,8 @@ fn check(lab: &LabFile) -> Result<(), InvalidFile> {
     check_axes(lab)
 }
 
-/// Checks that names of axes and options are unique and fit, since they become parts of variant
-/// names.
+/// Checks that names of axes and options are unique, short enough and of allowed characters, since
+/// they become parts of variant names.
 fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
     let senseless = |why: String| Err(InvalidFile(why));
     if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {

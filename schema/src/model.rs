@@ -36,9 +36,9 @@ pub struct ModelFile {
 pub enum Weights<'a> {
     /// Weights file with a known SHA-256.
     File {
-        /// Sources of the file, tried in order.
+        /// Sources of the weights file, tried in order; the first available one is used.
         sources: &'a [InputSource],
-        /// SHA-256 of the file, lower-case hex.
+        /// SHA-256 of the weights file, lower-case hex.
         sha256: &'a str,
     },
     /// Model on the Hugging Face hub, in the newest revision that the local cache has.
@@ -80,7 +80,7 @@ impl ModelFile {
 pub struct DatasetFile {
     /// Sources of the data, tried in order; the first available one is used.
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the file as its package contains it, lower-case hex.
+    /// SHA-256 of the dataset file as its package contains it, lower-case hex.
     pub sha256: String,
     /// License of the data, for a person who reads this file; no program acts on it.
     pub licence: String,

@@ -34,7 +34,7 @@ pub struct Probe {
 /// Schema name of a probe.
 pub const SCHEMA: &str = "probe.v1";
 
-/// Output of `redline-bench first-answer`.
+/// Output of `redline-bench first-answer`: when a starting server first answered a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstAnswer {
     /// Arrival of the first byte of the first successful answer, in nanoseconds of CLOCK_MONOTONIC,

@@ -40,7 +40,7 @@ pub struct RunRecord {
     /// Failure that left the run without figures or with only a part of them; null where nothing
     /// failed.
     pub failure: Option<Failure>,
-    /// Place of the run in its campaign; null for an imported record.
+    /// Position of the run in its campaign (block, repeat and stage); null for an imported record.
     pub campaign: Option<CampaignSlot>,
     /// Start, end and duration of the run.
     pub time: Option<Time>,
@@ -75,7 +75,7 @@ pub struct RunRecord {
     pub correctness: Option<Correctness>,
     /// Report that an imported record was read from; null for other records.
     pub source: Option<Source>,
-    /// Files of the run that are stored elsewhere.
+    /// Artifacts: files that belong to the run and are stored outside the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<Artifact>>,
     /// Revision of the quality rules that produced `checks`.
@@ -92,12 +92,12 @@ pub struct RunRecord {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Measured by this suite on a machine that it inspected.
+    /// Measured: the figures were measured by this suite on a machine that it inspected.
     #[default]
     Measured,
-    /// Imported from a published report.
+    /// Imported: the figures are from a published report.
     Imported,
-    /// Simulated: made-up figures.
+    /// Simulated: the figures are made up and no server was measured.
     Simulated,
 }
 
@@ -105,14 +105,14 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Every planned request was answered.
+    /// Ok: every planned request of the run was answered.
     #[default]
     Ok,
-    /// Some requests failed, or the run was interrupted after it had samples.
+    /// Partial: some requests of the run failed, or the run was interrupted after it had samples.
     Partial,
-    /// The run has no usable figures; `failure` says why.
+    /// Failed: the run has no usable figures; `failure` says why.
     Failed,
-    /// The run was not started.
+    /// Skipped: the run was not started.
     Skipped,
 }
 
@@ -178,17 +178,17 @@ pub enum FailureClass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Build: the program was compiled or prepared.
+    /// Build: the engine's program was being compiled or prepared when the run failed.
     Build,
-    /// Load: the server started and was not ready yet.
+    /// Load: the server had started and was not ready yet when the run failed.
     Load,
-    /// Warm-up, before the clock started.
+    /// Warm-up: the run failed before the clock started.
     Warmup,
-    /// Measurement, while the clock ran.
+    /// Measurement: the run failed while the clock ran.
     Measure,
 }
 
-/// Place of a run in its campaign.
+/// Position of a run in its campaign: block, position within the block, repeat and stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignSlot {
     /// ULID of the campaign.
@@ -337,9 +337,10 @@ pub struct TlsFacts {
 /// Prefix cache of the server: its state when the clock started, and its hits during the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheFacts {
-    /// State of the cache for the measured prompts when the clock started.
+    /// Number of prompt tokens that the server looked up in its prefix cache during the run, as it
+    /// reports.
     pub state: CacheState,
-    /// True when the cache was emptied before the run.
+    /// Number of prompt tokens that the server found in its prefix cache during the run.
     pub emptied: Option<bool>,
     /// Prompt tokens that the server looked up in the cache during the run, by its own count.
     pub query_tokens: Option<u64>,
@@ -401,15 +402,15 @@ pub struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenSource {
-    /// Usage that the server reports at the end of the answer.
+    /// Usage: the token count that the server reports at the end of the answer.
     Usage,
-    /// Running usage that the server reports in its chunks.
+    /// Usage per chunk: the running token count that the server reports in its chunks.
     UsagePerChunk,
-    /// Count of the suite's own tokenizer over the answer's text.
+    /// Retokenized: the count of the suite's own tokenizer over the answer's text.
     Retokenized,
-    /// Number of chunks, as one token for each.
+    /// Chunks: the number of chunks, counted as one token each.
     Chunks,
-    /// Number of tokens that the request asked for.
+    /// Requested: the number of output tokens that the request asked for.
     Requested,
 }
 
@@ -434,9 +435,9 @@ pub struct Correctness {
     /// Source of the output token ids; left out in older records, where they are the engine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids_source: Option<IdsSource>,
-    /// Reference that the agreement is measured against.
+    /// Name of the reference whose outputs `agreement` compares with.
     pub reference: Option<String>,
-    /// Share of output tokens that equal the reference's, from 0 to 1.
+    /// Share of output tokens that equal the tokens of `reference`, from 0 to 1.
     pub agreement: Option<f64>,
 }
 

@@ -18,11 +18,11 @@ pub const SCHEMA: &str = "samples.v1";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
-    /// Head: the first line, which describes the run.
+    /// Head: the first line of a samples file, which describes the run.
     Head(Head),
-    /// Sample: one line for each request.
+    /// Sample: a line of a samples file with the times of one request.
     Sample(Box<Sample>),
-    /// End: the last line, which is missing after an interruption.
+    /// End: the last line of a samples file, which is missing after an interruption.
     End(End),
 }
 

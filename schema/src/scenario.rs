@@ -177,7 +177,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[error("{0}")]
 pub struct InvalidFile(pub String);
 
-/// Error of a value that is not as `wanted`.
+/// Returns the error that the value of `key` must be `wanted` and is `found`.
 pub(crate) fn out_of_range(key: &str, wanted: &str, found: impl ToString) -> InvalidFile {
     InvalidFile(format!("`{key}` must be {wanted}, found {}", found.to_string()))
 }

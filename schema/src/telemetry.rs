@@ -58,7 +58,7 @@ pub struct ServerTelemetry {
     pub requests_waiting: Option<Spread>,
     /// Number of KV cache pages in use.
     pub kv_pages_used: Option<Spread>,
-    /// Number of KV cache pages in total.
+    /// Total number of KV cache pages of the server.
     pub kv_pages: Option<u64>,
     /// Increase of the server's counter of prompt tokens over the run.
     pub prompt_tokens: Option<u64>,
@@ -174,15 +174,15 @@ pub struct Throttled {
 /// Spread of one quantity over all polls, in the unit of the field that holds it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
-    /// Mean over all polls.
+    /// Mean of the polled quantity over all polls.
     pub mean: f64,
-    /// 5th percentile over all polls.
+    /// 5th percentile of the polled quantity over all polls.
     pub p5: u64,
-    /// Median over all polls.
+    /// Median of the polled quantity over all polls.
     pub p50: u64,
-    /// 95th percentile over all polls.
+    /// 95th percentile of the polled quantity over all polls.
     pub p95: u64,
-    /// Largest value over all polls.
+    /// Largest value of the polled quantity over all polls.
     pub max: u64,
 }
 

@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Cell {
-    /// Id of the engine.
+    /// Id of the engine of the cell's runs.
     pub engine: String,
-    /// Id of the hardware.
+    /// Id of the hardware of the cell's runs.
     pub hardware: String,
-    /// Id of the model.
+    /// Id of the model that the cell's runs serve.
     pub model: String,
-    /// Slug of the configuration, without its hash.
+    /// Slug of the server configuration of the cell's runs, without the hash of the configuration.
     pub config: String,
-    /// Scenario as `id@rev`.
+    /// Scenario of the cell's runs, as `id@rev`.
     pub scenario: String,
 }
 
@@ -125,7 +125,7 @@ pub enum VerdictKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Estimate: effect and interval without a claim.
+    /// Estimate: the effect and its interval are stated, and no change is claimed.
     Estimate,
     /// Screen: the first pairs, which are run in every cell.
     Screen,

@@ -7,14 +7,14 @@ use schema::metric::METRICS;
 use schema::policy::Policy;
 use schema::policy::{PolicyFile, parse};
 
-/// Text of the policy file; its stem is the policy's id.
+/// Text of the comparison policy's file; the file's stem is the policy's id.
 const FILE: &str = include_str!("../../../suite/policies/release.toml");
 const ID: &str = "release";
 
-/// A policy and the citation of it that records store.
+/// Comparison policy and the citation (id, revision, hash) of it that records store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standard {
-    /// Numbers of the policy: pairs, error rates, confidence.
+    /// Content of the policy file: numbers of pairs, error rates, confidence.
     pub file: PolicyFile,
     /// Citation of the policy. Its hash also covers the minimum effects of all metrics.
     pub quoted: Policy,
