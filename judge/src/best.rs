@@ -74,7 +74,7 @@ pub struct Question {
     pub scenario: Option<String>,
     /// Metric by which candidates are ranked.
     pub metric: &'static Metric,
-    /// Limits that the medians of each candidate must meet.
+    /// Limits on metrics that the medians of each candidate must meet.
     pub limits: Vec<Limit>,
     /// True to rank figures published elsewhere, among themselves, in place of measured ones.
     pub published: bool,

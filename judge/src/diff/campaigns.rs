@@ -19,7 +19,7 @@ pub struct Pairs<'a> {
     pub campaign: String,
     /// Blocks of the campaign in this cell.
     pub blocks: Blocks<'a>,
-    /// False where the two releases were sent different requests, or ran with different flags.
+    /// False where the two releases were sent different requests, or ran with flags that differ.
     pub comparable: bool,
 }
 
