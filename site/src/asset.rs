@@ -3,8 +3,8 @@
 
 macro_rules! assets {
     ($($name:literal),* $(,)?) => {
-        /// Static files: path below the site's root (which is also the path below `site/static`),
-        /// and text.
+        /// Static files of the site: path below the site's root (which is also the path below
+        /// `site/static`), and text of the file.
         pub const ASSETS: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../static/", $name)))),*];
     };
