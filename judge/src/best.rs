@@ -18,9 +18,9 @@ use crate::{facts, order};
 /// lower limit where higher values are.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    /// Metric whose median is limited.
+    /// Metric whose median over repeats the limit bounds.
     pub metric: &'static Metric,
-    /// Value of the limit, in the metric's unit.
+    /// Value of the limit on the median, in the metric's unit.
     pub value: f64,
 }
 
@@ -172,7 +172,8 @@ impl Answer {
         best_of_sweep.or_else(widest)
     }
 
-    /// Returns the best candidate of the first scenario in page order.
+    /// Returns the best candidate of the scenario that comes first in page order; `None` without
+    /// candidates.
     pub fn first(&self) -> Option<&Candidate> {
         self.candidates.iter().min_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario))
     }

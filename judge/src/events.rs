@@ -1,5 +1,6 @@
 //! Events of a registry: which records are retracted, which regressions are waived, and where
-//! series break. Records stay in the registry; readers ask here which still count.
+//! series break. Retracted records stay in the registry, and its readers leave them out by these
+//! events.
 
 use std::collections::BTreeMap;
 
@@ -81,9 +82,9 @@ impl Registry {
         events.filter(|event| !self.retracted.contains_key(&event.id))
     }
 
-    /// Returns the waiver that accepts a regression of `metric` in `cell` by `release`. Waivers
-    /// that expired before `unix_s` (seconds since 1970) do not count; among the others the one
-    /// that lasts longest wins.
+    /// Returns the waiver that accepts a regression of `metric` in `cell` by `release`; `None`
+    /// where there is none. Waivers that expired before `unix_s` (seconds since 1970) are ignored,
+    /// and of the others the one that lasts longest is returned.
     pub fn waiver(&self, cell: &Cell, metric: &str, release: &str, unix_s: i64) -> Option<&Event> {
         let waivers = self.events_that_stand().filter(|event| {
             event.kind == EventKind::Waive

@@ -93,7 +93,7 @@ pub struct Badge {
 pub struct Known<'a> {
     /// Path of the run's record, below `results/`.
     pub path: &'a str,
-    /// Id of the run's record.
+    /// ULID or import id of the run.
     pub id: &'a str,
     /// Facts about the run by which it is compared with others.
     pub run: &'a RunFacts,

@@ -9,7 +9,8 @@ use crate::order;
 use crate::records::Stored;
 
 /// Returns one kernel record for each hardware, ordered by hardware: the latest record of the
-/// newest release of `engine`. Records without a share of a limit are left out.
+/// newest release of `engine`. Records with neither a model benchmark nor a share of a limit are
+/// left out.
 pub fn newest<'a>(
     records: &'a [Stored<KernelRecord>],
     engine: &str,

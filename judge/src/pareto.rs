@@ -67,7 +67,7 @@ pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     best
 }
 
-/// Pareto dominance: true when `a` is better than `b` in one coordinate and worse in neither.
+/// True when `a` dominates `b` (Pareto): `a` is better in one coordinate and worse in neither.
 fn dominates(a: (f64, f64), b: (f64, f64)) -> bool {
     // Equal points do not dominate each other, or both would be hidden.
     a.0 >= b.0 && a.1 >= b.1 && a != b

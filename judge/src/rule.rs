@@ -56,7 +56,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All families of metrics.
+    /// Families of metrics that rules can affect, that is, all of them.
     pub const ALL: &'static [Self] =
         &[Self::Throughput, Self::Ttft, Self::Tpot, Self::Itl, Self::E2e, Self::Energy];
     /// Families of latency metrics: TTFT, TPOT, ITL and E2E.

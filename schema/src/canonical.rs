@@ -31,7 +31,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
 
-/// Returns `bytes` as lower-case hex.
+/// Returns `bytes` as lower-case hex, two digits for each byte.
 pub fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
@@ -141,7 +141,8 @@ mod tests {
         assert_eq!(to_canonical(&value).expect("canonical"), expected);
     }
 
-    /// Strategy for arbitrary JSON whose keys and numbers are hard to sort and to write.
+    /// Returns a test strategy for arbitrary JSON whose keys and numbers are hard to sort and to
+    /// write.
     fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

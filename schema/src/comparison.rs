@@ -11,7 +11,7 @@ use crate::metric::{Better, Unit};
 use crate::policy::Policy;
 use crate::verdict::{Cell, Verdict, VerdictKind};
 
-/// Schema name of a comparison.
+/// Schema name of a comparison of two releases.
 pub const SCHEMA: &str = "diff.v1";
 
 /// Comparison of a candidate release with a baseline release, cell by cell.
@@ -78,10 +78,10 @@ pub struct Commits {
     pub changes: Vec<Commit>,
 }
 
-/// Commit of the engine's history.
+/// Commit of the engine's git history between baseline and candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commit {
-    /// Hash of the commit, shortened.
+    /// Abbreviated hash of the commit.
     pub id: String,
     /// First line of the commit message.
     pub subject: String,

@@ -42,8 +42,8 @@ impl Emitted {
     }
 }
 
-/// Returns a `tokenizer.json` for mock servers: it knows the word `t`, which every emitted token
-/// is, and `words` prompt words `w0`, `w1` and so on.
+/// Returns a `tokenizer.json` for mock servers, whose vocabulary is the word `t`, which every
+/// emitted token is, and `words` prompt words `w0`, `w1` and so on.
 pub fn tokenizer(words: usize) -> Value {
     let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));
     let known = [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))];

@@ -261,9 +261,9 @@ pub struct InfoFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InfoFormat {
-    /// Format of Redline's `/server_info`.
+    /// Redline: format of the answer of Redline's `/server_info`.
     Redline,
-    /// Format of `llama-server`'s `/props`.
+    /// llama.cpp: format of the answer of `llama-server`'s `/props`.
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
     /// Any JSON answer, read at the engine file's `flags` pointers. A string in the answer of
@@ -317,7 +317,7 @@ pub struct Source {
     pub licence: String,
     /// Folder inside the source that CMake configures.
     pub folder: String,
-    /// CMake arguments of the build.
+    /// CMake arguments with which the engine is configured and built.
     pub cmake: Vec<String>,
     /// Programs to build, the server first.
     pub programs: Vec<String>,

@@ -10,7 +10,7 @@ use crate::id::ulid_unix_ms;
 use crate::metric;
 use crate::verdict::{Cell, is_cell_pattern};
 
-/// Schema name of an event.
+/// Schema name of an event file.
 pub const SCHEMA: &str = "event.v1";
 
 /// Event file `results/events/<yyyy>/<ULID>.toml`, written by a person or by `redline-results`.

@@ -13,7 +13,7 @@ use crate::target::{TargetMatch, TargetModel};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GpuValidation {
-    /// Question that the validation answers.
+    /// Question that the GPU validation answers.
     pub question: String,
     /// Machines that the validation is for; an empty table matches any machine.
     #[serde(rename = "match")]
@@ -63,7 +63,7 @@ impl GpuValidation {
 pub struct ValidationBundle {
     /// Name of this schema, always `proof-box.v1`.
     pub schema: String,
-    /// Id of the GPU validation.
+    /// Id of the GPU validation: stem of its file under `suite/validations/`.
     #[serde(rename = "proof")]
     pub validation: String,
     /// ULID of the campaign that the run records belong to.
@@ -71,7 +71,7 @@ pub struct ValidationBundle {
     /// Machines that the bundle is for; an empty table matches any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
-    /// Engine that is validated.
+    /// Engine that the bundle contains and validates.
     pub engine: EngineFacts,
     /// Version that the server must report.
     pub version: String,
@@ -100,7 +100,7 @@ pub struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
-    /// Stage that runs a command.
+    /// Command: the stage runs a command, whose exit code decides whether it passed.
     Command {
         /// Program and arguments of the stage's command, with placeholders such as `{model}`.
         argv: Vec<String>,
@@ -110,7 +110,7 @@ pub enum StageWork {
         /// Id of the model that replaces `{model}`, where the command runs once for each model.
         model: Option<String>,
     },
-    /// Stage that measures a scenario on a fresh server.
+    /// Scenario: the stage measures a scenario on a fresh server.
     Scenario {
         /// Id of the model that the stage serves.
         model: String,
@@ -133,7 +133,7 @@ pub struct StageReport {
     pub schema: String,
     /// Id of the stage that the report is about.
     pub stage: String,
-    /// Outcome of the stage.
+    /// Outcome of the validation stage: done, failed or skipped.
     pub outcome: Outcome,
     /// Reason for a failure or skip, or the figures that a scenario measured.
     pub detail: Option<String>,

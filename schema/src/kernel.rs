@@ -15,11 +15,11 @@ pub const SCHEMA: &str = "kernel.v1";
 pub struct KernelRecord {
     /// Name of this schema, always `kernel.v1`.
     pub schema: String,
-    /// ULID of the kernel record.
+    /// ULID of the kernel record, which begins with its time.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
-    /// Engine whose kernels were measured.
+    /// Engine (release, commit, build) whose kernels were measured.
     pub engine: EngineFacts,
     /// Machine that the benchmarks ran on.
     pub hardware: HardwareFacts,
@@ -42,11 +42,11 @@ pub struct KernelRecord {
 /// read from memory, as in a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelBench {
-    /// Id of the benchmarked model.
+    /// Id of the model that was benchmarked.
     pub model: String,
     /// Device that computed, as the engine names it.
     pub device: String,
-    /// Number of threads that computed.
+    /// Number of CPU threads that computed the benchmark.
     pub threads: u64,
     /// Data type in which matrices are multiplied.
     pub dtype: String,
@@ -57,7 +57,7 @@ pub struct ModelBench {
     /// Speed of the model's largest matrix multiplications.
     #[serde(default)]
     pub products: Vec<ProductBench>,
-    /// Speed of the model's attention.
+    /// Speed of the model's attention, one entry for each benchmarked shape.
     #[serde(default)]
     pub attention: Vec<AttentionBench>,
     /// Hardware limits that the machine reached in the same process.
@@ -144,11 +144,11 @@ pub struct BenchLimits {
 /// Kernel benchmark: time of one operation at one shape.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelBench {
-    /// Name of the benchmarked operation.
+    /// Name of the benchmarked operation, such as `matmul`.
     pub op: String,
     /// Shape as letters with sizes, such as `T512_K576_N1536`.
     pub shape: String,
-    /// Data type of the computation.
+    /// Data type in which the operation computes.
     pub dtype: String,
     /// Instruction set that the kernel was built for: `avx512`, `avx2`, `portable`, `sm_90a`.
     pub isa: String,

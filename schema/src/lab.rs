@@ -15,9 +15,9 @@ use crate::scenario::InvalidFile;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabFile {
-    /// Question that the lab answers.
+    /// Question that the lab answers, in words.
     pub question: String,
-    /// Revision of the lab.
+    /// Revision of the lab file.
     pub rev: u32,
     /// Id of the target, the hardware class that the lab runs on: a file stem under
     /// `suite/targets/`.
@@ -31,12 +31,12 @@ pub struct LabFile {
     /// Engines with the flags that each has in every run. The first engine's flags are the
     /// baseline.
     pub engines: Vec<LabEngine>,
-    /// Groups of options to try.
+    /// Axes of the lab: groups of mutually exclusive options to try.
     #[serde(default)]
     pub axes: Vec<Axis>,
     /// Strategy for combining options of several axes.
     pub combine: Combine,
-    /// Budget of runs or hours.
+    /// Budget of the lab: its maximum number of runs, its maximum hours, or both.
     pub budget: LabBudget,
 }
 
@@ -129,7 +129,7 @@ pub struct Candidate {
 pub enum LabStage {
     /// Engines: which engine is fastest with its own flags?
     Engines,
-    /// Options: which single options help?
+    /// Options: which options of an engine help when tried against its default flags?
     Options,
     /// Combinations: which of the helpful options also help together?
     Combinations,

@@ -41,7 +41,7 @@ pub struct ManifestRequest {
     /// Text of the prompt; left out where prompts are sent as token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Requested number of output tokens.
+    /// Number of output tokens that the request asks for.
     pub output_tokens: u64,
 }
 

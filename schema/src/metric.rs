@@ -52,7 +52,7 @@ pub struct Metric {
     pub name: &'static str,
     /// Title of the metric on pages, without the unit.
     pub title: &'static str,
-    /// Unit of the metric's values.
+    /// Unit of the metric's stored values.
     pub unit: Unit,
     /// Direction in which the metric improves.
     pub better: Better,

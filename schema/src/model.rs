@@ -31,7 +31,7 @@ pub struct ModelFile {
     pub tokenizer: String,
 }
 
-/// Origin of a model's weights.
+/// Origin of a model's weights: a hashed file, the Hugging Face hub, or random weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights<'a> {
     /// Weights file with a known SHA-256.
@@ -48,7 +48,7 @@ pub enum Weights<'a> {
     },
     /// Random weights that the engine makes for a model with this `config.json`.
     Random {
-        /// Content of the model's `config.json`.
+        /// Content of the `config.json` that gives the shape of the random weights.
         config: &'a Map<String, Value>,
     },
 }

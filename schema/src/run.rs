@@ -48,7 +48,7 @@ pub struct RunRecord {
     pub engine: EngineFacts,
     /// Server process: command line, environment and effective configuration.
     pub server: Option<ServerFacts>,
-    /// Model that the server ran.
+    /// Model that the server served.
     pub model: ModelFacts,
     /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,
@@ -64,7 +64,7 @@ pub struct RunRecord {
     pub histograms: Option<Histograms>,
     /// Metrics: throughput, goodput and latency percentiles.
     pub metrics: Option<Metrics>,
-    /// Peak memory of the server.
+    /// Peak memory of the server during the run: of its process and on the GPUs.
     pub memory: Option<Memory>,
     /// Telemetry of server, machine and GPUs during the run.
     pub telemetry: Option<Telemetry>,
@@ -88,7 +88,7 @@ pub struct RunRecord {
     pub absent: BTreeMap<String, String>,
 }
 
-/// Origin of a record's figures.
+/// Origin of a record's figures: measured, imported or simulated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -144,7 +144,7 @@ pub enum ValidityVerdict {
 /// Failure of a run: its class, phase and message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// Class of the run's failure.
+    /// Class of the run's failure, such as out of memory.
     pub class: FailureClass,
     /// Phase of the run in which it failed.
     pub phase: Phase,
@@ -191,7 +191,7 @@ pub enum Phase {
 /// Position of a run in its campaign: block, position within the block, repeat and stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignSlot {
-    /// ULID of the campaign.
+    /// ULID of the campaign that the run belongs to.
     pub id: String,
     /// Number of the block (pair of runs), from 0; runs of one block are next to each other in
     /// time.
@@ -234,7 +234,7 @@ pub struct ScenarioFacts {
     /// Id of the scenario: stem of its file under `suite/scenarios/`, or the id of a point of a
     /// sweep over it.
     pub id: String,
-    /// Revision of the scenario file.
+    /// Revision of the scenario file that the run measured.
     pub rev: u32,
     /// Tier of the scenario: full, a quarter, or reduced for machines without a GPU.
     pub tier: Tier,
@@ -288,9 +288,9 @@ pub enum PromptForm {
 /// Load generator during a run: evidence that the client did not limit the figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientFacts {
-    /// Name of the load generator.
+    /// Name of the load generator that sent the run's requests.
     pub name: Option<String>,
-    /// Version of the load generator.
+    /// Version of the load generator that sent the run's requests.
     pub version: Option<String>,
     /// Commit that the load generator was built from.
     pub commit: Option<String>,
@@ -326,7 +326,7 @@ pub struct ClientFacts {
 /// TLS parameters that client and server agreed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TlsFacts {
-    /// TLS version: `TLSv1_3` or `TLSv1_2`.
+    /// TLS version that was agreed on: `TLSv1_3` or `TLSv1_2`.
     pub version: String,
     /// Cipher suite by its IANA name.
     pub cipher: String,
@@ -359,9 +359,9 @@ pub struct CacheFacts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
-    /// Cold: the cache held none of the measured prompts.
+    /// Cold: the prefix cache had none of the measured prompts.
     Cold,
-    /// Primed: the cache held the beginning of each measured prompt.
+    /// Primed: the prefix cache had the beginning of each measured prompt.
     Primed,
     /// Unknown: nobody checked, or the server does not report it.
     #[default]
@@ -414,7 +414,7 @@ pub enum TokenSource {
     Requested,
 }
 
-/// Peak memory of the server.
+/// Peak memory of the server during a run: of its process and on the GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     /// Peak resident memory of the server process, in bytes; null for a server of several
@@ -446,10 +446,10 @@ pub struct Correctness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdsSource {
-    /// Ids that the engine reported.
+    /// Given: the output token ids are those that the engine reported.
     Given,
-    /// Ids that the suite's own tokenizer makes of the answers' text; different ids for the same
-    /// text go unnoticed.
+    /// Retokenized: the suite's own tokenizer makes the ids of the answers' text; different ids for
+    /// the same text go unnoticed.
     Retokenized,
 }
 

@@ -14,7 +14,7 @@ use crate::run::Status;
 /// Schema name of a samples file.
 pub const SCHEMA: &str = "samples.v1";
 
-/// Line of a samples file.
+/// Line of a samples file: its head, the sample of one request, or its end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
@@ -97,12 +97,12 @@ pub struct Sample {
     pub failure: Option<Failure>,
 }
 
-/// Failure of one request.
+/// Failure of one request: its class and its message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// Class of the failure, as in `counts.failures` of a record.
     pub kind: String,
-    /// Message of the request's failure.
+    /// Message of the request's failure, for people to read.
     pub message: String,
 }
 

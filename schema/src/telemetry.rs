@@ -39,7 +39,7 @@ impl Telemetry {
 /// Cost of polling telemetry during a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LookCost {
-    /// Number of telemetry polls.
+    /// Number of telemetry polls during the run.
     pub looks: u64,
     /// Number of polls that got no answer to the request for server metrics.
     pub server_looks_failed: u64,
@@ -81,8 +81,8 @@ pub struct ServerTelemetry {
 pub struct HostTelemetry {
     /// True when the server's address belongs to this machine.
     pub has_server: bool,
-    /// Share of the time of all cores in user mode, from 0 to 1. The four shares leave out idle
-    /// time.
+    /// Share of the time of all cores in user mode, from 0 to 1. What the user, system, iowait and
+    /// steal shares lack to 1 is idle time.
     pub cpu_user_share: Option<f64>,
     /// Share of the time of all cores in the kernel including interrupts, from 0 to 1.
     pub cpu_system_share: Option<f64>,
@@ -152,9 +152,9 @@ pub struct GpuTelemetry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EnergySource {
-    /// Energy counter of the GPU.
+    /// Counter: the increase of the GPU's own energy counter.
     Counter,
-    /// Power at each poll, integrated over time, for older cards without a counter.
+    /// Power: the power draw at each poll, integrated over time, for older cards without a counter.
     Power,
 }
 

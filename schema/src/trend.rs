@@ -21,7 +21,7 @@ pub struct Trend {
     pub metric: String,
     /// Title of the metric as pages show it.
     pub title: String,
-    /// Unit of values and levels.
+    /// Unit of the trend's values and levels.
     pub unit: Unit,
     /// Direction in which the metric improves.
     pub better: Better,

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Cell of a comparison: everything that must be equal for baseline and candidate.
+/// Cell of a comparison: engine, hardware, model, configuration and scenario, which must be equal
+/// for baseline and candidate.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -84,7 +85,7 @@ pub struct Verdict {
     pub mde_pct: Option<f64>,
     /// Conclusion: regressed, improved, unchanged, inconclusive and so on.
     pub verdict: VerdictKind,
-    /// Stage that the judgement reached.
+    /// Stage that the judgement of the metric reached: estimate, screen or confirmation.
     pub stage: Stage,
     /// True when the screen suspected a change, which a confirmation then accepts or rejects.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

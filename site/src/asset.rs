@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    /// A page loads nothing from other sites, so no script and no style may either.
+    /// Checks that no script and no style loads anything from other sites, since no page does.
     #[test]
     fn no_file_names_another_site() {
         for (name, text) in ASSETS.iter().filter(|(name, _)| !name.starts_with("vendor/")) {

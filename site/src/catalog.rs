@@ -91,7 +91,8 @@ impl ReleaseKey {
     }
 }
 
-/// Key of a cell on the site: everything that must be equal for runs to be repeats of one another.
+/// Key of a cell on the site: model, configuration, scenario, prompt form and kind, which must be
+/// equal for runs to be repeats of one another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CellKey {
     pub model: String,

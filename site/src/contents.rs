@@ -40,7 +40,8 @@ pub struct Page<'a> {
     template: &'static str,
     frame: Frame,
     fill: Fill<'a>,
-    /// True when the page is made from a record in an overlay, or is about the whole registry.
+    /// True when the page may differ because of records in an overlay: it is made from one or links
+    /// to a page made from one, or it is about the whole registry.
     pub fresh: bool,
 }
 

@@ -20,10 +20,10 @@ use crate::{format, outside};
 /// Largest number of entries in an Atom feed: feed readers need the newest, and the site has all.
 const ENTRIES_MAX: usize = 200;
 
-/// Time that an Atom feed without entries states as its last update.
+/// Time of a feed without entries, and of entries whose ids contain no time.
 const NEVER: &str = "1970-01-01T00:00:00Z";
 
-/// Entry of an Atom feed.
+/// Entry of an Atom feed: a release, a regression or a correction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     /// Id of the feed entry, which stays the same as long as the entry is about the same release,

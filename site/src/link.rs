@@ -53,7 +53,7 @@ pub enum Target {
 /// Kind of output that a page is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// HTML site for browsers.
+    /// HTML pages of the site, for browsers.
     Html,
     /// Markdown twins of the HTML pages within the site.
     Markdown,
@@ -206,7 +206,7 @@ pub fn block_number(id: &str) -> String {
     outside::name(id.rsplit('-').next().unwrap_or(id))
 }
 
-/// Makes `text` fit for one part of a path. If characters must be replaced, a hash of the whole
+/// Converts `text` to one valid part of a path. If characters must be replaced, a hash of the whole
 /// text is appended, so that two texts stay distinct.
 pub fn part(text: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
@@ -227,7 +227,7 @@ pub fn anchor(text: &str) -> String {
     part(text).to_lowercase().replace(['.', '@', '+'], "-")
 }
 
-/// Percent-encodes `part`, except letters, digits and a few plain characters.
+/// Returns `part` percent-encoded, except letters, digits and a few plain characters.
 pub(crate) fn percent_encode(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {

@@ -80,7 +80,7 @@ struct Part {
 
 #[derive(Debug, Args)]
 struct Source {
-    /// Repository that holds `results/`.
+    /// Folder of the repository that contains `results/`.
     #[arg(long, value_name = "DIR", default_value = ".")]
     registry: PathBuf,
     /// Folder of records that are not in the registry yet, laid out like `results/`.

@@ -162,7 +162,8 @@ impl Renderer {
     ///
     /// # Errors
     ///
-    /// The template uses a key that the view does not have.
+    /// The template has a fault: it uses a key that the view does not have, or links to a page that
+    /// `place` does not have.
     pub fn render(
         &self,
         name: &str,

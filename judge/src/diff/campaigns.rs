@@ -19,7 +19,8 @@ pub struct Pairs<'a> {
     pub campaign: String,
     /// Blocks of the campaign in this cell.
     pub blocks: Blocks<'a>,
-    /// False where the two releases were sent different requests, or ran with flags that differ.
+    /// False where the two releases were sent different requests, or ran with different flags that
+    /// a command line sets.
     pub comparable: bool,
 }
 

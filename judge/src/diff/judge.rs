@@ -75,7 +75,7 @@ impl Evidence {
         })
     }
 
-    /// Equivalence test: true where two one-sided tests (Schuirmann, 1987) show that the effect is
+    /// Tests equivalence: true where two one-sided tests (Schuirmann, 1987) show that the effect is
     /// within the metric's minimum effect, that is, the interval of 1 - 2 alpha lies inside it.
     /// Noise of the machine does not widen that range.
     fn is_unchanged(&self, pairs: &[f64], policy: &PolicyFile) -> bool {

@@ -40,7 +40,8 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    /// A changed number or minimum effect makes another revision: campaigns cite this one.
+    /// Checks that the policy's numbers and the minimum effects are those of its revision, which
+    /// campaigns cite: a change of one needs a new revision.
     #[test]
     fn the_numbers_of_a_revision_never_change() {
         let Standard { file, quoted } = standard();

@@ -13,7 +13,7 @@ pub fn title(cell: &Cell) -> String {
     format!("{engine} on {hardware}: {model}, {config}, {scenario}")
 }
 
-/// Kinds of verdicts, worst first.
+/// Kinds of verdicts in the order in which comparisons list them, worst first.
 pub const WORST_FIRST: [VerdictKind; 7] = [
     VerdictKind::Regressed,
     VerdictKind::NewFailure,

@@ -296,8 +296,8 @@ impl Arm {
     }
 }
 
-/// Successive halving (Jamieson and Talwalkar, 2016) over repeats: drops the worse half of the
-/// undecided candidates, so that the budget goes to the promising ones.
+/// Drops the worse half of the undecided candidates, so that the budget goes to the promising ones:
+/// successive halving (Jamieson and Talwalkar, 2016) over repeats.
 pub fn halve(arms: &mut [Arm]) {
     let mut open: Vec<&mut Arm> = arms.iter_mut().filter(|arm| arm.found.is_none()).collect();
     open.sort_by(|a, b| b.mean().total_cmp(&a.mean()));

@@ -61,8 +61,9 @@ pub fn check_budget(lab: &LabFile, policy: &PolicyFile, runs_max: u32) -> Result
     )))
 }
 
-/// Smallest number of runs after which a lab can conclude anything: every engine, and every option
-/// of the engine with the most options, is judged once, and two candidates are confirmed.
+/// Returns the smallest number of runs after which a lab can conclude anything: every engine, and
+/// every option of the engine with the most options, is judged once, and two candidates are
+/// confirmed.
 pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     let profiles = count(lab.profiles.len());
     let engines = count(lab.engines.len());
@@ -159,7 +160,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(arms)
     }
 
-    /// Runs candidates beside a reference until each is decided or has dropped out.
+    /// Measures candidates of a stage beside a reference until each is decided, has dropped out, or
+    /// the budget ends, and returns the evidence about each.
     fn screen(
         &mut self,
         stage: LabStage,

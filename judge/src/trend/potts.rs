@@ -127,8 +127,8 @@ fn deviations_back(values: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Test noise: uniform numbers in -1 to 1 from a 64-bit linear congruential generator (Knuth,
-    /// MMIX).
+    /// Generator of test noise: uniform numbers from -1 to 1 from a 64-bit linear congruential
+    /// generator (Knuth, MMIX).
     struct Noise(u64);
 
     impl Noise {
@@ -138,8 +138,8 @@ mod tests {
             (self.0 >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
         }
 
-        /// Approximately normal noise with a standard deviation of one: the sum of twelve uniform
-        /// numbers.
+        /// Returns approximately normal noise with a standard deviation of one: half the sum of
+        /// twelve uniform numbers from -1 to 1.
         fn normal(&mut self) -> f64 {
             (0..12).map(|_| self.next() / 2.0).sum()
         }

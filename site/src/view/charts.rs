@@ -191,7 +191,8 @@ fn curve_shares() -> Vec<f64> {
     body.chain([0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0]).collect()
 }
 
-/// Returns the mark of a cell's figures in charts: color only where runs were repeated here.
+/// Returns the mark of a cell's figures in charts: hollow for published figures, color for repeated
+/// runs, gray for a single run.
 pub fn mark_of(cell: &Cell) -> Mark {
     let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
     match cell.counted().nth(1) {

@@ -315,15 +315,15 @@ mod tests {
     use super::*;
     use samples::registry as sample;
 
-    /// Configuration of the candidate in the first scenario, and the command words that ask for
-    /// it.
+    /// Test configuration of the candidate in the first scenario, and the words of its server
+    /// command that set it.
     #[derive(Default)]
     struct Changed {
         flags: BTreeMap<String, Json>,
         argv: Vec<String>,
     }
 
-    /// Compares three pairs in each of these scenarios.
+    /// Returns the comparison of three pairs of runs in each of `scenarios`.
     fn compared(scenarios: &[&str], changed: &Changed) -> Diff {
         let mut records: Vec<RunRecord> = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {

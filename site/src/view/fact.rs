@@ -403,7 +403,7 @@ mod tests {
     use samples::Sample;
     use schema::telemetry::{Telemetry, Throttled};
 
-    /// Texts of the telemetry facts of a record with `telemetry`.
+    /// Returns the texts of the telemetry facts of a record with `telemetry`.
     fn shown(telemetry: Option<Telemetry>) -> Option<Vec<String>> {
         let mut record = Sample::default().record();
         record.telemetry = telemetry;

@@ -24,7 +24,7 @@ pub struct Figure {
     pub missing: bool,
 }
 
-/// Head of a column or row of figures.
+/// Head of a table's column or row of figures: title and unit of the metric.
 #[derive(Debug, Clone, Serialize)]
 pub struct Head {
     pub title: String,

@@ -41,7 +41,7 @@ pub struct RuleFindings {
     pub count: usize,
     /// Extent of the rule's findings: number of runs that break the rule, of all runs (`3 of 3`).
     pub runs: String,
-    /// Claim of the broken rule.
+    /// Claim of the quality rule that is broken.
     pub title: String,
     pub detail: String,
 }

@@ -154,7 +154,8 @@ pub fn notices(lab: &Lab) -> Vec<String> {
     sentences
 }
 
-/// Returns sentences about the options and combinations that the lab did not explore.
+/// Returns sentences about what the lab did not explore: options, combinations, and values that its
+/// file does not name.
 pub fn unexplored(lab: &Lab) -> Vec<String> {
     let file = lab.file();
     let mut sentences = Vec::new();
