@@ -72,13 +72,13 @@ pub struct CampaignLab {
 pub struct PlannedRun {
     /// ULID of the planned run, which its record has.
     pub run: String,
-    /// Id of the engine under test.
+    /// Id of the engine that the planned run measures.
     pub engine: String,
-    /// Release of the engine, such as `v0.10.0`.
+    /// Release of the engine that the planned run measures, such as `v0.10.0`.
     pub release: String,
-    /// Id of the model that is served.
+    /// Id of the model that the planned run's server serves.
     pub model: String,
-    /// Id of the scenario that is measured.
+    /// Id of the scenario that the planned run measures.
     pub scenario: String,
     /// Number of the run's block, from 0; runs of one block are next to each other in time.
     pub block: u32,

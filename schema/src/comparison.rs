@@ -63,7 +63,7 @@ pub struct Broad {
     pub effect_pct: f64,
     /// 95 % t interval of the effect over the cells, in percent.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of the hypothesis that the metric did not shift.
+    /// Two-sided p-value of the hypothesis that the metric did not shift over the combined cells.
     pub p: Option<f64>,
 }
 
@@ -101,11 +101,12 @@ pub struct CellDiff {
     pub baseline_runs: SideCounts,
     /// Numbers of the candidate's runs in the cell, by outcome.
     pub candidate_runs: SideCounts,
-    /// Flags with different values on the two sides, where a command line names one of them; such a
-    /// cell gets no verdict. Both sides report each of these flags.
+    /// Flags whose values differ between baseline and candidate and which a command line names;
+    /// with such a flag the cell gets no verdict. Flags that only one release reports are left out.
     pub changed: Vec<FlagChange>,
-    /// Flags with different values on the two sides that no command line names: defaults that moved
-    /// between the releases. The cell is judged, and its effect may be due to them.
+    /// Flags whose values differ between baseline and candidate and which no command line names:
+    /// defaults that moved between the releases. The cell is judged, and its effect may be due to
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<FlagChange>,
     /// Remarks on the comparison of the cell, in sentences that are shown beside its figures.
@@ -116,18 +117,19 @@ pub struct CellDiff {
     pub rows: Vec<Row>,
 }
 
-/// Number of runs of one release in a cell, by outcome.
+/// Numbers of runs of one release in a cell, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SideCounts {
-    /// Number of runs whose figures are used.
+    /// Number of the release's runs in the cell whose figures are used.
     pub used: usize,
-    /// Number of runs that failed or in which requests failed.
+    /// Number of the release's runs in the cell that failed or in which requests failed.
     pub failed: usize,
-    /// Number of runs that were skipped or failed because of the machine, not the engine.
+    /// Number of the release's runs in the cell that were skipped, or failed because of the machine
+    /// and not the engine.
     pub lost: usize,
-    /// Number of runs that were ruled out because their client measurement is INVALID.
+    /// Number of the release's runs in the cell that are left out because they are INVALID.
     pub invalid: usize,
-    /// Number of failed requests over all runs.
+    /// Number of failed requests over all runs of the release in the cell.
     pub requests_failed: u64,
 }
 

@@ -9,8 +9,7 @@ pub enum Exit {
     Worse = 1,
     /// Exit code 2: wrong usage, or invalid data.
     Unsound = 2,
-    /// Exit code 3: no decision, because the data suffice neither to find nor to exclude a
-    /// regression.
+    /// Exit code 3: there is no decision, because a regression was neither found nor excluded.
     Inconclusive = 3,
     /// Exit code 4: the environment failed, such as no GPU, port taken, model missing, disk full or
     /// an interruption.

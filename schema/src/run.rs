@@ -337,20 +337,21 @@ pub struct TlsFacts {
 /// Prefix cache of the server: its state when the clock started, and its hits during the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheFacts {
+    /// State of the prefix cache for the measured prompts when the clock started.
+    pub state: CacheState,
+    /// True when the prefix cache was emptied before the run.
+    pub emptied: Option<bool>,
     /// Number of prompt tokens that the server looked up in its prefix cache during the run, as it
     /// reports.
-    pub state: CacheState,
-    /// Number of prompt tokens that the server found in its prefix cache during the run.
-    pub emptied: Option<bool>,
-    /// Prompt tokens that the server looked up in the cache during the run, by its own count.
     pub query_tokens: Option<u64>,
-    /// Prompt tokens that the server found in the cache during the run.
+    /// Number of prompt tokens that the server found in its prefix cache during the run, as it
+    /// reports.
     pub hit_tokens: Option<u64>,
-    /// Prompt tokens that the server should find: prefixes that repeat within the manifest, and
-    /// tokens that were sent ahead.
+    /// Number of prompt tokens that the server should find in its prefix cache: prefixes that
+    /// repeat within the manifest, and tokens that were sent ahead.
     pub expected_hit_tokens: Option<u64>,
-    /// Prompt tokens that were sent ahead to fill the cache; left out where the scenario does not
-    /// prime it.
+    /// Number of prompt tokens that were sent ahead to fill the prefix cache; left out where the
+    /// scenario does not prime it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primed_tokens: Option<u64>,
 }

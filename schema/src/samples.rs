@@ -67,7 +67,7 @@ pub struct Sample {
     /// Time of the TLS handshake for the request, in nanoseconds; left out without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_ns: Option<u64>,
-    /// Arrival of the first event of any kind, in nanoseconds.
+    /// Arrival of the first event of the answer stream, of any kind, in nanoseconds.
     pub first_event_at_ns: Option<u64>,
     /// Arrival of the first chunk of the answer after any reasoning, in nanoseconds.
     pub first_content_at_ns: Option<u64>,
@@ -84,11 +84,11 @@ pub struct Sample {
     pub lags_ns: Vec<u32>,
     /// Number of tokens in each chunk, where token ids or running usage tell it.
     pub chunk_tokens: Vec<Option<u32>>,
-    /// Prompt tokens that the server counted.
+    /// Number of prompt tokens of the request, as the server reports.
     pub prompt_tokens: Option<u64>,
-    /// Output tokens that the server counted.
+    /// Number of output tokens of the answer, as the server reports.
     pub completion_tokens: Option<u64>,
-    /// Prompt tokens that the server found in its prefix cache.
+    /// Number of prompt tokens that the server found in its prefix cache, as it reports.
     pub cached_tokens: Option<u64>,
     /// Finish reason of the answer, in the server's words.
     pub finish_reason: Option<String>,

@@ -90,9 +90,10 @@ pub struct HostTelemetry {
     pub cpu_iowait_share: Option<f64>,
     /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1.
     pub cpu_steal_share: Option<f64>,
-    /// Peak memory in use, in bytes: total memory without what is available before swapping.
+    /// Peak memory in use on the machine, in bytes: total memory without what is available before
+    /// swapping.
     pub memory_used_bytes_max: Option<u64>,
-    /// Peak of the system's load average over one minute.
+    /// Peak of the machine's load average over one minute.
     pub load_1m_max: Option<f64>,
     /// Pressure stall times; null where the system does not report them.
     pub pressure: Option<Pressure>,

@@ -81,7 +81,8 @@ pub struct Verdict {
     /// effect is never called a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_pct: Option<f64>,
-    /// Minimum detectable effect in percent: the smallest that these pairs find with 80 % power.
+    /// Minimum detectable effect in percent: the smallest effect that as many pairs with the same
+    /// scatter would show with 80 % power.
     pub mde_pct: Option<f64>,
     /// Conclusion: regressed, improved, unchanged, inconclusive and so on.
     pub verdict: VerdictKind,
@@ -114,11 +115,12 @@ pub enum VerdictKind {
     Unchanged,
     /// Inconclusive: the runs do not suffice for a conclusion.
     Inconclusive,
-    /// Changed configuration: baseline and candidate ran with different flags.
+    /// Changed configuration: baseline and candidate ran with different flags that a command line
+    /// sets.
     ChangedConfig,
-    /// New failure: requests failed at the candidate and not at the baseline.
+    /// New failure: runs or requests failed at the candidate and none did at the baseline.
     NewFailure,
-    /// Fixed failure: requests failed at the baseline and not at the candidate.
+    /// Fixed failure: runs or requests failed at the baseline and none did at the candidate.
     FixedFailure,
 }
 
