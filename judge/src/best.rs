@@ -133,7 +133,7 @@ pub struct Candidate {
     pub measured_at: Option<String>,
     /// Ids of the runs that are the candidate's repeats.
     pub runs: Vec<String>,
-    /// Concurrency sweep that the candidate's scenario is a level of.
+    /// Concurrency sweep that the candidate's scenario is a level of; `None` for other scenarios.
     #[serde(skip)]
     pub sweep: Option<String>,
 }

@@ -12,7 +12,7 @@ use crate::records::{Registry, Stored};
 /// Retraction of a record or of an event: the event that declares it invalid, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retraction {
-    /// Id of the event that retracts.
+    /// Id of the event that retracts the record or event.
     pub event: String,
     /// Reason for the retraction, in the words of its author.
     pub reason: String,

@@ -24,7 +24,7 @@ pub struct RunFacts {
     pub scenario: String,
     /// Status with which the run ended, as its record spells it.
     pub status: String,
-    /// Validity verdict of the run's client, as its record spells it.
+    /// Validity verdict on the run's figures, as its record spells it.
     pub validity: String,
     /// SHA-256 of all figures and histograms of the run; `None` for a run without figures. Two
     /// runs with the same hash are copies of each other.
@@ -45,7 +45,7 @@ pub struct Broken {
     pub rule: String,
     /// Severity of the broken rule on this run's hardware.
     pub level: Level,
-    /// Observation that breaks the rule, as a sentence.
+    /// Observation that breaks the quality rule, as a sentence; `None` where its finding has none.
     pub detail: Option<String>,
     /// True when the rule was added after the run had been judged and its findings stored.
     pub later: bool,

@@ -14,12 +14,12 @@ use crate::facts::RunFacts;
 use crate::order::ReleaseKey;
 use crate::records::Stored;
 
-/// A quality rule over several runs.
+/// Quality rule that judges several runs together, such as the repeats of a campaign.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupRule {
     /// Id of the rule, unique among all quality rules: `E..` or `W..`.
     pub id: &'static str,
-    /// Claim that must hold, in a few words.
+    /// Claim of the rule that must hold for the runs, in a few words.
     pub title: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
@@ -82,7 +82,7 @@ pub struct Badge {
     pub run: String,
     /// Severity of the broken rule as a word: `error` or `warning`.
     pub level: &'static str,
-    /// Observation that breaks the rule, as a sentence.
+    /// Observation that breaks the quality rule, as a sentence; `None` where its finding has none.
     pub detail: Option<String>,
     /// True when the rule was added after the run had been judged.
     pub later: bool,

@@ -18,7 +18,7 @@ pub struct Rule {
     /// Id of the rule: `E..` finds what must not be published as it stands, `W..` what a reader
     /// has to know, and a word is a rule that only the load generator judges.
     pub id: &'static str,
-    /// Claim that must hold, in a few words.
+    /// Claim of the quality rule that must hold, in a few words.
     pub title: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
@@ -75,9 +75,9 @@ pub struct Condition {
 
 #[derive(Debug, Clone, Copy)]
 enum Predicate {
-    /// Test that needs the record alone.
+    /// Record: the condition's test needs the run's record alone.
     Record(fn(&RunRecord) -> Outcome),
-    /// Test that needs facts about a fresh run that no record holds.
+    /// Fresh: the condition's test needs facts about a fresh run that no record holds.
     Fresh(fn(&RunRecord, &Evidence) -> Outcome),
 }
 

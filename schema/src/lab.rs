@@ -149,27 +149,29 @@ pub struct Round {
     pub repeats: u32,
     /// Number of the round's first block within the campaign.
     pub block: u32,
-    /// Number of runs requested before this round.
+    /// Number of runs that the lab requested before this round.
     pub runs: u32,
 }
 
 /// Extent of a lab as far as it is known before the first run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabOutline {
-    /// Number of runs if every decision falls early and nothing helps.
+    /// Number of runs of the lab if every decision falls early and no option helps.
     pub runs_least: u32,
-    /// Number of runs that judge every option once and confirm two of them; a lab with a smaller
-    /// budget reaches no conclusion.
+    /// Number of runs of the lab that judge every option once and confirm two of them; with a
+    /// smaller budget the lab reaches no conclusion.
     pub runs_enough: u32,
-    /// Number of runs if no decision falls before the last repeat and every option helps.
+    /// Number of runs of the lab if no decision falls before the last repeat and every option
+    /// helps.
     pub runs_most: u32,
     /// Maximum number of runs of the confirmation round, which the budget reserves.
     pub runs_last: u32,
-    /// Number of rounds if every decision falls early and nothing helps.
+    /// Number of rounds of the lab if every decision falls early and no option helps.
     pub rounds_least: u32,
-    /// Number of rounds if no decision falls before the last repeat and every option helps.
+    /// Number of rounds of the lab if no decision falls before the last repeat and every option
+    /// helps.
     pub rounds_most: u32,
-    /// Policy that says how often candidates run, and when one counts as better.
+    /// Comparison policy that says how often candidates run, and when one is better than another.
     pub policy: Policy,
 }
 

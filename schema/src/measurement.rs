@@ -47,7 +47,8 @@ pub struct Measurement {
 pub const SCHEMA: &str = "measurement.v1";
 
 impl Measurement {
-    /// Moves the measured parts into `record` and leaves its other parts unchanged.
+    /// Moves the fields of the measurement into the run record `record`, and leaves its other
+    /// fields unchanged.
     pub fn fill(self, record: &mut RunRecord) {
         record.status = self.status;
         record.validity = self.validity;

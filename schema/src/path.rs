@@ -10,7 +10,7 @@ use crate::run::{Kind, RunRecord};
 /// Error of a record whose fields do not make a valid path.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathError {
-    /// A field's value cannot be a part of a path.
+    /// Part: the value of a record field cannot be a part of a path.
     #[error("`{field}` is `{value}`, which cannot be a part of a path")]
     Part {
         /// Dotted name of the record field that does not fit in a path.
@@ -18,7 +18,7 @@ pub enum PathError {
         /// Value of the field, which does not fit in a path.
         value: String,
     },
-    /// A field that the path needs is unknown.
+    /// Unknown: a record field that the path needs is unknown.
     #[error("`{0}` is unknown, and the path needs it")]
     Unknown(&'static str),
 }

@@ -120,7 +120,7 @@ pub enum Status {
 /// figures hold? Reasons from the load generator begin with the reason's id and a colon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Validity {
-    /// Verdict: the worst one among the reasons.
+    /// Verdict on the validity of the run's figures: that of the worst reason.
     pub verdict: ValidityVerdict,
     /// Reasons for the verdict; for a VALID run, notes only.
     pub reasons: Vec<String>,
@@ -198,7 +198,7 @@ pub struct CampaignSlot {
     pub block: u32,
     /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
-    /// Number of the repeat, from 1.
+    /// Number of the run's repeat of its scenario within the campaign, from 1.
     pub repeat: u32,
     /// Executor that put the run on its node: `local` or `slurm`.
     pub executor: String,

@@ -72,7 +72,7 @@ impl<'a> Run<'a> {
 pub struct ReleaseKey {
     /// Id of the engine that the page is about.
     pub engine: String,
-    /// Version of the engine, such as `v0.9.2`.
+    /// Release of the engine that the page is about, such as `v0.9.2`.
     pub release: String,
     /// Id of the hardware that the page is about.
     pub hardware: String,

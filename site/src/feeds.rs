@@ -168,8 +168,8 @@ fn feed(
     renderer.render("documents/feed.xml", &Frame::default(), &view, (Place::Html, ""))
 }
 
-/// Formats `id` as the specific part of a URN (RFC 8141). Characters that are not allowed are
-/// replaced, and a hash of the whole id is appended.
+/// Formats `id` as the specific part of a URN (RFC 8141). An id with characters that are not
+/// allowed, or that is too long, is cleaned and cut, and a hash of the whole id is appended.
 fn urn(id: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "/:._-@+".contains(c);
     if id.chars().all(fit) && id.len() <= 400 {

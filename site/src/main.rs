@@ -28,7 +28,7 @@ enum Command {
         /// Folder to write to, laid out like `results/`, such as the registry itself.
         #[arg(long)]
         out: PathBuf,
-        /// Writes only the pages of releases that the overlay has runs of.
+        /// Writes only pages made from records of the overlay, and pages about the whole registry.
         #[arg(long, requires = "overlay")]
         only_overlay: bool,
         #[command(flatten)]

@@ -124,7 +124,8 @@ pub fn diff(
     })
 }
 
-/// Returns the release's name as the registry writes it, with or without a leading `v`.
+/// Finds the release `name`, given with or without a leading `v`, and returns its name as the
+/// registry writes it.
 fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, QueryError> {
     let runs = registry.runs.iter().filter(|run| filter.covers(&run.record));
     let known: BTreeSet<ReleaseKey> =

@@ -14,7 +14,8 @@ use crate::{format, outside};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
-    /// Loud: a figure is missing, INVALID or worse, and the finding is shown first.
+    /// Loud: a figure is missing, retracted, INVALID or worse, or runs failed; the finding is shown
+    /// first.
     Loud,
     /// Firm: the finding is a reason to look at a figure again, or a confirmed result.
     Firm,

@@ -30,7 +30,7 @@ pub struct ModelView {
     pub configuration: Vec<Fact>,
     pub findings: Vec<RuleFindings>,
     pub runs: Vec<RunRow>,
-    /// Number of runs that the model's list leaves out; the page of files for programs has them.
+    /// Number of runs that the model's list leaves out; `data/runs.csv` has them.
     pub more_runs: usize,
 }
 

@@ -22,8 +22,8 @@ const OTHERS: [&str; 2] = ["ttft_us_p50", "tpot_us_p50"];
 const STAGES: [LabStage; 4] =
     [LabStage::Confirm, LabStage::Combinations, LabStage::Options, LabStage::Engines];
 
-/// Returns the result of `candidate` in the confirmation stage; `None` where it was not confirmed
-/// or refuted there.
+/// Returns the result of `candidate` in the confirmation stage; `None` where that stage did not run
+/// it.
 pub fn confirmed<'a>(found: &'a Conclusion, candidate: &Candidate) -> Option<&'a Confirmed> {
     found.confirmed.iter().find(|confirmed| confirmed.row.candidate == *candidate)
 }
