@@ -166,6 +166,6 @@ pub struct KernelBench {
     /// Number of floating-point operations of one call of the benchmarked operation.
     pub flops: Option<u64>,
     /// Fraction of the machine's limit that the benchmarked operation reached; null where no limit
-    /// was measured.
+    /// is known for the operation.
     pub limit_share: Option<f64>,
 }
