@@ -18,9 +18,9 @@ use crate::{facts, order};
 /// lower limit where higher values are.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    /// Metric whose median is limited.
+    /// Metric whose median over repeats the limit bounds.
     pub metric: &'static Metric,
-    /// Value of the limit, in the metric's unit.
+    /// Value of the limit on the median, in the metric's unit.
     pub value: f64,
 }
 
@@ -51,7 +51,7 @@ impl Limit {
     }
 }
 
-/// Returns the metric with this name.
+/// Returns the metric called `name`.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ pub struct Question {
     pub scenario: Option<String>,
     /// Metric by which candidates are ranked.
     pub metric: &'static Metric,
-    /// Limits that the medians of each candidate must meet.
+    /// Limits on metrics that the medians of each candidate must meet.
     pub limits: Vec<Limit>,
     /// True to rank figures published elsewhere, among themselves, in place of measured ones.
     pub published: bool,
@@ -87,7 +87,8 @@ pub struct Level {
     pub name: &'static str,
     /// Explanation of the service level, as a sentence for pages.
     pub meaning: &'static str,
-    /// Upper limits of medians: metric name and value in the metric's unit.
+    /// Upper limits on medians that define the service level: metric name and value in the metric's
+    /// unit.
     limits: &'static [(&'static str, f64)],
 }
 
@@ -108,7 +109,7 @@ pub const LEVELS: [Level; 3] = [
 ];
 
 impl Level {
-    /// Limits of the service level, as limits of a ranking query.
+    /// Returns the limits of the service level, as limits of a ranking query.
     pub fn limits(&self) -> Vec<Limit> {
         let limit = |(name, value): &(&str, f64)| {
             Some(Limit { metric: metric::by_name(name)?, value: *value })
@@ -132,7 +133,7 @@ pub struct Candidate {
     pub measured_at: Option<String>,
     /// Ids of the runs that are the candidate's repeats.
     pub runs: Vec<String>,
-    /// Concurrency sweep that the candidate's scenario is a level of.
+    /// Concurrency sweep that the candidate's scenario is a level of; `None` for other scenarios.
     #[serde(skip)]
     pub sweep: Option<String>,
 }
@@ -142,7 +143,7 @@ pub struct Candidate {
 pub struct Answer {
     /// Candidates that meet all limits, by scenario, best first.
     pub candidates: Vec<Candidate>,
-    /// Number of candidates that miss a limit.
+    /// Number of candidates that miss a limit and are left out of the ranking.
     pub beyond_limits: usize,
     /// Number of runs left out because they are retracted, failed or INVALID.
     pub left_out: usize,
@@ -171,13 +172,15 @@ impl Answer {
         best_of_sweep.or_else(widest)
     }
 
-    /// Returns the best candidate of the first scenario in page order.
+    /// Returns the best candidate of the scenario that comes first in page order; `None` without
+    /// candidates.
     pub fn first(&self) -> Option<&Candidate> {
         self.candidates.iter().min_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario))
     }
 }
 
-/// Key that repeats share: cell, prompts sent as text, release, and block of a published report.
+/// Key that all repeats of a candidate share: cell, whether prompts are sent as text, release, and
+/// block of a published report.
 type Repeats = (Cell, bool, String, Option<String>);
 
 /// Ranks the cells of `registry` that answer `question`. Figures published elsewhere are never

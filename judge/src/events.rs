@@ -1,5 +1,6 @@
 //! Events of a registry: which records are retracted, which regressions are waived, and where
-//! series break. Records stay in the registry; readers ask here which still count.
+//! series break. Retracted records stay in the registry, and its readers leave them out by these
+//! events.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +9,14 @@ use schema::verdict::Cell;
 
 use crate::records::{Registry, Stored};
 
-/// Retraction of a record or of an event: why it no longer counts.
+/// Retraction of a record or of an event: the event that declares it invalid, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retraction {
-    /// Id of the event that retracts.
+    /// Id of the event that retracts the record or event.
     pub event: String,
     /// Reason for the retraction, in the words of its author.
     pub reason: String,
-    /// Id of the record that replaces the retracted one.
+    /// Id of the record that replaces the retracted one; `None` where none does.
     pub replaced_by: Option<String>,
 }
 
@@ -32,7 +33,8 @@ impl Retraction {
 /// Point in time at which the series of some cells break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epoch<'a> {
-    /// Start of the new series, in seconds since 1970: runs planned from here on belong to it.
+    /// Start of the new series, in seconds since 1970: runs planned at this time or later belong to
+    /// it.
     pub since_unix_s: i64,
     /// Event that declares the epoch, with its reason.
     pub event: &'a Event,
@@ -66,7 +68,7 @@ pub fn retractions(
 }
 
 impl Registry {
-    /// Fills in the field `retracted` from the events that were read.
+    /// Computes the field `retracted` of the registry from the events that were read.
     pub fn apply_events(&mut self) {
         let runs = self.runs.iter().map(|run| (run.record.id.as_str(), run.path.as_str()));
         let kernels = self.kernels.iter().map(|k| (k.record.id.as_str(), k.path.as_str()));
@@ -74,15 +76,15 @@ impl Registry {
         self.retracted = retractions(&self.events, &named);
     }
 
-    /// Events that are not retracted themselves, in the order of their paths.
+    /// Returns the events that are not retracted themselves, in the order of their paths.
     pub fn events_that_stand(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|stored| &stored.record);
         events.filter(|event| !self.retracted.contains_key(&event.id))
     }
 
-    /// Returns the waiver that accepts a regression of `metric` in `cell` by `release`. Waivers
-    /// that expired before `unix_s` (seconds since 1970) do not count; among the others the one
-    /// that lasts longest wins.
+    /// Returns the waiver that accepts a regression of `metric` in `cell` by `release`; `None`
+    /// where there is none. Waivers that expired before `unix_s` (seconds since 1970) are ignored,
+    /// and of the others the one that lasts longest is returned.
     pub fn waiver(&self, cell: &Cell, metric: &str, release: &str, unix_s: i64) -> Option<&Event> {
         let waivers = self.events_that_stand().filter(|event| {
             event.kind == EventKind::Waive
@@ -94,7 +96,7 @@ impl Registry {
         waivers.max_by(|a, b| a.expires.cmp(&b.expires))
     }
 
-    /// Epochs at which the series of `cell` breaks, earliest first.
+    /// Returns the epochs at which the series of `cell` breaks, earliest first.
     pub fn epochs(&self, cell: &Cell) -> Vec<Epoch<'_>> {
         let epochs = self.events_that_stand().filter(|event| event.kind == EventKind::Epoch);
         let mut found: Vec<Epoch<'_>> = epochs

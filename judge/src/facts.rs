@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 /// Facts about a run for lists and for the rules that compare several runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunFacts {
-    /// Id of the engine that was measured.
+    /// Id of the engine that the run measured.
     pub engine: String,
-    /// Version of the engine that was measured.
+    /// Release of the engine that the run measured.
     pub release: String,
     /// Id of the hardware that the run was made on.
     pub hardware: String,
-    /// Id of the model that was served.
+    /// Id of the model that the run's server served.
     pub model: String,
     /// Configuration slug of the server, without its hash.
     pub config: String,
@@ -24,12 +24,12 @@ pub struct RunFacts {
     pub scenario: String,
     /// Status with which the run ended, as its record spells it.
     pub status: String,
-    /// Validity verdict of the run's client, as its record spells it.
+    /// Validity verdict on the run's figures, as its record spells it.
     pub validity: String,
     /// SHA-256 of all figures and histograms of the run; `None` for a run without figures. Two
     /// runs with the same hash are copies of each other.
     pub figures_sha256: Option<String>,
-    /// Id of the campaign that the run belongs to.
+    /// Id of the campaign that the run belongs to; `None` for a run without a campaign.
     pub campaign: Option<String>,
     /// Output throughput in tokens per second; `None` for a run that failed or whose verdict is
     /// INVALID.
@@ -45,7 +45,7 @@ pub struct Broken {
     pub rule: String,
     /// Severity of the broken rule on this run's hardware.
     pub level: Level,
-    /// Observation that breaks the rule, as a sentence.
+    /// Observation that breaks the quality rule, as a sentence; `None` where its finding has none.
     pub detail: Option<String>,
     /// True when the rule was added after the run had been judged and its findings stored.
     pub later: bool,
@@ -96,7 +96,7 @@ pub fn is_failed(record: &RunRecord) -> bool {
     matches!(record.status, Status::Failed | Status::Partial) || requests_failed(record) > 0
 }
 
-/// Number of requests of a run that failed.
+/// Returns the number of requests of a run that failed; 0 where the record does not state it.
 pub fn requests_failed(record: &RunRecord) -> u64 {
     record.counts.as_ref().and_then(|counts| counts.requests_failed).unwrap_or(0)
 }
@@ -104,11 +104,12 @@ pub fn requests_failed(record: &RunRecord) -> u64 {
 /// Use of a run's figures in summaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figures {
-    /// Figures of all requests.
+    /// Whole: the run has figures of all its requests.
     Whole,
-    /// Figures of the requests that were answered, where some were lost.
+    /// Partial: some requests failed, and the run has figures of those that were answered.
     Partial,
-    /// No figures that count: the run failed, is INVALID, was retracted, or measured nothing.
+    /// None: the run has no figures for summaries, because it failed, is INVALID, was retracted, or
+    /// measured nothing.
     None,
 }
 

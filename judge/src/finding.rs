@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::table::plain;
 
-/// A storage rule. The rules called `E01` and `E03` in lists of quality rules are [`PATH`] and
-/// [`HASH`] here.
+/// Storage rule: a claim that must hold for a file of the registry. The rules called `E01` and
+/// `E03` in lists of quality rules are the storage rules [`PATH`] and [`HASH`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct StorageRule {
     /// Id of the storage rule: `S..`.

@@ -14,12 +14,12 @@ use crate::facts::RunFacts;
 use crate::order::ReleaseKey;
 use crate::records::Stored;
 
-/// A quality rule over several runs.
+/// Quality rule that judges several runs together, such as the repeats of a campaign.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupRule {
     /// Id of the rule, unique among all quality rules: `E..` or `W..`.
     pub id: &'static str,
-    /// Claim that must hold, in a few words.
+    /// Claim of the rule that must hold for the runs, in a few words.
     pub title: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
@@ -27,7 +27,7 @@ pub struct GroupRule {
     pub level: Level,
     /// First revision of the list of rules that contains this rule.
     pub since: u32,
-    /// Runs that the rule judges together, in words for the list of rules.
+    /// Description of the runs that the rule judges together, for the list of rules.
     pub scope: &'static str,
 }
 
@@ -80,9 +80,9 @@ pub struct Badge {
     pub path: String,
     /// Id of the run that breaks the rule.
     pub run: String,
-    /// Severity as a word: `error` or `warning`.
+    /// Severity of the broken rule as a word: `error` or `warning`.
     pub level: &'static str,
-    /// Observation that breaks the rule, as a sentence.
+    /// Observation that breaks the quality rule, as a sentence; `None` where its finding has none.
     pub detail: Option<String>,
     /// True when the rule was added after the run had been judged.
     pub later: bool,
@@ -93,7 +93,7 @@ pub struct Badge {
 pub struct Known<'a> {
     /// Path of the run's record, below `results/`.
     pub path: &'a str,
-    /// Id of the run's record.
+    /// ULID or import id of the run.
     pub id: &'a str,
     /// Facts about the run by which it is compared with others.
     pub run: &'a RunFacts,
@@ -111,8 +111,8 @@ impl Known<'_> {
         }
     }
 
-    /// Name of the folder of the run's configuration, with its hash; `None` for an imported
-    /// record, whose path has no such folder.
+    /// Returns the name of the folder of the run's configuration, with its hash; `None` for an
+    /// imported record, whose path has no such folder.
     fn config_folder(&self) -> Option<&str> {
         let mut parts = self.path.split('/');
         (parts.next() == Some("runs")).then(|| parts.nth(4)).flatten()
@@ -142,8 +142,8 @@ fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
     found
 }
 
-/// Finds published results that repeat every figure of an earlier result of the same file: id of the
-/// copy, and id of the earlier result.
+/// Finds published results that repeat every figure of an earlier result of the same report file.
+/// Returns the id of the earlier result by the id of the copy.
 pub fn copies(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
     let mut first: BTreeMap<(&str, String), &str> = BTreeMap::new();
     let mut copies = BTreeMap::new();

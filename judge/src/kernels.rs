@@ -8,8 +8,9 @@ use schema::kernel::{KernelBench, KernelRecord};
 use crate::order;
 use crate::records::Stored;
 
-/// Returns the record of each hardware that belongs to the newest release of `engine`, and of those
-/// the last, among records with a share of a limit. They are ordered by hardware.
+/// Returns one kernel record for each hardware, ordered by hardware: the latest record of the
+/// newest release of `engine`. Records with neither a model benchmark nor a share of a limit are
+/// left out.
 pub fn newest<'a>(
     records: &'a [Stored<KernelRecord>],
     engine: &str,
@@ -34,15 +35,17 @@ pub fn newest<'a>(
 /// comes closest to the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reached<'a> {
-    /// Benchmark with the largest share, and the share.
+    /// Benchmark of the operation with the largest share of a limit, and that share.
     pub most: (&'a KernelBench, f64),
-    /// Benchmark with the smallest share of the same instruction set, and the share.
+    /// Benchmark with the smallest share of a limit in the instruction set of the largest, and that
+    /// share.
     pub least: (&'a KernelBench, f64),
-    /// Number of shapes that were measured with the instruction set.
+    /// Number of shapes of the operation that were measured with the instruction set.
     pub shapes: usize,
 }
 
-/// Returns the shares that each operation and data type reached, ordered by both.
+/// Returns the shares of a limit that each operation and data type reached, ordered by operation,
+/// then data type.
 pub fn reached(benches: &[KernelBench]) -> Vec<Reached<'_>> {
     let mut groups: BTreeMap<(&str, &str), Vec<(&KernelBench, f64)>> = BTreeMap::new();
     for bench in benches {

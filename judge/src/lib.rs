@@ -40,27 +40,27 @@ pub use rules::RULES;
 /// A rule never judges a stored record in another way than it did.
 pub const CHECKS_REV: u32 = 7;
 
-/// Returns the findings of today's rules over `record`, in the order of [`RULES`]. A rule gives no
-/// finding where it does not apply, or where the record lacks its inputs.
+/// Returns the findings of today's quality rules over `record`, in the order of [`RULES`]. A rule
+/// gives no finding where it does not apply, or where the record lacks its inputs.
 pub fn findings(record: &RunRecord) -> Vec<Check> {
     findings_at(record, CHECKS_REV)
 }
 
-/// Returns the findings of the rules as they were at revision `rev`. A record whose `checks_rev`
-/// is `rev` must store exactly these.
+/// Returns the findings over `record` of the quality rules as they were at revision `rev`. A record
+/// whose `checks_rev` is `rev` must store exactly these findings.
 pub fn findings_at(record: &RunRecord, rev: u32) -> Vec<Check> {
     let known = RULES.iter().filter(|rule| rule.since.is_some_and(|since| since <= rev));
     known.filter_map(|rule| rule.judge(record)).collect()
 }
 
-/// Returns the findings of rules that are newer than the `checks_rev` of `record`. Pages show
-/// them; records never store them.
+/// Returns the findings of quality rules that are newer than the `checks_rev` of `record`. Pages
+/// show these findings; records never store them.
 pub fn findings_later(record: &RunRecord) -> Vec<Check> {
     let later = RULES.iter().filter(|rule| rule.since > Some(record.checks_rev));
     later.filter_map(|rule| rule.judge(record)).collect()
 }
 
-/// Returns the quality rule with this id.
+/// Returns the quality rule over one run with this id, or `None` where there is none.
 pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }

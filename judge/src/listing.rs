@@ -1,4 +1,4 @@
-//! List of all rules for reading, made from the constants that do the checking.
+//! List of all rules for people to read, built from the constants that the checks use.
 
 use serde::Serialize;
 
@@ -12,17 +12,18 @@ use crate::table::columns;
 pub struct RuleLine {
     /// Id of the rule: `S..`, `E..` or `W..`.
     pub id: &'static str,
-    /// Severity as a word: `storage` makes a registry unsound; `error` and `warning` are shown
-    /// beside a run.
+    /// Severity of the rule as a word: a broken `storage` rule makes a registry unsound; a broken
+    /// `error` or `warning` is shown beside a run.
     pub level: &'static str,
     /// First revision of the quality rules that contains the rule; storage rules and rules of the
     /// load generator have none.
     pub since: Option<u32>,
-    /// Records or files that the rule judges, in words.
+    /// Description of the records or files that the rule judges.
     pub applies_to: String,
-    /// Metrics that are doubtful where the rule is broken, in words; empty for a storage rule.
+    /// Names of the metric families that are doubtful where the rule is broken; empty for a storage
+    /// rule.
     pub affects: String,
-    /// Claim that must hold, in a few words.
+    /// Claim of the rule that must hold, in a few words.
     pub title: &'static str,
 }
 
@@ -55,7 +56,7 @@ pub fn rules() -> Vec<RuleLine> {
     storage.chain(over_several).chain(quality).collect()
 }
 
-/// Families of metrics in words: `ttft, itl`.
+/// Formats the names of metric families: `ttft, itl`, or `all metrics`.
 fn affects(families: &[Family]) -> String {
     if families == Family::ALL {
         return "all metrics".to_owned();

@@ -22,7 +22,7 @@ impl ReleaseKey {
         Self { numbers: numbers.collect(), released: suffix.is_none(), name: name.to_owned() }
     }
 
-    /// Name of the release, as it was given.
+    /// Returns the name of the release, as it was given.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -12,16 +12,18 @@ use crate::summary::{self, Summary};
 /// Speed and throughput of one configuration under one load, over its repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tradeoff {
-    /// Tokens per second that the median user sees.
+    /// Output tokens per second that one user sees: 1 / median TPOT, over the repeats.
     pub speed: Summary,
-    /// Output tokens per second of one GPU, or of the whole machine if it has no GPU.
+    /// Output tokens per second of one GPU, or of the whole machine if it has no GPU, over the
+    /// repeats.
     pub throughput: Summary,
-    /// GPU hours for a million output tokens.
+    /// GPU hours (machine hours without a GPU) for a million output tokens, over the repeats.
     pub hours: Summary,
 }
 
 impl Tradeoff {
-    /// Returns the figures of `repeats`; `None` where no run has speed, or none has throughput.
+    /// Computes speed, throughput and cost over `repeats`; `None` where no run has speed, or none
+    /// has throughput.
     pub fn of(repeats: &[&RunRecord]) -> Option<Self> {
         let over = |read: fn(&RunRecord) -> Option<f64>| {
             summary::of(&repeats.iter().filter_map(|run| read(run)).collect::<Vec<_>>())
@@ -31,12 +33,12 @@ impl Tradeoff {
         Some(Self { speed: over(speed)?, throughput: over(throughput)?, hours: over(hours)? })
     }
 
-    /// Speed and throughput as the coordinates of a point.
+    /// Returns median speed and median throughput as the coordinates (x, y) of a point.
     pub fn point(&self) -> (f64, f64) {
         (self.speed.median, self.throughput.median)
     }
 
-    /// Compares by speed, the fastest for a user first.
+    /// Compares two configurations by speed for one user, so that the fastest comes first.
     pub fn fastest_first(&self, other: &Self) -> Ordering {
         other.speed.median.total_cmp(&self.speed.median)
     }
@@ -56,7 +58,8 @@ fn throughput(run: &RunRecord) -> Option<f64> {
     Some(all / f64::from(gpus))
 }
 
-/// Returns the indices of the points that no other dominates, from left to right.
+/// Returns the indices of the points that no other point dominates, from left to right (by the
+/// first coordinate).
 pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     let is_dominated = |point: (f64, f64)| points.iter().any(|other| dominates(*other, point));
     let mut best: Vec<usize> = (0..points.len()).filter(|at| !is_dominated(points[*at])).collect();
@@ -64,7 +67,7 @@ pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     best
 }
 
-/// Pareto dominance: true when `a` is better than `b` in one coordinate and worse in neither.
+/// True when `a` dominates `b` (Pareto): `a` is better in one coordinate and worse in neither.
 fn dominates(a: (f64, f64), b: (f64, f64)) -> bool {
     // Equal points do not dominate each other, or both would be hidden.
     a.0 >= b.0 && a.1 >= b.1 && a != b

@@ -5,24 +5,24 @@ use std::collections::BTreeMap;
 
 use schema::histogram::{Bin, HdrHistogram, HistogramError};
 
-/// Percentile of `sorted` samples at `share` (0 to 1): the value at rank `share * (n - 1)`, linear
-/// between its neighbors, as benchmark clients commonly define it (NumPy's default). `None`
-/// without samples.
+/// Returns the percentile of `sorted` samples at `share` (0 to 1): the value at rank `share * (n -
+/// 1)`, linear between its neighbors, as benchmark clients commonly define it (NumPy's default).
+/// `None` without samples.
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
 pub fn quantile(sorted: &[u64], share: f64) -> Option<f64> {
     between(sorted.len(), share, |index| sorted[index] as f64)
 }
 
-/// Percentile of rates, shares and other floating-point values in any order, by the definition of
-/// [`quantile`].
+/// Returns the percentile of rates, shares and other floating-point values in any order, by the
+/// definition of [`quantile`].
 pub fn quantile_of_floats(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     between(sorted.len(), share, |index| sorted[index])
 }
 
-/// Median of values in any order; the mean of the middle two where their number is even. `None`
-/// without values.
+/// Returns the median of values in any order; the mean of the middle two where their number is
+/// even. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile_of_floats(values, 0.5)
 }
@@ -50,7 +50,7 @@ pub struct Bins {
     samples: u64,
 }
 
-/// Inclusive bounds, in microseconds, within which an exact figure must lie.
+/// Inclusive lower and upper bound, in microseconds, within which the exact value must lie.
 pub type Bounds = (f64, f64);
 
 impl Bins {
@@ -58,15 +58,15 @@ impl Bins {
     ///
     /// # Errors
     ///
-    /// The text is not a histogram.
+    /// The text is not an encoded histogram.
     pub fn decode(histogram: &HdrHistogram) -> Result<Self, HistogramError> {
         let bins = histogram.bins()?;
         let samples = bins.iter().fold(0, |sum: u64, bin| sum.saturating_add(bin.count));
         Ok(Self { bins, samples })
     }
 
-    /// Pools histograms of one distribution; `None` without samples. A histogram that cannot be read
-    /// is left out, because a check reports it.
+    /// Pools histograms of one distribution; `None` where they have no samples. A histogram that
+    /// cannot be read is left out, because a check reports it.
     pub fn pooled<'a>(histograms: impl Iterator<Item = &'a HdrHistogram>) -> Option<Self> {
         let mut pooled: BTreeMap<(u64, u64), u64> = BTreeMap::new();
         for bin in histograms.filter_map(|histogram| histogram.bins().ok()).flatten() {
@@ -78,8 +78,9 @@ impl Bins {
         (samples > 0).then_some(Self { bins, samples })
     }
 
-    /// Upper ends of the bins that the `shares` of all samples reach, in microseconds; `shares` must
-    /// rise. It takes one pass over the bins, because each separate query would walk all of them.
+    /// Returns for each of `shares` the upper end, in microseconds, of the bin up to which that
+    /// share of all samples lies; `shares` must ascend. It takes one pass over the bins for all
+    /// shares.
     #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 samples")]
     pub fn reached(&self, shares: &[f64]) -> Vec<f64> {
         let mut bins = self.bins.iter().peekable();
@@ -94,13 +95,13 @@ impl Bins {
         shares.iter().map(&mut reached).collect()
     }
 
-    /// Number of samples in the histogram.
+    /// Returns the number of samples in the histogram.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Bounds of the exact `share` quantile, linear between order statistics (NumPy's default);
-    /// `None` without samples.
+    /// Returns bounds, in microseconds, of the exact `share` quantile, linear between order
+    /// statistics (NumPy's default); `None` without samples.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -115,7 +116,7 @@ impl Bins {
         Some((below.low as f64, above.high as f64))
     }
 
-    /// Bounds of the exact mean, in microseconds; `None` without samples.
+    /// Returns bounds of the exact mean of the samples, in microseconds; `None` without samples.
     #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53")]
     pub fn mean(&self) -> Option<Bounds> {
         let samples = (self.samples > 0).then_some(self.samples as f64)?;
@@ -135,11 +136,11 @@ impl Bins {
     }
 }
 
-/// Confidence with which [`samples_needed`] requires a quantile to be stated.
+/// Confidence with which [`samples_needed`] requires a quantile to be stated, from 0 to 1.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Smallest number of samples from which the `share` quantile can be stated with [`CONFIDENCE`],
-/// with one sample beyond it allowed: 64 for p90, 662 for p99.
+/// Returns the smallest number of samples from which the `share` quantile can be stated with
+/// [`CONFIDENCE`], with one sample beyond it allowed: 64 for p90, 662 for p99.
 ///
 /// It is the smallest n with `P(at most one of n samples lies beyond) <= 1 - CONFIDENCE`, the
 /// early-stopping bound of MLPerf Inference (`loadgen/early_stopping.cc`).

@@ -1,4 +1,4 @@
-//! Records of a registry as ordered plain data, and selections of those that still count.
+//! Records of a registry as ordered plain data, and selections of those that are not retracted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use schema::run::RunRecord;
 pub use crate::events::Retraction;
 use crate::finding::Finding;
 
-/// Error of a query: what it names is unknown, with a hint at what there is.
+/// Error of a query that names something unknown, with a hint at the names that exist.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct QueryError(pub String);
@@ -27,45 +27,48 @@ pub struct Stored<T> {
     pub record: T,
 }
 
-/// Everything in a registry, each list in the order of its paths.
+/// Content of a registry: its records by kind, pages, retractions and storage findings. Each list
+/// is in the order of its paths.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Registry {
     /// Run records, both measured and imported.
     pub runs: Vec<Stored<RunRecord>>,
     /// Kernel records, which measure a machine's kernels.
     pub kernels: Vec<Stored<KernelRecord>>,
-    /// Campaign records: plans, costs and labs.
+    /// Campaign records: plans, budgets, verdicts and labs.
     pub campaigns: Vec<Stored<CampaignRecord>>,
-    /// Event records, which retract, annotate or waive other records afterwards.
+    /// Event records, which make later statements about other records: retraction, annotation,
+    /// waiver or epoch.
     pub events: Vec<Stored<Event>>,
     /// Paths of the generated pages, below `results/`.
     pub pages: BTreeSet<String>,
-    /// Retractions in force: id of a run, a kernel record or an event, and why it was retracted.
-    /// [`Registry::apply_events`] fills it in.
+    /// Retractions in force, by id of the retracted run, kernel record or event.
+    /// [`Registry::apply_events`] computes them.
     pub retracted: BTreeMap<String, Retraction>,
-    /// Storage findings of reading the folder: unreadable files, strays and leftovers.
+    /// Storage findings from reading the results folder: unreadable files, files that do not belong
+    /// there, and leftovers.
     pub findings: Vec<Finding>,
 }
 
 impl Registry {
-    /// Returns the run with this id.
+    /// Returns the run with this id, retracted or not; `None` where there is none.
     pub fn run(&self, id: &str) -> Option<&Stored<RunRecord>> {
         self.runs.iter().find(|run| run.record.id == id)
     }
 
-    /// Runs that are not retracted, in the order of their paths.
+    /// Returns the runs that are not retracted, in the order of their paths.
     pub fn standing(&self) -> impl Iterator<Item = &Stored<RunRecord>> {
         self.runs.iter().filter(|run| !self.retracted.contains_key(&run.record.id))
     }
 
-    /// Ids of the campaigns that are labs. Their runs tried options, so they belong to lab pages
-    /// only, not to comparisons of releases or trends.
+    /// Returns the ids of the campaigns that are labs. Their runs tried options, so they belong to
+    /// lab pages only, not to comparisons of releases or trends.
     pub fn labs(&self) -> BTreeSet<&str> {
         let campaigns = self.campaigns.iter().map(|stored| &stored.record);
         campaigns.filter(|campaign| campaign.lab.is_some()).map(|lab| lab.id.as_str()).collect()
     }
 
-    /// Runs of releases: not retracted and not part of a lab.
+    /// Returns the runs that are neither retracted nor part of a lab.
     pub fn of_releases(&self) -> impl Iterator<Item = &Stored<RunRecord>> {
         let labs = self.labs();
         self.standing().filter(move |run| {
@@ -74,7 +77,7 @@ impl Registry {
         })
     }
 
-    /// Engine and release of every run, including retracted ones.
+    /// Returns engine and release of every run, including retracted runs.
     pub fn releases(&self) -> BTreeSet<(&str, &str)> {
         let engines = self.runs.iter().map(|run| &run.record.engine);
         engines.map(|engine| (engine.name.as_str(), engine.release.as_str())).collect()

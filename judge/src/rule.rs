@@ -7,74 +7,77 @@
 use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use schema::scenario::Tier;
 
-/// Outcome of a condition over a record: `None` when the record lacks its inputs; `Ok` when the
-/// claim holds; else the figures that break it, as a sentence.
+/// Outcome of a condition over a record: `None` when the record lacks the condition's inputs; `Ok`
+/// when the claim holds; else a sentence with the figures that break it.
 pub type Outcome = Option<Result<(), String>>;
 
-/// A quality rule over one run.
+/// Quality rule over one run: a claim that must hold of its record, with id, severity and
+/// conditions.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     /// Id of the rule: `E..` finds what must not be published as it stands, `W..` what a reader
     /// has to know, and a word is a rule that only the load generator judges.
     pub id: &'static str,
-    /// Claim that must hold, in a few words.
+    /// Claim of the quality rule that must hold, in a few words.
     pub title: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
     /// Severity of a broken rule: error or warning.
     pub level: Level,
-    /// Severity on machines without a GPU, where client and server share the cores.
+    /// Severity of a broken rule on machines without a GPU, where client and server share the
+    /// cores.
     pub level_on_cpu: Level,
     /// First revision of the list of rules that contains this rule; `None` for a rule that needs
-    /// what a record does not hold, or whose finding is stored in `validity` alone.
+    /// facts which no record holds, or whose finding is stored in `validity` alone.
     pub since: Option<u32>,
     /// Records that the rule applies to.
     pub scope: Scope,
     /// Metrics that are doubtful where the rule is broken.
     pub affects: &'static [Family],
-    /// Conditions that must all hold.
+    /// Conditions that must all hold for a record to pass the rule.
     pub conditions: &'static [Condition],
 }
 
 /// Family of metrics that a broken rule makes doubtful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Rates of requests and tokens.
+    /// Throughput: rates of requests and tokens.
     Throughput,
-    /// Time to first token.
+    /// TTFT: time to first token.
     Ttft,
-    /// Time per output token.
+    /// TPOT: time per output token.
     Tpot,
-    /// Inter-token latency: gaps between tokens and between chunks.
+    /// ITL: inter-token latency, that is, gaps between tokens and between chunks.
     Itl,
-    /// End-to-end latency.
+    /// E2E: end-to-end latency.
     E2e,
-    /// Energy per output token.
+    /// Energy: joules per output token.
     Energy,
 }
 
 impl Family {
-    /// All families of metrics.
+    /// Families of metrics that rules can affect, that is, all of them.
     pub const ALL: &'static [Self] =
         &[Self::Throughput, Self::Ttft, Self::Tpot, Self::Itl, Self::E2e, Self::Energy];
-    /// Families of latencies.
+    /// Families of latency metrics: TTFT, TPOT, ITL and E2E.
     pub const LATENCIES: &'static [Self] = &[Self::Ttft, Self::Tpot, Self::Itl, Self::E2e];
 }
 
-/// A condition of a rule.
+/// Condition of a quality rule: a test of one record, and the reason that a run which breaks it
+/// gets.
 #[derive(Debug, Clone, Copy)]
 pub struct Condition {
-    /// Reason that a fresh run which breaks the condition gets; `None` where only finished records
-    /// are judged by it.
+    /// Reason that the load generator gives a fresh run which breaks the condition; `None` where
+    /// only finished records are judged by the condition.
     pub reason: Option<Reason>,
     predicate: Predicate,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Predicate {
-    /// Needs the record alone.
+    /// Record: the condition's test needs the run's record alone.
     Record(fn(&RunRecord) -> Outcome),
-    /// Needs facts about a fresh run that no record holds.
+    /// Fresh: the condition's test needs facts about a fresh run that no record holds.
     Fresh(fn(&RunRecord, &Evidence) -> Outcome),
 }
 
@@ -85,53 +88,54 @@ pub struct Reason {
     pub id: &'static str,
     /// Verdict on a run that has the reason; VALID for a note.
     pub verdict: ValidityVerdict,
-    /// Figure from which on a run has the reason, in words.
+    /// Threshold in words at which a run gets the reason.
     pub when: &'static str,
 }
 
 /// Facts about a fresh run that its record does not hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Evidence {
-    /// Mean prompt length of all requests, in tokens.
+    /// Mean prompt length of all planned requests, in tokens.
     pub prompt_tokens_planned: f64,
     /// Mean prompt length of the answered requests, in tokens.
     pub prompt_tokens_answered: f64,
-    /// Number of prompts sent as token ids for which the server counts another length.
+    /// Number of prompts sent as token ids for which the server counts a different length.
     pub prompts_miscounted: u64,
-    /// Number of requests whose chunks hold another number of tokens than their usage says.
+    /// Number of requests whose chunks have a different number of tokens than their usage reports.
     pub chunks_miscounted: u64,
-    /// Sum of all gaps between tokens, and of E2E - TTFT over all answers, in nanoseconds; `None`
-    /// where the tokens of chunks are not known.
+    /// Sum over all answers of the gaps between tokens, and sum of E2E - TTFT, in nanoseconds;
+    /// `None` where the number of tokens in chunks is not known.
     pub decode_ns: Option<(u64, u64)>,
 }
 
 impl Condition {
-    /// Condition that only finished records are judged by.
+    /// Creates a condition that only finished records are judged by.
     pub(crate) const fn new(look: fn(&RunRecord) -> Outcome) -> Self {
         Self { reason: None, predicate: Predicate::Record(look) }
     }
 
-    /// Condition that needs facts about a fresh run that no record holds.
+    /// Creates a condition that needs facts about a fresh run that no record holds.
     pub(crate) const fn fresh(look: fn(&RunRecord, &Evidence) -> Outcome) -> Self {
         Self { reason: None, predicate: Predicate::Fresh(look) }
     }
 
-    /// The condition, as one that leaves a fresh run VALID and is noted.
+    /// Returns the condition with a reason that leaves a fresh run VALID and is listed as a note.
     pub(crate) const fn note(self, id: &'static str, when: &'static str) -> Self {
         Self { reason: Some(Reason { id, verdict: ValidityVerdict::Valid, when }), ..self }
     }
 
-    /// The condition, as one without which a fresh run is DEGRADED.
+    /// Returns the condition with a reason that makes a fresh run which breaks it DEGRADED.
     pub(crate) const fn degraded(self, id: &'static str, when: &'static str) -> Self {
         Self { reason: Some(Reason { id, verdict: ValidityVerdict::Degraded, when }), ..self }
     }
 
-    /// The condition, as one without which a fresh run is INVALID.
+    /// Returns the condition with a reason that makes a fresh run which breaks it INVALID.
     pub(crate) const fn invalid(self, id: &'static str, when: &'static str) -> Self {
         Self { reason: Some(Reason { id, verdict: ValidityVerdict::Invalid, when }), ..self }
     }
 
-    /// Outcome of the condition over `record`; `evidence` is known of a fresh run only.
+    /// Returns the outcome of the condition over `record`; `evidence` is `None` unless the run is
+    /// fresh.
     pub(crate) fn outcome(&self, record: &RunRecord, evidence: Option<&Evidence>) -> Outcome {
         match self.predicate {
             Predicate::Record(look) => look(record),
@@ -141,8 +145,8 @@ impl Condition {
 }
 
 impl Rule {
-    /// Rule that errors are made of: in the first revision, over measured records with figures, and
-    /// about all metrics.
+    /// Template of rules that are errors: in the first revision of the rules, over measured records
+    /// with figures, and about all metrics. A rule overrides the fields in which it differs.
     pub(crate) const ERROR: Self = Self {
         id: "",
         title: "",
@@ -154,11 +158,12 @@ impl Rule {
         affects: Family::ALL,
         conditions: &[],
     };
-    /// Rule that warnings are made of. See [`Self::ERROR`].
+    /// Template of rules that are warnings; otherwise equal to [`Self::ERROR`].
     pub(crate) const WARNING: Self =
         Self { level: Level::Warning, level_on_cpu: Level::Warning, ..Self::ERROR };
 
-    /// Judges `record` by the rule; `None` where the rule does not apply.
+    /// Judges `record` by the rule; `None` where the rule does not apply or the record lacks its
+    /// inputs.
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
         if !self.scope.covers(record) {
             return None;
@@ -178,11 +183,11 @@ impl Rule {
 /// Records that a rule applies to, by kind, status and tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// Kinds of records: measured, imported or simulated.
+    /// Kinds of records that the rule applies to: measured, imported or simulated.
     pub kinds: &'static [Kind],
-    /// Statuses with which the runs may have ended.
+    /// Statuses of runs that the rule applies to.
     pub statuses: &'static [Status],
-    /// Tiers of the scenarios: full, quarter or lite.
+    /// Tiers of scenarios that the rule applies to: full, quarter or lite.
     pub tiers: &'static [Tier],
 }
 
@@ -192,16 +197,16 @@ const WITH_FIGURES: &[Status] = &[Status::Ok, Status::Partial];
 const TIERS: &[Tier] = &[Tier::Full, Tier::Quarter, Tier::Lite];
 
 impl Scope {
-    /// Scope of rules that judge every record.
+    /// Scope of all records.
     pub const ALL: Self = Self { kinds: KINDS, statuses: STATUSES, tiers: TIERS };
-    /// Scope of records with figures, whoever measured them.
+    /// Scope of records with figures: runs that ended as `ok` or `partial`, whoever measured them.
     pub const FIGURES: Self = Self { statuses: WITH_FIGURES, ..Self::ALL };
-    /// Scope of records of runs that Redline measured itself.
+    /// Scope of measured records, that is, of runs that this suite made itself.
     pub const MEASURED: Self = Self { kinds: &[Kind::Measured], ..Self::ALL };
-    /// Scope of measured records with figures.
+    /// Scope of measured records with figures: runs that ended as `ok` or `partial`.
     pub const MEASURED_FIGURES: Self = Self { statuses: WITH_FIGURES, ..Self::MEASURED };
 
-    /// Returns the same scope without the `-lite` scenarios.
+    /// Returns the scope without runs of scenarios of the tier `lite`.
     pub const fn but_lite(self) -> Self {
         Self { tiers: &[Tier::Full, Tier::Quarter], ..self }
     }
@@ -213,7 +218,8 @@ impl Scope {
             && self.tiers.contains(&record.scenario.tier)
     }
 
-    /// Scope in words for the list of rules: `measured runs with figures, not on -lite`.
+    /// Formats the scope in words for the list of rules: `measured runs with figures, not on
+    /// -lite`.
     pub fn words(&self) -> String {
         let kinds = match self.kinds {
             KINDS => "all runs",

@@ -23,12 +23,12 @@ pub struct InTurns<'a> {
     blocks: Vec<Block<'a>>,
 }
 
-/// Ratio of one engine's metric to the other's, with its interval.
+/// Ratio of a metric of the first engine to that of the second, with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
     /// Number of blocks in which both engines have the metric.
     pub pairs: u32,
-    /// Geometric mean of the ratio over the pairs.
+    /// Geometric mean, over the pairs, of the first engine's metric divided by the second's.
     pub mean: f64,
     /// Interval of the ratio: a t interval on the logs at the policy's confidence; `None` for a
     /// single pair.
@@ -36,8 +36,8 @@ pub struct Ratio {
 }
 
 impl<'a> InTurns<'a> {
-    /// Returns the blocks of the newest campaign that ran both engines interleaved; `None` where
-    /// no campaign did. Runs that lost requests or whose verdict is INVALID do not count.
+    /// Returns the blocks of the newest campaign that ran both engines interleaved; `None` where no
+    /// campaign did. Runs that lost requests or whose verdict is INVALID are left out.
     pub fn newest(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Option<Self> {
         let side = |runs: &[&'a RunRecord]| Side { all: runs.to_vec() };
         let runs = CellRuns { baseline: side(theirs), candidate: side(ours) };
@@ -49,13 +49,13 @@ impl<'a> InTurns<'a> {
         })
     }
 
-    /// True when `run` is part of a block.
+    /// True when `run` is part of one of the interleaved blocks.
     pub fn holds(&self, run: &RunRecord) -> bool {
         self.blocks.iter().flat_map(Block::runs).any(|paired| paired.id == run.id)
     }
 
-    /// Ratio of `metric` of the first engine to that of the second; `None` where no block has the
-    /// metric for both.
+    /// Returns the ratio of `metric` of the first engine to that of the second; `None` where no
+    /// block has the metric for both.
     pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
         let values = |runs: &[&RunRecord]| -> Vec<f64> {
             runs.iter().filter_map(|run| metric.value(run)).collect()
@@ -67,22 +67,22 @@ impl<'a> InTurns<'a> {
     }
 }
 
-/// Scenario that two engines answered, with the runs of each that count.
+/// Scenario that two engines answered, with the runs of each that are compared.
 #[derive(Debug, Clone)]
 pub struct Match<'a> {
-    /// Scenario, as `id@rev`.
+    /// Scenario that both engines answered, as `id@rev`.
     pub scenario: String,
-    /// Runs of the first engine in one configuration.
+    /// Compared runs of the first engine, in one configuration.
     pub ours: Vec<&'a RunRecord>,
-    /// Runs of the second engine in one configuration.
+    /// Compared runs of the second engine, in one configuration.
     pub theirs: Vec<&'a RunRecord>,
-    /// Interleaved blocks that the runs are from; `None` where they did not run interleaved, and
-    /// all of them count.
+    /// Interleaved blocks that the compared runs are from; `None` where the engines did not run
+    /// interleaved and all their runs are compared.
     pub in_turns: Option<InTurns<'a>>,
 }
 
 /// Compares the latest releases of two engines that answered one of the same scenarios. The runs,
-/// which are of one model on one hardware, must all be usable. There is one match for each scenario,
+/// which are of one model on one hardware, must all be usable. Returns one match for each scenario,
 /// in page order, and none where the engines share no scenario.
 pub fn latest<'a>(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Vec<Match<'a>> {
     let (ours, theirs) = (by_release(ours), by_release(theirs));
@@ -93,7 +93,7 @@ pub fn latest<'a>(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Vec<Match
         .unwrap_or_default()
 }
 
-/// Runs of one release by cell, prompts sent as text, and kind of record.
+/// Runs of one release by cell, whether prompts are sent as text, and kind of record.
 type ByCell<'a> = BTreeMap<(Cell, bool, &'static str), Vec<&'a RunRecord>>;
 
 fn by_release<'a>(runs: &[&'a RunRecord]) -> BTreeMap<ReleaseKey, ByCell<'a>> {
@@ -106,8 +106,8 @@ fn by_release<'a>(runs: &[&'a RunRecord]) -> BTreeMap<ReleaseKey, ByCell<'a>> {
     releases
 }
 
-/// Matches cells of two releases. Of several configurations, the two that ran interleaved in the
-/// latest campaign are taken.
+/// Returns one match for each scenario that two releases share. Of several configurations, the two
+/// that ran interleaved in the latest campaign are taken.
 fn matches<'a>(ours: &ByCell<'a>, theirs: &ByCell<'a>) -> Vec<Match<'a>> {
     let mut found = Vec::new();
     for ((our, is_text, _), our_runs) in ours {
@@ -140,15 +140,15 @@ impl<'a> Match<'a> {
     }
 }
 
-/// Ratio of figures that were measured in pairs, in the order of the pairs; none where there is no
-/// pair, or a figure that is not positive.
+/// Returns the ratio of figures that were measured in pairs, in the order of the pairs; `None`
+/// where there is no pair, or a figure is not positive.
 pub fn ratio_of_pairs(ours: &[f64], theirs: &[f64], policy: &PolicyFile) -> Option<Ratio> {
     let pairs = ours.iter().zip(theirs);
     let logs = pairs.map(|(ours, theirs)| log_ratio(&[*theirs], &[*ours]));
     of_logs(&logs.collect::<Option<Vec<f64>>>()?, policy)
 }
 
-/// Ratio from the log ratio of each pair.
+/// Computes the ratio from the log ratio of each pair; `None` without pairs.
 fn of_logs(log_ratios: &[f64], policy: &PolicyFile) -> Option<Ratio> {
     let found = paired(log_ratios, policy)?;
     let ratio_of = |percent: f64| 1.0 + percent / 100.0;

@@ -38,17 +38,18 @@ pub fn finite<'a>(
     of_metric(metric, repeats).filter(|found| found.min.is_finite() && found.max.is_finite())
 }
 
-/// Half of the range over repeats; `None` for a single run.
+/// Returns half of the range (largest minus smallest) over repeats; `None` for a single run.
 pub fn half_range(summary: &Summary) -> Option<f64> {
     (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
 }
 
-/// Share of `part` in `whole`, in percent; `None` where `whole` is zero.
+/// Returns the share of `part` in `whole`, in percent; `None` where `whole` is zero.
 pub fn share_pct(part: f64, whole: f64) -> Option<f64> {
     (whole != 0.0).then(|| part / whole * 100.0)
 }
 
-/// Difference of `value` from `baseline`, in percent of the baseline; `None` where that is zero.
+/// Returns the difference of `value` from `baseline`, in percent of the baseline; `None` where the
+/// baseline is zero.
 pub fn difference_pct(value: f64, baseline: f64) -> Option<f64> {
     (baseline != 0.0).then(|| (value / baseline - 1.0) * 100.0)
 }

@@ -20,7 +20,7 @@ pub const SCHEMA: &str = "campaign.v1";
 pub struct CampaignRecord {
     /// Name of this schema, always `campaign.v1`.
     pub schema: String,
-    /// ULID of the campaign.
+    /// ULID of the campaign, assigned when it is planned.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
@@ -34,17 +34,18 @@ pub struct CampaignRecord {
     pub plan: Vec<PlannedRun>,
     /// Comparison policy that the verdicts follow; null where nothing was compared.
     pub policy: Option<Policy>,
-    /// Noise of each metric by its name: half-width in percent of the interval that a release shows
-    /// against itself.
+    /// Noise of each metric in percent, by metric name: half-width of the interval that a release
+    /// shows against itself. Null where no releases were compared.
     pub noise_floor: Option<BTreeMap<String, f64>>,
-    /// Verdicts of the comparison, ordered by cell and metric.
+    /// Verdicts of the comparison on release-blocking metrics, ordered by cell and metric.
     pub verdicts: Vec<Verdict>,
-    /// Time budget of the campaign: `wall_us_expected` and `wall_us`, in microseconds.
+    /// Time budget of the campaign in microseconds: `wall_us_expected` as planned, where known, and
+    /// `wall_us` as spent.
     pub budget: BTreeMap<String, Value>,
-    /// Lab that this campaign carried out; left out for a plain comparison of releases.
+    /// Lab that the campaign carried out; left out for a plain comparison of releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<Box<CampaignLab>>,
-    /// Status of the campaign: do all of its runs have figures?
+    /// Status of the campaign: did every run answer all its requests and none turn out INVALID?
     pub status: CampaignStatus,
     /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
     /// since.
@@ -60,7 +61,7 @@ pub struct CampaignLab {
     pub id: String,
     /// SHA-256 of the lab file's bytes, lower-case hex.
     pub sha256: String,
-    /// Content of the lab file.
+    /// Content of the lab file, parsed.
     pub file: LabFile,
     /// Maximum number of runs that the lab was allowed to start.
     pub runs_max: u32,
@@ -69,15 +70,15 @@ pub struct CampaignLab {
 /// Planned run: one server start that measures one scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedRun {
-    /// ULID of the run's record.
+    /// ULID of the planned run, which its record has.
     pub run: String,
-    /// Id of the engine under test.
+    /// Id of the engine that the planned run measures.
     pub engine: String,
-    /// Release of the engine, such as `v0.10.0`.
+    /// Release of the engine that the planned run measures, such as `v0.10.0`.
     pub release: String,
-    /// Id of the model that is served.
+    /// Id of the model that the planned run's server serves.
     pub model: String,
-    /// Id of the scenario that is measured.
+    /// Id of the scenario that the planned run measures.
     pub scenario: String,
     /// Number of the run's block, from 0; runs of one block are next to each other in time.
     pub block: u32,
@@ -90,8 +91,8 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Returns the place in the campaign's plan that a run record states; a run without a campaign
-    /// gets block 0 and position 0.
+    /// Builds the planned run that a run record describes: its ids, and its block, position and
+    /// stage in the campaign. Block and position are 0 for a run without a campaign.
     pub fn of(record: &RunRecord) -> Self {
         let slot = record.campaign.as_ref();
         Self {
@@ -107,13 +108,13 @@ impl PlannedRun {
     }
 }
 
-/// Status of a campaign: do all of its runs have figures?
+/// Status of a campaign: did every run answer all its requests and none turn out INVALID?
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CampaignStatus {
-    /// Every run of the campaign has figures.
+    /// Complete: every run of the campaign answered all its requests, and none is INVALID.
     #[default]
     Complete,
-    /// Some runs of the campaign failed; their own records say why.
+    /// Partial: a run of the campaign failed, lost requests, is INVALID or has no record.
     Partial,
 }

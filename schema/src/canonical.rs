@@ -33,7 +33,7 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
     to_hex(&Sha256::digest(bytes))
 }
 
-/// Returns `bytes` as lower-case hex.
+/// Returns `bytes` as lower-case hex, two digits for each byte.
 pub fn to_hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
@@ -52,7 +52,8 @@ pub fn record_sha256<T: Serialize>(record: &T) -> Result<String, CanonicalError>
     Ok(record_sha256_of(&serde_json::to_value(record).map_err(CanonicalError)?))
 }
 
-/// Returns the hash of [`record_sha256`] for a record that was read as plain JSON.
+/// Returns the SHA-256 of a record's canonical JSON without the key `record_sha256`, lower-case
+/// hex. The record is JSON that was already parsed.
 pub fn record_sha256_of(record: &Value) -> String {
     let mut text = Vec::new();
     match record {
@@ -142,7 +143,8 @@ mod tests {
         assert_eq!(to_canonical(&value).expect("canonical"), expected);
     }
 
-    /// Strategy for arbitrary JSON whose keys and numbers are hard to sort and to write.
+    /// Returns a test strategy for arbitrary JSON whose keys and numbers are hard to sort and to
+    /// write.
     fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

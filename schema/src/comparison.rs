@@ -11,7 +11,7 @@ use crate::metric::{Better, Unit};
 use crate::policy::Policy;
 use crate::verdict::{Cell, Verdict, VerdictKind};
 
-/// Schema name of a comparison.
+/// Schema name of a comparison of two releases.
 pub const SCHEMA: &str = "diff.v1";
 
 /// Comparison of a candidate release with a baseline release, cell by cell.
@@ -23,7 +23,7 @@ pub struct Diff {
     pub baseline: String,
     /// Candidate: the release that is judged against the baseline.
     pub candidate: String,
-    /// Note that accompanies the figures in every output format.
+    /// Note on how to read the comparison, which every output format prints beside the figures.
     pub note: String,
     /// Comparison policy that the verdicts follow.
     pub policy: Policy,
@@ -32,7 +32,7 @@ pub struct Diff {
     /// Noise by campaign id and metric name: half-width in percent of the interval that a release
     /// shows against itself.
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Cells in which both releases have runs, in order.
+    /// Comparisons of the cells in which both releases have runs, one entry for each cell.
     pub cells: Vec<CellDiff>,
     /// Combined effect of each metric over all cells of an engine on one hardware.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +41,7 @@ pub struct Diff {
     pub baseline_only: Vec<Cell>,
     /// Cells that only the candidate has runs in.
     pub candidate_only: Vec<Cell>,
-    /// Number of retracted runs that were left out.
+    /// Number of retracted runs that the comparison left out.
     pub retracted: usize,
 }
 
@@ -49,21 +49,21 @@ pub struct Diff {
 /// with equal weight for each cell. It is informative and leads to no verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Broad {
-    /// Id of the engine.
+    /// Id of the engine whose cells are combined.
     pub engine: String,
-    /// Id of the hardware.
+    /// Id of the hardware on which the combined cells were measured.
     pub hardware: String,
-    /// Name of the metric.
+    /// Name of the metric whose effects in the cells are combined.
     pub metric: String,
     /// Title of the metric as pages show it.
     pub title: String,
-    /// Number of cells behind the effect.
+    /// Number of cells whose effects are combined.
     pub cells: u32,
     /// Geometric mean over the cells of candidate / baseline, minus one, in percent.
     pub effect_pct: f64,
     /// 95 % t interval of the effect over the cells, in percent.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of the hypothesis that the metric did not shift.
+    /// Two-sided p-value of the hypothesis that the metric did not shift over the combined cells.
     pub p: Option<f64>,
 }
 
@@ -78,10 +78,10 @@ pub struct Commits {
     pub changes: Vec<Commit>,
 }
 
-/// Commit of the engine's history.
+/// Commit of the engine's git history between baseline and candidate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commit {
-    /// Hash of the commit, shortened.
+    /// Abbreviated hash of the commit.
     pub id: String,
     /// First line of the commit message.
     pub subject: String,
@@ -94,39 +94,42 @@ pub struct CellDiff {
     pub cell: Cell,
     /// Ids of the campaigns in which both releases ran side by side; empty where they never did.
     pub campaigns: Vec<String>,
-    /// Id of the newest of these campaigns; its pairs of runs decide the verdicts.
+    /// Id of the newest campaign in which both releases ran side by side, whose pairs of runs
+    /// decide the verdicts; null where they never did.
     pub judged: Option<String>,
-    /// Number of the baseline's runs by outcome.
+    /// Numbers of the baseline's runs in the cell, by outcome.
     pub baseline_runs: SideCounts,
-    /// Number of the candidate's runs by outcome.
+    /// Numbers of the candidate's runs in the cell, by outcome.
     pub candidate_runs: SideCounts,
-    /// Flags with different values on the two sides, where a command line names one of them; such a
-    /// cell gets no verdict. Both sides report each of these flags.
+    /// Flags whose values differ between baseline and candidate and which a command line names;
+    /// with such a flag the cell gets no verdict. Flags that only one release reports are left out.
     pub changed: Vec<FlagChange>,
-    /// Flags with different values on the two sides that no command line names: defaults that moved
-    /// between the releases. The cell is judged, and its effect may be due to them.
+    /// Flags whose values differ between baseline and candidate and which no command line names:
+    /// defaults that moved between the releases. The cell is judged, and its effect may be due to
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<FlagChange>,
-    /// Remarks that a reader needs beside the figures.
+    /// Remarks on the comparison of the cell, in sentences that are shown beside its figures.
     pub remarks: Vec<String>,
     /// Command line that measures both releases in this cell again.
     pub command: Vec<String>,
-    /// Rows of the table: one for each metric that either side measured.
+    /// Rows of the cell's table: one for each metric that either release measured.
     pub rows: Vec<Row>,
 }
 
-/// Number of runs of one release in a cell, by outcome.
+/// Numbers of runs of one release in a cell, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SideCounts {
-    /// Number of runs whose figures are used.
+    /// Number of the release's runs in the cell whose figures are used.
     pub used: usize,
-    /// Number of runs that failed or in which requests failed.
+    /// Number of the release's runs in the cell that failed or in which requests failed.
     pub failed: usize,
-    /// Number of runs that were skipped or failed because of the machine, not the engine.
+    /// Number of the release's runs in the cell that were skipped, or failed because of the machine
+    /// and not the engine.
     pub lost: usize,
-    /// Number of runs that were ruled out because their client measurement is INVALID.
+    /// Number of the release's runs in the cell that are left out because they are INVALID.
     pub invalid: usize,
-    /// Number of failed requests over all runs.
+    /// Number of failed requests over all runs of the release in the cell.
     pub requests_failed: u64,
 }
 
@@ -146,15 +149,15 @@ pub struct FlagChange {
 pub struct Row {
     /// Title of the metric as pages show it.
     pub title: String,
-    /// Unit of the figures in this row.
+    /// Unit of the values of the row's metric.
     pub unit: Unit,
     /// Direction in which the metric improves.
     pub better: Better,
     /// True when a regression of this metric blocks a release in this cell.
     pub gates: bool,
-    /// Baseline's figures over its runs; null where no run measured the metric.
+    /// Spread of the metric over the baseline's runs; null where no run measured the metric.
     pub baseline: Option<Summary>,
-    /// Candidate's figures over its runs; null where no run measured the metric.
+    /// Spread of the metric over the candidate's runs; null where no run measured the metric.
     pub candidate: Option<Summary>,
     /// Verdict on this metric of this cell.
     pub verdict: Verdict,
@@ -179,14 +182,14 @@ pub struct Summary {
 }
 
 impl Diff {
-    /// Returns the rows of all cells, in order.
+    /// Returns the rows of all cells of the comparison, in order; a row is one metric of one cell.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.cells.iter().flat_map(|cell| &cell.rows)
     }
 
-    /// Returns the exit code of the comparison: `Worse` for a regression or a new failure that is
-    /// not waived; `Inconclusive` where a release-blocking metric has no decision or nothing was
-    /// compared; otherwise `Well`.
+    /// Returns the exit code of the comparison: `Worse` where a release-blocking metric has a
+    /// regression or a new failure that is not waived; `Inconclusive` where one has no decision or
+    /// there is none to compare; otherwise `Well`.
     pub fn exit(&self) -> Exit {
         let gates = || self.rows().filter(|row| row.gates).map(|row| &row.verdict);
         if gates().any(Verdict::fails) {

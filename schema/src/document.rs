@@ -1,7 +1,7 @@
 //! Parts of Markdown documents that a command writes, each between two marker lines; the first
 //! marker names the command. Text only: no file is opened.
 
-/// Marker line that ends a generated part.
+/// Marker line that ends a part of a Markdown document that a command writes.
 const END: &str = "<!-- End of the table. -->";
 
 /// Returns the marker line that begins the part that `command` writes.
@@ -12,7 +12,7 @@ fn begin(command: &str) -> String {
 /// Returns `document` with the part that `command` writes replaced by `text`.
 ///
 /// # Errors
-/// The document has no such part; the message names the marker lines.
+/// The document has no such part between two marker lines; the message names the marker lines.
 pub fn insert(document: &str, command: &str, text: &str) -> Result<String, String> {
     let begin = begin(command);
     let missing = || format!("there are no lines `{begin}` and `{END}`");

@@ -21,7 +21,8 @@ pub struct Emitted {
     /// Time just before the first token was passed to the kernel, in nanoseconds; null where the
     /// client disconnected earlier.
     pub first_ns: Option<u64>,
-    /// Gap between each token and the next, in nanoseconds.
+    /// Gaps between consecutive tokens of the answer, in nanoseconds: one for each token after the
+    /// first.
     pub gaps_ns: Vec<u64>,
 }
 
@@ -35,14 +36,14 @@ impl Emitted {
         self.first_ns.into_iter().chain(later)
     }
 
-    /// True when every requested token was written.
+    /// True when the mock server wrote as many tokens as the request asked for.
     pub fn is_whole(&self) -> bool {
         self.first_ns.is_some() && self.gaps_ns.len() as u64 + 1 == self.max_tokens
     }
 }
 
-/// Returns a `tokenizer.json` for mock servers: it knows the word `t`, which every emitted token
-/// is, and `words` prompt words `w0`, `w1` and so on.
+/// Returns a `tokenizer.json` for mock servers, whose vocabulary is the word `t`, which every
+/// emitted token is, and `words` prompt words `w0`, `w1` and so on.
 pub fn tokenizer(words: usize) -> Value {
     let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));
     let known = [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))];

@@ -116,7 +116,7 @@ pub struct Settings {
 pub struct Setting {
     /// Flags of the setting, with `{value}` as placeholder for the requested value.
     pub flags: Vec<String>,
-    /// Value that applies without flags: a request for it adds no flags.
+    /// Default value of the setting: a server that should have this value gets no flags for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
 }
@@ -138,7 +138,7 @@ pub struct Image {
     /// Image name, with `{release}` as placeholder for the release or `{version}` for it without
     /// `v`.
     pub name: String,
-    /// Arguments after the image name; the flags of settings follow them.
+    /// Container arguments after the image name; the flags of settings follow them.
     pub argv: Vec<String>,
     /// Environment variables inside the container as `NAME=VALUE`, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -199,12 +199,12 @@ pub struct Ready {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Info {
-    /// Format of the server's answer.
+    /// Format in which the server reports its version and configuration.
     pub dialect: InfoFormat,
     /// Route that reports the configuration; left out where the server has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// Location of the version, for the format `fields`.
+    /// Route and JSON pointer at which the server reports its version, for the format `fields`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<ReportedAt>,
     /// Location of each flag's value, for the format `fields`: the engine's own flag name to JSON
@@ -212,7 +212,8 @@ pub struct Info {
     /// of the answer is not kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flags: BTreeMap<String, Vec<String>>,
-    /// Flags that provide the facts of a record, for the format `fields`.
+    /// Names of the flags that provide facts of a run record, such as the data type of the KV
+    /// cache, for the format `fields`.
     #[serde(default)]
     pub facts: InfoFacts,
 }
@@ -231,26 +232,27 @@ pub struct ReportedAt {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InfoFacts {
-    /// Flag with the number of tensor-parallel ranks.
+    /// Name of the flag whose value is the number of tensor-parallel ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tp: Option<String>,
-    /// Flag with the maximum number of sequences in one step.
+    /// Name of the flag whose value is the maximum number of sequences in one step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_batch_size: Option<String>,
-    /// Flag with the data type of the KV cache.
+    /// Name of the flag whose value is the data type of the KV cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_dtype: Option<String>,
-    /// Flag that is true when the prefix cache is on; with `!` in front, a flag that is true when
-    /// it is off.
+    /// Name of the flag that is true when the prefix cache is on; with `!` in front, the name of a
+    /// flag that is true when it is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_cache: Option<String>,
-    /// Flag with the page size of the prefix cache, in tokens (vLLM: block size).
+    /// Name of the flag whose value is the page size of the prefix cache, in tokens (vLLM: block
+    /// size).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_tokens: Option<String>,
-    /// Flag with the data type of the computation.
+    /// Name of the flag whose value is the data type of the computation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
-    /// Flag with the device that computes, such as `cuda`.
+    /// Name of the flag whose value is the device that computes, such as `cuda`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }
@@ -259,9 +261,9 @@ pub struct InfoFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InfoFormat {
-    /// Format of Redline's `/server_info`.
+    /// Redline: format of the answer of Redline's `/server_info`.
     Redline,
-    /// Format of `llama-server`'s `/props`.
+    /// llama.cpp: format of the answer of `llama-server`'s `/props`.
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
     /// Any JSON answer, read at the engine file's `flags` pointers. A string in the answer of
@@ -269,7 +271,8 @@ pub enum InfoFormat {
     Fields,
 }
 
-/// How the prefix cache is emptied, and how the KV cache size is read from the log.
+/// Caches of an engine: how the prefix cache is emptied, and how the KV cache size is read from the
+/// server's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cache {
@@ -314,7 +317,7 @@ pub struct Source {
     pub licence: String,
     /// Folder inside the source that CMake configures.
     pub folder: String,
-    /// CMake arguments of the build.
+    /// CMake arguments with which the engine is configured and built.
     pub cmake: Vec<String>,
     /// Programs to build, the server first.
     pub programs: Vec<String>,
@@ -331,7 +334,7 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// Route that requests are sent to.
+    /// HTTP route of the server to which generation requests are sent.
     pub route: String,
     /// API format of the route; left out where the route's name implies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -349,12 +352,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns the API format of the route: the file's, else the one that the route's name implies.
+    /// Returns the API format of requests: the engine file's, else the one that the route's name
+    /// implies.
     pub fn dialect(&self) -> ApiFormat {
         self.dialect.unwrap_or_else(|| ApiFormat::of_route(&self.route))
     }
 
-    /// True when prompts are sent as token ids: the file says so and the API format supports it.
+    /// True when prompts are sent as token ids: the engine file says so and the API format supports
+    /// it.
     pub fn sends_ids(&self) -> bool {
         self.token_ids && self.dialect().takes_ids()
     }
@@ -406,7 +411,7 @@ impl ApiFormat {
 /// Reads an engine file.
 ///
 /// # Errors
-/// The text is not TOML of this shape.
+/// The text is not TOML with the fields of an engine file.
 pub fn parse(text: &str) -> Result<EngineFile, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }

@@ -10,7 +10,7 @@ use crate::id::ulid_unix_ms;
 use crate::metric;
 use crate::verdict::{Cell, is_cell_pattern};
 
-/// Schema name of an event.
+/// Schema name of an event file.
 pub const SCHEMA: &str = "event.v1";
 
 /// Event file `results/events/<yyyy>/<ULID>.toml`, written by a person or by `redline-results`.
@@ -34,7 +34,7 @@ pub struct Event {
     /// Evidence for the reason: URLs or files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
-    /// Id of the run that replaces a retracted run.
+    /// Id of the run that replaces the retracted run; left out where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
     /// Time at which a waiver ends, RFC 3339 in UTC.
@@ -68,7 +68,7 @@ pub enum EventKind {
     Annotate,
     /// Waiver: a regression is accepted until `expires`.
     Waive,
-    /// Epoch: the machine or its data changed, and trend series break here.
+    /// Epoch: the machine or its data changed, and trend series are cut at the time of that change.
     Epoch,
 }
 
@@ -86,7 +86,7 @@ impl Event {
         })
     }
 
-    /// True when the event applies to `cell`.
+    /// True when the event has a cell pattern and the pattern matches `cell`.
     pub fn covers(&self, cell: &Cell) -> bool {
         self.cell.as_deref().is_some_and(|pattern| cell.matches(pattern))
     }
@@ -104,7 +104,8 @@ impl Event {
         self.expires.as_deref().and_then(unix_s_of).is_none_or(|expires| expires <= unix_s)
     }
 
-    /// Returns the start of an epoch in seconds since 1970.
+    /// Returns the start of an epoch in seconds since 1970: of `since`, else of `at`; `None` where
+    /// that text is not an RFC 3339 time in UTC.
     pub fn since_unix_s(&self) -> Option<i64> {
         unix_s_of(self.since.as_deref().unwrap_or(&self.at))
     }

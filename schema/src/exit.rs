@@ -3,15 +3,16 @@
 /// Exit code of a program. Code 101 is a panic, that is, a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// The command succeeded.
+    /// Exit code 0: the command succeeded.
     Well = 0,
-    /// The answer is negative: a regression, a new failure or an INVALID run.
+    /// Exit code 1: the answer is negative, that is, a regression, a new failure or an INVALID run.
     Worse = 1,
-    /// Wrong usage, or invalid data.
+    /// Exit code 2: wrong usage, or invalid data.
     Unsound = 2,
-    /// No decision: no regression was found, but the data do not suffice to exclude one.
+    /// Exit code 3: there is no decision, because a regression was neither found nor excluded.
     Inconclusive = 3,
-    /// Environment failure: no GPU, port taken, model missing, disk full, interrupted.
+    /// Exit code 4: the environment failed, such as no GPU, port taken, model missing, disk full or
+    /// an interruption.
     Environment = 4,
 }
 

@@ -26,7 +26,7 @@ pub struct Histograms {
     pub e2e_us: Option<HdrHistogram>,
     /// E2E latency of each request from its scheduled send, in microseconds.
     pub e2e_scheduled_us: Option<HdrHistogram>,
-    /// Wait of each request for the limit on concurrency, in microseconds.
+    /// Time that each request waited in the client for the concurrency limit, in microseconds.
     pub queue_us: Option<HdrHistogram>,
     /// Time to open each connection, in microseconds.
     pub connect_us: Option<HdrHistogram>,
@@ -52,7 +52,8 @@ impl Histograms {
     }
 }
 
-/// Rates over `time.wall_us`, and percentiles that are exact over all samples.
+/// Metrics of a run: rates over `time.wall_us`, and latency percentiles that are exact over all
+/// samples.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
     /// Throughput: answered requests per second.
@@ -129,7 +130,7 @@ pub struct Stalls {
 /// request the parts add up to the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TtftParts {
-    /// Wait for the limit on concurrency, in microseconds.
+    /// Time that the request waited in the client for the concurrency limit, in microseconds.
     pub queue: Summary,
     /// Delay that the client itself caused before the send, in microseconds.
     pub schedule_lag: Summary,
@@ -148,7 +149,7 @@ pub struct TtftParts {
 }
 
 impl TtftParts {
-    /// Returns every part with its name, in the order of time.
+    /// Returns every part of the TTFT with its name, from the scheduled send to the parsed token.
     pub fn named(&self) -> Vec<(&'static str, &Summary)> {
         let before = [
             ("queue", &self.queue),
@@ -181,7 +182,8 @@ pub struct Slice {
 }
 
 impl Metrics {
-    /// Returns the latency summaries, each with the name of its histogram.
+    /// Returns the latency summaries of TTFT, TPOT, ITL and E2E, each with the name of its
+    /// histogram.
     pub fn summaries(&self) -> [(&'static str, Option<&Summary>); 5] {
         [
             ("ttft_us", self.ttft_us.as_ref()),
@@ -197,19 +199,19 @@ impl Metrics {
 /// default); `std` is the standard deviation of the population.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Mean over all samples, in microseconds.
+    /// Mean latency over all samples, in microseconds.
     pub mean: Option<u64>,
-    /// Standard deviation of the population, in microseconds.
+    /// Standard deviation of the latency over all samples (population), in microseconds.
     pub std: Option<u64>,
-    /// Median over all samples, in microseconds.
+    /// Median latency over all samples, in microseconds.
     pub p50: Option<u64>,
-    /// 90th percentile over all samples, in microseconds.
+    /// 90th percentile of the latency over all samples, in microseconds.
     pub p90: Option<u64>,
-    /// 95th percentile over all samples, in microseconds.
+    /// 95th percentile of the latency over all samples, in microseconds.
     pub p95: Option<u64>,
-    /// 99th percentile over all samples, in microseconds.
+    /// 99th percentile of the latency over all samples, in microseconds.
     pub p99: Option<u64>,
-    /// Largest sample, in microseconds.
+    /// Largest latency of all samples, in microseconds.
     pub max: Option<u64>,
     /// Upper 99 % confidence bound of the 90th percentile in microseconds; left out where there are
     /// too few samples (early-stopping rule of MLPerf Inference).

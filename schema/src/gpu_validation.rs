@@ -13,19 +13,19 @@ use crate::target::{TargetMatch, TargetModel};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GpuValidation {
-    /// Question that the validation answers.
+    /// Question that the GPU validation answers.
     pub question: String,
     /// Machines that the validation is for; an empty table matches any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
-    /// Server flags of this validation, in addition to those of every run.
+    /// Server flags that the GPU validation adds to those of every run.
     #[serde(default)]
     pub flags: Vec<String>,
     /// Longest duration of a stage, in seconds; a longer stage is ended and has failed.
     pub stage_limit_s: u64,
     /// Models that the GPU validation serves.
     pub models: Vec<TargetModel>,
-    /// Scenario ids; each scenario is one stage for each model.
+    /// Ids of the scenarios to measure; each scenario is one stage for each model.
     pub scenarios: Vec<String>,
     /// Commands that run before the scenarios.
     #[serde(default)]
@@ -36,12 +36,14 @@ pub struct GpuValidation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValidationCommand {
-    /// Id of the stage, or its prefix where there is one stage for each model.
+    /// Id of the stage that runs the command, or the prefix of its stage ids where there is one
+    /// stage for each model.
     pub id: String,
     /// Program and arguments, with the placeholders `{redline}`, `{model}`, `{tests}` (tests of the
     /// models) and `{cuda_tests}` (tests of the CUDA device).
     pub argv: Vec<String>,
-    /// Program that the machine must have; without it the stage is skipped.
+    /// Name of the program that the machine must have for the command; without it the stage is
+    /// skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<String>,
     /// True when the command runs once for each model.
@@ -61,7 +63,7 @@ impl GpuValidation {
 pub struct ValidationBundle {
     /// Name of this schema, always `proof-box.v1`.
     pub schema: String,
-    /// Id of the GPU validation.
+    /// Id of the GPU validation: stem of its file under `suite/validations/`.
     #[serde(rename = "proof")]
     pub validation: String,
     /// ULID of the campaign that the run records belong to.
@@ -69,15 +71,15 @@ pub struct ValidationBundle {
     /// Machines that the bundle is for; an empty table matches any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
-    /// Engine that is validated.
+    /// Engine that the bundle contains and validates.
     pub engine: EngineFacts,
     /// Version that the server must report.
     pub version: String,
-    /// Server flags of this validation, in addition to those of every run.
+    /// Server flags that the GPU validation adds to those of every run.
     pub flags: Vec<String>,
-    /// Longest duration of a stage, in seconds.
+    /// Longest duration of a stage, in seconds; a longer stage is ended and has failed.
     pub stage_limit_s: u64,
-    /// Stages, in the order in which they run.
+    /// Stages of the GPU validation, in the order in which they run.
     pub stages: Vec<Stage>,
 }
 
@@ -98,24 +100,26 @@ pub struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
-    /// Stage that runs a command.
+    /// Command: the stage runs a command, whose exit code decides whether it passed.
     Command {
-        /// Program and arguments, with placeholders.
+        /// Program and arguments of the stage's command, with placeholders such as `{model}`.
         argv: Vec<String>,
-        /// Program that the machine must have; without it the stage is skipped.
+        /// Name of the program that the machine must have for the command; without it the stage is
+        /// skipped. Null where the command needs none.
         needs: Option<String>,
         /// Id of the model that replaces `{model}`, where the command runs once for each model.
         model: Option<String>,
     },
-    /// Stage that measures a scenario on a fresh server.
+    /// Scenario: the stage measures a scenario on a fresh server.
     Scenario {
-        /// Id of the model that is served.
+        /// Id of the model that the stage serves.
         model: String,
-        /// Number of tensor-parallel ranks.
+        /// Number of tensor-parallel ranks of the stage's server.
         tp: u32,
-        /// Id of the scenario.
+        /// Id of the scenario that the stage measures.
         scenario: String,
-        /// ULID of the run, fixed here so that a repeated stage writes the same record.
+        /// ULID of the stage's run, fixed in the bundle so that a repeated stage writes the same
+        /// record.
         run: String,
         /// Position of the run among the scenario stages, from 0.
         position: u32,
@@ -129,7 +133,7 @@ pub struct StageReport {
     pub schema: String,
     /// Id of the stage that the report is about.
     pub stage: String,
-    /// Outcome of the stage.
+    /// Outcome of the validation stage: done, failed or skipped.
     pub outcome: Outcome,
     /// Reason for a failure or skip, or the figures that a scenario measured.
     pub detail: Option<String>,
@@ -146,15 +150,16 @@ pub const STAGE_SCHEMA: &str = "proof-stage.v1";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// The stage passed.
+    /// Done: the stage of the GPU validation ran and passed.
     Done,
-    /// The stage failed.
+    /// Failed: the stage of the GPU validation ran and did not pass.
     Failed,
-    /// The stage was not started.
+    /// Skipped: the stage of the GPU validation was not started.
     Skipped,
 }
 
 /// Returns the stages of a GPU validation in order: commands first, then each model's scenarios.
+/// `next_id` returns a new run id for each scenario stage.
 pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
     let mut stages = Vec::new();
     for command in &validation.commands {

@@ -25,7 +25,7 @@ pub const VALUE_MAX: u64 = 30 * 24 * 3600 * 1_000_000;
 /// Longest base64 text that is decoded, in bytes.
 const TEXT_MAX: usize = 1 << 20;
 
-/// HDR histogram in a record.
+/// HDR histogram as a record stores it: base64 text and precision.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HdrHistogram {
     /// Base64 of the deflated V2 encoding of <https://github.com/HdrHistogram>.
@@ -39,12 +39,13 @@ pub struct HdrHistogram {
 #[error("{0}")]
 pub struct HistogramError(String);
 
-/// Error of bytes that are not a deflated V2 encoding.
+/// Returns the error for bytes that are not a deflated HDR histogram in the V2 encoding.
 fn not_encoded(why: impl ToString) -> HistogramError {
     HistogramError(format!("histogram is not a deflated HDR V2 encoding: {}", why.to_string()))
 }
 
-/// Error of a header that the data contradict, or that a record does not allow.
+/// Returns the error for a histogram header that the data contradict, or that a record does not
+/// allow.
 fn claims<T>(what: &str) -> Result<T, HistogramError> {
     Err(HistogramError(format!("histogram claims {what}")))
 }
@@ -134,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// Histogram as the `hdrhistogram` library decodes it, which is slower.
+    /// Decodes a histogram with the `hdrhistogram` library.
     fn decoded(stored: &HdrHistogram) -> Result<Histogram<u64>, HistogramError> {
         let plain = stored.plain()?;
         Deserializer::new()
@@ -142,7 +143,7 @@ mod tests {
             .map_err(|error| not_encoded(format!("{error:?}")))
     }
 
-    /// Bins with samples, as the `hdrhistogram` library reports them.
+    /// Returns the bins that have samples, as the `hdrhistogram` library reports them.
     fn bins_of(decoded: &Histogram<u64>) -> Vec<Bin> {
         let values = decoded.iter_recorded().map(|step| step.value_iterated_to());
         let bin = |value| Bin {
@@ -153,7 +154,7 @@ mod tests {
         values.map(bin).collect()
     }
 
-    /// Deflated, base64-coded histogram of a V2 encoding.
+    /// Deflates and base64-encodes a V2 encoding.
     fn packed(plain: &[u8]) -> HdrHistogram {
         let mut deflated = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
         std::io::Write::write_all(&mut deflated, plain).expect("memory");
@@ -164,7 +165,8 @@ mod tests {
         HdrHistogram { hdr_v2: STANDARD.encode(bytes), significant_digits: 3 }
     }
 
-    /// V2 encoding with the given header (payload, offset, digits, lowest, highest) and counts.
+    /// Builds a V2 encoding with the given header (payload, offset, digits, lowest, highest) and
+    /// counts.
     fn plain(head: [u64; 5], counts: &[u8]) -> Vec<u8> {
         let [payload, offset, digits, lowest, highest] = head;
         let short = |value: u64| u32::try_from(value).expect("32 bits").to_be_bytes();
@@ -177,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any bytes, both decoders give the same bins or both refuse.
+        /// Checks that for any bytes both decoders give the same bins or both refuse.
         #[test]
         fn bins_are_those_of_the_library(
             counts in prop::collection::vec(
@@ -209,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Message of an error; empty for a histogram that was read.
+    /// Returns the message of an error; empty for a histogram that was read.
     fn error<T>(result: &Result<T, HistogramError>) -> String {
         result.as_ref().err().map(ToString::to_string).unwrap_or_default()
     }
@@ -225,7 +227,7 @@ mod tests {
         assert!(refused(&long, "bytes is longer than"));
     }
 
-    /// Histogram whose header claims these sizes, with `zeros` bytes of counts.
+    /// Builds a histogram whose header claims these sizes, with `zeros` bytes of counts.
     fn claiming(payload: u32, digits: u32, highest: u64, zeros: usize) -> HdrHistogram {
         let head = [u64::from(payload), 0, u64::from(digits), 1, highest];
         packed(&plain(head, &vec![0; zeros]))

@@ -1,6 +1,7 @@
 //! Identifiers of runs, campaigns and events: ULIDs, assigned when a campaign is planned.
 
-/// Makes a ULID from a time in milliseconds since 1970 and 80 random bits; `main` provides both.
+/// Returns a ULID made of a time in milliseconds since 1970 and 80 random bits; `main` provides
+/// both.
 pub fn ulid(unix_ms: u64, random: u128) -> String {
     ulid::Ulid::from_parts(unix_ms, random).to_string()
 }
@@ -10,7 +11,7 @@ pub fn is_ulid(text: &str) -> bool {
     ulid::Ulid::from_string(text).is_ok_and(|id| id.to_string() == text)
 }
 
-/// Returns the time in a ULID, in milliseconds since 1970.
+/// Returns the time in a ULID, in milliseconds since 1970, or `None` for text that is not a ULID.
 pub fn ulid_unix_ms(text: &str) -> Option<u64> {
     ulid::Ulid::from_string(text).ok().map(|id| id.timestamp_ms())
 }

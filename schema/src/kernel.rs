@@ -15,11 +15,11 @@ pub const SCHEMA: &str = "kernel.v1";
 pub struct KernelRecord {
     /// Name of this schema, always `kernel.v1`.
     pub schema: String,
-    /// ULID of the kernel record.
+    /// ULID of the kernel record, which begins with its time.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
-    /// Engine whose kernels were measured.
+    /// Engine (release, commit, build) whose kernels were measured.
     pub engine: EngineFacts,
     /// Machine that the benchmarks ran on.
     pub hardware: HardwareFacts,
@@ -42,11 +42,11 @@ pub struct KernelRecord {
 /// read from memory, as in a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelBench {
-    /// Id of the benchmarked model.
+    /// Id of the model that was benchmarked.
     pub model: String,
     /// Device that computed, as the engine names it.
     pub device: String,
-    /// Number of threads that computed.
+    /// Number of threads that computed the benchmark.
     pub threads: u64,
     /// Data type in which matrices are multiplied.
     pub dtype: String,
@@ -57,7 +57,7 @@ pub struct ModelBench {
     /// Speed of the model's largest matrix multiplications.
     #[serde(default)]
     pub products: Vec<ProductBench>,
-    /// Speed of the model's attention.
+    /// Speed of the model's attention, one entry for each benchmarked shape.
     #[serde(default)]
     pub attention: Vec<AttentionBench>,
     /// Hardware limits that the machine reached in the same process.
@@ -71,7 +71,7 @@ pub struct PrefillBench {
     pub tokens: u64,
     /// Prompt tokens per second, median over repeats.
     pub tokens_per_s: f64,
-    /// Fraction of the arithmetic limit that was reached.
+    /// Fraction of the arithmetic limit of the machine that the prefill reached.
     pub limit_share: f64,
 }
 
@@ -84,8 +84,8 @@ pub struct DecodeBench {
     pub context: u64,
     /// Output tokens per second of all sequences together, median over repeats.
     pub tokens_per_s: f64,
-    /// Fraction of the memory bandwidth limit that was reached; left out where the size of the
-    /// weights is not known.
+    /// Fraction of the memory bandwidth limit of the machine that the decode step reached; left out
+    /// where the size of the weights is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_share: Option<f64>,
 }
@@ -101,11 +101,11 @@ pub struct ProductBench {
     pub k: u64,
     /// Data type in which the weight matrix is stored.
     pub weight_dtype: String,
-    /// Data type in which the product is computed.
+    /// Data type in which the matmul is computed.
     pub dtype: String,
     /// Operations per second; a multiply and an add are two operations.
     pub ops_per_s: f64,
-    /// Fraction of the arithmetic limit of `dtype` that was reached.
+    /// Fraction of the machine's arithmetic limit in `dtype` that the matmul reached.
     pub limit_share: f64,
 }
 
@@ -116,11 +116,12 @@ pub struct AttentionBench {
     pub rows: u64,
     /// Number of positions that each query attends to.
     pub context: u64,
-    /// Bytes of keys and values read per second.
+    /// Number of bytes of keys and values that were read per second.
     pub kv_bytes_per_s: f64,
     /// Floating-point operations per second; a multiply and an add are two operations.
     pub flops_per_s: f64,
-    /// Fraction of the nearer hardware limit (arithmetic or memory bandwidth) that was reached.
+    /// Fraction of the nearer hardware limit (arithmetic or memory bandwidth) that the attention
+    /// reached.
     pub limit_share: f64,
     /// Name of the limit that `limit_share` refers to.
     pub limit: String,
@@ -144,26 +145,27 @@ pub struct BenchLimits {
 /// Kernel benchmark: time of one operation at one shape.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelBench {
-    /// Name of the benchmarked operation.
+    /// Name of the benchmarked operation, such as `matmul_int8`.
     pub op: String,
     /// Shape as letters with sizes, such as `T512_K576_N1536`.
     pub shape: String,
-    /// Data type of the computation.
+    /// Data type in which the operation computes.
     pub dtype: String,
-    /// Instruction set: `avx512`, `avx2`, `portable`, `sm_90a`.
+    /// Instruction set that the kernel was built for: `avx512`, `avx2`, `portable`, `sm_90a`.
     pub isa: String,
     /// Device that computes: `cpu` or `cuda`.
     pub device: String,
-    /// Median time of one call, in nanoseconds.
+    /// Median time of one call of the operation, in nanoseconds.
     pub median_ns: f64,
-    /// Median absolute deviation of the time of a call, in nanoseconds.
+    /// Median absolute deviation of the time of a call of the operation, in nanoseconds.
     pub mad_ns: f64,
-    /// Number of timed samples behind the median.
+    /// Number of timed samples from which the median time of a call is taken.
     pub samples: u64,
-    /// Bytes that one call must move, as its shape implies.
+    /// Number of bytes that one call of the operation must move, as its shape implies.
     pub bytes: Option<u64>,
-    /// Floating-point operations of one call.
+    /// Number of floating-point operations of one call of the benchmarked operation.
     pub flops: Option<u64>,
-    /// Fraction of the machine's limit for this operation that was reached.
+    /// Fraction of the machine's limit that the benchmarked operation reached; null where no limit
+    /// is known for the operation.
     pub limit_share: Option<f64>,
 }

@@ -15,9 +15,9 @@ use crate::scenario::InvalidFile;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabFile {
-    /// Question that the lab answers.
+    /// Question that the lab answers, in words.
     pub question: String,
-    /// Revision of the lab.
+    /// Revision of the lab file.
     pub rev: u32,
     /// Id of the target, the hardware class that the lab runs on: a file stem under
     /// `suite/targets/`.
@@ -26,17 +26,17 @@ pub struct LabFile {
     pub model: String,
     /// Scenario ids under which candidates are measured, all with equal weight.
     pub profiles: Vec<String>,
-    /// Metric to improve, and the bounds to keep.
+    /// Objective of the lab: the metric to improve, and bounds that other metrics must keep.
     pub objective: Objective,
     /// Engines with the flags that each has in every run. The first engine's flags are the
     /// baseline.
     pub engines: Vec<LabEngine>,
-    /// Groups of options to try.
+    /// Axes of the lab: groups of mutually exclusive options to try.
     #[serde(default)]
     pub axes: Vec<Axis>,
     /// Strategy for combining options of several axes.
     pub combine: Combine,
-    /// Budget of runs or hours.
+    /// Budget of the lab: its maximum number of runs, its maximum hours, or both.
     pub budget: LabBudget,
 }
 
@@ -73,7 +73,7 @@ pub struct Axis {
     pub name: String,
     /// Id of the engine that the options belong to.
     pub engine: String,
-    /// Options to try in addition to the default.
+    /// Options of the axis to try, in addition to the engine's default.
     pub options: Vec<LabOption>,
 }
 
@@ -104,9 +104,9 @@ pub enum Combine {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabBudget {
-    /// Maximum number of runs that the lab may start.
+    /// Maximum number of runs that the lab may start; null for no limit on runs.
     pub runs: Option<u32>,
-    /// Maximum total time of the lab's runs, in hours.
+    /// Maximum total time of the lab's runs, in hours; null for no limit on time.
     pub hours: Option<f64>,
 }
 
@@ -129,7 +129,7 @@ pub struct Candidate {
 pub enum LabStage {
     /// Engines: which engine is fastest with its own flags?
     Engines,
-    /// Options: which single options help?
+    /// Options: which options of an engine help when tried against its default flags?
     Options,
     /// Combinations: which of the helpful options also help together?
     Combinations,
@@ -149,32 +149,35 @@ pub struct Round {
     pub repeats: u32,
     /// Number of the round's first block within the campaign.
     pub block: u32,
-    /// Number of runs requested before this round.
+    /// Number of runs that the lab requested before this round.
     pub runs: u32,
 }
 
 /// Extent of a lab as far as it is known before the first run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabOutline {
-    /// Number of runs if every decision falls early and nothing helps.
+    /// Number of runs of the lab if every decision falls early and no option helps.
     pub runs_least: u32,
-    /// Number of runs that judge every option once and confirm two of them; a lab with a smaller
-    /// budget reaches no conclusion.
+    /// Number of runs of the lab that judge every option once and confirm two of them; with a
+    /// smaller budget the lab reaches no conclusion.
     pub runs_enough: u32,
-    /// Number of runs if no decision falls before the last repeat and every option helps.
+    /// Number of runs of the lab if no decision falls before the last repeat and every option
+    /// helps.
     pub runs_most: u32,
     /// Maximum number of runs of the confirmation round, which the budget reserves.
     pub runs_last: u32,
-    /// Number of rounds if every decision falls early and nothing helps.
+    /// Number of rounds of the lab if every decision falls early and no option helps.
     pub rounds_least: u32,
-    /// Number of rounds if no decision falls before the last repeat and every option helps.
+    /// Number of rounds of the lab if no decision falls before the last repeat and every option
+    /// helps.
     pub rounds_most: u32,
-    /// Policy that says how often candidates run, and when one counts as better.
+    /// Comparison policy that says how often candidates run, and when one is better than another.
     pub policy: Policy,
 }
 
 impl LabFile {
-    /// Returns the candidate that is an engine with the flags of the file and no options.
+    /// Returns the candidate without options of the engine at this index, which runs with the flags
+    /// that the lab file gives the engine.
     pub fn plain(engine: usize) -> Candidate {
         Candidate { engine, options: BTreeMap::new() }
     }
@@ -282,8 +285,8 @@ fn check(lab: &LabFile) -> Result<(), InvalidFile> {
     check_axes(lab)
 }
 
-/// Checks that names of axes and options are unique and fit, since they become parts of variant
-/// names.
+/// Checks that names of axes and options are unique, short enough and of allowed characters, since
+/// they become parts of variant names.
 fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
     let senseless = |why: String| Err(InvalidFile(why));
     if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {

@@ -33,7 +33,8 @@ pub struct ManifestRequest {
     /// Scheduled send time in microseconds from the start of the run; for a request with `after`,
     /// from the end of that request.
     pub send_us: u64,
-    /// Index of the request whose end this one waits for: the previous turn of the conversation.
+    /// Index in the manifest of the request whose end this request waits for, the previous turn of
+    /// its conversation; left out where it waits for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
     /// Token ids of the prompt; for a text prompt, the ids from the suite's own tokenizer.
@@ -41,7 +42,7 @@ pub struct ManifestRequest {
     /// Text of the prompt; left out where prompts are sent as token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Requested number of output tokens.
+    /// Number of output tokens that the request asks for.
     pub output_tokens: u64,
 }
 

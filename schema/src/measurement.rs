@@ -1,5 +1,5 @@
 //! `measurement.v1`: result of one `redline-bench run`, with the parts of a run record that the
-//! load generator knows.
+//! load generator measures.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,8 @@ use crate::run::{
     ScenarioFacts, Status, Telemetry, Time, Validity,
 };
 
-/// Result file of `redline-bench run`.
+/// Result file of `redline-bench run`: status, counts, histograms, metrics and telemetry of one
+/// run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
     /// Name of this schema, always `measurement.v1`.
@@ -46,7 +47,8 @@ pub struct Measurement {
 pub const SCHEMA: &str = "measurement.v1";
 
 impl Measurement {
-    /// Moves the measured parts into `record` and leaves its other parts unchanged.
+    /// Moves the fields of the measurement into the run record `record`, and leaves its other
+    /// fields unchanged.
     pub fn fill(self, record: &mut RunRecord) {
         record.status = self.status;
         record.validity = self.validity;

@@ -11,21 +11,23 @@ use crate::scenario::Arrival;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// Higher values of the metric are better.
+    /// Higher: an increase of the metric is an improvement, as for throughput.
     Higher,
-    /// Lower values of the metric are better.
+    /// Lower: a decrease of the metric is an improvement, as for latency.
     Lower,
 }
 
-/// Where a metric is release-blocking: a regression of it holds the release.
+/// Scenarios in which a metric is release-blocking: its regression ends a comparison with exit code
+/// 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gates {
-    /// Nowhere: the metric only informs.
+    /// Never: the metric is shown, and its regression blocks no release in any scenario.
     Never,
-    /// In every scenario: a regression always holds the release.
+    /// Always: a regression of the metric blocks a release in every scenario.
     Always,
-    /// Only in closed-loop scenarios, where a fixed number of users send one request after the
-    /// other: where all requests arrive at once, a latency is mostly time in the queue.
+    /// Closed loop: the metric is release-blocking only in scenarios where a fixed number of users
+    /// send one request after the other. Where all requests arrive at once, a latency is mostly
+    /// queue time.
     ClosedLoop,
 }
 
@@ -33,13 +35,13 @@ pub enum Gates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Unit: number per second.
+    /// Unit of a rate: number of tokens or requests per second.
     PerSecond,
-    /// Unit: microseconds.
+    /// Unit of a time: microseconds.
     Microseconds,
-    /// Unit: bytes.
+    /// Unit of a memory size: bytes.
     Bytes,
-    /// Unit: a plain count.
+    /// Unit of a plain count, such as a number of failed requests.
     Count,
 }
 
@@ -50,7 +52,7 @@ pub struct Metric {
     pub name: &'static str,
     /// Title of the metric on pages, without the unit.
     pub title: &'static str,
-    /// Unit of the metric's values.
+    /// Unit of the metric's stored values.
     pub unit: Unit,
     /// Direction in which the metric improves.
     pub better: Better,
@@ -77,7 +79,7 @@ impl Metric {
     }
 }
 
-/// Returns the metric with this name.
+/// Returns the metric with this name, or `None` where no metric has it.
 pub fn by_name(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }

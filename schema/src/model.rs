@@ -31,14 +31,14 @@ pub struct ModelFile {
     pub tokenizer: String,
 }
 
-/// Origin of a model's weights.
+/// Origin of a model's weights: a hashed file, the Hugging Face hub, or random weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights<'a> {
     /// Weights file with a known SHA-256.
     File {
-        /// Sources of the file, tried in order.
+        /// Sources of the weights file, tried in order; the first available one is used.
         sources: &'a [InputSource],
-        /// SHA-256 of the file, lower-case hex.
+        /// SHA-256 of the weights file, lower-case hex.
         sha256: &'a str,
     },
     /// Model on the Hugging Face hub, in the newest revision that the local cache has.
@@ -48,7 +48,7 @@ pub enum Weights<'a> {
     },
     /// Random weights that the engine makes for a model with this `config.json`.
     Random {
-        /// Content of the model's `config.json`.
+        /// Content of the `config.json` that gives the shape of the random weights.
         config: &'a Map<String, Value>,
     },
 }
@@ -80,7 +80,7 @@ impl ModelFile {
 pub struct DatasetFile {
     /// Sources of the data, tried in order; the first available one is used.
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the file as its package contains it, lower-case hex.
+    /// SHA-256 of the dataset file as its package contains it, lower-case hex.
     pub sha256: String,
     /// License of the data, for a person who reads this file; no program acts on it.
     pub licence: String,

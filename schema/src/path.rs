@@ -10,7 +10,7 @@ use crate::run::{Kind, RunRecord};
 /// Error of a record whose fields do not make a valid path.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathError {
-    /// A field's value cannot be a part of a path.
+    /// Part: the value of a record field cannot be a part of a path.
     #[error("`{field}` is `{value}`, which cannot be a part of a path")]
     Part {
         /// Dotted name of the record field that does not fit in a path.
@@ -18,7 +18,7 @@ pub enum PathError {
         /// Value of the field, which does not fit in a path.
         value: String,
     },
-    /// A field that the path needs is unknown.
+    /// Unknown: a record field that the path needs is unknown.
     #[error("`{0}` is unknown, and the path needs it")]
     Unknown(&'static str),
 }
@@ -31,7 +31,8 @@ pub fn config_name(record: &RunRecord) -> String {
     format!("{}-{digits}", config_slug(record))
 }
 
-/// Returns the readable part of a configuration's name, which is part of a cell's identity.
+/// Returns the readable part of a configuration's directory name, such as `cpu-bf16-tp1`, which is
+/// the configuration part of a cell.
 pub fn config_slug(record: &RunRecord) -> String {
     let Some(server) = record.server.as_ref() else { return "unknown".to_owned() };
     let device = server.device.as_deref().unwrap_or("unknown");
@@ -47,7 +48,7 @@ pub fn config_slug(record: &RunRecord) -> String {
 /// `runs/<engine>/<release>/<hardware>/<model>/<config>/<scenario>@<rev>/<ULID>.json`.
 ///
 /// # Errors
-/// A part is unknown, empty or not valid in a path.
+/// The record is imported, or a part of the path is empty or not valid in a path.
 pub fn of_run(record: &RunRecord) -> Result<String, PathError> {
     if record.kind == Kind::Imported {
         return Err(PathError::Unknown("source"));
@@ -122,7 +123,7 @@ fn part_error(field: &'static str, value: &str) -> PathError {
     PathError::Part { field, value: value.chars().take(120).collect() }
 }
 
-/// Calendar year (UTC) of the time that a ULID begins with.
+/// Returns the calendar year (UTC) of the time in the ULID `id`.
 fn year(id: &str) -> Result<i32, PathError> {
     let since = ulid_unix_ms(id).and_then(|ms| Some(Duration::milliseconds(ms.try_into().ok()?)));
     let at = since.and_then(|since| OffsetDateTime::UNIX_EPOCH.checked_add(since));

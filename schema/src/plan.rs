@@ -15,7 +15,7 @@ pub struct PlanFile {
     pub scenario_id: String,
     /// SHA-256 of the scenario file, lower-case hex.
     pub scenario_sha256: String,
-    /// Content of the scenario file.
+    /// Content of the scenario file that the plan was drawn for.
     pub scenario: Scenario,
     /// SHA-256 of the manifest, lower-case hex, by which a reader detects changes.
     pub manifest_sha256: String,
@@ -25,5 +25,5 @@ pub struct PlanFile {
     pub warmup: Vec<ManifestRequest>,
 }
 
-/// Schema name of a plan.
+/// Schema name of a plan file.
 pub const SCHEMA: &str = "plan.v1";

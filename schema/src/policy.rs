@@ -21,9 +21,9 @@ pub struct Policy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyFile {
-    /// Question that the policy answers.
+    /// Question that the comparison policy answers.
     pub question: String,
-    /// Revision of the policy.
+    /// Revision of the comparison policy.
     pub rev: u32,
     /// Number of pairs of runs in the screen, unless the user requests another number.
     pub screen_pairs: u32,

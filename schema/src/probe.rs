@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{ModelFacts, ServerFacts};
 
-/// Output of `redline-bench probe`.
+/// Output of `redline-bench probe`: version and configuration that a running server reports.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
     /// Name of this schema, always `probe.v1`.
@@ -25,16 +25,16 @@ pub struct Probe {
     pub device_name: Option<String>,
     /// Effective configuration and properties of the server, as far as it reports them.
     pub server: ServerFacts,
-    /// Model that the server reports.
+    /// Model that the server reports, as far as it reports it.
     pub model: ModelFacts,
     /// Values of the server's metrics, by the suite's names.
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// Schema name of a probe.
+/// Schema name of the output of `redline-bench probe`.
 pub const SCHEMA: &str = "probe.v1";
 
-/// Output of `redline-bench first-answer`.
+/// Output of `redline-bench first-answer`: when a starting server first answered a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstAnswer {
     /// Arrival of the first byte of the first successful answer, in nanoseconds of CLOCK_MONOTONIC,

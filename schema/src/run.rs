@@ -40,7 +40,7 @@ pub struct RunRecord {
     /// Failure that left the run without figures or with only a part of them; null where nothing
     /// failed.
     pub failure: Option<Failure>,
-    /// Place of the run in its campaign; null for an imported record.
+    /// Position of the run in its campaign (block, repeat and stage); null for an imported record.
     pub campaign: Option<CampaignSlot>,
     /// Start, end and duration of the run.
     pub time: Option<Time>,
@@ -48,7 +48,7 @@ pub struct RunRecord {
     pub engine: EngineFacts,
     /// Server process: command line, environment and effective configuration.
     pub server: Option<ServerFacts>,
-    /// Model that the server ran.
+    /// Model that the server served.
     pub model: ModelFacts,
     /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,
@@ -64,7 +64,7 @@ pub struct RunRecord {
     pub histograms: Option<Histograms>,
     /// Metrics: throughput, goodput and latency percentiles.
     pub metrics: Option<Metrics>,
-    /// Peak memory of the server.
+    /// Peak memory of the server during the run: of its process and on the GPUs.
     pub memory: Option<Memory>,
     /// Telemetry of server, machine and GPUs during the run.
     pub telemetry: Option<Telemetry>,
@@ -75,7 +75,7 @@ pub struct RunRecord {
     pub correctness: Option<Correctness>,
     /// Report that an imported record was read from; null for other records.
     pub source: Option<Source>,
-    /// Files of the run that are stored elsewhere.
+    /// Artifacts: files that belong to the run and are stored outside the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<Artifact>>,
     /// Revision of the quality rules that produced `checks`.
@@ -88,16 +88,16 @@ pub struct RunRecord {
     pub absent: BTreeMap<String, String>,
 }
 
-/// Origin of a record's figures.
+/// Origin of a record's figures: measured, imported or simulated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Measured by this suite on a machine that it inspected.
+    /// Measured: the figures were measured by this suite on a machine that it inspected.
     #[default]
     Measured,
-    /// Imported from a published report.
+    /// Imported: the figures are from a published report.
     Imported,
-    /// Simulated: made-up figures.
+    /// Simulated: the figures are made up and no server was measured.
     Simulated,
 }
 
@@ -105,14 +105,14 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Every planned request was answered.
+    /// Ok: every planned request of the run was answered.
     #[default]
     Ok,
-    /// Some requests failed, or the run was interrupted after it had samples.
+    /// Partial: some requests of the run failed, or the run was interrupted after it had samples.
     Partial,
-    /// The run has no usable figures; `failure` says why.
+    /// Failed: the run has no usable figures; `failure` says why.
     Failed,
-    /// The run was not started.
+    /// Skipped: the run was not started.
     Skipped,
 }
 
@@ -120,7 +120,7 @@ pub enum Status {
 /// figures hold? Reasons from the load generator begin with the reason's id and a colon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Validity {
-    /// Verdict: the worst one among the reasons.
+    /// Verdict on the validity of the run's figures: that of the worst reason.
     pub verdict: ValidityVerdict,
     /// Reasons for the verdict; for a VALID run, notes only.
     pub reasons: Vec<String>,
@@ -144,7 +144,7 @@ pub enum ValidityVerdict {
 /// Failure of a run: its class, phase and message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
-    /// Class of the run's failure.
+    /// Class of the run's failure, such as out of memory.
     pub class: FailureClass,
     /// Phase of the run in which it failed.
     pub phase: Phase,
@@ -178,27 +178,27 @@ pub enum FailureClass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Build: the program was compiled or prepared.
+    /// Build: the engine's program was being compiled or prepared when the run failed.
     Build,
-    /// Load: the server started and was not ready yet.
+    /// Load: the server had started and was not ready yet when the run failed.
     Load,
-    /// Warm-up, before the clock started.
+    /// Warm-up: the run failed before the clock started.
     Warmup,
-    /// Measurement, while the clock ran.
+    /// Measurement: the run failed while the clock ran.
     Measure,
 }
 
-/// Place of a run in its campaign.
+/// Position of a run in its campaign: block, position within the block, repeat and stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignSlot {
-    /// ULID of the campaign.
+    /// ULID of the campaign that the run belongs to.
     pub id: String,
     /// Number of the block (pair of runs), from 0; runs of one block are next to each other in
     /// time.
     pub block: u32,
     /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
-    /// Number of the repeat, from 1.
+    /// Number of the run's repeat of its scenario within the campaign, from 1.
     pub repeat: u32,
     /// Executor that put the run on its node: `local` or `slurm`.
     pub executor: String,
@@ -234,7 +234,7 @@ pub struct ScenarioFacts {
     /// Id of the scenario: stem of its file under `suite/scenarios/`, or the id of a point of a
     /// sweep over it.
     pub id: String,
-    /// Revision of the scenario file.
+    /// Revision of the scenario file that the run measured.
     pub rev: u32,
     /// Tier of the scenario: full, a quarter, or reduced for machines without a GPU.
     pub tier: Tier,
@@ -288,9 +288,9 @@ pub enum PromptForm {
 /// Load generator during a run: evidence that the client did not limit the figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientFacts {
-    /// Name of the load generator.
+    /// Name of the load generator that sent the run's requests.
     pub name: Option<String>,
-    /// Version of the load generator.
+    /// Version of the load generator that sent the run's requests.
     pub version: Option<String>,
     /// Commit that the load generator was built from.
     pub commit: Option<String>,
@@ -326,7 +326,7 @@ pub struct ClientFacts {
 /// TLS parameters that client and server agreed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TlsFacts {
-    /// TLS version: `TLSv1_3` or `TLSv1_2`.
+    /// TLS version that was agreed on: `TLSv1_3` or `TLSv1_2`.
     pub version: String,
     /// Cipher suite by its IANA name.
     pub cipher: String,
@@ -337,19 +337,21 @@ pub struct TlsFacts {
 /// Prefix cache of the server: its state when the clock started, and its hits during the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheFacts {
-    /// State of the cache for the measured prompts when the clock started.
+    /// State of the prefix cache for the measured prompts when the clock started.
     pub state: CacheState,
-    /// True when the cache was emptied before the run.
+    /// True when the prefix cache was emptied before the run.
     pub emptied: Option<bool>,
-    /// Prompt tokens that the server looked up in the cache during the run, by its own count.
+    /// Number of prompt tokens that the server looked up in its prefix cache during the run, as it
+    /// reports.
     pub query_tokens: Option<u64>,
-    /// Prompt tokens that the server found in the cache during the run.
+    /// Number of prompt tokens that the server found in its prefix cache during the run, as it
+    /// reports.
     pub hit_tokens: Option<u64>,
-    /// Prompt tokens that the server should find: prefixes that repeat within the manifest, and
-    /// tokens that were sent ahead.
+    /// Number of prompt tokens that the server should find in its prefix cache: prefixes that
+    /// repeat within the manifest, and tokens that were sent ahead.
     pub expected_hit_tokens: Option<u64>,
-    /// Prompt tokens that were sent ahead to fill the cache; left out where the scenario does not
-    /// prime it.
+    /// Number of prompt tokens that were sent ahead to fill the prefix cache; left out where the
+    /// scenario does not prime it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primed_tokens: Option<u64>,
 }
@@ -358,9 +360,9 @@ pub struct CacheFacts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
-    /// Cold: the cache held none of the measured prompts.
+    /// Cold: the prefix cache had none of the measured prompts.
     Cold,
-    /// Primed: the cache held the beginning of each measured prompt.
+    /// Primed: the prefix cache had the beginning of each measured prompt.
     Primed,
     /// Unknown: nobody checked, or the server does not report it.
     #[default]
@@ -401,19 +403,19 @@ pub struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenSource {
-    /// Usage that the server reports at the end of the answer.
+    /// Usage: the token count that the server reports at the end of the answer.
     Usage,
-    /// Running usage that the server reports in its chunks.
+    /// Usage per chunk: the running token count that the server reports in its chunks.
     UsagePerChunk,
-    /// Count of the suite's own tokenizer over the answer's text.
+    /// Retokenized: the count of the suite's own tokenizer over the answer's text.
     Retokenized,
-    /// Number of chunks, as one token for each.
+    /// Chunks: the number of chunks, counted as one token each.
     Chunks,
-    /// Number of tokens that the request asked for.
+    /// Requested: the number of output tokens that the request asked for.
     Requested,
 }
 
-/// Peak memory of the server.
+/// Peak memory of the server during a run: of its process and on the GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
     /// Peak resident memory of the server process, in bytes; null for a server of several
@@ -434,9 +436,9 @@ pub struct Correctness {
     /// Source of the output token ids; left out in older records, where they are the engine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids_source: Option<IdsSource>,
-    /// Reference that the agreement is measured against.
+    /// Name of the reference whose outputs `agreement` compares with.
     pub reference: Option<String>,
-    /// Share of output tokens that equal the reference's, from 0 to 1.
+    /// Share of output tokens that equal the tokens of `reference`, from 0 to 1.
     pub agreement: Option<f64>,
 }
 
@@ -445,10 +447,10 @@ pub struct Correctness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdsSource {
-    /// Ids that the engine reported.
+    /// Given: the output token ids are those that the engine reported.
     Given,
-    /// Ids that the suite's own tokenizer makes of the answers' text; different ids for the same
-    /// text go unnoticed.
+    /// Retokenized: the suite's own tokenizer makes the ids of the answers' text; different ids for
+    /// the same text go unnoticed.
     Retokenized,
 }
 

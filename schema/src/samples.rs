@@ -14,15 +14,15 @@ use crate::run::Status;
 /// Schema name of a samples file.
 pub const SCHEMA: &str = "samples.v1";
 
-/// Line of a samples file.
+/// Line of a samples file: its head, the sample of one request, or its end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
-    /// Head: the first line, which describes the run.
+    /// Head: the first line of a samples file, which describes the run.
     Head(Head),
-    /// Sample: one line for each request.
+    /// Sample: a line of a samples file with the times of one request.
     Sample(Box<Sample>),
-    /// End: the last line, which is missing after an interruption.
+    /// End: the last line of a samples file, which is missing after an interruption.
     End(End),
 }
 
@@ -67,7 +67,7 @@ pub struct Sample {
     /// Time of the TLS handshake for the request, in nanoseconds; left out without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_ns: Option<u64>,
-    /// Arrival of the first event of any kind, in nanoseconds.
+    /// Arrival of the first event of the answer stream, of any kind, in nanoseconds.
     pub first_event_at_ns: Option<u64>,
     /// Arrival of the first chunk of the answer after any reasoning, in nanoseconds.
     pub first_content_at_ns: Option<u64>,
@@ -84,11 +84,11 @@ pub struct Sample {
     pub lags_ns: Vec<u32>,
     /// Number of tokens in each chunk, where token ids or running usage tell it.
     pub chunk_tokens: Vec<Option<u32>>,
-    /// Prompt tokens that the server counted.
+    /// Number of prompt tokens of the request, as the server reports.
     pub prompt_tokens: Option<u64>,
-    /// Output tokens that the server counted.
+    /// Number of output tokens of the answer, as the server reports.
     pub completion_tokens: Option<u64>,
-    /// Prompt tokens that the server found in its prefix cache.
+    /// Number of prompt tokens that the server found in its prefix cache, as it reports.
     pub cached_tokens: Option<u64>,
     /// Finish reason of the answer, in the server's words.
     pub finish_reason: Option<String>,
@@ -97,12 +97,12 @@ pub struct Sample {
     pub failure: Option<Failure>,
 }
 
-/// Failure of one request.
+/// Failure of one request: its class and its message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// Class of the failure, as in `counts.failures` of a record.
     pub kind: String,
-    /// Message of the request's failure.
+    /// Message of the request's failure, for people to read.
     pub message: String,
 }
 

@@ -19,7 +19,7 @@ pub const SHAREGPT_REQUESTS: u64 = 10_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Question that the scenario answers.
+    /// Question that the scenario answers, in words.
     pub question: String,
     /// Revision of the scenario. Once a record cites `id@rev`, that revision is never edited.
     pub rev: u32,
@@ -29,7 +29,8 @@ pub struct Scenario {
     pub warmup: Warmup,
     /// Arrival process: when the requests are sent.
     pub arrival: Arrival,
-    /// Generation options of the requests.
+    /// Generation options of the scenario's requests: end of sequence, temperature, additional
+    /// fields.
     pub output: Output,
     /// Tier: full, a quarter, or reduced for machines without a GPU.
     pub tier: Tier,
@@ -91,9 +92,9 @@ impl CacheProtocol {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Warmup {
-    /// Number of warm-up requests.
+    /// Number of warm-up requests that are sent before the clock starts.
     pub requests: u64,
-    /// Source of the warm-up prompts.
+    /// Source of the prompts of warm-up requests.
     pub from: WarmupSource,
     /// Maximum length of warm-up answers in tokens; left out for the lengths of the measured
     /// requests.
@@ -101,7 +102,7 @@ pub struct Warmup {
     pub output_tokens_max: Option<u64>,
 }
 
-/// Source of the warm-up prompts.
+/// Source of the prompts of warm-up requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmupSource {
@@ -177,7 +178,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[error("{0}")]
 pub struct InvalidFile(pub String);
 
-/// Error of a value that is not as `wanted`.
+/// Returns the error that the value of `key` must be `wanted` and is `found`.
 pub(crate) fn out_of_range(key: &str, wanted: &str, found: impl ToString) -> InvalidFile {
     InvalidFile(format!("`{key}` must be {wanted}, found {}", found.to_string()))
 }

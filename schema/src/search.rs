@@ -17,14 +17,15 @@ pub struct SearchResult {
     pub attainment: f64,
     /// Confidence of the interval from which a rate is judged, from 0 to 1.
     pub confidence: f64,
-    /// Relative distance, as a share of the rate, to which the search narrows the two rates below.
+    /// Relative distance, as a share of the rate, to which the search narrows `requests_per_s_kept`
+    /// and `requests_per_s_lost`.
     pub precision: f64,
     /// Highest request rate that met the limits, in requests per second; null where none did.
     pub requests_per_s_kept: Option<f64>,
     /// Lowest request rate that missed the limits or was undecided, in requests per second; null
     /// where every tried rate met them.
     pub requests_per_s_lost: Option<f64>,
-    /// Tried request rates, in the order of the search.
+    /// Trials of the search, one for each tried request rate, in the order of the search.
     pub trials: Vec<SearchTrial>,
 }
 
@@ -39,18 +40,18 @@ pub struct SearchTrial {
     pub share_min: f64,
     /// Upper confidence bound of the share of requests that meet all limits, from 0 to 1.
     pub share_max: f64,
-    /// Runs at this rate, in order.
+    /// Runs of the trial, all at its request rate, in order.
     pub runs: Vec<SearchRun>,
 }
 
 /// Run of a search: one measurement at one request rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SearchRun {
-    /// Name of the measurement file in the same folder.
+    /// Name of the run's measurement file, which lies in the folder of `search.json`.
     pub file: String,
     /// Number of requests that met all limits.
     pub requests_met: u64,
-    /// Number of requests in the manifest.
+    /// Number of requests in the run's manifest.
     pub requests_planned: u64,
 }
 

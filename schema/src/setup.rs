@@ -34,7 +34,7 @@ pub struct EngineFacts {
 /// Build of the engine under test.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BuildFacts {
-    /// Build profile, such as `release`.
+    /// Build profile of the engine, such as `release`.
     pub profile: Option<String>,
     /// CUDA architectures of the build, such as `sm_90a`.
     pub cuda_architectures: Option<Vec<String>>,
@@ -47,7 +47,7 @@ pub struct BuildFacts {
     pub patches: Option<Vec<Patch>>,
 }
 
-/// Patch to the released source.
+/// Patch that was applied to an engine's released source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Patch {
     /// SHA-256 of the patch, lower-case hex.
@@ -71,7 +71,7 @@ pub struct ServerFacts {
     pub config_sha256: Option<String>,
     /// Name of the variant, a configuration other than the default; null for the default.
     pub variant: Option<String>,
-    /// Number of tensor-parallel ranks.
+    /// Number of tensor-parallel ranks of the server.
     pub tp: Option<u32>,
     /// Device that computes: `cpu`, `cuda`, or the engine's own name for it.
     pub device: Option<String>,
@@ -88,7 +88,7 @@ pub struct ServerFacts {
     /// Part of the start-up time for loading the weights, in microseconds, as the server reports
     /// it.
     pub weights_load_us: Option<u64>,
-    /// Parallelism other than tensor parallelism.
+    /// Parallelism of the server other than tensor parallelism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel: Option<Parallel>,
     /// Scheduling policy that picks requests for a step. Only imported records have it.
@@ -108,9 +108,9 @@ pub struct ServerFacts {
 /// other numbers are for imported records, since no engine file says where a server reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Parallel {
-    /// Number of pipeline-parallel stages.
+    /// Number of pipeline-parallel stages of the server.
     pub pp: Option<u32>,
-    /// Number of expert-parallel ranks.
+    /// Number of expert-parallel ranks of the server.
     pub ep: Option<u32>,
     /// Number of data-parallel copies of the model behind one address.
     pub dp: Option<u32>,
@@ -185,7 +185,7 @@ pub struct HardwareFacts {
 pub struct Platform {
     /// Operating system by its own name, such as `Debian GNU/Linux 13`.
     pub os: Option<String>,
-    /// Number of CPU sockets.
+    /// Number of CPU sockets of the machine.
     pub sockets: Option<u32>,
     /// Number of NUMA nodes, that is, parts of the memory that are near to some of the cores.
     pub numa_nodes: Option<u32>,
@@ -206,11 +206,11 @@ pub struct Platform {
 /// GPU of the machine, as its driver reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gpu {
-    /// Name of the GPU's model.
+    /// Name of the GPU's model, as its driver reports it.
     pub name: String,
     /// Total memory of the GPU, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Version of the GPU driver.
+    /// Version of the GPU's driver.
     pub driver: Option<String>,
     /// Version of the GPU's firmware (VBIOS).
     pub vbios: Option<String>,

@@ -41,7 +41,7 @@ pub struct TargetMatch {
 pub struct TargetModel {
     /// Id of the model: file stem under `suite/models/`.
     pub id: String,
-    /// Number of tensor-parallel ranks.
+    /// Number of tensor-parallel ranks with which the model is served.
     pub tp: u32,
     /// Seed that every server is started with; left out for the engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]

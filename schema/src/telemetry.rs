@@ -39,7 +39,7 @@ impl Telemetry {
 /// Cost of polling telemetry during a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LookCost {
-    /// Number of telemetry polls.
+    /// Number of telemetry polls during the run.
     pub looks: u64,
     /// Number of polls that got no answer to the request for server metrics.
     pub server_looks_failed: u64,
@@ -58,7 +58,7 @@ pub struct ServerTelemetry {
     pub requests_waiting: Option<Spread>,
     /// Number of KV cache pages in use.
     pub kv_pages_used: Option<Spread>,
-    /// Number of KV cache pages in total.
+    /// Total number of KV cache pages of the server.
     pub kv_pages: Option<u64>,
     /// Increase of the server's counter of prompt tokens over the run.
     pub prompt_tokens: Option<u64>,
@@ -81,8 +81,8 @@ pub struct ServerTelemetry {
 pub struct HostTelemetry {
     /// True when the server's address belongs to this machine.
     pub has_server: bool,
-    /// Share of the time of all cores in user mode, from 0 to 1. The four shares leave out idle
-    /// time.
+    /// Share of the time of all cores in user mode, from 0 to 1. What the user, system, iowait and
+    /// steal shares lack to 1 is idle time.
     pub cpu_user_share: Option<f64>,
     /// Share of the time of all cores in the kernel including interrupts, from 0 to 1.
     pub cpu_system_share: Option<f64>,
@@ -90,9 +90,10 @@ pub struct HostTelemetry {
     pub cpu_iowait_share: Option<f64>,
     /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1.
     pub cpu_steal_share: Option<f64>,
-    /// Peak memory in use, in bytes: total memory without what is available before swapping.
+    /// Peak memory in use on the machine, in bytes: total memory without what is available before
+    /// swapping.
     pub memory_used_bytes_max: Option<u64>,
-    /// Peak of the system's load average over one minute.
+    /// Peak of the machine's load average over one minute.
     pub load_1m_max: Option<f64>,
     /// Pressure stall times; null where the system does not report them.
     pub pressure: Option<Pressure>,
@@ -152,9 +153,9 @@ pub struct GpuTelemetry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EnergySource {
-    /// Energy counter of the GPU.
+    /// Counter: the increase of the GPU's own energy counter.
     Counter,
-    /// Power at each poll, integrated over time, for older cards without a counter.
+    /// Power: the power draw at each poll, integrated over time, for older cards without a counter.
     Power,
 }
 
@@ -174,15 +175,15 @@ pub struct Throttled {
 /// Spread of one quantity over all polls, in the unit of the field that holds it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
-    /// Mean over all polls.
+    /// Mean of the polled quantity over all polls.
     pub mean: f64,
-    /// 5th percentile over all polls.
+    /// 5th percentile of the polled quantity over all polls.
     pub p5: u64,
-    /// Median over all polls.
+    /// Median of the polled quantity over all polls.
     pub p50: u64,
-    /// 95th percentile over all polls.
+    /// 95th percentile of the polled quantity over all polls.
     pub p95: u64,
-    /// Largest value over all polls.
+    /// Largest value of the polled quantity over all polls.
     pub max: u64,
 }
 

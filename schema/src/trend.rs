@@ -21,7 +21,7 @@ pub struct Trend {
     pub metric: String,
     /// Title of the metric as pages show it.
     pub title: String,
-    /// Unit of values and levels.
+    /// Unit of the trend's values and levels.
     pub unit: Unit,
     /// Direction in which the metric improves.
     pub better: Better,
@@ -31,7 +31,7 @@ pub struct Trend {
     pub points: Vec<Point>,
     /// Segments of constant level, which together cover all points in order.
     pub segments: Vec<Segment>,
-    /// Changes of level, in order.
+    /// Changes of level between neighboring segments of the trend, in order.
     pub changes: Vec<Change>,
 }
 
@@ -67,7 +67,7 @@ pub struct Segment {
 /// Change of level between two segments of one epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// Index of the first point at the new level.
+    /// Index in the trend's points of the first point at the new level.
     pub point: usize,
     /// Release of the first point at the new level.
     pub release: String,
@@ -75,6 +75,6 @@ pub struct Change {
     pub after: String,
     /// New level / old level, minus one, in percent.
     pub step_pct: f64,
-    /// True when the new level is worse.
+    /// True when the new level is worse for the metric than the old one.
     pub worse: bool,
 }

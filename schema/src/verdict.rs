@@ -3,20 +3,21 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Cell of a comparison: everything that must be equal for baseline and candidate.
+/// Cell of a comparison: engine, hardware, model, configuration and scenario, which must be equal
+/// for baseline and candidate.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Cell {
-    /// Id of the engine.
+    /// Id of the engine of the cell's runs.
     pub engine: String,
-    /// Id of the hardware.
+    /// Id of the hardware of the cell's runs.
     pub hardware: String,
-    /// Id of the model.
+    /// Id of the model that the cell's runs serve.
     pub model: String,
-    /// Slug of the configuration, without its hash.
+    /// Slug of the server configuration of the cell's runs, without the hash of the configuration.
     pub config: String,
-    /// Scenario as `id@rev`.
+    /// Scenario of the cell's runs, as `id@rev`.
     pub scenario: String,
 }
 
@@ -80,11 +81,12 @@ pub struct Verdict {
     /// effect is never called a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_pct: Option<f64>,
-    /// Minimum detectable effect in percent: the smallest that these pairs find with 80 % power.
+    /// Minimum detectable effect in percent: the smallest effect that as many pairs with the same
+    /// scatter would show with 80 % power.
     pub mde_pct: Option<f64>,
     /// Conclusion: regressed, improved, unchanged, inconclusive and so on.
     pub verdict: VerdictKind,
-    /// Stage that the judgement reached.
+    /// Stage that the judgement of the metric reached: estimate, screen or confirmation.
     pub stage: Stage,
     /// True when the screen suspected a change, which a confirmation then accepts or rejects.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -113,11 +115,12 @@ pub enum VerdictKind {
     Unchanged,
     /// Inconclusive: the runs do not suffice for a conclusion.
     Inconclusive,
-    /// Changed configuration: baseline and candidate ran with different flags.
+    /// Changed configuration: baseline and candidate ran with different flags that a command line
+    /// sets.
     ChangedConfig,
-    /// New failure: requests failed at the candidate and not at the baseline.
+    /// New failure: runs or requests failed at the candidate and none did at the baseline.
     NewFailure,
-    /// Fixed failure: requests failed at the baseline and not at the candidate.
+    /// Fixed failure: runs or requests failed at the baseline and none did at the candidate.
     FixedFailure,
 }
 
@@ -125,7 +128,7 @@ pub enum VerdictKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// Estimate: effect and interval without a claim.
+    /// Estimate: the effect and its interval are stated, and no change is claimed.
     Estimate,
     /// Screen: the first pairs, which are run in every cell.
     Screen,

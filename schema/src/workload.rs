@@ -10,7 +10,7 @@ use crate::scenario::{InvalidFile, out_of_range, positive};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Sampler: how requests are drawn.
+    /// Sampler: the way in which requests are drawn.
     pub pack: Pack,
     /// Id of the dataset (file stem under `suite/datasets/`); left out where the sampler makes its
     /// own prompts.
@@ -18,7 +18,7 @@ pub struct Workload {
     pub dataset: Option<String>,
     /// Number of measured requests to draw.
     pub requests: u64,
-    /// Seed of the sampler.
+    /// Seed of the sampler that draws the requests.
     pub seed: u64,
     /// Length of a prompt in tokens, or its bound or mean; a shared prefix comes in addition.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,8 +3,8 @@
 
 macro_rules! assets {
     ($($name:literal),* $(,)?) => {
-        /// Static files: path below the site's root (which is also the path below `site/static`),
-        /// and text.
+        /// Static files of the site: path below the site's root (which is also the path below
+        /// `site/static`), and text of the file.
         pub const ASSETS: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../static/", $name)))),*];
     };
@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    /// A page loads nothing from other sites, so no script and no style may either.
+    /// Checks that no script and no style loads anything from other sites, since no page does.
     #[test]
     fn no_file_names_another_site() {
         for (name, text) in ASSETS.iter().filter(|(name, _)| !name.starts_with("vendor/")) {

@@ -17,7 +17,7 @@ use crate::link::{Place, Target};
 use crate::template::Renderer;
 use crate::view::explore;
 
-/// A site being built, in a folder beside its destination.
+/// Site that is being built, in a temporary folder beside its destination.
 struct Site {
     folder: PathBuf,
 }
@@ -51,7 +51,7 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
 }
 
 impl Site {
-    /// Writes the files for programs: tables, series, schemas, feeds, badges.
+    /// Writes the site's files for programs: tables, series, schemas, feeds and badges.
     fn data(&self, catalog: &Catalog, judged: &Judged, renderer: &Renderer) -> Result<()> {
         self.file("data/runs.csv", &store::export::csv(catalog.registry))?;
         self.file("data/explore.json", &explore::data(catalog))?;
@@ -96,7 +96,7 @@ impl Site {
         fs::write(&file, text).with_context(|| format!("cannot write `{}`", file.display()))
     }
 
-    /// Moves the old site at `out` away and the new one there, and only then deletes the old one,
+    /// Moves the old site at `out` away and the new site there, and only then deletes the old one,
     /// so that `out` is missing for as short a time as possible.
     fn put_in_place(self, out: &Path) -> Result<()> {
         let old = sibling(out, "old")?;
@@ -109,7 +109,8 @@ impl Site {
     }
 }
 
-/// Folder in the same place as `out`, for a site before or after its use.
+/// Returns a hidden folder beside `out`, for a site before it is put in place or after it was
+/// replaced.
 fn sibling(out: &Path, suffix: &str) -> Result<PathBuf> {
     let name = out.file_name().context("the output folder has no name")?.to_string_lossy();
     Ok(out.with_file_name(format!(".{name}.{suffix}")))

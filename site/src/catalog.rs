@@ -16,13 +16,13 @@ use schema::run::{Check, Kind, PromptForm, RunRecord};
 use schema::verdict;
 use serde::{Deserialize, Serialize};
 
-/// A run with what later events and rules say about it.
+/// Run record with the events about the run and the findings of newer rules.
 #[derive(Debug, Clone)]
 pub struct Run<'a> {
     pub record: &'a RunRecord,
     /// Path of the run's record below the registry's root.
     pub path: &'a str,
-    /// Index of the folder that the record was read from.
+    /// Index of the results folder that the run's record was read from; 0 is the registry.
     pub root: usize,
     /// Use of the run's figures in summaries.
     pub figures: Figures,
@@ -31,12 +31,12 @@ pub struct Run<'a> {
     pub replaced_by: Option<String>,
     /// Annotations of the run, in the words of their authors.
     pub notes: Vec<String>,
-    /// Findings of rules that are newer than the record.
+    /// Findings of quality rules that are newer than the run's record.
     pub later: Vec<Check>,
 }
 
 impl<'a> Run<'a> {
-    /// Joins a stored run with the events about it.
+    /// Joins a stored run record with the events about it.
     fn new(stored: &'a Stored<RunRecord>, registry: &Registry) -> Self {
         let record = &stored.record;
         let retraction = registry.retracted.get(&record.id);
@@ -60,7 +60,8 @@ impl<'a> Run<'a> {
         self.figures == Figures::Whole
     }
 
-    /// Findings of broken rules: those that are stored, followed by those of newer rules.
+    /// Returns the findings of broken rules: those stored in the record, followed by those of newer
+    /// rules.
     pub fn broken(&self) -> impl Iterator<Item = &Check> {
         self.record.checks.iter().chain(&self.later).filter(|check| !check.ok)
     }
@@ -71,7 +72,7 @@ impl<'a> Run<'a> {
 pub struct ReleaseKey {
     /// Id of the engine that the page is about.
     pub engine: String,
-    /// Version of the engine, such as `v0.9.2`.
+    /// Release of the engine that the page is about, such as `v0.9.2`.
     pub release: String,
     /// Id of the hardware that the page is about.
     pub hardware: String,
@@ -90,7 +91,8 @@ impl ReleaseKey {
     }
 }
 
-/// Key of a cell: everything that must be equal for runs to be repeats of one another.
+/// Key of a cell on the site: model, configuration, scenario, prompt form and kind, which must be
+/// equal for runs to be repeats of one another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CellKey {
     pub model: String,
@@ -101,7 +103,8 @@ pub struct CellKey {
     pub scenario: String,
     pub text_prompts: bool,
     pub kind: &'static str,
-    /// Id of an imported record. Two published results are never repeats of one another.
+    /// Id of an imported record, because two published results are never repeats of one another;
+    /// `None` for other records.
     pub block: Option<String>,
 }
 
@@ -113,38 +116,38 @@ pub struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// Returns the runs that summaries are made from.
+    /// Returns the runs whose figures the cell's summaries are made from.
     pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
         counted(&self.runs, |run| run.figures)
     }
 
-    /// Records of the runs that summaries are made from.
+    /// Returns the records of the runs whose figures the cell's summaries are made from.
     pub fn records(&self) -> impl Iterator<Item = &'a RunRecord> + '_ {
         self.counted().map(|run| run.record)
     }
 }
 
-/// Everything in a registry, in the order of pages.
+/// Records of a registry, grouped and joined as the pages of the site need them.
 #[derive(Debug)]
 pub struct Catalog<'a> {
     /// Registry whose records the catalog groups.
     pub registry: &'a Registry,
     /// Runs ordered by id, which is the order in which they were planned.
     pub runs: Vec<Run<'a>>,
-    /// Duplicates among published results: id of a result whose every figure equals that of an
-    /// earlier result of the same file, and the id of the earlier one.
+    /// Duplicates among published results: id of the earlier result by id of a result of the same
+    /// report file whose every figure equals that of the earlier one.
     pub twins: BTreeMap<&'a str, &'a str>,
     /// Ids of the campaigns that are labs.
     labs: BTreeSet<&'a str>,
-    /// Assignment of runs to the cells of trends.
+    /// Assignment of runs to the cells of trends, as `judge` sorts them.
     cells: Cells<'a>,
 }
 
-/// Loads the folders `roots`, each laid out like `results/`.
+/// Reads the results folders `roots`, each laid out like `results/`, into a registry.
 ///
 /// # Errors
 ///
-/// A folder cannot be read, or a file in it is not a record.
+/// A folder cannot be read, or a file in it breaks a storage rule.
 pub fn read(roots: &[&Path]) -> Result<Registry> {
     let registry = store::load(roots)?;
     let breaches = registry.findings.iter().filter(|finding| finding.breach);
@@ -157,7 +160,7 @@ pub fn read(roots: &[&Path]) -> Result<Registry> {
 }
 
 impl<'a> Catalog<'a> {
-    /// Makes the catalog of `registry`, with events and newer rules applied to each run.
+    /// Builds the catalog of `registry`, with events and newer rules applied to each run.
     pub fn of(registry: &'a Registry) -> Self {
         let mut runs: Vec<Run> =
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
@@ -167,7 +170,8 @@ impl<'a> Catalog<'a> {
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
     }
 
-    /// Path and root of every record's file.
+    /// Returns the path of every record's file and the index of the results folder that it was read
+    /// from.
     pub fn files(&self) -> Vec<(&'a str, usize)> {
         fn of<T>(stored: &[Stored<T>]) -> impl Iterator<Item = (&str, usize)> {
             stored.iter().map(|stored| (stored.path.as_str(), stored.root))
@@ -181,13 +185,14 @@ impl<'a> Catalog<'a> {
         self.runs.iter().filter(|run| test(run.record)).collect()
     }
 
-    /// True when the run counts in comparisons of engines: it neither duplicates another published
-    /// result, nor tries an option in a lab, whose page shows it.
+    /// True when pages compare the run with other engines' runs: it neither duplicates another
+    /// published result, nor tries an option in a lab, whose page shows it.
     pub fn is_contender(&self, run: &RunRecord) -> bool {
         !self.twins.contains_key(run.id.as_str()) && !self.is_of_lab(run)
     }
 
-    /// Id of the earlier published result whose every figure equals that of `run`.
+    /// Returns the id of the earlier published result whose every figure equals that of `run`;
+    /// `None` where there is none.
     pub fn twin_of(&self, run: &RunRecord) -> Option<&'a str> {
         self.twins.get(run.id.as_str()).copied()
     }
@@ -287,7 +292,8 @@ pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
     cells
 }
 
-/// Returns those of `runs` that belong to the latest release of their engine on their hardware.
+/// Returns those of `runs` that belong to the latest release of their engine on their hardware, by
+/// engine, release and hardware.
 pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> {
     let mut groups: BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> = BTreeMap::new();
     for run in runs {
@@ -303,19 +309,18 @@ pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec
     groups
 }
 
-/// Scenario of `record` as pages name it: `id@rev`.
+/// Returns the scenario of `record` as pages name it: `id@rev`.
 pub fn scenario(record: &RunRecord) -> String {
     format!("{}@{}", record.scenario.id, record.scenario.rev)
 }
 
-/// Configuration of `record` as one text.
+/// Returns the configuration of `record` as one text, whose parts are separated by spaces.
 pub fn config(record: &RunRecord) -> String {
     config_parts(record).join(" ")
 }
 
-/// Parts of the configuration of `record`: its slug, or, for an imported record without a known
-/// configuration, the tensor-parallel size and the flags that the report states, each with its
-/// value.
+/// Returns the parts of the configuration of `record`: its slug, or, for an imported record, the
+/// tensor-parallel size and the flags that the report states, each with its value.
 pub fn config_parts(record: &RunRecord) -> Vec<String> {
     if record.kind != Kind::Imported {
         return vec![config_slug(record)];
@@ -336,7 +341,8 @@ pub fn config_parts(record: &RunRecord) -> Vec<String> {
     parts
 }
 
-/// Flags that a page shows elsewhere; `--model` and others name what is served, not how.
+/// Flags that are left out of a configuration, because they name what is served or where, not how,
+/// or because the page shows them elsewhere.
 const ELSEWHERE: [&str; 8] = [
     "--model",
     "--model-path",
@@ -348,7 +354,8 @@ const ELSEWHERE: [&str; 8] = [
     "--server-port",
 ];
 
-/// SHA-256 over the sorted record hashes, one per line: identifies the data behind a page.
+/// Computes a SHA-256 over the sorted record hashes, one per line, that identifies the data behind
+/// a page.
 pub fn records_sha256<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     let mut hashes: Vec<&str> = hashes.collect();
     hashes.sort_unstable();

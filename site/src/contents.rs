@@ -23,23 +23,25 @@ use crate::view::{
 
 mod lists;
 
-/// Largest number of comparison rows on one page.
+/// Largest number of rows of a comparison that are shown on one page; a longer one has a page per
+/// model.
 const DIFF_ROWS: usize = 150;
 
 /// Name and version of the program that made a page.
 pub const GENERATOR: &str = concat!("redline-site ", env!("CARGO_PKG_VERSION"));
 
-/// Function that makes a page's view, as a value for templates.
+/// Function that builds a page's view, as a value for templates.
 type Fill<'a> = Box<dyn Fn() -> Value + Send + Sync + 'a>;
 
-/// A page: target, template, frame and view.
+/// Page of the site: link target, template, frame and the function that builds its view.
 pub struct Page<'a> {
     pub target: Target,
-    /// Name of the page's templates, without extension.
+    /// Name of the page's HTML and Markdown templates, without extension.
     template: &'static str,
     frame: Frame,
     fill: Fill<'a>,
-    /// True when the page is made from a record in an overlay, not in the registry alone.
+    /// True when the page may differ because of records in an overlay: it is made from one or links
+    /// to a page made from one, or it is about the whole registry.
     pub fresh: bool,
 }
 
@@ -94,20 +96,21 @@ impl<'a, 'b> Sources<'a, 'b> {
     }
 }
 
-/// View of a list that is split into parts: the page itself, and further ones.
+/// View of a list that is split into pages: the page of the list itself, and further parts.
 struct List {
-    /// Values for the templates of all parts.
+    /// Values for the templates of all pages of the list.
     view: Value,
-    /// Values for the template of the first part alone.
+    /// Values for the template of the list's first page alone.
     first: Value,
-    /// Key of the rows in the view.
+    /// Key under which the view has the rows of the list.
     key: &'static str,
     rows: Vec<Value>,
-    /// Largest number of rows of a part.
+    /// Largest number of rows of the list on one page.
     most: usize,
 }
 
-/// Everything that pages are made from: the catalog, its judgement, and groups of records.
+/// Inputs of all pages: the catalog, the conclusions of `judge` about it, and runs and kernel
+/// records by release.
 #[derive(Debug)]
 pub struct Contents<'a> {
     catalog: &'a Catalog<'a>,
@@ -118,7 +121,7 @@ pub struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
-    /// Gathers the contents of `catalog`, with `judged` as its judgement.
+    /// Groups the records of `catalog` for pages; `judged` has the conclusions of `judge` about it.
     pub fn of(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Self {
         let mut kernels: BTreeMap<ReleaseKey, Vec<&Stored<KernelRecord>>> = BTreeMap::new();
         for entry in &catalog.registry.kernels {
@@ -132,7 +135,7 @@ impl<'a> Contents<'a> {
         Self { catalog, judged, releases: catalog.releases(), kernels, policy }
     }
 
-    /// Returns every page, the overview first.
+    /// Returns every page of the site, the overview first.
     pub fn pages(&'a self) -> Vec<Page<'a>> {
         let mut pages = vec![self.overview()];
         pages.extend(self.releases_everywhere());
@@ -159,7 +162,7 @@ impl<'a> Contents<'a> {
         Page { target, template, frame, fill: Box::new(fill), fresh: sources.fresh }
     }
 
-    /// Pages of a list, one per part.
+    /// Returns the pages of a list, one per part.
     fn parts(
         &self,
         (template, target): (&'static str, Target),
@@ -184,8 +187,8 @@ impl<'a> Contents<'a> {
         split(&target, rows, most).into_iter().map(page).collect()
     }
 
-    /// Frame of a page. `crumbs` lead from the overview to the page; without any, the page lies
-    /// directly below the overview.
+    /// Builds the frame of a page. `crumbs` lead from the overview to the page; where they are
+    /// empty, the page lies directly below the overview.
     fn frame(
         &self,
         title: &str,
@@ -217,7 +220,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Hashes of all events, since an event may change any page.
+    /// Returns the hashes of all events, since an event may change any page.
     fn events(&self) -> Vec<String> {
         let text = |stored: &Stored<schema::event::Event>| {
             schema::event::to_text(&stored.record).unwrap_or_else(|_| stored.path.clone())
@@ -226,7 +229,7 @@ impl<'a> Contents<'a> {
         events.map(|stored| sha256_hex(text(stored).as_bytes())).collect()
     }
 
-    /// Hashes of the campaigns that pass `test`.
+    /// Returns the hashes of the campaign records that pass `test`.
     fn campaigns(&self, test: impl Fn(&schema::campaign::CampaignRecord) -> bool) -> Vec<String> {
         let campaigns = self.catalog.registry.campaigns.iter().map(|stored| &stored.record);
         campaigns.filter(|record| test(record)).map(|r| r.record_sha256.clone()).collect()
@@ -327,9 +330,9 @@ impl<'a> Contents<'a> {
         runs.map(|run| run.root).chain(kernels.map(|stored| stored.root)).any(|root| root != 0)
     }
 
-    /// Links from the page of `key`: the comparison with the release before, and its kernel
-    /// benchmarks. Later releases are left out, so that a committed page does not change when one
-    /// comes.
+    /// Returns the links from the page of `key`: the comparison with the release before, and the
+    /// release's kernel benchmarks. Comparisons with later releases are left out, so that a
+    /// committed page does not change when a release is added.
     fn related(&self, key: &ReleaseKey) -> Vec<Link> {
         let diff = self.judged.leading_to(key).map(|(pair, _)| Link {
             text: format!("What changed since {}", outside::name(&pair.baseline)),
@@ -338,7 +341,8 @@ impl<'a> Contents<'a> {
         diff.into_iter().chain(self.kernel_pages(|other| other == key)).collect()
     }
 
-    /// Pages of comparisons: one page per model if a single page would be too long.
+    /// Returns the pages of comparisons of releases: one page per model if a single page would be
+    /// too long.
     fn diffs(&'a self) -> Vec<Page<'a>> {
         let pages = |(pair, diff): &(Pair, judge::diff::Diff)| {
             let runs = pair.releases().into_iter().filter_map(|key| self.releases.get(&key));
@@ -384,7 +388,7 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// Pages of models, Pareto frontiers and hardware.
+    /// Returns the pages of models, Pareto frontiers and hardware.
     fn subjects(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         for model in self.catalog.names(|record| &record.model.id) {
@@ -432,7 +436,7 @@ impl<'a> Contents<'a> {
         self.page(at, &format!("Run {}", record.id), crumbs, sources, move || run::view(run))
     }
 
-    /// Pages of the method, the data for programs, and the explorer.
+    /// Returns three pages: of the method, of the data for programs, and of the explorer.
     fn about(&'a self) -> [Page<'a>; 3] {
         // The page is made from the rules, metrics, service levels and verdict kinds in the code.
         let constants = sha256_of(&method::view()).unwrap_or_default();

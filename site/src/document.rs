@@ -12,10 +12,10 @@ use crate::pages::first_difference;
 use crate::template::{Frame, RenderError, Renderer};
 use crate::view::measured;
 
-/// Command that updates the measured part, as named in its marker.
+/// Command that updates the measured part of a document, as the part's first marker line names it.
 const COMMAND: &str = "cargo xtask site --pages";
 
-/// Renders the measured part, a pure function of the records of `catalog`.
+/// Renders the measured part of a document, a pure function of the records of `catalog`.
 ///
 /// # Errors
 ///
@@ -25,7 +25,8 @@ pub fn measured(catalog: &Catalog, renderer: &Renderer) -> Result<String, Render
     renderer.render("documents/measured.md", &Frame::default(), &view, (Place::Registry, ""))
 }
 
-/// Puts `part` into `document`. Returns true when that changed the file.
+/// Replaces the measured part of the file `document` by `part`. Returns true when that changed the
+/// file.
 ///
 /// # Errors
 ///
@@ -54,7 +55,7 @@ pub fn stale(document: &Path, part: &str) -> Result<Option<String>> {
         .then(|| format!("`{name}` is not what its records render: line {line} differs")))
 }
 
-/// Text of the document as it is, and as it should be.
+/// Returns the text of the document as it is, and as it should be with `part` in it.
 fn both(document: &Path, part: &str) -> Result<(String, String)> {
     let name = document.display();
     let found =

@@ -17,25 +17,26 @@ use crate::view::release::extent;
 use crate::view::{corrections, words};
 use crate::{format, outside};
 
-/// Largest number of entries in a feed: feed readers need the newest, and the site has all.
+/// Largest number of entries in an Atom feed: feed readers need the newest, and the site has all.
 const ENTRIES_MAX: usize = 200;
 
-/// Time of a feed without entries.
+/// Time of a feed without entries, and of entries whose ids contain no time.
 const NEVER: &str = "1970-01-01T00:00:00Z";
 
-/// Entry of an Atom feed.
+/// Entry of an Atom feed: a release, a regression or a correction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    /// Id that stays the same as long as the entry is about the same thing.
+    /// Id of the feed entry, which stays the same as long as the entry is about the same release,
+    /// regression or event.
     id: String,
     title: String,
-    /// Time of the entry, RFC 3339 in UTC.
+    /// Time of the feed entry, RFC 3339 in UTC.
     updated: String,
     target: Target,
     summary: String,
 }
 
-/// Returns path and text of every feed.
+/// Returns path and text of every Atom feed.
 ///
 /// # Errors
 ///
@@ -132,15 +133,15 @@ fn events(catalog: &Catalog) -> Vec<Entry> {
     events.map(entry).collect()
 }
 
-/// Time at which the last of `ids` was planned; a ULID begins with its time.
+/// Returns the time at which the last of `ids` was planned; a ULID begins with its time.
 fn latest<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     let last = ids.filter_map(ulid_unix_ms).max();
     let at = last.and_then(|ms| rfc3339_of(i64::try_from(ms / 1000).ok()?));
     at.unwrap_or_else(|| NEVER.to_owned())
 }
 
-/// Formats a feed, newest entry first. Addresses are relative, because the site does not know its
-/// own.
+/// Formats an Atom feed, newest entry first. Addresses are relative, because the site does not know
+/// its own address.
 fn feed(
     renderer: &Renderer,
     name: &str,
@@ -167,8 +168,8 @@ fn feed(
     renderer.render("documents/feed.xml", &Frame::default(), &view, (Place::Html, ""))
 }
 
-/// Formats `id` as the specific part of a URN (RFC 8141). Characters that are not allowed are
-/// replaced, and a hash of the whole id is appended.
+/// Formats `id` as the specific part of a URN (RFC 8141). An id with characters that are not
+/// allowed, or that is too long, is cleaned and cut, and a hash of the whole id is appended.
 fn urn(id: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "/:._-@+".contains(c);
     if id.chars().all(fit) && id.len() <= 400 {
@@ -178,7 +179,7 @@ fn urn(id: &str) -> String {
     format!("{kept}-{}", &schema::canonical::sha256_hex(id.as_bytes())[..8])
 }
 
-/// Badge in the format of badge servers.
+/// Badge in the JSON format that badge servers read (endpoint schema version 1).
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shield {
@@ -197,8 +198,8 @@ pub fn badges(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Badge of the engine with the highest output throughput: measured here, else published
-/// elsewhere. Only repeated measurements get a color.
+/// Builds the badge of the engine with the highest output throughput for `model` on `hardware`:
+/// measured here, else published elsewhere. Only repeated measurements get a color.
 fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
     let ranked = judged::best(catalog, model, hardware);
     let batch = ranked.iter().filter(|ranked| ranked.level == "batch");

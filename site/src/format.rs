@@ -95,8 +95,8 @@ pub fn seconds(us: u64) -> String {
     format!("{} s", rounded(as_f64(us) / 1e6, None))
 }
 
-/// Formats `value` to nine significant digits, beyond which there is only rounding error. A
-/// shorter text that reads back as `value` is kept.
+/// Formats `value` to nine significant digits, beyond which there is only rounding error. A number
+/// whose shortest exact text has at most ten characters is not rounded.
 pub fn exactly(value: f64) -> String {
     let shortest = format!("{value}");
     if value == 0.0 || shortest.trim_start_matches(['0', '.', '-']).len() <= 10 {
@@ -111,7 +111,7 @@ pub fn exactly(value: f64) -> String {
     )
 }
 
-/// Unit in which a metric is shown, and the divisor of its stored values.
+/// Unit in which a metric is shown, and the divisor that converts stored values to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
     pub unit: &'static str,
@@ -119,8 +119,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns the unit for values of `unit` up to `largest`, chosen so that a column needs at
-    /// most five digits before the decimal point.
+    /// Returns the display unit for values stored in `unit` up to `largest`, chosen so that a
+    /// column needs at most five digits before the decimal point.
     pub fn fit(unit: Unit, largest: f64) -> Self {
         let (unit, divisor) = match unit {
             Unit::PerSecond => ("/s", 1.0),
@@ -134,7 +134,7 @@ impl Scale {
     }
 }
 
-/// Decimal place of the first digit: 0 for 1 to 9, 1 for 10 to 99, -1 for 0.1 to 0.9.
+/// Returns the decimal place of the first digit: 0 for 1 to 9, 1 for 10 to 99, -1 for 0.1 to 0.9.
 fn place(value: f64) -> i32 {
     let floor = value.abs().log10().floor();
     #[expect(clippy::cast_possible_truncation, reason = "the exponent of an f64 is within +-324")]

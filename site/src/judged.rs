@@ -17,7 +17,7 @@ use schema::trend::Trend;
 use crate::catalog::{Catalog, ReleaseKey};
 use crate::link::{Link, Target};
 
-/// Pair of consecutive releases that are compared, of one engine on one hardware.
+/// Pair of consecutive releases of one engine on one hardware, which a page compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     pub engine: String,
@@ -27,19 +27,19 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Keys of both releases, baseline first.
+    /// Returns the keys of the pair's releases, baseline first.
     pub fn releases(&self) -> [ReleaseKey; 2] {
         [&self.baseline, &self.candidate]
             .map(|release| ReleaseKey::new(&self.engine, release, &self.hardware))
     }
 
-    /// Target of the page that compares the pair.
+    /// Returns the target of the page that compares the pair of releases.
     pub fn target(&self) -> Target {
         let Self { engine, hardware, baseline, candidate } = self.clone();
         Target::Diff { engine, baseline, candidate, hardware }
     }
 
-    /// Link to the page that compares the pair.
+    /// Returns a link to the page that compares the pair of releases.
     pub fn link(&self) -> Link {
         let Self { engine, hardware, baseline, candidate } = self;
         Link::new(&format!("{engine} {baseline} to {candidate} on {hardware}"), self.target())
@@ -58,7 +58,7 @@ pub struct Judged {
     pub labs: Vec<(usize, Replay)>,
 }
 
-/// Ranking of engines at one of [`LEVELS`], of measured or of published figures.
+/// Ranking of engines at one service level ([`LEVELS`]), of measured or of published figures.
 #[derive(Debug)]
 pub struct Ranked {
     pub level: &'static str,
@@ -67,7 +67,7 @@ pub struct Ranked {
 }
 
 impl Judged {
-    /// Computes everything that the pages of `catalog` show.
+    /// Computes the comparisons, trends and lab replays that the pages of `catalog` show.
     ///
     /// # Errors
     ///
@@ -88,13 +88,14 @@ impl Judged {
         Ok(Self { diffs: pairs.into_iter().zip(diffs).collect(), trends, labs: labs(catalog) })
     }
 
-    /// Returns the comparison of `key` with the release before it.
+    /// Returns the comparison of the release `key` with the release before it; `None` for the first
+    /// release.
     pub fn leading_to(&self, key: &ReleaseKey) -> Option<&(Pair, Diff)> {
         self.diffs.iter().find(|(pair, _)| pair.releases()[1] == *key)
     }
 
-    /// Release-blocking rows that got worse, waived or not, in the comparisons that lead to the
-    /// latest release of each engine on each hardware.
+    /// Returns the rows of release-blocking metrics that got worse, waived or not, in the
+    /// comparisons that lead to the latest release of each engine on each hardware.
     pub fn open(&self) -> impl Iterator<Item = (&Pair, &Row)> {
         let latest = self.diffs.iter().enumerate().filter(|(index, (pair, _))| {
             let next = self.diffs.get(index + 1);
@@ -145,7 +146,7 @@ fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
 }
 
 /// Ranks engines that serve `model` on `hardware` at each service level, measured figures and
-/// published ones separately. Empty where there are no runs.
+/// published ones separately. Returns no ranking where there are no runs.
 pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
     let Some(metric) = by_name("output_tokens_per_s") else { return Vec::new() };
     let mut ranked = Vec::new();

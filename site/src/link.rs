@@ -50,10 +50,10 @@ pub enum Target {
     Part { of: Box<Target>, number: usize },
 }
 
-/// Place that a page is written for.
+/// Kind of output that a page is written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// HTML site for browsers.
+    /// HTML pages of the site, for browsers.
     Html,
     /// Markdown twins of the HTML pages within the site.
     Markdown,
@@ -62,7 +62,8 @@ pub enum Place {
 }
 
 impl Target {
-    /// Path of the target from the root of `place`; `None` where `place` has no such page.
+    /// Returns the path of the target from the root of `place`; `None` where `place` has no such
+    /// page.
     pub fn path(&self, place: Place) -> Option<String> {
         match place {
             Place::Registry => self.committed(),
@@ -71,8 +72,8 @@ impl Target {
         }
     }
 
-    /// Address of the target as seen from `depth` folders below the root; `None` where `place` has
-    /// no such page.
+    /// Returns the relative address of the target for a page that lies `depth` folders below the
+    /// root of `place`; `None` where `place` has no such page.
     pub fn address(&self, place: Place, depth: usize) -> Option<String> {
         let path = self.path(place)?;
         let encoded: Vec<String> = path.split('/').map(percent_encode).collect();
@@ -115,8 +116,9 @@ impl Target {
         format!("{folder}/{leaf}")
     }
 
-    /// Path of the target among the committed pages. Only pages for a reader on a code host are
-    /// committed: releases, comparisons, corrections, labs, and figures published elsewhere.
+    /// Returns the path of the target among the committed pages of a registry; `None` for other
+    /// pages. Only pages for a reader on a code host are committed: overview, releases,
+    /// comparisons, corrections, labs, and figures published elsewhere.
     fn committed(&self) -> Option<String> {
         Some(match self {
             Self::Overview {} => "pages/README.md".to_owned(),
@@ -148,7 +150,7 @@ impl Target {
     }
 }
 
-/// Path of folders, each name made fit for a path.
+/// Joins `names` to a path of folders; each name is made fit for a path first.
 fn joined(names: &[&str]) -> String {
     names.iter().map(|name| part(name)).collect::<Vec<_>>().join("/")
 }
@@ -161,49 +163,50 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes a link whose text is cleaned for display.
+    /// Creates a link whose text is cleaned for display.
     pub fn new(text: &str, target: Target) -> Self {
         Self { text: outside::name(text), target }
     }
 
-    /// Link to the page of a model.
+    /// Returns a link to the page of a model.
     pub fn model(model: &str) -> Self {
         Self::new(model, Target::Model { model: model.to_owned() })
     }
 
-    /// Link to the page of a hardware.
+    /// Returns a link to the page of a hardware.
     pub fn hardware(hardware: &str) -> Self {
         Self::new(hardware, Target::Hardware { hardware: hardware.to_owned() })
     }
 
-    /// Link to the page of a scenario, given as `id@rev`.
+    /// Returns a link to the page of a scenario, given as `id@rev`.
     pub fn scenario(scenario: &str) -> Self {
         Self::new(scenario, Target::Scenario { scenario: scenario.to_owned() })
     }
 
-    /// Link to the page of a release on a hardware, under the name of the release.
+    /// Returns a link to the page of a release on a hardware, with engine and release as its text.
     pub fn release(key: &ReleaseKey) -> Self {
         Self::new(&format!("{} {}", key.engine, key.release), Target::ReleaseOn(key.clone()))
     }
 
-    /// Link to the page of a run, under its id.
+    /// Returns a link to the page of a run, with the run's id as its text.
     pub fn run(run: &Run) -> Self {
         let id = &run.record.id;
         Self::new(id, Target::Run { id: id.clone(), record: run.path.to_owned() })
     }
 
-    /// Link to the page of a published result, under the number of its block in the report.
+    /// Returns a link to the page of a published result, with the number of its block in the report
+    /// as its text.
     pub fn block(run: &Run) -> Self {
         Self { text: block_number(&run.record.id), ..Self::run(run) }
     }
 }
 
-/// Number of a published result's block: the last part of the result's id.
+/// Returns the number of a published result's block: the last part of the result's id.
 pub fn block_number(id: &str) -> String {
     outside::name(id.rsplit('-').next().unwrap_or(id))
 }
 
-/// Makes `text` fit for one part of a path. If characters must be replaced, a hash of the whole
+/// Converts `text` to one valid part of a path. If characters must be replaced, a hash of the whole
 /// text is appended, so that two texts stay distinct.
 pub fn part(text: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
@@ -219,12 +222,12 @@ pub fn part(text: &str) -> String {
     format!("{}-{}", kept.trim_start_matches('.'), &sha256_hex(text.as_bytes())[..8])
 }
 
-/// Anchor for `text`: lower case, with hyphens for other characters.
+/// Returns an anchor for `text`: lower case, with hyphens for other characters.
 pub fn anchor(text: &str) -> String {
     part(text).to_lowercase().replace(['.', '@', '+'], "-")
 }
 
-/// Percent-encodes `part`, except letters, digits and a few plain characters.
+/// Returns `part` percent-encoded, except letters, digits and a few plain characters.
 pub(crate) fn percent_encode(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {

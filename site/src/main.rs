@@ -28,7 +28,7 @@ enum Command {
         /// Folder to write to, laid out like `results/`, such as the registry itself.
         #[arg(long)]
         out: PathBuf,
-        /// Writes only the pages of releases that the overlay has runs of.
+        /// Writes only pages made from records of the overlay, and pages about the whole registry.
         #[arg(long, requires = "overlay")]
         only_overlay: bool,
         #[command(flatten)]
@@ -47,11 +47,11 @@ enum Command {
         source: Source,
         #[arg(long, default_value = "target/preview")]
         out: PathBuf,
-        /// Port on 127.0.0.1; 0 picks a free one.
+        /// Port of the preview server on 127.0.0.1; 0 picks a free one.
         #[arg(long, default_value_t = 0)]
         port: u16,
     },
-    /// Prints a release on a hardware as plain text.
+    /// Prints the figures of a release on a hardware as plain text.
     Table {
         #[command(flatten)]
         source: Source,
@@ -80,10 +80,10 @@ struct Part {
 
 #[derive(Debug, Args)]
 struct Source {
-    /// Repository that holds `results/`.
+    /// Folder of the repository that contains `results/`.
     #[arg(long, value_name = "DIR", default_value = ".")]
     registry: PathBuf,
-    /// Folder of records that are not in the registry yet, laid out like it.
+    /// Folder of records that are not in the registry yet, laid out like `results/`.
     #[arg(long)]
     overlay: Option<PathBuf>,
 }
@@ -93,7 +93,7 @@ impl Source {
         self.registry.join("results")
     }
 
-    /// Folders to read, laid out like `results/`.
+    /// Returns the results folders to read, the registry's first, each laid out like `results/`.
     fn roots(&self) -> Vec<PathBuf> {
         std::iter::once(self.results()).chain(self.overlay.clone()).collect()
     }
@@ -167,8 +167,8 @@ fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
     roots.iter().map(PathBuf::as_path).collect()
 }
 
-/// Exit code of an error: a faulty template is a bug, an unreadable disk is the environment, and
-/// everything else is unsound input.
+/// Returns the exit code for an error: a faulty template is a bug, an unreadable disk is the
+/// environment, and any other error is unsound input.
 fn exit_of(error: &anyhow::Error) -> u8 {
     const BUG: u8 = 101;
     if error.chain().any(|cause| cause.is::<RenderError>()) {

@@ -17,9 +17,9 @@ use crate::template::Renderer;
 /// File name of the registry's front page.
 const README: &str = "README.md";
 
-/// Renders the committed pages of `catalog` and its `README.md`, by path below the registry's
-/// root. With `only_overlay`, only pages made from a record of the overlay, and pages about
-/// everything.
+/// Renders the committed pages of `catalog` and its `README.md`, by path below the registry's root.
+/// With `only_overlay`, the result has only pages made from a record of the overlay, and pages
+/// about the whole registry.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Ve
     Ok(problems)
 }
 
-/// Number of the first line, from 1, in which `a` and `b` differ.
+/// Returns the number of the first line, from 1, in which the texts `a` and `b` differ.
 pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> usize {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b);
     same.filter(|(byte, _)| **byte == b'\n').count() + 1

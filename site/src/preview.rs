@@ -21,28 +21,28 @@ use tokio::sync::watch;
 /// Interval at which the source files are polled for changes.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 
-/// Time for which a browser's request for the next version stays open; the browser then asks
-/// again.
+/// Time for which a browser's request for the next version of the site stays open; the browser then
+/// asks again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Script appended to every page's script: waits for the next version of the site and reloads the
 /// page.
 const RELOAD: &str = include_str!("preview.js");
 
-/// A preview of the site: its sources, output folder and port.
+/// Preview server of the site: its sources, output folder and port.
 #[derive(Debug, Clone)]
 pub struct Preview {
-    /// Folder that holds `results/`, and possibly `templates/` and `site/static/`.
+    /// Folder that contains `results/`, and possibly `templates/` and `site/static/`.
     pub registry: PathBuf,
     /// Folders to read records from, laid out like `results/`.
     pub roots: Vec<PathBuf>,
     /// Folder that the site is written to.
     pub out: PathBuf,
-    /// Port on 127.0.0.1; 0 picks a free one.
+    /// Port of the preview server on 127.0.0.1; 0 picks a free one.
     pub port: u16,
 }
 
-/// Length and time of the last change of each source file.
+/// Length of each source file in bytes, and the time of its last change since 1970.
 type Seen = BTreeMap<PathBuf, (u64, Option<Duration>)>;
 
 impl Preview {
@@ -79,8 +79,8 @@ impl Preview {
         Ok(())
     }
 
-    /// Rebuilds the site whenever a source changes. An error is printed, and the last good site
-    /// stays.
+    /// Rebuilds the site whenever a source file changes. An error is printed, and the last good
+    /// site stays.
     async fn follow(&self, mut seen: Seen, made: &watch::Sender<u64>) -> Result<()> {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -136,7 +136,8 @@ impl Preview {
     }
 }
 
-/// Records the files below `folder`. A folder that is missing, or disappears meanwhile, has none.
+/// Adds the files below `folder` to `seen`, with length and time of change. A folder that is
+/// missing, or disappears meanwhile, has none.
 fn poll_below(folder: &Path, seen: &mut Seen) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

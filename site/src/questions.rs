@@ -5,7 +5,7 @@ use schema::scenario::Scenario;
 
 macro_rules! scenarios {
     ($($id:literal)*) => {
-        /// Scenarios of the suite: id and text of the file.
+        /// Scenarios of the suite: id, and text of the scenario file.
         const SCENARIOS: &[(&str, &str)] =
             &[$(($id, include_str!(concat!("../../suite/scenarios/", $id, ".toml")))),*];
     };
@@ -22,13 +22,14 @@ scenarios! {
     "thinking" "thinking-lite" "thinking-quarter"
 }
 
-/// Labs of the suite: id and text of the file.
+/// Labs of the suite: id, and text of the lab file.
 const LABS: &[(&str, &str)] = &[
     ("cpu-smollm2", include_str!("../../suite/labs/cpu-smollm2.toml")),
     ("h100-qwen3.5-9b", include_str!("../../suite/labs/h100-qwen3.5-9b.toml")),
 ];
 
-/// Returns the id of the suite's lab that asks about `model` on `target`.
+/// Returns the id of the suite's lab that asks about `model` on `target`; `None` where there is
+/// none.
 pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
     let asks = |text: &str| {
         schema::lab::parse(text).is_ok_and(|lab| lab.model == model && lab.target == target)
@@ -36,8 +37,8 @@ pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
     LABS.iter().find(|(_, text)| asks(text)).map(|(id, _)| *id)
 }
 
-/// Question that scenario `id` answers at revision `rev`; `None` for a scenario that is not the
-/// suite's, or a revision that its file no longer has.
+/// Returns the question that scenario `id` answers at revision `rev`; `None` for a scenario that is
+/// not the suite's, or a revision that its file no longer has.
 pub fn of(id: &str, rev: u32) -> Option<String> {
     let (_, text) = SCENARIOS.iter().find(|(known, _)| *known == id)?;
     let file = Scenario::parse(text).ok()?;
@@ -58,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// File stems of a folder of the suite.
+    /// Returns the file stems in a folder of the suite.
     fn stems(folder: &str) -> BTreeSet<String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite").join(folder);
         let entries = std::fs::read_dir(folder).expect("a folder of the suite");

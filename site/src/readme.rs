@@ -7,10 +7,10 @@ use schema::id::is_ulid;
 
 use judge::order::ReleaseKey;
 
-/// Part of the text that is the same for every registry.
+/// Text of `results/README.md` that is the same for every registry.
 const HEAD: &str = include_str!("readme.md");
 
-/// Pages about the whole registry: file and title.
+/// Committed pages about the whole registry: path of the file and title.
 const WHOLE: [(&str, &str); 3] = [
     ("pages/README.md", "Overview"),
     ("pages/corrections.md", "Corrections"),
@@ -20,16 +20,16 @@ const WHOLE: [(&str, &str); 3] = [
 /// Name of the folder of lab pages, which takes the place of an engine's name.
 pub const LABS: &str = "labs";
 
-/// Pages of a release: the one for all hardware, and one per hardware.
+/// Committed pages of a release: the one for all hardware, and one per hardware.
 #[derive(Debug, Default)]
 struct Pages<'a> {
     all: Option<&'a str>,
     hardware: Vec<(&'a str, &'a str)>,
-    /// Comparisons that lead to this release: release before, hardware, path.
+    /// Comparisons that lead to the release: release before, hardware, path of the page.
     diffs: Vec<(&'a str, &'a str, &'a str)>,
 }
 
-/// Renders `results/README.md` for these pages, given as paths below `results/`.
+/// Renders `results/README.md`, which lists `pages`, given as paths below `results/`.
 pub fn render(pages: &BTreeSet<String>) -> String {
     let mut engines: BTreeMap<&str, BTreeMap<ReleaseKey, Pages<'_>>> = BTreeMap::new();
     let mut labs: Vec<(&str, &str, &str)> = Vec::new();

@@ -18,7 +18,7 @@ use crate::link::{self, Place, Target};
 /// others are listed by their file.
 macro_rules! templates {
     (pages: $($page:ident)*, partials: $($partial:ident)*, others: $($other:literal)*) => {
-        /// Templates: name below `templates/`, and text.
+        /// Built-in templates: name below `templates/`, and text.
         const TEMPLATES: &[(&str, &str)] = templates![
             $("pages" $page "html", "pages" $page "md",)*
             $("partials" $partial "html", "partials" $partial "md",)*
@@ -47,17 +47,17 @@ templates! {
         "documents/feed.xml" "documents/measured.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
 }
 
-/// Error: a page could not be rendered, through a fault of the template or of its view.
+/// Error of a page that could not be rendered, through a fault of the template or of its view.
 #[derive(Debug, thiserror::Error)]
 #[error("`templates/{template}`, line {line}: {problem}{}", key_clause(key))]
 pub struct RenderError {
     /// Path of the template below `templates/`.
     pub template: String,
-    /// Line of the fault, counted from 1.
+    /// Line of the template that has the fault, from 1.
     pub line: usize,
-    /// Expression that failed, as it stands in the template.
+    /// Expression that failed, as it stands in the template; `None` where no expression is known.
     pub key: Option<String>,
-    /// Description of the fault, in one sentence.
+    /// Description of the template's fault, in one sentence.
     pub problem: String,
     #[source]
     source: Error,
@@ -67,11 +67,11 @@ fn key_clause(key: &Option<String>) -> String {
     key.as_ref().map_or_else(String::new, |key| format!(" at `{key}`"))
 }
 
-/// Frame of a page: what its template needs beside the view.
+/// Frame of a page: the values that its template needs in addition to the view.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Frame {
     pub title: String,
-    /// Summary in one sentence, for search results and link previews.
+    /// Summary of the page in one sentence, for search results and link previews.
     pub summary: String,
     pub crumbs: Vec<Crumb>,
     /// SHA-256 over the sorted hashes of the records behind the page.
@@ -84,7 +84,7 @@ pub struct Frame {
     pub limits: Vec<String>,
 }
 
-/// Step of the path from the overview to the page; the last step has no target.
+/// Step of the path of links from the overview to a page; the last step has no target.
 #[derive(Debug, Clone, Serialize)]
 pub struct Crumb {
     pub text: String,
@@ -158,11 +158,12 @@ impl Renderer {
         Ok(Self { env })
     }
 
-    /// Fills in the template `name` for a page at `path` below the root of `place`.
+    /// Fills in the template `name` for a page that is written to `path` below the root of `place`.
     ///
     /// # Errors
     ///
-    /// The template uses a key that the view does not have.
+    /// The template has a fault: it uses a key that the view does not have, or links to a page that
+    /// `place` does not have.
     pub fn render(
         &self,
         name: &str,
@@ -206,8 +207,8 @@ fn linked(place: Place, text: &str, address: Option<&str>) -> String {
     }
 }
 
-/// Encodes a whole table as a data address of comma-separated values (RFC 4180), so that a chart's
-/// figures can be saved without a further file.
+/// Encodes the data table of a chart as a `data:` address of comma-separated values (RFC 4180), so
+/// that its figures can be saved without a further file.
 fn csv_address(heads: &[String], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| store::export::quoted(cell)).collect();

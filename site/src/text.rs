@@ -8,7 +8,7 @@ use crate::view::figure::Figure;
 use crate::view::model::{self, Detail, ModelView};
 use crate::view::release::{extent, notices};
 
-/// Formats the release `key` as plain text that ends in a line feed.
+/// Formats the figures of the release `key` as plain text that ends in a line feed.
 ///
 /// # Errors
 ///
@@ -70,7 +70,8 @@ fn line(name: &str, figures: &[Figure]) -> Vec<String> {
     cells
 }
 
-/// Aligns columns to their widest cell, the first to the left, the others to the right.
+/// Aligns the columns of a text table to their widest cell, the first to the left, the others to
+/// the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widest = |column: usize| {

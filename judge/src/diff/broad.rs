@@ -9,7 +9,7 @@ use schema::policy::PolicyFile;
 
 use super::estimate::{log_of, paired};
 
-/// Smallest number of cells for which a shift is reported.
+/// Smallest number of cells for which the shift of a metric over all cells is reported.
 const CELLS_MIN: usize = 3;
 
 /// Computes the shift of each release-blocking metric over the cells that were measured side by

@@ -19,11 +19,12 @@ pub struct Pairs<'a> {
     pub campaign: String,
     /// Blocks of the campaign in this cell.
     pub blocks: Blocks<'a>,
-    /// False where the two releases were sent different requests, or ran with different flags.
+    /// False where the two releases were sent different requests, or ran with different flags that
+    /// a command line sets.
     pub comparable: bool,
 }
 
-/// Noise in log units, by campaign and metric.
+/// Noise of metrics in log units, by campaign id and metric name.
 pub type Noise = BTreeMap<String, BTreeMap<&'static str, f64>>;
 
 /// Computes the noise of each campaign: how much a release differs from itself between neighboring
@@ -55,7 +56,8 @@ pub struct Judged {
     pub noise: Option<f64>,
 }
 
-/// Judges every release-blocking metric, keyed by index of the cell and name of the metric.
+/// Judges every release-blocking metric and returns the judgements by index of the cell and name of
+/// the metric.
 pub fn judgements(
     cells: &[Option<&Pairs<'_>>],
     noise: &Noise,
@@ -92,8 +94,9 @@ pub fn judgements(
     judged
 }
 
-/// Noise of a metric in one cell: the cell's own, or that of all cells where that is smaller,
-/// because the few runs of one cell estimate a spread badly.
+/// Returns the noise of a metric in one cell, in log units: the cell's own, or `of_all` (over all
+/// cells of the campaign) where that is smaller, because the few runs of one cell estimate it
+/// badly.
 fn noise_of(
     metric: &Metric,
     screen: &[Block<'_>],
@@ -108,7 +111,8 @@ fn campaigns(cells: &[&Pairs<'_>]) -> BTreeSet<String> {
     cells.iter().map(|pairs| pairs.campaign.clone()).collect()
 }
 
-/// Metrics that are judged by statistics: all except failures, which are judged by policy.
+/// Returns the metrics that are judged by statistics: all except failed requests, which are judged
+/// by policy.
 fn judged_metrics() -> impl Iterator<Item = &'static Metric> {
     METRICS.iter().filter(|metric| metric.name != FAILURES)
 }
@@ -118,8 +122,8 @@ fn gates(metric: &Metric, blocks: &Blocks<'_>) -> bool {
     metric.gates_under(run.and_then(|run| run.scenario.arrival.as_ref()))
 }
 
-/// Log ratios of candidate over baseline, one per block, however many runs of a release the block
-/// holds.
+/// Returns the log ratios of candidate over baseline, one per block, however many runs of a release
+/// the block has.
 pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let values = |runs: &[&RunRecord]| -> Vec<f64> {
         runs.iter().filter_map(|run| metric.value(run)).collect()
@@ -130,8 +134,8 @@ pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     blocks.iter().filter_map(ratio).collect()
 }
 
-/// Log ratios of each block with the sign turned so that values above zero mean that the candidate
-/// is worse.
+/// Returns the log ratio of each block with the sign turned so that a value above zero means that
+/// the candidate is worse.
 fn harm(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let sign = match metric.better {
         Better::Higher => -1.0,
@@ -140,8 +144,8 @@ fn harm(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     log_ratios(metric, blocks).into_iter().map(|ratio| sign * ratio).collect()
 }
 
-/// Log ratios of neighboring runs of one release. The order within blocks alternates, so the last
-/// run of one block and the first of the next are the same release.
+/// Returns the log ratios of neighboring runs of one release. The order within blocks alternates,
+/// so the last run of one block and the first run of the next block are of the same release.
 fn self_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let mut launches: Vec<&RunRecord> = blocks.iter().flat_map(Block::runs).collect();
     launches.sort_by_key(|run| {

@@ -13,22 +13,22 @@ use crate::order::ReleaseKey;
 /// Runs of both releases in one cell.
 #[derive(Debug, Default)]
 pub struct CellRuns<'a> {
-    /// Runs of the baseline: the release that is compared with.
+    /// Runs of the baseline, the release that the candidate is compared with, in the cell.
     pub baseline: Side<'a>,
-    /// Runs of the candidate: the release that is judged.
+    /// Runs of the candidate, the release that is judged, in the cell.
     pub candidate: Side<'a>,
 }
 
 /// Runs of one release in one cell, ordered by id.
 #[derive(Debug, Default)]
 pub struct Side<'a> {
-    /// Every run that is not retracted.
+    /// Runs of the release in the cell that are not retracted.
     pub all: Vec<&'a RunRecord>,
 }
 
 impl<'a> Side<'a> {
-    /// Returns the runs whose figures count: every request was answered, and the verdict is not
-    /// INVALID.
+    /// Returns the runs whose figures are compared: every request was answered, and the validity
+    /// verdict is not INVALID.
     pub fn usable(&self) -> Vec<&'a RunRecord> {
         self.all.iter().copied().filter(|run| is_usable(run)).collect()
     }
@@ -75,7 +75,7 @@ pub fn cell_of(run: &RunRecord) -> Cell {
     }
 }
 
-/// Everything that determines how a server was started: engine, hardware, model, command,
+/// Key of a server start, by which runs are sorted into cells: engine, hardware, model, command,
 /// environment and variant.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ServerStart<'a> {
@@ -88,8 +88,8 @@ struct ServerStart<'a> {
 }
 
 impl<'a> ServerStart<'a> {
-    /// Returns `None` where the server died before it reported its configuration, or where its
-    /// command is unknown.
+    /// Returns the server start of a run; `None` where the server died before it reported its
+    /// configuration, or where its command is unknown.
     fn of(run: &'a RunRecord) -> Option<Self> {
         let server = run.server.as_ref().filter(|server| server.config_sha256.is_some())?;
         Some(Self {
@@ -136,9 +136,9 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Sorts the runs of two releases into cells. Imported records are left out, since they are never
-/// compared. A run whose server died before it reported its configuration counts in every cell of
-/// its engine, hardware, model and scenario.
+/// Sorts the runs of the baseline and of the candidate into cells. Imported records are left out,
+/// since they are never compared. A run whose server died before it reported its configuration is
+/// part of every cell of its engine, hardware, model and scenario.
 pub fn sort<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
     baseline: &str,
@@ -199,12 +199,13 @@ pub struct Blocks<'a> {
     /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute its
     /// candidates.
     pub confirm: Vec<Block<'a>>,
-    /// Number of blocks whose runs were made on different machines: they do not count as pairs.
+    /// Number of blocks that are not used as pairs, because their runs were made on different
+    /// machines.
     pub torn: usize,
 }
 
 impl<'a> Block<'a> {
-    /// All runs of the block, baseline and candidate.
+    /// Returns all runs of the block, those of the baseline first.
     pub fn runs(&self) -> impl Iterator<Item = &'a RunRecord> {
         self.baseline.iter().chain(&self.candidate).copied()
     }
@@ -217,13 +218,15 @@ impl<'a> Block<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Blocks of a stage of the comparison: screen or confirmation.
+    /// Returns the blocks of a stage of the comparison: the confirmation, or the screen for any
+    /// other stage.
     pub fn of(&self, stage: Stage) -> &[Block<'a>] {
         if stage == Stage::Confirm { &self.confirm } else { &self.screen }
     }
 }
 
-/// Returns the blocks in which both releases ran, by campaign, oldest first.
+/// Returns the blocks in which both releases ran, by campaign id, which sorts the oldest campaign
+/// first.
 pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     let mut blocks: BTreeMap<(&str, u32), (Option<Stage>, Block<'a>)> = BTreeMap::new();
     for run in runs.baseline.usable() {
@@ -251,7 +254,7 @@ pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     campaigns
 }
 
-/// Returns the distinct workloads of these runs, as prompt form and manifest hash.
+/// Returns the distinct workloads of `runs`, each as prompt form and manifest hash.
 pub fn workloads<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
 ) -> BTreeSet<(Option<PromptForm>, Option<&'a str>)> {

@@ -15,7 +15,7 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Fits log ratios; `None` for fewer than two, or where one is not finite.
+    /// Fits log ratios of pairs; `None` for fewer than two, or where one is not finite.
     #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
     pub fn of(log_ratios: &[f64]) -> Option<Self> {
         if log_ratios.len() < 2 || log_ratios.iter().any(|ratio| !ratio.is_finite()) {
@@ -28,12 +28,13 @@ impl Fit {
         Some(Self { mean, error, t: StudentsT::new(0.0, 1.0, n - 1.0).ok()? })
     }
 
-    /// Returns the fit with baseline and candidate swapped.
+    /// Returns the fit with the sign of the log ratios turned, as if baseline and candidate were
+    /// swapped.
     pub fn turned(self) -> Self {
         Self { mean: -self.mean, ..self }
     }
 
-    /// One-sided p-value of the claim that the true mean is above `bound`.
+    /// Returns the one-sided p-value of the claim that the true mean log ratio is above `bound`.
     pub fn p_above(&self, bound: f64) -> f64 {
         let distance = self.mean - bound;
         if self.error > 0.0 {
@@ -44,21 +45,21 @@ impl Fit {
         }
     }
 
-    /// Two-sided p-value of a true mean of zero.
+    /// Returns the two-sided p-value of the hypothesis that the true mean log ratio is zero.
     pub fn p(&self) -> f64 {
         let of_size = Self { mean: self.mean.abs(), ..*self };
         (2.0 * of_size.p_above(0.0)).min(1.0)
     }
 
-    /// Two-sided t interval of the mean at `confidence`, in log units.
+    /// Returns the two-sided t interval of the mean log ratio at `confidence`, in log units.
     pub fn interval(&self, confidence: f64) -> (f64, f64) {
         let reach = self.t.inverse_cdf(f64::midpoint(1.0, confidence)) * self.error;
         (self.mean - reach, self.mean + reach)
     }
 
-    /// Minimum detectable effect, in log units, of such pairs at this power: `(t(1 - alpha / 2) +
-    /// t(power)) * s / sqrt(n)` with n - 1 degrees of freedom, the usual approximation of the
-    /// noncentral t.
+    /// Returns the minimum detectable effect, in log units, of as many pairs with the same scatter
+    /// at this power: `(t((1 + confidence) / 2) + t(power)) * s / sqrt(n)` with n - 1 degrees of
+    /// freedom, the usual approximation of the noncentral t.
     pub fn detectable(&self, confidence: f64, power: f64) -> f64 {
         let quantiles = self.t.inverse_cdf(f64::midpoint(1.0, confidence));
         (quantiles + self.t.inverse_cdf(power)) * self.error
@@ -69,22 +70,23 @@ impl Fit {
 /// the pairs are too few for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Number of blocks that the estimate rests on.
+    /// Number of pairs of runs that the estimate rests on.
     pub pairs: u32,
-    /// Effect in percent: geometric mean of the ratios minus one.
+    /// Effect in percent: geometric mean of the ratios candidate / baseline, minus one.
     pub effect_pct: f64,
     /// Two-sided interval of the effect in percent, at the policy's confidence.
     pub interval_pct: Option<(f64, f64)>,
     /// Two-sided p-value of the hypothesis that there is no effect.
     pub p: Option<f64>,
-    /// Minimum detectable effect in percent of as many pairs with this scatter.
+    /// Minimum detectable effect, in percent, of as many pairs with the same scatter.
     pub mde_pct: Option<f64>,
-    /// Cliff's delta of the two sets of values; `None` where a set has fewer than two.
+    /// Cliff's delta between the baseline's and the candidate's values; `None` where a set has
+    /// fewer than two.
     pub cliffs_delta: Option<f64>,
 }
 
 impl Estimate {
-    /// Returns an effect without any statistics about its certainty.
+    /// Returns an estimate that has an effect and no statistics about its certainty.
     pub const fn alone(pairs: u32, effect_pct: f64) -> Self {
         Self { pairs, effect_pct, interval_pct: None, p: None, mde_pct: None, cliffs_delta: None }
     }
@@ -100,7 +102,8 @@ pub fn log_of(percent: f64) -> f64 {
     (percent / 100.0).ln_1p()
 }
 
-/// Geometric mean ratio of the pairs with a t interval on their logs; `None` without pairs.
+/// Estimates the effect from log ratios of pairs: their geometric mean with a t interval on the
+/// logs. `None` without pairs, or where a log ratio is not finite.
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
 pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
     if log_ratios.is_empty() || log_ratios.iter().any(|ratio| !ratio.is_finite()) {
@@ -120,14 +123,14 @@ pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
     })
 }
 
-/// Ratio, in percent of change, of the geometric means of two sets that were not measured in
-/// pairs. `None` where a set is empty or has a value that is not positive.
+/// Returns the change in percent between the geometric means of two sets of values that were not
+/// measured in pairs. `None` where a set is empty or has a value that is not positive.
 pub fn unpaired(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     log_ratio(baseline, candidate).map(percent)
 }
 
-/// Mean log of the candidate's values minus that of the baseline's; `None` where a set is empty or
-/// has a value that is not positive.
+/// Returns the mean log of the candidate's values minus that of the baseline's; `None` where a set
+/// is empty or has a value that is not positive.
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn log_ratio(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     let mean_log = |values: &[f64]| {
@@ -137,10 +140,10 @@ pub fn log_ratio(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     Some(mean_log(candidate)? - mean_log(baseline)?)
 }
 
-/// Cliff's delta ("Dominance statistics: ordinal analyses to answer ordinal questions", 1993):
-/// over all couples of a baseline's and a candidate's value, the share in which the candidate's is
-/// larger minus the share in which it is smaller. `None` where a set has fewer than two values or
-/// contains NaN.
+/// Returns Cliff's delta ("Dominance statistics: ordinal analyses to answer ordinal questions",
+/// 1993): over all combinations of a baseline's and a candidate's value, the share in which the
+/// candidate's is larger minus the share in which it is smaller. `None` where a set has fewer than
+/// two values or contains NaN.
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     let is_set = |values: &[f64]| values.len() > 1 && !values.iter().any(|value| value.is_nan());
@@ -152,9 +155,10 @@ pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
     Some(sum as f64 / (baseline.len() * candidate.len()) as f64)
 }
 
-/// Noise of a campaign: half the width of the interval, in log units, that a release shows against
-/// itself in as many pairs: `t(confidence) * s / sqrt(pairs)`, where s is the root mean square of
-/// log ratios between runs of one release, whose true mean is zero. `None` without such ratios.
+/// Returns the noise of a campaign: half the width of the interval, in log units, that a release
+/// shows against itself in `pairs` pairs: `t(confidence) * s / sqrt(pairs)`, where s is the root
+/// mean square of log ratios between runs of one release, whose true mean is zero. `None` without
+/// such ratios.
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few launches")]
 pub fn noise(log_ratios: &[f64], pairs: usize, confidence: f64) -> Option<f64> {
     let count = log_ratios.len() as f64;

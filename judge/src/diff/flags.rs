@@ -25,16 +25,17 @@ pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagCha
         .collect()
 }
 
-/// Flags that differ, divided by who set them.
+/// Flags that differ between two releases, divided by whether a command sets them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differing {
-    /// Flags that the command of either release names.
+    /// Differing flags that a server command of either release names.
     pub asked: Vec<FlagChange>,
-    /// Flags that no command names: defaults that moved between releases.
+    /// Differing flags that no server command names: defaults that moved between the releases.
     pub moved: Vec<FlagChange>,
 }
 
-/// Divides the flags that [`changed`] finds into those that a command names and moved defaults.
+/// Returns the flags that [`changed`] finds, divided into those that a server command names and
+/// moved defaults.
 pub fn differing(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Differing {
     let commands = baseline.iter().chain(candidate);
     let named: BTreeSet<String> = commands
@@ -53,7 +54,7 @@ fn flag_name(text: &str) -> String {
     text.trim_start_matches('-').replace('_', "-")
 }
 
-/// Collects the values of each flag over the runs.
+/// Returns the values of each flag over the runs, each value as JSON text.
 fn values(runs: &[&RunRecord]) -> BTreeMap<String, BTreeSet<String>> {
     let mut values: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for server in runs.iter().filter_map(|run| run.server.as_ref()) {

@@ -11,7 +11,7 @@ use schema::verdict::{Stage, VerdictKind};
 
 use super::estimate::Fit;
 
-/// Evidence about one metric in one cell: the log ratios of its pairs.
+/// Evidence about one metric in one cell: the log ratios of its pairs, minimum effect and noise.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evidence {
     /// Log ratios of the screen's pairs, above zero where the candidate is worse.
@@ -20,8 +20,7 @@ pub struct Evidence {
     pub confirm: Vec<f64>,
     /// Minimum effect of the metric, in log units, that is ever called a change.
     pub floor: f64,
-    /// Smallest effect, in log units, that the noise of this machine lets one distinguish from
-    /// none.
+    /// Noise of the machine for the metric, in log units: no smaller effect is called a change.
     pub noise: f64,
 }
 
@@ -32,9 +31,11 @@ pub struct Judgement {
     pub kind: VerdictKind,
     /// Stage that the comparison of the metric reached: screen or confirmation.
     pub stage: Stage,
-    /// True where the screen found a candidate for a change.
+    /// True where the screen found an effect that looks like a change and that a confirmation must
+    /// test.
     pub suspected: bool,
-    /// One-sided p-value of the confirmation, adjusted by Holm's procedure.
+    /// One-sided p-value of the confirmation, adjusted by Holm's procedure; `None` without a
+    /// confirmation.
     pub p_adjusted: Option<f64>,
 }
 
@@ -46,8 +47,8 @@ enum Way {
 }
 
 impl Evidence {
-    /// Fits `pairs` with the sign turned so that values above zero mean a change in this
-    /// direction; `None` where the pairs are too few.
+    /// Fits the log ratios of pairs with the sign turned so that values above zero mean a change in
+    /// the direction `way`; `None` where the pairs are too few.
     fn fit(pairs: &[f64], way: Way, policy: &PolicyFile) -> Option<Fit> {
         if pairs.len() < policy.pairs_min as usize {
             return None;
@@ -59,14 +60,14 @@ impl Evidence {
         })
     }
 
-    /// Smallest effect, in log units, that is called a change: the minimum effect or the noise,
-    /// whichever is larger.
+    /// Returns the smallest effect, in log units, that is called a change: the minimum effect or
+    /// the noise, whichever is larger.
     fn threshold(&self) -> f64 {
         self.floor.max(self.noise)
     }
 
-    /// Direction of the change that the screen finds: the effect is as large as the threshold, and
-    /// chance does not explain it.
+    /// Returns the direction of the change that the screen suspects: the effect is as large as the
+    /// threshold, and chance does not explain it. `None` where the screen suspects no change.
     fn candidate(&self, policy: &PolicyFile) -> Option<Way> {
         [Way::Worse, Way::Better].into_iter().find(|way| {
             Self::fit(&self.screen, *way, policy)
@@ -74,7 +75,7 @@ impl Evidence {
         })
     }
 
-    /// Equivalence test: true where two one-sided tests (Schuirmann, 1987) show that the effect is
+    /// Tests equivalence: true where two one-sided tests (Schuirmann, 1987) show that the effect is
     /// within the metric's minimum effect, that is, the interval of 1 - 2 alpha lies inside it.
     /// Noise of the machine does not widen that range.
     fn is_unchanged(&self, pairs: &[f64], policy: &PolicyFile) -> bool {
@@ -116,7 +117,7 @@ pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     judged
 }
 
-/// Judges a candidate for a change by its confirmation.
+/// Judges a change that the screen suspects by the runs of its confirmation.
 fn candidate(
     evidence: &Evidence,
     way: Way,

@@ -9,7 +9,8 @@ use schema::verdict::VerdictKind;
 use super::words::{broad, cells, commits, counts, facts, heads, missing, rows, title, word};
 use crate::table::plain;
 
-/// First line of the comment, by which a comment that is to be replaced is found again.
+/// First line of the pull-request comment, by which a program finds the comment that it must
+/// replace.
 pub const MARKER: &str = "<!-- redline diff -->";
 
 /// Formats a comparison of releases as a Markdown comment for a pull request.
@@ -39,7 +40,8 @@ pub fn markdown(diff: &Diff) -> String {
     text
 }
 
-/// Writes a table of the release-blocking metrics that are neither unchanged nor inconclusive.
+/// Writes a table of the release-blocking metrics whose verdict is a change or that the screen
+/// suspected.
 fn notable(text: &mut String, diff: &Diff) {
     let is_notable = |row: &&Row| {
         let plain = [VerdictKind::Unchanged, VerdictKind::Inconclusive];
@@ -62,7 +64,7 @@ fn notable(text: &mut String, diff: &Diff) {
     }
 }
 
-/// Writes everything about a cell, folded.
+/// Writes a collapsible section with all sentences and rows of a cell.
 fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "<details><summary>{}</summary>\n", name(&title(&cell.cell)));
     for line in facts(cell) {
@@ -78,7 +80,8 @@ fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "Again: {}\n\n</details>\n", code(&cell.command.join(" ")));
 }
 
-/// Writes a Markdown table: the first and last columns are left-aligned words, the others figures.
+/// Writes a Markdown table whose first and last columns are left-aligned text and whose other
+/// columns are right-aligned numbers.
 fn table(text: &mut String, heads: &[String], lines: &[Vec<String>]) {
     let last = heads.len() - 1;
     let rule = (0..heads.len()).map(|at| if at == 0 || at == last { "---" } else { "---:" });
@@ -107,7 +110,7 @@ fn name(text: &str) -> String {
     safe
 }
 
-/// Formats text as a code span.
+/// Formats text as a Markdown code span.
 fn code(text: &str) -> String {
     format!("`{}`", plain(text).replace('`', "'"))
 }

@@ -39,7 +39,7 @@ use flags::Differing;
 use judge::Judgement;
 use policy::Standard;
 
-/// Remark where both releases have figures that were not measured side by side.
+/// Remark on a cell in which both releases have figures that were not measured side by side.
 pub const NOT_INTERLEAVED: &str = "not interleaved: shown, never judged";
 
 /// Metric of failed requests, which is judged by policy and not by statistics.
@@ -48,9 +48,9 @@ const FAILURES: &str = "requests_failed";
 /// Filter of a comparison. Without any field set, all cells are compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Id of the engine to compare.
+    /// Id of the engine to compare; `None` for all engines.
     pub engine: Option<String>,
-    /// Id of the hardware to compare on.
+    /// Id of the hardware to compare on; `None` for all hardware.
     pub hardware: Option<String>,
 }
 
@@ -124,7 +124,8 @@ pub fn diff(
     })
 }
 
-/// Returns the release's name as the registry writes it.
+/// Finds the release `name`, given with or without a leading `v`, and returns its name as the
+/// registry writes it.
 fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, QueryError> {
     let runs = registry.runs.iter().filter(|run| filter.covers(&run.record));
     let known: BTreeSet<ReleaseKey> =
@@ -139,7 +140,7 @@ fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, Q
     Err(QueryError(format!("no run of release `{name}`{of}\nhint: the registry has {known}")))
 }
 
-/// Note about policy and method that every output of a comparison ends with.
+/// Returns the note about policy and method that every output of a comparison prints.
 fn note(policy: &Standard) -> String {
     let Standard { file, quoted } = policy;
     format!(
@@ -150,14 +151,15 @@ fn note(policy: &Standard) -> String {
     )
 }
 
-/// A cell in which both releases have runs.
+/// Cell in which both releases have runs, with its runs, pairs and differing flags.
 struct Compared<'a> {
     cell: Cell,
     runs: CellRuns<'a>,
     campaigns: Vec<String>,
-    /// Pairs that are judged; `None` where both releases never ran side by side.
+    /// Pairs of runs that are judged in the cell; `None` where both releases never ran side by
+    /// side.
     pairs: Option<Pairs<'a>>,
-    /// Number of blocks whose runs were made on different machines.
+    /// Number of the cell's blocks whose runs were made on different machines.
     torn: usize,
     differing: Differing,
     /// False where the two releases were sent different requests.
@@ -191,8 +193,8 @@ impl<'a> Compared<'a> {
         Self { cell, runs, campaigns, pairs, torn, differing, same_workload }
     }
 
-    /// Returns the runs behind a figure, baseline first: those of the pairs where there are any,
-    /// so that another day's runs do not move a mean.
+    /// Returns the runs behind the figures of a stage, baseline first: the runs of its pairs where
+    /// the cell has pairs, so that another day's runs do not move a mean; else all usable runs.
     fn used(&self, stage: Stage) -> (Vec<&'a RunRecord>, Vec<&'a RunRecord>) {
         match &self.pairs {
             None => (self.runs.baseline.usable(), self.runs.candidate.usable()),
@@ -242,7 +244,7 @@ impl<'a> Compared<'a> {
         remarks
     }
 
-    /// Command that measures both releases in this cell again.
+    /// Returns the command line that measures both releases in the cell again.
     fn command(&self, (baseline, candidate): (&str, &str)) -> Vec<String> {
         let Cell { engine, model, scenario, .. } = &self.cell;
         let scenario = scenario.split('@').next().unwrap_or_default();
@@ -288,7 +290,7 @@ fn judged(
     compared.iter().enumerate().map(of_cell).collect()
 }
 
-/// Row of failed requests; `None` when nothing failed in either release.
+/// Builds the row of failed requests; `None` when no run of either release failed.
 fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
     let (before, after) = (cell.runs.baseline.counts(), cell.runs.candidate.counts());
     let kind = match (before.failed > 0, after.failed > 0) {
@@ -303,7 +305,7 @@ fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
     Some(row(cell, metric, sides, None, (judgement, None)))
 }
 
-/// Row of one metric; `None` when neither release has it.
+/// Builds the row of one metric; `None` when neither release has a value of it.
 fn figure(
     cell: &Compared<'_>,
     metric: &'static Metric,
@@ -341,7 +343,8 @@ fn figure(
     Some(row(cell, metric, sides, estimate, (judgement, noise)))
 }
 
-/// Judgement that involves no statistics, for failures and cells without pairs.
+/// Returns a judgement that rests on no statistics, for failed requests and for cells without
+/// pairs.
 fn estimated(kind: VerdictKind) -> Judgement {
     Judgement { kind, stage: Stage::Estimate, suspected: false, p_adjusted: None }
 }

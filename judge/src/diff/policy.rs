@@ -7,14 +7,14 @@ use schema::metric::METRICS;
 use schema::policy::Policy;
 use schema::policy::{PolicyFile, parse};
 
-/// Text of the policy file; its stem is the policy's id.
+/// Text of the comparison policy's file; the file's stem is the policy's id.
 const FILE: &str = include_str!("../../../suite/policies/release.toml");
 const ID: &str = "release";
 
-/// A policy and the citation of it that records store.
+/// Comparison policy and the citation (id, revision, hash) of it that records store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standard {
-    /// Numbers of the policy: pairs, error rates, confidence.
+    /// Content of the policy file: numbers of pairs, error rates, confidence.
     pub file: PolicyFile,
     /// Citation of the policy. Its hash also covers the minimum effects of all metrics.
     pub quoted: Policy,
@@ -40,7 +40,8 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    /// A changed number or minimum effect makes another revision: campaigns cite this one.
+    /// Checks that the policy's numbers and the minimum effects are those of its revision, which
+    /// campaigns cite: a change of one needs a new revision.
     #[test]
     fn the_numbers_of_a_revision_never_change() {
         let Standard { file, quoted } = standard();

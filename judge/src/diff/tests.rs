@@ -52,14 +52,16 @@ fn interleaved(pairs: u32, speed: f64) -> Vec<RunRecord> {
     blocks(0, pairs, speed, None)
 }
 
-/// Returns a screen of 5 pairs and a confirmation of 8, each stage with a speed of its own.
+/// Returns the runs of a screen of 5 pairs and a confirmation of 8; each stage has its own speed of
+/// the candidate relative to the baseline.
 fn two_stages(screen: f64, confirm: f64) -> Vec<RunRecord> {
     let mut runs = interleaved(5, screen);
     runs.extend(blocks(5, 8, confirm, Some(Stage::Confirm)));
     runs
 }
 
-/// Moves every run to a campaign of its own, so that none are interleaved.
+/// Returns the runs of `pairs` pairs, with each run in a campaign of its own, so that none are
+/// interleaved.
 fn scattered(pairs: u32, speed: f64) -> Vec<RunRecord> {
     let mut runs = interleaved(pairs, speed);
     for (index, run) in runs.iter_mut().enumerate() {
@@ -284,7 +286,7 @@ fn a_flag_that_was_asked_for_is_named_and_nothing_is_credited_to_the_engine() {
     assert_eq!(diff.exit(), Exit::Inconclusive);
 }
 
-/// A release that moved two defaults; the configuration's name contains one of them.
+/// Tests a release that moved two defaults, one of which is part of the configuration's name.
 #[test]
 fn a_default_that_the_release_moved_is_named_and_judged() {
     for (speed, kind, exit) in

@@ -8,7 +8,7 @@ use super::words::{broad, cells, commits, counts, facts, heads, missing, rows, t
 use crate::table::columns;
 use crate::table::plain;
 
-/// Formats the comparison as tables in columns.
+/// Formats a comparison of releases as text: sentences, then one table in columns for each cell.
 pub fn text(diff: &Diff) -> String {
     // Writing to a string cannot fail.
     let mut text = format!("{} -> {}: ", plain(&diff.baseline), plain(&diff.candidate));

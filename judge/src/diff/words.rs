@@ -4,16 +4,16 @@ use schema::comparison::{Broad, CellDiff, Commits, Diff, FlagChange, Row, Summar
 use schema::metric::Unit;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
-/// Largest number of commits that are listed.
+/// Largest number of commits that a comparison lists.
 pub const COMMITS_SHOWN: usize = 12;
 
-/// Title of a cell: `redline on HARDWARE: model, configuration, scenario`.
+/// Returns the title of a cell: `redline on HARDWARE: model, configuration, scenario`.
 pub fn title(cell: &Cell) -> String {
     let Cell { engine, hardware, model, config, scenario } = cell;
     format!("{engine} on {hardware}: {model}, {config}, {scenario}")
 }
 
-/// Kinds of verdicts, worst first.
+/// Kinds of verdicts in the order in which comparisons list them, worst first.
 pub const WORST_FIRST: [VerdictKind; 7] = [
     VerdictKind::Regressed,
     VerdictKind::NewFailure,
@@ -24,7 +24,8 @@ pub const WORST_FIRST: [VerdictKind; 7] = [
     VerdictKind::FixedFailure,
 ];
 
-/// Rows whose verdict claims a change, worst first and release-blocking metrics before others.
+/// Returns the rows whose verdict claims a change (regression, improvement, new or fixed failure),
+/// worst first and release-blocking metrics before others.
 pub fn claims(diff: &Diff) -> Vec<&Row> {
     let rank = |row: &&Row| WORST_FIRST.iter().position(|kind| *kind == row.verdict.verdict);
     let claims = |row: &&Row| {
@@ -39,7 +40,8 @@ pub fn claims(diff: &Diff) -> Vec<&Row> {
     rows
 }
 
-/// True for a row that fails a release, or would fail it without its waiver.
+/// True for a release-blocking row that regressed or has a new failure, whether it is waived or
+/// not.
 pub fn is_worse(row: &Row) -> bool {
     row.gates && matches!(row.verdict.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
 }
@@ -50,7 +52,7 @@ pub fn is_untested(row: &Row) -> bool {
     !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
 }
 
-/// Conclusion that a reader may draw, in one sentence.
+/// Returns the conclusion that a reader may draw from a comparison, in one sentence.
 pub fn conclusion(diff: &Diff) -> String {
     let any = |kind| diff.rows().any(|row| row.verdict.verdict == kind);
     let unwaived =
@@ -85,7 +87,8 @@ pub fn conclusion(diff: &Diff) -> String {
     format!("{known} Of {gating} figures that gate, {}.", counts.join(" and "))
 }
 
-/// Counts of verdicts on release-blocking metrics, worst first: `1 regressed, 3 unchanged`.
+/// Counts the verdicts on release-blocking metrics, worst first, and formats them: `1 regressed, 3
+/// unchanged`.
 pub fn counts(diff: &Diff) -> String {
     let gating = || diff.rows().filter(|row| row.gates).map(|row| &row.verdict);
     let count = |kind: &VerdictKind| {
@@ -99,8 +102,8 @@ pub fn counts(diff: &Diff) -> String {
     if counts.is_empty() { "nothing was compared".to_owned() } else { counts.join(", ") }
 }
 
-/// Sentences about the shift of each release-blocking metric over all cells of a machine, one per
-/// metric.
+/// Returns sentences about the shift of each release-blocking metric over all cells of an engine on
+/// a machine, one for each metric.
 pub fn broad(diff: &Diff) -> Vec<String> {
     let line = |shift: &Broad| {
         let Broad { engine, hardware, title, cells, effect_pct, .. } = shift;
@@ -113,7 +116,7 @@ pub fn broad(diff: &Diff) -> Vec<String> {
     diff.broad.iter().map(line).collect()
 }
 
-/// Sentences about a cell that belong before its figures: pairs, remarks, changed flags.
+/// Returns the sentences that stand before a cell's table: pairs, remarks, changed flags.
 pub fn facts(cell: &CellDiff) -> Vec<String> {
     let most = |stage| {
         let rows = cell.rows.iter().filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
@@ -143,7 +146,8 @@ pub fn plural(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-/// Sentences about what could not be compared.
+/// Returns sentences about what could not be compared: cells that only one release has, and
+/// retracted runs.
 pub fn missing(diff: &Diff) -> Vec<String> {
     let mut lines = Vec::new();
     if diff.cells.is_empty() {
@@ -173,14 +177,14 @@ pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
     (format!("{count} to the engine in {range}{listed}:"), lines)
 }
 
-/// Column heads of a cell's table.
+/// Returns the column heads of a cell's table in a comparison of two releases.
 pub fn heads(diff: &Diff) -> [String; 8] {
     let (baseline, candidate) = (diff.baseline.as_str(), diff.candidate.as_str());
     ["metric", baseline, candidate, "effect", "95 % interval", "delta", "sees", "verdict"]
         .map(str::to_owned)
 }
 
-/// Cells of one row of a comparison table, in the order of [`heads`].
+/// Returns the texts of one row of a comparison table, in the order of [`heads`].
 pub fn cells(row: &Row) -> [String; 8] {
     let verdict = &row.verdict;
     [
@@ -195,13 +199,13 @@ pub fn cells(row: &Row) -> [String; 8] {
     ]
 }
 
-/// Rows of a cell, release-blocking metrics first.
+/// Returns the rows of a cell, those of release-blocking metrics first.
 pub fn rows(cell: &CellDiff) -> Vec<&Row> {
     let (gating, informing): (Vec<&Row>, Vec<&Row>) = cell.rows.iter().partition(|row| row.gates);
     [gating, informing].concat()
 }
 
-/// Verdict as a word, with its qualification: waived, suspected or not reproduced.
+/// Returns the verdict as a word, with its qualification: waived, suspected or not reproduced.
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
     let name = verdict.name();
@@ -227,7 +231,7 @@ pub fn interval((low, high): (f64, f64)) -> String {
     format!("{low:+.1} to {high:+.1} %")
 }
 
-/// Formats a mean with its spread: `1316.8/s (CV 0.4 %, n 5)`.
+/// Formats a mean with its coefficient of variation and number of runs: `1316.8/s (CV 0.4 %, n 5)`.
 pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
     let Some(summary) = summary else { return "-".to_owned() };
     let value = value(summary.mean, unit);

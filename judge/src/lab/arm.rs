@@ -14,15 +14,15 @@ use crate::summary;
 /// Outcome of one run of a lab.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Launch {
-    /// The run has a figure above zero for the objective's metric, and figures for the bounded
-    /// metrics.
+    /// Measured: the run has a figure above zero for the objective's metric, and figures for the
+    /// bounded metrics.
     Measured {
         /// Value of the objective's metric, in the metric's unit.
         value: f64,
         /// Values of the bounded metrics by metric name, in each metric's unit.
         bounded: BTreeMap<String, f64>,
     },
-    /// The run has no usable figure.
+    /// Failed: the run has no figure that can be compared.
     Failed(Failure),
 }
 
@@ -31,7 +31,7 @@ pub enum Launch {
 pub struct Failure {
     /// Cause of the failure, as a sentence.
     pub reason: String,
-    /// Share of the planned requests that were answered, 0 to 1.
+    /// Share of the planned requests that were answered, from 0 to 1; `None` where it is not known.
     pub survived: Option<f64>,
 }
 
@@ -49,7 +49,8 @@ impl Outcomes {
         })
     }
 
-    /// Values of the objective's metric: outer index is the profile, inner index the repeat.
+    /// Returns the values of the objective's metric: outer index is the profile, inner index the
+    /// repeat. Failed runs have none.
     pub fn figures(&self) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {
             Launch::Measured { value, .. } => Some(*value),
@@ -57,7 +58,8 @@ impl Outcomes {
         })
     }
 
-    /// Values of a bounded metric: outer index is the profile, inner index the repeat.
+    /// Returns the values of a bounded metric: outer index is the profile, inner index the repeat.
+    /// Failed runs have none.
     pub fn bounded(&self, metric: &str) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {
             Launch::Measured { bounded, .. } => bounded.get(metric).copied(),
@@ -70,7 +72,8 @@ impl Outcomes {
     }
 }
 
-/// Log ratios of a candidate over its reference, above zero where the candidate is better.
+/// Log ratios of a candidate over its reference for the objective's metric, above zero where the
+/// candidate is better.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Score {
     /// Log ratios by profile: outer index is the profile, inner index the repeat.
@@ -80,7 +83,7 @@ pub struct Score {
 /// Effect of a candidate in percent, with its two-sided interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Effect {
-    /// Number of runs of each variant that the effect rests on.
+    /// Number of pairs of runs (candidate and reference) that the effect rests on.
     pub pairs: usize,
     /// Gain in percent of the objective's metric, above zero where the candidate is better.
     pub gain_pct: f64,
@@ -89,8 +92,8 @@ pub struct Effect {
 }
 
 impl Score {
-    /// Adds the outcomes of one round. Candidate and reference must have a figure for each of its
-    /// runs.
+    /// Adds the outcomes of one round to the score. Candidate and reference must have a figure for
+    /// each run of the round.
     pub fn add(&mut self, candidate: &Outcomes, reference: &Outcomes, better: Better) {
         let (candidate, reference) = (candidate.figures(), reference.figures());
         self.profiles.resize(candidate.len(), Vec::new());
@@ -103,7 +106,8 @@ impl Score {
         }
     }
 
-    /// Mean over the profiles of each repeat's log ratios: every profile weighs the same.
+    /// Returns for each repeat the mean of its log ratios over the profiles, which all have equal
+    /// weight.
     #[expect(clippy::cast_precision_loss, reason = "a lab has few profiles")]
     pub fn overall(&self) -> Vec<f64> {
         let repeats = self.profiles.iter().map(Vec::len).min().unwrap_or(0);
@@ -114,17 +118,20 @@ impl Score {
         (0..repeats).map(mean).collect()
     }
 
-    /// Fit of the log ratios over all profiles; `None` for fewer than two repeats.
+    /// Fits the log ratios of the repeats, averaged over the profiles; `None` for fewer than two
+    /// repeats.
     pub fn fit(&self) -> Option<Fit> {
         Fit::of(&self.overall())
     }
 
-    /// Effect over all profiles in percent, for display.
+    /// Returns the effect over all profiles in percent, for display; `None` for fewer than two
+    /// repeats.
     pub fn effect(&self, confidence: f64) -> Option<Effect> {
         effect(&self.overall(), confidence)
     }
 
-    /// Effect under each profile in percent, for display.
+    /// Returns the effect under each profile in percent, for display; `None` for fewer than two
+    /// repeats.
     pub fn by_profile(&self, confidence: f64) -> Vec<Option<Effect>> {
         self.profiles.iter().map(|ratios| effect(ratios, confidence)).collect()
     }
@@ -141,17 +148,17 @@ fn effect(ratios: &[f64], confidence: f64) -> Option<Effect> {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "found", rename_all = "kebab-case")]
 pub enum Found {
-    /// Better than the reference by at least the metric's minimum effect, and not by chance.
+    /// Gain: better than the reference by at least the metric's minimum effect, and not by chance.
     Gain,
-    /// Shown not to be better than the reference by the metric's minimum effect.
+    /// No gain: shown not to be better than the reference by the metric's minimum effect.
     NoGain,
-    /// In the worse half of the candidates that were undecided, so not run again.
+    /// Dropped: in the worse half of the undecided candidates, so it is not run again.
     Dropped,
-    /// The runs differ too much for a decision.
+    /// Undecided: the runs of the candidate differ too much for a decision.
     Undecided,
-    /// One of the candidate's runs has no figure.
+    /// Failed: one of the candidate's runs has no figure.
     Failed(Failure),
-    /// The median of a bounded metric breaks its bound under one profile.
+    /// Out of bounds: the median of a bounded metric breaks its bound under one profile.
     OutOfBounds {
         /// Name of the metric whose bound is broken.
         metric: String,
@@ -160,7 +167,7 @@ pub enum Found {
         /// Median of the bounded metric, in the metric's unit.
         median: f64,
     },
-    /// The candidate was not run, or its reference was not measured.
+    /// Not explored: the candidate was not run, or its reference was not measured.
     NotExplored {
         /// Reason why the candidate was not explored, as a sentence.
         reason: String,
@@ -174,8 +181,8 @@ pub struct Row {
     pub stage: LabStage,
     /// Candidate that the result is about.
     pub candidate: Candidate,
-    /// Effect over all profiles, against the reference (the first candidate of the stage's
-    /// rounds).
+    /// Effect over all profiles, against the reference (the first candidate of the stage's rounds);
+    /// `None` where too few runs were measured.
     pub effect: Option<Effect>,
     /// Effect under each profile, in the order of the lab's profiles.
     pub profiles: Vec<Option<Effect>>,
@@ -189,7 +196,7 @@ pub struct Row {
 pub struct Arm {
     pub candidate: Candidate,
     pub score: Score,
-    /// Finding about the candidate; `None` while undecided.
+    /// Finding about the candidate; `None` while more runs can still decide it.
     pub found: Option<Found>,
     /// Values of each bounded metric by metric name: outer index is the profile, inner index the
     /// run.
@@ -240,8 +247,8 @@ impl Arm {
         }
     }
 
-    /// Returns the first bound that a median breaks. A metric that no run measured breaks its
-    /// bound (its median is NaN).
+    /// Returns the first bound that a median of the candidate breaks. A metric that no run measured
+    /// breaks its bound (its median is NaN).
     fn out_of_bounds(&self, rules: &Rules<'_>) -> Option<Found> {
         for (metric, limit) in &rules.objective.bounds {
             let better = by_name(metric).map_or(Better::Lower, |metric| metric.better);
@@ -271,7 +278,8 @@ impl Arm {
         }
     }
 
-    /// Mean log ratio over the reference; negative infinity where there is none.
+    /// Returns the candidate's mean log ratio over the reference; negative infinity where there is
+    /// none.
     pub fn mean(&self) -> f64 {
         self.score.fit().map_or(f64::NEG_INFINITY, |fit| fit.mean)
     }
@@ -288,8 +296,8 @@ impl Arm {
     }
 }
 
-/// Successive halving (Jamieson and Talwalkar, 2016) over repeats: drops the worse half of the
-/// undecided candidates, so that the budget goes to the promising ones.
+/// Drops the worse half of the undecided candidates, so that the budget goes to the promising ones:
+/// successive halving (Jamieson and Talwalkar, 2016) over repeats.
 pub fn halve(arms: &mut [Arm]) {
     let mut open: Vec<&mut Arm> = arms.iter_mut().filter(|arm| arm.found.is_none()).collect();
     open.sort_by(|a, b| b.mean().total_cmp(&a.mean()));

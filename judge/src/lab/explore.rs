@@ -12,14 +12,15 @@ use crate::diff::estimate::log_of;
 use crate::diff::judge::holm;
 use crate::records::QueryError;
 
-/// Number of configurations in the last round: the baseline, the best and the runner-up.
+/// Number of candidates in the confirmation round of a lab: the baseline, the best and the
+/// runner-up.
 pub(super) const FINALISTS: usize = 3;
 
 /// Conclusion of a lab: its recommendation and the evidence for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conclusion {
-    /// Candidate that is recommended: the best confirmed one, else the baseline. `None` where the
-    /// baseline failed or breaks a bound, and nothing else was confirmed.
+    /// Candidate that the lab recommends: the best confirmed one, else the baseline. `None` where
+    /// the baseline failed or breaks a bound, and no other candidate was confirmed.
     pub recommended: Option<Candidate>,
     /// Results of the confirmation stage for the best candidate and the runner-up, against the
     /// baseline.
@@ -36,7 +37,8 @@ pub struct Confirmed {
     /// Effect and finding of the candidate in the confirmation stage.
     #[serde(flatten)]
     pub row: Row,
-    /// One-sided p-value of "no gain", adjusted by Holm's procedure.
+    /// One-sided p-value of the hypothesis that the candidate has no gain, adjusted by Holm's
+    /// procedure.
     pub p_adjusted: f64,
     /// True when the gain is confirmed: at least half the minimum effect, and not explained by
     /// chance. Where the baseline breaks a bound, any gain counts.
@@ -47,7 +49,7 @@ pub struct Confirmed {
 ///
 /// # Errors
 ///
-/// It is not; the error says how many runs would suffice.
+/// The budget is too small; the error says how many runs would suffice.
 pub fn check_budget(lab: &LabFile, policy: &PolicyFile, runs_max: u32) -> Result<(), QueryError> {
     let least = runs_min(lab, policy);
     if runs_max >= least {
@@ -59,8 +61,9 @@ pub fn check_budget(lab: &LabFile, policy: &PolicyFile, runs_max: u32) -> Result
     )))
 }
 
-/// Smallest number of runs after which a lab can conclude anything: every engine, and every option
-/// of the engine with the most options, is judged once, and two candidates are confirmed.
+/// Returns the smallest number of runs after which a lab can conclude anything: every engine, and
+/// every option of the engine with the most options, is judged once, and two candidates are
+/// confirmed.
 pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     let profiles = count(lab.profiles.len());
     let engines = count(lab.engines.len());
@@ -72,13 +75,13 @@ pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     screens.saturating_mul(policy.pairs_min).saturating_add(finals).saturating_mul(profiles)
 }
 
-/// Converts a number of items to `u32`, saturating.
+/// Converts a number of things to `u32`; a number that is too large becomes `u32::MAX`.
 pub(super) fn count(items: usize) -> u32 {
     u32::try_from(items).unwrap_or(u32::MAX)
 }
 
-/// Candidates of the first stage of an engine's options: each option alone, or all combinations,
-/// as the lab's `combine` says.
+/// Returns the candidates of the first stage of an engine's options: each option alone, or all
+/// combinations, as `combine` of the lab file says.
 pub(super) fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     match lab.combine {
         Combine::OneAtATime | Combine::Staged => alone(lab, engine),
@@ -119,13 +122,13 @@ pub fn explore<E>(
 struct Exploration<'a, M> {
     lab: &'a LabFile,
     rules: Rules<'a>,
-    /// Number of runs that the budget still allows.
+    /// Number of runs that the lab's budget still allows.
     left: u32,
     runs: u32,
-    /// Number of the next block; blocks are counted over the whole lab.
+    /// Number of the next block of runs; blocks are numbered over the whole lab.
     block: u32,
-    /// First engine with its default flags, measured beside itself: shows whether it runs and
-    /// whether it meets the bounds.
+    /// Evidence about the lab's first engine with its default flags, measured beside itself, which
+    /// shows whether that engine runs and whether it meets the bounds.
     baseline: Arm,
     rows: Vec<Row>,
     measure: M,
@@ -139,8 +142,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(best(&arms).map_or(0, |arm| arm.candidate.engine))
     }
 
-    /// Screens the options of `engine` against its default flags and returns all candidates with
-    /// what was found.
+    /// Screens the options of `engine` against its default flags, and returns each candidate with
+    /// the finding about it.
     fn options(&mut self, engine: usize) -> Result<Vec<Arm>, E> {
         let reference = LabFile::plain(engine);
         let candidates = first_candidates(self.lab, engine);
@@ -157,7 +160,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(arms)
     }
 
-    /// Runs candidates beside a reference until each is decided or has dropped out.
+    /// Measures candidates of a stage beside a reference until each is decided, has dropped out, or
+    /// the budget ends, and returns the evidence about each.
     fn screen(
         &mut self,
         stage: LabStage,
@@ -199,7 +203,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(arms)
     }
 
-    /// True when a round leaves enough of the budget for the confirmation round.
+    /// True when the runs of a round leave enough of the budget for the confirmation round.
     fn may_launch(&self, candidates: usize, repeats: u32) -> bool {
         let finals = self.launches(FINALISTS, self.rules.policy.confirm_pairs);
         self.launches(candidates, repeats).saturating_add(finals) <= self.left
@@ -229,8 +233,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(found)
     }
 
-    /// Runs the finalists again beside the baseline, and recommends. Selection favors lucky
-    /// candidates, hence the fresh runs.
+    /// Runs the finalists again beside the baseline, and returns the lab's conclusion. The runs are
+    /// fresh, because selection favors candidates that were lucky.
     fn conclude(mut self, engine: usize, pool: Vec<Arm>) -> Result<Conclusion, E> {
         let mut finalists = finalists(pool, self.least(), self.rules.floor);
         // The best engine competes with its default flags too, unless it is the baseline itself.
@@ -258,8 +262,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(Conclusion { recommended, confirmed, rows: self.rows, runs: self.runs })
     }
 
-    /// Smallest gain, in log units, that is worth confirming. Any gain is, where the baseline
-    /// breaks the bounds.
+    /// Returns the smallest gain, in log units, that is worth confirming: the minimum effect, or
+    /// any gain where the baseline breaks the bounds.
     fn least(&self) -> f64 {
         match self.baseline.found {
             Some(Found::OutOfBounds { .. }) => f64::NEG_INFINITY,
@@ -277,7 +281,7 @@ fn is_gain(arm: &Arm) -> bool {
     arm.found == Some(Found::Gain)
 }
 
-/// Returns the candidate with the highest gain, if any gained.
+/// Returns the candidate with the highest gain; `None` where no candidate gained.
 fn best(arms: &[Arm]) -> Option<&Arm> {
     arms.iter().filter(|arm| is_gain(arm)).max_by(|a, b| a.mean().total_cmp(&b.mean()))
 }

@@ -7,8 +7,8 @@ use schema::policy::PolicyFile;
 use super::candidates::together;
 use super::explore::{FINALISTS, count, first_candidates, runs_min};
 
-/// Least and largest number of runs of one screen under one profile, and its largest number of
-/// rounds.
+/// Cost of one screen under one profile: its least and its largest number of runs, and its largest
+/// number of rounds.
 #[derive(Debug, Clone, Copy)]
 struct Screen {
     runs_least: u32,
@@ -40,8 +40,8 @@ pub fn outline(lab: &LabFile, policy: &PolicyFile, quoted: &Policy) -> LabOutlin
     }
 }
 
-/// Cost of screening `candidates` candidates beside one reference; `None` without candidates. At
-/// worst, successive halving drops half of them after each round.
+/// Computes the cost of screening `candidates` candidates beside one reference; `None` for 0
+/// candidates. At worst, successive halving drops half of them after each round.
 fn screen(candidates: usize, policy: &PolicyFile) -> Option<Screen> {
     if candidates == 0 {
         return None;

@@ -16,9 +16,9 @@ use super::explore::{Conclusion, explore};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Next {
-    /// The round whose runs are missing and must be made.
+    /// Round: the next round of runs to make, because a run of it has no record.
     Round(Round),
-    /// The conclusion of the lab: all of its runs are recorded.
+    /// Conclusion: the lab has ended, and all of its runs are recorded.
     Conclusion(Conclusion),
 }
 
@@ -42,7 +42,7 @@ pub struct Launches {
     pub runs: Vec<Vec<String>>,
 }
 
-/// Returns the next step of a lab, as [`replay`] finds it.
+/// Returns the next step of a lab (a round to run, or the conclusion), as [`replay`] finds it.
 pub fn next<'a>(
     lab: &LabFile,
     policy: &PolicyFile,
@@ -79,7 +79,7 @@ pub fn replay<'a>(
 /// Key of one planned run: block, engine and variant.
 type Slot<'a> = (u32, &'a str, Option<&'a str>);
 
-/// Appends the run ids of a round that have a record.
+/// Appends to `launches` the ids of those runs of a round that have a record.
 fn note(
     launches: &mut Vec<Launches>,
     lab: &LabFile,
@@ -104,8 +104,8 @@ fn note(
     }
 }
 
-/// Outcomes of a candidate in a round; `None` while runs are missing. After a failed run the
-/// remaining runs of the round are not required.
+/// Returns the outcomes of a candidate in a round; `None` while runs are missing. After a failed
+/// run the remaining runs of the round are not required.
 fn outcomes(
     lab: &LabFile,
     round: &Round,

@@ -7,7 +7,7 @@ use super::explore::Conclusion;
 use super::replay::Next;
 use crate::table::columns;
 
-/// Formats the next round as a few lines, or the conclusion as a table.
+/// Formats the next step of a lab: a round as a few lines, or the conclusion as a table.
 pub fn text(lab: &LabFile, next: &Next) -> String {
     match next {
         Next::Round(round) => {
@@ -67,7 +67,7 @@ fn line(lab: &LabFile, row: &Row, found: String) -> Vec<String> {
     ]
 }
 
-/// Title of a candidate: `redline v0.9.2, kv f16, threads 1`.
+/// Returns the title of a lab candidate: `redline v0.9.2, kv f16, threads 1`.
 pub fn title(lab: &LabFile, candidate: &Candidate) -> String {
     let engine = &lab.engines[candidate.engine];
     let mut title = format!("{} {}", engine.id, engine.version);

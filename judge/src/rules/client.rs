@@ -21,20 +21,21 @@ pub const LOOP_LAG_SHARE_OF_TPOT: f64 = 0.02;
 /// wait above the first limit is always too long; one above the second is too long where it also
 /// exceeds [`KERNEL_GAP_SHARE_OF_TPOT`] of the median TPOT.
 pub const KERNEL_GAP_US: (u64, u64) = (5_000, 1_000);
-/// Share of the median TPOT above which a wait of received bytes is too long. See
-/// [`KERNEL_GAP_US`].
+/// Share of the median TPOT above which a wait of received bytes for the client is too long, for
+/// waits above the second limit of [`KERNEL_GAP_US`].
 pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
 /// Largest share of reads that may bring several chunks which arrived separately: such chunks
 /// share one time stamp.
 pub const LATE_READ_SHARE_MAX: f64 = 0.02;
-/// Share of such reads above which the time stamps of a run are lost.
+/// Share of late reads with several chunks above which the time stamps of a run are lost.
 pub const LATE_READ_SHARE_LOST: f64 = 0.5;
-/// Share of reads with more than one chunk above which gaps are bounds and not measurements.
+/// Share of reads with more than one chunk above which gaps between chunks are only bounds.
 pub const COALESCED_SHARE_MAX: f64 = 0.5;
-/// Send lag (99th percentile, microseconds) up to which requests count as sent on time.
+/// Largest delay of sends by the client (99th percentile, in microseconds) with which requests were
+/// sent on time.
 pub const SCHEDULE_LAG_US_MAX: u64 = 5_000;
-/// Share of the median TTFT that a send lag must exceed as well to count as late. See
-/// [`SCHEDULE_LAG_US_MAX`].
+/// Share of the median TTFT that a send delay above [`SCHEDULE_LAG_US_MAX`] must also exceed to be
+/// too late.
 pub const SCHEDULE_LAG_SHARE_OF_TTFT: f64 = 0.02;
 /// Ratio of the answered rate to the arrival rate from which the arrival rate, not the engine,
 /// sets the throughput.
@@ -45,7 +46,7 @@ pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
 /// Shortest steady window of every other scenario, in microseconds.
 pub const WINDOW_US_MIN: u64 = 60_000_000;
 
-/// Rules of this file, ordered by id.
+/// Quality rules over the load generator, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E15",
@@ -193,8 +194,8 @@ fn tpot_p50(record: &RunRecord) -> Option<u64> {
     record.metrics.as_ref()?.tpot_us.as_ref()?.p50
 }
 
-/// True for a time that is always too long, or long enough to be compared with `share` of the
-/// median TPOT, and above that.
+/// True for a time that is above `much`, or above both `little` and `share` of the median TPOT, all
+/// in microseconds.
 fn too_long(us: u64, (much, little): (u64, u64), share: f64, tpot: Option<u64>) -> bool {
     us > much || (us > little && tpot.is_some_and(|tpot| float(us) > share * float(tpot)))
 }
@@ -225,8 +226,8 @@ fn stamps_lost(record: &RunRecord) -> Outcome {
     Some(claim(!is_lost(record, share), || came_late(share)))
 }
 
-/// True where so many reads came late that the run has no time stamps. In lite scenarios client and
-/// server share the cores, and a busy client is expected.
+/// True where so many reads came late that the run has no usable time stamps; false for lite
+/// scenarios, in which client and server share the cores and a busy client is expected.
 fn is_lost(record: &RunRecord, share: f64) -> bool {
     share > LATE_READ_SHARE_LOST && record.scenario.tier != Tier::Lite
 }

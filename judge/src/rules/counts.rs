@@ -10,14 +10,15 @@ use crate::rule::{Condition, Evidence, Family, Outcome, Rule, Scope};
 /// the server reported.
 pub const RETOKENIZED_RATIO: (f64, f64) = (0.98, 1.02);
 
-/// Share by which reported output tokens may differ from the requested ones.
+/// Largest share of the requested output tokens by which the reported output tokens may differ from
+/// them.
 pub const REQUESTED_SHARE: f64 = 0.001;
 
 /// Largest share of failed requests in a run whose other requests still represent the workload, and
 /// largest relative difference of their mean prompt length from that of all requests.
 pub const FAILED_SHARE_MAX: f64 = 0.05;
 
-/// Rules of this file, ordered by id.
+/// Quality rules over numbers of requests and tokens, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E04",
@@ -118,8 +119,8 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Number of output tokens that throughput is credited with: those that the server reported, or,
-/// for a tool that reports none, those that the tool counts in their place.
+/// Returns the number of output tokens that throughput is computed from: those that the server
+/// reported, or, for a tool that reports none, those that the tool counts in their place.
 pub(super) fn credited_output(counts: &Counts) -> Option<u64> {
     counts.output_tokens_reported.or_else(|| match counts.token_source? {
         TokenSource::Usage | TokenSource::UsagePerChunk => None,
@@ -129,8 +130,8 @@ pub(super) fn credited_output(counts: &Counts) -> Option<u64> {
     })
 }
 
-/// Number of output tokens in the answers: as the server reported them, or, for an imported
-/// record, as its tool credits them.
+/// Returns the number of output tokens in the answers: as the server reported them, or, for an
+/// imported record, those that its tool computes throughput from.
 pub(super) fn answered(record: &RunRecord, counts: &Counts) -> Option<u64> {
     let published = record.kind == Kind::Imported;
     if published { credited_output(counts) } else { counts.output_tokens_reported }

@@ -14,14 +14,14 @@ use crate::rule::{Condition, Outcome, Rule, Scope, on_cpu};
 /// Number of unexplained nulls that a finding lists before it says "and more".
 const NAMED: usize = 6;
 
-/// Share of the prompt tokens by which prefix-cache hits may differ from the hits that the
-/// workload's own repeats, and prompts that were sent ahead, predict.
+/// Largest difference, as a share of the prompt tokens, between prefix-cache hits and the hits that
+/// the workload's repeated prefixes and primed prompts predict.
 pub const HITS_SHARE: f64 = 0.01;
 
 const CACHE_MISMATCH: &str = "prefix hits exceed what the plan explains by 1 % of the prompt \
      tokens, or fall as far short of what was primed";
 
-/// Rules of this file, ordered by id.
+/// Quality rules over what a record states about itself, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E02",
@@ -104,8 +104,8 @@ fn complete(record: &RunRecord) -> Outcome {
     }))
 }
 
-/// Dotted paths of record fields that may be null without a reason. A finding of a rule that passed
-/// has no detail.
+/// Dotted paths of record fields that may be null without a stored reason. `checks` is one of them,
+/// because a finding of a rule that passed has no detail.
 const NEED_NO_REASON: [&str; 8] = [
     "checks",
     "correctness.reference",
@@ -117,7 +117,7 @@ const NEED_NO_REASON: [&str; 8] = [
     "source",
 ];
 
-/// Appends the dotted paths of nulls in `value`, which lies at `path` of `record`, to `found` where
+/// Appends to `found` the dotted paths of nulls in `value`, which lies at `path` of `record`, where
 /// the record gives no reason for the path or for a group that contains it.
 fn unexplained_nulls(value: &Value, path: &str, record: &RunRecord, found: &mut Vec<String>) {
     if NEED_NO_REASON.contains(&path) || record.absent.contains_key(path) {
@@ -197,7 +197,8 @@ fn times(record: &RunRecord) -> Outcome {
     }))
 }
 
-/// Prefix-cache hits of a run, those that its workload predicts, and the difference that may be.
+/// Returns the prefix-cache hits of a run, the hits that its workload predicts, and the tolerated
+/// difference, all in prompt tokens.
 fn hits(record: &RunRecord) -> Option<(u64, u64, f64)> {
     let cache = record.cache.as_ref()?;
     let prompts = cache.query_tokens.or_else(|| record.counts.as_ref()?.input_tokens);
@@ -205,7 +206,8 @@ fn hits(record: &RunRecord) -> Option<(u64, u64, f64)> {
     Some((cache.hit_tokens?, cache.expected_hit_tokens?, tolerance))
 }
 
-/// State of the prefix cache that the scenario asks for; left out of a record, it is cold.
+/// Returns the state of the prefix cache that the scenario asks for; cold where the record has
+/// none.
 fn cache_intended(record: &RunRecord) -> CacheState {
     record.scenario.cache.map_or(CacheState::Cold, |cache| cache.state)
 }

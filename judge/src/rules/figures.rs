@@ -9,23 +9,23 @@ use super::{claim, float, within};
 use crate::quantile::{Bins, Bounds, samples_needed};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Share by which a measured rate may differ from its count divided by the wall time.
+/// Largest relative difference between a measured rate and its count divided by the wall time.
 pub const RATE_SHARE: f64 = 0.001;
-/// Share by which an imported rate may differ from its count divided by the wall time: figures
-/// published elsewhere are rounded more coarsely.
+/// Largest relative difference between an imported rate and its count divided by the wall time:
+/// figures published elsewhere are rounded more coarsely.
 pub const RATE_SHARE_IMPORTED: f64 = 0.02;
 
-/// Rounding error of a published rate with two decimals. In slow runs it is larger than the
-/// allowed share.
+/// Rounding error of a published rate with two decimals, which in slow runs is larger than the
+/// tolerated relative difference.
 const PRINTED_RATE: f64 = 0.005_001;
 
 /// Largest ratio of the best second's output rate to the mean output rate.
 pub const PEAK_TIMES_MEAN: f64 = 20.0;
 
-/// Rounding error of a stored time, which is in whole microseconds.
+/// Rounding error of a stored time, in microseconds, which is a whole number.
 const ROUNDING_US: f64 = 1.0;
 
-/// Rules of this file, ordered by id.
+/// Quality rules over derived figures, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E06",
@@ -110,7 +110,8 @@ fn rates(record: &RunRecord) -> Outcome {
     Some(claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-/// Returns a sentence about the first percentile of `summary` that is below the one before it.
+/// Returns a sentence about the first percentile of `summary` that is below the next lower
+/// percentile; `None` where they ascend.
 fn falling(name: &str, summary: &Summary) -> Option<String> {
     let steps = [
         ("p50", summary.p50),
@@ -125,8 +126,8 @@ fn falling(name: &str, summary: &Summary) -> Option<String> {
     Some(format!("`{name}` {high} is {above} us, below its {low} of {below} us"))
 }
 
-/// Contradictions between the histogram called `name` and the record: a number of samples that is
-/// not the number of requests, or a percentile outside of its bin.
+/// Returns sentences on contradictions between the histogram called `name` and the record: a number
+/// of samples that is not the number of requests, or a percentile outside of its bin.
 fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord) -> Vec<String> {
     let mut wrong = Vec::new();
     let ok = record.counts.as_ref().and_then(|counts| counts.requests_ok);
@@ -156,7 +157,7 @@ fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord
     wrong
 }
 
-/// True for the histograms that hold one sample per successful request.
+/// True for the names of histograms that have one sample per successful request.
 fn per_request(name: &str) -> bool {
     matches!(name, "ttft_us" | "e2e_us")
 }
@@ -209,7 +210,8 @@ fn samples(record: &RunRecord) -> Outcome {
     }))
 }
 
-/// Bounds on a percentile of TTFT that so few samples do give, as the end of a sentence.
+/// Returns the end of a sentence with the upper bound of the p95 (else the p90) of TTFT, or an
+/// empty text where the run has too few samples for one.
 fn bounds(metrics: &Metrics) -> String {
     let ttft = metrics.ttft_us.as_ref();
     let p95 = ttft.and_then(|ttft| ttft.p95_upper).map(|us| ("p95", us));
@@ -217,7 +219,7 @@ fn bounds(metrics: &Metrics) -> String {
     bound.map_or_else(String::new, |(name, us)| format!("; the {name} of TTFT is at most {us} us"))
 }
 
-/// Checks that each percentile is at least the one before it.
+/// Checks that each percentile is at least the next lower percentile, in each latency summary.
 fn rising(record: &RunRecord) -> Outcome {
     let summaries = record.metrics.as_ref()?.summaries().into_iter();
     let wrong: Vec<String> =
@@ -225,7 +227,7 @@ fn rising(record: &RunRecord) -> Outcome {
     Some(claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-/// Checks that each figure lies in its bin of the histogram.
+/// Checks that each latency figure lies in its bin of the record's histogram.
 fn in_histogram(record: &RunRecord) -> Outcome {
     let (metrics, histograms) = (record.metrics.as_ref()?, record.histograms.as_ref()?);
     let mut wrong = Vec::new();

@@ -11,16 +11,16 @@ use crate::facts::has_fixed_answers;
 use crate::quantile::Bins;
 use crate::rule::{Condition, Evidence, Family, Outcome, Rule, Scope};
 
-/// Share by which the two sides of an identity may differ.
+/// Largest relative difference between the two sides of an identity.
 pub const IDENTITY_SHARE: f64 = 0.01;
 
 /// Rounding error, in microseconds, of a mean that is stored as an integer.
 const ROUNDING_US: f64 = 0.5;
 
-/// Share of E2E above which a TTFT counts as time in the queue.
+/// Share of the E2E latency above which a TTFT is taken for time in the queue.
 pub const QUEUE_SHARE: f64 = 0.5;
 
-/// Rules of this file, ordered by id.
+/// Quality rules over identities between latencies, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E19",
@@ -96,7 +96,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Mean time from the first to the last token of a request, in microseconds.
+/// Returns the mean time from the first to the last token of a request, in microseconds.
 fn streaming_us(metrics: &Metrics) -> Option<f64> {
     let e2e = metrics.e2e_us.as_ref()?.mean?;
     let ttft = metrics.ttft_us.as_ref()?.mean?;
@@ -174,8 +174,8 @@ fn tpot(record: &RunRecord) -> Outcome {
     Some(claim(holds, || format!("mean TPOT is {tpot:.0} us, E2E and TTFT give {due:.0} us")))
 }
 
-/// Number of tokens of every answer; `None` when answers differ in length or have fewer than two
-/// tokens.
+/// Returns the number of tokens of every answer; `None` when answers differ in length or have fewer
+/// than two tokens.
 fn answer_length(record: &RunRecord, counts: &Counts) -> Option<f64> {
     let scenario = &record.scenario;
     let (ok, reported) = (counts.requests_ok?, answered(record, counts)?);

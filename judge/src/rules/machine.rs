@@ -7,14 +7,14 @@ use serde_json::Value;
 use super::{claim, within};
 use crate::rule::{Condition, Outcome, Rule, Scope};
 
-/// Share by which a machine calibration after a block may differ from the one before it.
+/// Largest relative difference between a machine calibration after a block and the one before it.
 pub const DRIFT_SHARE_MAX: f64 = 0.01;
 
 /// Machine calibrations around a block, as the stem of their record keys (`gflops_before` and
 /// `gflops_after`) and their unit.
 const PROBES: [(&str, &str); 2] = [("gflops", "Gflop/s"), ("memory_gbps", "GB/s")];
 
-/// Rules of this file, ordered by id.
+/// Quality rules over the machine of a run, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E13",

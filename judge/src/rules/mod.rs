@@ -40,7 +40,8 @@ pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     rules
 });
 
-/// Reasons by which the load generator judges its own run, in the order in which it lists them.
+/// Returns the reasons by which the load generator judges its own run, in the order in which it
+/// lists them.
 pub fn reasons() -> Vec<Reason> {
     let mut reasons: Vec<Reason> = Vec::new();
     for reason in RULES.iter().flat_map(|rule| rule.conditions).filter_map(|one| one.reason) {
@@ -52,9 +53,9 @@ pub fn reasons() -> Vec<Reason> {
     reasons
 }
 
-/// Verdict of the load generator on a fresh run, with a sentence for each reason. The verdict is
-/// that of the worst reason, which comes first. `record` needs only the groups that a measurement
-/// has.
+/// Returns the verdict of the load generator on a fresh run, with a sentence for each reason. The
+/// verdict is that of the worst reason, which comes first. `record` needs only the groups that a
+/// measurement has.
 pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
     let mut found: Vec<(&Reason, String)> = Vec::new();
     for condition in RULES.iter().flat_map(|rule| rule.conditions) {
@@ -68,7 +69,8 @@ pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
     Validity { verdict, reasons: found.into_iter().map(|(_, sentence)| sentence).collect() }
 }
 
-/// True when two values differ by at most `share`: `|left - right| <= share * |right|`.
+/// True when two values differ by at most `share` of the second: `|left - right| <= share *
+/// |right|`.
 fn within(left: f64, right: f64, share: f64) -> bool {
     (left - right).abs() <= share * right.abs()
 }

@@ -9,10 +9,10 @@ use super::{claim, float, within};
 use crate::quantile::Bins;
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Rounding error of a stored mean, which is in whole microseconds.
+/// Rounding error of a stored mean, in microseconds, which is a whole number.
 const ROUNDING_US: f64 = 1.0;
 
-/// Rules of this file, ordered by id.
+/// Quality rules over parts that must add up to a whole, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E26",

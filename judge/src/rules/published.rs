@@ -8,7 +8,7 @@ use super::counts::credited_output;
 use super::{claim, float, within};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Share by which a mean TPOT over tokens may differ from (E2E - TTFT) / (tokens - 1).
+/// Largest relative difference between a mean TPOT over tokens and (E2E - TTFT) / (tokens - 1).
 pub const TOKEN_MEAN_SHARE: f64 = 0.01;
 
 /// Smallest ratio of a mean TPOT over requests to (E2E - TTFT) / (tokens - 1). A mean over
@@ -24,7 +24,7 @@ pub const GAP_SHARE_MIN: f64 = 0.9;
 /// token.
 pub const TOKENS_PER_CHUNK_MAX: f64 = 1.02;
 
-/// Relative difference up to which two printed figures count as the same.
+/// Largest relative difference between two printed figures that are taken as equal.
 const SAME_SHARE: f64 = 0.001;
 /// Half of the last digit, in microseconds, of a time printed in milliseconds with two decimals.
 const PRINTED_US: f64 = 5.0;
@@ -32,7 +32,7 @@ const PRINTED_US: f64 = 5.0;
 const PUBLISHED: Scope =
     Scope { kinds: &[Kind::Imported], statuses: &[Status::Ok, Status::Partial], ..Scope::ALL };
 
-/// Rules of this file, ordered by id.
+/// Quality rules over figures published elsewhere, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E23",
@@ -88,7 +88,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Mean times of a published result that belong together, in microseconds.
+/// Mean answer length, TTFT and E2E of a published result, in tokens and microseconds.
 struct Times {
     /// Mean number of output tokens per answer.
     tokens: f64,
@@ -105,7 +105,8 @@ impl Times {
         (tokens > 1.0).then(|| Self { tokens, ttft: float(ttft), e2e: float(e2e) })
     }
 
-    /// Mean time per token after the first, in microseconds: (E2E - TTFT) / (tokens - 1).
+    /// Returns the mean time per token after the first, in microseconds: (E2E - TTFT) / (tokens -
+    /// 1).
     fn per_token(&self) -> f64 {
         (self.e2e - self.ttft) / (self.tokens - 1.0)
     }
@@ -144,7 +145,7 @@ fn mean_over_tokens(record: &RunRecord) -> bool {
         == Some("token")
 }
 
-/// Names the quantity that a TPOT contradicted by E2E and TTFT really is.
+/// Names the quantity that the figure printed as TPOT really is, where E2E and TTFT contradict it.
 fn diagnosis(metrics: &Metrics, times: &Times, tpot: f64) -> String {
     let median = |summary: &Option<schema::run::Summary>| summary.as_ref()?.p50.map(float);
     let first = |tpot: f64, ttft: f64| tpot > 0.0 && same(tpot, ttft / times.tokens);

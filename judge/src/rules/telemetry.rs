@@ -7,10 +7,11 @@ use schema::telemetry::{GpuTelemetry, ServerTelemetry, Spread, Telemetry, Thrott
 use super::{claim, float, within};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Share of output tokens by which the server's counter may differ from the tokens in its answers.
+/// Largest relative difference between the server's counter of output tokens and the tokens in its
+/// answers.
 pub const SERVER_COUNT_SHARE: f64 = 0.01;
-/// Number of output tokens by which the server's counter may always differ. See
-/// [`SERVER_COUNT_SHARE`].
+/// Number of output tokens by which the server's counter may differ from its answers in any run,
+/// even where that is more than [`SERVER_COUNT_SHARE`].
 pub const SERVER_COUNT_TOKENS: f64 = 16.0;
 /// Largest share of all cores' time that the hypervisor may give to other guests.
 pub const STEAL_SHARE_MAX: f64 = 0.02;
@@ -20,13 +21,12 @@ pub const STEAL_WALL_US_MIN: u64 = 1_000_000;
 /// Largest share of telemetry samples in which a GPU's clocks may be throttled.
 pub const THROTTLED_SHARE_MAX: f64 = 0.01;
 
-/// Relative rounding error of joules per token, which is stored as computed: a record's hash
-/// covers what JSON keeps.
+/// Relative rounding error of the energy per token, in joules, which is stored without rounding.
 const ENERGY_SHARE: f64 = 1e-6;
 /// Rounding error of a sum of CPU shares, which are stored with four decimals.
 const SHARES_ROUNDING: f64 = 0.001;
 
-/// Rules of this file, ordered by id.
+/// Quality rules over the telemetry of a run, ordered by id.
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E14",
@@ -103,8 +103,8 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Largest share of telemetry samples in which a GPU that worked was throttled by the causes that
-/// `share` reads; `None` where no GPU reports it.
+/// Returns the largest share of telemetry polls at which a GPU that worked was throttled by the
+/// causes that `share` reads; `None` where no GPU reports it.
 fn throttled_share(record: &RunRecord, share: fn(&Throttled) -> f64) -> Option<f64> {
     let gpus = worked(record.telemetry.as_ref()?);
     gpus.filter_map(|gpu| gpu.throttled.as_ref()).map(share).reduce(f64::max)
@@ -135,8 +135,8 @@ fn undisturbed(record: &RunRecord) -> Outcome {
     (!told.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
 }
 
-/// Judges rule E33. It needs every request to be answered: only the server knows what it produced
-/// for the others.
+/// Judges rule E33 (the server's token counter) where every request was answered: only the server
+/// knows how many tokens it produced for the others.
 fn counted(record: &RunRecord) -> Outcome {
     let counted = record.telemetry.as_ref()?.server.as_ref()?.output_tokens?;
     let counts = record.counts.as_ref().filter(|counts| counts.requests_failed == Some(0))?;

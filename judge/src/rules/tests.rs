@@ -1,5 +1,5 @@
 //! Tests of the quality rules: a sound record passes every rule, and for each rule there is a
-//! smallest edit that breaks it and no other.
+//! smallest edit that breaks that rule and no other.
 
 use expect_test::expect;
 use schema::histogram::HdrHistogram;
@@ -17,7 +17,7 @@ use samples::Sample;
 mod fresh;
 mod records;
 
-/// Returns the rules that `record` breaks, with their details.
+/// Returns the ids of the quality rules that `record` breaks, with their details.
 fn broken(record: &RunRecord) -> Vec<String> {
     let findings = findings(record).into_iter().filter(|check| !check.ok);
     findings.map(|check| format!("{} {}", check.rule, check.detail.unwrap_or_default())).collect()
@@ -51,7 +51,8 @@ fn a_failed_run_is_judged_by_what_it_has() {
     assert_eq!(broken(&record), Vec::<String>::new());
 }
 
-/// A rule, the record in which it is broken, and the edit that breaks it.
+/// Test case: a quality rule's id, the sound record to start from, and the edit that breaks the
+/// rule.
 type Breaking = (&'static str, fn() -> RunRecord, fn(&mut RunRecord));
 
 const BREAKING: &[Breaking] = &[

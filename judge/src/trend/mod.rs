@@ -26,15 +26,15 @@ use crate::summary::{self, Summary};
 /// metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Id of the engine to show.
+    /// Id of the engine whose trends are selected; `None` for all engines.
     pub engine: Option<String>,
-    /// Id of the hardware to show.
+    /// Id of the hardware whose trends are selected; `None` for all hardware.
     pub hardware: Option<String>,
-    /// Id of the model to show.
+    /// Id of the model whose trends are selected; `None` for all models.
     pub model: Option<String>,
-    /// Scenario to show, as `id` or `id@rev`.
+    /// Scenario whose trends are selected, as `id` or `id@rev`; `None` for all scenarios.
     pub scenario: Option<String>,
-    /// Name of the one metric to show.
+    /// Name of the one metric whose trends are selected; `None` for all release-blocking metrics.
     pub metric: Option<String>,
 }
 
@@ -85,18 +85,18 @@ pub fn trends(registry: &Registry, filter: &Filter) -> Result<Vec<Trend>, QueryE
     Ok(found)
 }
 
-/// Returns the cells into which the runs of the registry's trends are sorted.
+/// Returns the assignment of the registry's runs to cells that its trends use.
 pub fn cells(registry: &Registry) -> Cells<'_> {
     Cells::of(measured(registry))
 }
 
-/// Runs that trends are made of: measured, not retracted, and not part of a lab.
+/// Returns the runs that trends are made of: measured, not retracted, and not part of a lab.
 fn measured(registry: &Registry) -> impl Iterator<Item = &RunRecord> {
     let runs = registry.of_releases().map(|run| &run.record);
     runs.filter(|run| run.kind != Kind::Imported)
 }
 
-/// Builds the series of one metric in one cell; `None` where it has fewer than two points.
+/// Builds the trend of one metric in one cell; `None` where it has fewer than two points.
 fn trend(
     cell: &Cell,
     metric: &'static Metric,
@@ -122,8 +122,8 @@ fn trend(
     (trend.points.len() > 1).then_some(trend)
 }
 
-/// Groups runs into points, one per release and campaign, keyed by the index of the epoch they lie
-/// in (`None` before the first epoch).
+/// Groups runs into trend points, one per release and campaign, by the index of the epoch that they
+/// lie in (`None` before the first epoch).
 fn points(
     metric: &Metric,
     runs: &[&RunRecord],
@@ -157,7 +157,7 @@ fn points(
     points
 }
 
-/// Summary of the runs behind `point`: as many of its release and campaign as it counts, from its
+/// Summarizes the runs behind `point`: as many of its release and campaign as it counts, from its
 /// first run on. `runs` are the usable runs of the trend's cell, ordered by id.
 pub fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary> {
     let metric = by_name(&trend.metric)?;

@@ -7,7 +7,7 @@
 //! must not move a level. Dynamic programming finds the best fit for every number of segments, and
 //! an information criterion then chooses that number.
 
-/// Largest number of segments that one series is cut into.
+/// Largest number of segments that one time series is cut into.
 const PIECES_MAX: usize = 24;
 /// Smallest number of points in a segment: a single outlier does not make a level.
 const POINTS_MIN: usize = 2;
@@ -34,17 +34,19 @@ pub fn pieces(values: &[f64]) -> Vec<usize> {
     fits.firsts(best)
 }
 
-/// Best fit of every prefix of a series by every number of segments.
+/// Best fits of every prefix of a series by every number of segments, as dynamic-programming
+/// tables.
 struct Fits {
     /// `cost[k][r]`: least sum of absolute deviations of the first `r` values, fitted by `k + 1`
     /// segments.
     cost: Vec<Vec<f64>>,
-    /// `first[k][r]`: index at which the last of those `k + 1` segments begins.
+    /// `first[k][r]`: index at which the last of the `k + 1` segments that fit the first `r` values
+    /// begins.
     first: Vec<Vec<usize>>,
 }
 
 impl Fits {
-    /// Computes the fits by dynamic programming: O(n^2 log n) for the deviations, O(segments *
+    /// Computes the best fits by dynamic programming: O(n^2 log n) for the deviations, O(segments *
     /// n^2) for the fits.
     fn of(values: &[f64], pieces: usize) -> Self {
         let n = values.len();
@@ -84,9 +86,9 @@ impl Fits {
     }
 }
 
-/// For each index `begin`, the sum of absolute deviations of `values[begin..]` from their median.
-/// The values seen so far are kept sorted, with the sums of their lower and upper halves, so that
-/// one more value costs O(n) moves of memory and no sorting.
+/// Returns for each index `begin` the sum of absolute deviations of `values[begin..]` from their
+/// median. The values are kept sorted, with the sums of their lower and upper halves, so that one
+/// more value costs O(n) moves of memory and no sorting.
 fn deviations_back(values: &[f64]) -> Vec<f64> {
     let mut sorted: Vec<f64> = Vec::with_capacity(values.len());
     // Sums of the lower half (the median included where it is one value) and of the rest.
@@ -125,8 +127,8 @@ fn deviations_back(values: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Test noise: uniform numbers in -1 to 1 from a 64-bit linear congruential generator (Knuth,
-    /// MMIX).
+    /// Generator of test noise: uniform numbers from -1 to 1 from a 64-bit linear congruential
+    /// generator (Knuth, MMIX).
     struct Noise(u64);
 
     impl Noise {
@@ -136,8 +138,8 @@ mod tests {
             (self.0 >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
         }
 
-        /// Approximately normal noise with a standard deviation of one: the sum of twelve uniform
-        /// numbers.
+        /// Returns approximately normal noise with a standard deviation of one: half the sum of
+        /// twelve uniform numbers from -1 to 1.
         fn normal(&mut self) -> f64 {
             (0..12).map(|_| self.next() / 2.0).sum()
         }

@@ -7,7 +7,8 @@ use schema::event::{Event, EventKind};
 use super::*;
 use crate::records::Stored;
 
-/// Records of releases with these speeds: three runs each, one campaign and one day after another.
+/// Returns a registry of releases with these speeds: three runs of each, one campaign and one day
+/// after another.
 fn registry(speeds: &[f64]) -> Registry {
     let mut registry = Registry::default();
     for (index, speed) in speeds.iter().enumerate() {
@@ -28,7 +29,7 @@ fn registry(speeds: &[f64]) -> Registry {
     registry
 }
 
-/// An epoch that begins on the day of release number `index`.
+/// Returns an epoch event that begins on the day of release number `index`.
 fn epoch(index: u64) -> Stored<Event> {
     let text = format!(
         "schema = \"event.v1\"\nid = \"{}\"\nkind = \"epoch\"\nat = \"2026-03-01T00:00:00Z\"\n\

@@ -8,8 +8,8 @@ use crate::diff::words::{percent, title, value};
 use crate::table::columns;
 use crate::table::plain;
 
-/// Formats every trend as a table with one line per point; lines at which the level changes are
-/// marked.
+/// Formats every trend as a table with one line per point; marks the lines at which the level
+/// changes.
 pub fn text(trends: &[Trend]) -> String {
     let mut text = String::new();
     let mut cell = None;

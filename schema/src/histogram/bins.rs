@@ -8,15 +8,15 @@ use super::{HistogramError, not_encoded};
 const COOKIE: u64 = 0x1c84_9313;
 /// Length of the header in bytes: cookie, length, offset, digits, lowest, highest, ratio.
 pub(super) const HEAD: usize = 40;
-/// Longest encoded count, in bytes.
+/// Maximum length of the encoded sample count of one bin, in bytes.
 const COUNT_BYTES_MAX: usize = 9;
 
 /// Bin of a histogram: a range of values that it does not distinguish, and their samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bin {
-    /// Smallest value of the bin.
+    /// Smallest value that falls in the histogram bin.
     pub low: u64,
-    /// Largest value of the bin.
+    /// Largest value that falls in the histogram bin.
     pub high: u64,
     /// Number of samples in the bin.
     pub count: u64,
@@ -114,8 +114,9 @@ pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
     Ok(bins)
 }
 
-/// Decodes the next count and returns it with the remaining bytes. Format: ZigZag LEB128, seven
-/// bits a byte from low to high, except that a ninth byte has eight.
+/// Decodes the next number of an HDR histogram (samples of a bin, or minus the length of a run of
+/// empty bins) and returns it with the remaining bytes. Format: ZigZag LEB128, seven bits a byte
+/// from low to high, except that a ninth byte has eight.
 fn count(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let mut coded = 0_u64;
     for (place, byte) in bytes.iter().enumerate().take(COUNT_BYTES_MAX) {

@@ -9,11 +9,11 @@ use super::{Mark, WIDTH, coordinate_of, fitted, x_axis};
 pub struct Bar {
     /// Name of the bar's series, such as a release; empty where there is only one series.
     pub series: String,
-    /// Length of the bar; `None` draws no bar, and `text` gives the reason.
+    /// Length of the bar in the chart's unit; `None` draws no bar, and `text` gives the reason.
     pub value: Option<f64>,
-    /// Smallest and largest repeat, drawn as a whisker.
+    /// Values of the smallest and the largest repeat, drawn as a whisker; `None` for a single run.
     pub range: Option<(f64, f64)>,
-    /// Value as it is shown beside the bar.
+    /// Value as it is shown beside the bar, or the reason why there is no bar.
     pub text: String,
     pub mark: Mark,
 }
@@ -27,12 +27,12 @@ pub struct BarGroup {
 
 const LABEL: f64 = 18.0;
 const BAR: f64 = 17.0;
-/// Height of a line with the name of a bar's series.
+/// Height of a line with the name of a bar's series, in SVG units.
 const SERIES: f64 = 15.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 2.0;
 
-/// Width reserved right of the longest bar for its value.
+/// Width reserved right of the longest bar for its value, in SVG units.
 const VALUE_ROOM: f64 = 104.0;
 
 /// Draws groups of horizontal bars with a common axis in `unit`.
@@ -68,15 +68,15 @@ fn row(groups: &[BarGroup]) -> Row {
     Row { above, height: if above { SERIES + BAR } else { BAR } }
 }
 
-/// Layout of a bar and the name of its series.
+/// Layout of all bars of a chart and of the names of their series.
 #[derive(Debug, Clone, Copy)]
 struct Row {
-    /// True where the name is above its bar.
+    /// True where the name of a bar's series is above the bar, false where it follows the value.
     above: bool,
     height: f64,
 }
 
-/// Text that follows a bar: its value and its series.
+/// Returns the text that follows a bar: its value and the name of its series.
 fn behind(bar: &Bar) -> String {
     [bar.text.as_str(), bar.series.as_str()].join(" ").trim().to_owned()
 }

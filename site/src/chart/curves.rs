@@ -5,7 +5,7 @@ use super::scale::{Scale, Tick};
 use super::svg::{Anchor, Svg};
 use super::{Mark, WIDTH, coordinate_of, extent, fitted, x_axis};
 
-/// Curve of one cumulative distribution.
+/// Curve of one cumulative latency distribution, with its label and style.
 #[derive(Debug, Clone)]
 pub struct Curve {
     pub label: String,
@@ -21,16 +21,17 @@ pub struct TrendPoint {
     /// Name of the release; the first and the last are shown below the axis.
     pub label: String,
     pub value: f64,
-    /// Lower and upper end of the runs' range; `None` for a single run.
+    /// Smallest and largest value of the point's runs; `None` for a single run.
     pub range: Option<(f64, f64)>,
     pub mark: Mark,
-    /// Tooltip of the point: release, value and number of runs.
+    /// Tooltip of the trend point: release, value and number of runs.
     pub text: String,
-    /// Address that the point links to, escaped for markup.
+    /// Address that the trend point links to, escaped for markup; `None` for a point without a
+    /// link.
     pub address: Option<String>,
 }
 
-/// Segment of constant level, including its first and last point.
+/// Segment of a trend with constant level; its index range includes the first and the last point.
 #[derive(Debug, Clone, Copy)]
 pub struct Level {
     pub first: usize,
@@ -38,23 +39,23 @@ pub struct Level {
     pub level: f64,
 }
 
-/// An epoch or a change of level, before a point.
+/// Break of a trend before one of its points: an epoch or a change of level.
 #[derive(Debug, Clone)]
 pub struct Break {
-    /// Index of the first point after the break.
+    /// Index of the first trend point after the break.
     pub point: usize,
     /// True for an epoch: points before and after it are not comparable, and the line is cut.
     pub epoch: bool,
-    /// True for a change of level for the worse.
+    /// True for a change of level for the worse; false for an improvement or an epoch.
     pub worse: bool,
     /// Tooltip of the break: reason of the epoch, or size of the change.
     pub text: String,
 }
 
-/// Panel of the chart: one trend.
+/// Panel of a trend chart: the points, levels and breaks of one trend.
 #[derive(Debug, Clone)]
 pub struct TrendPanel {
-    /// Metric and unit, or another label that distinguishes the panels.
+    /// Label of the panel: metric and unit, or another text that distinguishes the panels.
     pub label: String,
     pub points: Vec<TrendPoint>,
     pub levels: Vec<Level>,
@@ -71,11 +72,11 @@ const BOTTOM: f64 = 88.0;
 const LEFT: f64 = 36.0;
 const GUTTER: f64 = 14.0;
 
-/// Smallest range of a panel's vertical axis, as a share of the highest value, so that noise looks
-/// small.
+/// Smallest range of a panel's vertical axis, as a share of the highest value, so that differences
+/// within the noise look small.
 const SMALLEST_SPAN: f64 = 0.1;
 
-/// Position of a panel, and the scales that map its figures.
+/// Position of a trend panel in the drawing, and the scales that map its values to coordinates.
 struct Frame {
     left: f64,
     top: f64,
@@ -151,7 +152,8 @@ pub fn trends(panels: &[TrendPanel]) -> Svg {
     svg
 }
 
-/// Room above and below a flat series, so that its noise does not fill the drawing.
+/// Returns the space above and below a flat series, in its unit, so that its noise does not fill
+/// the drawing.
 fn room(low: f64, high: f64) -> f64 {
     (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0
 }
@@ -222,7 +224,7 @@ fn draw_panel(svg: &mut Svg, panel: &TrendPanel, frame: &Frame) {
     }
 }
 
-/// Draws the line and the range of the points of one epoch.
+/// Draws the line of the values and the ribbon of the ranges for the points of one epoch.
 fn draw_stretch(svg: &mut Svg, panel: &TrendPanel, frame: &Frame, (start, end): (usize, usize)) {
     let mut line = Vec::new();
     let (mut lows, mut highs) = (Vec::new(), Vec::new());

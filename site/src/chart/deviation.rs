@@ -9,7 +9,7 @@ use super::{Mark, WIDTH, coordinate_of, extent, fitted, x_axis};
 #[derive(Debug, Clone)]
 pub struct DotRow {
     pub label: String,
-    /// Median as it is shown, with its unit.
+    /// Median of the row's repeats as it is shown, with its unit.
     pub value: String,
     /// Deviation of each repeat from the median in percent, and its tooltip, in the order in which
     /// the repeats ran.
@@ -20,11 +20,11 @@ pub struct DotRow {
 /// Certainty of an effect, which decides how it is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForestMark {
-    /// Confirmed regression, the only effect in color.
+    /// Worse: a confirmed regression, the only effect that is drawn in color.
     Worse,
-    /// Confirmed effect that is not a regression.
+    /// Solid: a confirmed effect that is not a regression, drawn filled.
     Solid,
-    /// Effect that no verdict claims, drawn hollow.
+    /// Hollow: an effect that no verdict claims, drawn as an outline.
     Hollow,
 }
 
@@ -32,11 +32,11 @@ pub enum ForestMark {
 #[derive(Debug, Clone)]
 pub struct ForestRow {
     pub label: String,
-    /// Effect and verdict, as they are shown.
+    /// Text of a forest plot's row: the effect and its verdict.
     pub text: String,
     pub effect_pct: f64,
     pub interval_pct: Option<(f64, f64)>,
-    /// Minimum effect in percent, below which nothing is called a change.
+    /// Minimum effect of the metric in percent, below which nothing is called a change.
     pub min_effect_pct: f64,
     pub mark: ForestMark,
 }
@@ -44,11 +44,12 @@ pub struct ForestRow {
 const ROW: f64 = 42.0;
 const TOP: f64 = 4.0;
 
-/// Smallest range of the axis in percent, so that noise of a tenth of a percent looks small.
+/// Smallest extent of the axis to each side of zero, in percent, so that noise of a tenth of a
+/// percent looks small.
 const NARROWEST_PCT: f64 = 2.0;
 
-/// Largest range of the axis in percent. A wider interval is cut off and ends in an arrow, so that
-/// one extreme row does not flatten the others.
+/// Largest extent of the axis to each side of zero, in percent. A wider interval is cut off and
+/// ends in an arrow, so that one extreme row does not flatten the others.
 const WIDEST_PCT: f64 = 50.0;
 
 /// Draws a dot-and-whisker chart of repeats around their median.
@@ -97,7 +98,7 @@ pub fn forest(rows: &[ForestRow]) -> Svg {
     svg
 }
 
-/// Scale of an axis from `-reach` to `reach` percent.
+/// Returns the scale of an axis from `-reach` to `reach` percent.
 fn around_zero(reach: f64) -> Scale {
     Scale::linear((-reach, reach), (8.0, WIDTH - 8.0))
 }

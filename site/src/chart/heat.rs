@@ -7,9 +7,10 @@ use super::{WIDTH, coordinate_of, fitted, width_of};
 /// Cell of a heat table: one change.
 #[derive(Debug, Clone)]
 pub struct HeatCell {
-    /// Change as it is shown, or a dash.
+    /// Text of the heat table's cell: the change, or a dash.
     pub text: String,
-    /// Tooltip: the verdict with its interval, or the reason why there is none.
+    /// Tooltip of the heat table's cell: the verdict with its interval, or the reason why there is
+    /// none.
     pub title: String,
     /// Improvement in percent, negative for a change for the worse. `None` leaves the cell
     /// unshaded, because no change is claimed.
@@ -28,11 +29,11 @@ const CELL: f64 = 22.0;
 const GAP: f64 = 6.0;
 const HEAD: f64 = 32.0;
 
-/// Largest number of columns side by side; further columns follow below.
+/// Largest number of columns that a heat table draws side by side; further columns follow below.
 const COLUMNS: usize = 4;
 
-/// Sizes of a change, in percent, from which the shade gets deeper. The steps are large enough to
-/// be distinguished by eye.
+/// Sizes of a change, in percent, from which a cell's shade gets deeper. The steps are large enough
+/// to be distinguished by eye.
 const SHADES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
 
 /// Draws changes as a table of shaded cells. Labels are above their row, so that they may be long.
@@ -54,7 +55,8 @@ pub fn heat(heads: &[String], rows: &[HeatRow]) -> Svg {
     svg
 }
 
-/// Draws column heads. A head that is too wide breaks after the last hyphen that fits.
+/// Draws the column heads of a heat table. A head that is too wide breaks after the last hyphen
+/// that fits.
 fn draw_heads(svg: &mut Svg, heads: &[String], top: f64, width: f64) {
     for (column, head) in heads.iter().enumerate() {
         let middle = (coordinate_of(column) + 0.5) * width;

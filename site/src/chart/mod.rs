@@ -26,16 +26,16 @@ const WIDTH: f64 = 360.0;
 /// Evidence behind a figure, which decides how its mark is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// Repeated runs, or the variant to look at: in color.
+    /// Color: repeated runs, or the variant that the chart is about; drawn in color.
     Color,
-    /// A single run, or the other variant: gray.
+    /// Gray: a single run, or the variant that the chart compares with; drawn in gray.
     Gray,
-    /// Published elsewhere and not measured here: hollow.
+    /// Hollow: published elsewhere and not measured here; drawn as an outline.
     Hollow,
 }
 
 impl Mark {
-    /// CSS class by which the style sheet colors the mark.
+    /// Returns the CSS class by which the style sheet colors the mark.
     fn class(self) -> &'static str {
         match self {
             Self::Color => "color",
@@ -52,7 +52,7 @@ pub struct Chart {
     /// Explanation of the chart's content and how to read it, in one or two sentences.
     pub caption: String,
     pub svg: String,
-    /// Heads of the table; the first column names the row.
+    /// Column heads of the chart's data table; the first column names the row.
     pub heads: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
@@ -105,7 +105,7 @@ fn y_axis(svg: &mut svg::Svg, scale: &scale::Scale, left: f64) {
     }
 }
 
-/// Smallest and largest of `values`; `None` without any.
+/// Returns the smallest and the largest of `values`; `None` without values.
 fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |found, value| {
         let (low, high) = found.unwrap_or((value, value));
@@ -113,18 +113,18 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Converts a count to a coordinate.
+/// Converts a number of things to a coordinate in SVG units.
 fn coordinate_of(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Estimates the width of a label with this number of characters.
+/// Estimates the width of a label with this number of characters, in SVG units.
 fn width_of(characters: usize) -> f64 {
     // Mean width of a character over common sans-serif fonts.
     coordinate_of(characters) * 6.4
 }
 
-/// Cuts `text` to `width` units at the label's font size.
+/// Cuts `text` to `width` SVG units at the label's font size; an ellipsis marks the cut.
 fn fitted(text: &str, width: f64) -> String {
     let fit = (0..text.chars().count()).take_while(|n| width_of(*n) < width).count();
     if fit >= text.chars().count() {

@@ -13,11 +13,12 @@ pub struct ParetoPoint {
     pub x: f64,
     pub y: f64,
     pub mark: Mark,
-    /// Tooltip: the load and both figures.
+    /// Tooltip of the Pareto chart's point: the load, speed and throughput.
     pub text: String,
 }
 
-/// Points of one configuration. Its color and shape follow from its index in the chart.
+/// Series of a Pareto chart: the points of one configuration. Its color and shape follow from its
+/// index in the chart.
 #[derive(Debug, Clone)]
 pub struct ParetoSeries {
     pub label: String,

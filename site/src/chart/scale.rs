@@ -1,7 +1,7 @@
 //! Scales from values to pixels, and their ticks. Plain arithmetic: the same input gives the same
 //! bytes on every machine.
 
-/// A linear or logarithmic scale from `domain` (values) to `range` (pixels).
+/// Linear or logarithmic scale from `domain` (values) to `range` (coordinates in SVG units).
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     domain: (f64, f64),
@@ -9,7 +9,7 @@ pub struct Scale {
     log: bool,
 }
 
-/// Tick of an axis: position and label.
+/// Tick of an axis: its value and its label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tick {
     pub value: f64,
@@ -17,28 +17,28 @@ pub struct Tick {
 }
 
 impl Scale {
-    /// Makes a linear scale. A domain without width becomes one unit wide.
+    /// Creates a linear scale. A domain without width becomes one unit wide.
     pub fn linear(domain: (f64, f64), range: (f64, f64)) -> Self {
         let domain = if domain.1 > domain.0 { domain } else { (domain.0, domain.0 + 1.0) };
         Self { domain, range, log: false }
     }
 
-    /// Makes a logarithmic scale over the whole decades that contain `domain`. Smaller values are
-    /// drawn at its edge.
+    /// Creates a logarithmic scale over the whole decades that contain `domain`. Values outside of
+    /// it are drawn at its edge.
     pub fn log(domain: (f64, f64), range: (f64, f64)) -> Self {
         let low = domain.0.max(f64::MIN_POSITIVE).log10().floor();
         let high = domain.1.max(f64::MIN_POSITIVE).log10().ceil().max(low + 1.0);
         Self { domain: (low, high), range, log: true }
     }
 
-    /// Pixel position of `value`, clamped to the range.
+    /// Returns the coordinate of `value` in SVG units, clamped to the range.
     pub fn at(&self, value: f64) -> f64 {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         let share = (value - self.domain.0) / (self.domain.1 - self.domain.0);
         self.range.0 + share.clamp(0.0, 1.0) * (self.range.1 - self.range.0)
     }
 
-    /// True when `value` lies on the scale.
+    /// True when `value` lies within the domain of the scale.
     pub fn contains(&self, value: f64) -> bool {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         (self.domain.0..=self.domain.1).contains(&value)
@@ -99,7 +99,7 @@ fn round_step(rough: f64) -> f64 {
     factor * power
 }
 
-/// Label of a tick: up to four digits as they are, then `10k`, `2.5M`.
+/// Formats the label of a tick: up to four digits as they are, then `10k`, `2.5M`.
 fn tick_label(value: f64, step: f64) -> String {
     for (limit, divisor, suffix) in
         [(1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")]

@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use crate::escape;
 
-/// Horizontal alignment of a text at its position.
+/// Horizontal alignment of an SVG text at its position: starts there, is centered there, or ends
+/// there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -13,7 +14,7 @@ pub enum Anchor {
     End,
 }
 
-/// Shapes that distinguish series without color, in the order of series.
+/// Corners of the shapes that distinguish series without color, by the index of the series.
 const SHAPES: [&[(f64, f64)]; 6] = [
     // The circle is the shape without corners.
     &[],
@@ -27,7 +28,7 @@ const SHAPES: [&[(f64, f64)]; 6] = [
 /// Number of series that have a color and a shape of their own.
 pub const SERIES: usize = SHAPES.len();
 
-/// SVG drawing in progress: its elements and its size.
+/// SVG drawing in progress: its elements and its size in SVG units.
 #[derive(Debug)]
 pub struct Svg {
     body: String,
@@ -56,7 +57,7 @@ impl Svg {
         ));
     }
 
-    /// Adds a rectangle with a tooltip.
+    /// Adds a rectangle with a tooltip to the drawing.
     pub fn titled_rect(&mut self, class: &str, corner: (f64, f64), size: (f64, f64), title: &str) {
         let (x, y) = (coordinate(corner.0), coordinate(corner.1));
         let (width, height) = (coordinate(size.0), coordinate(size.1));
@@ -66,13 +67,13 @@ impl Svg {
         ));
     }
 
-    /// Adds a dot with a tooltip.
+    /// Adds a dot with a tooltip to the drawing.
     pub fn dot(&mut self, class: &str, center: (f64, f64), radius: f64, title: &str) {
         self.push(&circle(class, center, radius, title));
     }
 
-    /// Adds a dot that links to `address`. The chart's table has the same link, so the tab key
-    /// skips this one.
+    /// Adds a dot that links to `address` to the drawing. The chart's table has a link to the same
+    /// address, so the tab key skips the dot.
     pub fn linked_dot(
         &mut self,
         class: &str,
@@ -88,7 +89,7 @@ impl Svg {
         ));
     }
 
-    /// Adds the mark of the series with this index, with a tooltip.
+    /// Adds to the drawing the mark of the series with this index, with a tooltip.
     pub fn mark(&mut self, class: &str, series: usize, center: (f64, f64), title: &str) {
         const RADIUS: f64 = 4.0;
         let corners = SHAPES[series % SERIES];
@@ -101,12 +102,12 @@ impl Svg {
         self.push(&format!(r#"<path class="{class}" d="{d}Z"><title>{title}</title></path>"#));
     }
 
-    /// Adds a filled outline through `points`.
+    /// Adds a filled outline through `points` to the drawing.
     pub fn area(&mut self, class: &str, points: &[(f64, f64)]) {
         self.push(&format!(r#"<path class="{class}" d="{}Z"/>"#, path_data(points)));
     }
 
-    /// Adds a vertical line with a tooltip.
+    /// Adds a vertical line with a tooltip to the drawing.
     pub fn rule(&mut self, class: &str, x: f64, (top, bottom): (f64, f64), title: &str) {
         let (x, top, bottom) = (coordinate(x), coordinate(top), coordinate(bottom));
         let title = escape::html(title);
@@ -126,19 +127,21 @@ impl Svg {
         self.push(&format!(r#"<text class="{class}" x="{x}" y="{y}"{anchor}>{text}</text>"#));
     }
 
-    /// Adds a line through `points`. Points that do not change its shape at one decimal are left
-    /// out.
+    /// Adds a line through `points` to the drawing, without points that equal the point before at
+    /// one decimal.
     pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         let d = path_data(points);
         self.push(&format!(r#"<path class="{class}" d="{d}"/>"#));
     }
 
-    /// Returns the finished chart, with title and description for screen readers.
+    /// Finishes the drawing as a chart and returns its SVG text, with title and description for
+    /// screen readers.
     pub fn finish(self, title: &str, description: &str) -> String {
         self.finish_as("chart", title, description)
     }
 
-    /// Returns the finished drawing under its own CSS class; an empty description is left out.
+    /// Finishes the drawing under the CSS class `class` and returns its SVG text; an empty
+    /// description is left out.
     pub fn finish_as(self, class: &str, title: &str, description: &str) -> String {
         let (width, height) = (coordinate(self.width), coordinate(self.height));
         let description = match description {
@@ -167,7 +170,8 @@ fn circle(class: &str, center: (f64, f64), radius: f64, title: &str) -> String {
     format!(r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}"><title>{title}</title></circle>"#)
 }
 
-/// Path data through `points`, without those that do not change it at one decimal.
+/// Formats SVG path data through `points`, without points that equal the point before at one
+/// decimal.
 fn path_data(points: &[(f64, f64)]) -> String {
     let mut d = String::new();
     let mut last = None;

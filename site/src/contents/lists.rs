@@ -15,7 +15,7 @@ use crate::view::lab::{self, Lab};
 use crate::view::pager::{Part, split};
 use crate::view::{claims, corrections, health, imports, subjects, trends};
 
-/// Rows per part of a list; a row is about a kilobyte.
+/// Largest number of rows on a page of a list; a row is about a kilobyte.
 const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
@@ -87,7 +87,7 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// Pages of published reports that explore options as a lab does.
+    /// Returns the pages of published reports that explore options as a lab does.
     fn claims(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let page = |report: &Report<'_, 'a>| {
@@ -106,7 +106,8 @@ impl<'a> Contents<'a> {
         reports.iter().filter_map(page).collect()
     }
 
-    /// Links to pages about options of a server of `model` that were published elsewhere.
+    /// Returns links to the pages about options of a server of `model` that were published
+    /// elsewhere.
     pub(super) fn claims_of(&self, model: &str) -> Vec<Link> {
         let reports = imports::reports(self.catalog);
         let about = reports
@@ -143,14 +144,14 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// Links to the pages of labs that pass `test`, newest first.
+    /// Returns links to the pages of those labs that pass `test`, newest first.
     pub(super) fn lab_pages(&'a self, test: impl Fn(&Lab) -> bool) -> Vec<Link> {
         let labs = lab::all(self.catalog, self.judged);
         labs.iter().filter(|lab| test(lab)).map(Lab::link).collect()
     }
 
-    /// Pages of trends: a list of all cells, and the series of each engine, hardware and model, split
-    /// into parts that contain whole cells.
+    /// Returns the pages of trends: a list of all cells, and the series of each engine, hardware
+    /// and model, split into pages that contain whole cells.
     fn trends(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         let whole = "Trends".to_owned();
@@ -179,16 +180,16 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Points of a trend page, counted over its cells.
+/// Largest number of trend points per metric on a trend page, summed over its cells.
 const CELLS_POINTS: usize = 45;
 
 /// Largest number of cells on a trend page.
 const CELLS: usize = 6;
 
-/// Group of trends on one page: engine, hardware, model.
+/// Key of the trends that share a page: engine, hardware, model.
 type TrendKey<'a> = (&'a str, &'a str, &'a str);
 
-/// Trends of one cell, one per metric.
+/// Trends of one cell, one for each metric.
 type CellTrends<'a> = Vec<&'a Trend>;
 
 /// Groups the cells with trends by engine, hardware and model.
@@ -216,7 +217,7 @@ fn trend_parts(cells: Vec<CellTrends<'_>>) -> Vec<Part<CellTrends<'_>>> {
     split(&Target::Trend { engine, hardware, model }, cells, most)
 }
 
-/// Returns a line for each cell with trends that passes `test`.
+/// Returns a line about the trends of each cell that has trends and passes `test`.
 pub(super) fn trend_lines(judged: &Judged, test: impl Fn(&Cell) -> bool) -> Vec<Value> {
     let mut lines = Vec::new();
     for Part { target, rows, .. } in trend_groups(judged).into_values().flat_map(trend_parts) {

@@ -20,12 +20,12 @@ use crate::judged::{Judged, Pair};
 use crate::link::Target;
 use crate::outside;
 
-/// Largest number of failing cells that the page of a release lists.
+/// Largest number of failing cells that the page of a release on all hardware lists.
 const FAILURES_MAX: usize = 60;
-/// Largest number of rows in the table of verdicts; the comparison's own page has all.
+/// Largest number of rows in a release page's table of verdicts; the comparison's own page has all.
 const ROWS_MAX: usize = 60;
 
-/// View of `engine` at `release` on all hardware.
+/// Builds the view of `engine` at `release` on all hardware.
 pub fn view(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Value {
     let releases = catalog.releases().into_iter();
     let mut keys: Vec<(ReleaseKey, Vec<&Run>)> =
@@ -64,7 +64,7 @@ pub fn view(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> 
     }
 }
 
-/// True when `campaign` planned runs of the release.
+/// True when `campaign` planned runs of this release of this engine.
 pub fn measures(campaign: &CampaignRecord, engine: &str, release: &str) -> bool {
     campaign.plan.iter().any(|run| run.engine == engine && run.release == release)
 }
@@ -81,7 +81,7 @@ fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> Value {
     }
 }
 
-/// Changes since the release before, on one hardware.
+/// Builds the view of the changes since the release before, on one hardware.
 fn since(pair: &Pair, found: &Diff) -> Value {
     let mut changed: Vec<(String, ChangedFlag)> = Vec::new();
     for cell in &found.cells {
@@ -106,8 +106,8 @@ fn since(pair: &Pair, found: &Diff) -> Value {
     }
 }
 
-/// Smallest number of cells for which a heat table is drawn; fewer are read faster in the table of
-/// verdicts.
+/// Smallest number of cells for which a heat table is drawn; fewer cells are read faster in the
+/// table of verdicts.
 const CELLS_MIN: usize = 3;
 
 /// Draws the output throughput of each model and scenario relative to the release before, as `found`

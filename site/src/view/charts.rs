@@ -11,7 +11,8 @@ use crate::catalog::Cell;
 use crate::chart::{Bar, BarGroup, Chart, Curve, DotRow, Mark, bars, cdf, dots};
 use crate::{format, outside};
 
-/// Distributions of a latency chart: name in the record, label, style of the curve.
+/// Latency distributions of a chart: name of the histogram in the record, label, style of the
+/// curve.
 const LATENCIES: [(&str, &str, char); 4] = [
     ("ttft_us", "TTFT", 'b'),
     ("tpot_us", "TPOT", 'a'),
@@ -19,7 +20,8 @@ const LATENCIES: [(&str, &str, char); 4] = [
     ("e2e_us", "E2E", 'd'),
 ];
 
-/// Quantiles at which a distribution is listed in the chart's table.
+/// Quantiles, as shares from 0 to 1, at which a latency distribution is listed in the chart's
+/// table.
 const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 
 /// Legend for the color and shape of marks in charts.
@@ -71,7 +73,7 @@ fn repeats(cells: &[Cell]) -> Chart {
     Chart::new("Launch to launch", &caption, dots(&repeats_of), heads, rows)
 }
 
-/// Metrics by which engines are drawn side by side, each with a sentence on how to read it.
+/// Metrics for which pages draw engines side by side, each with a sentence on how to read it.
 const DRAWN: [(&str, &str); 3] = [
     ("output_tokens_per_s", "More is better."),
     ("tpot_us_p50", "Less is better: what a user waits for each further token."),
@@ -86,8 +88,9 @@ const DRAWN: [(&str, &str); 3] = [
 /// figures.
 const BARS_MAX: usize = 40;
 
-/// Returns a bar chart of engines for each drawn metric that some of `rows` have, one group of bars
-/// per scenario; none where there would be too many bars. Each row comes with its series name.
+/// Returns a bar chart of engines for each metric of [`DRAWN`] that some of `rows` have, one group
+/// of bars per scenario; no chart where there would be too many bars. Each row comes with its
+/// series name.
 pub fn side_by_side(rows: &[(String, &Row)], scenarios: &[&str]) -> Vec<Chart> {
     let bars = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten()).count();
     if bars > BARS_MAX {
@@ -132,7 +135,7 @@ fn of_engines(
     Some(Chart::new(&whole, &caption, bars(unit, &groups), heads, listed))
 }
 
-/// Bar of a cell, with its repeats as whiskers.
+/// Builds the bar of a cell, with the range of its repeats as whisker.
 fn bar(series: &str, column: &Column, cell: &Cell) -> Bar {
     let found = figure::summary(column.metric, cell);
     let drawn = |value: f64| value / column.scale.divisor;
@@ -173,20 +176,23 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     Some(Chart::new(&title, &caption, cdf(&curves), heads, rows))
 }
 
-/// Pools the distribution `name` over the runs of `cell` that count; `None` without samples.
+/// Pools the histogram `name` over the runs that the summaries of `cell` use; `None` without
+/// samples.
 fn pooled(cell: &Cell, name: &str) -> Option<Bins> {
     let named = cell.records().filter_map(|run| run.histograms.as_ref());
     let named = named.flat_map(Histograms::named).filter(|(known, _)| *known == name);
     Bins::pooled(named.filter_map(|(_, histogram)| histogram))
 }
 
-/// Shares of samples at which a curve has points: even steps, and closer ones in the tail.
+/// Returns the shares of samples at which a curve has points: even steps, and closer ones in the
+/// tail.
 fn curve_shares() -> Vec<f64> {
     let body = (0_u32..=28).map(|step| f64::from(step) / 30.0);
     body.chain([0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0]).collect()
 }
 
-/// Mark of a cell's figures in charts: color only where runs were repeated here.
+/// Returns the mark of a cell's figures in charts: hollow for published figures, color for repeated
+/// runs, gray for a single run.
 pub fn mark_of(cell: &Cell) -> Mark {
     let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
     match cell.counted().nth(1) {

@@ -18,14 +18,14 @@ use crate::format::{self, Scale};
 use crate::link::{Link, Target, block_number};
 use crate::{outside, questions};
 
-/// Metric by which such reports choose an option.
+/// Metric by which published reports that try options choose one of them.
 const METRIC: &str = "total_tokens_per_s";
 
 /// Smallest number of options, for one model on one hardware under one scenario, that makes a
 /// report a lab.
 const OPTIONS_MIN: usize = 3;
 
-/// Option of a report: engine with its release, and flags.
+/// Option of a published report: engine with its release, and flags.
 type Choice = (String, Vec<String>);
 
 fn choice(record: &RunRecord) -> Choice {
@@ -37,7 +37,7 @@ fn subject(record: &RunRecord) -> (&str, &str) {
     (&record.model.id, &record.hardware.id)
 }
 
-/// Returns model and hardware for which a report tries options.
+/// Returns each model and hardware for which a published report tries options.
 fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> {
     let mut options: BTreeMap<_, BTreeSet<Vec<String>>> = BTreeMap::new();
     for run in &report.runs {
@@ -50,8 +50,8 @@ fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> 
     subjects.into_iter()
 }
 
-/// Link to the page of a report's options; `None` where it does not try several options of an
-/// engine's server under one scenario.
+/// Returns a link to the page of a report's options; `None` where the report does not try several
+/// options of an engine's server under one scenario.
 pub fn link(report: &Report) -> Option<Link> {
     subjects(report).next()?;
     let (source, file) = (report.source.clone(), report.file.clone());
@@ -59,7 +59,8 @@ pub fn link(report: &Report) -> Option<Link> {
     Some(Link::new(&text, Target::Claims { source, file }))
 }
 
-/// View of the options that `report` tries: a table for each model and hardware.
+/// Builds the view of the options that a published report tries: a table for each model and
+/// hardware.
 pub fn view(catalog: &Catalog, report: &Report) -> Value {
     let table_of = |of| {
         let runs = report.runs.iter().copied().filter(|run| subject(run.record) == of);
@@ -74,7 +75,7 @@ pub fn view(catalog: &Catalog, report: &Report) -> Value {
 
 const SCALE: Scale = Scale { unit: "/s", divisor: 1.0 };
 
-/// Options of one model on one hardware, as published.
+/// Builds the table of the options of one model on one hardware, as published.
 fn table(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> Value {
     // The first result is the baseline of the others, as in the report.
     let mut choices: Vec<Choice> = Vec::new();
@@ -162,15 +163,15 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
     })
 }
 
-/// Share of answered requests, `514 of 1000 requests answered, 51.4 %`; empty where all were
-/// answered.
+/// Formats the share of answered requests, `514 of 1000 requests answered, 51.4 %`; empty where all
+/// were answered.
 fn partial(record: &RunRecord) -> String {
     let Some((ok, planned)) = answered(record) else { return String::new() };
     let share = share_pct(format::as_f64(ok), format::as_f64(planned)).unwrap_or_default();
     format!("{ok} of {planned} requests answered, {share:.1} %")
 }
 
-/// Findings of the rules in one published result.
+/// Builds the view of one published result: its link, and the findings of the rules in it.
 fn block(catalog: &Catalog, run: &Run) -> Value {
     // Rule, true when the method page describes it, urgency, and detail.
     let finding = |check: &Check| {

@@ -8,7 +8,7 @@ use crate::catalog::{Catalog, Run};
 use crate::link::{Link, Target, anchor};
 use crate::outside;
 
-/// Largest number of an event's runs that are linked; the event's file names all.
+/// Largest number of runs that are linked beside an event; the event's file names all.
 const RUNS_SHOWN: usize = 3;
 
 /// Returns a line for every event of `catalog`, newest first.
@@ -42,7 +42,7 @@ fn line(catalog: &Catalog, path: &str, event: &Event) -> Value {
     }
 }
 
-/// Word for a kind of event on pages.
+/// Returns the word for a kind of event on pages.
 pub fn kind(kind: EventKind) -> &'static str {
     match kind {
         EventKind::Retract => "retracted",

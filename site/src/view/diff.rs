@@ -21,24 +21,25 @@ use crate::judged::Pair;
 use crate::link::Target;
 use crate::outside;
 
-/// Cells of one model in one configuration.
+/// Part of a comparison page: the compared cells of one model in one configuration.
 #[derive(Debug, Clone, Serialize)]
 pub struct DiffModel {
     pub model: String,
     pub config: String,
     pub charts: Vec<Chart>,
-    /// Remarks by scenario that a reader has to know: scenario and sentence.
+    /// Remarks on the comparison that a reader has to know: scenario and sentence.
     pub remarks: Vec<(String, String)>,
     /// Flags that differ because a command sets them.
     pub changed: Vec<ChangedFlag>,
-    /// Flags whose default the candidate moved, without any command naming them.
+    /// Flags whose value differs without any command naming them: the candidate moved their
+    /// default.
     pub moved: Vec<ChangedFlag>,
     /// Rows of release-blocking metrics; `informing` has those of other metrics.
     pub gating: Vec<DiffRow>,
     pub informing: Vec<DiffRow>,
 }
 
-/// A flag that both releases report with different values.
+/// Flag that both releases report with different values.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChangedFlag {
     pub flag: String,
@@ -58,7 +59,7 @@ impl ChangedFlag {
     }
 }
 
-/// Row of the comparison: one metric of one cell.
+/// Row of the comparison's table: one metric of one cell, formatted for display.
 #[derive(Debug, Clone, Serialize)]
 pub struct DiffRow {
     pub scenario: String,
@@ -68,11 +69,11 @@ pub struct DiffRow {
     pub candidate: Figure,
     pub effect: String,
     pub interval: String,
-    /// Cliff's delta over the runs of both releases.
+    /// Cliff's delta over the runs of both releases, formatted with its sign.
     pub delta: String,
     pub pairs: u32,
     pub floor: String,
-    /// Minimum detectable effect of these pairs.
+    /// Minimum detectable effect of the row's pairs in percent, formatted.
     pub detectable: String,
     pub verdict: &'static str,
     /// Direction of the change, `better` or `worse`; empty where the verdict claims none.
@@ -82,8 +83,8 @@ pub struct DiffRow {
     pub waiver: String,
 }
 
-/// View of the page that compares the two releases of `pair`, as `diff` does; its models are built
-/// by [`models`], because they are split into pages.
+/// Builds the view of the page that compares the two releases of `pair`, with the figures of
+/// `diff`. The page's models are built by [`models`], because they are split into pages.
 pub fn view(pair: &Pair, diff: &Diff) -> Value {
     let argv = ["cargo", "xtask", "release-bench", &pair.candidate, "--baseline", &pair.baseline];
     let names = |cells: &[Cell]| -> Value {
@@ -119,7 +120,7 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
     }
 }
 
-/// Models of a comparison, each in one configuration.
+/// Returns the parts of a comparison, one for each model in one configuration.
 pub fn models(pair: &Pair, diff: &Diff) -> Vec<DiffModel> {
     let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
     for cell in &diff.cells {
@@ -165,7 +166,7 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
     }
 }
 
-/// Returns each distinct change of `found` once.
+/// Formats the changed flags in `found` and returns each distinct one once.
 fn flags<'a>(found: impl Iterator<Item = &'a FlagChange>) -> Vec<ChangedFlag> {
     let mut flags: Vec<ChangedFlag> = Vec::new();
     for flag in found.map(ChangedFlag::of) {
@@ -185,7 +186,7 @@ fn interval(bounds: Option<(f64, f64)>) -> String {
     bounds.map_or_else(|| "-".to_owned(), words)
 }
 
-/// Formats `row` as a line in a table of verdicts.
+/// Formats `row` as a row of a table of verdicts.
 pub fn line(row: &Row) -> DiffRow {
     let verdict = &row.verdict;
     let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);
@@ -220,8 +221,8 @@ fn mean(summary: Option<&Summary>, scale: Scale) -> Figure {
     summary.map_or_else(missing, |summary| Figure::mean(summary, scale))
 }
 
-/// Direction of a verdict, named only where the verdict claims one: an inconclusive plus is not a
-/// gain.
+/// Returns the direction of a verdict, `better` or `worse`, only where the verdict claims one: an
+/// inconclusive positive effect is not a gain.
 fn direction(kind: VerdictKind) -> &'static str {
     match kind {
         VerdictKind::Regressed | VerdictKind::NewFailure => "worse",
@@ -314,15 +315,15 @@ mod tests {
     use super::*;
     use samples::registry as sample;
 
-    /// Configuration of the candidate in the first scenario, and the command words that ask for
-    /// it.
+    /// Test configuration of the candidate in the first scenario, and the words of its server
+    /// command that set it.
     #[derive(Default)]
     struct Changed {
         flags: BTreeMap<String, Json>,
         argv: Vec<String>,
     }
 
-    /// Compares three pairs in each of these scenarios.
+    /// Returns the comparison of three pairs of runs in each of `scenarios`.
     fn compared(scenarios: &[&str], changed: &Changed) -> Diff {
         let mut records: Vec<RunRecord> = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {

@@ -12,10 +12,10 @@ use crate::catalog::{self, Catalog, Run};
 use crate::format::Scale;
 use crate::outside;
 
-/// Fields that distinguish runs, in the order of a data line.
+/// Names of the fields that distinguish runs, in the order of a line of the explorer's data.
 const NAMES: [&str; 6] = ["engine", "release", "hardware", "model", "scenario", "kind"];
 
-/// View of the explorer's page without its data.
+/// Builds the view of the explorer's page, without the explorer's data.
 pub fn view(catalog: &Catalog) -> Value {
     context! {
         runs => drawable(catalog).count(),
@@ -23,7 +23,8 @@ pub fn view(catalog: &Catalog) -> Value {
     }
 }
 
-/// View of the page of files for programs: number of records of each kind, and the schemas.
+/// Builds the view of the page of files for programs: number of records of each kind, and the
+/// schemas.
 pub fn data_view(catalog: &Catalog) -> Value {
     context! {
         runs => catalog.runs.len(),
@@ -34,7 +35,7 @@ pub fn data_view(catalog: &Catalog) -> Value {
     }
 }
 
-/// Returns the runs whose figures may be used.
+/// Returns the runs that answered every request and whose figures may enter a summary.
 fn drawable<'a>(catalog: &'a Catalog<'a>) -> impl Iterator<Item = &'a Run<'a>> {
     catalog.runs.iter().filter(|run| run.is_usable())
 }
@@ -51,9 +52,10 @@ fn names(run: &Run) -> [String; NAMES.len()] {
     ]
 }
 
-/// Data of the explorer as JSON. `names` lists the texts of each field, `metrics` describes the
-/// figures and the divisor for their display, and each entry of `runs` is an array of indices into
-/// `names`, the run's id, its start, and its figures in stored units. An unknown figure is null.
+/// Formats the data of the explorer as JSON. `names` lists the texts of each field, `metrics`
+/// describes the metrics and the divisor for their display, and each entry of `runs` is an array of
+/// indices into `names`, the run's id, its start, and its metrics in stored units. An unknown value
+/// is null.
 pub fn data(catalog: &Catalog) -> String {
     let mut texts: [BTreeMap<String, usize>; NAMES.len()] = Default::default();
     for run in drawable(catalog) {

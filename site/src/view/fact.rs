@@ -11,28 +11,29 @@ use super::words;
 use crate::catalog::Run;
 use crate::{format, outside};
 
-/// Largest number of distinct values that are listed; more are counted.
+/// Largest number of distinct values that a fact lists; where there are more, the rest is counted.
 const VALUES_MAX: usize = 4;
 
-/// Largest number of flags that are listed; the record has all.
+/// Largest number of flags that a page lists; the record has all.
 const FLAGS_MAX: usize = 200;
 
-/// Largest length of the text of all flags together, in bytes.
+/// Largest length of the text of all flags that a page lists, in bytes.
 const FLAGS_TEXT_MAX: usize = 16_000;
 
-/// A fact: name and distinct values over some runs.
+/// Fact that a page shows: a name and the distinct values over some runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fact {
     pub name: String,
-    /// Distinct values over the runs, in order of appearance; empty where nothing is known.
+    /// Distinct values of the fact over the runs, in order of appearance; empty where nothing is
+    /// known.
     pub values: Vec<String>,
-    /// Reason for which there is no value.
+    /// Reason why the fact has no value.
     pub reason: String,
-    /// True when the values are set in a code font.
+    /// True when the values of the fact are set in a code font.
     pub code: bool,
 }
 
-/// Group of facts under one heading.
+/// Group of facts under one heading of a page.
 #[derive(Debug, Clone, Serialize)]
 pub struct FactGroup {
     pub title: String,
@@ -42,8 +43,8 @@ pub struct FactGroup {
 /// Function that formats a value of a record for people.
 pub type Read = fn(&RunRecord) -> Option<String>;
 
-/// Collects the distinct values of `runs` that `read` returns. `path` is the value's path in the
-/// record, by which a missing value has its reason.
+/// Collects the distinct values that `read` returns over `runs`. `path` is the value's dotted path
+/// in the record, under which older records state the reason for a missing value.
 pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut values = Vec::new();
     for run in runs {
@@ -69,12 +70,13 @@ impl Fact {
     }
 }
 
-/// Makes a group of facts.
+/// Creates a group of facts with a title.
 pub fn group(title: &str, facts: Vec<Fact>) -> FactGroup {
     FactGroup { title: title.into(), facts }
 }
 
-/// Facts about machine, engine and load generator, without which no figure can be interpreted.
+/// Returns the facts about machine, engine and load generator, without which no figure can be
+/// interpreted.
 pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
     vec![
         group("Machine", machine(runs)),
@@ -83,12 +85,12 @@ pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
     ]
 }
 
-/// Group of facts about the machine alone.
+/// Returns the group of facts about the machine of `runs`.
 pub fn machine_group(runs: &[&Run]) -> FactGroup {
     group("Machine", machine(runs))
 }
 
-/// Collects a hash of `runs`, abbreviated to twelve digits, as [`fact`] does.
+/// Collects the distinct hashes that `read` returns over `runs`, abbreviated to twelve digits.
 pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     let mut fact = fact(name, runs, path, read).code();
     for value in &mut fact.values {
@@ -163,14 +165,14 @@ fn client(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// Fact about the form in which prompts were sent.
+/// Returns the fact about the form in which prompts were sent: token ids or text.
 pub fn prompt_form(runs: &[&Run]) -> Fact {
     fact("Prompts sent as", runs, "scenario.prompt_form", |r| {
         r.scenario.prompt_form.map(|form| words::prompt_form(form).to_owned())
     })
 }
 
-/// Facts that identify a single run.
+/// Returns the facts that identify a single run, such as start time and campaign.
 pub fn run(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Kind", runs, "kind", |r| Some(r.kind.name().to_owned())),
@@ -190,7 +192,8 @@ pub fn run(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// Facts on why a run may be trusted: the client's health, the cache, token counts, outputs.
+/// Returns the facts on why a run may be trusted: the client's health, the cache, token counts,
+/// outputs.
 pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Client load, p95", runs, "client.cpu_share_p95", |r| {
@@ -238,7 +241,7 @@ pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// Device of the runs as people call it: GPU, else CPU.
+/// Returns the name of the device that the runs used: the GPUs, or the CPU where there are none.
 pub fn device(runs: &[&Run]) -> String {
     let gpu = fact("", runs, "", |r| r.hardware.gpu.as_deref().filter(|g| !g.is_empty()).map(gpus));
     let cpu = fact("", runs, "", |r| {
@@ -253,7 +256,7 @@ fn microseconds(us: u64) -> String {
     format!("{} us", format::whole(us))
 }
 
-/// Facts about the model that was served.
+/// Returns the facts about the model that was served.
 pub fn model(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Source", runs, "model.source", |r| {
@@ -272,7 +275,8 @@ pub fn model(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// Effective configuration as the running servers reported it: flag and resolved values.
+/// Returns the effective configuration as the running servers reported it: flags and resolved
+/// values.
 pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
     let mut flags: Vec<(String, Vec<String>)> = Vec::new();
     for run in runs {
@@ -302,7 +306,7 @@ pub fn configuration(runs: &[&Run]) -> Vec<Fact> {
     flags.into_iter().map(fact).collect()
 }
 
-/// Formats a JSON value without the quotes of a string.
+/// Formats a JSON value; a string is written without quotes.
 pub fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -377,7 +381,7 @@ fn host(record: &RunRecord) -> Option<&HostTelemetry> {
     record.telemetry.as_ref()?.host.as_ref()
 }
 
-/// GPUs that worked during the run.
+/// Returns the GPUs that worked during the run.
 fn worked(record: &RunRecord) -> impl Iterator<Item = &GpuTelemetry> {
     let gpus = record.telemetry.iter().filter_map(|telemetry| telemetry.gpus.as_ref()).flatten();
     gpus.filter(|gpu| gpu.worked)
@@ -399,7 +403,7 @@ mod tests {
     use samples::Sample;
     use schema::telemetry::{Telemetry, Throttled};
 
-    /// Texts of the telemetry facts of a record with `telemetry`.
+    /// Returns the texts of the telemetry facts of a record with `telemetry`.
     fn shown(telemetry: Option<Telemetry>) -> Option<Vec<String>> {
         let mut record = Sample::default().record();
         record.telemetry = telemetry;

@@ -11,19 +11,20 @@ use crate::catalog::Cell;
 use crate::format::{self, Scale};
 use crate::outside;
 
-/// A figure in a table cell.
+/// Figure in a table cell, formatted for display.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// Value, rounded to what the spread supports; `-` where there is none.
+    /// Value of the figure, rounded to what its spread supports; `-` where there is none.
     pub text: String,
-    /// Half of the range over repeats, relative to the value: `±1.3 %`; `None` for a single run.
+    /// Half of the range over repeats, relative to the figure's value: `±1.3 %`; `None` for a
+    /// single run.
     pub spread: Option<String>,
-    /// Exact values; for a missing figure, the reason.
+    /// Tooltip of the figure: the exact values, or the reason why there is no value.
     pub title: String,
     pub missing: bool,
 }
 
-/// Head of a column or row of figures.
+/// Head of a table's column or row of figures: title and unit of the metric.
 #[derive(Debug, Clone, Serialize)]
 pub struct Head {
     pub title: String,
@@ -32,23 +33,23 @@ pub struct Head {
     pub name: String,
 }
 
-/// Summary of `metric` over the runs of `cell` that count; `None` where one of the values is not
-/// finite.
+/// Summarizes `metric` over the runs that the summaries of `cell` use; `None` where no run has the
+/// metric or a value is not finite.
 pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
     finite(metric, cell.records())
 }
 
-/// Metric that a table of this program shows.
+/// Returns the metric called `name`, which must exist: the tables of this program name it.
 pub fn metric(name: &str) -> &'static Metric {
     by_name(name).expect("the tables of pages name metrics of `METRICS`")
 }
 
-/// Output throughput, the metric by which engines are ranked.
+/// Returns the metric of output throughput, by which engines are ranked.
 pub fn output() -> &'static Metric {
     metric("output_tokens_per_s")
 }
 
-/// Column of figures: a metric, in the unit that fits all of its figures.
+/// Column of a table: a metric, and the display unit that fits all of its figures.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
     pub metric: &'static Metric,
@@ -56,7 +57,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// Makes the column of `metric` for all of `cells`.
+    /// Creates the column of `metric` for a table about `cells`.
     pub fn new<'c, 'r: 'c>(
         metric: &'static Metric,
         cells: impl IntoIterator<Item = &'c Cell<'r>>,
@@ -65,7 +66,7 @@ impl Column {
         Self { metric, scale: Scale::fit(metric.unit, medians.fold(0.0, f64::max)) }
     }
 
-    /// Makes the columns of a table about `cells`.
+    /// Creates the columns of a table about `cells`, one for each metric in `names`.
     pub fn all(names: &[&str], cells: &[Cell]) -> Vec<Self> {
         names.iter().map(|name| Self::new(metric(name), cells)).collect()
     }
@@ -76,7 +77,7 @@ impl Column {
         Head { title, unit: self.scale.unit.into(), name }
     }
 
-    /// Figure of the column's metric for `cell`.
+    /// Returns the figure of the column's metric for `cell`, or a missing figure with the reason.
     pub fn figure(&self, cell: &Cell) -> Figure {
         match summary(self.metric, cell) {
             Some(found) => Figure::median(&found, self.scale),
@@ -86,17 +87,18 @@ impl Column {
 }
 
 impl Figure {
-    /// Builds a figure without a spread.
+    /// Builds a figure without a spread from its text and its tooltip.
     pub fn plain(text: String, title: String) -> Self {
         Self { text, spread: None, title, missing: false }
     }
 
-    /// Builds a missing figure with its reason.
+    /// Builds a missing figure, shown as `-`, with the reason as tooltip.
     pub fn missing(reason: &str) -> Self {
         Self { missing: true, ..Self::plain("-".into(), outside::message(reason)) }
     }
 
-    /// Builds the figure of one measured value, without repeats to round it by.
+    /// Builds the figure of one measured value, rounded to three digits because there are no
+    /// repeats.
     pub fn single(value: f64, Scale { unit, divisor }: Scale) -> Self {
         if !value.is_finite() {
             return Self::missing("no number");
@@ -105,7 +107,7 @@ impl Figure {
         Self::plain(format::rounded(value, None), format!("{} {unit}", format::exactly(value)))
     }
 
-    /// Builds the figure of a median over runs.
+    /// Builds the figure of a median over runs, with half of their range as its spread.
     pub fn median(summary: &Summary, scale: Scale) -> Self {
         let exact = |value: f64| format::exactly(value / scale.divisor);
         let (low, high) = (exact(summary.min), exact(summary.max));
@@ -115,7 +117,8 @@ impl Figure {
         Self::with_range(summary.median, summary, scale, title)
     }
 
-    /// Builds the figure of a mean over runs, as comparisons show it.
+    /// Builds the figure of a mean over runs, as comparisons show it, with half of their range as
+    /// its spread.
     pub fn mean(summary: &Summary, scale: Scale) -> Self {
         let exact = |value: f64| format::exactly(value / scale.divisor);
         let (mean, low, high) = (exact(summary.mean), exact(summary.min), exact(summary.max));
@@ -131,7 +134,7 @@ impl Figure {
         Self { text, spread, title, missing: false }
     }
 
-    /// Text of the figure with its spread.
+    /// Returns the text of the figure with its spread.
     pub fn shown(&self) -> String {
         match &self.spread {
             Some(spread) => format!("{} {spread}", self.text),
@@ -140,13 +143,14 @@ impl Figure {
     }
 }
 
-/// Number of runs that the figures of `cell` come from, as text.
+/// Formats the number of runs that the figures of `cell` come from: `3`, or `3 of 4`.
 pub fn launches(cell: &Cell) -> String {
     let (counted, all) = (cell.counted().count(), cell.runs.len());
     if counted == all { all.to_string() } else { format!("{counted} of {all}") }
 }
 
-/// Number of failed requests over all runs of the cell, including runs that do not count.
+/// Returns the number of failed requests over all runs of the cell, including runs that its
+/// summaries leave out.
 pub fn failed(cell: &Cell) -> Figure {
     let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
     let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
@@ -160,7 +164,8 @@ pub fn failed(cell: &Cell) -> Figure {
     Figure::plain(format::whole(total), title)
 }
 
-/// Path of `metric` in a record, under which `absent` gives the reason for a missing value.
+/// Returns the dotted path of `metric` in a record, under which `absent` has the reason for a
+/// missing value.
 pub fn path_of(metric: &Metric) -> String {
     match metric.name {
         "startup_us" => "server.startup_us".to_owned(),
@@ -175,7 +180,7 @@ pub fn path_of(metric: &Metric) -> String {
     }
 }
 
-/// Reason under `absent` for `path`, or for the nearest group that contains it.
+/// Returns the reason under `absent` for `path`, or for the nearest group that contains it.
 pub fn absent<'a>(record: &'a RunRecord, path: &str) -> Option<&'a str> {
     let mut groups = successors(Some(path), |path| Some(path.rsplit_once('.')?.0));
     groups.find_map(|path| record.absent.get(path)).map(String::as_str)

@@ -10,19 +10,20 @@ use super::words;
 use crate::catalog::{Cell, Run};
 use crate::{format, outside};
 
-/// Urgency of a finding, which decides its order and color.
+/// Urgency of a finding on a page, which decides its order and color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
-    /// The figure is missing or INVALID.
+    /// Loud: a figure is missing, retracted, INVALID or worse, or runs failed; the finding is shown
+    /// first.
     Loud,
-    /// The figure needs a second look.
+    /// Firm: the finding is a reason to look at a figure again, or a confirmed result.
     Firm,
-    /// The finding gives additional information.
+    /// Soft: the finding gives additional information.
     Soft,
 }
 
-/// Finding about the runs of a row: a few words in a box, with an explaining sentence as tooltip.
+/// Badge about the runs of a row: a few words in a box, with an explaining sentence as tooltip.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub text: String,
@@ -30,7 +31,7 @@ pub struct Finding {
     pub tone: Tone,
 }
 
-/// Findings of one rule over some runs.
+/// Findings of one quality rule over some runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct RuleFindings {
     pub rule: String,
@@ -39,9 +40,9 @@ pub struct RuleFindings {
     pub level: &'static str,
     /// Number of runs in which the rule is broken.
     pub count: usize,
-    /// Extent of the finding: `3 of 3`.
+    /// Extent of the rule's findings: number of runs that break the rule, of all runs (`3 of 3`).
     pub runs: String,
-    /// Claim of the broken rule.
+    /// Claim of the quality rule that is broken.
     pub title: String,
     pub detail: String,
 }
@@ -122,7 +123,8 @@ fn failures(runs: &[&Run], found: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the quality rules that `runs` break, errors first.
+/// Returns the findings of the quality rules that `runs` break, one entry for each rule, errors
+/// first.
 pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
     let mut found: BTreeMap<(bool, &str), (usize, &str)> = BTreeMap::new();
     for run in runs {
@@ -146,8 +148,8 @@ pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
     found.into_iter().map(finding).collect()
 }
 
-/// Removes the findings that all `rows` share and returns them, so that a page shows them once. A
-/// single row keeps all of its findings.
+/// Removes the findings that all `rows` share from them and returns those findings, so that a page
+/// shows them once. A single row keeps all of its findings.
 pub fn take_common(rows: &mut [Vec<Finding>]) -> Vec<Finding> {
     let [first, rest @ ..] = &*rows else { return Vec::new() };
     if rest.is_empty() {

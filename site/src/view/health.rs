@@ -13,20 +13,21 @@ use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::link::Link;
 use crate::outside;
 
-/// Health of a catalog, of everything that was measured here.
+/// Rows of the page about failures, over all runs that this suite made.
 #[derive(Debug)]
 pub struct Health {
-    /// Rows of the latest release of each engine on each hardware, one per model.
+    /// Rows about the latest release of each engine on each hardware, one per model: how many runs
+    /// succeeded and failed.
     pub latest: Vec<Value>,
     /// Rows of the reasons for which runs are DEGRADED or INVALID, such as a clock that was set
-    /// meanwhile.
+    /// during the run.
     pub doubts: Vec<Value>,
     /// Rows of the cells in which runs failed or lost requests, newest release first.
     pub failures: Vec<Value>,
 }
 
-/// Collects the health of the latest releases, the reasons for doubt about them, and every cell
-/// with failures (newest release first).
+/// Builds the rows of the page about failures: the latest releases, the reasons for doubt about
+/// their runs, and every cell with failures (newest release first).
 pub fn of(catalog: &Catalog) -> Health {
     // A published report does not show which of its runs failed.
     let runs = catalog.runs_where(|record| record.kind != Kind::Imported);
@@ -98,7 +99,7 @@ pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
     rows
 }
 
-/// Sentence about the lost requests of a run that has no message.
+/// Returns a sentence about the failed requests of a run, for a run that has no failure message.
 fn lost(run: &Run) -> String {
     let counts = run.record.counts.as_ref();
     let failures = counts.and_then(|counts| counts.failures.as_ref());

@@ -14,28 +14,28 @@ use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::link::{Link, Target, block_number};
 use crate::outside;
 
-/// Metrics of the list of results.
+/// Names of the metrics that are columns in the list of a report's results.
 const COLUMNS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
-/// Imported report: its results, in the order of the report.
+/// Imported report with its results, in the order of the report.
 #[derive(Debug)]
 pub struct Report<'a, 'b> {
     pub source: String,
-    /// First digits of the file's hash.
+    /// First digits of the hash of the report's file.
     pub file: String,
     pub runs: Vec<&'a Run<'b>>,
 }
 
 impl Report<'_, '_> {
-    /// Link to the page of the imported report.
+    /// Returns a link to the page of the imported report.
     pub fn link(&self) -> Link {
         let (source, file) = (self.source.clone(), self.file.clone());
         Link::new(&format!("{source} {file}"), Target::Report { source, file })
     }
 }
 
-/// Source and file of the imported record at `path`, which is
-/// `imports/<source>/<hash>/<block>.json`.
+/// Returns source and file of the imported record at `path`, which is
+/// `imports/<source>/<hash>/<block>.json`; `None` for a shorter path.
 pub fn report_of(path: &str) -> Option<(String, String)> {
     let mut parts = path.split('/').skip(1).map(str::to_owned);
     Some((parts.next()?, parts.next()?))
@@ -51,8 +51,8 @@ pub fn reports<'a, 'b>(catalog: &'a Catalog<'b>) -> Vec<Report<'a, 'b>> {
     reports.into_iter().map(report).collect()
 }
 
-/// View of the list of imported `reports`. `options` are links to those that explore options as a
-/// lab does.
+/// Builds the view of the list of imported `reports`. `options` are links to the pages of reports
+/// that try options of a server as a lab does.
 pub fn view(catalog: &Catalog, reports: &[Report], options: Vec<Link>) -> Value {
     let runs: Vec<&Run> = reports.iter().flat_map(|report| report.runs.clone()).collect();
     let mut findings = finding::by_rule(&runs);
@@ -70,7 +70,7 @@ pub fn view(catalog: &Catalog, reports: &[Report], options: Vec<Link>) -> Value 
     }
 }
 
-/// Line about one imported file: source, extent, engines, hardware.
+/// Builds the line about one imported report: source, number of results, engines, hardware.
 fn line(report: &Report) -> Value {
     let names = |read: fn(&RunRecord) -> String| {
         let names: BTreeSet<String> = report.runs.iter().map(|run| read(run.record)).collect();
@@ -88,9 +88,9 @@ fn line(report: &Report) -> Value {
     }
 }
 
-/// View of the page of `report` without its results, and the results separately, because they are
-/// split into pages. `options` is a link to the report's options, where it explores some as a lab
-/// does.
+/// Builds the view of the page of `report` without its results, and separately the results, because
+/// they are split into pages. `options` is a link to the report's options, where it tries some as a
+/// lab does.
 pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Value, Vec<Value>) {
     let runs = &report.runs;
     let cells = catalog::cells(runs);
@@ -126,7 +126,7 @@ pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Val
     (view, runs.iter().map(|run| block(catalog, run, &columns)).collect())
 }
 
-/// Row about one result of a report.
+/// Builds the row about one result of a published report.
 fn block(catalog: &Catalog, run: &Run, columns: &[Column]) -> Value {
     let record = run.record;
     let cells = catalog::cells(&[run]);
@@ -157,8 +157,8 @@ fn block(catalog: &Catalog, run: &Run, columns: &[Column]) -> Value {
     }
 }
 
-/// Number of answered and of planned requests of a published result; `None` where all were
-/// answered, or the report does not say.
+/// Returns the numbers of answered and of planned requests of a published result; `None` where all
+/// were answered, or the report does not say.
 pub fn answered(record: &RunRecord) -> Option<(u64, u64)> {
     let counts = record.counts.as_ref()?;
     counts.requests_ok.zip(counts.requests_planned).filter(|(ok, planned)| ok < planned)

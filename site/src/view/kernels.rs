@@ -9,11 +9,11 @@ use super::figure::Figure;
 use crate::link::Target;
 use crate::{format, outside};
 
-/// Largest number of rows in a piece of a record.
+/// Largest number of benchmark rows in one piece of a kernel record on a page.
 const ROWS_MAX: usize = 100;
 
-/// View of the kernel benchmarks `records`, which share engine, release and hardware, and the pieces
-/// of their records, newest first, which are split into pages.
+/// Builds the view of the kernel benchmarks `records`, which share engine, release and hardware,
+/// and separately the pieces of the records, newest first, because they are split into pages.
 pub fn view(records: &[&Stored<KernelRecord>]) -> (Value, Vec<Value>) {
     let first = records.first().map(|stored| &stored.record);
     let name = |read: fn(&KernelRecord) -> &str| {
@@ -28,7 +28,7 @@ pub fn view(records: &[&Stored<KernelRecord>]) -> (Value, Vec<Value>) {
     (view, records.iter().rev().flat_map(|stored| pieces(stored)).collect())
 }
 
-/// Splits a record into pieces that each fit a page.
+/// Splits a kernel record into pieces that each fit a page.
 fn pieces(stored: &Stored<KernelRecord>) -> Vec<Value> {
     let record = &stored.record;
     let mut benches: Vec<&KernelBench> = record.benches.iter().collect();
@@ -51,7 +51,7 @@ fn pieces(stored: &Stored<KernelRecord>) -> Vec<Value> {
     benches.chunks(ROWS_MAX).map(piece).collect()
 }
 
-/// Row of the table: one operation at one shape.
+/// Builds the row of a kernel benchmark: one operation at one shape.
 fn row(bench: &KernelBench) -> Value {
     let spread = (bench.median_ns > 0.0).then(|| bench.mad_ns / bench.median_ns * 100.0);
     let median = Figure::plain(
@@ -78,7 +78,8 @@ fn row(bench: &KernelBench) -> Value {
     }
 }
 
-/// Rate in billions per second, from an amount and the time of one call.
+/// Returns the rate of one call in billions per second: `amount` (bytes or operations) per time of
+/// the call.
 fn giga(amount: Option<u64>, median_ns: f64, reason: &str) -> Figure {
     let Some(amount) = amount.filter(|_| median_ns > 0.0) else { return Figure::missing(reason) };
     // One per nanosecond is a billion per second.

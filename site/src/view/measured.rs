@@ -23,17 +23,18 @@ use crate::{format, outside};
 /// Name of the engine that others are compared with.
 const OWN: &str = "redline";
 
-/// Metrics by which the engines are compared.
+/// Names of the metrics by which Redline and another engine are compared.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50", "rss_bytes_max"];
 
-/// View with one comparison per hardware and other engine, and one roofline per hardware.
+/// Builds the view with one comparison per hardware and other engine, and one roofline per
+/// hardware.
 pub fn view(catalog: &Catalog) -> Value {
     let records = kernels::newest(&catalog.registry.kernels, OWN).into_iter();
     let rooflines: Value = records.map(roofline).collect();
     context! { engines => engines(catalog), rooflines }
 }
 
-/// Compares Redline with every other engine that was measured with the same model on the same
+/// Compares Redline with each other engine that was measured with the same model on the same
 /// hardware.
 fn engines(catalog: &Catalog) -> Vec<Value> {
     let is_measured =
@@ -56,15 +57,15 @@ fn engines(catalog: &Catalog) -> Vec<Value> {
     found
 }
 
-/// A scenario that both engines answered, with the cells of both.
+/// Scenario that both compared engines answered, with the cells of both.
 struct Shown<'a> {
     ours: Cell<'a>,
     theirs: Cell<'a>,
     in_turns: Option<InTurns<'a>>,
 }
 
-/// Compares the latest release of Redline with the latest release of the other engine that
-/// answered one of the same scenarios.
+/// Compares the latest release of Redline with the latest release of another engine that answered
+/// one of the same scenarios; `None` where they share no scenario.
 fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Option<Value> {
     let [our_records, their_records] =
         [ours, theirs].map(|runs| runs.iter().map(|run| run.record).collect::<Vec<_>>());
@@ -77,13 +78,14 @@ fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -
     (!shown.is_empty()).then(|| comparison(catalog, &shown))
 }
 
-/// Cell of those of `runs` whose records are `chosen`.
+/// Returns the cell of those of `runs` whose records are `chosen`; `None` where there are none.
 fn cell<'a>(runs: &[&'a Run<'a>], chosen: &[&RunRecord]) -> Option<Cell<'a>> {
     let is_chosen = |run: &&&Run| chosen.iter().any(|record| std::ptr::eq(*record, run.record));
     catalog::cells(&runs.iter().filter(is_chosen).copied().collect::<Vec<_>>()).pop()
 }
 
-/// Comparison of two engines by one model on one hardware, from `matches`, which must not be empty.
+/// Builds the comparison of two engines with one model on one hardware, from `matches`, which must
+/// not be empty.
 fn comparison(catalog: &Catalog, matches: &[Shown]) -> Value {
     let runs: Vec<&Run> = matches
         .iter()
@@ -118,7 +120,7 @@ fn key(cell: &Cell) -> ReleaseKey {
     cell.runs.first().map(|run| ReleaseKey::of(run.record)).expect("a match has runs")
 }
 
-/// Rows of the metrics that at least one engine has.
+/// Builds the rows of the metrics that at least one of the two engines has.
 fn rows(found: &Shown) -> Vec<Value> {
     let policy = policy::standard().file;
     let row = |name: &&str| {
@@ -150,8 +152,8 @@ fn text<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), show)
 }
 
-/// Commands of the campaigns that ran both engines interleaved, or, if there is none, the command
-/// that would.
+/// Returns the commands of the campaigns that ran both engines interleaved, or, if there is none,
+/// the command that would.
 fn commands(
     catalog: &Catalog,
     matches: &[Shown],
@@ -176,7 +178,7 @@ fn commands(
     commands
 }
 
-/// Roofline of one hardware, from its latest kernel record.
+/// Builds the roofline of one hardware, from its latest kernel record.
 fn roofline(stored: &Stored<KernelRecord>) -> Value {
     let record = &stored.record;
     let bench = record.model_bench.as_ref();
@@ -231,12 +233,13 @@ fn share(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Row of the roofline: a step or a kernel of the model, what it reached, and the share of its limit.
+/// Builds a row of the roofline: a step or a kernel of the model, its speed, and the share of its
+/// limit.
 fn step(what: String, reached: String, share: String, limit: &str) -> Value {
     context! { what, reached, share, limit }
 }
 
-/// Rows of the model's steps: prefill, then decode, then single kernels.
+/// Builds the roofline's rows of the model's steps: prefill, then decode, then single kernels.
 fn steps(bench: &ModelBench) -> Vec<Value> {
     let arithmetic = |dtype: &str| format!("arithmetic in {}", outside::name(dtype));
     let prefill = bench.prefill.iter().map(|row| {
@@ -276,8 +279,8 @@ fn tokens_per_s(value: f64) -> String {
     format!("{} tokens/s", format::rounded(value, None))
 }
 
-/// Row of the roofline: an operation in one data type, with the instruction set that comes closest
-/// to the limit.
+/// Builds the roofline's row of an operation in one data type, with the instruction set that comes
+/// closest to the limit.
 fn kernel(Reached { most, least, shapes }: Reached) -> Value {
     context! {
         op => outside::name(&most.0.op),

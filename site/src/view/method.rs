@@ -20,7 +20,7 @@ use serde::Deserialize;
 use super::words;
 use crate::catalog::Run;
 
-/// Words of the method page.
+/// Text of the method page that is not in the code: metric families, verdicts and limitations.
 #[derive(Debug, Deserialize)]
 struct Words {
     families: Vec<Family>,
@@ -28,7 +28,7 @@ struct Words {
     limits: Vec<Limit>,
 }
 
-/// Family of metrics that share a definition; its metrics' names begin with the prefix.
+/// Family of metrics that share a definition; the metrics' names begin with the family's prefix.
 #[derive(Debug, Deserialize)]
 struct Family {
     prefix: String,
@@ -36,14 +36,14 @@ struct Family {
     definition: String,
 }
 
-/// Verdict with its meaning.
+/// Meaning of a kind of verdict, as a sentence for the method page.
 #[derive(Debug, Deserialize)]
 struct Meaning {
     verdict: VerdictKind,
     meaning: String,
 }
 
-/// Limitation of a page's figures.
+/// Limitation of the figures of a page, with its id and its sentence.
 #[derive(Debug, Deserialize)]
 struct Limit {
     id: String,
@@ -53,7 +53,7 @@ struct Limit {
 static WORDS: LazyLock<Words> =
     LazyLock::new(|| toml::from_str(include_str!("method.toml")).expect("tests read the words"));
 
-/// View of the method page, from the constants of this build.
+/// Builds the view of the method page, from the constants of this build.
 pub fn view() -> Value {
     let of_record = |Rule { id, title, why, level: on_gpu, level_on_cpu, scope, .. }: &Rule| {
         let (level, scope) = (level(*on_gpu, *level_on_cpu), scope.words());
@@ -82,12 +82,12 @@ pub fn view() -> Value {
     }
 }
 
-/// Metrics of a family, by the prefix of their names.
+/// Returns the metrics of a family, by the prefix of their names.
 fn members(prefix: &str) -> impl Iterator<Item = &'static Metric> {
     METRICS.iter().filter(move |metric| metric.name.starts_with(prefix))
 }
 
-/// Line about a family of metrics.
+/// Builds the line about a family of metrics.
 fn family(Family { prefix, title, definition }: &Family) -> Value {
     let gating: Vec<String> = members(prefix).filter_map(gate).collect();
     let first = members(prefix).next();
@@ -105,7 +105,8 @@ fn family(Family { prefix, title, definition }: &Family) -> Value {
     }
 }
 
-/// Title of a metric that is release-blocking, with the condition; `None` for other metrics.
+/// Returns the title of a metric that is release-blocking, with the condition; `None` for other
+/// metrics.
 fn gate(metric: &Metric) -> Option<String> {
     match metric.gates {
         Gates::Never => None,
@@ -134,8 +135,8 @@ fn level(level: Level, on_cpu: Level) -> &'static str {
 
 type Test = fn(&RunRecord) -> bool;
 
-/// Limitations by their ids in the words of the method page, with the test for records that each
-/// applies to.
+/// Limitations of pages: the id in the method page's text, and the test for the records that the
+/// limitation applies to.
 const LIMITS: [(&str, Test); 9] = [
     ("machine", |_| true),
     ("traffic", |_| true),

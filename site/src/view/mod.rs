@@ -33,7 +33,8 @@ pub mod table;
 pub mod trends;
 pub mod words;
 
-/// Gives plain types the form in which templates read them: a map of their fields.
+/// Implements for plain types the conversion to the form in which templates read them: a map of
+/// their fields.
 macro_rules! readable {
     ($($kind:ty),* $(,)?) => {$(
         impl From<$kind> for Value {

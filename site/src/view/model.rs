@@ -14,14 +14,14 @@ use crate::chart::Chart;
 use crate::link::{self, Link, Target};
 use crate::{outside, questions};
 
-/// View of one model in one configuration.
+/// View of one model in one configuration of a release.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelView {
     pub model: String,
     pub anchor: String,
-    /// Configuration slug of the servers.
+    /// Configuration slug of the model's servers, without hash.
     pub config: String,
-    /// Hashes of the full configurations behind the slug.
+    /// Hashes of the full server configurations that share the slug.
     pub config_hashes: Vec<String>,
     pub facts: Vec<Fact>,
     pub charts: Vec<Chart>,
@@ -30,14 +30,14 @@ pub struct ModelView {
     pub configuration: Vec<Fact>,
     pub findings: Vec<RuleFindings>,
     pub runs: Vec<RunRow>,
-    /// Number of runs beyond those listed; the table of all runs has them.
+    /// Number of runs that the model's list leaves out; `data/runs.csv` has them.
     pub more_runs: usize,
 }
 
-/// Largest number of runs that are listed; a longer list is for programs to read.
+/// Largest number of runs that the page of a model lists; a longer list is for programs to read.
 const RUNS_MAX: usize = 80;
 
-/// Table of every metric by scenario.
+/// Table of every metric of a model by scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Detail {
     pub scenarios: Vec<String>,
@@ -46,14 +46,14 @@ pub struct Detail {
     pub failed: Vec<Figure>,
 }
 
-/// Row of the table: a metric, and its figure under each scenario.
+/// Row of a metrics table: a metric, and its figure under each scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct DetailRow {
     pub head: Head,
     pub figures: Vec<Figure>,
 }
 
-/// Line of the list of runs.
+/// Line of the list of a model's runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunRow {
     pub id: String,
@@ -62,19 +62,19 @@ pub struct RunRow {
     pub scenario: String,
     pub started: String,
     pub state: String,
-    /// Explanation of a failure, a broken rule or a retraction; empty where there is nothing to
-    /// say.
+    /// Explanation of the run's failure, doubtful validity, retraction or annotation; empty where
+    /// there is nothing to say.
     pub note: String,
     pub output: Figure,
     pub retracted: bool,
 }
 
-/// Target of the page of one model of a release in one configuration.
+/// Returns the target of the page of one model of a release in one configuration.
 pub fn target(key: &ReleaseKey, model: &str, config: &str) -> Target {
     Target::ModelOn { release: key.clone(), model: model.to_owned(), config: config.to_owned() }
 }
 
-/// Builds the models of `cells`, which are sorted by model and configuration.
+/// Builds the views of the models of `cells`, which are sorted by model and configuration.
 pub fn all(cells: &[Cell]) -> Vec<ModelView> {
     cells
         .chunk_by(|a, b| (&a.key.model, &a.key.config) == (&b.key.model, &b.key.config))
@@ -83,7 +83,7 @@ pub fn all(cells: &[Cell]) -> Vec<ModelView> {
 }
 
 impl ModelView {
-    /// Builds the view of `cells`, which share model and configuration.
+    /// Builds the view of the model of `cells`, which share model and configuration.
     pub fn new(cells: &[Cell]) -> Self {
         let runs: Vec<&Run> = cells.iter().flat_map(|cell| cell.runs.iter().copied()).collect();
         let key = cells.first().map(|cell| cell.key.clone());
@@ -129,8 +129,8 @@ impl Detail {
     }
 }
 
-/// Commands that produced the figures of `runs`, which are those of `cells`, and commands that
-/// reproduce them.
+/// Returns the commands that produced the figures of `runs`, which are those of `cells`, and the
+/// commands that reproduce them.
 pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     let mut serve: Vec<String> = Vec::new();
     for run in runs {
@@ -167,8 +167,8 @@ pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     }
 }
 
-/// Command that started a server, with its environment variables; `None` where it was not
-/// recorded.
+/// Returns the command that started a server, with its environment variables; `None` where it was
+/// not recorded.
 pub fn serve_line(server: &ServerFacts) -> Option<String> {
     let argv = server.argv.as_ref()?;
     let env = server.env.iter().flatten();
@@ -179,7 +179,7 @@ pub fn serve_line(server: &ServerFacts) -> Option<String> {
     Some(line)
 }
 
-/// Command of the load generator for a scenario, against a running server.
+/// Returns the command of the load generator for a scenario, against a running server.
 fn bench_command(engine: &str, scenario: &str) -> String {
     let id = scenario.split('@').next().unwrap_or(scenario);
     let (engine, file) =
@@ -222,7 +222,7 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
     cell.runs.iter().map(row).collect()
 }
 
-/// Status and validity of a run, as words; only the status for a run without figures.
+/// Returns status and validity of a run, as words; only the status for a run without figures.
 pub fn state(run: &Run) -> String {
     if run.record.metrics.is_none() {
         return run.record.status.name().to_owned();
@@ -231,7 +231,8 @@ pub fn state(run: &Run) -> String {
     format!("{}, {}", record.status.name(), record.validity.verdict.name())
 }
 
-/// Sentence that explains the state of a run.
+/// Returns a text on the state of a run: retraction, failure, reasons for its validity,
+/// annotations.
 pub fn note(run: &Run) -> String {
     let record = run.record;
     let mut parts: Vec<String> = Vec::new();

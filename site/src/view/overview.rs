@@ -18,11 +18,11 @@ use crate::judged::{self, Judged, Pair, Ranked};
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// Largest number of regressions that are listed; each comparison lists its own.
+/// Largest number of open regressions that the overview lists; each comparison lists its own.
 const OPEN_MAX: usize = 60;
 
-/// View of the overview, the site's first page. `kernels` are links to the pages of kernel
-/// benchmarks.
+/// Builds the view of the overview, the site's first page. `kernels` are links to the pages of
+/// kernel benchmarks.
 pub fn view(catalog: &Catalog, judged: &Judged, kernels: Vec<Link>) -> Value {
     let mut open: Vec<Value> = judged.open().map(|(pair, row)| open(pair, row)).collect();
     let more_open = open.len().saturating_sub(OPEN_MAX);
@@ -47,7 +47,7 @@ pub fn view(catalog: &Catalog, judged: &Judged, kernels: Vec<Link>) -> Value {
     }
 }
 
-/// Line about a figure that got worse.
+/// Builds the line about a regression: a metric that got worse in one cell.
 fn open(pair: &Pair, row: &Row) -> Value {
     context! {
         diff => pair.link(),
@@ -56,7 +56,7 @@ fn open(pair: &Pair, row: &Row) -> Value {
     }
 }
 
-/// Table of the best engine for each model on each hardware, at each service level.
+/// Builds the table of the best engine for each model on each hardware, at each service level.
 fn best(catalog: &Catalog) -> Value {
     // Each ranking reads every run of the registry, so they are made in parallel.
     let rank = |(model, hardware): &(&str, &str)| {
@@ -71,8 +71,9 @@ fn best(catalog: &Catalog) -> Value {
     }
 }
 
-/// Returns the best engines of one model on one hardware: of each service level the engine with the
-/// highest throughput among those that meet its limits. `None` where there are no figures.
+/// Builds the row of the best engines of one model on one hardware: for each service level the
+/// engine with the highest throughput among those that meet its limits. `None` where there are no
+/// figures.
 fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> Option<Value> {
     let levels: Vec<Option<&Candidate>> = ranked
         .iter()
@@ -99,7 +100,7 @@ fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> 
     })
 }
 
-/// Returns a line for each release, by engine, latest first.
+/// Returns a line for each release of each engine, the latest first, for the overview.
 fn releases(catalog: &Catalog) -> Value {
     let releases = catalog.releases();
     let mut keys: Vec<&ReleaseKey> = releases.keys().collect();
@@ -123,7 +124,7 @@ fn releases(catalog: &Catalog) -> Value {
     keys.chunk_by(|a, b| (&a.engine, &a.release) == (&b.engine, &b.release)).map(line).collect()
 }
 
-/// View of `hardware` with the latest release of each engine on it.
+/// Builds the view of `hardware` with the latest release of each engine on it.
 pub fn latest_on(catalog: &Catalog, hardware: &str) -> Value {
     let here = catalog.releases().into_iter().filter(|(key, _)| key.hardware == hardware);
     let runs: Vec<&Run> = here.flat_map(|(_, runs)| runs).collect();
@@ -148,8 +149,8 @@ pub fn latest_on(catalog: &Catalog, hardware: &str) -> Value {
     }
 }
 
-/// Progress of the release `key`: number of `runs` that succeeded, that failed, and that were
-/// planned but have no record.
+/// Returns the progress of the release `key`: numbers of its runs that succeeded, that failed, and
+/// that were planned but have no record.
 fn progress(catalog: &Catalog, key: &ReleaseKey, runs: &[&Run]) -> Value {
     let known = |id: &str| runs.iter().any(|run| run.record.id == id);
     let campaigns = catalog.registry.campaigns.iter().map(|stored| &stored.record);

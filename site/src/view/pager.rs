@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::link::Target;
 
-/// Link to a page of a list.
+/// Link to one page of a list that is split into pages.
 #[derive(Debug, Clone, Serialize)]
 pub struct PartLink {
     pub number: usize,
@@ -13,12 +13,12 @@ pub struct PartLink {
     pub here: bool,
 }
 
-/// One page of a list: its rows, its target, and the links to the others.
+/// Page of a list: its rows, its target, and the links to the list's other pages.
 #[derive(Debug)]
 pub struct Part<T> {
     pub target: Target,
     pub rows: Vec<T>,
-    /// Links to all pages; empty where there is only one.
+    /// Links to all pages of the list; empty where there is only one.
     pub pager: Vec<PartLink>,
 }
 

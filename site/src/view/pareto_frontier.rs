@@ -18,9 +18,9 @@ use crate::format::{self, Scale};
 use crate::link::{self, Link, Target};
 use crate::outside;
 
-/// View of the Pareto frontiers of `model`, one per load, from the latest release of each engine on
-/// each hardware. A load is the concurrency levels of one concurrency sweep, or a scenario outside
-/// of any sweep.
+/// Builds the view of the Pareto frontiers of `model`, one per load, from the latest release of
+/// each engine on each hardware. A load is one concurrency sweep with all its levels, or one
+/// scenario outside of any sweep.
 pub fn view(catalog: &Catalog, model: &str) -> Value {
     let runs =
         catalog.runs_where(|record| record.model.id == model && catalog.is_contender(record));
@@ -61,24 +61,26 @@ pub fn view(catalog: &Catalog, model: &str) -> Value {
     }
 }
 
-/// A cell with the figures by which it is drawn and ranked.
+/// Cell with the speed, throughput and cost by which it is drawn and ranked.
 struct Placed<'a, 'b> {
     key: &'a ReleaseKey,
     cell: &'a Cell<'b>,
     tradeoff: Tradeoff,
-    /// True where no other cell of its hardware and load is better in both speed and throughput.
+    /// True where no other cell of its hardware and load is at least as good in speed and
+    /// throughput and better in one.
     is_best: bool,
 }
 
 impl Placed<'_, '_> {
-    /// Group within which a cell is ranked: one hardware, measured and published figures
-    /// separately.
+    /// Returns the group within which a cell is ranked: its hardware, and whether its figures were
+    /// published elsewhere.
     fn field(&self) -> (&str, bool) {
         (&self.key.hardware, self.cell.key.kind == "imported")
     }
 }
 
-/// Returns the cells that have both figures, by hardware, the fastest for a user first.
+/// Returns the cells that have both speed and throughput, by hardware, the fastest for one user
+/// first.
 fn placed<'a, 'b>(cells: &'a [(ReleaseKey, Cell<'b>)]) -> Vec<Placed<'a, 'b>> {
     let of = |(key, cell): &'a (ReleaseKey, Cell<'b>)| {
         let tradeoff = Tradeoff::of(&cell.records().collect::<Vec<_>>())?;
@@ -100,18 +102,19 @@ fn placed<'a, 'b>(cells: &'a [(ReleaseKey, Cell<'b>)]) -> Vec<Placed<'a, 'b>> {
     placed
 }
 
-/// Largest number of series that a chart can give distinct colors and shapes.
+/// Largest number of series to which a chart can give distinct colors and shapes.
 const SERIES_MAX: usize = 6;
 
-/// Points of one configuration, and the table rows about them.
+/// Points of one configuration in a Pareto chart, and the rows about them in the chart's data
+/// table.
 struct Drawn<'a> {
     field: (&'a str, bool),
     series: ParetoSeries,
     rows: Vec<Vec<String>>,
 }
 
-/// Returns one chart if all series can be distinguished, else one per hardware, with measured and
-/// published figures separate.
+/// Draws one Pareto chart if all series can be distinguished, else one per hardware, with measured
+/// and published figures separate.
 fn charts(name: &str, placed: &[Placed], shared: &Shared) -> Vec<Chart> {
     let drawn = series(placed, shared);
     if drawn.len() <= SERIES_MAX {
@@ -164,8 +167,8 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
     drawn.into_iter().map(|(_, drawn)| drawn).collect()
 }
 
-/// Draws a chart. Of too many series it draws those with the highest throughput, and names the
-/// others in the caption.
+/// Draws a Pareto chart of the series with the highest throughput, and names the others in the
+/// caption. `None` without series.
 fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     let points = |drawn: &&Drawn| drawn.series.points.iter().map(|p| (p.x, p.y)).collect();
     let by_throughput = by_throughput(&drawn.iter().map(points).collect::<Vec<_>>());
@@ -197,7 +200,7 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     Some(Chart::new(&title, &caption, drawing, heads, rows))
 }
 
-/// Row of the table: one engine in one configuration under one load.
+/// Builds the row of a Pareto table: one engine in one configuration under one load.
 fn row(placed: &Placed, shared: &Shared) -> Value {
     let Placed { key, cell, tradeoff: Tradeoff { speed, throughput, hours }, is_best } = placed;
     let per_s = Scale { unit: "/s", divisor: 1.0 };

@@ -12,7 +12,7 @@ use crate::catalog::{self, Cell, CellKey, ReleaseKey, Run};
 use crate::link::{self, Link, Target};
 use crate::outside;
 
-/// Metrics that are columns of a release's summary table.
+/// Names of the metrics that are columns of a release's summary table.
 pub const SUMMARY: [&str; 6] = [
     "requests_per_s",
     "output_tokens_per_s",
@@ -22,8 +22,8 @@ pub const SUMMARY: [&str; 6] = [
     "e2e_us_p50",
 ];
 
-/// View of a release on a hardware, made from `runs`, which all belong to `key`. `related` are links
-/// to other pages about the release.
+/// Builds the view of a release on a hardware from `runs`, which all belong to `key`. `related` are
+/// links to other pages about the release.
 pub fn view(key: &ReleaseKey, runs: &[&Run], related: Vec<Link>) -> Value {
     let cells = catalog::cells(runs);
     let ReleaseKey { engine, release, hardware } = key;
@@ -55,7 +55,7 @@ pub fn is_inline(cells: &[Cell]) -> bool {
         && cells.iter().map(|cell| cell.runs.len()).sum::<usize>() <= RUNS_INLINE
 }
 
-/// Summary table: one row per model and scenario.
+/// Builds the summary table of a release: one row per model and scenario.
 fn table(cells: &[Cell], key: &ReleaseKey) -> Value {
     let columns = Column::all(&SUMMARY, cells);
     let mut findings: Vec<Vec<Finding>> = cells.iter().map(finding::of_cell).collect();
@@ -88,7 +88,7 @@ fn table(cells: &[Cell], key: &ReleaseKey) -> Value {
     context! { heads => columns.iter().map(Column::head).collect::<Value>(), common, rows }
 }
 
-/// Number of runs, models and scenarios, and the days, as text.
+/// Formats the numbers of runs, models and scenarios, and the days on which the runs were started.
 pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     let models: BTreeSet<&str> = cells.iter().map(|cell| cell.key.model.as_str()).collect();
     let scenarios: BTreeSet<&str> = cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
@@ -101,12 +101,13 @@ pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     dates(runs).into_iter().fold(text, |text, dates| format!("{text}, {dates}"))
 }
 
-/// Day of a time in RFC 3339.
+/// Returns the day of an RFC 3339 time, such as `2026-01-31`.
 pub fn day(at: &str) -> String {
     outside::short_hash(at, 10)
 }
 
-/// First and last day (UTC) on which `runs` were started.
+/// Formats the first and the last day (UTC) on which `runs` were started; `None` where no start is
+/// known.
 pub fn dates(runs: &[&Run]) -> Option<String> {
     let starts = runs.iter().filter_map(|run| run.record.time.as_ref()?.started_at.as_deref());
     let mut days: Vec<String> = starts.map(day).collect();
@@ -121,7 +122,7 @@ pub fn counted(count: usize, word: &str) -> String {
     format!("{count} {word}{plural}")
 }
 
-/// Sentences that a reader must see before any figure of `runs`.
+/// Returns the sentences that a reader must see before any figure of `runs`.
 pub fn notices(runs: &[&Run]) -> Vec<String> {
     let mut notices = Vec::new();
     let any = |test: fn(&RunRecord) -> bool| runs.iter().any(|run| test(run.record));

@@ -14,7 +14,7 @@ use crate::format::{self, Scale};
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// View of the page of one run.
+/// Builds the view of the page of one run.
 pub fn view(run: &Run) -> Value {
     let record = run.record;
     let runs = [run];
@@ -59,7 +59,8 @@ pub fn view(run: &Run) -> Value {
     }
 }
 
-/// Lines of a report that an imported record was read from.
+/// Builds the view of the report lines that an imported record was read from; `None` for other
+/// records.
 fn published(run: &Run) -> Option<Value> {
     let source = run.record.source.as_ref()?;
     let report = super::imports::report_of(run.path);
@@ -71,7 +72,8 @@ fn published(run: &Run) -> Option<Value> {
     })
 }
 
-/// Metrics of a single run, as its record has them, even where the run does not count.
+/// Builds the lines of a run's metrics as its record has them, even where summaries leave the run
+/// out.
 fn metrics(run: &Run) -> Value {
     let plain =
         METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
@@ -99,7 +101,8 @@ fn is_latency(name: &str) -> bool {
     ["ttft_us", "tpot_us", "itl_", "e2e_us"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Latencies of a run: of each the mean, standard deviation, p50, p90, p95, p99 and maximum.
+/// Builds the lines of a run's latencies: mean, standard deviation, p50, p90, p95, p99 and maximum
+/// of each.
 fn latencies(record: &RunRecord) -> Value {
     let milliseconds =
         |us: u64| Figure::single(format::as_f64(us), Scale { unit: "ms", divisor: 1e3 });
@@ -113,7 +116,7 @@ fn latencies(record: &RunRecord) -> Value {
     record.metrics.iter().flat_map(|metrics| metrics.summaries()).map(line).collect()
 }
 
-/// Name of a latency on pages.
+/// Returns the name of a latency on pages for the name of its histogram: `TTFT` for `ttft_us`.
 fn latency_title(name: &str) -> &str {
     match name {
         "ttft_us" => "TTFT",
@@ -125,7 +128,8 @@ fn latency_title(name: &str) -> &str {
     }
 }
 
-/// Findings of each rule about the run, those of rules that are newer than its record last.
+/// Builds the lines of the rules' findings about the run; findings of rules newer than its record
+/// are last.
 fn checks(run: &Run) -> Value {
     let stored = run.record.checks.iter().map(|check| (check, false));
     let line = |(check, later): (&Check, bool)| {
@@ -144,15 +148,16 @@ fn checks(run: &Run) -> Value {
     stored.chain(run.later.iter().map(|check| (check, true))).map(line).collect()
 }
 
-/// Largest length in bytes of a text that a run's page shows; longer ones are only in the file.
+/// Largest length of a record's text that a run's page shows, in bytes; a longer one is only in the
+/// file.
 const TEXT_MAX: usize = 400;
 /// Largest number of entries of a list that a run's page shows.
 const LIST_MAX: usize = 64;
 /// Largest number of keys of a map that a run's page shows.
 const MAP_MAX: usize = 120;
 
-/// Formats the record for reading. Long texts, such as histograms, and long lists are replaced by
-/// their size.
+/// Formats the record of a run as JSON for reading. Long texts, such as histograms, and long lists
+/// are replaced by their size.
 fn json(record: &RunRecord) -> String {
     let mut value = serde_json::to_value(record).unwrap_or(Json::Null);
     shorten(&mut value);
@@ -180,8 +185,8 @@ fn shorten(value: &mut Json) {
     }
 }
 
-/// Citation of a run in a text and in a bibliography, by its id and the hash of its record, which
-/// stay the same wherever the record is kept.
+/// Returns the citations of a run for a text and for a bibliography (BibTeX), by its id and the
+/// hash of its record, which stay the same wherever the record is kept.
 fn citation(run: &Run) -> (String, String) {
     let record = run.record;
     let id = outside::name(&record.id);
@@ -215,7 +220,7 @@ fn citation(run: &Run) -> (String, String) {
     (plain, bibtex)
 }
 
-/// Makes `id` a BibTeX key: letters, digits and hyphens.
+/// Converts `id` to a BibTeX key: letters, digits and hyphens.
 fn key(id: &str) -> String {
     id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }

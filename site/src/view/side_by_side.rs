@@ -15,10 +15,10 @@ use crate::judged;
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// Metrics that have a table each.
+/// Names of the metrics that have a table of engines each.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
-/// View of the engines that served `model` on `hardware`.
+/// Builds the view of the engines that served `model` on `hardware`, side by side.
 pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
     let runs = latest(catalog, model, hardware);
     let cells = catalog::cells(&runs);
@@ -52,7 +52,7 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
     }
 }
 
-/// Returns the reports that contain any of `runs`.
+/// Returns links to the imported reports that contain any of `runs`.
 fn reports(runs: &[&Run]) -> Vec<Link> {
     let mut found: Vec<(String, String)> = runs
         .iter()
@@ -67,7 +67,8 @@ fn reports(runs: &[&Run]) -> Vec<Link> {
     found.into_iter().map(link).collect()
 }
 
-/// Returns the runs of each engine's latest release by which engines are compared.
+/// Returns the runs of each engine's latest release, for comparing engines with `model` on
+/// `hardware`.
 fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<&'a Run<'b>> {
     let runs = catalog.runs_where(|record| {
         let here = record.model.id == model && record.hardware.id == hardware;
@@ -76,8 +77,8 @@ fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<
     catalog::latest_releases(&runs).into_values().flatten().collect()
 }
 
-/// Lays cells out as rows of engines and configurations: measured ones first, then those published
-/// elsewhere.
+/// Arranges cells as table rows of engines and configurations: measured ones first, then those
+/// published elsewhere.
 fn rows<'a, 'b>(cells: &'a [Cell<'b>], scenarios: &[&str]) -> Vec<table::Row<'a, 'b>> {
     let name = |cell: &Cell| {
         (cell.key.kind == "imported", engine(cell), cell.key.config.clone(), cell.key.kind)
@@ -92,7 +93,7 @@ fn engine(cell: &Cell) -> String {
     engine.map(|engine| format!("{} {}", engine.name, engine.release)).unwrap_or_default()
 }
 
-/// Table of one metric: engines by scenarios.
+/// Builds the table of one metric: engines by scenarios.
 fn of_metric(
     column: &Column,
     rows: &[table::Row],
@@ -115,8 +116,8 @@ fn of_metric(
     }
 }
 
-/// Engine with the highest output throughput in each scenario, measured and published ones
-/// separately.
+/// Returns the engine with the highest output throughput in each scenario, measured and published
+/// ones separately.
 fn fastest(catalog: &Catalog, (model, hardware): (&str, &str), shared: &Shared) -> Value {
     let mut found = Vec::new();
     // Fastest means throughput alone; the overview shows the other service levels.

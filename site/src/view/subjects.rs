@@ -17,8 +17,8 @@ use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::link::{Link, Target};
 use crate::{format, outside, questions};
 
-/// View of a model's page: on each hardware, the engines that serve it side by side. `labs` are
-/// links to the labs about it.
+/// Builds the view of a model's page: on each hardware, the engines that serve the model side by
+/// side. `labs` are links to the labs about the model.
 pub fn model(catalog: &Catalog, model: &str, trends: &[Value], labs: Vec<Link>) -> Value {
     let runs = catalog.runs_where(|record| record.model.id == model);
     let frontier = Link::new(
@@ -44,8 +44,9 @@ pub fn model(catalog: &Catalog, model: &str, trends: &[Value], labs: Vec<Link>) 
 /// its own.
 const CAMPAIGNS_MAX: usize = 60;
 
-/// View of a hardware's page: engines and models that run on it, cost and noise of its campaigns,
-/// and when it changed. `kernels` and `labs` are links to their pages.
+/// Builds the view of a hardware's page: engines and models that run on it, cost and noise of its
+/// campaigns, and when it changed. `kernels` and `labs` are links to pages of kernel benchmarks and
+/// of labs.
 pub fn hardware(
     catalog: &Catalog,
     hardware: &str,
@@ -97,8 +98,8 @@ fn releases(catalog: &Catalog, hardware: &str) -> Vec<Link> {
     keys.iter().map(Link::release).collect()
 }
 
-/// Line about the cost of a campaign, whose record has the path `path`, and the noise of its
-/// machine.
+/// Builds the line about a campaign, whose record has the path `path`: its cost, and the noise of
+/// its machine.
 pub fn campaign(path: &str, campaign: &CampaignRecord) -> Value {
     let spent = |name: &str| {
         let us = campaign.budget.get(name).and_then(serde_json::Value::as_u64);
@@ -118,8 +119,8 @@ pub fn campaign(path: &str, campaign: &CampaignRecord) -> Value {
     }
 }
 
-/// View of the page of `scenario` (given as `id@rev`) without rows, and the rows separately,
-/// because they are split into pages.
+/// Builds the view of the page of `scenario` (given as `id@rev`) without rows, and separately the
+/// rows, because they are split into pages.
 pub fn scenario(catalog: &Catalog, scenario: &str) -> (Value, Vec<Value>) {
     let runs = catalog.runs_where(|record| catalog::scenario(record) == scenario);
     let latest = catalog::latest_releases(&runs);
@@ -157,7 +158,7 @@ fn hardware_of<'a>(cell: &'a Cell) -> &'a str {
     cell.runs.first().map_or("", |run| run.record.hardware.id.as_str())
 }
 
-/// Facts about the workload of a scenario.
+/// Returns the facts about the workload of a scenario, from the runs that measured it.
 fn workload(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Requests", runs, "scenario.requests", words::requests),

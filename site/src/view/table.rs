@@ -9,10 +9,10 @@ use super::finding::{self, Finding};
 use crate::catalog::{self, Cell, Run};
 use crate::outside;
 
-/// Row of the table, with a place for each scenario.
+/// Row of a table of cells, with one cell or none for each scenario.
 #[derive(Debug)]
 pub struct Row<'a, 'b> {
-    /// Cell that opened the row, and which names it.
+    /// Cell that opened the row, by whose configuration the row is named.
     pub first: &'a Cell<'b>,
     pub cells: Vec<Option<&'a Cell<'b>>>,
 }
@@ -51,7 +51,7 @@ pub fn rows<'a, 'b, N: PartialEq>(
 }
 
 impl Row<'_, '_> {
-    /// Returns the figure of each place.
+    /// Returns the figure of the column's metric for each scenario of the row.
     pub fn figures(&self, column: &Column) -> Vec<Figure> {
         let not_run = || Figure::missing("not run");
         self.cells
@@ -60,7 +60,7 @@ impl Row<'_, '_> {
             .collect()
     }
 
-    /// Returns the findings about the row's cells, each text once.
+    /// Returns the findings about the row's cells; each text occurs once.
     fn findings(&self) -> Vec<Finding> {
         let mut found: Vec<Finding> = Vec::new();
         for finding in self.cells.iter().flatten().flat_map(|cell| finding::of_cell(cell)) {
@@ -79,7 +79,7 @@ pub fn findings(rows: &[Row]) -> (Vec<Vec<Finding>>, Vec<Finding>) {
     (of_rows, common)
 }
 
-/// Matrix of output throughput: models by scenarios.
+/// Builds the matrix of output throughput: models by scenarios.
 pub fn matrix(cells: &[Cell]) -> Value {
     let column = Column::new(figure::output(), cells);
     let scenarios = scenarios(cells);
@@ -101,12 +101,12 @@ pub fn matrix(cells: &[Cell]) -> Value {
     }
 }
 
-/// Parts of configurations that all rows of a table share.
+/// Configuration parts (such as flags) that all rows of a table share.
 #[derive(Debug, Clone, Default)]
 pub struct Shared(Vec<String>);
 
 impl Shared {
-    /// Finds the parts that the configurations of `rows` share; each row is given by one of its
+    /// Finds the parts that the configurations of all `rows` share; each row is given by one of its
     /// cells. A single row shares nothing.
     pub fn of<'c, 'r: 'c>(rows: impl Iterator<Item = &'c Cell<'r>>) -> Self {
         let firsts = rows.filter_map(|cell| cell.runs.first());
@@ -120,20 +120,20 @@ impl Shared {
         Self(shared)
     }
 
-    /// Parts of the configuration of `run` that are not shared, as one text; empty where there are
-    /// none.
+    /// Returns the parts of the configuration of `run` that the rows do not share, as one text;
+    /// empty where there are none.
     pub fn rest(&self, run: &Run) -> String {
         let mut parts = catalog::config_parts(run.record);
         parts.retain(|part| !self.0.contains(part));
         outside::message(&parts.join(" "))
     }
 
-    /// Parts of the configuration of `cell` that are not shared, as [`Shared::rest`] gives them.
+    /// Returns the parts of the configuration of `cell` that the rows do not share, as one text.
     pub fn rest_of(&self, cell: &Cell) -> String {
         cell.runs.first().map(|run| self.rest(run)).unwrap_or_default()
     }
 
-    /// Shared parts of the configurations, cleaned for display.
+    /// Returns the shared parts of the configurations, cleaned for display.
     pub fn shown(&self) -> Vec<String> {
         self.0.iter().map(|part| outside::name(part)).collect()
     }

@@ -15,11 +15,12 @@ use crate::format::{self, Scale};
 use crate::link::{self, Link, Place, Target};
 use crate::outside;
 
-/// Largest number of lines on a page about something else; the page of all trends has the rest.
+/// Largest number of trend lines on a page about something else; the page of all trends has the
+/// rest.
 pub const LINES_MAX: usize = 60;
 
-/// Line of a list of trends about those of a cell, which are shown on `page`; the first of them is
-/// drawn. `None` without trends.
+/// Builds the line of one cell in a list of trends, which links to `page` with the cell's trends
+/// and draws the first of them. `None` without trends.
 pub fn line(trends: &[&Trend], page: &Target) -> Option<Value> {
     let drawn = trends.first()?;
     let (first, last) = (drawn.points.first()?, drawn.points.last()?);
@@ -54,20 +55,20 @@ pub fn line(trends: &[&Trend], page: &Target) -> Option<Value> {
     })
 }
 
-/// Scale that fits all points of a trend.
+/// Returns the scale that fits all points of a trend.
 fn scale(trend: &Trend) -> Scale {
     let largest = trend.points.iter().map(|point| point.value).fold(0.0, f64::max);
     Scale::fit(trend.unit, largest)
 }
 
-/// Trend of one metric in a cell, with the summary of the runs behind each point.
+/// Trend of one metric in a cell, with the summary of the runs behind each of its points.
 struct Series<'a> {
     trend: &'a Trend,
     scale: Scale,
     launches: Vec<Option<Summary>>,
 }
 
-/// View of `trends`, which share engine, hardware and model, for a page at `target`.
+/// Builds the view of `trends`, which share engine, hardware and model, for a page at `target`.
 pub fn view(catalog: &Catalog, trends: &[&Trend], target: &Target) -> Value {
     let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
     let depth = target.path(Place::Html).unwrap_or_default().matches('/').count();
@@ -80,13 +81,13 @@ pub fn view(catalog: &Catalog, trends: &[&Trend], target: &Target) -> Value {
     }
 }
 
-/// Anchor of `cell` on the page of its trends.
+/// Returns the anchor of `cell` on the page of its trends.
 fn anchor(cell: &Cell) -> String {
     link::anchor(&format!("{}-{}", cell.config, cell.scenario))
 }
 
-/// Trends of one scenario and configuration: a chart with a panel per metric, and a table with a
-/// column per metric.
+/// Builds the view of the trends of one scenario and configuration: a chart with a panel per
+/// metric, and a table with a column per metric.
 fn cell_view(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Value {
     let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
     let runs = catalog.runs_of_series(&cell);
@@ -139,7 +140,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Figure of the point whose first run is `run`.
+    /// Returns the figure of the trend point whose first run has the id `run`.
     fn figure(&self, run: &str) -> Figure {
         let Some(index) = self.trend.points.iter().position(|point| point.run == run) else {
             return Figure::missing("no launch of this release knows it");
@@ -157,7 +158,7 @@ impl<'a> Series<'a> {
     }
 }
 
-/// Returns each release and campaign in which any of `series` has a point.
+/// Returns one point for each release and campaign in which any of `series` has a point.
 fn points<'a>(series: &[Series<'a>]) -> Vec<&'a Point> {
     let mut known: Vec<&Point> = Vec::new();
     let longest = series.iter().max_by_key(|series| series.trend.points.len());
@@ -169,7 +170,7 @@ fn points<'a>(series: &[Series<'a>]) -> Vec<&'a Point> {
     known
 }
 
-/// Line about the runs of one release in one campaign.
+/// Builds the table line about the runs of one release in one campaign.
 fn point_line(catalog: &Catalog, cell: &Cell, series: &[Series], point: &Point) -> Value {
     // Reason for which the series break before this point.
     let epoch = series.iter().find_map(|Series { trend, .. }| {
@@ -257,7 +258,7 @@ fn panel(catalog: &Catalog, series: &Series, depth: usize) -> TrendPanel {
     }
 }
 
-/// Returns the epochs and changes of level of a trend, each with its text.
+/// Returns the epochs and changes of level of a trend, each with its tooltip.
 fn breaks(trend: &Trend) -> Vec<Break> {
     let epoch = |segment: &Segment| {
         let text = outside::message(segment.epoch.as_deref()?);

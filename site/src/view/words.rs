@@ -1,4 +1,4 @@
-//! Words on pages for the values of records.
+//! Words that pages show for values of records: failures, arrival processes, verdicts and so on.
 
 use schema::metric::{Gates, METRICS};
 use schema::run::{Failure, FailureClass, Phase, PromptForm, RunRecord};
@@ -16,7 +16,7 @@ pub fn reason(text: &str) -> (&str, &str) {
     text.split_once(": ").filter(|(id, _)| is_id(id)).unwrap_or(("-", text))
 }
 
-/// Words for a class of failure.
+/// Returns the words for a class of failure.
 pub fn class(class: FailureClass) -> &'static str {
     match class {
         FailureClass::Oom => "out of memory",
@@ -30,7 +30,7 @@ pub fn class(class: FailureClass) -> &'static str {
     }
 }
 
-/// Words for the phase in which a run failed.
+/// Returns the words for the phase in which a run failed, to follow `while`.
 fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Build => "building",
@@ -40,7 +40,7 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-/// Words for the form in which prompts were sent.
+/// Returns the words for the form in which prompts were sent.
 pub fn prompt_form(form: PromptForm) -> &'static str {
     match form {
         PromptForm::TokenIds => "token ids",
@@ -48,12 +48,12 @@ pub fn prompt_form(form: PromptForm) -> &'static str {
     }
 }
 
-/// Words for a failure: its class, its phase and its message.
+/// Formats a failure in words: its class, its phase and its message.
 pub fn failure(failure: &Failure) -> String {
     format!("{} while {}: {}", class(failure.class), phase(failure.phase), failure.message)
 }
 
-/// Words for the arrival of requests, to end a sentence.
+/// Formats the arrival process of requests in words that end a sentence.
 fn arrival(arrival: &Arrival) -> String {
     let when = match arrival {
         Arrival::AllAtOnce => "all at once".to_owned(),
@@ -72,15 +72,16 @@ fn arrival(arrival: &Arrival) -> String {
     when + &cap.unwrap_or_default()
 }
 
-/// Words for the number of requests of a run and their arrival.
+/// Formats the number of requests of a run and their arrival process; `None` where the number is
+/// not known.
 pub fn requests(record: &RunRecord) -> Option<String> {
     let when = record.scenario.arrival.as_ref().map(|when| format!(", {}", arrival(when)));
     let requests = format::whole(record.scenario.requests?);
     Some(requests + &when.unwrap_or_default())
 }
 
-/// Noise of release-blocking metrics, `Output tokens ±8.1 %`, from the percentages by which a
-/// release differs from itself, by metric name.
+/// Formats the noise of release-blocking metrics, `Output tokens ±8.1 %`, from the percentages by
+/// which a release differs from itself, by metric name.
 pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<String> {
     let found: Vec<(&String, &f64)> = found.collect();
     let mut words = Vec::new();
@@ -91,7 +92,7 @@ pub fn noise<'a>(found: impl Iterator<Item = (&'a String, &'a f64)>) -> Vec<Stri
     words
 }
 
-/// Words for the kind of a verdict.
+/// Returns the words for the kind of a verdict.
 pub fn verdict(verdict: VerdictKind) -> &'static str {
     match verdict {
         VerdictKind::ChangedConfig => "changed config",

@@ -12,7 +12,8 @@ use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Throttled}
 use crate::rule::Evidence;
 use crate::rules::{reasons, validity};
 
-/// A fresh run: its record, as far as the load generator knows it, and what no record holds.
+/// Fresh run of a test: its record, as far as the load generator knows it, and the evidence that no
+/// record holds.
 struct Run {
     record: RunRecord,
     evidence: Evidence,
@@ -40,8 +41,8 @@ impl Run {
     }
 }
 
-/// Id of the reason that must be given alone, the figures in its sentence, and the change that gives rise
-/// to it.
+/// Test case: id of the reason that must be given alone, the figures in its sentence, and the
+/// change to a clean run that gives rise to it.
 type Case = (&'static str, &'static str, fn(&mut Run));
 
 fn summary(p50: u64) -> Option<Summary> {

@@ -13,12 +13,12 @@ use schema::telemetry::{
 use reports::read;
 use samples::Sample;
 
-/// A sound measured run on a CPU.
+/// Returns a sound measured run on a CPU.
 pub fn sound() -> RunRecord {
     RunRecord { kind: Kind::Measured, ..Sample::default().record() }
 }
 
-/// A sound measured run of a full scenario on a GPU, long enough and with enough samples.
+/// Returns a sound measured run of a full scenario on a GPU, long enough and with enough samples.
 pub fn sound_on_gpu() -> RunRecord {
     let mut record = sound();
     record.scenario.tier = Tier::Full;
@@ -69,7 +69,7 @@ pub fn summaries(record: &mut RunRecord) -> Vec<&mut Summary> {
     all.into_iter().flatten().collect()
 }
 
-/// A sound run with telemetry of server, host and GPUs.
+/// Returns a sound run with telemetry of server, host and GPUs.
 pub fn seen() -> RunRecord {
     let mut record = sound();
     let tokens = record.counts.as_ref().unwrap().output_tokens_reported.unwrap();
@@ -107,7 +107,7 @@ pub fn seen() -> RunRecord {
     record
 }
 
-/// A sound run of a block with machine calibrations before and after it.
+/// Returns a sound run of a block with machine calibrations before and after it.
 pub fn probed() -> RunRecord {
     let mut record = sound();
     let read = [
@@ -126,7 +126,8 @@ pub fn server(record: &mut RunRecord, edit: fn(&mut ServerTelemetry)) {
     edit(record.telemetry.as_mut().unwrap().server.as_mut().unwrap());
 }
 
-/// Increments of the server's counter of output tokens, one per telemetry sample.
+/// Returns the increments of the server's counter of output tokens, one per point of its time
+/// series.
 pub fn points(server: &mut ServerTelemetry) -> &mut Vec<u64> {
     server.series.as_mut().unwrap().columns.get_mut("output_tokens").unwrap()
 }
@@ -135,7 +136,7 @@ pub fn gpu(record: &mut RunRecord) -> &mut GpuTelemetry {
     &mut record.telemetry.as_mut().unwrap().gpus.as_mut().unwrap()[0]
 }
 
-/// A sound run with all client figures that later revisions of the record added.
+/// Returns a sound run with the client figures that later revisions of the record added.
 pub fn reported() -> RunRecord {
     let mut record = sound();
     record.client.as_mut().unwrap().late_read_share = Some(0.0);
@@ -179,8 +180,8 @@ pub fn slice(record: &mut RunRecord) -> &mut Slice {
     &mut record.metrics.as_mut().unwrap().slices.as_mut().unwrap()[0]
 }
 
-/// An imported result as it is read: 1,000 answers of 101 tokens, 10 ms each after a TTFT of 0.4
-/// s.
+/// Returns an imported result as it is read from its report: 1,000 answers of 101 tokens, 10 ms
+/// each after a TTFT of 0.4 s.
 pub fn published() -> RunRecord {
     let text = include_str!("../../../../reports/src/tests/sound.txt");
     let mut record = read("sound.txt", text).records.remove(0);
@@ -201,7 +202,7 @@ pub fn shift(record: &mut RunRecord, edit: fn(&mut Histograms, &mut Metrics)) {
     edit(record.histograms.as_mut().unwrap(), record.metrics.as_mut().unwrap());
 }
 
-/// A run whose requests waited three seconds each before their first token.
+/// Returns a run whose requests waited three seconds each before their first token.
 pub fn queued() -> RunRecord {
     const WAIT_US: u64 = 3_000_000;
     let mut record = sound();

@@ -14,20 +14,22 @@ use crate::outside;
 use crate::view::figure::{self, Column};
 use crate::view::model::serve_line;
 
-/// Metrics that are shown in addition to the objective.
+/// Names of the metrics that are shown in addition to the lab's objective.
 const OTHERS: [&str; 2] = ["ttft_us_p50", "tpot_us_p50"];
 
-/// Stages in the order in which a candidate's runs are searched: fresh runs first, because runs by
-/// which a candidate was selected flatter it.
+/// Stages in the order in which a candidate's runs are searched: fresh runs first, because the runs
+/// by which a candidate was selected overstate its gain.
 const STAGES: [LabStage; 4] =
     [LabStage::Confirm, LabStage::Combinations, LabStage::Options, LabStage::Engines];
 
-/// Result of `candidate` in the confirmation stage.
+/// Returns the result of `candidate` in the confirmation stage; `None` where that stage did not run
+/// it.
 pub fn confirmed<'a>(found: &'a Conclusion, candidate: &Candidate) -> Option<&'a Confirmed> {
     found.confirmed.iter().find(|confirmed| confirmed.row.candidate == *candidate)
 }
 
-/// View of the conclusion, which a reader sees first; `None` while the lab has none.
+/// Builds the view of the lab's conclusion, the first part of its page; `None` while the lab has
+/// none.
 pub fn view(lab: &Lab) -> Option<Value> {
     let found = lab.concluded()?;
     let baseline = LabFile::plain(0);
@@ -90,7 +92,8 @@ fn sure(lab: &Lab, found: &Conclusion, winner: Option<&Confirmed>) -> String {
     )
 }
 
-/// Command that started the candidate's server, as its latest stage recorded it.
+/// Returns the command that started the candidate's server, as its latest stage recorded it; empty
+/// where no run did.
 fn serve(lab: &Lab, candidate: &Candidate) -> String {
     let runs = STAGES.iter().flat_map(|stage| {
         let launches = lab.launches(*stage, candidate);
@@ -100,19 +103,19 @@ fn serve(lab: &Lab, candidate: &Candidate) -> String {
     lines.next().unwrap_or_default()
 }
 
-/// Runs of `candidate` under a profile, from the latest stage that has some.
+/// Returns the runs of `candidate` under a profile, from the latest stage that has some.
 fn freshest<'a>(lab: &Lab<'a>, candidate: &Candidate, profile: usize) -> Vec<&'a Run<'a>> {
     let of = |stage: &LabStage| lab.runs_of(lab.launches(*stage, candidate), profile);
     STAGES.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
 }
 
-/// Column of a metric over all runs of the lab, so that there is one unit.
+/// Builds the column of a metric over all runs of the lab, so that all its figures have one unit.
 fn column(lab: &Lab, metric: &'static Metric) -> Column {
     let found = summary::of_metric(metric, lab.runs.iter().map(|run| run.record));
     Column { metric, scale: Scale::fit(metric.unit, found.map_or(0.0, |found| found.median)) }
 }
 
-/// Baseline and recommended configuration under each profile.
+/// Builds the rows that show baseline and recommended configuration under each profile.
 fn rows(lab: &Lab, metric: &'static Metric, winner: Option<(&Candidate, &Confirmed)>) -> Value {
     let scale = column(lab, metric).scale;
     let row = |profile: usize| {
@@ -132,7 +135,7 @@ fn rows(lab: &Lab, metric: &'static Metric, winner: Option<(&Candidate, &Confirm
     lab.profiles().map(row).collect()
 }
 
-/// Metrics of both configurations that the objective does not count, under each profile.
+/// Builds the rows of metrics other than the objective, for both configurations under each profile.
 fn other_metrics(lab: &Lab, candidate: &Candidate) -> Vec<Value> {
     let mut rows = Vec::new();
     let metrics = OTHERS.map(figure::metric).into_iter();

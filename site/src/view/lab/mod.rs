@@ -26,11 +26,11 @@ use crate::judged::Judged;
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// A lab campaign with its replay and its runs.
+/// Lab campaign with its replay and its runs.
 #[derive(Debug)]
 pub struct Lab<'a> {
     path: &'a str,
-    /// Index of the folder that the campaign was read from.
+    /// Index of the results folder that the campaign was read from; 0 is the registry.
     root: usize,
     pub campaign: &'a CampaignRecord,
     pub asked: &'a CampaignLab,
@@ -58,18 +58,18 @@ pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
 }
 
 impl<'a> Lab<'a> {
-    /// Target of the page of the lab.
+    /// Returns the target of the lab's page.
     pub fn target(&self) -> Target {
         Target::Lab { lab: self.asked.id.clone(), campaign: self.campaign.id.clone() }
     }
 
-    /// Link to the page of the lab, under the name of the lab and what it recommends.
+    /// Returns a link to the lab's page, whose text is the name of the lab and what it recommends.
     pub fn link(&self) -> Link {
         let text = format!("{}: {}", self.name(), self.recommended().0);
         Link { text, target: self.target() }
     }
 
-    /// Line of the lab in a list.
+    /// Builds the line of the lab in a list of labs.
     pub fn line(&self) -> Value {
         let (found, gain) = self.recommended();
         context! {
@@ -81,7 +81,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Recommended configuration and its gain, in words.
+    /// Returns the recommended configuration and its gain, in words.
     fn recommended(&self) -> (String, String) {
         let Some(found) = self.concluded() else {
             return ("no conclusion yet".to_owned(), "-".to_owned());
@@ -93,12 +93,12 @@ impl<'a> Lab<'a> {
         (self.title(candidate), words::gain(effect.as_ref()))
     }
 
-    /// Name of the lab on pages: `Lab cpu-smollm2`.
+    /// Returns the name of the lab on pages: `Lab cpu-smollm2`.
     pub fn name(&self) -> String {
         outside::name(&format!("Lab {}", self.asked.id))
     }
 
-    /// True when the campaign was read from an overlay, not from the registry.
+    /// True when the lab's campaign was read from an overlay, not from the registry.
     pub fn is_fresh(&self) -> bool {
         self.root != 0
     }
@@ -118,7 +118,7 @@ impl<'a> Lab<'a> {
         by_name(&self.file().objective.metric)
     }
 
-    /// Title of a candidate on pages.
+    /// Returns the title of a lab candidate on pages.
     fn title(&self, candidate: &Candidate) -> String {
         outside::name(&text::title(self.file(), candidate))
     }
@@ -128,13 +128,13 @@ impl<'a> Lab<'a> {
         self.replay.launches.iter().find(same)
     }
 
-    /// Runs of a candidate under one profile.
+    /// Returns the runs of a lab candidate under one profile.
     fn runs_of(&self, launches: Option<&Launches>, profile: usize) -> Vec<&'a Run<'a>> {
         let ids = launches.and_then(|launches| launches.runs.get(profile)).into_iter().flatten();
         ids.filter_map(|id| self.by_id.get(id.as_str()).copied()).collect()
     }
 
-    /// Figure of a metric over a candidate's runs, as comparisons show it.
+    /// Returns the figure of a metric over a candidate's runs: their mean, as comparisons show it.
     fn figure(&self, metric: &Metric, runs: &[&Run], scale: Scale) -> Figure {
         match summary::of_metric(metric, runs.iter().map(|run| run.record)) {
             Some(found) if found.mean.is_finite() => Figure::mean(&found, scale),
@@ -142,7 +142,8 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Name of a profile's scenario, with its page if it was run.
+    /// Returns the name of a profile's scenario, with a target if the scenario was run and so has a
+    /// page.
     fn profile(&self, index: usize) -> Place {
         let id = self.file().profiles.get(index).map_or("", String::as_str);
         let run = self.runs.iter().find(|run| run.record.scenario.id == id);
@@ -158,15 +159,15 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// A name, with the target of its page if the site has one.
+/// Name of a subject, with the target of its page if the site has one.
 #[derive(Debug, Clone, Serialize)]
 pub struct Place {
     pub text: String,
     pub page: Option<Target>,
 }
 
-/// View of the page of `lab` without its sections, and the sections separately, page by page.
-/// `related` are links to other pages about the same model.
+/// Builds the view of the page of `lab` without its sections, and separately the sections, page by
+/// page. `related` are links to other pages about the same model.
 pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
     let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
     let place =
@@ -192,7 +193,7 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
     (view, section::paged(section::all(lab)))
 }
 
-/// Facts about the lab, followed by those about machine, engines and client.
+/// Returns the facts about the lab, followed by those about machine, engines and load generator.
 fn environment(lab: &Lab) -> Vec<FactGroup> {
     let known = |name: &str, values: Vec<String>, code| Fact {
         name: name.into(),

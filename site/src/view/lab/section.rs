@@ -11,11 +11,11 @@ use crate::link::Link;
 use crate::outside;
 use crate::view::finding::Tone;
 
-/// Section, the candidates that were compared with one reference in one stage, with its number of
-/// chart lines.
+/// Section of a lab's page (the candidates that were compared with one reference in one stage), and
+/// the number of chart lines that it takes.
 type Section = (Value, usize);
 
-/// A result of the lab, with its name in its section and its finding in words.
+/// Result of a candidate of the lab, with its name in its section and its finding in words.
 struct Entry {
     name: String,
     row: Row,
@@ -47,7 +47,8 @@ pub fn all(lab: &Lab) -> Vec<Section> {
     sections
 }
 
-/// Returns every result of the lab; without a conclusion, every candidate that was run.
+/// Returns every candidate's result in each stage of the lab; without a conclusion, the candidates
+/// that were run.
 fn entries(lab: &Lab) -> Vec<Entry> {
     let Some(found) = lab.concluded() else { return open(lab) };
     let rows = found.rows.iter().map(|row| Entry {
@@ -89,7 +90,7 @@ fn open(lab: &Lab) -> Vec<Entry> {
     .collect()
 }
 
-/// Name of a result, in a section whose stage or axis is known.
+/// Returns the name of a result in its section, whose title already names the stage or the axis.
 fn name(lab: &Lab, row: &Row) -> String {
     let options: Vec<String> = match (row.stage, row.candidate.options.len()) {
         (LabStage::Options, 1) => row.candidate.options.values().cloned().collect(),
@@ -105,7 +106,7 @@ fn name(lab: &Lab, row: &Row) -> String {
 /// one.
 const LINES_MAX: usize = 50;
 
-/// Returns a section, or several where one page has no room for it.
+/// Builds a section of a lab's page, or several where one page has no room for it.
 fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Section> {
     let lines = lab.profiles().len() + 1;
     let piece = |(index, entries): (usize, &[&Entry])| {
@@ -129,7 +130,7 @@ fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Secti
     entries.chunks((LINES_MAX / lines).max(1)).enumerate().map(piece).collect()
 }
 
-/// Groups sections into pages of at most `LINES_MAX` chart lines.
+/// Groups sections of a lab's page into pages of at most [`LINES_MAX`] chart lines.
 pub fn paged(sections: Vec<Section>) -> Vec<Vec<Value>> {
     let mut pages: Vec<Vec<Value>> = vec![Vec::new()];
     let mut lines = 0;
@@ -144,12 +145,12 @@ pub fn paged(sections: Vec<Section>) -> Vec<Vec<Value>> {
     pages
 }
 
-/// True when a result's figures can be compared with others.
+/// True when a candidate's figures can be compared with those of other candidates.
 fn has_figures(row: &Row) -> bool {
     !matches!(row.found, Found::Failed(_) | Found::NotExplored { .. })
 }
 
-/// Row of a section: a candidate in a stage.
+/// Builds the row of a lab section's table: one candidate in one stage.
 fn row(lab: &Lab, entry: &Entry) -> Value {
     let row = &entry.row;
     let shown = |effect: Option<&Effect>| {
@@ -175,7 +176,8 @@ fn row(lab: &Lab, entry: &Entry) -> Value {
     }
 }
 
-/// Links to the runs of a candidate in a stage: outer index is the profile.
+/// Returns links to the runs of a candidate in a stage: outer index is the profile, inner index the
+/// run.
 fn links(lab: &Lab, stage: LabStage, candidate: &Candidate) -> Vec<Vec<Link>> {
     let launches = lab.launches(stage, candidate);
     let of = |profile| {
@@ -185,7 +187,7 @@ fn links(lab: &Lab, stage: LabStage, candidate: &Candidate) -> Vec<Vec<Link>> {
     lab.profiles().map(of).collect()
 }
 
-/// Charts of the gain of each candidate, over all profiles and under each.
+/// Draws charts of the gain of each candidate: over all profiles, and under each profile.
 fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
     let overall = entries.iter().filter_map(|entry| {
         let effect = entry.row.effect.as_ref().filter(|_| has_figures(&entry.row))?;
@@ -216,7 +218,7 @@ fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
     .collect()
 }
 
-/// Line of a chart, and the row of its table.
+/// Line of a gain chart, and the row of the chart's data table.
 type Line = (ForestRow, Vec<String>);
 
 fn line(lab: &Lab, label: &str, found: &str, effect: &Effect, mark: ForestMark) -> Line {
@@ -233,7 +235,7 @@ fn line(lab: &Lab, label: &str, found: &str, effect: &Effect, mark: ForestMark) 
     (row, table)
 }
 
-/// Draws a chart; `None` where there is nothing to draw.
+/// Draws a chart of gains; `None` where `lines` is empty.
 fn chart(title: &str, caption: &str, lines: Vec<Line>) -> Option<Chart> {
     let (rows, table): (Vec<ForestRow>, Vec<Vec<String>>) = lines.into_iter().unzip();
     if rows.is_empty() {

@@ -9,7 +9,7 @@ use super::Lab;
 use crate::view::finding::Tone;
 use crate::{format, outside};
 
-/// Name of a stage on pages.
+/// Returns the name of a lab stage on pages.
 pub fn stage(stage: LabStage) -> &'static str {
     match stage {
         LabStage::Engines => "engines",
@@ -19,13 +19,13 @@ pub fn stage(stage: LabStage) -> &'static str {
     }
 }
 
-/// Formats a gain in percent: `+3.2 %`; `-` without an effect.
+/// Formats the gain of a lab candidate in percent: `+3.2 %`; `-` without an effect.
 pub fn gain(effect: Option<&Effect>) -> String {
     effect
         .map_or_else(|| "-".to_owned(), |effect| format!("{} %", format::percent(effect.gain_pct)))
 }
 
-/// Formats an interval: `+1.0 to +5.4 %`.
+/// Formats the interval of a gain: `+1.0 to +5.4 %`; `-` without an effect.
 pub fn interval(effect: Option<&Effect>) -> String {
     let of = |Effect { interval_pct: (low, high), .. }: &Effect| {
         format!("{} to {} %", format::percent(*low), format::percent(*high))
@@ -33,12 +33,13 @@ pub fn interval(effect: Option<&Effect>) -> String {
     effect.map_or_else(|| "-".to_owned(), of)
 }
 
-/// Formats a p-value with three digits; a smaller one only as an upper bound.
+/// Formats a p-value with three decimals; a value below 0.001 only as an upper bound.
 pub fn p(p: f64) -> String {
     if p < 0.001 { "p below 0.001".to_owned() } else { format!("p = {p:.3}") }
 }
 
-/// Words for the finding of a row, their urgency, and the sentence behind them.
+/// Returns the words for the finding about a lab candidate, their urgency, and a sentence with the
+/// reason.
 pub fn found(row: &Row) -> (&'static str, Tone, String) {
     match &row.found {
         Found::Gain => ("gain", Tone::Firm, String::new()),
@@ -64,7 +65,7 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
     }
 }
 
-/// Method of the lab, in a few sentences.
+/// Returns the method of the lab, in a few sentences.
 pub fn method(lab: &Lab) -> Vec<String> {
     let policy = policy::standard().file;
     let file = lab.file();
@@ -106,7 +107,7 @@ pub fn method(lab: &Lab) -> Vec<String> {
     sentences
 }
 
-/// Bounds of the lab's objective, as one sentence.
+/// Returns the bounds of the lab's objective as one sentence; `None` without bounds.
 fn bounds(lab: &Lab) -> Option<String> {
     let bounds = &lab.file().objective.bounds;
     let each = bounds.iter().map(|(name, limit)| {
@@ -119,12 +120,12 @@ fn bounds(lab: &Lab) -> Option<String> {
     (!each.is_empty()).then(|| outside::message(&sentence))
 }
 
-/// Minimum effect of the objective's metric, in percent.
+/// Returns the minimum effect of the objective's metric, in percent; 0 for an unknown metric.
 pub fn min_effect_pct(lab: &Lab) -> f64 {
     lab.metric().map_or(0.0, |metric| metric.floor_pct)
 }
 
-/// Sentences that a reader must see before anything else.
+/// Returns the sentences that a reader must see before the rest of the lab's page.
 pub fn notices(lab: &Lab) -> Vec<String> {
     let mut sentences = Vec::new();
     let retracted: Vec<&str> = lab.runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
@@ -153,7 +154,8 @@ pub fn notices(lab: &Lab) -> Vec<String> {
     sentences
 }
 
-/// Sentences about what the lab leaves open.
+/// Returns sentences about what the lab did not explore: options, combinations, and values that its
+/// file does not name.
 pub fn unexplored(lab: &Lab) -> Vec<String> {
     let file = lab.file();
     let mut sentences = Vec::new();
@@ -197,7 +199,7 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
 /// Largest number of sentences about candidates that were not explored; the tables have all.
 const LISTED_MAX: usize = 24;
 
-/// Index of the engine whose options were tried.
+/// Returns the index of the engine whose options were tried; `None` where no options were.
 pub fn explored(lab: &Lab) -> Option<usize> {
     let rows = lab.concluded().into_iter().flat_map(|found| &found.rows);
     let mut options = rows.filter(|row| row.stage == LabStage::Options);
