@@ -1,4 +1,5 @@
-//! Elementwise and row operations on activations: RMS norm, bias, gated activations (SwiGLU, GeGLU) and sigmoid gates.
+//! Elementwise and row operations on activations: RMS norm, residual addition, bias, gated
+//! activations (SwiGLU, GeGLU) and sigmoid gates.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
@@ -15,7 +16,7 @@ pub(super) struct Norm<'a> {
     pub epsilon: f32,
 }
 
-/// RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
+/// Computes the RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
 pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out: &Output<'_>) {
     let cols = norm.weight.len();
     assert_eq!(x.len(), out.rows * cols, "as many outputs as inputs");
@@ -26,7 +27,7 @@ pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out
     });
 }
 
-/// Residual addition `x += delta`, then [`rms_norm`] of `x`.
+/// Adds the residual, `x += delta`, then computes the [`rms_norm`] of `x`.
 pub(super) fn add_rms_norm(
     isa: Isa,
     pool: &mut Pool,
@@ -79,7 +80,7 @@ impl Kernel for NormRows<'_> {
 }
 
 impl Norm<'_> {
-    /// Returns `1 / sqrt(mean(x^2) + epsilon)` of one row.
+    /// Returns `1 / sqrt(mean(x^2) + epsilon)` of one row, the factor of its RMS norm.
     #[inline(always)]
     fn scale<L: Lanes>(&self, lanes: L, x: &[f32]) -> f32 {
         let (whole, tail) = x.as_chunks::<LANES>();
@@ -132,13 +133,14 @@ pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
     });
 }
 
-/// Gated activation function of one gate and one up projection.
+/// Gated activation function, which combines a gate and an up projection element by element.
 pub(super) trait Rule: Copy + Sync {
-    /// Computes 16 outputs. Implementations must be `#[inline(always)]`.
+    /// Computes the gated activation of 16 gates and 16 up projections. Implementations must be
+    /// `#[inline(always)]`.
     fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V;
 }
 
-/// SwiGLU: `silu(gate) * up`.
+/// SwiGLU, a gated activation: `silu(gate) * up`.
 #[derive(Clone, Copy)]
 pub(super) struct Silu;
 
@@ -149,7 +151,7 @@ impl Rule for Silu {
     }
 }
 
-/// GeGLU: `gelu(gate) * up`, with the tanh approximation of GELU.
+/// GeGLU, a gated activation: `gelu(gate) * up`, with the tanh approximation of GELU.
 #[derive(Clone, Copy)]
 pub(super) struct GeluTanh;
 
@@ -190,7 +192,8 @@ fn times_sigmoid<L: Lanes>(lanes: L, x: L::V, z: L::V) -> L::V {
     lanes.div(x, lanes.add(lanes.splat(1.0), e))
 }
 
-/// Gated activation of rows that hold all gates and then as many up projections.
+/// Operation that applies a gated activation to rows, each of which holds all gates and then as
+/// many up projections.
 #[derive(Clone, Copy)]
 pub(super) struct Gating<R>(pub R);
 
@@ -238,7 +241,8 @@ impl<R: Rule> Kernel for GatedRows<'_, R> {
     }
 }
 
-/// Computes the gated activation of 16 elements.
+/// Returns the gated activation of 16 gates and 16 up projections, loaded from and stored to
+/// arrays.
 #[inline(always)]
 fn pass<L: Lanes, R: Rule>(
     lanes: L,

@@ -14,7 +14,8 @@ use engine_core::sample::Sampling;
 use engine_core::{KvType, LogitRows, RowOrder, ScheduledSequence, StepToken, WeightType};
 use engine_weights::format::dequantize;
 
-/// Returns stored rows of a type and their dequantized values: random bytes with scales up to 0.05.
+/// Returns `n` stored rows of weights of a type and their dequantized values: random bytes with
+/// scales up to 0.05.
 pub(super) fn stored(
     weight_type: WeightType,
     n: usize,
@@ -185,13 +186,14 @@ fn parts_of_several_types_stand_side_by_side() {
     });
 }
 
-/// Plans a step over `ids` at the beginning of one sequence.
+/// Prepares a step over the token ids `ids` at the beginning of one sequence.
 fn step_of(cpu: &mut Cpu, ids: &[u32]) -> StepMetadata {
     let tokens = ids.iter().copied().map(StepToken::Known).collect();
     step_of_tokens(cpu, tokens, &[LogitRows::None])
 }
 
-/// Plans a step over equally many of `tokens` at the beginning of each sequence.
+/// Prepares a step of new sequences that divide `tokens` equally; `logits` says for each sequence
+/// which rows need logits.
 fn step_of_tokens(cpu: &mut Cpu, tokens: Vec<StepToken>, logits: &[LogitRows]) -> StepMetadata {
     let (page_tokens, kv_type) = (16, KvType::F32);
     let rows = tokens.len() / logits.len();

@@ -166,8 +166,8 @@ fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
     out
 }
 
-/// Scale and minimum, in the file's units, of every part of a random K-quant block; `PART_SCALES`
-/// is a byte of several of them packed.
+/// Scale and minimum of every part of a random K-quant block, as integers that the block's own
+/// scales multiply; `PART_SCALES` is a byte of such 6-bit integers packed.
 const PART_SCALE: u8 = 42;
 const PART_SCALES: u8 = 0xaa;
 

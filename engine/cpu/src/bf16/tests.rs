@@ -12,10 +12,12 @@ use engine_core::{Device, HostMatrix, RowOrder, WeightType};
 
 /// Largest relative error of a number rounded to bf16, which has 8 significant bits.
 const ROUNDING: f32 = 1.0 / 256.0;
-/// Row counts that cover every tile height, and enough tiles to spread prefetches.
+/// Numbers of activation rows to test the bf16 GEMM with: they cover every height of a micro-kernel
+/// tile, and enough tiles to spread prefetches.
 const ROWS: [usize; 21] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 25, 40, 129, 137];
-/// Values of N and K at the edges of groups and tiles, of pairs, vectors and pieces.
+/// Weight shapes (N, K) to test the bf16 GEMM with: edges of groups and tiles, of pairs, vectors
+/// and blocks of k.
 const SHAPES: [(usize, usize); 10] = [
     (16, 32),
     (1, 1),
