@@ -12,7 +12,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns a clock that starts now.
+    /// Creates the clock of the process, whose time counts from this call.
     pub fn start() -> Self {
         // A date before 1970 means that the machine has no clock; `created` then counts from 0.
         let start_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Collective operations, such as tensor-parallel all-reduce and all-gather, among the ranks of a
-//! group.
+//! Collectives: tensor parallel all-reduce, all-gather and minimum among the ranks of a group.
 //!
 //! This file must not know what the arrays of numbers mean. The ranks of its `InProcess` group are
 //! threads of one process. They add in the order of rank indices, so every rank gets the same bits,
@@ -15,7 +14,7 @@ use crate::DeviceError;
 /// That other rank reports the cause.
 pub const ANOTHER_ENDED: &str = "another rank has ended";
 
-/// Position of a device in a tensor-parallel group.
+/// Position of a rank in its tensor-parallel group: its index and the number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
     /// Index of the rank in its tensor-parallel group, below `count`.
@@ -45,14 +44,14 @@ pub trait Collective<X: ?Sized = [f32]>: Send + fmt::Debug {
     /// equal lengths.
     ///
     /// # Errors
-    /// Returns an error if another rank has ended.
+    /// Returns an error if another rank has ended or a device fails.
     fn all_reduce_sum(&mut self, x: &mut X) -> Result<(), DeviceError>;
 
     /// All-gather: writes to each of the `rows` rows of `out` the same row of every rank's `x`,
     /// side by side in the order of ranks. Ranks may contribute different numbers of columns.
     ///
     /// # Errors
-    /// Returns an error if another rank has ended.
+    /// Returns an error if another rank has ended or a device fails.
     fn all_gather(&mut self, x: &X, rows: usize, out: &mut X) -> Result<(), DeviceError>;
 }
 

@@ -53,7 +53,7 @@ pub trait Device: Send + fmt::Debug {
     }
 
     /// Measures alternative implementations of the operations called so far and keeps the fastest.
-    /// Called once, after the warm-up steps of a model and before its KV cache takes the remaining
+    /// Called once, after a model's warm-up step and before its KV cache takes the remaining
     /// memory.
     fn tune(&mut self) -> Result<(), DeviceError> {
         Ok(())
@@ -100,7 +100,7 @@ pub trait Device: Send + fmt::Debug {
         Ok(None)
     }
 
-    /// Copies `values` to a new vector on the device.
+    /// Copies `values` from the host to a new weight vector on the device.
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
 
     /// Arranges the weight matrices of a MoE layer's experts, and their biases if there are any, as
@@ -304,7 +304,7 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Multiplies `x` by `sigmoid(gate)`, element by element.
+    /// Multiplies `x` by `sigmoid(gate)`, element by element; both have the same shape.
     fn sigmoid_mul(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer)
     -> Result<(), DeviceError>;
 

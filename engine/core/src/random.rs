@@ -1,6 +1,6 @@
 //! SplitMix64 random numbers (Steele, Lea and Flood, "Fast splittable pseudorandom number
 //! generators", 2014). Each number is a function of a counter, so that a stream can be started at
-//! any index. Must not know what the numbers are used for.
+//! any index. This file must not know what the numbers are used for.
 
 /// Increment of a SplitMix64 stream's counter from one random number to the next.
 pub const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;

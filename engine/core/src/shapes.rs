@@ -25,7 +25,7 @@ pub struct HostMatrix<'a> {
 }
 
 impl HostMatrix<'_> {
-    /// Returns the stored bytes of the row that computes output column `n`.
+    /// Returns the bytes of the stored row that computes output column `n` of the weight matrix.
     pub fn row(&self, n: usize) -> &[u8] {
         let row_bytes = self.weight_type.row_bytes(self.k);
         &self.bytes[self.order.stored_row(n) * row_bytes..][..row_bytes]
@@ -37,7 +37,7 @@ impl HostMatrix<'_> {
 /// defines, so no host memory is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomRows {
-    /// Position in the pseudo-random stream at which the tensor begins.
+    /// Start of the random tensor's own pseudo-random stream: the counter before its first number.
     pub start: u64,
     /// Number of elements of one row of the whole random tensor, even if only some of its columns
     /// are loaded.
@@ -128,14 +128,15 @@ impl AttentionShape {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 
-    /// Returns the number of query heads that share a key head (grouped-query attention).
+    /// Returns the number of query heads of the attention layer that share a key head
+    /// (grouped-query attention).
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 }
 
-/// Parameters of one attention layer for `rope_and_cache` and `attention`; `V` is the device's
-/// vector type.
+/// Parameters of one attention layer, without its projections, for the device operations
+/// `rope_and_cache` and `attention`; `V` is the device's vector type.
 #[derive(Debug)]
 pub struct AttentionLayer<V> {
     /// Numbers of heads, head size and score scale of this rank's part of the attention layer.
@@ -145,15 +146,15 @@ pub struct AttentionLayer<V> {
     pub kv_layer: usize,
     /// Index of the attention layer's rotary embedding in the model's list of rotary embeddings.
     pub rotation: usize,
-    /// Size of the sliding window in positions, the query's own included; none for full causal
-    /// attention.
+    /// Size of the attention layer's sliding window in positions, the query's own included; none
+    /// for full causal attention.
     pub window: Option<usize>,
     /// RMS norms of query and key heads before the rotary embedding, for architectures that have
     /// them, such as Qwen3.
     pub head_norms: Option<HeadNorms<V>>,
-    /// Attention sinks, `[H]`: one learned score per query head that takes part in the softmax and
-    /// has no value, so that a head can attend to nothing. Source: Xiao et al. 2023; OpenAI 2025
-    /// (gpt-oss).
+    /// Attention sinks of the layer, `[H]`: one learned score per query head that takes part in the
+    /// softmax and has no value, so that a head can attend to nothing; none in most architectures.
+    /// Source: Xiao et al. 2023; OpenAI 2025 (gpt-oss).
     pub sinks: Option<V>,
     /// Scales of keys and values in an FP8 (e4m3) KV cache, `[2, KV]`: those of the key heads, then
     /// those of the value heads. Each head is divided by its scale before it is stored. None means
@@ -176,7 +177,8 @@ impl<V> AttentionLayer<V> {
     }
 }
 
-/// RMS norms over each query head and each key head, applied before the rotary embedding.
+/// RMS norms over each query head and each key head of an attention layer, applied before the
+/// rotary embedding.
 #[derive(Debug)]
 pub struct HeadNorms<V> {
     /// Weights of the RMS norm over query heads, `[D]`.
@@ -284,12 +286,12 @@ pub struct KvShape {
     pub kv_heads: usize,
     /// D: number of elements of a key or value head in the KV cache.
     pub head_dim: usize,
-    /// Number of KV pages ("blocks" in vLLM's words). Each holds the keys and values of
-    /// `page_tokens` positions in all layers.
+    /// Number of KV pages ("blocks" in vLLM's words) in the cache. Each holds the keys and values
+    /// of `page_tokens` positions in all layers.
     pub pages: usize,
     /// Number of token positions in a KV page.
     pub page_tokens: usize,
-    /// Data type of the cached keys and values.
+    /// Data type of the keys and values in the KV cache.
     pub kv_type: KvType,
 }
 
@@ -365,22 +367,24 @@ pub struct DeltaNetLayer<V> {
 pub struct StateShape {
     /// Number of the model's layers with recurrent state.
     pub layers: usize,
-    /// Number of state slots. A slot holds the state of one running sequence or one prefix-cache
-    /// snapshot, over all layers.
+    /// Number of state slots in device memory. A slot holds the recurrent state of one running
+    /// sequence or one prefix-cache snapshot, over all layers.
     pub slots: usize,
     /// Numbers and sizes of the heads of each layer with recurrent state.
     pub net: DeltaNetShape,
 }
 
 impl StateShape {
-    /// Returns the number of bytes of one state slot over all layers.
+    /// Returns the number of bytes of one state slot, the recurrent state of one sequence over all
+    /// layers.
     pub fn slot_bytes(&self) -> usize {
         self.layers * self.net.state_elements() * size_of::<f32>()
     }
 }
 
 impl KvShape {
-    /// Returns the number of bytes of one token's keys and values over all layers.
+    /// Returns the number of bytes that the KV cache needs for one token: its keys and values over
+    /// all layers.
     pub fn token_bytes(&self) -> usize {
         2 * self.layers * self.kv_heads * self.head_dim * self.kv_type.bytes()
     }

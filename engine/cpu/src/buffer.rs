@@ -1,5 +1,5 @@
-//! Activation buffers of the CPU, and how operations write them: a few rows at a time by each
-//! thread, and quantized to 8 bits as well where the next matmul reads them so.
+//! Activation buffers of the CPU. Operations write them a few rows at a time by each thread, and
+//! also quantize them to int8 if the device has matrices for the int8 GEMM.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 

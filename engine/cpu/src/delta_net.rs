@@ -226,7 +226,7 @@ impl Item<'_, '_> {
     }
 }
 
-/// Inputs of the delta rule for one token and one value head.
+/// Inputs of the delta rule (gated DeltaNet) for one token and one value head.
 struct Token<'a> {
     /// Query of a token after the L2 norm, padded: at least as long as `key`.
     query: &'a [f32],

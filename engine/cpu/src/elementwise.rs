@@ -51,7 +51,7 @@ pub(super) fn add_rms_norm(
     });
 }
 
-/// Kernel of the RMS norm over some rows.
+/// Kernel that computes the RMS norm of some rows.
 struct NormRows<'a> {
     x: &'a [f32],
     norm: Norm<'a>,
@@ -104,7 +104,7 @@ pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
     }
 }
 
-/// Kernel of the residual addition, `x += delta`.
+/// Kernel that adds a residual to some rows, `x += delta`.
 struct Add<'a> {
     x: &'a mut [f32],
     delta: &'a [f32],
@@ -119,7 +119,7 @@ impl Kernel for Add<'_> {
     }
 }
 
-/// Adds `bias` to every row of `x`.
+/// Adds the vector `bias` to every row of `x`.
 pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
     let cols = bias.len();
     assert_eq!(x.len() % cols, 0, "whole rows");
@@ -167,8 +167,8 @@ impl Rule for GeluTanh {
     }
 }
 
-/// Clamped SwiGLU (gpt-oss): `(up + 1) * gate * sigmoid(alpha * gate)`, with `gate` limited to at
-/// most `limit` and `up` to `-limit..=limit`.
+/// Clamped SwiGLU, a gated activation (gpt-oss): `(up + 1) * gate * sigmoid(alpha * gate)`, with
+/// `gate` limited to at most `limit` and `up` to `-limit..=limit`.
 #[derive(Clone, Copy)]
 pub(super) struct ClampedSwiglu {
     pub alpha: f32,
@@ -198,7 +198,8 @@ fn times_sigmoid<L: Lanes>(lanes: L, x: L::V, z: L::V) -> L::V {
 pub(super) struct Gating<R>(pub R);
 
 impl<R: Rule> Gating<R> {
-    /// Writes the gated activation of `gate_up`, `[rows, 2 * cols]`, to `out`, `[rows, cols]`.
+    /// Computes the gated activation of `gate_up`, `[rows, 2 * cols]`, whose rows hold all gates
+    /// and then all ups, and writes it to `out`, `[rows, cols]`.
     pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &Output<'_>) {
         let cols = out.cols;
         assert_eq!(gate_up.len(), 2 * out.rows * cols, "two inputs for each output");
@@ -213,7 +214,7 @@ impl<R: Rule> Gating<R> {
     }
 }
 
-/// Kernel of a gated activation over some rows.
+/// Kernel that computes the gated activation of some rows.
 struct GatedRows<'a, R> {
     rule: R,
     cols: usize,
@@ -265,7 +266,7 @@ pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32]
     });
 }
 
-/// Kernel of the sigmoid gate, `x *= sigmoid(gate)`.
+/// Kernel that multiplies elements by sigmoid gates, `x *= sigmoid(gate)`.
 struct SigmoidMul<'a> {
     x: &'a mut [f32],
     gate: &'a [f32],

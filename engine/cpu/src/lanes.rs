@@ -1,5 +1,6 @@
-//! SIMD vectors of 16 lanes and the operations on them, in which every CPU kernel is written once:
-//! [`Lanes`] for f32, [`Pairs`] for bf16 dot products, [`Dots`] for int8 dot products.
+//! SIMD vectors of 16 lanes and the operations on them, with which CPU kernels are written once for
+//! all instruction sets: [`Lanes`] for f32, [`Pairs`] for bf16 dot products, [`Dots`] for int8 dot
+//! products.
 //!
 //! A kernel that is generic over one of them does the same operations in the same order on every
 //! instruction set. For f32, AVX2 and AVX-512 give the same bits; the portable form rounds products
@@ -9,7 +10,7 @@
 
 #![expect(unsafe_code, reason = "loads and stores through pointers that callers vouch for")]
 
-/// Number of lanes of a vector, on every instruction set.
+/// Number of lanes of a SIMD vector, which is the same on every instruction set.
 pub(super) const LANES: usize = 16;
 
 /// Values of the 16 floats of type E2M1 by bit pattern, doubled so that they are whole numbers.
@@ -28,7 +29,7 @@ pub(super) trait Part<L> {
 /// Instruction set with operations on 16 f32 lanes. Values of an implementing type exist only where
 /// the processor has its instructions, which is what makes the methods without `unsafe` sound.
 pub(super) trait Lanes: Copy {
-    /// Vector of 16 f32.
+    /// SIMD vector of 16 f32 lanes.
     type V: Copy;
     /// Vector of 16 words of 32 bits, each with eight 4-bit quantized values.
     type Words: Copy;
@@ -40,9 +41,10 @@ pub(super) trait Lanes: Copy {
 
     /// Runs a part of a kernel as a function of its own, compiled for the instruction set.
     fn call<P: Part<Self>>(self, part: P) -> P::Output;
-    /// Returns a vector with `x` in every lane.
+    /// Returns a SIMD vector with `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
-    /// Returns `a * b + c`, rounded once where the instruction set has fused multiply-add.
+    /// Returns `a * b + c` of each lane, rounded once where the instruction set has fused
+    /// multiply-add, else after the product too.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
@@ -50,7 +52,7 @@ pub(super) trait Lanes: Copy {
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Returns `2^n` for lanes that hold whole numbers from -126 to 127.
+    /// Returns `2^n` of each lane; lanes hold whole numbers from -126 to 127.
     fn exp2_whole(self, n: Self::V) -> Self::V;
     /// Returns a vector with the first `n` lanes of `v` and `fill` in the others.
     fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V;
@@ -216,7 +218,7 @@ pub(super) trait Dots: Copy {
     type Weights: Copy;
     /// int8 activations of four steps of k of one row, broadcast to all 16 columns.
     type Row: Copy;
-    /// Sixteen i32 sums, one per column.
+    /// Sixteen i32 sums of int8 dot products, one per output column.
     type Sums: Copy;
 
     /// Number of rows of an int8 micro-kernel tile whose sums fit in registers.

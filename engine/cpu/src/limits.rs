@@ -25,7 +25,8 @@ const RUN_SECONDS: f64 = 0.02;
 /// Number of consecutive instructions that add to one sum in a measuring loop. That many of the
 /// largest int8 dot products still fit in an i32.
 const STEPS: usize = 4096;
-/// Number of bytes of a vector of weights, and of a cache line.
+/// Number of bytes of the int8 weights of one dot product for 16 columns, which is also the size of
+/// a cache line.
 const LINE: usize = 64;
 /// Number of bytes that each thread reads to measure the memory's read rate, far more than its
 /// share of any cache.
@@ -137,8 +138,8 @@ impl DotKernel for Int8DotRate<'_> {
     }
 }
 
-/// Runs [`STEPS`] dot products for each sum of a tile of `MR` rows by `NR` groups of columns,
-/// `rounds` times. Returns the number of operations.
+/// Runs [`STEPS`] int8 dot products for each sum of a tile of `MR` rows by `NR` groups of 16
+/// columns, `rounds` times. Returns the number of int8 operations.
 #[inline(always)]
 fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usize) -> u64 {
     let mut weights = Aligned::zeroed(NR * LINE);
@@ -214,8 +215,8 @@ impl Kernel for FloatChains<'_> {
     }
 }
 
-/// Runs [`STEPS`] multiply-adds for each of `CHAINS` vectors, `rounds` times. Returns the number of
-/// operations.
+/// Runs [`STEPS`] f32 multiply-adds for each of `CHAINS` vectors, `rounds` times. Returns the
+/// number of f32 operations.
 #[inline(always)]
 fn float_chains<L: Lanes, const CHAINS: usize>(lanes: L, rounds: usize) -> u64 {
     // Each step computes x / 2 + 1, so sums stay finite. Chains start from different values, or the

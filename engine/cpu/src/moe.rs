@@ -13,7 +13,8 @@ use engine_core::Gate;
 pub struct Routes {
     /// Index, in the step, of the row that each dispatched row is copied from, grouped by expert.
     sources: Vec<usize>,
-    /// Weight of each dispatched row in the sum of its source row.
+    /// Weight of each dispatched row's expert output in the sum for the row that it was copied
+    /// from.
     weights: Vec<f32>,
     /// Expert index and range of dispatched rows, for each of this rank's experts that has any, in
     /// rising order of experts.
@@ -58,7 +59,8 @@ impl Routes {
         routes
     }
 
-    /// Returns the number of rows dispatched to this rank's experts.
+    /// Returns the number of rows dispatched to this rank's experts: one per pair of a row and one
+    /// of its top-k experts on this rank.
     pub(super) fn rows(&self) -> usize {
         self.sources.len()
     }

@@ -1,4 +1,5 @@
-//! Thread pool of pinned threads that runs one task at a time.
+//! Thread pool that runs one task at a time on all of its threads, which are pinned to processors
+//! where that is possible.
 //!
 //! A step of a small model is about two hundred operations of a few microseconds. Threads therefore
 //! spin for a moment between operations before they park: waking a thread costs as much as an
@@ -186,8 +187,8 @@ impl Pool {
         });
     }
 
-    /// Splits `rows` rows of `cols` columns into work items and calls `task(first row, row count)`
-    /// for each.
+    /// Splits `rows` rows of `cols` columns into work items and calls `task(first row, number of
+    /// rows)` for each on the pool's threads; small operations are one item on the calling thread.
     pub(super) fn rows(&mut self, rows: usize, cols: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if rows * cols < PARALLEL_ELEMENTS || self.threads() == 1 {
             return task(0, rows);
@@ -199,7 +200,7 @@ impl Pool {
         });
     }
 
-    /// Unparks the pool's workers that have parked.
+    /// Wakes those worker threads of the pool that have parked.
     fn wake(&self) {
         for worker in &self.workers {
             if worker.parked.swap(false, Ordering::SeqCst) {

@@ -1,5 +1,5 @@
-//! CPU kernels against the reference implementation, on every instruction set that this processor
-//! has.
+//! Tests of CPU kernels against the reference implementation, on every instruction set that the
+//! processor has.
 
 mod attention;
 mod delta_net;
@@ -47,8 +47,8 @@ pub(super) fn stored(
     (bytes, exact)
 }
 
-/// Replaces the scales of a random block by finite ones, and removes bit patterns that stand for
-/// NaN.
+/// Replaces the scales of a random quantization block by finite ones, and removes bit patterns that
+/// stand for NaN.
 fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
     let (heads, scale): (&[usize], f32) = match weight_type {
         WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => (&[0], 0.05),
@@ -77,7 +77,8 @@ pub(super) fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
     buffer
 }
 
-/// Calls `check` with an f32 device of every instruction set, with one thread and with three.
+/// Calls `check` with a CPU device in f32 arithmetic for each instruction set that the processor
+/// has, with one thread and with three.
 fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
     for isa in Isa::detected() {
         for threads in [1, 3] {
@@ -313,8 +314,8 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
     });
 }
 
-/// Kernel that measures the exponential's largest relative error over its range, and its values at
-/// the limits.
+/// Test kernel that measures the largest relative error of the vector exponential over its range,
+/// and checks its values at the limits.
 struct Exponential<'a>(&'a mut f64);
 
 impl isa::Kernel for Exponential<'_> {

@@ -435,7 +435,8 @@ impl<D: Device> Model for Decoder<D> {
     }
 }
 
-/// Returns the description of the decoder in `checkpoint`.
+/// Returns the description of the decoder in `checkpoint`, as the file of its architecture fills it
+/// in.
 ///
 /// # Errors
 /// Fails if the architecture is not supported or the configuration is invalid.

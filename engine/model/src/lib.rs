@@ -40,24 +40,25 @@ pub struct ModelInfo {
     pub architecture: String,
     /// Number of token ids in the model's vocabulary; every id is below it.
     pub vocab_size: usize,
-    /// Longest sequence that the checkpoint was trained for, in tokens.
+    /// Number of tokens of the longest sequence that the checkpoint was trained for.
     pub max_seq_len: usize,
     /// Number of weights of the whole model; an embedding that is also the LM head counts once.
     pub parameters: u64,
     /// Number of weights in the model's layers that one token uses: without embedding and LM head,
     /// and of the experts only the top k.
     pub active_layer_parameters: u64,
-    /// True for MoE models, where a step reads only the experts that its rows are routed to.
+    /// True for MoE models, in which a step reads only the experts that its rows are routed to.
     pub has_experts: bool,
     /// Name of the number type in which the model's weight matrices are multiplied; where there are
     /// several, of the least precise. `f32` is the reference.
     pub compute_dtype: &'static str,
     /// Data type of keys and values in the KV cache, as `--kv-dtype` sets it.
     pub kv_type: KvType,
-    /// Number of bytes of one token's keys and values over all layers and ranks.
+    /// Number of bytes of one token's keys and values over all layers: on all ranks for a
+    /// [`Parallel`] model, on one rank for a [`Decoder`].
     pub kv_bytes_per_token: usize,
-    /// Number of bytes of one sequence's recurrent state over all layers and ranks, 0 for models
-    /// without recurrent state.
+    /// Number of bytes of one sequence's recurrent state over all layers: on all ranks for a
+    /// [`Parallel`] model, on one rank for a [`Decoder`]; 0 for models without recurrent state.
     pub state_bytes: usize,
     /// Shape of the largest weight matrix in the model's layers; with tensor parallelism, of the
     /// first rank's part.
@@ -103,8 +104,7 @@ pub trait Model: Send + fmt::Debug {
     /// Warm-up (profile run): runs a step of `tokens` tokens that samples for `sequences`
     /// sequences, so that all memory is allocated except that of the KV cache and recurrent state,
     /// and tunes the device. Called once, before those are allocated. Returns the number of bytes
-    /// that are free afterwards and may be used for them, or none on a CPU, which does not run the
-    /// step.
+    /// left for them, or none on a CPU, which does not run the step.
     ///
     /// # Errors
     /// Fails if the device has too little memory for the step, or fails.
@@ -122,7 +122,7 @@ pub trait Model: Send + fmt::Debug {
     /// Submits the step of `batch` to the device, which may still be computing when this returns.
     ///
     /// # Errors
-    /// Fails if the batch is invalid or the device fails; the model cannot be used any more.
+    /// Fails if the batch is invalid or the device fails; the model must not be used any more.
     fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError>;
 
     /// Waits until the oldest step in flight has completed, and returns its logits and sampled
@@ -136,7 +136,7 @@ pub trait Model: Send + fmt::Debug {
     /// rows whose logits the host reads. No other step may be in flight.
     ///
     /// # Errors
-    /// Fails if the batch is invalid or the device fails; the model cannot be used any more.
+    /// Fails if the batch is invalid or the device fails; the model must not be used any more.
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], DeviceError> {
         self.submit(batch)?;
         Ok(self.complete()?.logits)

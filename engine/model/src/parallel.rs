@@ -14,7 +14,7 @@ use super::{Model, ModelInfo};
 use engine_core::collective::ANOTHER_ENDED;
 use engine_core::{DeviceError, StepBatch, StepOutput};
 
-/// Command that is sent to the threads of all ranks.
+/// Command that a parallel model sends to the threads of all ranks.
 #[derive(Debug, Clone)]
 enum Order {
     AllocateKv {
@@ -118,7 +118,8 @@ impl Parallel {
         }
     }
 
-    /// Sends a command to all ranks, waits for all answers, and returns the first rank's.
+    /// Sends a command to all ranks, waits for all answers, and returns the first rank's answer, or
+    /// the error if a rank failed.
     fn ask(&mut self, order: &Order) -> Answer {
         let answers = first_cause(self.ask_all(order))?;
         Ok(answers.into_iter().next().unwrap_or_default())

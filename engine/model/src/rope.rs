@@ -24,7 +24,8 @@ pub enum RopePrecision {
     Bf16,
 }
 
-/// Choice of how rotary frequencies are rounded (docs/decisions/0006-rope-frequencies.md).
+/// Rounding of rotary frequencies that the caller of the loader chooses
+/// (docs/decisions/0006-rope-frequencies.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeChoice {
     /// Rotary frequencies in f32 for every checkpoint, as checkpoints are trained and served with.

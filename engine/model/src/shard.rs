@@ -1,5 +1,5 @@
-//! Tensor-parallel sharding: the part of a model that a rank holds, as plain arithmetic on which
-//! all ranks agree without communication.
+//! Tensor-parallel sharding: which heads and columns of a model a rank holds, as plain arithmetic
+//! on which all ranks agree without communication.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Reader of a checkpoint's tensors by name onto a device: weight matrices and vectors of models
+//! Reader of tensors by name from a checkpoint onto a device: weight matrices and vectors of models
 //! are loaded only through it.
 
 use std::borrow::Cow;

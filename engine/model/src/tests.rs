@@ -1,4 +1,5 @@
-//! Tests of models: golden outputs of llama.cpp, conformance and batch invariance.
+//! Tests of models: golden outputs of llama.cpp, loading of changed files, and the modules for
+//! conformance, batch invariance, GGUF and CUDA.
 
 mod agreement;
 mod conformance;

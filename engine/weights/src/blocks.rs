@@ -17,7 +17,7 @@ pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
 /// Returns the value of the E4M3 float (OCP 8-bit floating point, 2023) with these bits: exponent
 /// bias 7; all exponent and fraction bits set is NaN.
 pub fn e4m3(bits: u8) -> f32 {
-    /// 2^120, from the difference of the exponent biases of f32 and E4M3.
+    /// Factor 2^120 that makes up for the difference between the exponent biases of f32 and E4M3.
     const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
     let magnitude = match bits & 0x7f {
         0x7f => f32::NAN,
@@ -37,7 +37,7 @@ pub fn e8m0(bits: u8) -> f32 {
     }
 }
 
-/// Values of E2M1 floats by bit pattern, doubled so that they are whole numbers.
+/// Values of the 16 E2M1 floats by bit pattern, doubled so that they are whole numbers.
 const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Calls `each` with the scale, the minimum and the quantized values of each part of a quantization

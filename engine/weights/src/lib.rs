@@ -90,7 +90,7 @@ impl ConfigSource {
 pub struct TensorData<'a> {
     /// Float type or quantization format of the tensor's bytes.
     pub weight_type: WeightType,
-    /// Shape of the tensor, slowest dimension first.
+    /// Shape of the tensor, slowest dimension first: a matrix is `[N, K]`, N rows of K elements.
     pub shape: Vec<usize>,
     /// Stored elements of the tensor, row after row, in whole quantization blocks.
     pub bytes: Cow<'a, [u8]>,
@@ -129,8 +129,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `files`, or at least its configuration: with a `seed`, weights are
-    /// pseudo-random numbers in the shapes of the checkpoint, and no weights are read.
+    /// Opens the checkpoint in `files`. With a `seed`, only its configuration and shapes are used,
+    /// and its weights are pseudo-random numbers instead of those in the files.
     ///
     /// # Errors
     /// Fails if a file is missing, cannot be read, is damaged or is of an unsupported format or
@@ -156,7 +156,7 @@ impl Checkpoint {
     }
 
     /// Opens a folder in the Hugging Face layout as a checkpoint; with a `seed`, only config.json
-    /// is read and weights are pseudo-random.
+    /// is read, and weights are pseudo-random.
     fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let path = folder.join("config.json");
         let json = read_json(&path)?;
@@ -381,7 +381,8 @@ impl Checkpoint {
         Err(CheckpointError::tensor(&self.path, name, what))
     }
 
-    /// Reads the tensor `name`, which must have `shape`, as f32, row major.
+    /// Reads the tensor `name`, which must have `shape`, and returns its elements dequantized to
+    /// f32, row major.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does.

@@ -1,5 +1,5 @@
-//! Quantization of a Hugging Face checkpoint, as `quantization_config` in its config.json states
-//! it.
+//! Quantization method of a Hugging Face checkpoint, as `quantization_config` in its config.json
+//! states it, and the application of FP8 scales.
 
 use std::path::Path;
 

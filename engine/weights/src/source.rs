@@ -18,7 +18,7 @@ pub struct ModelSource {
     pub files: ModelFiles,
 }
 
-/// Layout of a model's files.
+/// Layout of a model's files on this machine, with their path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
     /// Model in the Hugging Face layout: path of a folder with `config.json`, safetensors and

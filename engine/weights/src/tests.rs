@@ -37,7 +37,7 @@ fn small() -> Writer {
     file
 }
 
-/// Replaces the only occurrence of `from` by `to`, which may have another length.
+/// Replaces the only occurrence of `from` in `bytes` by `to`, which may have another length.
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let found: Vec<usize> =
         (0..=bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from)).collect();
@@ -166,7 +166,7 @@ proptest! {
     }
 }
 
-/// Returns the KiB of `path` that are resident in this process's memory map.
+/// Returns how many KiB of the memory-mapped file `path` are resident in this process.
 #[cfg(target_os = "linux")]
 fn resident_kib(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();

@@ -82,11 +82,11 @@ impl Sampling {
 /// that must not or may be sampled.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
-    /// Logits of the model, of shape `[vocab_size]`.
+    /// Logits that the model computed for the next token of the sequence, `[vocab_size]`.
     pub logits: &'a [f32],
-    /// Token ids of the prompt and of the output so far.
+    /// Token ids of the sequence: its prompt, then its output so far.
     pub tokens: &'a [u32],
-    /// Number of prompt tokens at the beginning of `tokens`.
+    /// Number of prompt tokens at the beginning of `tokens`; the others are output.
     pub prompt_tokens: usize,
     /// Ids of tokens that must not be sampled from this row, such as end tokens before `min_tokens`
     /// is reached.

@@ -1,4 +1,4 @@
-//! Tests of sampling: small rows of logits whose right result is known.
+//! Tests of sampling on small rows of logits, for which the right result is known.
 
 use super::*;
 

@@ -128,7 +128,8 @@ impl<'a> Task<'a> {
 }
 
 impl Attention<'_> {
-    /// Computes attention on the threads of `pool` and writes `[T, H * D]` to `out`.
+    /// Computes attention for all sequences of the step on the threads of `pool` and writes `[T, H
+    /// * D]` to `out`.
     pub(super) fn run(&self, pool: &mut Pool, scratch: &mut Scratch, out: &mut [f32]) {
         let AttentionShape { kv_heads, head_dim, .. } = self.layer.shape;
         assert!(head_dim <= MAX_VALUE_GROUPS * LANES, "heads are not larger than 512");

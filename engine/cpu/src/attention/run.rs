@@ -1,4 +1,5 @@
-//! Attention kernel of the CPU: scores, softmax and values over a run of positions, block by block.
+//! Attention kernel of the CPU: scores, softmax and multiplication by values over a range of
+//! positions, block by block.
 
 #![expect(unsafe_code, reason = "strided reads of pages")]
 

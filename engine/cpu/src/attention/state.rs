@@ -1,5 +1,5 @@
-//! Partial result of attention over some positions, which can be merged with that of later
-//! positions.
+//! Partial result of attention over some positions (online softmax state), which can be merged with
+//! that of later positions.
 
 use super::LANES;
 use crate::lanes::Lanes;
@@ -8,12 +8,13 @@ use crate::lanes::Lanes;
 /// of probabilities.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Sums of the values weighted by their probabilities, `[R][D]`, D rounded up to whole vectors.
+    /// Sums of the values weighted by their probabilities, `[R][D]` for R query rows, D rounded up
+    /// to whole vectors.
     pub sums: Vec<f32>,
-    /// Largest attention score of each query row, `[R]`; minus infinity before any position.
+    /// Largest attention score of each of R query rows, `[R]`; minus infinity before any position.
     pub largest: Vec<f32>,
-    /// Sums of probabilities of each query row, `[R][16]`, one per vector lane; their sum is the
-    /// softmax denominator.
+    /// Sums of probabilities of each of R query rows, `[R][16]`, one per vector lane; the sum of a
+    /// row's 16 is the softmax denominator.
     pub totals: Vec<f32>,
 }
 

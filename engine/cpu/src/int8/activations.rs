@@ -20,7 +20,7 @@ pub(super) const HEAD_ROWS: usize = 8;
 pub(crate) struct Activations {
     pub(super) rows: usize,
     pub(super) quant_groups: usize,
-    /// Quantized activations, `[rows][quant_groups][QUANT_GROUP]`.
+    /// Activations quantized to int8, `[rows][quant_groups][QUANT_GROUP]`.
     pub(super) quantized: Vec<i8>,
     /// Scales of the quantized activations, `[rows / 8][quant_groups][8]`: a scale is the
     /// activation that quantized value 1 stands for.

@@ -31,7 +31,7 @@ pub(super) const QUANT_GROUP: usize = 64;
 const TILE_GROUPS: usize = 3;
 /// Number of output columns in a tile of the int8 GEMM.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Offset that makes a signed quantized weight unsigned.
+/// Offset that makes a signed quantized weight of the int8 GEMM an unsigned byte.
 const ZERO: i32 = 128;
 /// Number of steps of k in a block of the int8 GEMM, whose widened weights stay in the L1 cache.
 const BLOCK_K: usize = 3 * QUANT_GROUP;

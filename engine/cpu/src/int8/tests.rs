@@ -1,4 +1,4 @@
-//! int8 GEMM against its definition in plain sums, on every instruction set.
+//! Tests of the int8 GEMM against its definition in plain sums, on every instruction set.
 
 use super::*;
 use crate::matmul::Matrix;

@@ -19,7 +19,8 @@ use engine_core::WeightType;
 use engine_weights::blocks;
 use engine_weights::format::dequantize;
 
-/// Largest quantized weight before [`ZERO`] is added; the smallest is its negative.
+/// Largest quantized weight of the int8 GEMM before [`ZERO`] is added; the smallest is its
+/// negative.
 const TOP: f32 = 127.0;
 /// Fixed-point scale of the factors and addends that widen 4-bit weights: the widened byte is the
 /// upper half of their 16-bit result.
@@ -55,7 +56,7 @@ impl Width {
     }
 }
 
-/// Returns the scales of a packed tile's columns.
+/// Returns the scales, one per output column, of a packed tile of int8 or 4-bit weights.
 #[inline(always)]
 pub(super) fn scales(tile: &[u8]) -> &[f32] {
     bytemuck::cast_slice(&tile[tile.len() - SCALE_BYTES..])

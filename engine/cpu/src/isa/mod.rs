@@ -107,8 +107,8 @@ impl Isa {
         self.name
     }
 
-    /// Returns true if the instruction set has bf16 dot products; others emulate them by several
-    /// instructions.
+    /// Returns true if the instruction set has bf16 dot products; the others emulate them in
+    /// portable code.
     pub fn has_bf16(self) -> bool {
         self.has_bf16
     }
@@ -162,12 +162,14 @@ pub(super) trait Kernel {
     fn run<L: Lanes>(self, lanes: L);
 }
 
-/// Kernel written once over int8 dot products; the rules of [`Kernel`] apply.
+/// Kernel written once over int8 dot products ([`Dots`]); the rules of [`Kernel`] about inlining
+/// apply.
 pub(super) trait DotKernel {
     fn run<D: Dots>(self, dots: D);
 }
 
-/// Kernel written once over bf16 dot products; the rules of [`Kernel`] apply.
+/// Kernel written once over bf16 dot products ([`Pairs`]); the rules of [`Kernel`] about inlining
+/// apply.
 pub(super) trait PairKernel {
     fn run<P: Pairs>(self, pairs: P);
 }

@@ -43,7 +43,7 @@ pub struct Scratch<D: Device> {
     pub mixed: D::Buffer,
     /// Gates that multiply the attention output, `[T, H * D]`, in architectures that have them.
     pub gates: D::Buffer,
-    /// Router logits, `[T, E]`.
+    /// Router logits of a MoE block, `[T, E]` for E experts.
     pub scores: D::Buffer,
     /// Rows that MoE dispatch has copied to experts, the input of their gate and up projections.
     pub sent: D::Buffer,

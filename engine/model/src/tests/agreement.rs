@@ -1,5 +1,5 @@
-//! Agreement of bf16 and int8 arithmetic with f32: how often they choose the same token, by
-//! architecture, and how far their logits differ.
+//! Tests of the agreement of bf16 and int8 arithmetic with f32: how often they choose the same
+//! token, by architecture, and how far their logits differ.
 
 use super::conformance::{Case, exact, references};
 use super::*;

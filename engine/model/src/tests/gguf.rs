@@ -20,7 +20,7 @@ struct Converter {
     file: Writer,
 }
 
-/// Bytes of a bf16 matrix `[N, K]`.
+/// Bytes of a stored weight matrix, such as a bf16 matrix `[N, K]`, row after row.
 type Bytes = Vec<u8>;
 
 impl Converter {

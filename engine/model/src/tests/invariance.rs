@@ -25,7 +25,8 @@ fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -
     logits
 }
 
-/// Checks that a sequence's logits, alone and in chunks, have the same bits as among 64 others.
+/// Checks that the model gives a sequence the same logits, bit by bit, alone, in prefill chunks,
+/// and in a batch with 64 other sequences.
 fn check(model: &mut dyn Model, what: &str) {
     let vocab = model.info().vocab_size;
     let text =

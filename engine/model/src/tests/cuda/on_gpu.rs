@@ -6,12 +6,12 @@ use engine_cuda::driver::Cubins;
 use engine_cuda::driver::gpu::{Gpu, has_nccl};
 use engine_cuda::gpus;
 
-/// Largest relative difference of logits between kernels for one GPU generation and portable
-/// kernels, whose sums have another order.
+/// Largest permitted relative difference of logits between kernels for one GPU generation and
+/// portable kernels, whose sums have another order.
 const VARIANTS: f64 = 0.01;
 
-/// Opens the first GPU. Returns none after printing a note if there is none; a GPU that cannot be
-/// used is a failure.
+/// Returns the driver of the machine's first GPU; none, after printing a note, if there is no GPU.
+/// A GPU that cannot be used fails the test.
 fn open(portable: bool) -> Option<Arc<dyn Driver>> {
     if gpus().is_empty() {
         fixtures::skip("a GPU", "run it by `cargo xtask gpu-validation`");
