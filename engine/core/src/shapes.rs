@@ -209,8 +209,8 @@ pub enum Feature {
     /// Multiplication of token embeddings by a factor, the operation
     /// [`Device::scale`](crate::Device::scale).
     EmbeddingScale,
-    /// More than one rotary embedding in a model; [`AttentionLayer::rotation`] selects that of a
-    /// layer.
+    /// More than one rotary embedding in a model, of which [`AttentionLayer::rotation`] selects one
+    /// for each layer.
     LayerRotations,
 }
 

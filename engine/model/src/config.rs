@@ -111,8 +111,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Builds the error that a setting is missing or wrong; it names the setting by its key in the
-    /// format of the checkpoint.
+    /// Builds the error that a setting is missing or wrong; it names the key `json_key` for
+    /// config.json, and `gguf_key` after the architecture's name for GGUF metadata.
     pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl fmt::Display) -> LoadError {
         match self {
             Self::Json { path, .. } => LoadError::config(path, json_key, reason),
@@ -122,7 +122,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the setting with these keys as a whole number, none if the key is missing.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a whole
+    /// number; none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists and is not a whole number.
@@ -141,7 +142,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the setting with these keys as a size.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a size.
     ///
     /// # Errors
     /// Fails if the key is missing or is not a size from 1 to 2^24.
@@ -150,7 +151,8 @@ impl<'a> Settings<'a> {
         self.given_size(json_key, gguf_key)?.ok_or_else(missing)
     }
 
-    /// Returns the setting with these keys as a size, none if the key is missing.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a size;
+    /// none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists and is not a size from 1 to 2^24.
@@ -162,7 +164,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the setting with these keys as a number, none if the key is missing.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a number;
+    /// none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists and is not a number.

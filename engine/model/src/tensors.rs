@@ -15,8 +15,8 @@ use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 pub struct Part<'a> {
     pub name: &'a str,
     pub n: usize,
-    /// Ranges of the part's output columns that are on this rank; whole heads where `order`
-    /// concerns heads.
+    /// Ranges of the output columns of this part that are on this rank; whole heads where `order`
+    /// reorders the rows of heads.
     pub own: Vec<Range<usize>>,
     pub order: RowOrder,
     pub bias: bool,
@@ -133,7 +133,8 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// Loads `parts`, stacked along N with `k` inputs each, as one linear layer on the device.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has another shape, or the device is out of memory.
+    /// Fails if a tensor is missing or has another shape or an unsupported type, or the device is
+    /// out of memory.
     pub fn linear(
         &mut self,
         parts: &[Part<'_>],
