@@ -1,8 +1,8 @@
-//! Collectives: tensor parallel all-reduce and all-gather among the ranks of a group.
+//! Collectives: tensor parallel all-reduce, all-gather and minimum among the ranks of a group.
 //!
-//! Knows arrays of numbers, not their meaning. The ranks of one process are threads. They add in
-//! the order of rank indices, so that every rank gets the same bits however the threads were
-//! scheduled.
+//! This file must not know what the arrays of numbers mean. The ranks of its `InProcess` group are
+//! threads of one process. They add in the order of rank indices, so every rank gets the same bits,
+//! however the threads were scheduled.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,74 +10,78 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::DeviceError;
 
-/// Error message of a rank that stops because another rank has ended. The cause is reported by that
-/// other rank.
+/// Error message of a rank that stops because another rank of its tensor-parallel group has ended.
+/// That other rank reports the cause.
 pub const ANOTHER_ENDED: &str = "another rank has ended";
 
-/// Position of a device in a tensor-parallel group.
+/// Position of a rank in its tensor-parallel group: its index and the number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rank {
     /// Index of the rank in its tensor-parallel group, below `count`.
     pub index: usize,
-    /// Number of ranks in the group, at least 1.
+    /// Number of ranks in the tensor-parallel group, at least 1.
     pub count: usize,
 }
 
 impl Rank {
-    /// The rank of a device that holds a whole model: the only one of its group.
+    /// Rank 0 of a group of one: that of a device that computes a whole model alone.
     pub const ONLY: Self = Self { index: 0, count: 1 };
 
-    /// Returns the range of `total` heads, columns or experts that the rank holds. Ranges of all
-    /// ranks are contiguous, and their lengths differ by at most 1.
+    /// Returns the index range of the heads, columns or experts, `total` in all, that this rank
+    /// holds. The ranges of all ranks are contiguous, and their lengths differ by at most 1.
     pub fn share(self, total: usize) -> Range<usize> {
         total * self.index / self.count..total * (self.index + 1) / self.count
     }
 }
 
-/// Collective operations as one rank sees them, over numbers stored as `X`. All ranks must call the
-/// same operations in the same order.
+/// Collective operations of a tensor-parallel group as one rank calls them, over arrays of type
+/// `X`. All ranks must call the same operations in the same order.
 pub trait Collective<X: ?Sized = [f32]>: Send + fmt::Debug {
-    /// Returns this rank's position in the group.
+    /// Returns the index of the calling rank and the number of ranks in its tensor-parallel group.
     fn rank(&self) -> Rank;
 
-    /// Replaces `x` by the sum of all ranks' `x`, which have the same length.
+    /// All-reduce: replaces `x` by the elementwise sum of the `x` of all ranks, which must have
+    /// equal lengths.
     ///
     /// # Errors
-    /// Returns an error if another rank has ended.
+    /// Returns an error if another rank has ended or a device fails.
     fn all_reduce_sum(&mut self, x: &mut X) -> Result<(), DeviceError>;
 
-    /// Writes each of `rows` rows of `out` as that row of every rank's `x`, side by side in the
-    /// order of ranks. Ranks may contribute different numbers of columns.
+    /// All-gather: writes to each of the `rows` rows of `out` the same row of every rank's `x`,
+    /// side by side in the order of ranks. Ranks may contribute different numbers of columns.
     ///
     /// # Errors
-    /// Returns an error if another rank has ended.
+    /// Returns an error if another rank has ended or a device fails.
     fn all_gather(&mut self, x: &X, rows: usize, out: &mut X) -> Result<(), DeviceError>;
 }
 
-/// One rank of a tensor-parallel group whose ranks are threads of this process.
+/// One rank of a tensor-parallel group whose ranks are threads of one process, with its access to
+/// the group's shared buffers.
 pub struct InProcess {
     rank: Rank,
     group: Arc<Group>,
-    /// Index of the buffer set that this rank's next operation uses: 0 and 1 alternate.
+    /// Index of the buffer set, 0 or 1, that the rank's next collective operation uses; operations
+    /// alternate between them.
     turn: usize,
 }
 
-/// Shared memory and barrier of a group. The two sets of buffers alternate between operations, so
-/// one barrier per operation is enough: a rank writes a set again only after all ranks have reached
-/// the operation in between, and so have read it.
+/// Buffers and barrier that the threads of a tensor-parallel group share. Operations alternate
+/// between two sets of buffers, so one barrier per operation is enough: a rank overwrites a set
+/// only after all ranks have reached the operation in between, and so have read the set.
 struct Group {
     slots: [Vec<RwLock<Vec<f32>>>; 2],
     meeting: Mutex<Meeting>,
     changed: Condvar,
 }
 
-/// Barrier of a group's ranks: how many have arrived, and how many barriers are complete.
+/// State of the barrier of a tensor-parallel group: number of ranks that wait at it, number of
+/// completed barriers, and whether a rank has ended.
 #[derive(Default)]
 struct Meeting {
     arrived: usize,
-    /// Number of barriers that the group's ranks have completed.
+    /// Number of barriers that the ranks of the group have completed since it was created.
     held: u64,
-    /// True once a rank has ended, after which no barrier can complete.
+    /// True once a rank of the group has ended, after which no barrier can complete.
     is_broken: bool,
 }
 
@@ -88,7 +92,8 @@ impl fmt::Debug for InProcess {
 }
 
 impl InProcess {
-    /// Creates a group of `count` ranks and returns them in the order of their indices.
+    /// Creates a tensor-parallel group of `count` ranks for threads of this process, and returns
+    /// the ranks in the order of their indices.
     pub fn group(count: usize) -> Vec<Self> {
         let slots = || (0..count).map(|_| RwLock::default()).collect();
         let group = Arc::new(Group {
@@ -101,8 +106,8 @@ impl InProcess {
             .collect()
     }
 
-    /// Copies `x` into this rank's buffer, waits for the others, and returns the buffers of all
-    /// ranks.
+    /// Copies `x` into this rank's shared buffer, waits for the other ranks of the group, and
+    /// returns the buffers of all ranks in the order of their indices.
     fn exchange(&mut self, x: &[f32]) -> Result<&[RwLock<Vec<f32>>], DeviceError> {
         let slots = &self.group.slots[self.turn];
         self.turn = 1 - self.turn;
@@ -114,7 +119,7 @@ impl InProcess {
         Ok(slots)
     }
 
-    /// Returns the smallest of the values that the ranks pass.
+    /// All-reduce with the minimum: returns the smallest `x` that any rank of the group passed.
     ///
     /// # Errors
     /// Returns an error if another rank has ended.
@@ -126,13 +131,14 @@ impl InProcess {
 }
 
 impl Group {
-    /// Locks the barrier. A lock poisoned by a rank's panic is used anyway, since `is_broken`
-    /// reports the rank's end.
+    /// Locks the state of the group's barrier. A lock poisoned by a rank's panic is used anyway,
+    /// since `is_broken` reports the rank's end.
     fn meeting(&self) -> MutexGuard<'_, Meeting> {
         self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Barrier: waits until `count` ranks have arrived.
+    /// Waits at the barrier until `count` ranks have arrived; returns an error if a rank has ended
+    /// instead.
     fn meet(&self, count: usize) -> Result<(), DeviceError> {
         let mut meeting = self.meeting();
         let held = meeting.held;
@@ -207,8 +213,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs `run` on a thread for each rank of a group of `count`, and returns the results in the
-    /// order of ranks.
+    /// Runs `run` on one thread for each rank of a new group of `count` ranks, and returns the
+    /// results in the order of ranks.
     fn on_ranks<T: Send>(count: usize, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let run = &run;

@@ -1,6 +1,6 @@
-//! The `Device` trait: the operations of a transformer (GEMM, paged attention, norms, MoE routing,
-//! sampling, all-reduce) that the CPU, the GPU and the reference implement. Knows layers only as
-//! shapes, and no architecture.
+//! The `Device` trait: the operations of a transformer, such as GEMM, paged attention, norms, MoE
+//! routing, sampling and all-reduce, which each kind of device (CPU, GPU) implements. It knows
+//! layers only as shapes, and no architecture.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,46 +11,50 @@ use super::{
 };
 use crate::{DeviceError, StepBatch, StepOutput};
 
-/// A compute device: memory for weights, activations and KV cache, and operations over them.
-/// Activation buffers are `[rows, cols]`. Operations on one device take effect in the order of
-/// their calls.
+/// A compute device: memory for weights, activations, KV cache and recurrent state, and the
+/// operations over them. Activation buffers are `[rows, cols]`. Operations on one device take
+/// effect in the order of their calls.
 ///
-/// An operation returns an error only if the device itself fails. Shapes that do not match are bugs
-/// of the caller and panic.
+/// An operation returns an error if the device fails, lacks memory or lacks the operation, or if a
+/// step names KV pages, sampled tokens or state slots that do not exist. Shapes that do not match
+/// are bugs of the caller, and panic.
 pub trait Device: Send + fmt::Debug {
-    /// Activations `[rows, cols]`, row major, with an optional 8-bit quantized copy.
+    /// Activation buffer `[rows, cols]` of the device, row major; a device may keep a quantized
+    /// copy beside it.
     type Buffer: Send + fmt::Debug;
-    /// Weight matrix `[N, K]`, packed as [`Device::matmul`] reads it.
+    /// Weight matrix `[N, K]` on the device, in the layout that [`Device::matmul`] reads.
     type Matrix: Send + fmt::Debug;
-    /// Weight vector `[N]`, such as a norm's weights or a bias.
+    /// Weight vector `[N]` on the device, such as the weights of a norm or a bias.
     type Vector: Send + fmt::Debug;
-    /// Paged KV cache: keys and values of all layers.
+    /// Paged KV cache of the device: keys and values of all attention layers.
     type Kv: Send + fmt::Debug;
-    /// State slots: recurrent state of all layers that have any.
+    /// State slots of the device: recurrent state of all gated DeltaNet layers.
     type State: Send + fmt::Debug;
-    /// A prepared step: its tokens, positions, page tables, the rows that pass the LM head, and how
-    /// tokens are sampled from them.
+    /// A step prepared for the device: its tokens, positions, page tables, the rows that pass the
+    /// LM head, and the sampling parameters of those rows that tokens are sampled from.
     type StepMetadata: Send + fmt::Debug;
-    /// MoE routing of a step: the top-k experts of each row and their weights.
+    /// MoE routing of a step on the device: the top-k experts of each row and the experts' weights.
     type Routes: Send + fmt::Debug;
 
-    /// Features that the device lacks. A model that needs one of them is refused when it is loaded.
+    /// Model features that the device does not implement. A model that needs one of them is refused
+    /// when it is loaded.
     const LACKS: &'static [Feature] = &[];
 
-    /// Returns how many steps may be submitted and not completed when the next one is planned. Zero
-    /// means that each step completes before the next is planned.
+    /// Returns the largest number of steps that may be submitted and not completed when the next
+    /// one is planned. Zero means that each step completes before the next one is planned.
     fn run_ahead(&self) -> usize {
         0
     }
 
-    /// Returns the free bytes of device memory, or none where other processes share the memory, as
-    /// on a CPU.
+    /// Returns the number of free bytes of device memory, or none where the device shares its
+    /// memory with other programs, as a CPU does.
     fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }
 
     /// Measures alternative implementations of the operations called so far and keeps the fastest.
-    /// Called once after warm-up, while most memory is still free.
+    /// Called once, after a model's warm-up step and before its KV cache takes the remaining
+    /// memory.
     fn tune(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -59,10 +63,12 @@ pub trait Device: Send + fmt::Debug {
     /// rows.
     fn buffer(&mut self, cols: usize) -> Result<Self::Buffer, DeviceError>;
 
-    /// Sets the number of rows of `x`. Their content is unspecified afterwards.
+    /// Sets the number of rows of the activation buffer `x`, whose content is unspecified
+    /// afterwards.
     fn resize(&mut self, x: &mut Self::Buffer, rows: usize) -> Result<(), DeviceError>;
 
-    /// Sets the numbers of rows and columns of `x`. The content is unspecified afterwards.
+    /// Sets the numbers of rows and columns of the activation buffer `x`, whose content is
+    /// unspecified afterwards.
     fn reshape(
         &mut self,
         x: &mut Self::Buffer,
@@ -70,20 +76,21 @@ pub trait Device: Send + fmt::Debug {
         cols: usize,
     ) -> Result<(), DeviceError>;
 
-    /// Copies `values`, whole rows in row-major order, into `x`.
+    /// Copies `values`, whole rows in row-major order, from the host into the activation buffer
+    /// `x`, and sets its number of rows accordingly.
     fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), DeviceError>;
 
-    /// Returns the name of the type in which the matrices loaded so far are multiplied; where there
-    /// are several, the least precise of them.
+    /// Returns the name of the number type, such as `bf16`, in which the weight matrices loaded so
+    /// far are multiplied; where there are several, that of the least precise.
     fn compute_dtype(&self) -> &'static str;
 
-    /// Loads the matrices in `parts` as one matrix, stacked along N: an operation writes their
-    /// outputs side by side.
+    /// Loads the host matrices `parts` as one weight matrix, stacked along N: a matmul by it writes
+    /// their output columns side by side.
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, DeviceError>;
 
-    /// Generates a matrix with random weights on the device: the rows of `parts`, stacked along N,
-    /// with `k` elements each. Returns none where the device cannot generate them, so that the host
-    /// must.
+    /// Generates a weight matrix with random weights on the device: the rows of `parts`, stacked
+    /// along N, with `k` elements each. Returns none if the device cannot generate them; the host
+    /// must do it then.
     fn random_matrix(
         &mut self,
         parts: &[RandomRows],
@@ -93,10 +100,10 @@ pub trait Device: Send + fmt::Debug {
         Ok(None)
     }
 
-    /// Copies `values` to a new vector on the device.
+    /// Copies `values` from the host to a new weight vector on the device.
     fn vector(&mut self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
 
-    /// Arranges the matrices of a layer's experts, and their biases if there are any, as
+    /// Arranges the weight matrices of a MoE layer's experts, and their biases if there are any, as
     /// [`Device::expert_matmul`] reads them. A device may move them to contiguous memory.
     fn stack(
         &mut self,
@@ -106,8 +113,8 @@ pub trait Device: Send + fmt::Debug {
         Ok((experts, biases))
     }
 
-    /// Prepares device resources for an attention layer of this shape, such as kernels and
-    /// workspace. Called once per layer while the model loads.
+    /// Prepares device resources, such as kernels and workspace, for attention layers of the shape
+    /// of `layer`. Called for each attention layer while a model loads.
     fn prepare_attention(
         &mut self,
         layer: &AttentionLayer<Self::Vector>,
@@ -116,8 +123,8 @@ pub trait Device: Send + fmt::Debug {
         Ok(())
     }
 
-    /// Prepares device resources for a gated DeltaNet layer of this shape. Called once per layer
-    /// while the model loads.
+    /// Prepares device resources for gated DeltaNet layers of the shape of `layer`. Called for each
+    /// of them while a model loads.
     fn prepare_delta_net(
         &mut self,
         layer: &DeltaNetLayer<Self::Vector>,
@@ -126,17 +133,17 @@ pub trait Device: Send + fmt::Debug {
         Ok(())
     }
 
-    /// Allocates a KV cache of `shape`. The address range is reserved at once; a CPU's memory is
-    /// touched only as pages fill.
+    /// Allocates a paged KV cache of `shape`. The address range is reserved at once; the memory of
+    /// a CPU is first touched when pages fill.
     fn kv(&mut self, shape: KvShape) -> Result<Self::Kv, DeviceError>;
 
-    /// Allocates state slots of `shape`. The address range is reserved at once; a CPU's memory is
-    /// touched only as slots fill.
+    /// Allocates state slots of `shape` for recurrent state. The address range is reserved at once;
+    /// the memory of a CPU is first touched when slots fill.
     fn state(&mut self, shape: StateShape) -> Result<Self::State, DeviceError>;
 
-    /// Prepares a step: checks the page tables of `batch` against `kv` and its references to tokens
-    /// sampled in the previous step, and computes the cos/sin tables of its positions, one
-    /// for each of the model's `rotations`.
+    /// Prepares a step: checks the page tables of `batch` against `kv`, and its references to
+    /// tokens that the previous step sampled, and computes the cos/sin tables of its positions, one
+    /// for each rotary embedding in `rotations`.
     fn prepare_step(
         &mut self,
         batch: &StepBatch,
@@ -144,32 +151,31 @@ pub trait Device: Send + fmt::Debug {
         rotations: &[Rotation],
     ) -> Result<Self::StepMetadata, DeviceError>;
 
-    /// Returns the row counts that the buffers of a step need. They are at least the batch's own: a
-    /// device may pad, and the content of padding rows is unspecified.
+    /// Returns the numbers of rows that activation buffers need for a step. They are at least the
+    /// batch's own: a device may pad, and the content of padding rows is unspecified.
     fn rows(&self, step: &Self::StepMetadata) -> StepRows;
 
-    /// Replays the captured operations (CUDA graph) of a step with the shape of `step`. Returns
-    /// false if no such step was captured, in which case the caller must call the operations one by
-    /// one.
+    /// Replays a CUDA graph that was captured from a step of the same shape as `step`. Returns
+    /// false if there is none, in which case the caller must call the operations one by one.
     fn replay(&mut self, step: &Self::StepMetadata) -> Result<bool, DeviceError> {
         let _ = step;
         Ok(false)
     }
 
-    /// Returns the device's rank in its tensor-parallel group.
+    /// Returns the rank of the device in its tensor-parallel group.
     fn rank(&self) -> Rank;
 
-    /// Tensor-parallel all-reduce: replaces `x` by the sum of `x` over all ranks. Does nothing with
-    /// one rank.
+    /// Tensor-parallel all-reduce: replaces `x` by the elementwise sum of the `x` of all ranks.
+    /// Does nothing in a group of one rank.
     fn all_reduce_sum(&mut self, x: &mut Self::Buffer) -> Result<(), DeviceError>;
 
-    /// Tensor-parallel all-gather: each row of `out` is that row of every rank's `x`, side by side
-    /// in the order of ranks.
+    /// Tensor-parallel all-gather: writes to each row of `out` the same row of every rank's `x`,
+    /// side by side in the order of ranks.
     fn all_gather(&mut self, x: &Self::Buffer, out: &mut Self::Buffer) -> Result<(), DeviceError>;
 
-    /// Looks up token embeddings: `out[t] = table[id - first]` for the tokens of the step. Ids
-    /// outside `table` yield zeros, since a rank of a tensor-parallel group holds only its part of
-    /// the vocabulary.
+    /// Looks up token embeddings: row `t` of `out` becomes row `id - first` of `table`, where `id`
+    /// is token `t` of the step. Ids outside `table` yield zeros, since a rank of a tensor-parallel
+    /// group holds only its part of the vocabulary.
     fn embed(
         &mut self,
         table: &Self::Matrix,
@@ -178,13 +184,14 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Multiplies every element of `x` by `factor` ([`Feature::EmbeddingScale`]).
+    /// Multiplies every element of the activation buffer `x` by `factor`. A device that lacks
+    /// [`Feature::EmbeddingScale`] returns an error.
     fn scale(&mut self, x: &mut Self::Buffer, factor: f32) -> Result<(), DeviceError> {
         let _ = (x, factor);
         Err(DeviceError { operation: "scale", message: lacking(Feature::EmbeddingScale) })
     }
 
-    /// Copies the rows of `x` that pass the LM head into `out`, in the order of
+    /// Copies those rows of `x` that pass the LM head to `out`, in the order of
     /// [`HeadRows`](crate::HeadRows).
     fn gather(
         &mut self,
@@ -193,32 +200,33 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Samples a token from each row of `logits` `[R, vocab]` that asks for one, as
-    /// [`Sampler::sample_logits`](crate::sample::Sampler::sample_logits) does. The next step may refer to the sampled
-    /// tokens before the host knows them. All ranks sample the same tokens.
+    /// Samples a token from each row of `logits`, `[rows, vocab]`, for which the step has sampling
+    /// parameters, as [`Sampler::sample_logits`](crate::sample::Sampler::sample_logits) does. The
+    /// next step may refer to the sampled tokens before the host knows them. All ranks sample the
+    /// same tokens.
     fn sample(
         &mut self,
         logits: &mut Self::Buffer,
         step: &Self::StepMetadata,
     ) -> Result<(), DeviceError>;
 
-    /// Ends the submission of a step whose logits are in `logits`. The step may still be running on
-    /// the device.
+    /// Ends the submission of the step whose logits are in `logits`, after the last of its
+    /// operations was called. The device may still be computing the step when this returns.
     fn submit(
         &mut self,
         logits: &mut Self::Buffer,
         step: Self::StepMetadata,
     ) -> Result<(), DeviceError>;
 
-    /// Waits until the oldest submitted step has completed and returns its sampled tokens and
-    /// logits. `logits` must be the buffer that was passed to the last [`Device::submit`]: a device
-    /// without asynchronous steps reads the results from there.
+    /// Waits until the oldest submitted step has completed, and returns its sampled tokens and
+    /// logits. `logits` must be the buffer that was passed to the latest [`Device::submit`]: a
+    /// device without asynchronous steps reads the results from it.
     fn complete<'a>(
         &'a mut self,
         logits: &'a mut Self::Buffer,
     ) -> Result<StepOutput<'a>, DeviceError>;
 
-    /// RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
+    /// Computes the RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
     fn rms_norm(
         &mut self,
         x: &Self::Buffer,
@@ -227,7 +235,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Adds the residual, `x += delta`, then writes [`Device::rms_norm`] of `x` to `out`.
+    /// Adds `delta` to the residual, `x += delta`, then writes the [`Device::rms_norm`] of `x` to
+    /// `out`.
     fn add_rms_norm(
         &mut self,
         x: &mut Self::Buffer,
@@ -237,7 +246,7 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Matrix multiplication (GEMM) by transposed weights, `out = x * w^T`: `[T, K]` by `[N, K]`
+    /// Multiplies activations by transposed weights (GEMM), `out = x * w^T`: `[T, K]` by `[N, K]`
     /// gives `[T, N]`.
     fn matmul(
         &mut self,
@@ -246,8 +255,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// [`Device::matmul`] with f32 results, for the router and the LM head: rounded logits could
-    /// tie or change order.
+    /// Computes the [`Device::matmul`] of the router and of the LM head, with f32 results: rounded
+    /// logits could tie or change their order.
     fn scores(
         &mut self,
         x: &Self::Buffer,
@@ -257,12 +266,12 @@ pub trait Device: Send + fmt::Debug {
         self.matmul(x, w, out)
     }
 
-    /// Adds `bias` to every row of `x`.
+    /// Adds the vector `bias`, `[cols]`, to every row of `x`, `[rows, cols]`.
     fn add_bias(&mut self, x: &mut Self::Buffer, bias: &Self::Vector) -> Result<(), DeviceError>;
 
-    /// Prepares queries and keys for attention and fills the KV cache: applies the layer's head
-    /// norms to `qkv`, rotates queries and keys by their positions (RoPE), and writes keys and
-    /// values to the layer's pages.
+    /// Prepares queries and keys for attention and fills the KV cache: applies the layer's RMS
+    /// norms of query and key heads, if there are any, to `qkv`, rotates queries and keys by their
+    /// positions (RoPE), and writes keys and values to the layer's KV pages.
     fn rope_and_cache(
         &mut self,
         qkv: &mut Self::Buffer,
@@ -271,8 +280,8 @@ pub trait Device: Send + fmt::Debug {
         kv: &mut Self::Kv,
     ) -> Result<(), DeviceError>;
 
-    /// Paged causal attention: the query heads of `qkv` attend to the keys and values in the
-    /// layer's pages. Writes `[T, H * D]`.
+    /// Computes paged causal attention: the query heads of `qkv` attend to the keys and values in
+    /// the layer's KV pages. Writes `[T, H * D]` to `out`.
     fn attention(
         &mut self,
         qkv: &Self::Buffer,
@@ -282,10 +291,10 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Gated DeltaNet over the rows of `projected`, into `[T, value heads * value dim]`: causal
-    /// convolution and SiLU, L2 norm of queries and keys, delta rule on the state slot of each
-    /// sequence, RMS norm and gate. Slots named by `load` are copied in before, and to `save`
-    /// after.
+    /// Computes a gated DeltaNet layer over the rows of `projected`, into `[T, value heads * value
+    /// dim]`: causal convolution and SiLU, L2 norm of queries and keys, delta rule on the state
+    /// slot of each sequence, RMS norm and gate. A sequence's `load` slot is copied to its own slot
+    /// before, and its own slot to its `save` slot after ([`StateSlots`](crate::StateSlots)).
     fn delta_net(
         &mut self,
         projected: &Self::Buffer,
@@ -295,19 +304,21 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Multiplies `x` by `sigmoid(gate)`, element by element.
+    /// Multiplies `x` by `sigmoid(gate)`, element by element; both have the same shape.
     fn sigmoid_mul(&mut self, x: &mut Self::Buffer, gate: &Self::Buffer)
     -> Result<(), DeviceError>;
 
-    /// SwiGLU activation: `out = silu(gate) * up`, where `gate_up` is `[T, 2 * cols]`, gate first.
+    /// Computes the SwiGLU activation, `out = silu(gate) * up`, where each row of `gate_up`, `[T, 2
+    /// * cols]`, holds `cols` gates and then `cols` ups.
     fn silu_mul(
         &mut self,
         gate_up: &Self::Buffer,
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// GeGLU activation, laid out as for [`Device::silu_mul`]: `out = gelu(gate) * up` with the tanh
-    /// approximation of GELU ([`Feature::Gelu`]). Source: Shazeer 2020; Hendrycks and Gimpel 2016.
+    /// Computes the GeGLU activation, `out = gelu(gate) * up`, with the tanh approximation of GELU
+    /// and the layout of [`Device::silu_mul`]. A device that lacks [`Feature::Gelu`] returns an
+    /// error. Source: Shazeer 2020; Hendrycks and Gimpel 2016.
     fn gelu_mul(
         &mut self,
         gate_up: &Self::Buffer,
@@ -317,9 +328,10 @@ pub trait Device: Send + fmt::Debug {
         Err(DeviceError { operation: "gelu_mul", message: lacking(Feature::Gelu) })
     }
 
-    /// Clamped SwiGLU activation: `out = (up' + 1) * gate' * sigmoid(alpha * gate')`, where
-    /// `gate_up` is `[T, 2 * cols]`, gate first; gate' is gate limited to at most `limit`, up' is
-    /// up limited to `-limit..=limit`. Source: OpenAI 2025 (gpt-oss).
+    /// Computes the clamped SwiGLU activation, `out = (up' + 1) * gate' * sigmoid(alpha * gate')`,
+    /// where each row of `gate_up`, `[T, 2 * cols]`, holds `cols` gates and then `cols` ups; gate'
+    /// is gate limited to at most `limit`, up' is up limited to `-limit..=limit`. Source: OpenAI
+    /// 2025 (gpt-oss).
     fn clamped_swiglu(
         &mut self,
         gate_up: &Self::Buffer,
@@ -328,9 +340,9 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// MoE routing: selects the `top_k` best of the E experts for each row of `logits` `[T, E]`; of
-    /// equal logits the lower index wins. Only the experts in `own`, which this rank holds, receive
-    /// rows, and they are numbered from the start of `own`.
+    /// Computes MoE routing: selects the `top_k` of E experts for each row of router logits, `[T,
+    /// E]`; of equal logits the lower index wins. Only the experts in the range `own`, those of
+    /// this rank, receive rows; [`Device::expert_matmul`] numbers them from the start of `own`.
     fn route(
         &mut self,
         logits: &Self::Buffer,
@@ -339,12 +351,12 @@ pub trait Device: Send + fmt::Debug {
         own: Range<usize>,
     ) -> Result<Self::Routes, DeviceError>;
 
-    /// Returns the number of rows that [`Device::dispatch`] writes: one per pair of a row and an
-    /// expert of this rank.
+    /// Returns the number of rows that [`Device::dispatch`] writes: one for each pair of a row and
+    /// one of its top-k experts that this rank holds.
     fn routed_rows(&self, routes: &Self::Routes) -> usize;
 
-    /// Copies the rows of `x` to the experts that `routes` selects, so that the rows of each expert
-    /// are contiguous.
+    /// Copies each row of `x` once for each of its experts in `routes`, so that the rows of each
+    /// expert are contiguous in `out`.
     fn dispatch(
         &mut self,
         x: &Self::Buffer,
@@ -352,8 +364,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Multiplies the dispatched rows of each expert by its matrix (grouped GEMM) and adds its
-    /// bias. `biases` has one entry per expert, or is empty.
+    /// Multiplies the dispatched rows `x` of each expert by its weight matrix (grouped GEMM) and
+    /// adds its bias. `biases` has one vector per expert, or is empty.
     fn expert_matmul(
         &mut self,
         x: &Self::Buffer,
@@ -363,8 +375,8 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Sums the experts' outputs: `out[t]` is the weighted sum of the dispatched rows that came
-    /// from row `t`.
+    /// Sums the experts' outputs: row `t` of `out` is the sum, weighted by `routes`, of those rows
+    /// of `x` that were dispatched from row `t`.
     fn combine(
         &mut self,
         x: &Self::Buffer,
@@ -372,11 +384,13 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
-    /// Waits for all operations so far and returns the content of `x`, row major, as f32.
+    /// Waits for all operations called so far and returns the content of the activation buffer `x`
+    /// as f32, row major.
     fn read<'a>(&mut self, x: &'a mut Self::Buffer) -> Result<&'a [f32], DeviceError>;
 }
 
-/// Returns the message of an operation that a device does not implement.
+/// Returns the error message of an operation that needs a `feature` which the device does not
+/// implement.
 fn lacking(feature: Feature) -> String {
     format!("the device has no {}", feature.name())
 }

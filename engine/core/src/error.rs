@@ -1,11 +1,11 @@
-//! The error of a device.
+//! Error type of compute devices.
 
-/// Failure of a device, which cannot be used any more.
+/// Error of a compute device, which cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 #[error("the device failed in {operation}: {message}")]
 pub struct DeviceError {
-    /// Device operation that failed, such as `step` or `kv`.
+    /// Name of the device operation that failed, such as `step` or `kv`.
     pub operation: &'static str,
-    /// Message of the device, which may end with a hint.
+    /// Reason why the device operation failed, which may end with a hint.
     pub message: String,
 }

@@ -1,8 +1,8 @@
-//! The engine's plain data and traits: a step and what comes of it, shapes, sampling, and the
-//! `Device` that a model computes on.
+//! Plain data and traits of the engine: a step and its output, shapes of layers and caches,
+//! sampling, and the `Device` trait that models compute on.
 //!
-//! Everything else in the engine depends on this crate, and it on none of them. It opens no file,
-//! and only `clock` asks the system for the time.
+//! The other crates of the engine depend on this crate, and it depends on none of them. It opens no
+//! file, and only `clock` reads the system's clocks.
 
 #![warn(missing_docs)]
 

@@ -1,11 +1,11 @@
 //! SplitMix64 random numbers (Steele, Lea and Flood, "Fast splittable pseudorandom number
 //! generators", 2014). Each number is a function of a counter, so that a stream can be started at
-//! any index. Must not know what the numbers are used for.
+//! any index. This file must not know what the numbers are used for.
 
-/// Increment of the counter from one number of a stream to the next.
+/// Increment of a SplitMix64 stream's counter from one random number to the next.
 pub const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Random number that belongs to counter value `z`.
+/// Returns the SplitMix64 random number of counter value `z`: 64 uniform bits.
 #[inline]
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,7 +13,7 @@ pub fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Uniform random number in [0, 1): number `index` of the stream with this seed.
+/// Returns random number `index` of the stream with seed `seed`, uniform in [0, 1).
 pub fn uniform(seed: u64, index: u64) -> f64 {
     // Mixing the seed keeps the streams of neighboring seeds apart.
     let start = mix(seed.wrapping_add(GOLDEN_GAMMA));

@@ -1,5 +1,5 @@
-//! Batch of a step and its output: scheduled sequences, input tokens, the rows that pass the LM head,
-//! and the checks that every device makes before it computes.
+//! Batch of a step and its output: scheduled sequences, input tokens, the rows that pass the LM
+//! head, and checks that devices make before they compute.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -8,105 +8,116 @@ use std::sync::Arc;
 use crate::KvShape;
 use crate::sample::SampleParams;
 
-/// Input token of one row of a step.
+/// Input token of one row of a step: known to the host, or sampled by the previous step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepToken {
-    /// Token whose id the host knows.
+    /// Input token whose id the host knows.
     Known(u32),
-    /// Token that the previous step samples and the host may not know yet: its index in
-    /// [`StepOutput::tokens`].
+    /// Input token that the previous step samples, so that the host may not know it yet. The number
+    /// is its index in [`StepOutput::tokens`] of that step.
     Sampled(u32),
 }
 
-/// Scheduled sequence: one sequence's rows in a step, at consecutive positions. The scheduler makes
-/// it, the engine loop adds which logits are needed, and devices compute it.
+/// Scheduled sequence: the rows of one sequence in a step, at consecutive positions. The scheduler
+/// creates it, the engine loop adds which rows need logits, and devices compute it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScheduledSequence {
-    /// Index of the first row in the step, which [`StepBatch::push`] sets. Sequences follow one
-    /// another without a gap.
+    /// Index in the step of the sequence's first row, which [`StepBatch::push`] sets. The rows of
+    /// sequences follow one another without a gap.
     pub row: usize,
-    /// Number of rows, at least 1.
+    /// Number of rows, which are input tokens, of the sequence in the step; at least 1.
     pub rows: usize,
-    /// Position of the first row in its sequence; all earlier positions are in the KV pages.
+    /// Token position, within its sequence, of the first of the sequence's rows in the step; the
+    /// keys and values of all earlier positions are in the KV pages.
     pub position: usize,
-    /// Page table (block table): entry `i` is the KV page of positions `i * page_tokens ..`. Covers
-    /// all positions below [`ScheduledSequence::end`], and may cover more. Shared, so that a step in
-    /// flight needs no copy.
+    /// Page table (block table in vLLM's words) of the sequence: entry `i` is the KV page of
+    /// positions `i * page_tokens ..`. Covers all positions below [`ScheduledSequence::end`], and
+    /// may cover more. Shared, so that a step in flight needs no copy.
     pub pages: Arc<[u32]>,
-    /// Choice of the sequence's rows that need logits.
+    /// Which of the sequence's rows in the step need logits.
     pub logits: LogitRows,
-    /// State slots of the sequence, if the model has recurrent state.
+    /// State slots that the sequence uses in the step; `None` if the model has no recurrent state.
     pub state: Option<StateSlots>,
 }
 
-/// State slots that a sequence uses in a step, below the number given to
-/// `Model::allocate_states`. Rows at position 0 begin from a zero state, others from the content
-/// of `slot`.
+/// State slots that a sequence uses in a step; each index is below the number of slots given to
+/// `Model::allocate_states`. A sequence that starts at position 0 begins with a zero state, others
+/// with the content of `slot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateSlots {
-    /// State slot that is read before the first row and written after the last.
+    /// State slot of the running sequence: its recurrent state is read before the sequence's first
+    /// row of the step and written after the last.
     pub slot: u32,
-    /// State slot that is copied to `slot` before the first row: a snapshot.
+    /// State slot of a prefix-cache snapshot that is copied to `slot` before the first row of the
+    /// step; `None` copies nothing.
     pub load: Option<u32>,
-    /// State slot that `slot` is copied to after the last row: a new snapshot.
+    /// State slot for a new prefix-cache snapshot, to which `slot` is copied after the last row of
+    /// the step; `None` copies nothing.
     pub save: Option<u32>,
 }
 
-/// Choice of the rows of a sequence that need logits.
+/// Which rows of a sequence in a step need logits, and whether the device samples from them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum LogitRows {
-    /// No row, for a prefill chunk that does not end its prompt.
+    /// No row of the sequence needs logits: it is a prefill chunk that does not end its prompt.
     #[default]
     None,
-    /// The last row, whose logits the caller reads to sample the next token.
+    /// The sequence's last row in the step needs logits, which the host reads, for instance to
+    /// sample the next token.
     Last,
-    /// All rows, for prompt log-probabilities and conformance tests.
+    /// All rows of the sequence in the step need logits, which the host reads, such as for prompt
+    /// log-probabilities.
     All,
-    /// The last row, from which the device samples the next token. Its logits stay on the device.
+    /// The device samples the next token from the logits of the sequence's last row, with these
+    /// parameters. The logits stay on the device.
     Sample(SampleParams),
 }
 
-/// Batch of one step: its tokens and the sequences that they belong to.
+/// Batch of one step: its input tokens and the sequences that they belong to.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepBatch {
-    /// Tokens of all sequences, `[T]`, one sequence after another.
+    /// Input tokens of the step, `[T]`: those of all sequences, one sequence after another.
     pub tokens: Vec<StepToken>,
-    /// Scheduled sequences; their `rows` add up to T.
+    /// Sequences of the step, whose `rows` add up to T, the number of input tokens.
     pub sequences: Vec<ScheduledSequence>,
 }
 
-/// The R rows of a step that pass the LM head.
+/// The rows of a step that pass the LM head, R in number.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HeadRows {
-    /// Indices of rows in the step, `[R]`: first the rows whose logits are read, in the order of
-    /// the batch, then those that a token is sampled from.
+    /// Indices in the step of the R rows that pass the LM head, `[R]`: first the rows whose logits
+    /// the host reads, in the order of the batch, then the rows that a token is sampled from.
     pub rows: Vec<usize>,
-    /// Sampling parameters, one for each of the last rows in `rows`.
+    /// Sampling parameters of the rows that a token is sampled from, which are the last ones in
+    /// `rows`, in the same order.
     pub sampling: Vec<SampleParams>,
 }
 
-/// Output of a completed step: logits and sampled tokens.
+/// Output of a completed step: the logits that the host reads, and the tokens that the device
+/// sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepOutput<'a> {
-    /// Logits `[rows, vocab_size]` of the rows whose logits are read, row major, in the order of
-    /// the batch.
+    /// Logits, `[rows, vocab_size]`, of those rows of a completed step whose logits the host reads,
+    /// row major, in the order of the batch.
     pub logits: &'a [f32],
-    /// Sampled tokens in the order of the batch; none where no logit was finite.
+    /// Token ids that the device sampled in a completed step, in the order of the batch; `None`
+    /// where no logit was finite.
     pub tokens: &'a [Option<u32>],
 }
 
 impl ScheduledSequence {
-    /// Returns the position after the last row.
+    /// Returns the position, within its sequence, that follows the sequence's last row in the step.
     pub fn end(&self) -> usize {
         self.position + self.rows
     }
 
-    /// Returns the part of the page table up to the page of the last row.
+    /// Returns the page table of the sequence, cut after the page of its last row in the step.
     pub fn used_pages(&self, page_tokens: usize) -> &[u32] {
         &self.pages[..self.end().div_ceil(page_tokens)]
     }
 
-    /// Returns the range of the sequence's rows that pass the LM head, counted from its first row.
+    /// Returns the range of the sequence's rows that pass the LM head, counted from the sequence's
+    /// first row in the step.
     pub fn head_rows(&self) -> Range<usize> {
         match self.logits {
             LogitRows::None => self.rows..self.rows,
@@ -117,7 +128,8 @@ impl ScheduledSequence {
 }
 
 impl StepBatch {
-    /// Builds a batch of tokens that the host knows.
+    /// Builds the batch of a step from sequences and their input tokens, all of which the host
+    /// knows.
     pub fn known(tokens: &[u32], sequences: Vec<ScheduledSequence>) -> Self {
         let mut batch = Self::default();
         batch.tokens.extend(tokens.iter().copied().map(StepToken::Known));
@@ -125,14 +137,15 @@ impl StepBatch {
         batch
     }
 
-    /// Adds a sequence, whose rows follow those of the sequences before it. The caller adds its
-    /// tokens.
+    /// Adds a sequence to the batch of a step; its rows follow those of the sequences before it.
+    /// The caller adds its input tokens.
     pub fn push(&mut self, sequence: ScheduledSequence) {
         let row = self.sequences.last().map_or(0, |last| last.row + last.rows);
         self.sequences.push(ScheduledSequence { row, ..sequence });
     }
 
-    /// Returns the rows that pass the LM head.
+    /// Returns the rows of the batch that pass the LM head, with the sampling parameters of those
+    /// that a token is sampled from.
     pub fn head_rows(&self) -> HeadRows {
         let (mut rows, mut sampled, mut sampling) = (Vec::new(), Vec::new(), Vec::new());
         for sequence in &self.sequences {
@@ -227,7 +240,7 @@ pub fn check_state_slots(sequences: &[ScheduledSequence], slots: usize) -> Resul
 }
 
 impl HeadRows {
-    /// Returns how many rows have logits that are read; they come first in `rows`.
+    /// Returns the number of rows whose logits the host reads; they come first in `rows`.
     pub fn read(&self) -> usize {
         self.rows.len() - self.sampling.len()
     }

@@ -1,40 +1,52 @@
-//! Element types of stored weights: their names, and how many bytes their blocks have.
+//! Element types and quantization formats of stored weights: their names, and the numbers of
+//! elements and bytes in their blocks.
 
-/// Element type of a stored tensor that this release can compute with. The quantized ones are
-/// ggml's block formats (`ggml-common.h`), little endian; `blocks` decodes their bytes.
+/// Element type of a stored tensor that this release can compute with: a float type, or a block
+/// format that stores quantized values with their scales. Most block formats are those of ggml
+/// (`ggml-common.h`), little endian; `engine/weights/src/blocks.rs` decodes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WeightType {
-    /// IEEE 754 single precision, 4 bytes.
+    /// Weights in f32, IEEE 754 single precision: 4 bytes each.
     F32,
-    /// IEEE 754 half precision, 2 bytes.
+    /// Weights in f16, IEEE 754 half precision: 2 bytes each.
     F16,
-    /// bfloat16, 2 bytes: the upper half of an f32.
+    /// Weights in bfloat16, the upper half of an f32: 2 bytes each.
     Bf16,
-    /// FP8 blocks of 32: an f32 scale, then 32 E4M3 floats (four exponent, three fraction bits). No
-    /// file has this format; a checkpoint composes it from E4M3 floats and a grid of scales.
+    /// Weights in FP8 blocks of 32: an f32 scale, then 32 E4M3 floats (four exponent, three
+    /// fraction bits). No file has this format; the loader composes it from a checkpoint's E4M3
+    /// floats and its grid of scales.
     F8E4M3,
-    /// Blocks of 32, `d * (q - 8)`, 4-bit q.
+    /// Weights in ggml's Q4_0 blocks of 32: each is `d * (q - 8)`, with a 4-bit q and an f16 scale
+    /// d per block.
     Q4_0,
-    /// Blocks of 32, `d * q + m`, 4-bit q.
+    /// Weights in ggml's Q4_1 blocks of 32: each is `d * q + m`, with a 4-bit q and an f16 scale d
+    /// and minimum m per block.
     Q4_1,
-    /// Blocks of 32, `d * (q - 16)`, 5-bit q.
+    /// Weights in ggml's Q5_0 blocks of 32: each is `d * (q - 16)`, with a 5-bit q and an f16 scale
+    /// d per block.
     Q5_0,
-    /// Blocks of 32, `d * q + m`, 5-bit q.
+    /// Weights in ggml's Q5_1 blocks of 32: each is `d * q + m`, with a 5-bit q and an f16 scale d
+    /// and minimum m per block.
     Q5_1,
-    /// Blocks of 32, `d * q`, signed 8-bit q.
+    /// Weights in ggml's Q8_0 blocks of 32: each is `d * q`, with a signed 8-bit q and an f16 scale
+    /// d per block.
     Q8_0,
-    /// Blocks of 256: eight parts of 32, each with a 6-bit scale and a 6-bit minimum; 4-bit values.
+    /// Weights in ggml's Q4_K blocks of 256: eight sub-blocks of 32, each with a 6-bit scale and a
+    /// 6-bit minimum; 4-bit values.
     Q4K,
-    /// Blocks of 256: eight parts of 32, each with a 6-bit scale and a 6-bit minimum; 5-bit values.
+    /// Weights in ggml's Q5_K blocks of 256: eight sub-blocks of 32, each with a 6-bit scale and a
+    /// 6-bit minimum; 5-bit values.
     Q5K,
-    /// Blocks of 256: sixteen parts of 16, each with an 8-bit scale; 6-bit values.
+    /// Weights in ggml's Q6_K blocks of 256: sixteen sub-blocks of 16, each with an 8-bit scale;
+    /// 6-bit values.
     Q6K,
-    /// MXFP4 blocks of 32: `2^e` times E2M1 floats (two exponent bits, one fraction bit).
+    /// Weights in MXFP4 blocks of 32: each is `2^e`, an 8-bit exponent per block, times an E2M1
+    /// float (two exponent bits, one fraction bit).
     Mxfp4,
 }
 
 impl WeightType {
-    /// All types, in the order of their declaration.
+    /// All element types of stored weights, in the order of their declaration.
     pub const ALL: [Self; 13] = [
         Self::F32,
         Self::F16,
@@ -51,7 +63,8 @@ impl WeightType {
         Self::Mxfp4,
     ];
 
-    /// Returns name, elements per block and bytes per block.
+    /// Returns the name of a weight type, the number of elements per block and the number of bytes
+    /// per block. A float type has blocks of one element.
     const fn facts(self) -> (&'static str, usize, usize) {
         match self {
             Self::F32 => ("f32", 1, 4),
@@ -70,27 +83,30 @@ impl WeightType {
         }
     }
 
-    /// Name in messages and records.
+    /// Returns the name of the weight type as messages and records have it, such as `q4_k`.
     pub fn name(self) -> &'static str {
         self.facts().0
     }
 
-    /// Returns true if elements are integers with one or more scales per block.
+    /// Returns true if the stored weights are integers in blocks with scales, as in ggml's formats;
+    /// false for float types, FP8 and MXFP4.
     pub fn is_integer_blocks(self) -> bool {
         self.block() > 1 && !matches!(self, Self::F8E4M3 | Self::Mxfp4)
     }
 
-    /// Returns the number of elements of a block; rows are whole blocks.
+    /// Returns the number of elements in a block of the weight type, 1 for float types; rows are
+    /// whole blocks.
     pub fn block(self) -> usize {
         self.facts().1
     }
 
-    /// Returns the number of bytes of a block, its scales included.
+    /// Returns the number of bytes of a block of the weight type, its scales included.
     pub fn block_bytes(self) -> usize {
         self.facts().2
     }
 
-    /// Returns the number of bytes of a row of `cols` elements, a multiple of the block size.
+    /// Returns the number of bytes of a stored row of `cols` weights, which must be a multiple of
+    /// the block size.
     pub fn row_bytes(self, cols: usize) -> usize {
         debug_assert_eq!(cols % self.block(), 0, "a row is whole blocks");
         cols / self.block() * self.block_bytes()

@@ -1,9 +1,10 @@
-//! GEMM micro-kernel in bf16 with f32 sums, used for unquantized weights where the processor has
-//! bf16 instructions; activations and weights are rounded to bf16 and packed for it.
+//! GEMM micro-kernel in bf16 with f32 sums, used where the processor has bf16 instructions for bf16
+//! and f32 weights, or for all weights if the user chooses bf16; activations and weights are
+//! rounded to bf16 and packed for it.
 //!
-//! Two steps of k are multiplied at once. A tile of weights is [`TILE`] output columns. Within it k
-//! rises a pair at a time; for each pair the groups of 16 columns lie side by side, `[16][2]` each.
-//! Columns past the last, and the second half of an odd K's last pair, are zeros.
+//! Two steps of k are multiplied at once. A tile of packed weights is [`TILE`] output columns.
+//! Within it k rises a pair at a time; for each pair the groups of 16 columns lie side by side,
+//! `[16][2]` each. Columns past the last, and the second half of an odd K's last pair, are zeros.
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint rows")]
 
@@ -21,27 +22,29 @@ use super::shared::Shared;
 use engine_core::WeightType;
 use engine_weights::format::dequantize;
 
-/// Vectors of 16 output columns that a tile has side by side.
+/// Number of 16-column vectors in a tile of the bf16 GEMM.
 const TILE_GROUPS: usize = 3;
 /// Number of output columns in a tile of the bf16 GEMM.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Number of bytes of the weights of one pair of k in a tile.
+/// Number of bytes of the bf16 weights of one pair of k in a tile.
 const TILE_PAIR_BYTES: usize = TILE_GROUPS * PAIR_BYTES;
-/// Steps of k that many rows take at once: 12 KiB of weights, which stay in the L1 cache.
+/// Number of steps of k in a block of the bf16 GEMM, if there are many rows: 12 KiB of weights,
+/// which stay in the L1 cache.
 const BLOCK_K: usize = 64 * PAIR;
-/// Prefetch distance of weights in bytes: one block.
+/// Prefetch distance of the bf16 GEMM's weights in bytes: one block of k.
 const AHEAD: usize = BLOCK_K / PAIR * TILE_PAIR_BYTES;
 
-/// The bf16 GEMM.
+/// Marker type of the bf16 GEMM, which implements the micro-kernel.
 #[derive(Debug)]
 pub(super) struct Bf16;
 
-/// Rows of activations rounded to bf16, each padded with zeros to whole pairs.
+/// Rows of activations rounded to bf16 for the bf16 GEMM, each padded with zeros to whole pairs.
 #[derive(Debug, Default)]
 pub(super) struct Activations {
-    /// Number of elements of a row, padding included.
+    /// Number of bf16 elements of a row of activations, padding included.
     stride: usize,
-    /// bf16 bits, `[rows][stride]` or longer: memory of a larger earlier step is kept.
+    /// Bits of the bf16 activations, `[rows][stride]` or longer: the memory of a larger earlier
+    /// step is kept.
     values: Vec<u16>,
 }
 
@@ -73,7 +76,8 @@ impl MicroKernel for Bf16 {
         k.div_ceil(PAIR) * TILE_PAIR_BYTES
     }
 
-    /// Packs rows of any stored type. Values of other types are rounded to the nearest bf16.
+    /// Packs stored rows of any weight type into a tile of the bf16 GEMM. Values of types other
+    /// than bf16 are rounded to the nearest bf16.
     fn pack<'a>(
         (): (),
         k: usize,
@@ -155,18 +159,18 @@ impl<P: Pairs> Multiply<P> for Bf16 {
     }
 }
 
-/// Activations of a micro-kernel tile: rows from some index of k on.
+/// Activations that a micro-kernel tile of the bf16 GEMM multiplies: rows, from some index of k on.
 #[derive(Clone, Copy)]
 struct Left {
     start: *const u16,
     stride: usize,
-    /// Prefetch distance of weights in bytes.
+    /// Prefetch distance, in bytes, of the weights that a tile multiplies.
     ahead: usize,
 }
 
-/// Multiplies `MR` rows by one tile of columns over `count` pairs, adds to `kept`, and returns
-/// `MR`. Prefetches `LINES` cache lines per pair; behind a tile lies the one that this thread
-/// usually takes next.
+/// Multiplies `MR` rows by one tile of columns over `count` pairs of k, adds to the sums in `kept`,
+/// and returns `MR`. Prefetches `LINES` cache lines per pair: behind a tile of weights lies the
+/// tile that this thread usually takes next.
 ///
 /// # Safety
 /// `left` has `MR` rows of `count` pairs, `weights` points to `count` pairs of a tile, and no other
@@ -203,7 +207,7 @@ unsafe fn tile<P: Pairs, const MR: usize, const LINES: usize>(
     MR
 }
 
-/// Kernel arguments: some rows to round to bf16.
+/// Kernel that rounds some rows of activations to bf16 for the bf16 GEMM.
 struct Round<'a> {
     x: &'a [f32],
     k: usize,
@@ -227,11 +231,11 @@ impl PairKernel for Round<'_> {
     }
 }
 
-/// Sixteen output columns that are being packed into a tile.
+/// Sixteen output columns that are being packed into a tile of the bf16 GEMM.
 struct Columns {
-    /// Dequantized row, `[K]`, for stored types other than bf16.
+    /// Dequantized values of a stored row, `[K]`, for stored types other than bf16.
     values: Vec<f32>,
-    /// Rows as bf16 bits, `[16][K]`, with K padded by zeros to whole pairs.
+    /// Sixteen rows as bf16 bits, `[16][K]`, with K padded by zeros to whole pairs.
     rounded: Vec<u16>,
 }
 
@@ -240,7 +244,8 @@ impl Columns {
         Self { values: vec![0.0; k], rounded: vec![0; LANES * k.next_multiple_of(PAIR)] }
     }
 
-    /// Converts a stored row to column `lane`, or fills the column with zeros if there is no row.
+    /// Converts a stored row to bf16 as column `lane` of the sixteen, or fills the column with
+    /// zeros if there is no row.
     fn take(&mut self, lane: usize, stored: Option<(WeightType, &[u8])>) {
         let stride = self.rounded.len() / LANES;
         let rounded = &mut self.rounded[lane * stride..][..self.values.len()];
@@ -259,7 +264,7 @@ impl Columns {
         }
     }
 
-    /// Writes the columns into a tile; `to` begins at the part of their group.
+    /// Writes the sixteen packed columns into a tile of the bf16 GEMM; `to` begins at their group.
     fn put(&self, to: &mut [u8]) {
         let stride = self.rounded.len() / LANES;
         for (i, to) in to.chunks_mut(TILE_GROUPS * PAIR_BYTES).enumerate() {

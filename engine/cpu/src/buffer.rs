@@ -1,5 +1,5 @@
-//! Activation buffers of the CPU, and how operations write them: a few rows at a time by each
-//! thread, and quantized to 8 bits as well where the next matmul reads them so.
+//! Activation buffers of the CPU. Operations write them a few rows at a time by each thread, and
+//! also quantize them to int8 if the device has matrices for the int8 GEMM.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
@@ -7,20 +7,20 @@ use super::int8::{Activations, Quantizer};
 use super::isa::Isa;
 use super::shared::Shared;
 
-/// Activations `[rows, cols]`, row major, with an optional 8-bit quantized copy.
+/// Activation buffer `[rows, cols]` of the CPU, row major, with an optional copy quantized to int8.
 #[derive(Debug, Default)]
 pub struct Buffer {
     rows: usize,
     cols: usize,
-    /// Values, at least `rows * cols` of them: reshaping to fewer rows keeps the allocation.
+    /// Activations, at least `rows * cols` of them: reshaping to fewer rows keeps the allocation.
     data: Vec<f32>,
     quantized: Activations,
-    /// True when `quantized` is the quantized copy of the current values.
+    /// True when `quantized` is the int8 copy of the buffer's current activations.
     is_quantized: bool,
 }
 
 impl Buffer {
-    /// Returns a buffer of `cols` columns without rows.
+    /// Returns an activation buffer of `cols` columns without rows.
     pub(super) fn new(cols: usize) -> Self {
         Self { cols, ..Self::default() }
     }
@@ -33,7 +33,8 @@ impl Buffer {
         self.cols
     }
 
-    /// Sets the shape and leaves the content unspecified.
+    /// Sets the numbers of rows and columns of the activation buffer; its content is unspecified
+    /// afterwards.
     pub(super) fn reshape(&mut self, rows: usize, cols: usize) {
         (self.rows, self.cols, self.is_quantized) = (rows, cols, false);
         if self.data.len() < rows * cols {
@@ -44,29 +45,30 @@ impl Buffer {
         }
     }
 
-    /// Returns the activations, row major.
+    /// Returns the activations of the buffer, row major.
     pub(super) fn values(&self) -> &[f32] {
         &self.data[..self.rows * self.cols]
     }
 
-    /// Returns the activations for writing, and discards the quantized copy.
+    /// Returns the activations of the buffer for writing, and discards their quantized copy.
     pub(super) fn values_mut(&mut self) -> &mut [f32] {
         self.is_quantized = false;
         &mut self.data[..self.rows * self.cols]
     }
 
-    /// Returns the activations of row `row`.
+    /// Returns the activations of row `row` of the buffer.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         &self.values()[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// Returns the values quantized to 8 bits, if the last operation wrote them so.
+    /// Returns the activations quantized to int8; none if the last operation that wrote the buffer
+    /// did not quantize them.
     pub(super) fn quantized(&self) -> Option<&Activations> {
         self.is_quantized.then_some(&self.quantized)
     }
 
-    /// Returns the whole buffer as an operation's output, which is also quantized to 8 bits if
-    /// `quantized`.
+    /// Returns the activation buffer as the output of an operation, which also quantizes it to int8
+    /// if `quantized`.
     pub(super) fn output(&mut self, isa: Isa, quantized: bool) -> Output<'_> {
         self.is_quantized = quantized;
         let (rows, cols) = (self.rows, self.cols);
@@ -79,7 +81,8 @@ impl Buffer {
     }
 }
 
-/// Output of an operation: threads write disjoint rows of it.
+/// Output of an elementwise or row operation: an activation buffer whose rows are divided among
+/// threads.
 pub(super) struct Output<'a> {
     pub rows: usize,
     pub cols: usize,
@@ -88,8 +91,8 @@ pub(super) struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Calls `write` to fill `rows` rows from `first` on, and quantizes them while they are in the
-    /// cache.
+    /// Calls `write` to fill `rows` rows of the output from row `first` on, and then quantizes the
+    /// rows if the output is also wanted in int8.
     ///
     /// # Safety
     /// No other thread uses these rows during the call.

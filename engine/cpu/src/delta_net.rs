@@ -1,10 +1,10 @@
-//! Gated DeltaNet (linear attention with recurrent state) between its projections: causal
-//! convolution, delta rule, gated norm.
+//! Gated DeltaNet (linear attention with recurrent state) on the CPU, between the layer's input and
+//! output projections: causal convolution, delta rule, gated norm.
 //!
-//! A work item is one key head of one sequence, with the value heads that it serves. It computes
-//! its rows one by one in rising position, so the result has the same bits however a sequence is
-//! cut into prefill chunks and whatever shares its steps. Source: Yang, Kautz, Hatamizadeh 2024,
-//! "Gated Delta Networks", in the form of Qwen3.5 (transformers, `modeling_qwen3_5.py`).
+//! A work item is one key head of one sequence, with the value heads that share it. It computes its
+//! rows one by one in rising position, so the result has the same bits however a sequence is cut
+//! into prefill chunks and whatever shares its steps. Source: Yang, Kautz, Hatamizadeh 2024, "Gated
+//! Delta Networks", in the form of Qwen3.5 (transformers, `modeling_qwen3_5.py`).
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one slot")]
 
@@ -16,27 +16,29 @@ use super::shared::Shared;
 use super::state::{Head, State};
 use engine_core::{DeltaNetLayer, DeltaNetShape, ScheduledSequence, StateShape};
 
-/// Largest supported size of a key or value head.
+/// Largest supported size, in elements, of a key or value head of gated DeltaNet.
 const DIM_MAX: usize = 512;
-/// Epsilon of the L2 norm, which keeps the scale of an all-zero query or key finite.
+/// Epsilon of the L2 norm of queries and keys, which keeps the scale of an all-zero vector finite.
 const L2_EPSILON: f32 = 1e-6;
 
-/// Vector of one head, padded with zeros to whole lanes.
+/// Query, key, value or output vector of one DeltaNet head, padded with zeros to whole 16-lane
+/// vectors.
 type Padded = [[f32; LANES]; DIM_MAX / LANES];
 
 /// Arguments of a gated DeltaNet layer, without the buffers it writes.
 #[derive(Clone, Copy)]
 pub(super) struct DeltaNet<'a> {
     pub isa: Isa,
-    /// Output of the layer's projections, `[T, cols]`, in the column order of [`DeltaNetShape`].
+    /// Output of the DeltaNet layer's input projection, `[T, cols]`, in the column order of
+    /// [`DeltaNetShape`].
     pub projected: &'a [f32],
     pub layer: &'a DeltaNetLayer<Vec<f32>>,
     pub step: &'a StepMetadata,
 }
 
 impl DeltaNet<'_> {
-    /// Writes `[T, value heads * value dim]` to `out`. The state slots must have been checked
-    /// against the step.
+    /// Computes the layer for all sequences of the step and writes `[T, value heads * value dim]`
+    /// to `out`. The state slots must have been checked against the step.
     pub(super) fn run(&self, pool: &mut Pool, state: &mut State, out: &mut [f32]) {
         let shape = &self.layer.shape;
         assert_eq!(*shape, state.shape.net, "the states are of this shape");
@@ -51,7 +53,7 @@ impl DeltaNet<'_> {
     }
 }
 
-/// Work item: one key head of one sequence.
+/// Work item of gated DeltaNet: one key head of one sequence.
 struct Item<'a, 'b> {
     call: DeltaNet<'a>,
     sequence: &'a ScheduledSequence,
@@ -92,14 +94,16 @@ impl Item<'_, '_> {
         &self.call.layer.shape
     }
 
-    /// Returns the projections of a row of the sequence.
+    /// Returns the input projection of row `row` of the work item's sequence, counted from its
+    /// first row in the step.
     #[inline(always)]
     fn projected(&self, row: usize) -> &[f32] {
         let cols = self.shape().cols();
         &self.call.projected[(self.sequence.row + row) * cols..][..cols]
     }
 
-    /// Returns column and length of this head's query, key and values among the convolved channels.
+    /// Returns the first column and the number of columns of the key head's query, key and values
+    /// among the convolved channels.
     #[inline(always)]
     fn channels(&self) -> [(usize, usize); 3] {
         let DeltaNetShape { key_heads, key_dim, value_dim, .. } = *self.shape();
@@ -109,8 +113,8 @@ impl Item<'_, '_> {
         [(query, key_dim), (key, key_dim), (2 * keys + self.head * values, values)]
     }
 
-    /// Computes one token: convolves its query and key, then applies the delta rule to each value
-    /// head.
+    /// Computes one token of a DeltaNet head: convolves its query, key and values, applies the
+    /// delta rule to each value head, and writes the gated norm of the results.
     #[inline(always)]
     fn advance<L: Lanes>(&self, lanes: L, row: usize, history: &[f32], matrices: &mut [f32]) {
         let DeltaNetShape { value_heads, key_dim, value_dim, .. } = *self.shape();
@@ -149,9 +153,9 @@ impl Item<'_, '_> {
         }
     }
 
-    /// Returns the channels from column `col` after convolution and SiLU; `own` is their range in
-    /// the history. Inputs are added from the oldest on, whether they come from the history or from
-    /// the step, so the cut between steps changes no bit.
+    /// Returns the channels from column `col` on after causal convolution and SiLU; `own` is their
+    /// range in the history. Inputs are added from the oldest on, whether they come from the
+    /// history or from the step, so the cut between steps changes no bit.
     #[inline(always)]
     fn convolve<L: Lanes>(
         &self,
@@ -181,7 +185,7 @@ impl Item<'_, '_> {
         out
     }
 
-    /// Stores the last inputs of the convolution in the history for the next step.
+    /// Stores the last inputs of the causal convolution in the head's history, for the next step.
     #[inline(always)]
     fn remember(&self, history: &mut [f32]) {
         let Head { channels, past, .. } = Head::new(self.shape());
@@ -204,7 +208,8 @@ impl Item<'_, '_> {
         }
     }
 
-    /// Gated RMS norm: `out = x / sqrt(mean(x^2) + epsilon) * weight * silu(gate)`.
+    /// Computes the gated RMS norm of one value head: `out = x / sqrt(mean(x^2) + epsilon) * weight
+    /// * silu(gate)`.
     #[inline(always)]
     fn gated_norm<L: Lanes>(&self, lanes: L, x: &Padded, gate: &[f32], out: &mut [f32]) {
         let groups = out.len().div_ceil(LANES);
@@ -221,21 +226,22 @@ impl Item<'_, '_> {
     }
 }
 
-/// Inputs of the delta rule for one token and one value head.
+/// Inputs of the delta rule (gated DeltaNet) for one token and one value head.
 struct Token<'a> {
-    /// Query after the L2 norm, padded: at least as long as `key`.
+    /// Query of a token after the L2 norm, padded: at least as long as `key`.
     query: &'a [f32],
     key: &'a [f32],
     values: &'a Padded,
-    /// Factor of the previous state, from 0 to 1.
+    /// Factor of the previous recurrent state for this token, from 0 to 1.
     decay: f32,
-    /// Fraction of the state's value for the key that is replaced by the token's, from 0 to 1.
+    /// Fraction, from 0 to 1, by which the value that the recurrent state has for the key is
+    /// replaced by the token's value.
     beta: f32,
 }
 
 impl Token<'_> {
-    /// Applies the delta rule to the state matrix S: `S = decay S; S += key (values - S^T key)^T
-    /// beta; out = S^T query`.
+    /// Applies the delta rule to the recurrent state matrix S: `S = decay S; S += key (values - S^T
+    /// key)^T beta; out = S^T query`.
     #[inline(always)]
     fn update<L: Lanes>(&self, lanes: L, matrix: &mut [f32], out: &mut [[f32; LANES]]) {
         let (matrix, _) = matrix.as_chunks_mut::<LANES>();
@@ -253,9 +259,9 @@ impl Token<'_> {
         }
     }
 
-    /// Applies the delta rule to `G` groups of 16 columns of the state matrix, in two passes over
-    /// its rows: the first reads the value that the state has for the key, the second updates and
-    /// reads the query.
+    /// Applies the delta rule to `G` groups of 16 columns of the recurrent state matrix, in two
+    /// passes over its rows: the first reads the value that the state has for the key, the second
+    /// updates the state and multiplies it by the query.
     #[inline(always)]
     fn columns<L: Lanes, const G: usize>(
         &self,
@@ -294,7 +300,7 @@ impl Token<'_> {
     }
 }
 
-/// Scales a vector to the L2 norm `length`.
+/// Scales a vector to the L2 norm `length`, with an epsilon for vectors near zero.
 #[inline(always)]
 fn normalize<L: Lanes>(lanes: L, x: &mut [[f32; LANES]], length: f32) {
     let scale = lanes.splat(length / (squares(lanes, x) + L2_EPSILON).sqrt());
@@ -303,7 +309,7 @@ fn normalize<L: Lanes>(lanes: L, x: &mut [[f32; LANES]], length: f32) {
     }
 }
 
-/// Returns the sum of squares of a vector.
+/// Returns the sum of the squares of a vector's elements.
 #[inline(always)]
 fn squares<L: Lanes>(lanes: L, x: &[[f32; LANES]]) -> f32 {
     let mut sum = lanes.splat(0.0);
@@ -314,19 +320,20 @@ fn squares<L: Lanes>(lanes: L, x: &[[f32; LANES]]) -> f32 {
     lanes.sum(sum)
 }
 
-/// SiLU activation, `x / (1 + e^-x)`.
+/// Returns the SiLU activation, `x / (1 + e^-x)`, of each lane.
 #[inline(always)]
 fn silu<L: Lanes>(lanes: L, x: L::V) -> L::V {
     let e = lanes.exp(lanes.sub(lanes.splat(0.0), x));
     lanes.div(x, lanes.add(lanes.splat(1.0), e))
 }
 
-/// Softplus, `ln(1 + e^x)`. Above 20 the result equals `x` in f32, and `e^x` could overflow.
+/// Returns the softplus, `ln(1 + e^x)`. Above 20 the result equals `x` in f32, and `e^x` could
+/// overflow.
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
-/// Returns up to 16 elements, padded with zeros.
+/// Returns the elements of `x`, at most 16, padded with zeros to 16.
 fn pad(x: &[f32]) -> [f32; LANES] {
     let mut out = [0.0; LANES];
     out[..x.len()].copy_from_slice(x);

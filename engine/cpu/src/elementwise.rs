@@ -1,4 +1,5 @@
-//! Elementwise and row operations on activations: RMS norm, bias, gated activations (SwiGLU, GeGLU) and sigmoid gates.
+//! Elementwise and row operations on activations: RMS norm, residual addition, bias, gated
+//! activations (SwiGLU, GeGLU) and sigmoid gates.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows of one buffer")]
 
@@ -15,7 +16,7 @@ pub(super) struct Norm<'a> {
     pub epsilon: f32,
 }
 
-/// RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
+/// Computes the RMS norm of each row: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
 pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out: &Output<'_>) {
     let cols = norm.weight.len();
     assert_eq!(x.len(), out.rows * cols, "as many outputs as inputs");
@@ -26,7 +27,7 @@ pub(super) fn rms_norm(isa: Isa, pool: &mut Pool, x: &[f32], norm: Norm<'_>, out
     });
 }
 
-/// Residual addition `x += delta`, then [`rms_norm`] of `x`.
+/// Adds the residual, `x += delta`, then computes the [`rms_norm`] of `x`.
 pub(super) fn add_rms_norm(
     isa: Isa,
     pool: &mut Pool,
@@ -50,7 +51,7 @@ pub(super) fn add_rms_norm(
     });
 }
 
-/// Kernel of the RMS norm over some rows.
+/// Kernel that computes the RMS norm of some rows.
 struct NormRows<'a> {
     x: &'a [f32],
     norm: Norm<'a>,
@@ -79,7 +80,7 @@ impl Kernel for NormRows<'_> {
 }
 
 impl Norm<'_> {
-    /// Returns `1 / sqrt(mean(x^2) + epsilon)` of one row.
+    /// Returns `1 / sqrt(mean(x^2) + epsilon)` of one row, the factor of its RMS norm.
     #[inline(always)]
     fn scale<L: Lanes>(&self, lanes: L, x: &[f32]) -> f32 {
         let (whole, tail) = x.as_chunks::<LANES>();
@@ -103,7 +104,7 @@ pub(super) fn norm_rows<L: Lanes>(lanes: L, x: &mut [f32], norm: Norm<'_>) {
     }
 }
 
-/// Kernel of the residual addition, `x += delta`.
+/// Kernel that adds a residual to some rows, `x += delta`.
 struct Add<'a> {
     x: &'a mut [f32],
     delta: &'a [f32],
@@ -118,7 +119,7 @@ impl Kernel for Add<'_> {
     }
 }
 
-/// Adds `bias` to every row of `x`.
+/// Adds the vector `bias` to every row of `x`.
 pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
     let cols = bias.len();
     assert_eq!(x.len() % cols, 0, "whole rows");
@@ -132,13 +133,14 @@ pub(super) fn add_bias(pool: &mut Pool, x: &mut [f32], bias: &[f32]) {
     });
 }
 
-/// Gated activation function of one gate and one up projection.
+/// Gated activation function, which combines a gate and an up projection element by element.
 pub(super) trait Rule: Copy + Sync {
-    /// Computes 16 outputs. Implementations must be `#[inline(always)]`.
+    /// Computes the gated activation of 16 gates and 16 up projections. Implementations must be
+    /// `#[inline(always)]`.
     fn one<L: Lanes>(self, lanes: L, gate: L::V, up: L::V) -> L::V;
 }
 
-/// SwiGLU: `silu(gate) * up`.
+/// SwiGLU, a gated activation: `silu(gate) * up`.
 #[derive(Clone, Copy)]
 pub(super) struct Silu;
 
@@ -149,7 +151,7 @@ impl Rule for Silu {
     }
 }
 
-/// GeGLU: `gelu(gate) * up`, with the tanh approximation of GELU.
+/// GeGLU, a gated activation: `gelu(gate) * up`, with the tanh approximation of GELU.
 #[derive(Clone, Copy)]
 pub(super) struct GeluTanh;
 
@@ -165,8 +167,8 @@ impl Rule for GeluTanh {
     }
 }
 
-/// Clamped SwiGLU (gpt-oss): `(up + 1) * gate * sigmoid(alpha * gate)`, with `gate` limited to at
-/// most `limit` and `up` to `-limit..=limit`.
+/// Clamped SwiGLU, a gated activation (gpt-oss): `(up + 1) * gate * sigmoid(alpha * gate)`, with
+/// `gate` limited to at most `limit` and `up` to `-limit..=limit`.
 #[derive(Clone, Copy)]
 pub(super) struct ClampedSwiglu {
     pub alpha: f32,
@@ -190,12 +192,14 @@ fn times_sigmoid<L: Lanes>(lanes: L, x: L::V, z: L::V) -> L::V {
     lanes.div(x, lanes.add(lanes.splat(1.0), e))
 }
 
-/// Gated activation of rows that hold all gates and then as many up projections.
+/// Operation that applies a gated activation to rows, each of which holds all gates and then as
+/// many up projections.
 #[derive(Clone, Copy)]
 pub(super) struct Gating<R>(pub R);
 
 impl<R: Rule> Gating<R> {
-    /// Writes the gated activation of `gate_up`, `[rows, 2 * cols]`, to `out`, `[rows, cols]`.
+    /// Computes the gated activation of `gate_up`, `[rows, 2 * cols]`, whose rows hold all gates
+    /// and then all ups, and writes it to `out`, `[rows, cols]`.
     pub(super) fn run(self, isa: Isa, pool: &mut Pool, gate_up: &[f32], out: &Output<'_>) {
         let cols = out.cols;
         assert_eq!(gate_up.len(), 2 * out.rows * cols, "two inputs for each output");
@@ -210,7 +214,7 @@ impl<R: Rule> Gating<R> {
     }
 }
 
-/// Kernel of a gated activation over some rows.
+/// Kernel that computes the gated activation of some rows.
 struct GatedRows<'a, R> {
     rule: R,
     cols: usize,
@@ -238,7 +242,8 @@ impl<R: Rule> Kernel for GatedRows<'_, R> {
     }
 }
 
-/// Computes the gated activation of 16 elements.
+/// Returns the gated activation of 16 gates and 16 up projections, loaded from and stored to
+/// arrays.
 #[inline(always)]
 fn pass<L: Lanes, R: Rule>(
     lanes: L,
@@ -261,7 +266,7 @@ pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32]
     });
 }
 
-/// Kernel of the sigmoid gate, `x *= sigmoid(gate)`.
+/// Kernel that multiplies elements by sigmoid gates, `x *= sigmoid(gate)`.
 struct SigmoidMul<'a> {
     x: &'a mut [f32],
     gate: &'a [f32],

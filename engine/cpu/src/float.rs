@@ -1,4 +1,5 @@
-//! GEMM micro-kernel in f32 over weights of every layout, and its activations.
+//! GEMM micro-kernel in f32 over packed weights of every layout, and the packing of its
+//! activations.
 //!
 //! For a few rows, weights are dequantized in registers and multiplied at once. For more rows,
 //! weights are dequantized once into the L1 cache and shared by all rows. Both add in rising k with
@@ -15,26 +16,28 @@ use super::shared::Shared;
 use super::tile::{self, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
 use engine_core::WeightType;
 
-/// Number of rows up to which weights are dequantized again for each block of four rows.
+/// Largest number of activation rows for which the f32 GEMM dequantizes weights in registers, again
+/// for each block of four rows.
 const FEW_ROWS: usize = 4;
-/// Number of steps of k that are dequantized at once: with four groups 16 KiB, half of the L1
-/// cache.
+/// Number of steps of k that the f32 GEMM dequantizes at once for many rows: with four column
+/// groups 16 KiB, half of the L1 cache.
 const BLOCK_K: usize = 64;
 
-/// The f32 GEMM.
+/// Marker type of the f32 GEMM, which implements the micro-kernel.
 #[derive(Debug)]
 pub(super) struct F32;
 
-/// Rows of f32 activations, in the order in which the micro-kernel reads them.
+/// Rows of f32 activations, in the order in which the f32 GEMM reads them.
 #[derive(Debug, Default)]
 pub(super) struct Activations {
-    /// A few rows are row major, more are panels of six rows, `[T / 6][K][6]`, so that a tile reads
-    /// its rows side by side.
+    /// Activations of the f32 GEMM: a few rows are row major; more are panels of six rows, `[T /
+    /// 6][K][6]`, so that a tile reads its rows side by side.
     values: Vec<f32>,
     is_few: bool,
 }
 
-/// Dequantized weights of a block of k, `[groups][BLOCK_K][16]`.
+/// Dequantized weights of a block of k, `[groups][BLOCK_K][16]`, which the rows of a work item
+/// share.
 pub(super) struct Dequantized(Vec<f32>);
 
 impl Default for Dequantized {
@@ -107,8 +110,9 @@ impl MicroKernel for F32 {
         }
     }
 
-    /// Four groups of columns use the caches best; two where four would give one thread noticeably
-    /// more work than another.
+    /// Returns the number of 16-column groups that the f32 GEMM multiplies together: four, which
+    /// use the caches best, or two where four would give one thread noticeably more work than
+    /// another.
     fn width(groups: usize, threads: usize) -> usize {
         let is_many = groups.div_ceil(TILE_GROUPS) >= 16 * threads;
         if is_many || threads == 1 { TILE_GROUPS } else { 2 }
@@ -148,8 +152,8 @@ impl<L: Lanes> Multiply<L> for F32 {
     }
 }
 
-/// Multiplies a few rows by `NR` groups of columns and returns `NR`: weights are dequantized in
-/// registers for every block of four rows.
+/// Multiplies the rows of a block by `NR` groups of 16 columns and returns `NR`. For few rows:
+/// weights are dequantized in registers, again for every four rows.
 #[inline(always)]
 fn few_rows<L: Lanes, const NR: usize>(
     lanes: L,
@@ -168,7 +172,8 @@ fn few_rows<L: Lanes, const NR: usize>(
     NR
 }
 
-/// Multiplies `MR` rows by `NR` groups of columns over all k, writes the results, and returns `MR`.
+/// Multiplies `MR` rows by `NR` groups of 16 columns over all k, writes the results, and returns
+/// `MR`.
 #[inline(always)]
 fn multiply_rows<L: Lanes, const MR: usize, const NR: usize>(
     lanes: L,
@@ -192,7 +197,8 @@ fn multiply_rows<L: Lanes, const MR: usize, const NR: usize>(
     MR
 }
 
-/// Multiplies many rows: weights are dequantized once per block of k and shared by all rows.
+/// Multiplies the rows of a block by the work item's columns. For many rows: weights are
+/// dequantized once per block of k and shared by all rows.
 #[inline(always)]
 fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>) {
     let Block { rows, k, target } = block;
@@ -225,9 +231,10 @@ fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>)
     }
 }
 
-/// Products of weights and `MR` rows of activations, added as the weights are decoded.
+/// Sums of the products of `MR` rows of activations and `NR` groups of weights, added while the
+/// weights are decoded.
 struct MatmulSums<'a, L: Lanes, const MR: usize, const NR: usize> {
-    /// Activations to multiply, `MR` rows of `k` elements.
+    /// Activations that the decoded weights are multiplied by: `MR` rows of `k` elements.
     x: &'a [f32],
     k: usize,
     sums: [[L::V; NR]; MR],
@@ -247,7 +254,7 @@ impl<L: Lanes, const MR: usize, const NR: usize> Consumer<L, NR> for MatmulSums<
     }
 }
 
-/// Memory for the decoded weights of one group, `[steps][16]`.
+/// Memory for the dequantized weights of one group of 16 columns, `[steps][16]`.
 struct Store<'a> {
     out: &'a mut [f32],
 }

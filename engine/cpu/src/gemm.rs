@@ -3,8 +3,8 @@
 //!
 //! The driver divides a matmul into work items of some rows by some tiles of output columns. Within
 //! an item it takes a block of rows whose sums stay in the L1 cache, and then one block of k after
-//! another. Each output has one sum, to which products are added in rising k whatever the blocks. A
-//! row's result therefore depends neither on the rows beside it nor on the thread split.
+//! another. Each output element has one sum, to which products are added in rising k whatever the
+//! blocks. A row's result therefore depends neither on the rows beside it nor on the thread split.
 
 #![expect(unsafe_code, reason = "tiles packed in parallel; threads write disjoint outputs")]
 
@@ -19,44 +19,48 @@ use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::{HostMatrix, WeightType};
 
-/// Number of bytes of activations that one work item reads repeatedly, which stay in the L2 cache.
+/// Number of bytes of activations that one GEMM work item reads repeatedly, few enough to stay in
+/// the L2 cache.
 const CHUNK_BYTES: usize = 384 << 10;
-/// Number of rows whose sums stay in the L1 cache together with their operands.
+/// Number of rows of a GEMM block, whose sums stay in the L1 cache together with their operands.
 const BLOCK_ROWS: usize = 128;
-/// Work items per thread: more items balance the threads better, fewer cost less.
+/// Number of GEMM work items per thread: more items balance the threads better, fewer cost less.
 const ITEMS_PER_THREAD: usize = 4;
 
-/// Arithmetic of a GEMM: how activations and weights are converted and packed for it. The tiles are
-/// multiplied by [`Multiply`].
+/// Arithmetic of a GEMM (f32, bf16 or int8): how activations and weights are converted and packed
+/// for it. The tiles are multiplied by [`Multiply`].
 pub(super) trait MicroKernel: Debug + Sized {
-    /// Activations, converted to the form that the micro-kernel reads.
+    /// Activations in the form that the GEMM micro-kernel reads.
     type Activations: Default + Sync;
-    /// Element of the converted activations.
+    /// Element type of the converted activations of a GEMM.
     type Element;
-    /// Form of packed weights, if there are several.
+    /// Form of the GEMM's packed weights, where the arithmetic has several, else the unit type.
     type Format: Copy + Debug + Sync;
-    /// Working memory of one thread for a block of weights.
+    /// Working memory in which one thread unpacks a block of weights; the unit type where none is
+    /// needed.
     type Scratch: Default + Send;
 
-    /// Number of output columns of a tile of packed weights.
+    /// Number of output columns of a tile of the GEMM's packed weights.
     const COLUMNS: usize;
-    /// Number of rows that are never split: those of the highest micro-kernel tile.
+    /// Number of rows that the GEMM never splits among blocks or threads: those of the highest
+    /// micro-kernel tile.
     const UNIT_ROWS: usize;
-    /// Number of steps of k to whose multiple K is padded.
+    /// Number of steps of k to a multiple of which the GEMM pads K.
     const UNIT_K: usize;
-    /// Largest number of rows that share a block of weights.
+    /// Largest number of rows in a block of the GEMM, which share a block of weights.
     const BLOCK_ROWS: usize = BLOCK_ROWS;
-    /// Largest number of tiles in a work item.
+    /// Largest number of packed tiles, or groups of tiles multiplied together, in a GEMM work item.
     const ITEM_TILES: usize = usize::MAX;
 
-    /// Converts `values`, rows of `k`, to activations of this arithmetic.
+    /// Converts `values`, f32 rows of `k` elements, to the activations `x` that the GEMM
+    /// micro-kernel reads.
     fn convert(x: &mut Self::Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize);
 
-    /// Returns the number of bytes of a packed tile of weights.
+    /// Returns the number of bytes of a packed tile of weights with `k` steps.
     fn tile_bytes(format: Self::Format, k: usize) -> usize;
 
-    /// Packs a tile of weights; `column` returns type and bytes of the stored row of each output
-    /// column, none past the last.
+    /// Packs a tile of weights. `column` returns the element type and the bytes of the stored row
+    /// of an output column of the tile, none past the last column.
     fn pack<'a>(
         format: Self::Format,
         k: usize,
@@ -64,31 +68,35 @@ pub(super) trait MicroKernel: Debug + Sized {
         tile: &mut [u8],
     );
 
-    /// Writes the dequantized weights of one column of a packed tile to `out`, K elements.
+    /// Writes the dequantized weights of one output column of a packed tile to `out`, which has K
+    /// elements.
     fn unpack(format: Self::Format, tile: &[u8], column: usize, out: &mut [f32]);
 
-    /// Returns the number of adjacent packed tiles that are multiplied together, of `tiles` in all.
+    /// Returns the number of adjacent packed tiles that a work item multiplies together, where
+    /// there are `tiles` tiles in all.
     fn width(_tiles: usize, _threads: usize) -> usize {
         1
     }
 
-    /// Returns the factors of a packed tile's output columns, if the sums are scaled at the end.
+    /// Returns the scales of a packed tile's output columns, by which the sums are multiplied at
+    /// the end; none if the arithmetic has no such scales.
     fn scales(_tile: &[u8]) -> Option<&[f32]> {
         None
     }
 
-    /// Computes the item with the best of the arithmetic's kernels on `isa`.
+    /// Computes a GEMM work item with the best micro-kernel of this arithmetic on `isa`.
     fn run(isa: Isa, item: Item<'_, '_, Self>);
 }
 
-/// GEMM micro-kernel over the instruction set `S`: vectors of f32, or dot products. Both functions
-/// must be `#[inline(always)]`, so that they are compiled for the instruction set.
+/// GEMM micro-kernel over an instruction set `S`: f32 vectors, bf16 or int8 dot products. Both
+/// functions must be `#[inline(always)]`, so that they are compiled for the instruction set.
 pub(super) trait Multiply<S>: MicroKernel {
-    /// Returns the length of a block of k for an item of `rows` rows.
+    /// Returns the number of steps of k in a block, for a block of `rows` rows and `k` steps in
+    /// all.
     fn block_k(x: &Self::Activations, rows: usize, k: usize) -> usize;
 
-    /// Adds the products of a block to its sums or, after the last block of k, writes the results
-    /// to the output.
+    /// Multiplies a block of a work item: adds its products to the work item's sums or, in the last
+    /// block of k, writes the results to the output.
     fn multiply(set: S, item: &mut Item<'_, '_, Self>, block: Block<'_>);
 }
 
@@ -96,58 +104,62 @@ pub(super) trait Multiply<S>: MicroKernel {
 pub(super) struct Item<'a, 'b, M: MicroKernel> {
     pub x: &'a M::Activations,
     pub w: &'a Weights<M>,
-    /// Rows of the activations, all of which read the same weights.
+    /// Range of the activation rows of the GEMM work item, all of which read the same weights.
     pub rows: Range<usize>,
-    /// Index of the first packed tile.
+    /// Index of the GEMM work item's first packed tile.
     pub tile: usize,
-    /// Number of packed tiles that are multiplied together.
+    /// Number of packed tiles that the GEMM work item multiplies together.
     pub width: usize,
     pub work: &'a mut Work<M>,
     target: Target<'a, 'b>,
 }
 
-/// Block of a work item: some of its rows over some steps of k.
+/// Block of a GEMM work item: some of its rows over some steps of k.
 pub(super) struct Block<'a> {
     pub rows: Range<usize>,
     pub k: Range<usize>,
-    /// Output location of the results, in the last block of k.
+    /// Output location of the block's results in its last block of k; none in earlier blocks of k,
+    /// whose sums are continued.
     pub target: Option<Place<'a>>,
 }
 
-/// Working memory of one thread for one arithmetic.
+/// Working memory of one thread for GEMMs of one arithmetic.
 pub(super) struct Work<M: MicroKernel> {
-    /// Sums of a block of rows over the earlier blocks of k, `[rows][width * COLUMNS]`.
+    /// Sums of a block of rows over the blocks of k done so far, `[rows][width * COLUMNS]`.
     pub sums: Vec<f32>,
     pub scratch: M::Scratch,
 }
 
-/// Output target of a GEMM, which writes some of the `cols` columns of each row.
+/// Output target of a GEMM: a matrix of `cols` columns, of which the GEMM writes some in each row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a, 'b> {
     pub out: &'a Shared<'b, f32>,
-    /// Number of columns of the whole output, the distance from row to row.
+    /// Number of columns of the whole output matrix, the distance in elements from row to row.
     pub cols: usize,
 }
 
-/// Output location of a tile: rows of its columns, and the factors of these columns.
+/// Output location of a GEMM tile: its rows and columns in the output, and the scales of these
+/// columns.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     start: *mut f32,
-    /// Distance from row to row.
+    /// Distance in elements from row to row of the output.
     stride: usize,
-    /// Number of columns of the tile that exist in the output.
+    /// Number of the tile's columns that exist in the output; the last tile of a matrix may be
+    /// padded.
     columns: usize,
     scales: Option<&'a [f32]>,
 }
 
 impl Place<'_> {
-    /// Returns the output location that begins `row` rows further down.
+    /// Returns the output location `row` rows further down.
     #[inline(always)]
     pub(super) fn below(self, row: usize) -> Self {
         Self { start: self.start.wrapping_add(row * self.stride), ..self }
     }
 
-    /// Writes the results of 16 columns of a row, scaled if the columns have factors.
+    /// Writes the results of 16 columns of a row to the output, multiplied by the columns' scales
+    /// if there are any.
     ///
     /// # Safety
     /// The output has the row, and no other thread uses its columns during the call.
@@ -170,17 +182,18 @@ impl Place<'_> {
     }
 }
 
-/// Sums of a micro-kernel tile, from one block of k to the next and to the output.
+/// Sums of a micro-kernel tile, which are carried from one block of k to the next and then written
+/// to the output.
 pub(super) struct Sums<'a, const N: usize> {
-    /// Sums of earlier blocks of k, one row for each of the tile.
+    /// Sums over the earlier blocks of k, one row of sums for each row of the tile.
     pub kept: &'a mut [[f32; N]],
-    /// True in the first block of k, when there are no earlier sums.
+    /// True in the first block of k, when there are no earlier sums to continue.
     pub is_first: bool,
     pub target: Option<Place<'a>>,
 }
 
 impl<const N: usize> Sums<'_, N> {
-    /// Returns the sums to continue from.
+    /// Returns the sums that the block of k continues: zeros in the first one.
     #[inline(always)]
     pub(super) fn load<L: Lanes, const MR: usize, const NR: usize>(
         &self,
@@ -197,7 +210,7 @@ impl<const N: usize> Sums<'_, N> {
         sums
     }
 
-    /// Stores the sums for the next block of k, or in the output after the last one.
+    /// Stores the tile's sums for the next block of k or, after the last block of k, in the output.
     ///
     /// # Safety
     /// The output target has `MR` rows, which no other thread uses during the call.
@@ -225,7 +238,7 @@ impl<const N: usize> Sums<'_, N> {
 }
 
 impl<M: MicroKernel> Item<'_, '_, M> {
-    /// Computes the item, block by block.
+    /// Computes the GEMM work item block by block: blocks of rows, and within them blocks of k.
     #[inline(always)]
     pub(super) fn compute<S: Copy>(mut self, set: S)
     where
@@ -251,7 +264,7 @@ impl<M: MicroKernel> Item<'_, '_, M> {
 }
 
 impl<'a, M: MicroKernel> Item<'a, '_, M> {
-    /// Returns the output location of some of the item's rows.
+    /// Returns the output location of the range `rows` of the GEMM work item's rows.
     #[inline(always)]
     fn place(&self, rows: Range<usize>) -> Place<'a> {
         let (w, stride, first) = (self.w, self.target.cols, self.tile * M::COLUMNS);
@@ -262,7 +275,8 @@ impl<'a, M: MicroKernel> Item<'a, '_, M> {
     }
 }
 
-/// Working memory of the GEMMs of one arithmetic.
+/// Working memory for GEMMs of one arithmetic: converted activations, and the memory of each
+/// thread.
 pub(super) struct Scratch<M: MicroKernel> {
     activations: M::Activations,
     threads: Vec<Mutex<Work<M>>>,
@@ -277,8 +291,9 @@ impl<M: MicroKernel> Scratch<M> {
         }
     }
 
-    /// Writes the matrix product `x * w^T` to the columns of `target` that each of `runs` covers.
-    /// The values are converted once for all of them, unless they are there as `converted`.
+    /// Writes the matrix product `x * w^T` to the output columns that each of `runs` computes,
+    /// where x is `values`. These are converted once for all runs, unless `converted` has them
+    /// already.
     pub(super) fn matmul(
         &mut self,
         isa: Isa,
@@ -316,11 +331,11 @@ impl<M: MicroKernel> Scratch<M> {
     }
 }
 
-/// Packed weights of some consecutive output columns, tile by tile, all of one format.
+/// Packed weights of some consecutive output columns of a matrix, tile by tile, all of one format.
 #[derive(Debug)]
 pub(super) struct Weights<M: MicroKernel> {
     pub format: M::Format,
-    /// Index of the first output column that these weights compute.
+    /// Index of the first output column of the matrix that these packed weights compute.
     first: usize,
     n: usize,
     k: usize,
@@ -329,7 +344,8 @@ pub(super) struct Weights<M: MicroKernel> {
 }
 
 impl<M: MicroKernel> Weights<M> {
-    /// Packs the rows of `parts` on the threads of `pool`.
+    /// Packs the rows of the matrices `parts`, stacked along N, into tiles, on the threads of
+    /// `pool`. `first` is their first output column in the whole matrix.
     pub(super) fn pack(
         parts: &[HostMatrix<'_>],
         format: M::Format,
@@ -348,35 +364,36 @@ impl<M: MicroKernel> Weights<M> {
         Self { format, first, n, k, tile_bytes, data }
     }
 
-    /// Returns the range of output columns that these weights compute.
+    /// Returns the range of the matrix's output columns that these packed weights compute.
     pub(super) fn columns(&self) -> Range<usize> {
         self.first..self.first + self.n
     }
 
-    /// Returns the number of tiles of output columns.
+    /// Returns the number of tiles of output columns in the packed weights.
     fn tiles(&self) -> usize {
         self.n.div_ceil(M::COLUMNS)
     }
 
-    /// Returns K rounded up to whole units.
+    /// Returns K rounded up to the multiple to which the GEMM pads it.
     pub(super) fn padded_k(&self) -> usize {
         self.k.next_multiple_of(M::UNIT_K)
     }
 
-    /// Returns the packed bytes of a tile.
+    /// Returns the bytes of packed tile `tile`.
     pub(super) fn tile(&self, tile: usize) -> &[u8] {
         &self.data.bytes()[tile * self.tile_bytes..][..self.tile_bytes]
     }
 
-    /// Writes row `n` of the matrix, dequantized, to `out`, K elements.
+    /// Writes the weights of output column `n` of the matrix, dequantized, to `out`, which has K
+    /// elements.
     pub(super) fn row(&self, n: usize, out: &mut [f32]) {
         let (tile, column) = ((n - self.first) / M::COLUMNS, (n - self.first) % M::COLUMNS);
         M::unpack(self.format, self.tile(tile), column, &mut out[..self.k]);
     }
 }
 
-/// Returns type and bytes of the row of the stacked `parts` that is output column `n`; none past
-/// the last.
+/// Returns the element type and the bytes of the stored row that computes output column `n` of the
+/// matrices `parts`, stacked along N; none past the last column.
 fn stored_row<'a>(parts: &'a [HostMatrix<'_>], mut n: usize) -> Option<(WeightType, &'a [u8])> {
     for part in parts {
         if n < part.n {
@@ -387,7 +404,8 @@ fn stored_row<'a>(parts: &'a [HostMatrix<'_>], mut n: usize) -> Option<(WeightTy
     None
 }
 
-/// Thread split of a matmul: its work items, chunks of rows by ranges of column tiles.
+/// Thread split of a matmul: division into work items, each a chunk of rows by a range of column
+/// tiles.
 #[derive(Debug, Clone, Copy)]
 struct ThreadSplit {
     rows: usize,
@@ -398,8 +416,8 @@ struct ThreadSplit {
 
 impl ThreadSplit {
     /// Divides a GEMM of `rows` rows, each `row_bytes` long, by `tiles` tiles of columns. A chunk
-    /// has as many rows as stay in the L2 cache, and for a large step at most a thread's share, so
-    /// that each thread keeps the rows it has.
+    /// of rows has as many rows as stay in the L2 cache, and for many rows at most a thread's
+    /// share, so that each thread keeps the rows that it has.
     fn new(rows: usize, row_bytes: usize, unit: usize, tiles: usize, threads: usize) -> Self {
         let cached = (CHUNK_BYTES / row_bytes / unit).max(1) * unit;
         let share = rows.div_ceil(threads).next_multiple_of(unit);
@@ -407,7 +425,7 @@ impl ThreadSplit {
         Self { rows, tiles, chunk, per_item: (tiles / (ITEMS_PER_THREAD * threads)).max(1) }
     }
 
-    /// Calls `task(thread, rows, tiles)` for every work item on the threads of `pool`.
+    /// Calls `task(thread, rows, tiles)` for every GEMM work item on the threads of `pool`.
     fn run(self, pool: &mut Pool, task: &(dyn Fn(usize, Range<usize>, Range<usize>) + Sync)) {
         let Self { rows, tiles, chunk, per_item } = self;
         let items = tiles.div_ceil(per_item);

@@ -1,8 +1,9 @@
-//! Paged KV cache of the CPU, and the prepared tokens and positions of a step.
+//! Paged KV cache of the CPU, and the prepared step: its token ids, page tables, cos/sin tables and
+//! LM head rows.
 //!
-//! Memory comes zeroed from the operating system and is touched only as pages fill. For each page,
-//! layer and KV head it holds the keys as `[tokens / 16][D][16]`, so that 16 positions form one
-//! vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
+//! The cache's memory comes zeroed from the operating system and is touched only as pages fill. For
+//! each page, layer and KV head it holds the keys as `[tokens / 16][D][16]`, so that 16 positions
+//! form one vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
 
 use memmap2::MmapMut;
 
@@ -12,7 +13,7 @@ use engine_core::{
     DeviceError, HeadRows, KvShape, KvType, Rotation, ScheduledSequence, StepBatch, StepToken,
 };
 
-/// KV cache: keys and values of all layers, in pages.
+/// KV cache of the CPU: keys and values of all attention layers, in pages.
 #[derive(Debug)]
 pub struct Kv {
     pub(super) shape: KvShape,
@@ -38,19 +39,19 @@ impl Kv {
         Ok(Self { shape, storage })
     }
 
-    /// Returns true if keys and values are stored as f16, false for f32.
+    /// Returns true if the cache stores keys and values as f16, false if as f32.
     pub(super) fn is_f16(&self) -> bool {
         self.shape.kv_type == KvType::F16
     }
 }
 
-/// Returns the number of elements that a head takes for one position: D rounded up to whole
-/// vectors.
+/// Returns the number of elements that a key or value head takes in the KV cache for one position:
+/// D rounded up to whole vectors.
 fn width(shape: &KvShape) -> usize {
     shape.head_dim.next_multiple_of(LANES)
 }
 
-/// Index computation for the KV pages of one layer, in elements.
+/// Computation of element indices in the KV pages of one layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     shape: KvShape,
@@ -63,32 +64,33 @@ impl Layout {
         Self { shape, layer }
     }
 
-    /// Returns the number of elements that a head takes for one position.
+    /// Returns the number of elements that a key or value head takes in a KV page for one position.
     pub(super) fn width(&self) -> usize {
         width(&self.shape)
     }
 
-    /// Returns the number of elements of the keys, or of the values, of one head in one page.
+    /// Returns the number of elements of the keys, or of the values, of one KV head in one page.
     fn half(&self) -> usize {
         self.shape.page_tokens * self.width()
     }
 
-    /// Returns the index of the first key of a head in a page of the layer.
+    /// Returns the element index of the first key of a KV head in page `page` of the layer.
     fn head(&self, page: u32, head: usize) -> usize {
         // All layers of a page are adjacent, so memory is touched page by page as they fill.
         let page = page as usize * self.shape.layers + self.layer;
         (page * self.shape.kv_heads + head) * 2 * self.half()
     }
 
-    /// Returns the index of the keys, `[D][16]`, of the 16 positions that contain `position`.
+    /// Returns the element index of the keys, `[D][16]`, of the 16 positions that contain
+    /// `position`, in the KV pages of a sequence.
     pub(super) fn keys(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
         self.head(page, head) + slot / LANES * LANES * self.width()
     }
 
-    /// Returns the index of the value, `[D]`, of `position`; those of the later positions in its
-    /// page follow it.
+    /// Returns the element index of the value, `[D]`, of `position` in the KV pages of a sequence;
+    /// the values of the later positions in the same page follow it.
     pub(super) fn value(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
@@ -96,30 +98,30 @@ impl Layout {
     }
 }
 
-/// Prepared step: its tokens, positions, page tables, cos/sin tables, and the rows that pass the LM
-/// head.
+/// Step prepared for the CPU: its token ids, sequences with their page tables, cos/sin tables, and
+/// the rows that pass the LM head.
 #[derive(Debug)]
 pub struct StepMetadata {
-    /// Token ids, `[T]`; `u32::MAX`, beyond every vocabulary, where the previous step could sample
-    /// no token.
+    /// Token ids of the step, `[T]`; `u32::MAX`, beyond every vocabulary, where the previous step
+    /// could sample no token.
     pub(super) ids: Vec<u32>,
     pub(super) head: HeadRows,
     pub(super) sequences: Vec<ScheduledSequence>,
-    /// cos/sin table of each of the model's rotary embeddings.
+    /// cos/sin tables for the positions of the step, one for each of the model's rotary embeddings.
     pub(super) rotations: Vec<CosSin>,
 }
 
 /// cos/sin table of a rotary embedding for the positions of a step.
 #[derive(Debug)]
 pub(super) struct CosSin {
-    /// Pairs of cosine and sine, `[T][pairs]`.
+    /// Pairs of cosine and sine for the positions of a step, `[T][pairs]`.
     pub table: Vec<(f32, f32)>,
-    /// Number of rotated pairs of dimensions per token (RoPE).
+    /// Number of rotated pairs of dimensions (RoPE), which is the number of entries per token.
     pub pairs: usize,
 }
 
 impl CosSin {
-    /// Computes the table of `rotation` for the positions of `batch`.
+    /// Computes the cos/sin table of the rotary embedding `rotation` for the positions of `batch`.
     fn new(batch: &StepBatch, rotation: &Rotation) -> Self {
         let Rotation { inverse_frequencies, factor } = rotation;
         let mut table = Vec::with_capacity(batch.tokens.len() * inverse_frequencies.len());
@@ -134,9 +136,9 @@ impl CosSin {
 }
 
 impl StepMetadata {
-    /// Checks `batch` against the cache and prepares it. A page table that points outside of the
-    /// cache would read or write foreign memory. `sampled` are the tokens that the previous step
-    /// sampled.
+    /// Checks `batch` against the KV cache's shape and prepares it. A page table that points
+    /// outside of the cache would make a kernel read or write foreign memory. `sampled` are the
+    /// tokens that the previous step sampled.
     pub(super) fn new(
         batch: &StepBatch,
         sampled: &[Option<u32>],

@@ -1,5 +1,6 @@
-//! SIMD vectors of 16 lanes and the operations on them, in which every CPU kernel is written once:
-//! [`Lanes`] for f32, [`Pairs`] for bf16 dot products, [`Dots`] for int8 dot products.
+//! SIMD vectors of 16 lanes and the operations on them, with which CPU kernels are written once for
+//! all instruction sets: [`Lanes`] for f32, [`Pairs`] for bf16 dot products, [`Dots`] for int8 dot
+//! products.
 //!
 //! A kernel that is generic over one of them does the same operations in the same order on every
 //! instruction set. For f32, AVX2 and AVX-512 give the same bits; the portable form rounds products
@@ -9,10 +10,10 @@
 
 #![expect(unsafe_code, reason = "loads and stores through pointers that callers vouch for")]
 
-/// Number of lanes of a vector, on every instruction set.
+/// Number of lanes of a SIMD vector, which is the same on every instruction set.
 pub(super) const LANES: usize = 16;
 
-/// Values of the 4-bit float type E2M1 by bit pattern, doubled so that they are whole numbers.
+/// Values of the 16 floats of type E2M1 by bit pattern, doubled so that they are whole numbers.
 pub(super) const E2M1_DOUBLED: [f32; LANES] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
@@ -21,28 +22,29 @@ pub(super) const E2M1_DOUBLED: [f32; LANES] =
 pub(super) trait Part<L> {
     type Output;
 
-    /// Computes the part. Implementations must be `#[inline(always)]`.
+    /// Computes this part of the kernel. Implementations must be `#[inline(always)]`.
     fn run(self, lanes: L) -> Self::Output;
 }
 
 /// Instruction set with operations on 16 f32 lanes. Values of an implementing type exist only where
 /// the processor has its instructions, which is what makes the methods without `unsafe` sound.
 pub(super) trait Lanes: Copy {
-    /// Vector of 16 f32.
+    /// SIMD vector of 16 f32 lanes.
     type V: Copy;
-    /// Vector of 16 words, each with eight 4-bit quantized values.
+    /// Vector of 16 words of 32 bits, each with eight 4-bit quantized values.
     type Words: Copy;
 
-    /// Number of vectors of sums that fit in registers next to a tile's operands.
+    /// Number of vectors of f32 sums that fit in registers next to a tile's operands.
     const ACCUMULATORS: usize;
-    /// Groups of 16 columns that are best decoded side by side when there are few rows.
+    /// Number of 16-column groups that the f32 GEMM decodes side by side when there are few rows.
     const FEW_ROWS_GROUPS: usize;
 
-    /// Calls `part`, compiled for the instruction set.
+    /// Runs a part of a kernel as a function of its own, compiled for the instruction set.
     fn call<P: Part<Self>>(self, part: P) -> P::Output;
-    /// Returns a vector with `x` in every lane.
+    /// Returns a SIMD vector with `x` in every lane.
     fn splat(self, x: f32) -> Self::V;
-    /// Returns `a * b + c`, rounded once where the instruction set has fused multiply-add.
+    /// Returns `a * b + c` of each lane, rounded once where the instruction set has fused
+    /// multiply-add, else after the product too.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
@@ -50,22 +52,22 @@ pub(super) trait Lanes: Copy {
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Returns `2^n` for lanes that hold whole numbers from -126 to 127.
+    /// Returns `2^n` of each lane; lanes hold whole numbers from -126 to 127.
     fn exp2_whole(self, n: Self::V) -> Self::V;
-    /// Returns the first `n` lanes of `v`, with `fill` in the others.
+    /// Returns a vector with the first `n` lanes of `v` and `fill` in the others.
     fn keep_first(self, v: Self::V, n: usize, fill: f32) -> Self::V;
 
-    /// Loads 16 f32.
+    /// Loads a vector of 16 f32 from `from`.
     ///
     /// # Safety
     /// Sixteen f32 can be read at `from`.
     unsafe fn load(self, from: *const f32) -> Self::V;
-    /// Stores 16 f32.
+    /// Stores a vector of 16 f32 to `to`.
     ///
     /// # Safety
     /// Sixteen f32 can be written at `to`.
     unsafe fn store(self, to: *mut f32, v: Self::V);
-    /// Writes the lowest byte of each lane's bits.
+    /// Writes the lowest byte of each f32 lane's bits to `to`, 16 bytes.
     ///
     /// # Safety
     /// Sixteen bytes can be written at `to`.
@@ -90,22 +92,22 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// Sixteen bytes can be read at `from`.
     unsafe fn load_i8(self, from: *const i8) -> Self::V;
-    /// Loads 16 E4M3 floats. The bit pattern of NaN yields 480.
+    /// Loads 16 E4M3 floats and converts them to f32. The bit pattern of NaN yields 480.
     ///
     /// # Safety
     /// Sixteen bytes can be read at `from`.
     unsafe fn load_e4m3(self, from: *const u8) -> Self::V;
-    /// Loads 16 words of eight 4-bit quantized values.
+    /// Loads 16 words of 32 bits, each with eight 4-bit quantized values.
     ///
     /// # Safety
     /// 64 bytes can be read at `from`.
     unsafe fn load_words(self, from: *const u8) -> Self::Words;
-    /// Returns the 4-bit value `i` of each word as f32, `i` below 8.
+    /// Returns 4-bit value `i`, below 8, of each word as f32, from 0 to 15.
     fn nibble(self, words: Self::Words, i: u32) -> Self::V;
-    /// Returns twice the E2M1 float in the 4-bit value `i` of each word, `i` below 8.
+    /// Returns twice the E2M1 float that is 4-bit value `i`, below 8, of each word.
     fn doubled_e2m1(self, words: Self::Words, i: u32) -> Self::V;
 
-    /// Stores a SIMD vector to an array of 16 f32.
+    /// Returns the 16 lanes of a vector as an array.
     #[inline(always)]
     fn lower(self, v: Self::V) -> [f32; LANES] {
         let mut out = [0.0; LANES];
@@ -116,22 +118,23 @@ pub(super) trait Lanes: Copy {
         out
     }
 
-    /// Loads a SIMD vector from an array of 16 f32.
+    /// Returns a vector with the 16 numbers of an array as its lanes.
     #[inline(always)]
     fn lift(self, v: &[f32; LANES]) -> Self::V {
         // SAFETY: the array holds sixteen f32.
         unsafe { self.load(v.as_ptr()) }
     }
 
-    /// Returns the sum of the lanes. Halves are added to halves, so every instruction set adds in
-    /// the same order.
+    /// Returns the sum of the vector's lanes. Halves are added to halves, so every instruction set
+    /// adds in the same order.
     fn sum(self, v: Self::V) -> f32;
-    /// Returns the largest lane. A NaN may be lost or kept.
+    /// Returns the largest lane of the vector. A NaN may be lost or kept.
     fn largest(self, v: Self::V) -> f32;
 
-    /// Returns `e^x` to about one unit in the last place. Arguments are clamped to [-87, 88].
+    /// Returns `e^x` of each lane to about one unit in the last place. Arguments are clamped to
+    /// [-87, 88].
     ///
-    /// Range reduction and polynomial are those of Cephes' `expf` (Moshier).
+    /// Range reduction and polynomial of the exponential are those of Cephes' `expf` (Moshier).
     #[inline(always)]
     fn exp(self, x: Self::V) -> Self::V {
         let x = self.min(self.max(x, self.splat(-87.0)), self.splat(88.0));
@@ -150,7 +153,7 @@ pub(super) trait Lanes: Copy {
     }
 }
 
-/// Number of steps of k that a bf16 dot product multiplies and adds.
+/// Number of steps of k that one bf16 dot product multiplies and adds: two.
 pub(super) const PAIR: usize = 2;
 /// Number of bytes of the bf16 weights of one pair of k and 16 columns.
 pub(super) const PAIR_BYTES: usize = PAIR * LANES * size_of::<u16>();
@@ -159,50 +162,50 @@ pub(super) const PAIR_BYTES: usize = PAIR * LANES * size_of::<u16>();
 /// exist only where the processor has its instructions.
 pub(super) trait Pairs: Copy {
     type Lanes: Lanes;
-    /// Weights of two steps of k for 16 columns.
+    /// bf16 weights of two steps of k for 16 columns.
     type Weights: Copy;
-    /// Activations of two steps of k of one row, broadcast to all columns.
+    /// bf16 activations of two steps of k of one row, broadcast to all 16 columns.
     type Row: Copy;
 
-    /// Number of rows of a tile whose sums fit in registers.
+    /// Number of rows of a bf16 micro-kernel tile whose sums fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;
-    /// Returns `sums` plus the products of two steps of k.
+    /// Returns `sums` plus the bf16 products of two steps of k.
     fn dot(
         self,
         sums: <Self::Lanes as Lanes>::V,
         weights: Self::Weights,
         row: Self::Row,
     ) -> <Self::Lanes as Lanes>::V;
-    /// Rounds to the nearest bf16, ties to even, and returns the bits.
+    /// Rounds 16 f32 to the nearest bf16, ties to even, and returns the bits.
     fn round(self, x: &[f32; LANES]) -> [u16; LANES];
 
-    /// Loads the weights of two steps of k for 16 columns.
+    /// Loads the bf16 weights of two steps of k for 16 columns.
     ///
     /// # Safety
     /// 64 bytes can be read at `from`.
     unsafe fn weights(self, from: *const u8) -> Self::Weights;
-    /// Loads two steps of k of a row and broadcasts them to all columns.
+    /// Loads the bf16 activations of two steps of k of a row and broadcasts them to all 16 columns.
     ///
     /// # Safety
     /// Two bf16 can be read at `from`.
     unsafe fn row(self, from: *const u16) -> Self::Row;
 }
 
-/// Number of steps of k that an int8 dot product multiplies and adds.
+/// Number of steps of k that one int8 dot product multiplies and adds: four.
 pub(super) const STEP: usize = 4;
-/// Number of bytes of the int8 weights of one step (4 k) and 16 columns.
+/// Number of bytes of the int8 weights of four steps of k, one dot product, and 16 columns.
 pub(super) const STEP_BYTES: usize = STEP * LANES;
-/// Number of steps of k that share a factor and an addend of 4-bit weights.
+/// Number of steps of k in a block of 4-bit weights, which share a factor and an addend.
 pub(super) const BLOCK: usize = 32;
 /// Number of bytes of a block of 4-bit weights of 16 columns: `[16]` u16 factors, `[16]` u16
 /// addends, then four times `[16]` words of 8 quantized values in the order of [`nibble`].
 pub(super) const BLOCK_BYTES: usize = 4 * LANES + BLOCK * LANES / 2;
 
-/// Returns the index of step `k`, below 8, among the 4-bit values of its word. The order lets one
-/// mask of the shifted word leave the values of steps 0 and 2, or 1 and 3, in the 16-bit halves of
-/// each lane.
+/// Returns the index, among the eight 4-bit values of a word, of the weight of step `k`, below 8.
+/// The order lets one mask of the shifted word leave the values of steps 0 and 2, or 1 and 3, in
+/// the 16-bit halves of each lane.
 pub(super) fn nibble(k: usize) -> usize {
     k / 4 * 2 + k % 2 + k % 4 / 2 * 4
 }
@@ -211,36 +214,39 @@ pub(super) fn nibble(k: usize) -> usize {
 /// where the processor has its instructions.
 pub(super) trait Dots: Copy {
     type Lanes: Lanes;
-    /// Weights of four steps of k for 16 columns.
+    /// int8 weights of four steps of k for 16 columns.
     type Weights: Copy;
-    /// Activations of four steps of k of one row, broadcast to all columns.
+    /// int8 activations of four steps of k of one row, broadcast to all 16 columns.
     type Row: Copy;
-    /// Sixteen i32 sums, one per column.
+    /// Sixteen i32 sums of int8 dot products, one per output column.
     type Sums: Copy;
 
-    /// Number of rows of a tile whose sums fit in registers.
+    /// Number of rows of an int8 micro-kernel tile whose sums fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;
-    /// Returns initial sums that correct for the unsigned offset of the weights: `start` in every
-    /// lane, or zeros on instruction sets that convert weights to signed bytes.
+    /// Returns initial sums of int8 dot products that correct for the unsigned offset of the
+    /// weights: `start` in every lane, or zeros on instruction sets that convert weights to signed
+    /// bytes.
     fn start(self, start: i32) -> Self::Sums;
-    /// Returns `sums` plus the products of four steps of k.
+    /// Returns `sums` plus the int8 products of four steps of k.
     fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums;
     fn floats(self, sums: Self::Sums) -> <Self::Lanes as Lanes>::V;
 
-    /// Loads the weights of four steps of k for 16 columns.
+    /// Loads the int8 weights of four steps of k for 16 columns.
     ///
     /// # Safety
     /// 64 bytes can be read at `from`.
     unsafe fn weights(self, from: *const u8) -> Self::Weights;
-    /// Loads four steps of k of a row and broadcasts them to all columns.
+    /// Loads the int8 activations of four steps of k of a row and broadcasts them to all 16
+    /// columns.
     ///
     /// # Safety
     /// Four bytes can be read at `from`.
     unsafe fn row(self, from: *const i8) -> Self::Row;
-    /// Widens a block of 16 columns from 4-bit values to bytes: value q becomes the high byte of
-    /// `factor * q + addend`. Each step is written `stride` bytes after the one before it.
+    /// Widens a block of 4-bit weights of 16 columns to bytes: value q becomes the high byte of
+    /// `factor * q + addend`. The bytes of each step (4 k) are written `stride` bytes after those
+    /// of the step before it.
     ///
     /// # Safety
     /// `BLOCK_BYTES` can be read at `from`, and eight steps of 64 bytes, `stride` apart, written at

@@ -1,7 +1,7 @@
 //! Memory layouts of packed weights for the f32 GEMM: packing of stored rows, and dequantization in
 //! registers.
 //!
-//! A group is 16 output columns. Within it k rises, a unit of k at a time:
+//! A group of packed weights is 16 output columns. Within it k rises, a unit of k at a time:
 //! - `F32`, `F16`, `Bf16`: units of one k, `[16]` values;
 //! - `Q8_0`: units of 32 k, `[16]` f16 scales, then `[32][16]` signed bytes;
 //! - `Q4_1`: units of 32 k, `[16]` f16 scales, `[16]` f16 minima, then `[4][16]` 32-bit words of
@@ -12,7 +12,8 @@
 //!   words of 4-bit values as in `Q4_1`;
 //! - `F8E4M3`: units of 32 k, `[16]` f32 scales, then `[32][16]` E4M3 floats.
 //!
-//! Every stored type has a layout that holds exactly the values that `dequantize` returns.
+//! Each type of stored weights has a layout that holds exactly the values that `dequantize`
+//! returns.
 
 #![expect(unsafe_code, reason = "vector loads from units of a checked group")]
 
@@ -22,7 +23,8 @@ use super::lanes::{E2M1_DOUBLED, LANES, Lanes, Part};
 use engine_core::WeightType;
 use engine_weights::blocks;
 
-/// Memory layout of a group of 16 output columns; the module describes each.
+/// Memory layout of packed weights in a group of 16 output columns; the heading of this file
+/// describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     F32,
@@ -37,7 +39,7 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// All layouts, in the order of their discriminants.
+    /// All memory layouts of packed weights, in the order of their discriminants.
     const ALL: [Self; 9] = [
         Self::F32,
         Self::F16,
@@ -50,7 +52,7 @@ impl Layout {
         Self::Mxfp4,
     ];
 
-    /// Returns the layout in which rows of type `stored` are packed.
+    /// Returns the memory layout in which weights stored as `stored` are packed for the f32 GEMM.
     pub(super) fn of(stored: WeightType) -> Self {
         match stored {
             WeightType::F32 => Self::F32,
@@ -67,7 +69,7 @@ impl Layout {
         }
     }
 
-    /// Returns the number of steps of k in a unit.
+    /// Returns the number of steps of k in a unit of packed weights, which share scales.
     pub(super) const fn unit(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -76,7 +78,8 @@ impl Layout {
         }
     }
 
-    /// Returns the number of bytes of a unit before its quantized values: scales and minima.
+    /// Returns the number of bytes of scales and minima at the beginning of a unit of packed
+    /// weights.
     const fn head_bytes(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
@@ -86,7 +89,7 @@ impl Layout {
         }
     }
 
-    /// Returns the number of bits of a stored value.
+    /// Returns the number of bits of a packed weight, without scales.
     const fn bits(self) -> usize {
         match self {
             Self::F32 => 32,
@@ -96,12 +99,13 @@ impl Layout {
         }
     }
 
-    /// Returns the number of bytes of a unit of 16 columns.
+    /// Returns the number of bytes of a unit of packed weights of 16 columns, scales and minima
+    /// included.
     pub(super) const fn unit_bytes(self) -> usize {
         self.head_bytes() + self.unit() * LANES * self.bits() / 8
     }
 
-    /// Writes a row of type `stored` to column `lane` of a packed `group`.
+    /// Writes a stored row of weights of type `stored` to column `lane` of a packed `group`.
     pub(super) fn pack(self, stored: WeightType, row: &[u8], lane: usize, group: &mut [u8]) {
         let mut units = group.chunks_exact_mut(self.unit_bytes());
         let blocks = row.chunks_exact(stored.block_bytes());
@@ -138,7 +142,7 @@ impl Layout {
         }
     }
 
-    /// Writes one unit of column `lane`: scale, minimum and quantized values.
+    /// Writes one unit of column `lane` of a packed group: scale, minimum and quantized values.
     fn put(self, scale: f32, minimum: f32, quants: &[i8], lane: usize, unit: &mut [u8]) {
         let (head, body) = unit.split_at_mut(self.head_bytes());
         let is_half = matches!(self, Self::Q4_1 | Self::Q8_0);
@@ -159,7 +163,7 @@ impl Layout {
         }
     }
 
-    /// Returns element `i` of column `lane` of a unit, dequantized.
+    /// Returns the weight at step `i` of column `lane` of a packed unit, dequantized.
     pub(super) fn value(self, unit: &[u8], i: usize, lane: usize) -> f32 {
         let half = |at: usize| f16::from_le_bytes([unit[at], unit[at + 1]]).to_f32();
         let float = |at: usize| -> f32 { bytemuck::pod_read_unaligned(&unit[at..at + 4]) };
@@ -181,30 +185,32 @@ impl Layout {
     }
 }
 
-/// Writes quantized values of one byte each to column `lane`; the 16 columns are interleaved.
+/// Writes quantized weights of one byte each to column `lane` of a packed unit; the 16 columns are
+/// interleaved.
 fn bytes(quants: &[u8], lane: usize, out: &mut [u8]) {
     for (quant, out) in quants.iter().zip(out.chunks_exact_mut(LANES)) {
         out[lane] = *quant;
     }
 }
 
-/// Writes 32 quantized values of 4 bits to column `lane`, eight in each word.
+/// Writes 32 quantized weights of 4 bits each to column `lane` of a packed unit, eight in each
+/// word.
 fn nibbles(quant: impl Fn(usize) -> u8, lane: usize, out: &mut [u8]) {
     for i in (0..32).step_by(2) {
         out[i / 8 * 64 + lane * 4 + i % 8 / 2] = quant(i) | (quant(i + 1) << 4);
     }
 }
 
-/// Consumer of decoded weights: receives those of `NR` groups of 16 columns, one step of k after
-/// another.
+/// Consumer of dequantized weights: receives those of `NR` groups of 16 columns, one step of k
+/// after another.
 pub(super) trait Consumer<L: Lanes, const NR: usize> {
-    /// Receives the weights of step `k`, counted from where decoding began. Implementations must be
-    /// `#[inline(always)]`.
+    /// Receives the dequantized weights of step `k`, counted from the step where decoding began.
+    /// Implementations must be `#[inline(always)]`.
     fn step(&mut self, lanes: L, k: usize, weights: &[L::V; NR]);
 }
 
-/// Decodes `steps` steps of k, whole units, from the beginning of each of `groups`, passes the
-/// weights to `consumer` in rising k, and returns it.
+/// Dequantizes the first `steps` steps of k, whole units, of each of `groups`, passes the weights
+/// to `consumer` in rising k, and returns it.
 #[inline(always)]
 pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
     lanes: L,
@@ -230,13 +236,14 @@ pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
     decode_by!(F32 F16 Bf16 F8E4M3 Q4_1 Q8_0 Affine4 Affine8 Mxfp4)
 }
 
-/// Header of a unit for 16 columns: scales and minima, or the scales twice where there are no
-/// minima.
+/// Header of a unit of packed weights for 16 columns: scales and minima, or the scales twice where
+/// there are no minima.
 type Head<V> = [V; 2];
 
-/// Loop over the units of each group, with a layout that is known when compiling.
+/// Loop that dequantizes the units of packed groups, with a layout that is known at compile time.
 struct Units<C, const NR: usize, const LAYOUT: usize> {
-    /// Beginnings of groups that hold as many units; [`decode`] checks that they do.
+    /// Pointers to the beginnings of packed groups that hold at least `units` units; [`decode`]
+    /// checks that they do.
     groups: [*const u8; NR],
     units: usize,
     consumer: C,
@@ -295,7 +302,7 @@ impl<L: Lanes, C: Consumer<L, NR>, const NR: usize, const LAYOUT: usize> Part<L>
     }
 }
 
-/// Decodes 4-bit value `i` of each word.
+/// Dequantizes 4-bit value `i` of each word, for each of the groups.
 #[inline(always)]
 fn nibbles_at<L: Lanes, const NR: usize>(
     lanes: L,
@@ -315,7 +322,7 @@ fn nibbles_at<L: Lanes, const NR: usize>(
     weights
 }
 
-/// Loads the header of a unit.
+/// Loads the header of a unit of packed weights: scales and minima.
 ///
 /// # Safety
 /// A unit of `layout` can be read at `unit`.
@@ -337,7 +344,7 @@ unsafe fn head<L: Lanes>(lanes: L, layout: Layout, unit: *const u8) -> Head<L::V
     }
 }
 
-/// Decodes one step of k of a layout whose values are whole bytes.
+/// Dequantizes one step of k of 16 columns, for layouts whose weights are whole bytes.
 ///
 /// # Safety
 /// Sixteen values of `layout` can be read at `from`.

@@ -1,5 +1,5 @@
-//! The CPU device: GEMM, paged attention and the other kernels, chosen for the processor at run
-//! time and run on a small pool of pinned threads.
+//! CPU device of the engine: GEMM, paged attention and the other kernels, chosen for the processor
+//! at run time and run on a thread pool.
 
 #![warn(missing_docs)]
 
@@ -53,24 +53,26 @@ use engine_core::{
 use matmul::Input;
 use rope::Rope;
 
-/// The CPU device, on which a model of one rank computes.
+/// CPU device, on which a whole model or one tensor-parallel rank of it computes.
 pub struct Cpu {
     isa: Isa,
     arithmetic: Arithmetic,
-    /// True when any matrix was packed for the int8 GEMM. Operations then also write int8
-    /// activations.
+    /// True when any weight matrix was packed for the int8 GEMM. Operations then also write their
+    /// outputs quantized to int8.
     multiplies_int8: bool,
-    /// True when any matrix was packed for the bf16 GEMM.
+    /// True when any weight matrix was packed for the bf16 GEMM.
     multiplies_bf16: bool,
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
-    /// Connection to the other ranks of a tensor-parallel group, if there are any.
+    /// Connection to the other ranks of a tensor-parallel group; `None` on a device that computes
+    /// alone.
     collective: Option<Box<dyn Collective>>,
     sampler: Sampler,
-    /// Tokens that the last step sampled, none where no token could be sampled.
+    /// Token ids that the last step sampled; `None` where no token could be sampled.
     sampled: Vec<Option<u32>>,
-    /// Number of rows whose logits are read, of a step that is submitted and not completed.
+    /// Number of rows whose logits the host reads, of a step that is submitted and not completed;
+    /// `None` if no step is.
     finished: Option<usize>,
 }
 
@@ -82,18 +84,19 @@ impl fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// Creates a device of `threads` threads, the calling one included.
+    /// Creates a CPU device that computes a whole model on `threads` threads, the calling one
+    /// included.
     pub fn new(isa: Isa, threads: usize) -> Self {
         Self::over(isa, Pool::new(threads.max(1)), None)
     }
 
-    /// Creates a device of `threads` threads for one rank of a tensor-parallel group. The ranks
+    /// Creates a CPU device of `threads` threads for one rank of a tensor-parallel group. The ranks
     /// share the processor, so no thread is pinned.
     pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }
 
-    /// Creates a device over a thread pool.
+    /// Creates a CPU device on a thread pool; without a `collective` it computes alone.
     fn over(isa: Isa, pool: Pool, collective: Option<Box<dyn Collective>>) -> Self {
         let threads = pool.threads();
         Self {
@@ -111,17 +114,17 @@ impl Cpu {
         }
     }
 
-    /// Sets the arithmetic for matrices that are packed from now on.
+    /// Sets the arithmetic for weight matrices that the device loads from now on.
     pub fn with(self, arithmetic: Arithmetic) -> Self {
         Self { arithmetic, ..self }
     }
 
-    /// Returns the instruction set of the device's kernels.
+    /// Returns the instruction set of the CPU device's kernels.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Returns the number of computing threads, the calling one included.
+    /// Returns the number of computing threads of the CPU device, the calling one included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

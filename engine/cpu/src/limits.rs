@@ -1,7 +1,7 @@
 //! Peak arithmetic and memory rates of the processor (roofline), measured by loops that do nothing
-//! else. Knows no kernel and no model.
+//! else. It must know no kernel of the engine and no model.
 //!
-//! A limit is a rate that was reached at least once, so the best of several runs counts and not the
+//! A peak is a rate that was reached at least once, so the best of several runs counts and not the
 //! median. All threads run at once, because they share power, caches and memory.
 
 #![expect(unsafe_code, reason = "loads by pointer; threads write disjoint parts of one buffer")]
@@ -17,25 +17,29 @@ use super::shared::Shared;
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 
-/// Number of full-length runs; the best of them is the limit.
+/// Number of full-length runs of a measurement; the best of them is the peak rate.
 const RUNS: usize = 6;
-/// Shortest duration of a run in seconds, long enough to make the start of the threads negligible.
+/// Shortest duration of a measured run in seconds, long enough to make the start of the threads
+/// negligible.
 const RUN_SECONDS: f64 = 0.02;
-/// Consecutive instructions per sum. That many of the largest int8 dot products still fit in an
-/// i32.
+/// Number of consecutive instructions that add to one sum in a measuring loop. That many of the
+/// largest int8 dot products still fit in an i32.
 const STEPS: usize = 4096;
-/// Number of bytes of a vector of weights, and of a cache line.
+/// Number of bytes of the int8 weights of one dot product for 16 columns, which is also the size of
+/// a cache line.
 const LINE: usize = 64;
-/// Number of bytes that each thread reads, far more than its share of any cache.
+/// Number of bytes that each thread reads to measure the memory's read rate, far more than its
+/// share of any cache.
 const READ_BYTES: usize = 256 << 20;
-/// Streams that a thread reads side by side, so that many cache lines are in flight at once.
+/// Number of memory streams that a thread reads side by side, so that many cache lines are in
+/// flight at once.
 const STREAMS: usize = 4;
-/// Prefetch distance of each stream in bytes.
+/// Prefetch distance of each memory stream in bytes.
 const AHEAD: usize = 2 << 10;
 
-/// Measures int8 operations per second of `threads` threads together; a multiplication and its
-/// addition to an i32 count as two. Operands come from the L1 cache, because a tile of sums leaves
-/// no registers for them.
+/// Measures the peak int8 operations per second of `threads` threads together; a multiplication and
+/// its addition to an i32 count as two operations. Operands come from the L1 cache, because a tile
+/// of sums leaves no registers for them.
 pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
         let mut ops = 0;
@@ -44,8 +48,9 @@ pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     })
 }
 
-/// Measures bf16 operations per second of `threads` threads together; a multiplication and its
-/// addition to an f32 count as two. Returns none if the instruction set has no bf16 dot products.
+/// Measures the peak bf16 operations per second of `threads` threads together; a multiplication and
+/// its addition to an f32 count as two operations. Returns none if the instruction set has no bf16
+/// dot products.
 pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
     isa.has_bf16().then(|| {
         best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
@@ -56,8 +61,8 @@ pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
     })
 }
 
-/// Measures f32 operations per second of `threads` threads together; a fused multiply-add counts as
-/// two.
+/// Measures the peak f32 operations per second of `threads` threads together; a fused multiply-add
+/// counts as two operations.
 pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
         let mut flops = 0;
@@ -66,7 +71,7 @@ pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
     })
 }
 
-/// Measures the bytes per second that `threads` threads together read from memory.
+/// Measures the peak rate, in bytes per second, at which `threads` threads together read memory.
 ///
 /// # Errors
 /// Returns an error if the memory to read cannot be allocated.
@@ -74,8 +79,8 @@ pub fn read_bytes_per_s(isa: Isa, threads: usize, clock: Clock) -> Result<f64, D
     read_rate(isa, threads, clock, READ_BYTES)
 }
 
-/// Measures the read rate with `bytes` bytes per thread, which must be whole cache lines of every
-/// stream.
+/// Measures the peak read rate of memory, in bytes per second, with `bytes` bytes per thread, which
+/// must be whole cache lines of every stream.
 fn read_rate(isa: Isa, threads: usize, clock: Clock, bytes: usize) -> Result<f64, DeviceError> {
     let mut pool = Pool::new(threads);
     let threads = pool.threads();
@@ -93,8 +98,9 @@ fn read_rate(isa: Isa, threads: usize, clock: Clock, bytes: usize) -> Result<f64
     }))
 }
 
-/// Returns the highest rate per second that all threads of `pool` together reached. `work(thread,
-/// rounds)` returns the amount of work it did, which is proportional to `rounds`.
+/// Returns the highest rate, in units of work per second, that all threads of `pool` together
+/// reached. `work(thread, rounds)` returns the amount of work it did, which is proportional to
+/// `rounds`.
 fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 + Sync)) -> f64 {
     let (mut best, mut rounds, mut runs) = (0.0f64, 1, 0);
     while runs < RUNS {
@@ -114,7 +120,7 @@ fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 
     best
 }
 
-/// Kernel of int8 dot products in tiles whose sums stay in registers.
+/// Kernel that measures the int8 peak rate: dot products in tiles whose sums stay in registers.
 struct Int8DotRate<'a> {
     rounds: usize,
     ops: &'a mut u64,
@@ -132,8 +138,8 @@ impl DotKernel for Int8DotRate<'_> {
     }
 }
 
-/// Runs [`STEPS`] dot products for each sum of a tile of `MR` rows by `NR` groups of columns,
-/// `rounds` times. Returns the number of operations.
+/// Runs [`STEPS`] int8 dot products for each sum of a tile of `MR` rows by `NR` groups of 16
+/// columns, `rounds` times. Returns the number of int8 operations.
 #[inline(always)]
 fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usize) -> u64 {
     let mut weights = Aligned::zeroed(NR * LINE);
@@ -161,7 +167,7 @@ fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
     (rounds * STEPS * MR * NR * LINE * 2) as u64
 }
 
-/// Kernel of bf16 dot products whose sums stay in registers.
+/// Kernel that measures the bf16 peak rate: dot products whose sums stay in registers.
 struct Bf16DotRate<'a> {
     rounds: usize,
     flops: &'a mut u64,
@@ -192,8 +198,8 @@ impl PairKernel for Bf16DotRate<'_> {
     }
 }
 
-/// Kernel of fused multiply-adds in independent chains, so that each waits only for its own
-/// predecessor.
+/// Kernel that measures the f32 peak rate: fused multiply-adds in independent chains, so that each
+/// waits only for its predecessor in its own chain.
 struct FloatChains<'a> {
     rounds: usize,
     flops: &'a mut u64,
@@ -209,8 +215,8 @@ impl Kernel for FloatChains<'_> {
     }
 }
 
-/// Runs [`STEPS`] multiply-adds for each of `CHAINS` vectors, `rounds` times. Returns the number of
-/// operations.
+/// Runs [`STEPS`] f32 multiply-adds for each of `CHAINS` vectors, `rounds` times. Returns the
+/// number of f32 operations.
 #[inline(always)]
 fn float_chains<L: Lanes, const CHAINS: usize>(lanes: L, rounds: usize) -> u64 {
     // Each step computes x / 2 + 1, so sums stay finite. Chains start from different values, or the
@@ -228,7 +234,7 @@ fn float_chains<L: Lanes, const CHAINS: usize>(lanes: L, rounds: usize) -> u64 {
     (rounds * STEPS * CHAINS * LANES * 2) as u64
 }
 
-/// Kernel that reads memory once, in several streams at once.
+/// Kernel that reads a range of memory once, in several streams at once, to measure the read rate.
 struct Reading<'a>(&'a [u8]);
 
 impl DotKernel for Reading<'_> {

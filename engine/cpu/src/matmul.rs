@@ -11,22 +11,23 @@ use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::{HostMatrix, WeightType};
 
-/// Arithmetic of the matrix multiplications, as the user chooses it.
+/// Arithmetic of the CPU's matrix multiplications, which the user chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arithmetic {
-    /// All matrices in f32: the reference for the other choices.
+    /// Multiplies all weight matrices in f32: the reference for the other choices.
     F32,
-    /// Integer-quantized weights in int8; bf16 and f32 weights in bf16 if the processor has bf16
-    /// instructions; all others in f32.
+    /// Multiplies by the stored type of the weights: integer blocks in int8; bf16 and f32 weights
+    /// in bf16 if the processor has bf16 instructions; all others in f32.
     #[default]
     AsStored,
-    /// All matrices are multiplied in bf16.
+    /// Multiplies all weight matrices in bf16, whatever their stored type.
     Bf16,
-    /// All matrices are multiplied in int8.
+    /// Multiplies all weight matrices in int8, whatever their stored type.
     Int8,
 }
 
-/// GEMM for which a part of a matrix is packed, with the format of its weights.
+/// GEMM (f32, bf16 or int8) for which a part of a weight matrix is packed, with the format of the
+/// packed weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Packing {
     F32(Layout),
@@ -35,7 +36,7 @@ enum Packing {
 }
 
 impl Arithmetic {
-    /// Returns how weights of type `stored` are packed on `isa`.
+    /// Returns the GEMM and the format for which weights of type `stored` are packed on `isa`.
     fn packing(self, stored: WeightType, isa: Isa) -> Packing {
         let is_narrow = matches!(stored, WeightType::Bf16 | WeightType::F32);
         match self {
@@ -48,7 +49,7 @@ impl Arithmetic {
     }
 }
 
-/// Weight matrix `[N, K]`: runs of consecutive output columns, each packed for one GEMM.
+/// Weight matrix `[N, K]` on the CPU: runs of consecutive output columns, each packed for one GEMM.
 #[derive(Debug)]
 pub struct Matrix {
     f32: Vec<Weights<F32>>,
@@ -59,7 +60,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Packs `parts`, stacked along N, for multiplication in `arithmetic` on `isa`.
+    /// Packs the host matrices `parts`, stacked along N, for multiplication in `arithmetic` on
+    /// `isa`.
     pub(super) fn pack(
         parts: &[HostMatrix<'_>],
         arithmetic: Arithmetic,
@@ -84,32 +86,33 @@ impl Matrix {
         matrix
     }
 
-    /// Writes row `n` of the matrix, dequantized, to `out`, K elements.
+    /// Writes row `n` of the weight matrix, dequantized, to `out`, which has K elements.
     pub(super) fn row(&self, n: usize, out: &mut [f32]) {
         let is_found =
             row_of(&self.f32, n, out) || row_of(&self.bf16, n, out) || row_of(&self.int8, n, out);
         assert!(is_found, "the row is within the matrix");
     }
 
-    /// Returns true if any columns are multiplied in bf16.
+    /// Returns true if any output columns of the weight matrix are multiplied in bf16.
     pub(super) fn is_bf16(&self) -> bool {
         !self.bf16.is_empty()
     }
 
-    /// Returns true if any columns are multiplied in int8.
+    /// Returns true if any output columns of the weight matrix are multiplied in int8.
     pub(super) fn is_int8(&self) -> bool {
         !self.int8.is_empty()
     }
 }
 
-/// Writes row `n` of a matrix to `out` if one of `runs` has it, and returns true if so.
+/// Writes row `n` of a weight matrix, dequantized, to `out` if one of `runs` has it; returns
+/// whether one does.
 fn row_of<M: MicroKernel>(runs: &[Weights<M>], n: usize, out: &mut [f32]) -> bool {
     let run = runs.iter().find(|run| run.columns().contains(&n));
     run.inspect(|run| run.row(n, out)).is_some()
 }
 
-/// Activations to multiply, row major: in f32, and quantized as well if an earlier operation wrote
-/// them so.
+/// Activations to multiply by a weight matrix, row major: in f32, and also quantized to int8 if an
+/// earlier operation wrote them so.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Input<'a> {
     pub values: &'a [f32],
@@ -133,7 +136,7 @@ impl Scratch {
     }
 }
 
-/// Computes `out = x * w^T`.
+/// Computes the matmul `out = x * w^T`, each run of output columns of `w` with its own GEMM.
 pub(super) fn matmul(
     isa: Isa,
     pool: &mut Pool,

@@ -1,4 +1,4 @@
-//! Memory allocation, free memory and name of the processor from the operating system, and
+//! Memory allocation, amount of free memory, name of the processor, cache-line aligned buffers, and
 //! prefetch.
 
 #![cfg_attr(
@@ -12,8 +12,8 @@ use memmap2::MmapMut;
 
 use engine_core::DeviceError;
 
-/// Reserves zeroed memory of as many bytes as the product of `sizes`, touched only as it is used.
-/// Errors name `operation` and `what`.
+/// Reserves zeroed memory of as many bytes as the product of `sizes`; the system provides pages
+/// when they are first touched. Errors name `operation`, and `what` if the product overflows.
 pub(super) fn reserve(
     operation: &'static str,
     what: &str,
@@ -32,13 +32,13 @@ pub(super) fn reserve(
     Ok(memory)
 }
 
-/// Size in bytes from which the C library takes blocks directly from the system.
+/// Size in bytes from which the C library takes a block of memory directly from the system.
 #[cfg(target_env = "gnu")]
 const LARGE_BLOCK: libc::c_int = 256 << 10;
 
-/// Configures the C library to take large blocks directly from the system and return them when
+/// Configures glibc to take large blocks of memory directly from the system and return them when
 /// freed. By default it would raise that threshold with each freed block, up to 32 MiB, and keep
-/// the holes: after a served run they add up to a tenth of a small model's size.
+/// the holes: in a server they add up to a tenth of a small model's size. Does nothing elsewhere.
 pub fn keep_large_blocks_apart() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and changes only where later blocks come from.
@@ -47,8 +47,8 @@ pub fn keep_large_blocks_apart() {
     }
 }
 
-/// Returns freed memory of the C library to the system. After loading a model, that is a tenth of
-/// the model's size, which the library would otherwise keep.
+/// Returns freed memory of glibc to the system. After loading a model that is a tenth of the
+/// model's size, which the library would otherwise keep. Does nothing elsewhere.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and moves nothing that is in use.
@@ -57,8 +57,8 @@ pub fn give_back_freed() {
     }
 }
 
-/// Returns the number of bytes that could be allocated now, the smaller of what the machine and the
-/// control group allow. Zero where the system does not report it.
+/// Returns the number of bytes of memory that could be allocated now, the smaller of what the
+/// machine and the control group allow. Zero where the system does not report it.
 pub fn free_bytes() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
@@ -67,8 +67,8 @@ pub fn free_bytes() -> u64 {
     control_group().map_or(machine, |group| machine.min(group))
 }
 
-/// Returns the number of bytes that the control group (version 2) leaves to this process, if it
-/// sets a limit.
+/// Returns the number of bytes of memory that the control group (version 2) leaves to this process;
+/// none if it sets no limit.
 fn control_group() -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
@@ -78,7 +78,7 @@ fn control_group() -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
-/// Returns the first number after `name` at the start of a line of `text`.
+/// Returns the number that follows `name` in the first line of `text` that begins with `name`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -102,7 +102,7 @@ pub(super) const CACHE_LINE: usize = 64;
 #[derive(Debug)]
 pub(super) struct Aligned(Vec<Line>);
 
-/// Unit of allocation that aligns a buffer to a cache line.
+/// Sixty-four bytes, the unit of allocation that aligns a byte buffer to a cache line.
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -135,7 +135,7 @@ pub(super) fn fetch(address: *const u8) {
     let _ = address;
 }
 
-/// Prefetches `bytes` bytes from `address` on.
+/// Prefetches the cache lines of `bytes` bytes from `address` on, which need not be valid memory.
 #[inline(always)]
 pub(super) fn fetch_all(address: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(CACHE_LINE) {

@@ -7,20 +7,23 @@ use std::ops::Range;
 
 use engine_core::Gate;
 
-/// MoE routing of a step: the rows that each expert computes, and their weights.
+/// MoE routing of a step on the CPU: the rows that each of this rank's experts computes, and their
+/// weights.
 #[derive(Debug)]
 pub struct Routes {
-    /// Row of the step that each dispatched row is copied from, grouped by expert.
+    /// Index, in the step, of the row that each dispatched row is copied from, grouped by expert.
     sources: Vec<usize>,
-    /// Weight of each dispatched row in the sum of its source row.
+    /// Weight of each dispatched row's expert output in the sum for the row that it was copied
+    /// from.
     weights: Vec<f32>,
-    /// Expert index and range of dispatched rows, for each expert that has any, in rising order.
+    /// Expert index and range of dispatched rows, for each of this rank's experts that has any, in
+    /// rising order of experts.
     groups: Vec<(usize, Range<usize>)>,
 }
 
 impl Routes {
-    /// Selects the `top_k` best of the `experts` for each row of logits. Keeps only the experts in
-    /// `own`, those of this rank, numbered from its start.
+    /// Selects the `top_k` of `experts` experts for each row of router logits. Keeps only the
+    /// experts in the range `own`, those of this rank, and numbers them from its start.
     pub(super) fn choose(
         logits: &[f32],
         experts: usize,
@@ -56,17 +59,19 @@ impl Routes {
         routes
     }
 
-    /// Returns the number of rows dispatched to this rank's experts.
+    /// Returns the number of rows dispatched to this rank's experts: one per pair of a row and one
+    /// of its top-k experts on this rank.
     pub(super) fn rows(&self) -> usize {
         self.sources.len()
     }
 
-    /// Iterates over the experts that have rows, with their ranges of dispatched rows.
+    /// Iterates over this rank's experts that have rows: expert index and range of dispatched rows.
     pub(super) fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         self.groups.iter().cloned()
     }
 
-    /// Copies rows of `cols` columns to their experts: `out[i] = x[source of i]`.
+    /// Copies rows of `cols` columns to their experts (MoE dispatch): dispatched row `i` is a copy
+    /// of the row of `x` that it comes from.
     pub(super) fn dispatch(&self, x: &[f32], cols: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.rows() * cols, "a row for each that is sent");
         for (source, out) in self.sources.iter().zip(out.chunks_exact_mut(cols)) {
@@ -74,8 +79,8 @@ impl Routes {
         }
     }
 
-    /// Sums the experts' outputs: zeroes `out`, then `out[source of i] += weight of i * x[i]`, in
-    /// rows of `cols`.
+    /// Sums the experts' outputs into rows of `cols` columns (MoE combine): zeroes `out`, then adds
+    /// each dispatched row of `x`, times its weight, to the row of `out` that it came from.
     pub(super) fn combine(&self, x: &[f32], cols: usize, out: &mut [f32]) {
         assert_eq!(x.len(), self.rows() * cols, "a row for each that was sent");
         out.fill(0.0);
@@ -88,7 +93,8 @@ impl Routes {
     }
 }
 
-/// Returns the weights of one row's selected experts `best`, the largest logit first.
+/// Returns the MoE weights of one row's top-k experts `best`, which are in the order of falling
+/// logits.
 fn weights(logits: &[f32], best: &[usize], gate: Gate) -> Vec<f32> {
     // Subtracting the largest logit keeps the exponentials from overflowing.
     let largest = logits[best[0]];

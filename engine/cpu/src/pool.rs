@@ -1,4 +1,5 @@
-//! Thread pool of pinned threads that runs one task at a time.
+//! Thread pool that runs one task at a time on all of its threads, which are pinned to processors
+//! where that is possible.
 //!
 //! A step of a small model is about two hundred operations of a few microseconds. Threads therefore
 //! spin for a moment between operations before they park: waking a thread costs as much as an
@@ -18,25 +19,26 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Iterations of the spin loop before a worker parks, about a hundred microseconds.
+/// Number of iterations of the spin loop before a waiting worker thread parks, about a hundred
+/// microseconds.
 const SPINS: u32 = 2_000;
 
-/// Number of elements below which one thread is faster than the whole pool.
+/// Number of elements of an operation below which one thread is faster than the whole thread pool.
 pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
 
-/// Number of elements of a work item of [`Pool::rows`]: few enough that its output is still in the cache when it is
-/// quantized.
+/// Largest number of elements of a work item of [`Pool::rows`], few enough that its output is still
+/// in the cache when it is quantized.
 const ITEM_ELEMENTS: usize = 16_384;
 
-/// Pointer to the task that the caller of the pool runs; valid while that caller waits.
+/// Pointer to the task that the thread pool's caller runs; valid while that caller waits.
 type Task = *const (dyn Fn(usize) + Sync);
 
-/// State that the caller and the workers share.
+/// State that the thread pool's caller and its worker threads share.
 struct Shared {
-    /// Number of tasks published so far; a change is the signal to start.
+    /// Number of tasks given to the worker threads so far; a change is the signal to start.
     generation: AtomicUsize,
     task: UnsafeCell<Option<Task>>,
-    /// Number of workers that have not finished the current task.
+    /// Number of worker threads that have not finished the current task.
     running: AtomicUsize,
     stop: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -48,13 +50,14 @@ unsafe impl Sync for Shared {}
 // SAFETY: the pointer inside is only followed while the caller that owns the task waits.
 unsafe impl Send for Shared {}
 
-/// Worker thread of the pool, and the flag that it sets before it parks.
+/// Worker thread of the thread pool, and the flag that it sets before it parks.
 struct Worker {
     handle: JoinHandle<()>,
     parked: Arc<AtomicBool>,
 }
 
-/// Index of the next item of one thread's share, on a cache line of its own to avoid false sharing.
+/// Index of the next work item of one thread's share, on a cache line of its own to avoid false
+/// sharing.
 #[derive(Default)]
 #[repr(align(64))]
 struct Next(AtomicUsize);
@@ -63,7 +66,7 @@ struct Next(AtomicUsize);
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<Worker>,
-    /// Next item of each thread's share, `[threads]`.
+    /// Index of the next work item of each thread's share, `[threads]`.
     next: Vec<Next>,
 }
 
@@ -74,21 +77,22 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Creates a pool of `threads` threads, the caller included. If the process may use that many
-    /// processors, each worker is pinned to its own. The caller is not pinned, because threads that
-    /// it starts later would inherit the pinning.
+    /// Creates a thread pool of `threads` threads, the caller included. If the process may use that
+    /// many processors, each worker thread is pinned to its own. The caller is not pinned, because
+    /// threads that it starts later would inherit the pinning.
     pub fn new(threads: usize) -> Self {
         let processors = allowed_processors();
         Self::on(threads, if processors.len() < threads { &[] } else { &processors })
     }
 
-    /// Creates a pool whose threads the system may move, for processes with several pools.
+    /// Creates a thread pool whose threads are not pinned to processors, for processes with several
+    /// pools.
     pub fn unpinned(threads: usize) -> Self {
         Self::on(threads, &[])
     }
 
-    /// Creates a pool whose workers are pinned to `processors`, from the second one on, as far as
-    /// these suffice.
+    /// Creates a thread pool whose worker threads are pinned: worker `i`, counted from 1, to
+    /// `processors[i]`, or not at all if that does not exist.
     fn on(threads: usize, processors: &[usize]) -> Self {
         let shared = Arc::new(Shared {
             generation: AtomicUsize::new(0),
@@ -114,19 +118,19 @@ impl Pool {
         Self { shared, workers, next: (0..threads).map(|_| Next::default()).collect() }
     }
 
-    /// Returns the number of threads, the caller included.
+    /// Returns the number of threads of the thread pool, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `task(thread)` once on every thread and returns when all have returned. A panic in one
-    /// of them is resumed in the caller.
+    /// Calls `task(thread)` once on every thread of the pool and returns when all calls have
+    /// returned. A panic in one of them is resumed in the caller.
     pub fn each(&mut self, task: &(dyn Fn(usize) + Sync)) {
         self.run(task);
     }
 
-    /// Runs `task` on every thread. The caller must have the pool to itself, although the reference
-    /// is shared.
+    /// Runs `task` once on every thread of the pool. No other thread may use the pool meanwhile,
+    /// although the reference is shared.
     fn run(&self, task: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
             return task(0);
@@ -157,10 +161,10 @@ impl Pool {
         }
     }
 
-    /// Calls `task(thread, item)` once for every item below `items`. Each thread has an equal share
-    /// of consecutive items, so that data which one operation left in its cache is there for the
-    /// next. A thread that is done takes items from other shares, so the assignment varies and
-    /// results must not depend on it.
+    /// Calls `task(thread, item)` once for every work item below `items`. Each thread of the pool
+    /// has an equal share of consecutive items, so that data which one operation left in its cache
+    /// is there for the next. A thread that is done takes items from other shares, so the
+    /// assignment varies and results must not depend on it.
     pub fn items(&mut self, items: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if items <= 1 || self.workers.is_empty() {
             return (0..items).for_each(|item| task(0, item));
@@ -183,8 +187,8 @@ impl Pool {
         });
     }
 
-    /// Splits `rows` rows of `cols` columns into work items and calls `task(first row, row count)`
-    /// for each.
+    /// Splits `rows` rows of `cols` columns into work items and calls `task(first row, number of
+    /// rows)` for each on the pool's threads; small operations are one item on the calling thread.
     pub(super) fn rows(&mut self, rows: usize, cols: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         if rows * cols < PARALLEL_ELEMENTS || self.threads() == 1 {
             return task(0, rows);
@@ -196,7 +200,7 @@ impl Pool {
         });
     }
 
-    /// Unparks the pool's workers that have parked.
+    /// Wakes those worker threads of the pool that have parked.
     fn wake(&self) {
         for worker in &self.workers {
             if worker.parked.swap(false, Ordering::SeqCst) {
@@ -218,7 +222,7 @@ impl Drop for Pool {
     }
 }
 
-/// Main loop of a worker: waits for a task, runs it, reports its end.
+/// Runs the main loop of a worker thread: waits for a task, runs it, reports its end.
 fn work(shared: &Shared, parked: &AtomicBool, thread: usize) {
     let mut seen = 0;
     loop {
@@ -240,7 +244,8 @@ fn work(shared: &Shared, parked: &AtomicBool, thread: usize) {
     }
 }
 
-/// Waits until the generation differs from `seen`: spins for a while, then parks.
+/// Waits until the number of published tasks differs from `seen`, and returns it: spins for a
+/// while, then parks the thread.
 fn next_generation(shared: &Shared, parked: &AtomicBool, seen: usize) -> usize {
     for _ in 0..SPINS {
         let now = shared.generation.load(Ordering::SeqCst);
@@ -262,13 +267,14 @@ fn next_generation(shared: &Shared, parked: &AtomicBool, seen: usize) -> usize {
     }
 }
 
-/// Returns the processors that this process may run on.
+/// Returns the indices of the processors that this process may run on; empty if the system does not
+/// report them.
 fn allowed_processors() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
     (0..CpuSet::count()).filter(|&processor| set.is_set(processor).unwrap_or(false)).collect()
 }
 
-/// Pins the calling thread to a processor.
+/// Pins the calling thread to the processor with this index, where the system permits it.
 fn pin_to(processor: usize) {
     let mut set = CpuSet::new();
     if set.set(processor).is_ok() {

@@ -1,8 +1,9 @@
 //! Rotary position embedding (RoPE) of queries and keys, and the write of keys and values to KV
 //! pages.
 //!
-//! Rotated pairs are `(i, i + rotated / 2)`, as in Hugging Face checkpoints. GGUF files of the
-//! Llama family store other pairs and are reordered at load. Source: Su et al. 2021.
+//! The pairs of dimensions that are rotated are `(i, i + rotated / 2)`, as in Hugging Face
+//! checkpoints. GGUF files of the Llama family store other pairs and are reordered at load. Source:
+//! Su et al. 2021.
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
 
@@ -15,10 +16,10 @@ use super::shared::Shared;
 use super::tile::Element;
 use engine_core::{AttentionLayer, AttentionShape, HeadNorms, ScheduledSequence};
 
-/// Largest head size that RoPE and the KV cache write support.
+/// Largest head size, in elements, that RoPE and the write to the KV cache support.
 const HEAD_DIM_MAX: usize = 512;
 
-/// Arguments of RoPE and the KV cache write, without the buffers they write.
+/// Arguments of RoPE and the write to the KV cache, without the buffers that are written.
 #[derive(Clone, Copy)]
 pub(super) struct Rope<'a> {
     pub isa: Isa,
@@ -27,8 +28,8 @@ pub(super) struct Rope<'a> {
 }
 
 impl Rope<'_> {
-    /// Applies head norms and rotation to the query and key heads of `qkv`, and writes keys and
-    /// values to the layer's pages.
+    /// Applies RMS norms, if the layer has them, and the rotation to the query and key heads of
+    /// `qkv`, and writes keys and values to the layer's KV pages.
     pub(super) fn run(&self, pool: &mut Pool, qkv: &mut [f32], kv: &mut Kv) {
         let AttentionShape { head_dim: d, kv_heads, .. } = self.layer.shape;
         let pairs = self.step.rotations[self.layer.rotation].pairs;
@@ -42,7 +43,8 @@ impl Rope<'_> {
         }
     }
 
-    /// Rotates and caches all heads, with KV pages of element type `E`.
+    /// Rotates the queries and keys of all heads, and writes keys and values to KV pages of element
+    /// type `E`.
     fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
         let heads = self.layer.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
@@ -56,7 +58,7 @@ impl Rope<'_> {
     }
 }
 
-/// Work item: one KV head and the query heads that share it, over all rows of the step.
+/// Work item of RoPE: one KV head and the query heads that share it, over all rows of the step.
 struct Head<'a, 'b, E> {
     call: Rope<'a>,
     head: usize,
@@ -95,7 +97,7 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
 }
 
 impl<E: Element> Head<'_, '_, E> {
-    /// Writes key and value of one position to the head's KV pages.
+    /// Writes the key and the value of one position to the KV pages of the head.
     #[inline(always)]
     fn write<L: Lanes>(
         &self,
@@ -121,7 +123,8 @@ impl<E: Element> Head<'_, '_, E> {
     }
 }
 
-/// Converts a head to the element type of the KV cache. `to` is whole vectors, padded with zeros.
+/// Converts a key or value head to the element type of the KV cache. `to` is whole vectors, padded
+/// with zeros.
 #[inline(always)]
 fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     let (whole, tail) = from.as_chunks::<LANES>();
@@ -138,7 +141,8 @@ fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     }
 }
 
-/// Rotates a head by its position's pairs of cosine and sine; dimensions beyond them stay.
+/// Rotates a query or key head by the cosine and sine pairs of its position (RoPE); dimensions
+/// beyond the pairs stay as they are.
 #[inline(always)]
 fn rotate(head: &mut [f32], cos_sin: &[(f32, f32)]) {
     let (first, second) = head[..2 * cos_sin.len()].split_at_mut(cos_sin.len());

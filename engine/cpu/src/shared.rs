@@ -1,4 +1,4 @@
-//! Slice that several threads write at once, each its own part.
+//! Mutable slice that several threads write at once, each its own part.
 
 #![expect(unsafe_code, reason = "disjoint parts of one slice, which the borrow checker cannot see")]
 
@@ -20,15 +20,15 @@ impl<'a, T> Shared<'a, T> {
         Self { start: slice.as_mut_ptr(), len: slice.len(), owner: PhantomData }
     }
 
-    /// Returns a pointer to the start of a block of `rows` times `cols` elements, with `stride`
-    /// elements from row to row.
+    /// Returns a pointer to element `start` of the shared slice, where a block of `rows` times
+    /// `cols` elements begins that lies within the slice, with `stride` elements from row to row.
     pub(super) fn block(&self, start: usize, rows: usize, stride: usize, cols: usize) -> *mut T {
         let end = start + rows.saturating_sub(1) * stride + cols;
         assert!(end <= self.len, "the block lies within the slice");
         self.start.wrapping_add(start)
     }
 
-    /// Returns elements `start .. start + len` for writing.
+    /// Returns elements `start .. start + len` of the shared slice for writing.
     ///
     /// # Safety
     /// Until the part is dropped, nobody else uses any element of it.
@@ -39,7 +39,7 @@ impl<'a, T> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
 
-    /// Returns elements `start .. start + len` for reading.
+    /// Returns elements `start .. start + len` of the shared slice for reading.
     ///
     /// # Safety
     /// Until the part is dropped, nobody writes any element of it.

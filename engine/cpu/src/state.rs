@@ -1,10 +1,10 @@
 //! State slots of the CPU: recurrent state of running sequences and of snapshots, over all layers
-//! that have any.
+//! with recurrent state.
 //!
-//! Memory comes zeroed from the operating system and is touched only as slots fill. For each layer,
-//! slot and key head it holds the last inputs of the convolution, `[taps - 1][channels of the
-//! head]`, and then a matrix `[key dim][value dim]` for each value head, its rows padded to whole
-//! vectors.
+//! Their memory comes zeroed from the operating system and is touched only as slots fill. For each
+//! layer, slot and key head it holds the last inputs of the convolution, `[taps - 1][channels of
+//! the head]`, and then a matrix `[key dim][value dim]` for each value head, its rows padded to
+//! whole vectors.
 
 use memmap2::MmapMut;
 
@@ -13,7 +13,7 @@ use super::lanes::LANES;
 use super::memory::reserve;
 use engine_core::{DeltaNetShape, DeviceError, StateShape, check_state_slots};
 
-/// State slots: recurrent state of all layers.
+/// State slots of the CPU: recurrent state of all layers that have any.
 #[derive(Debug)]
 pub struct State {
     pub(super) shape: StateShape,
@@ -35,14 +35,16 @@ impl State {
     }
 }
 
-/// Sizes, in elements, of the state of one key head and its value heads in one slot.
+/// Sizes, in f32 elements, of the recurrent state of one key head and its value heads in one slot
+/// and layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
-    /// Channels of the head that pass the convolution: query, key, and the values of the group.
+    /// Number of channels of the key head that pass the convolution: query, key, and the values of
+    /// its value heads.
     pub(super) channels: usize,
-    /// Number of earlier inputs that the convolution uses.
+    /// Number of earlier inputs per channel that the causal convolution uses.
     pub(super) past: usize,
-    /// Number of elements of one value head's state matrix.
+    /// Number of elements of the recurrent state matrix of one value head, padding included.
     pub(super) matrix: usize,
     group: usize,
 }
@@ -58,17 +60,19 @@ impl Head {
         }
     }
 
-    /// Returns the number of elements of the convolution's earlier inputs.
+    /// Returns the number of elements of the convolution's earlier inputs of one key head.
     pub(super) fn history(&self) -> usize {
         self.past * self.channels
     }
 
-    /// Returns the number of elements of the head's whole state in one slot and layer.
+    /// Returns the number of elements of one key head's whole recurrent state in one slot and
+    /// layer.
     pub(super) fn elements(&self) -> usize {
         self.history() + self.group * self.matrix
     }
 
-    /// Returns the index of the first element of key head `head` in slot `slot` of a layer.
+    /// Returns the index of the first element of the recurrent state of key head `head` in state
+    /// slot `slot` of layer `layer`.
     pub(super) fn start(&self, shape: &StateShape, layer: usize, slot: u32, head: usize) -> usize {
         assert!(layer < shape.layers && head < shape.net.key_heads, "the layer has state");
         let slot = layer * shape.slots + slot as usize;

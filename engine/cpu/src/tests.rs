@@ -1,5 +1,5 @@
-//! CPU kernels against the reference implementation, on every instruction set that this processor
-//! has.
+//! Tests of CPU kernels against the reference implementation, on every instruction set that the
+//! processor has.
 
 mod attention;
 mod delta_net;
@@ -14,7 +14,8 @@ use engine_core::sample::Sampling;
 use engine_core::{KvType, LogitRows, RowOrder, ScheduledSequence, StepToken, WeightType};
 use engine_weights::format::dequantize;
 
-/// Returns stored rows of a type and their dequantized values: random bytes with scales up to 0.05.
+/// Returns `n` stored rows of weights of a type and their dequantized values: random bytes with
+/// scales up to 0.05.
 pub(super) fn stored(
     weight_type: WeightType,
     n: usize,
@@ -46,8 +47,8 @@ pub(super) fn stored(
     (bytes, exact)
 }
 
-/// Replaces the scales of a random block by finite ones, and removes bit patterns that stand for
-/// NaN.
+/// Replaces the scales of a random quantization block by finite ones, and removes bit patterns that
+/// stand for NaN.
 fn sound_head(weight_type: WeightType, numbers: &[f32], block: &mut [u8]) {
     let (heads, scale): (&[usize], f32) = match weight_type {
         WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => (&[0], 0.05),
@@ -76,7 +77,8 @@ pub(super) fn buffer(cols: usize, data: Vec<f32>) -> Buffer {
     buffer
 }
 
-/// Calls `check` with an f32 device of every instruction set, with one thread and with three.
+/// Calls `check` with a CPU device in f32 arithmetic for each instruction set that the processor
+/// has, with one thread and with three.
 fn on_every_device(check: impl Fn(&mut Cpu, &str)) {
     for isa in Isa::detected() {
         for threads in [1, 3] {
@@ -185,13 +187,14 @@ fn parts_of_several_types_stand_side_by_side() {
     });
 }
 
-/// Plans a step over `ids` at the beginning of one sequence.
+/// Prepares a step over the token ids `ids` at the beginning of one sequence.
 fn step_of(cpu: &mut Cpu, ids: &[u32]) -> StepMetadata {
     let tokens = ids.iter().copied().map(StepToken::Known).collect();
     step_of_tokens(cpu, tokens, &[LogitRows::None])
 }
 
-/// Plans a step over equally many of `tokens` at the beginning of each sequence.
+/// Prepares a step of new sequences that divide `tokens` equally; `logits` says for each sequence
+/// which rows need logits.
 fn step_of_tokens(cpu: &mut Cpu, tokens: Vec<StepToken>, logits: &[LogitRows]) -> StepMetadata {
     let (page_tokens, kv_type) = (16, KvType::F32);
     let rows = tokens.len() / logits.len();
@@ -311,8 +314,8 @@ fn norms_and_activation_follow_the_reference_at_every_tail() {
     });
 }
 
-/// Kernel that measures the exponential's largest relative error over its range, and its values at
-/// the limits.
+/// Test kernel that measures the largest relative error of the vector exponential over its range,
+/// and checks its values at the limits.
 struct Exponential<'a>(&'a mut f64);
 
 impl isa::Kernel for Exponential<'_> {

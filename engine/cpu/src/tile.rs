@@ -1,35 +1,36 @@
 //! GEMM micro-kernel tile in f32, also used by attention: a few rows times a few groups of 16
 //! columns.
 //!
-//! Each output element is one chain of fused multiply-adds in rising k, whatever the size of the
-//! tile and wherever k is cut in pieces. A row's result therefore has the same bits whichever rows
-//! share its step, which makes a sequence's output independent of its batch.
+//! Each output element is one chain of multiply-adds in rising k, whatever the size of the tile and
+//! wherever k is cut in pieces. A row's result therefore has the same bits whichever rows share its
+//! step, which makes a sequence's output independent of its batch.
 
 #![expect(unsafe_code, reason = "strided reads that would cost a bounds check per product")]
 
 use super::lanes::{LANES, Lanes};
 use super::memory::fetch;
 
-/// Number of rows of a tile. Six rows by four groups fill the registers of AVX-512.
+/// Largest number of rows of an f32 micro-kernel tile. Six rows by four groups of columns fill the
+/// registers of AVX-512.
 pub(super) const TILE_ROWS: usize = 6;
-/// Largest number of column groups in a tile.
+/// Largest number of 16-column groups in an f32 micro-kernel tile.
 pub(super) const TILE_GROUPS: usize = 4;
 
-/// Memory element that converts to and from f32 lanes: f32 or f16.
+/// Element type in memory that converts to and from f32 vectors: f32 or f16.
 pub(super) trait Element: Copy + Send + Sync + bytemuck::Pod {
-    /// Loads 16 elements and converts them to f32.
+    /// Loads 16 elements (f32 or f16) and converts them to f32.
     ///
     /// # Safety
     /// Sixteen elements can be read at `from`.
     unsafe fn load<L: Lanes>(lanes: L, from: *const Self) -> L::V;
-    /// Converts 16 f32 to the element type and stores them.
+    /// Converts 16 f32 to the element type (f32 or f16) and stores them.
     ///
     /// # Safety
     /// Sixteen elements can be written at `to`.
     unsafe fn store<L: Lanes>(lanes: L, to: *mut Self, v: L::V);
 }
 
-/// Implements [`Element`] by the lanes' functions that load and store it.
+/// Implements [`Element`] for a type by the vector functions that load and store it.
 macro_rules! element {
     ($type:ty, $load:ident, $store:ident) => {
         impl Element for $type {
@@ -52,7 +53,8 @@ element!(f32, load, store);
 // f16 elements are stored as their bits.
 element!(u16, load_f16, store_f16);
 
-/// Left operand of a tile: element `(row, k)` is at `start + row * row_stride + k * k_stride`.
+/// Left operand of an f32 micro-kernel tile: element `(row, k)` is at `start + row * row_stride + k
+/// * k_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct Left {
     pub start: *const f32,
@@ -60,28 +62,31 @@ pub(super) struct Left {
     pub k_stride: usize,
 }
 
-/// Piece of the right operand of a tile, `k` steps: the 16 columns of group `g` at step `i` are at
-/// `groups[g] + i * k_stride`.
+/// Piece of the right operand of an f32 micro-kernel tile, `k` steps long: the 16 columns of group
+/// `g` at step `i` are at `groups[g] + i * k_stride`.
 #[derive(Clone, Copy)]
 pub(super) struct Right<'a, E> {
     pub groups: &'a [*const E],
-    /// Groups to prefetch meanwhile, laid out like `groups`, because they will be multiplied later.
+    /// Column groups to prefetch during the multiplication, laid out like `groups`, because they
+    /// are multiplied later.
     pub ahead: Option<&'a [*const E]>,
     pub k_stride: usize,
     pub k: usize,
 }
 
-/// Output of a tile: group `g` of `row` is at `start + row * row_stride + g * 16`.
+/// Output of an f32 micro-kernel tile: the 16 columns of group `g` of row `row` are at `start + row
+/// * row_stride + g * 16`.
 #[derive(Clone, Copy)]
 pub(super) struct Out {
     pub start: *mut f32,
     pub row_stride: usize,
-    /// True to start from zero instead of the output's content.
+    /// True to replace the output's content by the products, false to add to it.
     pub fresh: bool,
 }
 
-/// Multiplies `rows` rows of `left` by all groups of `pieces`, and adds to `out` or replaces it.
-/// The pieces follow one another along k and have equally many groups.
+/// Multiplies `rows` rows of `left` by all column groups of `pieces`, and adds the products to
+/// `out` or replaces its content. The pieces follow one another along k and have equally many
+/// groups.
 ///
 /// # Safety
 /// Every element that the three operands describe can be read, and those of `out` written, and no
@@ -114,7 +119,7 @@ pub(super) unsafe fn multiply<L: Lanes, E: Element>(
     }
 }
 
-/// Multiplies all rows by the `NR` groups from `first` on and returns `NR`.
+/// Multiplies `rows` rows by the `NR` column groups from group `first` on, and returns `NR`.
 ///
 /// # Safety
 /// As for [`multiply`]; every piece has these groups.
@@ -147,7 +152,8 @@ unsafe fn all_rows<L: Lanes, E: Element, const NR: usize>(
     NR
 }
 
-/// Multiplies `MR` rows by the `NR` groups from `first` on, with all sums in registers.
+/// Multiplies `MR` rows by the `NR` column groups from group `first` on, with all sums in
+/// registers.
 ///
 /// # Safety
 /// As for [`multiply`]; every piece has these groups.

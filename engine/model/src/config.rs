@@ -1,5 +1,6 @@
-//! Configuration of a checkpoint, read from config.json or GGUF metadata: sizes that every decoder
-//! has. Knows the keys that architectures share; the rest is read by each architecture's file.
+//! Configuration of a checkpoint, read from config.json or GGUF metadata: the sizes that every
+//! decoder has, and the keys that architectures share. The file of each architecture reads its
+//! other keys.
 
 use std::fmt;
 use std::path::Path;
@@ -11,26 +12,27 @@ use engine_core::AttentionShape;
 use engine_weights::ConfigSource;
 use engine_weights::gguf::Metadata;
 
-/// Settings of a checkpoint, which can be read under their config.json or GGUF key.
+/// Settings of a checkpoint, which are read by their key in config.json or in GGUF metadata.
 #[derive(Debug, Clone, Copy)]
 pub enum Settings<'a> {
     Json {
         path: &'a Path,
         json: &'a Value,
     },
-    /// Metadata of a GGUF file, whose keys begin with the architecture's name.
+    /// Settings in the metadata of a GGUF file, whose keys begin with the architecture's name and a
+    /// dot.
     Gguf {
         metadata: &'a Metadata,
         architecture: &'a str,
     },
 }
 
-/// Sizes that every decoder-only transformer has.
+/// Sizes that every decoder-only transformer has, as a checkpoint states them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderConfig {
     pub layers: usize,
     pub hidden: usize,
-    /// Width of a dense feed-forward layer.
+    /// Number of intermediate columns of a dense feed-forward block.
     pub intermediate: usize,
     pub heads: usize,
     pub kv_heads: usize,
@@ -40,26 +42,27 @@ pub struct DecoderConfig {
     pub max_seq_len: usize,
 }
 
-/// Activation function that combines gate and up projections.
+/// Activation function of a feed-forward block, which combines gate and up projections.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     Silu,
-    /// GeGLU with the tanh approximation of GELU, see [`engine_core::Device::gelu_mul`].
+    /// GeGLU activation with the tanh approximation of GELU, see [`engine_core::Device::gelu_mul`].
     GeluTanh,
-    /// Clamped SwiGLU, see [`engine_core::Device::clamped_swiglu`].
+    /// Clamped SwiGLU activation, see [`engine_core::Device::clamped_swiglu`].
     ClampedSwiglu {
         alpha: f32,
         limit: f32,
     },
 }
 
-/// Largest plausible size; products of two such sizes fit in 64 bits.
+/// Largest size that is accepted from a checkpoint's configuration; products of two such sizes fit
+/// in 64 bits.
 const SIZE_MAX: usize = 1 << 24;
 
-/// Returns the architecture that a checkpoint names.
+/// Returns the name of the architecture that a checkpoint's configuration states.
 ///
 /// # Errors
-/// Fails if it names none.
+/// Fails if the configuration names no architecture.
 pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
     match config {
         ConfigSource::Gguf(metadata) => Ok(metadata.text("general.architecture")?),
@@ -72,7 +75,7 @@ pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
 }
 
 impl<'a> Settings<'a> {
-    /// Returns the settings of `config` in the format of its files.
+    /// Returns the settings in the checkpoint's configuration `config`.
     ///
     /// # Errors
     /// Fails if a GGUF file names no architecture.
@@ -86,7 +89,7 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// Returns the path of the configuration's file.
+    /// Returns the path of the file that the settings were read from.
     pub fn path(self) -> &'a Path {
         match self {
             Self::Json { path, .. } => path,
@@ -94,12 +97,13 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns true for settings of a GGUF file.
+    /// Returns true if the settings are those of a GGUF file.
     pub fn is_gguf(self) -> bool {
         matches!(self, Self::Gguf { .. })
     }
 
-    /// Returns the value of a key of config.json, if it exists and is not null.
+    /// Returns the value of `key` in config.json; none if it is missing or null, or the settings
+    /// are those of a GGUF file.
     pub fn json(self, key: &str) -> Option<&'a Value> {
         match self {
             Self::Json { json, .. } => json.get(key).filter(|value| !value.is_null()),
@@ -107,7 +111,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Builds the error that a setting is missing or wrong, with the key of the file's format.
+    /// Builds the error that a setting is missing or wrong; it names the key `json_key` for
+    /// config.json, and `gguf_key` after the architecture's name for GGUF metadata.
     pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl fmt::Display) -> LoadError {
         match self {
             Self::Json { path, .. } => LoadError::config(path, json_key, reason),
@@ -117,7 +122,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the whole number of a key, none if the key is missing.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a whole
+    /// number; none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists and is not a whole number.
@@ -136,7 +142,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the size of a key.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a size.
     ///
     /// # Errors
     /// Fails if the key is missing or is not a size from 1 to 2^24.
@@ -145,7 +151,8 @@ impl<'a> Settings<'a> {
         self.given_size(json_key, gguf_key)?.ok_or_else(missing)
     }
 
-    /// Returns the size of a key, none if the key is missing.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a size;
+    /// none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists and is not a size from 1 to 2^24.
@@ -157,7 +164,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the number of a key, none if the key is missing.
+    /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a number;
+    /// none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists and is not a number.
@@ -175,7 +183,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns a flag that only config.json has; GGUF files have the `default`.
+    /// Returns the value of `key` in config.json as true or false; `default` if the key is missing,
+    /// and for GGUF files.
     ///
     /// # Errors
     /// Fails if the key exists and is neither true nor false.
@@ -188,7 +197,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns `layer_types` of config.json, one per layer, if it is there.
+    /// Returns the value of `layer_types` in config.json, one type per layer; none if it is
+    /// missing, and for GGUF files.
     ///
     /// # Errors
     /// Fails if the value is not a list of `layers` texts.
@@ -202,7 +212,7 @@ impl<'a> Settings<'a> {
     }
 
     /// Returns for each layer whether its attention has a sliding window: as `layer_types` of
-    /// config.json states, else as `otherwise` does for the layer's index.
+    /// config.json states or, without that key, as `otherwise` returns for the layer's index.
     ///
     /// # Errors
     /// Fails as [`Settings::layer_types`] does.
@@ -217,10 +227,11 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// Returns the activation function that config.json names, SiLU if it names none.
+    /// Returns the activation function that config.json names; SiLU if it names none, and for GGUF
+    /// files.
     ///
     /// # Errors
-    /// Fails if the function is not supported.
+    /// Fails if the activation function is not supported.
     pub fn activation(self) -> Result<Activation, LoadError> {
         let keys = ["hidden_activation", "hidden_act"];
         let named = keys.iter().find_map(|key| Some((*key, self.json(key)?.as_str()?)));
@@ -236,10 +247,11 @@ impl<'a> Settings<'a> {
 }
 
 impl DecoderConfig {
-    /// Reads the sizes that all architectures have.
+    /// Reads the sizes that all decoders have from a checkpoint's settings.
     ///
     /// # Errors
-    /// Fails if a size is missing, zero or implausible, or the head counts do not match.
+    /// Fails if a size is missing, zero or implausible, or the numbers of query and key heads do
+    /// not match.
     pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {
         let hidden = settings.size("hidden_size", "embedding_length")?;
         let heads = settings.size("num_attention_heads", "attention.head_count")?;
@@ -266,7 +278,7 @@ impl DecoderConfig {
         Ok(read)
     }
 
-    /// Checks that head counts and head size match one another.
+    /// Checks that query heads can share the key heads evenly, and that the head size is supported.
     fn check(&self, settings: Settings<'_>) -> Result<(), LoadError> {
         let Self { heads, kv_heads, head_dim, .. } = *self;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
@@ -280,8 +292,8 @@ impl DecoderConfig {
         Ok(())
     }
 
-    /// Returns the head counts of attention whose scores are divided by the square root of the head
-    /// size.
+    /// Returns the numbers of heads and the head size for attention whose scores are divided by the
+    /// square root of the head size.
     pub fn attention_shape(&self) -> AttentionShape {
         AttentionShape {
             heads: self.heads,
@@ -292,7 +304,8 @@ impl DecoderConfig {
     }
 }
 
-/// Reads the vocabulary size; for GGUF files without one, from the length of the token list.
+/// Reads the number of token ids; for GGUF files that do not state it, from the length of the token
+/// list.
 fn vocab_size(settings: Settings<'_>) -> Result<usize, LoadError> {
     match settings {
         Settings::Gguf { metadata, .. }

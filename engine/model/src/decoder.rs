@@ -1,7 +1,7 @@
 //! Decoder-only transformer: embedding, layers of blocks over a residual stream, final norm, LM
 //! head.
 //!
-//! Knows no architecture: a [`DecoderSpec`] describes the layers.
+//! It knows no architecture: a [`DecoderSpec`] describes the layers.
 
 use std::mem;
 use std::ops::Range;
@@ -21,56 +21,59 @@ use engine_core::{
 };
 use engine_weights::Checkpoint;
 
-/// Decoder layer: norm, mixer, norm, feed-forward; in some architectures also norms of the outputs
-/// of mixer and feed-forward.
+/// Layer of a decoder on one rank: norm, mixer, norm, feed-forward; in some architectures also
+/// norms of the outputs of mixer and feed-forward.
 #[derive(Debug)]
 struct Layer<D: Device> {
     mixer_norm: D::Vector,
     mixer: Mixer<D>,
     feed_forward_norm: D::Vector,
     feed_forward: FeedForward<D>,
-    /// Norms of the outputs of mixer and feed-forward, in architectures that have them.
+    /// Weights of the norms of the mixer's output and of the feed-forward block's output, in
+    /// architectures that have them.
     output_norms: Option<[D::Vector; 2]>,
 }
 
-/// Activations of a step outside of blocks, resized to its rows.
+/// Buffers for the activations of a step outside of blocks, resized to the step's rows. R is the
+/// number of rows that pass the LM head.
 #[derive(Debug)]
 struct Stream<D: Device> {
-    /// Residual stream, `[T, hidden]`.
+    /// Residual stream of the step, `[T, hidden]`.
     hidden: D::Buffer,
-    /// Norm of the residual stream, `[T, hidden]`.
+    /// Residual stream after a norm, `[T, hidden]`, the input of a block.
     normed: D::Buffer,
-    /// Output of the last block, `[T, hidden]`, which is not added to the stream yet.
+    /// Output of the latest block, `[T, hidden]`, which is not added to the residual stream yet.
     delta: D::Buffer,
-    /// Rows that pass the LM head, `[R, hidden]` each: residual stream, last block's output, norm
-    /// of their sum.
+    /// Rows that pass the LM head, three buffers of `[R, hidden]`: residual stream, output of the
+    /// last block, norm of their sum.
     last: [D::Buffer; 3],
-    /// Logits of all ranks, `[R, vocab]`, with tensor parallelism. A rank's own logits reuse the
-    /// scratch buffer of the blocks' projections, which is as large and not needed any more.
+    /// Logits of the R rows that pass the LM head, gathered from all ranks with tensor parallelism,
+    /// `[R, vocab]`. A rank's own logits reuse the scratch buffer of the blocks' projections, which
+    /// is about as large and not needed any more.
     gathered: D::Buffer,
 }
 
-/// A decoder on one device: a whole model, or one rank's part of it.
+/// Decoder-only transformer on one device: a whole model, or one tensor-parallel rank's part of it.
 #[derive(Debug)]
 pub struct Decoder<D: Device> {
     device: D,
     info: ModelInfo,
     norm_epsilon: f32,
-    /// Rotary embeddings that the attention layers name by index.
+    /// Rotary embeddings of the model; each attention layer names one by its index.
     rotations: Vec<Rotation>,
-    /// Factor of the embeddings before the first layer.
+    /// Factor of the token embeddings before the first layer, 1 for most architectures.
     embedding_scale: f32,
-    /// Shape of the KV cache without its number and size of pages, which are 0 here.
+    /// Shape of this rank's KV cache, except that number and size of pages are 0.
     kv_shape: KvShape,
-    /// Range of token ids whose rows of embedding and LM head are on this rank.
+    /// Range of token ids whose rows of the embedding and of the LM head are on this rank.
     own_vocab: Range<usize>,
-    /// Shape of the recurrent state without its number of slots, which is 0 here; none in models
+    /// Shape of this rank's recurrent state, except that the number of slots is 0; none in models
     /// without recurrent state.
     state_shape: Option<StateShape>,
     embedding: D::Matrix,
     layers: Vec<Layer<D>>,
     final_norm: D::Vector,
-    /// LM head, none where the embedding serves as such.
+    /// Weights of the LM head; none where the embedding matrix serves as LM head.
     head: Option<D::Matrix>,
     stream: Stream<D>,
     scratch: Scratch<D>,
@@ -79,7 +82,8 @@ pub struct Decoder<D: Device> {
 }
 
 impl<D: Device> Decoder<D> {
-    /// Returns a feature that the model in `checkpoint` needs and the device lacks, if there is one.
+    /// Returns a model feature that the model in `checkpoint` needs and the device lacks; none if
+    /// there is no such feature.
     ///
     /// # Errors
     /// Fails if the architecture is not supported or the configuration is invalid.
@@ -88,10 +92,13 @@ impl<D: Device> Decoder<D> {
         Ok(D::LACKS.iter().find(|feature| needed.contains(feature)).copied())
     }
 
-    /// Reads the weights of `checkpoint` as `spec` describes them, and packs them on the device.
+    /// Loads the decoder in `checkpoint`: reads its configuration and weights, and packs this
+    /// rank's part of them on the device.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has a wrong shape or type, or the device is out of memory.
+    /// Fails if the architecture or one of its features is not supported, the configuration is
+    /// invalid, a tensor is missing or has a wrong shape or type, the ranks cannot share the model,
+    /// or the device is out of memory.
     pub fn load(
         mut device: D,
         checkpoint: &Checkpoint,
@@ -167,8 +174,8 @@ impl<D: Device> Decoder<D> {
         })
     }
 
-    /// Runs all operations of a step: `rows` rows through the layers, `head_rows` rows through the
-    /// LM head.
+    /// Calls all device operations of a step: `rows` rows pass the layers, `head_rows` rows the LM
+    /// head.
     fn run(
         &mut self,
         metadata: &D::StepMetadata,
@@ -186,7 +193,8 @@ impl<D: Device> Decoder<D> {
         self.run_head(metadata, head_rows)
     }
 
-    /// Computes the logits of `rows` rows from the layers' output and samples from them.
+    /// Computes the logits of the `rows` rows that pass the LM head from the layers' output, and
+    /// samples from them.
     fn run_head(&mut self, metadata: &D::StepMetadata, rows: usize) -> Result<(), DeviceError> {
         let (device, stream) = (&mut self.device, &mut self.stream);
         // Blocks are done with this buffer, and it is about as large as the logits.
@@ -211,8 +219,8 @@ impl<D: Device> Decoder<D> {
         device.sample(logits, metadata)
     }
 
-    /// Runs the layers over the rows in `hidden`. Leaves the residual stream in `hidden`, and in
-    /// `delta` the last block's output that is still to be added.
+    /// Calls the device operations of all layers over the rows in `hidden`. Leaves the residual
+    /// stream in `hidden`, and in `delta` the last block's output, which is still to be added.
     fn run_layers(&mut self, metadata: &D::StepMetadata, rows: usize) -> Result<(), DeviceError> {
         let Some(kv) = self.kv.as_mut() else {
             return Err(no_kv());
@@ -286,21 +294,22 @@ impl<D: Device> Stream<D> {
         })
     }
 
-    /// Resizes the buffers to `rows` rows, and those behind the LM head's gather to `head_rows`
-    /// rows.
+    /// Resizes the buffers of the layers to `rows` rows, and those of the rows that pass the LM
+    /// head to `head_rows` rows.
     fn resize(&mut self, device: &mut D, rows: usize, head_rows: usize) -> Result<(), DeviceError> {
         let all = [&mut self.hidden, &mut self.normed, &mut self.delta];
         all.into_iter().try_for_each(|buffer| device.resize(buffer, rows))?;
         self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, head_rows))
     }
 
-    /// Returns the buffer that holds the logits of a step.
+    /// Returns the buffer with the logits of a step: those of all ranks, where there are several.
     fn logits<'a>(&'a mut self, device: &D, scratch: &'a mut Scratch<D>) -> &'a mut D::Buffer {
         if device.rank() == Rank::ONLY { &mut scratch.projected } else { &mut self.gathered }
     }
 }
 
-/// Returns the head counts of attention, which are the same in every layer that has attention.
+/// Returns the numbers and size of heads of the model's attention, which are the same in every
+/// layer that has attention.
 fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
     let mut heads = spec.layers.iter().filter_map(|layer| match &layer.mixer {
         MixerSpec::Attention(attention) => Some(attention.shape),
@@ -309,7 +318,7 @@ fn attention_shape(spec: &DecoderSpec) -> AttentionShape {
     heads.next().unwrap_or_else(|| spec.config.attention_shape())
 }
 
-/// Returns the shape of this rank's KV cache, without pages.
+/// Returns the shape of this rank's KV cache, with 0 for number and size of pages.
 fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> KvShape {
     let shape = attention_shape(spec);
     let own = Heads::of_attention(rank, &shape);
@@ -317,7 +326,8 @@ fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> K
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
 }
 
-/// Returns the shape of the recurrent state, which is the same in every layer that has one.
+/// Returns the shape of this rank's recurrent state, with 0 state slots; it is the same in every
+/// layer that has one. None for models without recurrent state.
 fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateShape> {
     let whole = spec.layers.iter().find_map(|layer| match &layer.mixer {
         MixerSpec::Attention(_) => None,
@@ -327,12 +337,12 @@ fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateSha
     Some(StateShape { layers, slots: 0, net })
 }
 
-/// Number of tokens of a KV page during warm-up.
+/// Number of token positions in a KV page during warm-up.
 const WARM_UP_PAGE: usize = 16;
 
 /// Returns the batch of a warm-up step: `tokens` tokens (at least `sequences`) of sequences that
-/// all sample. Each has one token, except that the first ones take the rest, up to the longest
-/// sequence.
+/// all sample. Each sequence has one token, except that the first ones take the remaining tokens,
+/// up to the longest sequence that the model supports.
 fn warm_up_batch(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBatch {
     let params = Sampling::greedy().sample_params(0);
     let tokens = tokens.max(sequences);
@@ -356,7 +366,7 @@ fn warm_up_batch(tokens: usize, sequences: usize, max_seq_len: usize) -> StepBat
     batch
 }
 
-/// Returns the error of a step without a KV cache.
+/// Returns the error of a step that is submitted before a KV cache was allocated.
 fn no_kv() -> DeviceError {
     DeviceError { operation: "step", message: "no KV cache was allocated".to_owned() }
 }
@@ -425,7 +435,8 @@ impl<D: Device> Model for Decoder<D> {
     }
 }
 
-/// Returns the description of the decoder in `checkpoint`.
+/// Returns the description of the decoder in `checkpoint`, as the file of its architecture fills it
+/// in.
 ///
 /// # Errors
 /// Fails if the architecture is not supported or the configuration is invalid.

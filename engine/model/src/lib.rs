@@ -1,7 +1,8 @@
-//! Models: the `Model` trait, a step's batch, and its results (logits, sampled tokens).
+//! Models: the `Model` trait, loading of checkpoints by architecture, and decoders over any device,
+//! on one rank or several.
 //!
-//! A model knows no scheduler, no request and no clock. It sees token ids, positions and page
-//! tables, and writes keys and values into the pages that it is given.
+//! A model knows no scheduler, no request and no clock. It receives token ids, positions and page
+//! tables, and writes keys and values into the KV pages that it is given.
 
 #![warn(missing_docs)]
 
@@ -32,106 +33,110 @@ pub use error::LoadError;
 pub use parallel::{Parallel, on_ranks};
 pub use rope::RopeChoice;
 
-/// Facts about a loaded model, fixed for its life.
+/// Properties of a loaded model, fixed until it is dropped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
-    /// Architecture as the checkpoint names it, such as `LlamaForCausalLM`.
+    /// Name of the model's architecture as the checkpoint states it, such as `LlamaForCausalLM`.
     pub architecture: String,
-    /// Number of token ids; every id is below it.
+    /// Number of token ids in the model's vocabulary; every id is below it.
     pub vocab_size: usize,
-    /// Longest sequence that the checkpoint was trained for, in tokens.
+    /// Number of tokens of the longest sequence that the checkpoint was trained for.
     pub max_seq_len: usize,
-    /// Number of weights; an embedding that is also the LM head counts once.
+    /// Number of weights of the whole model; an embedding that is also the LM head counts once.
     pub parameters: u64,
-    /// Number of weights that one token uses in the layers: without embedding and LM head, and of
-    /// the experts only the top k.
+    /// Number of weights in the model's layers that one token uses: without embedding and LM head,
+    /// and of the experts only the top k.
     pub active_layer_parameters: u64,
-    /// True for MoE models, where a step reads only the experts that its rows are routed to.
+    /// True for MoE models, in which a step reads only the experts that its rows are routed to.
     pub has_experts: bool,
-    /// Type in which matrices are multiplied; `f32` is the reference.
+    /// Name of the number type in which the model's weight matrices are multiplied; where there are
+    /// several, of the least precise. `f32` is the reference.
     pub compute_dtype: &'static str,
-    /// Type of keys and values in the KV cache: `--kv-dtype`.
+    /// Data type of keys and values in the KV cache, as `--kv-dtype` sets it.
     pub kv_type: KvType,
-    /// Returns the number of bytes of one token's keys and values over all layers.
+    /// Number of bytes of one token's keys and values over all layers: on all ranks for a
+    /// [`Parallel`] model, on one rank for a [`Decoder`].
     pub kv_bytes_per_token: usize,
-    /// Number of bytes of one sequence's recurrent state over all layers, 0 for models without.
+    /// Number of bytes of one sequence's recurrent state over all layers: on all ranks for a
+    /// [`Parallel`] model, on one rank for a [`Decoder`]; 0 for models without recurrent state.
     pub state_bytes: usize,
-    /// Shape of the largest weight matrix in the layers; with tensor parallelism, of the first
-    /// rank's part.
+    /// Shape of the largest weight matrix in the model's layers; with tensor parallelism, of the
+    /// first rank's part.
     pub largest_matrix: MatrixShape,
-    /// Head counts of the layers with attention.
+    /// Numbers of heads, head size and score scale of the model's attention layers, over all ranks.
     pub attention: AttentionShape,
 }
 
-/// Shape `[N, K]` of a weight matrix and its stored type.
+/// Shape `[N, K]` and stored type of a weight matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixShape {
-    /// N: output columns, which are the stored rows.
+    /// N: number of output columns of the weight matrix, which are its stored rows.
     pub n: usize,
-    /// K: elements of a matrix row, the contraction of the matmul.
+    /// K: number of elements of a row of the weight matrix, the contraction of the matmul.
     pub k: usize,
-    /// Type of the matrix elements as stored in the checkpoint.
+    /// Element type or quantization format of the weight matrix as the checkpoint stores it.
     pub weight_type: WeightType,
 }
 
-/// A loaded model with its KV cache, on one device or one group of ranks.
+/// A loaded model with its KV cache, on one device or on a tensor-parallel group of ranks.
 pub trait Model: Send + fmt::Debug {
-    /// Returns the facts about the loaded model.
+    /// Returns the properties of the loaded model.
     fn info(&self) -> &ModelInfo;
 
-    /// Allocates the KV cache: `pages` pages of `page_tokens` tokens. Called once before any step.
-    /// On a CPU, memory is touched only as pages fill.
+    /// Allocates the model's KV cache: `pages` pages of `page_tokens` tokens. Called before any
+    /// step. On a CPU, memory is touched only as pages fill.
     ///
     /// # Errors
-    /// Fails if the device has too little memory.
+    /// Fails if the device has too little memory for the KV cache.
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), DeviceError>;
 
-    /// Allocates state slots for the recurrent state of sequences and snapshots. Called once before
-    /// any step of a model whose `state_bytes` is not 0. On a CPU, memory is touched only as slots
-    /// fill.
+    /// Allocates `slots` state slots for the recurrent state of running sequences and prefix-cache
+    /// snapshots. Called before any step of a model whose `state_bytes` is not 0. On a CPU, memory
+    /// is touched only as slots fill.
     ///
     /// # Errors
-    /// Fails if the device has too little memory.
+    /// Fails if the device has too little memory for the state slots.
     fn allocate_states(&mut self, slots: usize) -> Result<(), DeviceError> {
         let _ = slots;
         Ok(())
     }
 
     /// Warm-up (profile run): runs a step of `tokens` tokens that samples for `sequences`
-    /// sequences, so that all memory is allocated except that of the KV cache and recurrent state.
-    /// Called once, before those are allocated. Returns the bytes that are free afterwards, or none
-    /// where other processes share the memory.
+    /// sequences, so that all memory is allocated except that of the KV cache and recurrent state,
+    /// and tunes the device. Called once, before those are allocated. Returns the number of bytes
+    /// left for them, or none on a CPU, which does not run the step.
     ///
     /// # Errors
-    /// Fails if the device has too little memory.
+    /// Fails if the device has too little memory for the step, or fails.
     fn profile_run(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         let _ = (tokens, sequences);
         Ok(None)
     }
 
-    /// Returns how many steps may be in flight, submitted and not completed, when the next is
-    /// submitted.
+    /// Returns the largest number of steps that may be in flight (submitted and not completed) when
+    /// the next one is submitted; 0 means that each step is completed before the next.
     fn run_ahead(&self) -> usize {
         0
     }
 
-    /// Submits a step to the device.
+    /// Submits the step of `batch` to the device, which may still be computing when this returns.
     ///
     /// # Errors
-    /// Fails if the device failed; the model cannot be used any more.
+    /// Fails if the batch is invalid or the device fails; the model must not be used any more.
     fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError>;
 
-    /// Waits until the oldest step in flight has completed, and returns its results.
+    /// Waits until the oldest step in flight has completed, and returns its logits and sampled
+    /// tokens.
     ///
     /// # Errors
-    /// Fails if the device failed in this or a later step; the model cannot be used any more.
+    /// Fails if the device failed in the step or in a later one; the model cannot be used any more.
     fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError>;
 
-    /// Submits a step, waits for it, and returns the logits that are read. No other step may be in
-    /// flight.
+    /// Submits the step of `batch`, waits until it has completed, and returns the logits of those
+    /// rows whose logits the host reads. No other step may be in flight.
     ///
     /// # Errors
-    /// Fails if the device failed; the model cannot be used any more.
+    /// Fails if the batch is invalid or the device fails; the model must not be used any more.
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], DeviceError> {
         self.submit(batch)?;
         Ok(self.complete()?.logits)

@@ -2,7 +2,8 @@
 //! `Model` trait.
 //!
 //! Every rank runs every step over its part of weights and heads; ranks communicate in the
-//! operations of a [`Collective`](crate::device::Collective). Knows nothing of what they compute.
+//! operations of a [`Collective`](engine_core::Collective). This file must not know what they
+//! compute.
 
 use std::panic;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::{Model, ModelInfo};
 use engine_core::collective::ANOTHER_ENDED;
 use engine_core::{DeviceError, StepBatch, StepOutput};
 
-/// Command that is sent to the threads of all ranks.
+/// Command that a parallel model sends to the threads of all ranks.
 #[derive(Debug, Clone)]
 enum Order {
     AllocateKv {
@@ -27,16 +28,17 @@ enum Order {
         tokens: usize,
         sequences: usize,
     },
-    /// Submits a step. It has no answer: an error is reported when the step completes.
+    /// Submits a step. A rank answers this command only if it fails, and the error is reported when
+    /// the step completes.
     Submit(Arc<StepBatch>),
     Complete,
 }
 
-/// Answer of a rank to a command.
+/// Answer of a rank's thread to a command.
 type Answer = Result<Outcome, DeviceError>;
 
-/// Result of a command: logits and tokens of a step, from the first rank only, or free bytes after
-/// warm-up.
+/// Result of a command to a rank: logits and sampled tokens of a completed step, from the first
+/// rank only, or the number of free bytes after warm-up.
 #[derive(Debug, Default)]
 struct Outcome {
     logits: Vec<f32>,
@@ -44,7 +46,8 @@ struct Outcome {
     free_bytes: Option<u64>,
 }
 
-/// Thread of one rank, which owns that rank's part of the model.
+/// Thread of one rank, which owns that rank's part of the model, with the channels for commands and
+/// answers.
 #[derive(Debug)]
 struct RankThread {
     orders: Sender<Order>,
@@ -52,22 +55,23 @@ struct RankThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A model that is divided among ranks.
+/// Model that is divided among tensor-parallel ranks, each on a thread of this process.
 #[derive(Debug)]
 pub struct Parallel {
     info: ModelInfo,
     run_ahead: usize,
     ranks: Vec<RankThread>,
-    /// Fraction of a sequence's memory that each rank holds, the larger of KV pages and recurrent
-    /// state.
+    /// Fraction of a sequence's memory that each rank holds, by rank index: the larger of its
+    /// fractions of KV pages and of recurrent state.
     shares: Vec<f64>,
     completed: Outcome,
-    /// Batches sent to ranks, kept to reuse their memory.
+    /// Copies of batches that were sent to ranks, kept to reuse their memory.
     batches: Vec<Arc<StepBatch>>,
 }
 
 impl Parallel {
-    /// Starts a thread for each of `models`, the ranks of one group in the order of their indices.
+    /// Starts a thread for each of `models`, which are the ranks of one tensor-parallel group in
+    /// the order of their indices.
     ///
     /// # Panics
     /// Panics if `models` is empty.
@@ -84,8 +88,8 @@ impl Parallel {
         Self { info, run_ahead, ranks, shares, completed, batches }
     }
 
-    /// Returns a copy of `batch` to share with all ranks, in the memory of an earlier copy that no
-    /// rank uses any more.
+    /// Returns a copy of `batch` that all ranks share, in the memory of an earlier copy that no
+    /// rank uses any more, if there is one.
     fn copied(&mut self, batch: &StepBatch) -> Arc<StepBatch> {
         // Once only this list holds a batch, every rank has dropped it.
         let free = self.batches.iter().position(|one| Arc::strong_count(one) == 1);
@@ -98,7 +102,7 @@ impl Parallel {
         copy
     }
 
-    /// Sends a command to all ranks and waits for all answers.
+    /// Sends a command to all ranks, waits for all answers, and returns them in the order of ranks.
     fn ask_all(&mut self, order: &Order) -> Vec<Answer> {
         self.send(order);
         // All answers are awaited before an error is returned, because no rank may be left inside a
@@ -114,15 +118,16 @@ impl Parallel {
         }
     }
 
-    /// Sends a command to all ranks, waits for all answers, and returns the first rank's.
+    /// Sends a command to all ranks, waits for all answers, and returns the first rank's answer, or
+    /// the error if a rank failed.
     fn ask(&mut self, order: &Order) -> Answer {
         let answers = first_cause(self.ask_all(order))?;
         Ok(answers.into_iter().next().unwrap_or_default())
     }
 }
 
-/// Returns the results of all ranks, or the error that caused the failure: ranks that stop because
-/// of another one only report that it has ended.
+/// Returns the results of all ranks, or the error that caused the failure: a rank that stops
+/// because another one has ended reports only that.
 fn first_cause(answers: Vec<Answer>) -> Result<Vec<Outcome>, DeviceError> {
     let mut failure: Option<DeviceError> = None;
     let mut outcomes = Vec::with_capacity(answers.len());
@@ -138,7 +143,8 @@ fn first_cause(answers: Vec<Answer>) -> Result<Vec<Outcome>, DeviceError> {
     failure.map_or(Ok(outcomes), Err)
 }
 
-/// Returns the fraction of a sequence's memory over all ranks that one rank holds.
+/// Returns the fraction of a sequence's memory over all ranks that one rank holds: the larger of
+/// its fractions of KV pages and of recurrent state.
 fn share(own: &ModelInfo, all: &ModelInfo) -> f64 {
     let of = |own: usize, all: usize| own as f64 / all.max(1) as f64;
     let pages = of(own.kv_bytes_per_token, all.kv_bytes_per_token);
@@ -158,8 +164,9 @@ impl Model for Parallel {
         self.ask(&Order::AllocateStates { slots }).map(|_| ())
     }
 
-    /// Returns the total bytes that sequences may use on all ranks. The rank with the least free
-    /// memory for its share limits all of them, since each holds a part of every sequence.
+    /// Runs the warm-up on all ranks and returns the total number of bytes that sequences may use
+    /// on them. The rank with the least free memory for its share limits all of them, since each
+    /// holds a part of every sequence.
     fn profile_run(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         let answers = first_cause(self.ask_all(&Order::ProfileRun { tokens, sequences }))?;
         let ranks = answers.iter().zip(&self.shares);
@@ -185,8 +192,8 @@ impl Model for Parallel {
 }
 
 impl RankThread {
-    /// Starts the thread of rank `rank`, which executes commands on `model` until it fails or is
-    /// dropped.
+    /// Starts the thread of rank `rank`, which executes commands on `model` until a step fails or
+    /// the channel of commands is closed.
     fn spawn<M: Model + 'static>(rank: usize, mut model: M) -> Self {
         let (orders, ordered) = channel();
         let (answered, answers) = channel();
@@ -210,7 +217,8 @@ impl RankThread {
         Self { orders, answers, thread: Some(thread) }
     }
 
-    /// Waits for the answer to the last command. A panic of the rank is resumed here.
+    /// Waits for the rank's next answer to a command. A panic of the rank's thread is resumed in
+    /// the caller.
     fn answer(&mut self) -> Answer {
         if let Ok(answer) = self.answers.recv() {
             return answer;
@@ -223,7 +231,8 @@ impl RankThread {
     }
 }
 
-/// Executes a command and returns its answer, if it has one.
+/// Executes a command on a rank's model and returns the rank's answer; none for a submitted step.
+/// Only with `shows_outcome` does the answer contain logits and sampled tokens.
 fn obey(model: &mut impl Model, order: &Order, shows_outcome: bool) -> Option<Answer> {
     let nothing = |()| Outcome::default();
     match order {
@@ -260,10 +269,11 @@ impl Drop for Parallel {
     }
 }
 
-/// What `load` makes of each rank of a group, all at once.
+/// Calls `load` for each rank of a group, all at once on threads of their own, and returns the
+/// loaded models in the order of ranks.
 ///
 /// # Errors
-/// A rank could not be loaded.
+/// Returns the error of the first rank that could not be loaded.
 pub fn on_ranks<R: Send, M: Send, E: Send>(
     group: Vec<R>,
     load: impl Fn(R) -> Result<M, E> + Sync,

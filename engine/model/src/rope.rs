@@ -1,4 +1,5 @@
-//! Rotary frequencies (RoPE), with the scalings of Llama-style checkpoints: linear, Llama 3, YaRN.
+//! Frequencies of rotary embeddings (RoPE), with the scalings of Llama-style checkpoints: linear,
+//! Llama 3, YaRN.
 
 use std::fmt;
 
@@ -11,30 +12,33 @@ use engine_core::Rotation;
 use engine_weights::gguf::Metadata;
 use engine_weights::{Checkpoint, ConfigSource};
 
-/// Precision of the inverse rotary frequencies.
+/// Precision to which inverse rotary frequencies are rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopePrecision {
-    /// f32, as checkpoints are trained and served with.
+    /// Rotary frequencies in f32, as checkpoints are trained and served with.
     #[default]
     F32,
-    /// Rounded to bf16, as in transformers after `model.to(torch.bfloat16)` has converted a whole
-    /// model, buffers included. Reference outputs made that way can be reproduced only that way.
+    /// Rotary frequencies rounded to bf16, as in transformers after `model.to(torch.bfloat16)` has
+    /// converted a whole model, buffers included. Reference outputs made that way can be reproduced
+    /// only that way.
     Bf16,
 }
 
-/// Rounding of the rotary frequencies (docs/decisions/0006-rope-frequencies.md).
+/// Rounding of rotary frequencies that the caller of the loader chooses
+/// (docs/decisions/0006-rope-frequencies.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeChoice {
-    /// f32, as checkpoints are trained and served with.
+    /// Rotary frequencies in f32 for every checkpoint, as checkpoints are trained and served with.
     #[default]
     Exact,
-    /// Rounded to bf16 where config.json states that the checkpoint is in bf16, as converting a
-    /// whole model rounds them. Reference outputs are made this way.
+    /// Rotary frequencies rounded to bf16 where config.json states that the checkpoint is in bf16,
+    /// as converting a whole model rounds them. Reference outputs are made this way.
     AsConverted,
 }
 
 impl RopeChoice {
-    /// The precision for a checkpoint with `config`.
+    /// Returns the precision of the rotary frequencies for a checkpoint with the configuration
+    /// `config`.
     pub(super) fn precision(self, config: &ConfigSource) -> RopePrecision {
         let (Self::AsConverted, ConfigSource::Json { json, .. }) = (self, config) else {
             return RopePrecision::F32;
@@ -46,48 +50,54 @@ impl RopeChoice {
     }
 }
 
-/// Configuration of the rotary embedding: rotated dimensions, base and scaling of the frequencies.
+/// Configuration of a rotary embedding (RoPE): rotated dimensions, base and scaling of the
+/// frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
-    /// Number of dimensions of a head that are rotated.
+    /// Number of dimensions of a query or key head that are rotated.
     pub dimensions: usize,
     pub theta: f32,
     pub scaling: RopeScaling,
 }
 
-/// Scaling of the rotary frequencies for contexts longer than those of the original training.
+/// Scaling of rotary frequencies for contexts longer than those of the original training. `None`
+/// means that there is no scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     None,
-    /// Linear scaling: positions divided by a factor.
+    /// Linear scaling: all rotary frequencies are divided by `factor`.
     Linear {
         factor: f32,
     },
-    /// Llama 3.1 scaling: low frequencies divided by `factor`, high ones kept, a ramp between.
+    /// Llama 3.1 scaling of rotary frequencies: those that rotate less than `low` times within
+    /// `original_len` positions are divided by `factor`, those that rotate more than `high` times
+    /// are kept, with a ramp between.
     Llama3 {
         factor: f32,
         low: f32,
         high: f32,
         original_len: f32,
     },
-    /// YaRN (Peng et al. 2023): pairs that rotate more than `beta_fast` times within `original_len`
-    /// are kept, those that rotate less than `beta_slow` times divided by `factor`, a ramp between.
+    /// YaRN scaling of rotary frequencies (Peng et al. 2023): pairs that rotate more than
+    /// `beta_fast` times within `original_len` positions are kept, those that rotate less than
+    /// `beta_slow` times are divided by `factor`, with a ramp between.
     Yarn {
         factor: f32,
         beta_fast: f32,
         beta_slow: f32,
         original_len: f32,
-        /// True when the ramp begins and ends at whole pairs.
+        /// True if YaRN's ramp begins and ends at whole pairs of dimensions.
         truncate: bool,
-        /// Factor of cosines and sines; derived from `factor` if not given.
+        /// Factor of cosines and sines with YaRN; if not given, it is `0.1 * ln(factor) + 1`.
         attention_factor: Option<f32>,
     },
-    /// One divisor per pair, as GGUF files state it in `rope_freqs.weight`.
+    /// Divisors of the rotary frequencies, one per pair of dimensions, as GGUF files store them in
+    /// `rope_freqs.weight`.
     Divisors(Vec<f32>),
 }
 
 impl RopeConfig {
-    /// Returns the rotation of queries and keys for the device.
+    /// Returns the rotary embedding in the form that the device reads.
     pub fn rotation(&self, precision: RopePrecision) -> Rotation {
         Rotation {
             inverse_frequencies: self.inverse_frequencies(precision),
@@ -101,7 +111,8 @@ impl RopeConfig {
         }
     }
 
-    /// Returns the angle per position of each pair of dimensions, in radians.
+    /// Returns the scaled rotary frequencies: the angle per position of each pair of dimensions, in
+    /// radians.
     pub fn inverse_frequencies(&self, precision: RopePrecision) -> Vec<f32> {
         let exact = self.exact_frequencies();
         match precision {
@@ -110,7 +121,7 @@ impl RopeConfig {
         }
     }
 
-    /// Returns the scaled rotary frequencies in f32.
+    /// Returns the scaled rotary frequencies in f32, before they are rounded to another precision.
     fn exact_frequencies(&self) -> Vec<f32> {
         let pairs = self.dimensions / 2;
         let plain = (0..pairs).map(|i| {
@@ -146,7 +157,8 @@ impl RopeConfig {
         }
     }
 
-    /// Returns the ramp of YaRN for each pair, from 0 (frequency kept) to 1 (divided).
+    /// Returns for each pair of dimensions how far YaRN scales its frequency, from 0 (kept) to 1
+    /// (divided).
     fn yarn_ramp(&self) -> Vec<f32> {
         let RopeScaling::Yarn { beta_fast, beta_slow, original_len, truncate, .. } = self.scaling
         else {
@@ -169,8 +181,8 @@ impl RopeConfig {
         (0..self.dimensions / 2).map(|i| ((i as f32 - low) / width).clamp(0.0, 1.0)).collect()
     }
 
-    /// Reads the rotary embedding of heads of size `head_dim` from `settings`, a part of those of
-    /// `checkpoint`.
+    /// Reads the configuration of the rotary embedding of heads of size `head_dim` from `settings`,
+    /// which may be a nested part of those of `checkpoint`.
     ///
     /// # Errors
     /// Fails if the scaling is not supported or a setting is invalid.
@@ -208,8 +220,8 @@ impl RopeConfig {
     }
 
     /// Reads the rotary embedding that the object `key` of config.json configures; a dot in `key`
-    /// leads to a nested object. What the object does not state is read from config.json itself,
-    /// the base of the frequencies under `theta_key`, or has its default.
+    /// leads to a nested object. What the object does not state is read from the settings around
+    /// it, the base of the frequencies under `theta_key`, or has its default.
     ///
     /// # Errors
     /// Fails if the scaling is not supported or a setting is invalid.
@@ -242,10 +254,10 @@ impl RopeConfig {
     }
 }
 
-/// Base of the frequencies where a checkpoint does not state it.
+/// Base of the rotary frequencies where a checkpoint does not state it.
 const THETA: f64 = 10_000.0;
 
-/// Object of config.json that configures the scaling of frequencies.
+/// Object of config.json that configures the scaling of rotary frequencies.
 #[derive(Clone, Copy)]
 struct Scaling<'a> {
     settings: Settings<'a>,
@@ -293,7 +305,7 @@ impl Scaling<'_> {
         })
     }
 
-    /// Reads YaRN's parameters from the scaling object of config.json.
+    /// Reads the parameters of YaRN from the scaling object of config.json.
     fn yarn(self) -> Result<RopeScaling, LoadError> {
         let values = |name: &str| self.values.and_then(|values| values.get(name));
         // Keys of DeepSeek's variant of YaRN, which would change the attention factor.

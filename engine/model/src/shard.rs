@@ -1,24 +1,25 @@
-//! Tensor-parallel sharding: the part of a model that a rank holds, as plain arithmetic on which
-//! all ranks agree without communication.
+//! Tensor-parallel sharding: which heads and columns of a model a rank holds, as plain arithmetic
+//! on which all ranks agree without communication.
 
 use std::ops::Range;
 
 use engine_core::{AttentionShape, DeltaNetShape, Rank};
 
-/// Attention heads (or DeltaNet heads) of one rank.
+/// Attention heads (or gated DeltaNet heads) that one tensor-parallel rank holds, by index in the
+/// whole model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heads {
     pub query: Range<usize>,
-    /// Key/value heads that the query heads use. If there are more ranks than these heads, several
-    /// ranks hold the same one.
+    /// Range of the key/value heads that the rank's query heads use. If there are more ranks than
+    /// key/value heads, several ranks hold the same one.
     pub kv: Range<usize>,
 }
 
 impl Heads {
-    /// Returns the heads of `rank` among `query_heads` and `kv_heads`, none if there are fewer
-    /// query heads than ranks.
+    /// Returns the heads that `rank` holds of `query_heads` and `kv_heads`; none if the rank would
+    /// have no query head.
     ///
-    /// With at least as many key heads as ranks, a rank holds some of them and all query heads of
+    /// With at least as many key heads as ranks, a rank holds some key heads and all query heads of
     /// each. Otherwise several ranks hold the same key head and divide its query heads among them.
     fn new(rank: Rank, query_heads: usize, kv_heads: usize) -> Option<Self> {
         let group = query_heads / kv_heads;
@@ -37,16 +38,16 @@ impl Heads {
         (!own.is_empty()).then_some(Self { query, kv: kv..kv + 1 })
     }
 
-    /// Returns the heads of attention `whole` on `rank` and the shape that they form, none if the
-    /// rank would have no head.
+    /// Returns the heads that `rank` holds of the attention `whole`, and the shape that they form;
+    /// none if the rank would have no head.
     pub fn of_attention(rank: Rank, whole: &AttentionShape) -> Option<(Self, AttentionShape)> {
         let own = Self::new(rank, whole.heads, whole.kv_heads)?;
         let (heads, kv_heads) = (own.query.len(), own.kv.len());
         Some((own, AttentionShape { heads, kv_heads, ..*whole }))
     }
 
-    /// Returns the heads of DeltaNet `whole` on `rank` and the shape that they form, none if the
-    /// rank would have no head. Value heads take the role of query heads.
+    /// Returns the heads that `rank` holds of the gated DeltaNet `whole`, and the shape that they
+    /// form; none if the rank would have no head. Value heads take the role of query heads.
     pub fn of_delta_net(rank: Rank, whole: &DeltaNetShape) -> Option<(Self, DeltaNetShape)> {
         let own = Self::new(rank, whole.value_heads, whole.key_heads)?;
         let (value_heads, key_heads) = (own.query.len(), own.kv.len());
@@ -54,14 +55,15 @@ impl Heads {
     }
 }
 
-/// Returns the range of `total` that `rank` holds, as [`Rank::share`] does, but with borders on
-/// multiples of `unit`.
+/// Returns the index range of `total` columns that `rank` holds, as [`Rank::share`] does, but with
+/// borders on multiples of `unit`.
 pub fn share_in_units(rank: Rank, total: usize, unit: usize) -> Range<usize> {
     let units = rank.share(total.div_ceil(unit));
     (units.start * unit).min(total)..(units.end * unit).min(total)
 }
 
-/// Returns the columns of `heads`, of `dim` columns each; `first` is the first column of head 0.
+/// Returns the range of the columns of the heads `heads`, of `dim` columns each; `first` is the
+/// first column of head 0.
 pub fn columns(first: usize, heads: &Range<usize>, dim: usize) -> Range<usize> {
     first + heads.start * dim..first + heads.end * dim
 }

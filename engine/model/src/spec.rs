@@ -1,30 +1,30 @@
-//! Description of a decoder as plain data: an architecture's file fills it in, blocks are built
-//! from it. Knows no device and reads no file.
+//! Description of a decoder as plain data: an architecture's file fills it in, and blocks are built
+//! from it. It must know no device and read no file.
 
 pub use super::config::Activation;
 use super::config::DecoderConfig;
 use super::rope::RopeConfig;
 use engine_core::{AttentionShape, DeltaNetShape, Feature, Gate, RowOrder};
 
-/// Description of a decoder: embedding, layers, final norm, LM head.
+/// Description of a whole decoder: embedding, layers, final norm, LM head.
 #[derive(Debug, Clone)]
 pub struct DecoderSpec {
     pub config: DecoderConfig,
-    /// Rotary embeddings, of which each attention block uses one.
+    /// Rotary embeddings of the decoder; each attention block uses one of them.
     pub ropes: Vec<RopeConfig>,
     pub names: Names,
-    /// Factor of the embeddings before the first layer, 1 for most architectures.
+    /// Factor of the token embeddings before the first layer, 1 for most architectures.
     pub embedding_scale: f32,
-    /// Offset added to the weights of all norms over the stream and over heads: 1 where files store
-    /// the weights minus one.
+    /// Offset that is added to the stored weights of all norms over the residual stream and over
+    /// query and key heads: 1 where files store the weights minus one, else 0.
     pub norm_offset: f32,
-    /// True when the embedding table is also the LM head.
+    /// True if the embedding matrix is also the LM head.
     pub tied: bool,
     pub layers: Vec<LayerSpec>,
 }
 
 impl DecoderSpec {
-    /// Iterates over the attention blocks with their layer indices.
+    /// Iterates over the decoder's attention blocks with their layer indices.
     pub fn attentions_mut(&mut self) -> impl Iterator<Item = (usize, &mut AttentionSpec)> {
         self.layers.iter_mut().enumerate().filter_map(|(index, layer)| match &mut layer.mixer {
             MixerSpec::Attention(attention) => Some((index, attention)),
@@ -32,7 +32,7 @@ impl DecoderSpec {
         })
     }
 
-    /// Returns the features that the model needs and that not every device has.
+    /// Returns those features that the decoder needs and that not every device has.
     pub fn features(&self) -> Vec<Feature> {
         let is_gelu = |layer: &LayerSpec| match &layer.feed_forward {
             FeedForwardSpec::Dense(dense) => dense.activation == Activation::GeluTanh,
@@ -46,7 +46,8 @@ impl DecoderSpec {
         needed.into_iter().filter_map(|(feature, is_needed)| is_needed.then_some(feature)).collect()
     }
 
-    /// Returns the number of expert weights that one row does not use, over all layers.
+    /// Returns the number of MoE expert weights that one row does not use, over all layers of the
+    /// decoder.
     pub fn idle_expert_weights(&self) -> u64 {
         let idle = self.layers.iter().map(|layer| match &layer.feed_forward {
             FeedForwardSpec::Moe(moe) => {
@@ -58,8 +59,8 @@ impl DecoderSpec {
     }
 }
 
-/// Names of the tensors that every decoder has, without `.weight`; `{layer}` stands for the layer
-/// index.
+/// Names of the tensors of embedding, norms and LM head, which every decoder has, without
+/// `.weight`; `{layer}` stands for the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
     pub embedding: &'static str,
@@ -67,59 +68,61 @@ pub struct Names {
     pub head: &'static str,
     pub mixer_norm: &'static str,
     pub feed_forward_norm: &'static str,
-    /// Norms of the outputs of mixer and feed-forward, before these are added to the stream; none in
-    /// most architectures.
+    /// Names of the norms of the mixer's output and of the feed-forward block's output, before
+    /// these are added to the residual stream; none in most architectures.
     pub output_norms: Option<[&'static str; 2]>,
 }
 
-/// Description of a layer: norm, mixer, norm, feed-forward. Mixer and feed-forward add to the
-/// stream.
+/// Description of a decoder layer: norm, mixer, norm, feed-forward block. Mixer and feed-forward
+/// block add to the residual stream.
 #[derive(Debug, Clone)]
 pub struct LayerSpec {
     pub mixer: MixerSpec,
     pub feed_forward: FeedForwardSpec,
 }
 
-/// Mixer of a layer: the block in which positions exchange information.
+/// Description of a layer's mixer, the block in which positions exchange information.
 #[derive(Debug, Clone)]
 pub enum MixerSpec {
     Attention(AttentionSpec),
     DeltaNet(DeltaNetSpec),
 }
 
-/// Feed-forward block of a layer, which computes each position separately.
+/// Description of a layer's feed-forward block, which computes each position separately.
 #[derive(Debug, Clone)]
 pub enum FeedForwardSpec {
     Dense(DenseSpec),
     Moe(MoeSpec),
 }
 
-/// Description of grouped-query attention.
+/// Description of a layer's attention block (grouped-query attention).
 #[derive(Debug, Clone)]
 pub struct AttentionSpec {
     pub names: AttentionNames,
     pub shape: AttentionShape,
-    /// True when queries, keys and values are rows of one stored matrix in this order, which all
-    /// three names name.
+    /// True if queries, keys and values are rows of one stored matrix, in this order; the three
+    /// names are then equal.
     pub fused: bool,
-    /// True when the projections of queries, keys and values have biases.
+    /// True if the projections to queries, keys and values have biases.
     pub qkv_bias: bool,
     pub output_bias: bool,
-    /// True when query and key heads have RMS norms, named in `names`.
+    /// True if query and key heads have RMS norms, whose weights `names` names.
     pub head_norms: bool,
-    /// True when each query head's rows are followed by as many rows of a gate for the attention
-    /// output.
+    /// True if the stored query projection has, after the rows of each query head, as many rows for
+    /// the gate of that head's attention output.
     pub gated: bool,
     pub sinks: bool,
-    /// Size of the sliding window in positions, the query's own included.
+    /// Size of the block's sliding window in positions, the query's own included; none for full
+    /// causal attention.
     pub window: Option<usize>,
-    /// Index of the block's rotary embedding in [`DecoderSpec::ropes`].
+    /// Index of the attention block's rotary embedding in [`DecoderSpec::ropes`].
     pub rope: usize,
-    /// Row order in which files store queries and keys, which are rotated.
+    /// Order in which files store the rows of the query and key projections.
     pub rotated: RowOrder,
 }
 
-/// Names of the tensors of an attention block, without `.weight` and `.bias`.
+/// Names of the tensors of an attention block, without `.weight` and `.bias`; `{layer}` stands for
+/// the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionNames {
     pub query: &'static str,
@@ -128,11 +131,11 @@ pub struct AttentionNames {
     pub output: &'static str,
     pub query_norm: &'static str,
     pub key_norm: &'static str,
-    /// Full name of the attention sinks, because its ending differs between file formats.
+    /// Full tensor name of the attention sinks, because its ending differs between file formats.
     pub sinks: &'static str,
 }
 
-/// Description of a gated DeltaNet block.
+/// Description of a layer's gated DeltaNet block.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNetSpec {
     pub names: DeltaNetNames,
@@ -140,18 +143,20 @@ pub struct DeltaNetSpec {
     pub form: DeltaNetForm,
 }
 
-/// Storage form of a gated DeltaNet block.
+/// Form in which files store a gated DeltaNet block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaNetForm {
-    /// Value heads that share a key head are adjacent, and the decay is stored as a logarithm.
+    /// DeltaNet block of a Hugging Face checkpoint: value heads that share a key head are adjacent,
+    /// and the decay rate is stored as a logarithm.
     HuggingFace,
-    /// Value head `i` uses key head `i % key_heads`, and the decay is stored as a negative rate.
+    /// DeltaNet block of a GGUF file: value head `i` uses key head `i % key_heads`, and the decay
+    /// rate is stored as a negative number.
     Gguf,
 }
 
 impl DeltaNetSpec {
-    /// Returns the stored index of value head `head`, where `head` counts value heads grouped by
-    /// key head.
+    /// Returns the index at which files store DeltaNet value head `head`, where `head` counts value
+    /// heads grouped by key head.
     pub fn stored_head(&self, head: usize) -> usize {
         let group = self.shape.group();
         match self.form {
@@ -161,35 +166,38 @@ impl DeltaNetSpec {
     }
 }
 
-/// Names of the tensors of a gated DeltaNet block, without `.weight`.
+/// Names of the tensors of a gated DeltaNet block, without `.weight`; `{layer}` stands for the
+/// layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNetNames {
     pub query_key_value: &'static str,
     pub gate: &'static str,
     pub beta: &'static str,
     pub decay: &'static str,
-    /// Full name of the decay: its rate or the logarithm of that.
+    /// Full tensor name of the decay rate of each value head, or of its logarithm.
     pub decay_rate: &'static str,
-    /// Full name of the bias added to the decay's input.
+    /// Full tensor name of the bias that is added to the decay's input.
     pub decay_bias: &'static str,
     pub conv: &'static str,
     pub norm: &'static str,
     pub output: &'static str,
 }
 
-/// Description of a dense gated feed-forward block: gate and up projections, then down.
+/// Description of a layer's dense gated feed-forward block: gate and up projections, then the down
+/// projection.
 #[derive(Debug, Clone)]
 pub struct DenseSpec {
     pub names: DenseNames,
     pub intermediate: usize,
     pub bias: bool,
     pub activation: Activation,
-    /// True when gates and up projections are rows of one stored matrix in this order, which both
-    /// names name.
+    /// True if gates and ups are rows of one stored matrix, in this order; the two names are then
+    /// equal.
     pub fused: bool,
 }
 
-/// Names of the tensors of a gated feed-forward block, without `.weight` and `.bias`.
+/// Names of the tensors of a gated feed-forward block, or of MoE experts, without `.weight` and
+/// `.bias`; `{layer}` stands for the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct DenseNames {
     pub gate: &'static str,
@@ -197,31 +205,34 @@ pub struct DenseNames {
     pub down: &'static str,
 }
 
-/// Description of a MoE block: a router and its experts.
+/// Description of a layer's MoE block: a router and its experts.
 #[derive(Debug, Clone)]
 pub struct MoeSpec {
-    /// Name of the router, without `.weight` and `.bias`.
+    /// Tensor name of the MoE router, without `.weight` and `.bias`.
     pub router: &'static str,
     pub router_bias: bool,
     pub experts: usize,
-    /// Top k: number of experts per row.
+    /// Top k: number of experts that each row is sent to.
     pub top_k: usize,
-    /// Width of one expert's feed-forward layer.
+    /// Number of intermediate columns of one expert.
     pub intermediate: usize,
     pub gate: Gate,
     pub activation: Activation,
     pub storage: ExpertStorage,
 }
 
-/// Storage of a layer's experts in files; names are without `.weight` and `.bias`.
+/// Form in which files store a layer's MoE experts; names are without `.weight` and `.bias`.
 #[derive(Debug, Clone, Copy)]
 pub enum ExpertStorage {
-    /// One tensor `[N, K]` per expert, whose index replaces `{expert}`.
+    /// Experts in tensors of their own: one tensor `[N, K]` per expert and projection, whose name
+    /// has the expert's index in place of `{expert}`.
     Each(DenseNames),
-    /// Tensors `[E, N, K]` of all experts, and biases `[E, N]` if `bias`.
+    /// Experts in stacks: one tensor `[E, N, K]` of all E experts per projection, and one of their
+    /// biases `[E, N]` if `bias` is true.
     Stacked { names: DenseNames, bias: bool },
-    /// Gate and up in one tensor of all experts, in alternation: `{gate_up}_blocks` in MXFP4 with
-    /// alternating rows and their `{gate_up}_scales`, or `{gate_up}` `[E, K, N]` with alternating
-    /// columns. Biases are in `{gate_up}_bias`. `{down}` has the same form.
+    /// Experts in stacks in which gates and ups alternate: `{gate_up}_blocks` in MXFP4 with
+    /// alternating rows and `{gate_up}_scales`, or `{gate_up}` `[E, K, N]` of E experts with
+    /// alternating columns. Biases are in `{gate_up}_bias`. `{down}` has the same form without
+    /// alternation.
     Interleaved { gate_up: &'static str, down: &'static str },
 }

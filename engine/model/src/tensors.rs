@@ -1,5 +1,5 @@
-//! Reader of tensors by name onto a device: the only path from a checkpoint to matrices and
-//! vectors.
+//! Reader of tensors by name from a checkpoint onto a device: weight matrices and vectors of models
+//! are loaded only through it.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,20 +9,22 @@ use crate::LoadError;
 use engine_core::{Device, HostMatrix, RandomRows, Rank, RowOrder, WeightType};
 use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 
-/// Rows of a stored matrix `{name}.weight` of `n` rows, and the same elements of its bias
-/// `{name}.bias`.
+/// Part of a linear layer: rows of the stored matrix `{name}.weight`, which gives `n` output
+/// columns, and the same elements of its bias `{name}.bias`.
 #[derive(Debug, Clone)]
 pub struct Part<'a> {
     pub name: &'a str,
     pub n: usize,
-    /// Ranges of the rows that are on this rank; whole heads where `order` concerns heads.
+    /// Ranges of the output columns of this part that are on this rank; whole heads where `order`
+    /// reorders the rows of heads.
     pub own: Vec<Range<usize>>,
     pub order: RowOrder,
     pub bias: bool,
 }
 
 impl<'a> Part<'a> {
-    /// Returns a part with all rows in stored order and no bias.
+    /// Returns a part of a linear layer with all `n` rows of the stored matrix in stored order, and
+    /// no bias.
     pub fn plain(name: &'a str, n: usize) -> Self {
         Self {
             name,
@@ -35,26 +37,26 @@ impl<'a> Part<'a> {
 }
 
 impl Part<'_> {
-    /// Returns the stored range of the rows `own`.
+    /// Returns the range of stored rows from which the output columns `own` are taken.
     fn stored(&self, own: &Range<usize>) -> Range<usize> {
         self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
     }
 }
 
-/// Linear layer: a weight matrix and its bias.
+/// Linear layer loaded on a device: a weight matrix and its bias.
 #[derive(Debug)]
 pub struct Linear<D: Device> {
     pub matrix: D::Matrix,
-    /// Bias, `[N]`, none if no part has one.
+    /// Bias of the linear layer, `[N]`; none if no part of the layer has one.
     pub bias: Option<D::Vector>,
 }
 
-/// Reader of a checkpoint's tensors onto a device; it also counts the parameters.
+/// Reader of a checkpoint's tensors onto a device; it also counts the model's parameters.
 #[derive(Debug)]
 pub struct Tensors<'a, D: Device> {
     pub device: &'a mut D,
     checkpoint: &'a Checkpoint,
-    /// Offset added to norm weights, see [`super::spec::DecoderSpec::norm_offset`].
+    /// Offset that is added to norm weights, see [`super::spec::DecoderSpec::norm_offset`].
     norm_offset: f32,
     parameters: u64,
     largest: Option<MatrixShape>,
@@ -65,40 +67,42 @@ impl<'a, D: Device> Tensors<'a, D> {
         Self { device, checkpoint, norm_offset, parameters: 0, largest: None }
     }
 
-    /// Returns the device's rank in its tensor-parallel group.
+    /// Returns the rank of the device in its tensor-parallel group.
     pub fn rank(&self) -> Rank {
         self.device.rank()
     }
 
-    /// Returns the number of elements between positions at which the rows of matrix `name` can be
-    /// split.
+    /// Returns the quantization block size, in elements, of the matrix `{name}.weight`: its rows
+    /// can be split among ranks only at multiples of it.
     pub fn cut_unit(&self, name: &str, layer: usize, shape: [usize; 2]) -> usize {
         self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)), &shape)
     }
 
-    /// Builds the error that `count` things, named `what`, cannot be divided among the ranks.
+    /// Builds the error that `count` heads, blocks of columns or the like, named `what`, cannot be
+    /// divided among the ranks.
     pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
         let ranks = self.rank().count;
         let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
         CheckpointError::unsupported(self.checkpoint.path(), reason).into()
     }
 
-    /// Counts weights that are on another rank.
+    /// Adds `weights` weights, which are on another rank and not read, to the model's parameters.
     pub fn count_elsewhere(&mut self, weights: usize) {
         self.parameters += weights as u64;
     }
 
-    /// Returns the number of weights read so far, those of other ranks included.
+    /// Returns the number of the model's weights counted so far, those of other ranks included.
     pub fn parameters(&self) -> u64 {
         self.parameters
     }
 
-    /// Returns the shape of the largest matrix loaded since the last call.
+    /// Returns the shape of the largest matrix loaded on the device since the last call; none if
+    /// none was loaded.
     pub fn take_largest(&mut self) -> Option<MatrixShape> {
         self.largest.take()
     }
 
-    /// Loads the vector with the full name `name`.
+    /// Loads the tensor with the full name `name` as a vector of `len` elements on the device.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does, or if the device is out of memory.
@@ -107,8 +111,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.own_vector(&values)
     }
 
-    /// Loads the weights `{name}.weight` of a norm over the stream or over heads, with the norm
-    /// offset added.
+    /// Loads the weights `{name}.weight` of an RMS norm over the residual stream or over heads as a
+    /// vector on the device, with the norm offset added.
     ///
     /// # Errors
     /// Fails as [`Tensors::vector`] does.
@@ -118,7 +122,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.own_vector(&values)
     }
 
-    /// Reads a tensor as f32 to host memory, row major.
+    /// Reads a tensor of any shape as f32 to host memory, row major.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does.
@@ -126,10 +130,11 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(self.tensor(name, shape)?.values())
     }
 
-    /// Loads the parts, stacked along N with K inputs each, as one linear layer.
+    /// Loads `parts`, stacked along N with `k` inputs each, as one linear layer on the device.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has another shape, or the device is out of memory.
+    /// Fails if a tensor is missing or has another shape or an unsupported type, or the device is
+    /// out of memory.
     pub fn linear(
         &mut self,
         parts: &[Part<'_>],
@@ -156,9 +161,9 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
     }
 
-    /// Loads the columns `cols` of `part`, in that order, as a linear layer: one rank's term of a
-    /// sum over all ranks. Stored rows have `k` elements. Only the first rank gets the bias, or the
-    /// sum would contain it several times.
+    /// Loads the columns `cols` of the rows of `part`, in that order, as a linear layer on the
+    /// device: one rank's term of a sum over all ranks. Stored rows have `k` elements. Only the
+    /// first rank gets the bias, or the sum would contain it several times.
     ///
     /// # Errors
     /// Fails as [`Tensors::linear`] does, or if a rank's border cuts through a quantization block.
@@ -190,8 +195,9 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(Linear { matrix, bias })
     }
 
-    /// Extracts the columns `cols` of the rows of `tensor`. Several ranges are reordered heads,
-    /// which may cut through a quantization block; then the weights are dequantized to f32.
+    /// Extracts the columns `cols` of the rows of `tensor` and returns their type and bytes.
+    /// Several ranges are reordered heads, which may cut through a quantization block; then the
+    /// weights are dequantized to f32.
     fn cut<'b>(
         &self,
         name: &str,
@@ -227,7 +233,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok((weight_type, picked.copied().collect()))
     }
 
-    /// Loads the parts, stacked along N with K inputs each, as one matrix without biases.
+    /// Loads `parts`, stacked along N with `k` inputs each, as one matrix on the device, without
+    /// biases.
     ///
     /// # Errors
     /// Fails as [`Tensors::linear`] does.
@@ -255,8 +262,8 @@ impl<'a, D: Device> Tensors<'a, D> {
     }
 
     /// Generates a matrix of random weights on the device, with the shape that [`Tensors::matrix`]
-    /// would load. Returns none if the weights are not random bf16 or the device cannot generate
-    /// them.
+    /// would load. Returns none if the checkpoint's weights are not random bf16, or the device
+    /// cannot generate them.
     fn made_up(
         &mut self,
         parts: &[Part<'_>],
@@ -278,8 +285,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.made_up_rows(&rows, k, weights)
     }
 
-    /// Generates columns `cols` of a random matrix with rows of `k` elements on the device, if it
-    /// can.
+    /// Generates the columns `cols` of a random matrix with rows of `k` elements on the device.
+    /// Returns none if the weights are not random bf16, or the device cannot generate them.
     fn made_up_columns(
         &mut self,
         name: &str,
@@ -296,7 +303,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.made_up_rows(&[rows], cols.len(), (part.n * k) as u64)
     }
 
-    /// Generates `rows` on the device, if it can, and counts them as `weights` parameters.
+    /// Generates the random weights `rows`, with `k` elements each, as a matrix on the device, and
+    /// counts them as `weights` parameters. Returns none if the device cannot generate them.
     fn made_up_rows(
         &mut self,
         rows: &[RandomRows],
@@ -312,12 +320,12 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(made)
     }
 
-    /// Reads the scales `[2, KV]` of the keys and values of `kv_heads` heads, which FP8 checkpoints
-    /// store next to the projections `key` and `value` (names without `.weight`). Returns none if
-    /// there are none.
+    /// Reads the scales of keys and values in an FP8 KV cache, one per head of `kv_heads`, which
+    /// FP8 checkpoints store next to the projections `key` and `value` (names without `.weight`).
+    /// Returns none if there are none.
     ///
     /// # Errors
-    /// Fails if scales have another shape or are not above 0.
+    /// Fails if scales have another shape or a quantized type, or are not finite and above 0.
     pub fn kv_scales(
         &self,
         (key, value): (&str, &str),
@@ -347,7 +355,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         }
     }
 
-    /// Reads a tensor of any shape and counts its elements as parameters.
+    /// Reads a tensor of any shape to host memory as it is stored, and counts its elements as
+    /// parameters.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does.
@@ -357,8 +366,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(tensor)
     }
 
-    /// Reads expert matrices `[E, N, K]` that are stored as MXFP4 blocks and scales, or as floats
-    /// `[E, K, N]`.
+    /// Reads MoE expert matrices `[E, N, K]` of E experts that are stored as MXFP4 blocks and
+    /// scales, or as floats `[E, K, N]`, and counts them as parameters.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::mx_stack`] does.
@@ -367,7 +376,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(self.checkpoint.mx_stack(name, shape)?)
     }
 
-    /// Loads rows that were already read, stacked along N, as a matrix on the device.
+    /// Loads matrix rows that were already read to host memory, stacked along N, as one matrix on
+    /// the device.
     ///
     /// # Errors
     /// Fails if the device is out of memory.
@@ -389,13 +399,13 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(self.device.matrix(&hosts)?)
     }
 
-    /// Records the shape of a loaded matrix if it is the largest so far.
+    /// Records the shape of a loaded matrix if it is the largest since the record was last taken.
     fn keep_largest(&mut self, shape: MatrixShape) {
         let elements = |shape: &MatrixShape| shape.n * shape.k;
         self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);
     }
 
-    /// Loads `values`, which were already read, as a vector on the device.
+    /// Loads `values`, which were already read to host memory, as a vector on the device.
     ///
     /// # Errors
     /// Fails if the device is out of memory.
@@ -404,7 +414,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     }
 }
 
-/// Rows of a matrix in host memory, all of one stored type.
+/// Rows of a weight matrix in host memory, all of one stored type.
 #[derive(Debug)]
 pub struct Rows<'a> {
     pub weight_type: WeightType,
@@ -414,7 +424,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Returns the rows `own` of `part` from its stored `tensor`.
+    /// Returns the rows of the stored matrix `tensor` that give the output columns `own` of `part`.
     fn of(tensor: &'a TensorData<'_>, part: &Part<'_>, own: &Range<usize>) -> Self {
         let row_bytes = tensor.weight_type.row_bytes(tensor.shape[1]);
         let stored = part.stored(own);
@@ -423,7 +433,8 @@ impl<'a> Rows<'a> {
         Self { weight_type, n: own.len(), bytes: Cow::Borrowed(bytes), order }
     }
 
-    /// Returns matrix `index` of a stored tensor `[E, N, K]`.
+    /// Returns the rows of the matrix of expert `index` in a stored tensor `[E, N, K]` of E
+    /// experts.
     pub fn of_stack(tensor: &'a TensorData<'_>, index: usize) -> Self {
         let (n, k) = (tensor.shape[1], tensor.shape[2]);
         let bytes = n * tensor.weight_type.row_bytes(k);
@@ -436,7 +447,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Returns `name` with `{layer}` replaced by the layer index.
+/// Returns the tensor name `name` with `{layer}` replaced by the layer index.
 pub fn in_layer(name: &str, layer: usize) -> String {
     name.replace("{layer}", &layer.to_string())
 }

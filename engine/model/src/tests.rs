@@ -1,4 +1,5 @@
-//! Tests of models: golden outputs of llama.cpp, conformance and batch invariance.
+//! Tests of models: golden outputs of llama.cpp, loading of changed files, and the modules for
+//! conformance, batch invariance, GGUF and CUDA.
 
 mod agreement;
 mod conformance;
@@ -30,8 +31,8 @@ fn load_path(path: &Path, options: &LoadOptions) -> Loaded {
     load(&source, options).unwrap()
 }
 
-/// Returns a sequence's rows, with its recurrent state in the slot that has the number of its first
-/// page.
+/// Returns a scheduled sequence of `rows` rows from `position` on, whose recurrent state is in the
+/// state slot that has the number of its first KV page.
 fn scheduled(
     rows: usize,
     position: usize,
@@ -50,21 +51,24 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Log-probability margin from which llama.cpp's choice of a token counts as decided.
+/// Margin of log-probability over the second-best token from which llama.cpp's choice of a token
+/// counts as decided.
 const DECIDED: f64 = 0.35;
-/// Difference of two logits below which they count as tied. llama.cpp rounds activations to 8 bits
-/// before each matmul, which alone moves margins by 0.5 at the 99th percentile, so a decided
-/// position may still be a tie here. At the one position where that happens, llama.cpp makes the
-/// same choice as this engine when it runs on the same weights widened to f32, for which it does
-/// not round.
+/// Difference of two logits below which they count as tied in f32. llama.cpp rounds activations to
+/// 8 bits before each matmul, which alone moves margins by 0.5 at the 99th percentile, so a
+/// position that llama.cpp decides may still be a tie in f32. At the one position where that
+/// happens, llama.cpp makes the same choice as this engine when it runs on the same weights widened
+/// to f32, for which it does not round.
 const TIE: f32 = 0.1;
-/// Largest number of decided positions that may differ from llama.cpp as ties in f32.
+/// Largest number of decided positions at which the engine in f32 may choose another token than
+/// llama.cpp because logits tie.
 const TIES_MAX: usize = 1;
 
-/// Difference of two logits that count as tied in int8: both engines round activations, each in its
-/// own way.
+/// Difference of two logits below which they count as tied in int8: the engine and llama.cpp both
+/// round activations, each in its own way.
 const INT8_TIE: f32 = 0.9;
-/// Largest number of decided positions that may differ as ties in int8: one in thirty.
+/// Largest number of decided positions at which the engine in int8 may choose another token than
+/// llama.cpp because logits tie: one in thirty.
 const INT8_TIES_MAX: usize = 37;
 
 fn check_golden(options: &LoadOptions, tie: f32, ties_max: usize) {
@@ -120,7 +124,7 @@ fn in_f32(kv: KvType) -> LoadOptions {
     LoadOptions { kv, arithmetic: Arithmetic::F32, ..LoadOptions::default() }
 }
 
-/// Loads the tiny model after `change` has changed its bytes.
+/// Loads the tiny test model after `change` has changed the bytes of its file.
 fn load_tiny(
     change: impl FnOnce(&mut Vec<u8>),
     options: &LoadOptions,
@@ -133,7 +137,7 @@ fn load_tiny(
     load(&ModelSource::find(path.to_str().unwrap(), None).unwrap(), options)
 }
 
-/// Replaces text in `bytes` by text of the same length.
+/// Replaces the first occurrence of `from` in `bytes` by `to`, which has the same length.
 fn replace(bytes: &mut [u8], from: &str, to: &str) {
     assert_eq!(from.len(), to.len());
     let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).unwrap();

@@ -1,22 +1,23 @@
-//! Decoding of quantization blocks: the meaning of the bytes of one block, format by format.
+//! Decoding of quantization blocks of stored weights: the meaning of the bytes of one block, format
+//! by format.
 //!
-//! Formats are those of ggml (`ggml-common.h`): `d` is the scale, `m` the minimum, both f16. The
-//! quantized values of a block of 32 are in 16 bytes, element `i` in the low and element `i + 16`
-//! in the high half of byte `i`.
+//! Most formats are those of ggml (`ggml-common.h`): `d` is the scale, `m` the minimum, both f16.
+//! The 4-bit values of a block of 32 weights, or the lower 4 bits of 5-bit values, are in 16 bytes,
+//! weight `i` in the low and weight `i + 16` in the high half of byte `i`.
 
 use half::f16;
 
 use engine_core::WeightType;
 
-/// Returns the f16 at byte `at` of a block.
+/// Returns the little-endian f16 at byte offset `at` of a quantization block, as f32.
 pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Returns the value of an E4M3 float (OCP 8-bit floating point, 2023): bias 7; all exponent and
-/// fraction bits set is NaN.
+/// Returns the value of the E4M3 float (OCP 8-bit floating point, 2023) with these bits: exponent
+/// bias 7; all exponent and fraction bits set is NaN.
 pub fn e4m3(bits: u8) -> f32 {
-    /// 2^120, from the difference of the exponent biases of f32 and E4M3.
+    /// Factor 2^120 that makes up for the difference between the exponent biases of f32 and E4M3.
     const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
     let magnitude = match bits & 0x7f {
         0x7f => f32::NAN,
@@ -26,8 +27,8 @@ pub fn e4m3(bits: u8) -> f32 {
     if bits < 0x80 { magnitude } else { -magnitude }
 }
 
-/// Returns the value of an E8M0 scale: `2^(bits - 127)`, NaN for 255 (OCP microscaling formats,
-/// 2023).
+/// Returns the value of the E8M0 scale with these bits: `2^(bits - 127)`, NaN for 255 (OCP
+/// microscaling formats, 2023).
 pub fn e8m0(bits: u8) -> f32 {
     match bits {
         0 => f32::from_bits(1 << 22),
@@ -36,11 +37,12 @@ pub fn e8m0(bits: u8) -> f32 {
     }
 }
 
-/// Values of E2M1 floats by bit pattern, doubled so that they are whole numbers.
+/// Values of the 16 E2M1 floats by bit pattern, doubled so that they are whole numbers.
 const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Calls `each` with scale, minimum and quantized values of each part of a `block`, in element
-/// order. An element is `scale * quantized + minimum`. Defined for the quantized types except FP8.
+/// Calls `each` with the scale, the minimum and the quantized values of each part of a quantization
+/// block, in element order; a part is the weights that share a scale. A weight is `scale *
+/// quantized + minimum`. Defined for the quantized types except FP8, and panics for other types.
 pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
     let half = |at: usize| half_at(block, at);
     match stored {
@@ -70,7 +72,8 @@ pub fn parts(stored: WeightType, block: &[u8], mut each: impl FnMut(f32, f32, &[
     }
 }
 
-/// Returns the 32 quantized values in 16 bytes; bit `i` of `high` is the fifth bit of value `i`.
+/// Returns the 32 quantized values of a block: 4 bits each from 16 bytes; bit `i` of `high` is the
+/// fifth bit of value `i`, 0 for 4-bit formats.
 fn halves(bytes: &[u8], high: u32) -> [i8; 32] {
     let mut quantized = [0; 32];
     for (i, byte) in bytes[..16].iter().enumerate() {
@@ -85,14 +88,15 @@ fn halves(bytes: &[u8], high: u32) -> [i8; 32] {
     quantized
 }
 
-/// Returns the fifth bits of a block of 32, that of element `i` in bit `i`.
+/// Returns the fifth bits of a Q5_0 or Q5_1 block of 32 weights, that of weight `i` in bit `i`.
 fn fifth_bits(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Decodes the eight parts of a `Q4K` or `Q5K` block. Parts come in pairs: 32 bytes hold the values
-/// of one part in their low halves and of the next in their high halves. `fifth(part, i)` returns
-/// the fifth bit of an element, shifted to its place.
+/// Decodes a `Q4K` or `Q5K` block, which has eight parts of 32 weights, and calls `each` for each
+/// part. 32 bytes hold the values of one part in their low halves and of the next part in their
+/// high halves. `fifth(part, i)` returns the fifth bit of a weight, shifted to bit 4, or 0 for
+/// `Q4K`.
 fn k_parts(
     block: &[u8],
     quantized: &[u8],
@@ -111,9 +115,9 @@ fn k_parts(
     }
 }
 
-/// Returns the 6-bit scale and minimum of part `part` of a `Q4K` or `Q5K` block from its twelve
-/// bytes. Those of the first four parts are contiguous; those of the last four are composed of four
-/// and two bits.
+/// Returns the 6-bit scale and 6-bit minimum of part `part`, below 8, of a `Q4K` or `Q5K` block,
+/// from the block's twelve bytes of scales. Those of the first four parts are contiguous; those of
+/// the last four are composed of four and two bits.
 fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     if part < 4 {
         return (packed[part] & 63, packed[part + 4] & 63);
@@ -122,8 +126,9 @@ fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     ((low & 15) | high(part - 4), (low >> 4) | high(part))
 }
 
-/// Decodes a `Q6K` block of two halves of 128 elements. For each half, 64 bytes hold the low four
-/// bits of two runs of 64, and 32 bytes the high two bits of four runs of 32.
+/// Decodes a `Q6K` block of two halves of 128 weights, and calls `each` for each of its 16 parts.
+/// For each half, 64 bytes hold the low four bits of two runs of 64 weights, and 32 bytes the high
+/// two bits of four runs of 32.
 fn q6_k(block: &[u8], mut each: impl FnMut(f32, f32, &[i8])) {
     let d = half_at(block, 208);
     let (low, rest) = block.split_at(128);

@@ -1,5 +1,5 @@
-//! SHA-256 of a checkpoint, computed in the background while it loads, so that start-up does not
-//! wait.
+//! SHA-256 of a checkpoint's weights, computed in the background while they load, so that start-up
+//! does not wait for it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,15 +9,15 @@ use std::thread;
 
 use sha2::{Digest as _, Sha256};
 
-/// SHA-256 that a background thread computes, or the reason why it could not. Clones share the
-/// result.
+/// SHA-256 of a checkpoint's weights that a background thread computes, or the reason why it could
+/// not. Clones share the result.
 #[derive(Debug, Clone)]
 pub struct Digest(Arc<OnceLock<Result<String, String>>>);
 
 impl Digest {
-    /// Starts the digest of weight files. For one file it is the file's own SHA-256; for several,
-    /// the SHA-256 of the lines `<sha256>  <file name>\n` in the order of file names, as
-    /// `sha256sum` prints them.
+    /// Starts to compute the SHA-256 of weight files in the background. For one file it is the
+    /// file's own SHA-256; for several, the SHA-256 of the lines `<sha256>  <file name>\n` in the
+    /// order of file names, as `sha256sum` prints them.
     pub fn of_files(mut paths: Vec<PathBuf>) -> Self {
         paths.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
         Self::spawn(move || match paths.as_slice() {
@@ -33,9 +33,9 @@ impl Digest {
         })
     }
 
-    /// Starts the digest of random weights: the SHA-256 of the line `random <seed>\n` and the
-    /// SHA-256 of the configuration file. For a GGUF file it covers the whole file, since shapes
-    /// come from its header.
+    /// Starts to compute the SHA-256 that identifies random weights, in the background: that of the
+    /// two lines `random <seed>` and the SHA-256 of the file `config`. A GGUF file is hashed as a
+    /// whole, since shapes come from its header.
     pub fn of_random(config: &Path, seed: u64) -> Self {
         let config = config.to_owned();
         Self::spawn(move || {
@@ -52,16 +52,16 @@ impl Digest {
         digest
     }
 
-    /// Waits for the digest and returns it in lower-case hex.
+    /// Waits until the SHA-256 of the weights is computed and returns it in lower-case hex.
     ///
     /// # Errors
-    /// Returns the reason if a file could not be read to its end.
+    /// Returns the reason if a file could not be opened or read to its end.
     pub fn wait(&self) -> Result<String, String> {
         self.0.wait().clone()
     }
 }
 
-/// Returns the SHA-256 of a file in lower-case hex.
+/// Returns the SHA-256 of the file at `path` in lower-case hex.
 fn file_sha256(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hasher = Sha256::new();

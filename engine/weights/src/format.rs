@@ -1,18 +1,21 @@
 //! Quantization formats and float types in which weights are stored, and their dequantization.
 //!
-//! `dequantize` is the specification that the packed kernels are tested against.
+//! `dequantize` is the specification: the kernels that compute with packed weights are tested
+//! against it.
 
 use engine_core::WeightType;
 use half::bf16;
 
 use super::blocks;
 
-/// Returns the names of all types, for messages.
+/// Returns the names of all element types and quantization formats that this release can compute
+/// with, separated by commas, for messages.
 pub fn supported_types() -> String {
     WeightType::ALL.map(WeightType::name).join(", ")
 }
 
-/// Dequantizes the blocks in `bytes` to `out`, which must have exactly as many elements.
+/// Dequantizes stored weights of type `stored`, whole blocks in `bytes`, to `out`, which must have
+/// exactly as many elements.
 pub fn dequantize(stored: WeightType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(bytes.len(), stored.row_bytes(out.len()), "bytes and elements agree");
     let values = out.iter_mut();
@@ -105,9 +108,10 @@ mod tests {
         assert!(blocks::e4m3(0x7f).is_nan() && blocks::e4m3(0xff).is_nan());
     }
 
-    /// Sum of the values, and sum of each value times its index from 1, of a block whose byte `i`
-    /// is bits 2 to 9 of `89 i^2 + 57 i + 23`, with d = 0.5 and m = -0.25, as the Python package
-    /// gguf 0.19.0 computes them. All sums are exact in f64.
+    /// Expected values of test blocks by quantization type: byte offsets of the scale (0.5) and
+    /// minimum (-0.25), sum of the block's weights, and sum of each weight times its index from 1,
+    /// as the Python package gguf 0.19.0 computes them. Byte `i` of a block is bits 2 to 9 of `89
+    /// i^2 + 57 i + 23`. All sums are exact in f64.
     const SUMS: [(WeightType, &[usize], f64, f64); 9] = [
         (WeightType::Q4_0, &[0], -17.0, -431.0),
         (WeightType::Q4_1, &[0, 2], 96.5, 1447.5),

@@ -1,8 +1,8 @@
-//! Reader of the GGUF container, versions 2 and 3: header, metadata and tensor table.
+//! Reader of GGUF files, versions 2 and 3: header, metadata and tensor table.
 //!
-//! Every number in a file is checked against the file's size before it is used, so a truncated or
-//! hostile file yields a [`CheckpointError`], never a panic or a huge allocation. Format:
-//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Counts, lengths and offsets are checked against the file's size before they are used, so a
+//! truncated or hostile file yields a [`CheckpointError`], never a panic or a huge allocation.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,62 +14,66 @@ use engine_core::WeightType;
 
 /// Magic number: the first bytes of every GGUF file.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// Alignment of tensor data in bytes where `general.alignment` does not state it.
+/// Alignment of a GGUF file's tensor data in bytes, where the metadata key `general.alignment` is
+/// missing.
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// Largest number of dimensions of a tensor, ggml's own limit.
+/// Largest number of dimensions of a tensor in a GGUF file, ggml's own limit.
 const DIMENSIONS_MAX: u32 = 4;
-/// Deepest nesting of metadata arrays. The format permits any depth; no known file nests deeper.
+/// Deepest nesting of arrays in GGUF metadata that is accepted. The format permits any depth; no
+/// known file nests deeper.
 const NESTING_MAX: u32 = 4;
-/// Largest number of elements in all metadata arrays together. The largest vocabularies have a
-/// quarter of a million tokens, in four arrays. Without a limit, an element of one byte in the file
-/// would take 32 in memory.
+/// Largest number of elements that all metadata arrays of a GGUF file together may have. The
+/// largest vocabularies have a quarter of a million tokens, in four arrays. Without a limit, an
+/// element of one byte in the file would take 32 in memory.
 const ELEMENTS_MAX: u64 = 1 << 24;
 
-/// Metadata value of a GGUF file.
+/// Value of a metadata key in a GGUF file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Unsigned integer of 8, 16, 32 or 64 bits.
+    /// Metadata value: unsigned integer of 8, 16, 32 or 64 bits.
     Unsigned(u64),
-    /// Signed integer of 8, 16, 32 or 64 bits.
+    /// Metadata value: signed integer of 8, 16, 32 or 64 bits.
     Signed(i64),
-    /// Floating-point number of 32 or 64 bits.
+    /// Metadata value: floating-point number of 32 or 64 bits.
     Float(f64),
-    /// Truth value, stored as a byte; 0 is false.
+    /// Metadata value: truth value, stored as a byte; 0 is false.
     Bool(bool),
-    /// Text in UTF-8.
+    /// Metadata value: text in UTF-8.
     Text(String),
-    /// Array of texts.
+    /// Metadata value: array of texts, which may be empty.
     Texts(Vec<String>),
-    /// Array of integers of any type, or an empty array of anything except texts.
+    /// Metadata value: array of integers of any size that fit in an i64, or an empty array of any
+    /// type except text.
     Integers(Vec<i64>),
-    /// Array of values that are neither texts nor integers.
+    /// Metadata value: array of values that are neither texts nor integers that fit in an i64.
     Array(Vec<Value>),
 }
 
 /// Metadata of a GGUF file, with accessors whose errors name the file and the key.
 #[derive(Debug, Clone)]
 pub struct Metadata {
-    /// Path of the GGUF file.
+    /// Path of the GGUF file that the metadata was read from.
     pub path: PathBuf,
     values: BTreeMap<String, Value>,
 }
 
-/// Header of a GGUF file: everything before its tensor data.
+/// Header of a GGUF file: its metadata and its tensor table, without tensor data.
 #[derive(Debug)]
 pub struct Header {
-    /// Metadata of the file: keys and values.
+    /// Metadata of the GGUF file: values by key.
     pub metadata: Metadata,
-    /// Tensor table by name; the byte ranges are within the file.
+    /// Tensor table of the GGUF file, by tensor name; byte ranges are counted from the beginning of
+    /// the file.
     pub tensors: BTreeMap<String, StoredTensor>,
 }
 
 impl Metadata {
-    /// Returns the value of `key`, if the file has it.
+    /// Returns the metadata value of `key`, none if the GGUF file does not have the key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.values.get(key)
     }
 
-    /// Returns the value of `key` as a non-negative integer.
+    /// Returns the metadata value of `key` as a non-negative integer.
     ///
     /// # Errors
     /// Fails if the key is missing or is not a non-negative integer.
@@ -77,7 +81,7 @@ impl Metadata {
         self.optional_integer(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// Returns the value of `key` as a non-negative integer, none if the key is missing.
+    /// Returns the metadata value of `key` as a non-negative integer, none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists but is not a non-negative integer.
@@ -89,7 +93,7 @@ impl Metadata {
         })
     }
 
-    /// Returns the value of `key` as a float.
+    /// Returns the metadata value of `key` as a float.
     ///
     /// # Errors
     /// Fails if the key is missing or is not a float.
@@ -97,7 +101,7 @@ impl Metadata {
         self.optional_float(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// Returns the value of `key` as a float, none if the key is missing.
+    /// Returns the metadata value of `key` as a float, none if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists but is not a float.
@@ -108,7 +112,7 @@ impl Metadata {
         })
     }
 
-    /// Returns the value of `key` as text.
+    /// Returns the metadata value of `key` as text.
     ///
     /// # Errors
     /// Fails if the key is missing or is not a text.
@@ -120,7 +124,7 @@ impl Metadata {
         found.ok_or_else(|| self.missing(key))
     }
 
-    /// Returns the value of `key` as an array of texts.
+    /// Returns the metadata value of `key` as an array of texts.
     ///
     /// # Errors
     /// Fails if the key is missing or is not an array of texts.
@@ -132,7 +136,7 @@ impl Metadata {
         found.ok_or_else(|| self.missing(key))
     }
 
-    /// Returns the value of `key` as an array of integers, empty if the key is missing.
+    /// Returns the metadata value of `key` as an array of integers, empty if the key is missing.
     ///
     /// # Errors
     /// Fails if the key exists but is not an array of integers.
@@ -144,7 +148,8 @@ impl Metadata {
         Ok(found.unwrap_or_default())
     }
 
-    /// Returns the value of `key` as a truth value, none if the key is missing or of another type.
+    /// Returns the metadata value of `key` as a truth value, none if the key is missing or has a
+    /// value of another type.
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Some(*flag),
@@ -152,8 +157,8 @@ impl Metadata {
         }
     }
 
-    /// Returns what `read` finds in the value of `key`, which is not `wanted` if it finds nothing;
-    /// none if the key is missing.
+    /// Converts the metadata value of `key` by `read`; none if the key is missing. If `read`
+    /// returns none, the error says that the value is not `wanted`.
     fn read<'a, T>(
         &'a self,
         key: &str,
@@ -170,11 +175,11 @@ impl Metadata {
     }
 }
 
-/// Parses the header of the GGUF file `bytes`, which was read from `path`.
+/// Parses the metadata and the tensor table of the GGUF file `bytes`, which was read from `path`.
 ///
 /// # Errors
-/// Fails if the file is truncated, has overlapping tensors, is of another version or otherwise
-/// malformed.
+/// Fails if the file is truncated, big endian, of a version other than 2 and 3, has tensors that
+/// overlap or are of an unknown type, or is otherwise malformed.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
     let mut reader = Reader { path, bytes, at: 0, elements: 0 };
     if reader.take(4, "the magic number")? != MAGIC {
@@ -207,7 +212,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
     Ok(Header { metadata, tensors })
 }
 
-/// Entry of the tensor table as read, before its byte range is computed and checked.
+/// Entry of a GGUF file's tensor table as read, before its byte range is computed and checked.
 struct Listed {
     name: String,
     shape: Vec<usize>,
@@ -215,7 +220,8 @@ struct Listed {
     offset: u64,
 }
 
-/// Reads and checks the tensor table: unique names, aligned and disjoint byte ranges in the file.
+/// Reads the tensor table of a GGUF file, `count` entries, and checks that names are unique and
+/// that byte ranges are aligned, disjoint and within the file.
 fn tensor_table(
     reader: &mut Reader<'_>,
     count: u64,
@@ -255,8 +261,8 @@ fn tensor_table(
     Ok(placed)
 }
 
-/// Computes the byte range of a listed tensor, whose data area begins at byte `data`, and checks
-/// it.
+/// Computes the byte range of a tensor-table entry in the GGUF file, whose tensor data begin at
+/// byte `data`, and checks that it lies within the file.
 fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor, CheckpointError> {
     let Some((type_name, block, block_bytes)) = ggml_type(tensor.type_id) else {
         let reason = format!("tensor `{}` has unknown type {}", tensor.name, tensor.type_id);
@@ -292,8 +298,9 @@ fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor
     }
 }
 
-/// Returns name, elements per block and bytes per block of a ggml type. Types that this release
-/// cannot compute with are included, because their sizes are needed to check the tensor table.
+/// Returns the name, the number of elements per block and the number of bytes per block of the ggml
+/// type with this id; none for an unknown id. Types that this release cannot compute with are
+/// included, because their sizes are needed to check the tensor table.
 fn ggml_type(type_id: u32) -> Option<(&'static str, usize, usize)> {
     Some(match type_id {
         0 => ("F32", 1, 4),
@@ -332,12 +339,12 @@ fn ggml_type(type_id: u32) -> Option<(&'static str, usize, usize)> {
     })
 }
 
-/// Cursor over a GGUF file; every read is checked against its end.
+/// Cursor over the bytes of a GGUF file; every read is checked against the end of the file.
 struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
-    /// Number of array elements read so far.
+    /// Number of elements of metadata arrays read so far from the GGUF file, for the limit.
     elements: u64,
 }
 
@@ -377,8 +384,8 @@ impl<'a> Reader<'a> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// Returns an error unless `count` items of at least `bytes` bytes each fit in the rest of the
-    /// file.
+    /// Returns an error unless `count` entries of at least `bytes` bytes each fit in the unread
+    /// part of the GGUF file; `what` names them in the message.
     fn check_count(&self, count: u64, bytes: u64, what: &str) -> Result<(), CheckpointError> {
         let left = (self.bytes.len() - self.at) as u64;
         if count > left / bytes {

@@ -1,6 +1,8 @@
-//! Checkpoints: the files of a model, the tensors in them, and their bytes.
+//! Checkpoints: the files of a model, the tensors in them and their bytes, or random weights in
+//! place of the tensors.
 //!
-//! Knows containers and element types; knows no architecture, no device and no tokenizer rules.
+//! This crate knows file formats and element types; it must not know architectures, devices and
+//! tokenizer rules.
 
 #![warn(missing_docs)]
 
@@ -37,19 +39,19 @@ use engine_core::WeightType;
 use map::Map;
 use quantization::Quantization;
 
-/// Entry of a checkpoint's tensor table: name, type, shape and location of a tensor, without its
+/// Entry of a checkpoint's tensor table: element type, shape and location of a tensor, without its
 /// bytes.
 #[derive(Debug, Clone)]
 pub struct StoredTensor {
-    /// Index of the checkpoint file that holds the tensor.
+    /// Index, in the checkpoint's list of files, of the file that holds the tensor.
     file: usize,
-    /// Name of the element type in the file's own terms.
+    /// Name of the tensor's element type as the file's format spells it, such as `BF16` or `Q4_K`.
     type_name: String,
-    /// Element type, none if this release cannot compute with it.
+    /// Element type of the tensor; none if this release cannot compute with the type.
     pub weight_type: Option<WeightType>,
-    /// Shape, slowest dimension first: a matrix is `[N, K]`.
+    /// Shape of the tensor, slowest dimension first: a matrix is `[N, K]`.
     pub shape: Vec<usize>,
-    /// Byte range of the tensor in its file.
+    /// Byte range of the tensor, counted from the beginning of its file.
     pub range: Range<usize>,
 }
 
@@ -59,17 +61,17 @@ impl StoredTensor {
     }
 }
 
-/// Configuration of a checkpoint in the format of its files, not interpreted.
+/// Configuration of a checkpoint as its files state it, not interpreted.
 #[derive(Debug, Clone)]
 pub enum ConfigSource {
-    /// `config.json` of a checkpoint in the Hugging Face layout.
+    /// Configuration from the `config.json` of a checkpoint in the Hugging Face layout.
     Json {
-        /// Path of the `config.json`.
+        /// Path of the checkpoint's `config.json`.
         path: PathBuf,
-        /// Whole content of the `config.json`.
+        /// Content of the checkpoint's `config.json`, parsed.
         json: serde_json::Value,
     },
-    /// Metadata of a GGUF file.
+    /// Configuration from the metadata of a GGUF file.
     Gguf(gguf::Metadata),
 }
 
@@ -83,19 +85,19 @@ impl ConfigSource {
     }
 }
 
-/// A tensor of a checkpoint: shape, type and bytes.
+/// Tensor of a checkpoint: element type, shape and bytes.
 #[derive(Debug)]
 pub struct TensorData<'a> {
-    /// Quantization format or float type of the bytes.
+    /// Float type or quantization format of the tensor's bytes.
     pub weight_type: WeightType,
-    /// Shape of the tensor, slowest dimension first.
+    /// Shape of the tensor, slowest dimension first: a matrix is `[N, K]`, N rows of K elements.
     pub shape: Vec<usize>,
-    /// Stored elements as whole quantization blocks, row after row.
+    /// Stored elements of the tensor, row after row, in whole quantization blocks.
     pub bytes: Cow<'a, [u8]>,
 }
 
 impl TensorData<'_> {
-    /// Returns the dequantized elements, row major.
+    /// Returns the tensor's elements, dequantized to f32, row major.
     pub fn values(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.shape.iter().product()];
         format::dequantize(self.weight_type, &self.bytes, &mut out);
@@ -103,17 +105,19 @@ impl TensorData<'_> {
     }
 }
 
-/// Source of a checkpoint's weights.
+/// Source of a checkpoint's weights: its files, or a pseudo-random generator.
 #[derive(Debug)]
 enum WeightSource {
     Files(Vec<Map>),
-    /// Pseudo-random weights from this seed, in the shapes that the caller requests.
+    /// Pseudo-random weights from a seed, in the shapes that the caller requests; no weight file is
+    /// read.
     Random {
         seed: u64,
     },
 }
 
-/// Open checkpoint. Dropping it releases its memory maps.
+/// Open checkpoint of a model: configuration, tensor table and weights. Dropping it unmaps its
+/// files from memory.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -125,11 +129,12 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the weights and configuration of `files`. With a `seed`, only the configuration is
-    /// used, and the weights are pseudo-random numbers in the same shapes.
+    /// Opens the checkpoint in `files`. With a `seed`, only its configuration and shapes are used,
+    /// and its weights are pseudo-random numbers instead of those in the files.
     ///
     /// # Errors
-    /// Fails if a file is missing, damaged or of an unknown format.
+    /// Fails if a file is missing, cannot be read, is damaged or is of an unsupported format or
+    /// quantization.
     pub fn open(files: &ModelFiles, seed: Option<u64>) -> Result<Self, CheckpointError> {
         match files {
             ModelFiles::Gguf(path) => Self::open_gguf(path, seed),
@@ -137,7 +142,7 @@ impl Checkpoint {
         }
     }
 
-    /// Opens a GGUF file as a checkpoint.
+    /// Opens the GGUF file at `path` as a checkpoint; with a `seed`, weights are pseudo-random.
     fn open_gguf(path: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let map = Map::open(path)?;
         let header = gguf::parse(path, &map)?;
@@ -150,7 +155,8 @@ impl Checkpoint {
         Ok(Self { path, config, tensors, weights, quantization: Quantization::None, digest })
     }
 
-    /// Opens a folder in the Hugging Face layout as a checkpoint.
+    /// Opens a folder in the Hugging Face layout as a checkpoint; with a `seed`, only config.json
+    /// is read, and weights are pseudo-random.
     fn open_folder(folder: &Path, seed: Option<u64>) -> Result<Self, CheckpointError> {
         let path = folder.join("config.json");
         let json = read_json(&path)?;
@@ -173,25 +179,25 @@ impl Checkpoint {
         Ok(Self { path: folder.to_owned(), config, tensors, weights, quantization, digest })
     }
 
-    /// Returns the folder or file that was opened.
+    /// Returns the path of the checkpoint: its folder, or its GGUF file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the checkpoint's configuration, not interpreted.
+    /// Returns the checkpoint's configuration as its files state it, not interpreted.
     pub fn config(&self) -> &ConfigSource {
         &self.config
     }
 
-    /// Releases the memory of all tensors read so far, so that a model is never in memory twice, as
-    /// stored and as packed by the device. Released tensors can be read again.
+    /// Releases the mapped memory of all tensors read so far, so that a model is not in memory
+    /// twice, as stored and as packed by the device. Released tensors can be read again.
     pub fn release(&self) {
         if let WeightSource::Files(maps) = &self.weights {
             maps.iter().for_each(Map::release);
         }
     }
 
-    /// Returns the SHA-256 of the weights, which a background thread computes.
+    /// Returns a handle to the SHA-256 of the weights, which a background thread computes.
     pub fn digest(&self) -> Digest {
         self.digest.clone()
     }
@@ -201,7 +207,8 @@ impl Checkpoint {
         matches!(self.weights, WeightSource::Random { .. })
     }
 
-    /// Returns the container format of the weights as records name it.
+    /// Returns the file format of the checkpoint as records name it, `safetensors` or `gguf`;
+    /// random weights have the format of the configuration's file.
     pub fn container(&self) -> &'static str {
         match self.config {
             ConfigSource::Json { .. } => "safetensors",
@@ -209,17 +216,18 @@ impl Checkpoint {
         }
     }
 
-    /// Returns true if the files contain a tensor `name`. A folder opened with random weights lists
-    /// none.
+    /// Returns true if the checkpoint's tensor table lists the tensor `name`. The table of a folder
+    /// opened with random weights is empty.
     pub fn lists(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// Returns the start of the pseudo-random stream of tensor `name` if its weights are generated
-    /// in bf16 ([`random`]), so that a device can generate them itself.
+    /// Returns the start of the pseudo-random stream of tensor `name`, of shape `shape`, if it is a
+    /// random bf16 matrix ([`random`]), so that a device can generate it; none for other tensors.
     ///
     /// # Errors
-    /// Fails if there is no such tensor or it has another shape.
+    /// Fails if the checkpoint has a tensor table and random weights, and the table has no tensor
+    /// `name` or gives it another shape.
     pub fn stream(&self, name: &str, shape: &[usize]) -> Result<Option<u64>, CheckpointError> {
         let WeightSource::Random { seed } = &self.weights else { return Ok(None) };
         let weight_type = match self.tensors.is_empty() {
@@ -231,11 +239,12 @@ impl Checkpoint {
         Ok(is_bf16.then(|| random::stream_start(*seed, name)))
     }
 
-    /// Reads the scales stored as `name`, `count` of them; a single stored scale is repeated.
+    /// Reads `count` quantization scales from the tensor `name`; a single stored scale is repeated.
     /// Returns none if there is no such tensor.
     ///
     /// # Errors
-    /// Fails if they have another shape or type, or one of them is not above 0.
+    /// Fails if the tensor has another shape or a quantized type, or if a scale is not finite or
+    /// not above 0.
     pub fn scales(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
         let Some(stored) = self.tensors.get(name) else { return Ok(None) };
         // A scalar or one element means one scale for all heads.
@@ -253,8 +262,8 @@ impl Checkpoint {
         Ok(Some(scales))
     }
 
-    /// Returns the number of elements between positions at which the rows of tensor `name` can be
-    /// split among ranks: its quantization block size.
+    /// Returns the quantization block size, in elements, of tensor `name`: the rows of the matrix
+    /// can be split among ranks only at multiples of it.
     pub fn cut_unit(&self, name: &str, shape: &[usize]) -> usize {
         match self.tensors.get(name) {
             Some(stored) => stored.weight_type.map_or(1, WeightType::block),
@@ -262,11 +271,13 @@ impl Checkpoint {
         }
     }
 
-    /// Reads the tensor `name`, which must have `shape`, slowest dimension first. FP8 matrices come
-    /// with their scales applied or in blocks.
+    /// Reads the tensor `name`, which must have `shape`, slowest dimension first. FP8 weights are
+    /// returned with their scales: as FP8 blocks with a scale each, or multiplied to f32 where the
+    /// scales do not fit such blocks.
     ///
     /// # Errors
-    /// Fails if there is no such tensor, it has another shape, or its type is not supported.
+    /// Fails if there is no such tensor, it has another shape, its type is not supported, its
+    /// scales are missing, or random weights of this shape would not fit in memory.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, CheckpointError> {
         let tensor = self.stored(name, shape)?;
         // Random FP8 tensors are generated in blocks with their scales.
@@ -286,12 +297,14 @@ impl Checkpoint {
         Ok(TensorData { weight_type, bytes: Cow::Owned(bytes), ..tensor })
     }
 
-    /// Reads the tensor `name` of unquantized floats as f32.
+    /// Reads the tensor `name`, whose stored elements must be unquantized floats of shape `shape`,
+    /// as f32.
     fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
         Ok(self.plain(name, self.stored(name, shape)?)?.values())
     }
 
-    /// Returns `tensor` if its elements are unquantized floats; `name` is for the error.
+    /// Returns `tensor` if its elements are unquantized floats, else an error that names the tensor
+    /// `name`.
     fn plain<'a>(
         &self,
         name: &str,
@@ -313,7 +326,8 @@ impl Checkpoint {
         CheckpointError::Unsound(format!("`{path}` has no tensor `{name}`"))
     }
 
-    /// Reads the tensor `name` as its file stores it; for FP8 that is without scales.
+    /// Reads the tensor `name` as its file stores it, or generates it if weights are random. FP8
+    /// weights from files come without their scales.
     fn stored(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, CheckpointError> {
         let random = |seed, weight_type| {
             self.check_room(name, weight_type, shape)?;
@@ -340,7 +354,8 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the table entry of tensor `name`, which must have `shape`.
+    /// Returns the entry of tensor `name` in the checkpoint's tensor table; an error if there is
+    /// none or its shape is not `shape`.
     fn listed(&self, name: &str, shape: &[usize]) -> Result<&StoredTensor, CheckpointError> {
         let stored = self.tensors.get(name).ok_or_else(|| self.missing(name))?;
         if stored.shape != shape {
@@ -351,7 +366,8 @@ impl Checkpoint {
         Ok(stored)
     }
 
-    /// Returns an error for a random tensor that would not fit in this machine's memory.
+    /// Returns an error if a random tensor of this type and shape would not fit in this machine's
+    /// memory.
     fn check_room(
         &self,
         name: &str,
@@ -365,7 +381,8 @@ impl Checkpoint {
         Err(CheckpointError::tensor(&self.path, name, what))
     }
 
-    /// Reads the tensor `name`, which must have `shape`, as f32, row major.
+    /// Reads the tensor `name`, which must have `shape`, and returns its elements dequantized to
+    /// f32, row major.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does.

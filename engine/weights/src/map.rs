@@ -1,4 +1,4 @@
-//! Read-only memory maps of weight files: the only place outside `device` that may be unsafe.
+//! Read-only memory maps of weight files: the only `unsafe` code of this crate.
 #![expect(unsafe_code, reason = "mapping a file is unsafe by nature; each block says why it may")]
 
 use std::fs::File;
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use super::CheckpointError;
 
-/// Memory map of a weight file; bytes are read from disk when they are first accessed.
+/// Read-only memory map of a weight file; bytes are read from disk when they are first accessed.
 #[derive(Debug)]
 pub struct Map(memmap2::Mmap);
 
 impl Map {
-    /// Maps the whole file at `path`.
+    /// Maps the whole weight file at `path` into memory.
     ///
     /// # Errors
-    /// Fails if the file cannot be opened or is empty.
+    /// Fails if the file cannot be opened or mapped, or is empty.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let failed = |source| CheckpointError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
@@ -29,8 +29,8 @@ impl Map {
         Ok(Self(map))
     }
 
-    /// Releases the memory of all bytes accessed so far. Later accesses read the file again, which
-    /// the system may still have in its page cache.
+    /// Releases the memory of all bytes of the weight file accessed so far. Later accesses read the
+    /// file again, which the system may still have in its page cache.
     pub fn release(&self) {
         // SAFETY: nothing was ever written to the map, so its pages are those of the file and come
         // back unchanged. A system that ignores the advice keeps the memory.

@@ -1,18 +1,18 @@
-//! Stacked MoE experts in Hugging Face checkpoints (gpt-oss): MXFP4 in two tensors, blocks and scales, or
-//! transposed matrices of floats.
+//! Reader of MoE experts that Hugging Face checkpoints of gpt-oss stack in one tensor for all
+//! experts: MXFP4 in two tensors, blocks and scales, or transposed matrices of floats.
 //!
-//! A block is 32 E2M1 floats of 4 bits, the first of each byte in its low half, times `2^(scale -
-//! 127)`. Source: OCP Microscaling Formats 1.0 (element E2M1, scale E8M0).
+//! An MXFP4 block is 32 E2M1 floats of 4 bits, the first of each byte in its low half, times
+//! `2^(scale - 127)`. Source: OCP Microscaling Formats 1.0 (element E2M1, scale E8M0).
 
 use super::{Checkpoint, CheckpointError, TensorData, WeightSource, random};
 use engine_core::WeightType;
 
 /// Number of weights in an MXFP4 block, which share a scale.
 const BLOCK: usize = 32;
-/// Number of bytes of the weights of a block, without the scale.
+/// Number of bytes of the weights of an MXFP4 block, without the scale.
 const VALUE_BYTES: usize = BLOCK / 2;
 
-/// Expert matrices `[E, N, K]` of one layer and projection.
+/// Weight matrices of all experts, `[E, N, K]`, of one projection of a MoE layer.
 #[derive(Debug)]
 pub struct MxStack<'a> {
     n: usize,
@@ -20,16 +20,16 @@ pub struct MxStack<'a> {
     form: Form<'a>,
 }
 
-/// Storage form of gpt-oss's experts.
+/// Form in which a checkpoint has the expert matrices of one projection of gpt-oss.
 #[derive(Debug)]
 enum Form<'a> {
     Blocks {
-        /// Bytes of the MXFP4 blocks, `[E, N, K / 32, 16]`.
+        /// Weights of the MXFP4 blocks, `[E, N, K / 32, 16]` bytes.
         values: &'a [u8],
-        /// E8M0 scales of the blocks, `[E, N, K / 32]`.
+        /// E8M0 scales of the MXFP4 blocks, `[E, N, K / 32]`.
         scales: &'a [u8],
     },
-    /// Unquantized weights, `[E, K, N]`.
+    /// Expert matrices as unquantized floats, `[E, K, N]`.
     Transposed(TensorData<'a>),
     Random {
         seed: u64,
@@ -38,7 +38,8 @@ enum Form<'a> {
 }
 
 impl MxStack<'_> {
-    /// Returns the matrix of expert `index` as N stored rows, and their type.
+    /// Returns the weight matrix of expert `index`, `[N, K]`: its element type and the bytes of its
+    /// N rows.
     pub fn matrix(&self, index: usize) -> (WeightType, Vec<u8>) {
         let (n, k) = (self.n, self.k);
         match &self.form {
@@ -63,11 +64,12 @@ impl MxStack<'_> {
 }
 
 impl Checkpoint {
-    /// Reads the experts `{name}_blocks` and `{name}_scales` in MXFP4, or `{name}` if that tensor
-    /// exists.
+    /// Reads the expert matrices of shape `[E, N, K]` of one projection: in MXFP4 from the tensors
+    /// `{name}_blocks` and `{name}_scales`, or as floats from the tensor `name` if that exists.
     ///
     /// # Errors
-    /// Fails if a tensor is missing, or has another shape or type.
+    /// Fails if a tensor is missing or has another shape or type, if K is not a multiple of the
+    /// MXFP4 block size, or if random weights of this shape would not fit in memory.
     pub fn mx_stack(&self, name: &str, shape: [usize; 3]) -> Result<MxStack<'_>, CheckpointError> {
         let [experts, n, k] = shape;
         // Only unquantized checkpoints have a tensor of the plain name.
@@ -91,7 +93,7 @@ impl Checkpoint {
         Ok(MxStack { n, k, form: Form::Blocks { values, scales } })
     }
 
-    /// Returns the bytes of a `U8` tensor in a file.
+    /// Returns the bytes of the tensor `name` of type `U8` and shape `shape` in a checkpoint file.
     fn bytes(&self, name: &str, shape: &[usize]) -> Result<&[u8], CheckpointError> {
         let WeightSource::Files(maps) = &self.weights else {
             return Err(self.missing(name));
@@ -104,8 +106,9 @@ impl Checkpoint {
     }
 }
 
-/// Joins MXFP4 values and scales to blocks of [`WeightType::Mxfp4`]. Byte `i` of a result holds
-/// elements `i` and `i + 16`, byte `i` of the input elements `2 i` and `2 i + 1`.
+/// Joins MXFP4 values and scales, which a checkpoint stores in two tensors, to blocks of
+/// [`WeightType::Mxfp4`]. Byte `i` of a joined block holds weights `i` and `i + 16`, byte `i` of
+/// the checkpoint's weights `2 i` and `2 i + 1`.
 fn joined(values: &[u8], scales: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(values.len() + scales.len());
     for (block, scale) in values.chunks_exact(VALUE_BYTES).zip(scales) {
@@ -116,7 +119,7 @@ fn joined(values: &[u8], scales: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Transposes a matrix of elements of `size` bytes from `[K, N]` to `[N, K]`.
+/// Transposes a matrix from `[K, N]` to `[N, K]`, whose elements have `size` bytes each.
 fn transpose(bytes: &[u8], n: usize, size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for column in 0..n {

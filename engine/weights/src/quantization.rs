@@ -1,5 +1,5 @@
-//! Quantization of a Hugging Face checkpoint, as `quantization_config` in its config.json states
-//! it.
+//! Quantization method of a Hugging Face checkpoint, as `quantization_config` in its config.json
+//! states it, and the application of FP8 scales.
 
 use std::path::Path;
 
@@ -8,25 +8,26 @@ use serde_json::Value;
 use super::{CheckpointError, blocks};
 use engine_core::WeightType;
 
-/// Quantization method of a checkpoint in the Hugging Face layout.
+/// Quantization method of a checkpoint in the Hugging Face layout. `None` means unquantized floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantization {
     None,
-    /// Matrices of E4M3 floats, each with a grid of scales in `NAME_scale_inv`, one per `block`
-    /// rows and columns, as in Qwen3-*-FP8 and DeepSeek-V3.
+    /// Matrices of E4M3 floats, each with a grid of scales in the tensor `NAME_scale_inv`: one
+    /// scale per tile of `block` rows and columns, as in Qwen3-*-FP8 and DeepSeek-V3.
     Fp8 {
         block: [usize; 2],
     },
-    /// Experts as `NAME_blocks` and `NAME_scales` in MXFP4, all other tensors unquantized, as in
-    /// gpt-oss.
+    /// MoE experts in MXFP4 in the tensors `NAME_blocks` and `NAME_scales`, all other tensors
+    /// unquantized, as in gpt-oss.
     Mxfp4,
 }
 
 impl Quantization {
-    /// Reads the quantization method from a `config.json` that was parsed from `path`.
+    /// Reads the quantization method of a checkpoint from its `config.json`, which was parsed from
+    /// `path`.
     ///
     /// # Errors
-    /// Fails if the method is not supported or its block sizes are missing.
+    /// Fails if the method is missing or not supported, or the block sizes of FP8 are missing.
     pub fn read(path: &Path, config: &Value) -> Result<Self, CheckpointError> {
         let Some(config) = config.get("quantization_config").filter(|value| !value.is_null())
         else {
@@ -50,12 +51,12 @@ impl Quantization {
     }
 }
 
-/// Parts of the names of matrices that published quantizers leave unquantized.
+/// Substrings of the names of those matrices that published FP8 checkpoints leave unquantized.
 const AS_THEY_ARE: [&str; 3] = ["embed_tokens", "lm_head", ".gate."];
 
 impl Quantization {
-    /// Returns the type in which random weights `name` of `shape` are generated, that of published
-    /// checkpoints with the same configuration.
+    /// Returns the element type in which a random tensor with this name and shape is generated:
+    /// mostly that of published checkpoints with the same quantization method.
     pub(super) fn made_up(self, name: &str, shape: &[usize]) -> WeightType {
         let is_matrix = matches!(shape, [_, k] if k.is_multiple_of(WeightType::F8E4M3.block()));
         let is_left = AS_THEY_ARE.iter().any(|part| name.contains(part));
@@ -73,13 +74,15 @@ fn block_size(value: Option<&Value>) -> Option<[usize; 2]> {
     Some([size(rows)?, size(cols)?])
 }
 
-/// Returns the rows and columns of the grid of scales over a matrix of `shape`.
+/// Returns the numbers of rows and columns of the grid of scales over a matrix of `shape`, one
+/// scale per `block` rows and columns.
 pub(super) fn grid(shape: [usize; 2], block: [usize; 2]) -> [usize; 2] {
     [shape[0].div_ceil(block[0]), shape[1].div_ceil(block[1])]
 }
 
-/// Applies a grid of scales to an E4M3 matrix of `cols` columns; returns type and bytes. The result
-/// is `F8E4M3` blocks of 32 if each has a single scale, otherwise the products in f32.
+/// Combines an E4M3 matrix of `cols` columns with its grid of scales, and returns type and bytes of
+/// the result: `F8E4M3` blocks of 32 if each of them has a single scale, otherwise the products in
+/// f32.
 pub(super) fn scaled(
     quantized: &[u8],
     cols: usize,

@@ -1,4 +1,5 @@
-//! Pseudo-random weights from a seed, to measure speed at any published shape without its files.
+//! Pseudo-random weights from a seed, to measure the speed of models in any published shape without
+//! their weight files.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -10,23 +11,23 @@ use super::TensorData;
 use engine_core::WeightType;
 use engine_core::random::{GOLDEN_GAMMA, mix};
 
-/// Standard deviation of the initialization that published configurations state.
+/// Standard deviation of random weights: that of the initialization in published configurations.
 const DEVIATION: f32 = 0.02;
 /// Ratio of a uniform distribution's half width to its standard deviation.
 const SQRT_3: f32 = 1.732_050_8;
 
-/// Factor from uniform numbers in [-1, 1) to the elements of a bf16 tensor.
+/// Factor that turns uniform random numbers in [-1, 1) into the weights of a bf16 tensor.
 pub const BF16_FACTOR: f32 = DEVIATION * SQRT_3;
 
-/// Returns the start of the pseudo-random stream of tensor `name`, for devices that generate its
-/// elements.
+/// Returns the start of the pseudo-random stream of tensor `name`, from which the host or a device
+/// generates its weights.
 pub fn stream_start(seed: u64, name: &str) -> u64 {
     // FNV-1a of the name gives each tensor its own stream, whatever the order of generation.
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;
     name.bytes().fold(start, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Pseudo-random stream of a tensor (SplitMix64); holds its counter.
+/// Pseudo-random stream of a tensor's weights (SplitMix64); holds the counter.
 struct Stream(u64);
 
 impl Stream {
@@ -34,7 +35,7 @@ impl Stream {
         Self(stream_start(seed, name))
     }
 
-    /// Returns the stream after its next `words` words, at constant cost.
+    /// Returns a copy of the stream that skips `words` 64-bit words, at constant cost.
     fn after(&self, words: usize) -> Self {
         Self(self.0.wrapping_add(GOLDEN_GAMMA.wrapping_mul(words as u64)))
     }
@@ -44,12 +45,13 @@ impl Stream {
         mix(self.0)
     }
 
-    /// Returns a number uniform in [-1, 1).
+    /// Returns the stream's next random number, uniform in [-1, 1).
     fn uniform(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     }
 
-    /// Returns four numbers uniform in [-1, 1) of 16 bits each, more precise than a bf16 can hold.
+    /// Returns four random numbers, uniform in [-1, 1), from one word of the stream: 16 bits each,
+    /// more precise than a bf16 can hold.
     fn four(&mut self) -> [f32; 4] {
         let word = self.next();
         std::array::from_fn(|i| f32::from((word >> (16 * i)) as i16) / 32768.0)
@@ -64,8 +66,8 @@ impl Stream {
     }
 }
 
-/// Returns true if a tensor of this size can be allocated. Sizes come from a configuration that may
-/// be wrong or hostile.
+/// Returns true if a random tensor of this type and shape can be allocated. Shapes come from a
+/// configuration that may be wrong or hostile.
 pub(super) fn has_room(weight_type: WeightType, shape: &[usize]) -> bool {
     let elements = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
     let bytes = elements.and_then(|n| n.checked_mul(weight_type.block_bytes()));
@@ -73,8 +75,8 @@ pub(super) fn has_room(weight_type: WeightType, shape: &[usize]) -> bool {
     bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n / weight_type.block()).is_ok())
 }
 
-/// Generates the weights of tensor `name`. Vectors of norm weights are ones; biases and all
-/// matrices have the same small standard deviation.
+/// Generates the random tensor `name` of this type and shape. Norm weights are ones; biases and
+/// matrices have a standard deviation of about 0.02.
 pub fn tensor(
     seed: u64,
     name: &str,
@@ -101,7 +103,7 @@ pub fn tensor(
     TensorData { weight_type, shape: shape.to_vec(), bytes: Cow::Owned(bytes) }
 }
 
-/// Returns the bytes of a float tensor, calling `number` for each element.
+/// Returns the bytes of a random tensor of a float type, calling `number` for each element.
 ///
 /// # Panics
 /// Panics if the type is not a float type; norms always have one.
@@ -115,11 +117,12 @@ fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> 
     }
 }
 
-/// Number of bytes of a tensor from which on a thread of its own is worth starting.
+/// Smallest number of bytes of a random tensor for which starting another thread is worthwhile.
 const THREAD_BYTES: usize = 1 << 20;
 
-/// Generates a bf16 tensor on all processors, four numbers per word. Whole models are generated in
-/// this type and may have billions of weights; the stream can be entered at any word.
+/// Generates a random bf16 tensor on all processors, four weights per word of the stream. Whole
+/// models are generated in bf16 and may have billions of weights; threads can start at any word of
+/// the stream.
 fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
     let mut out = vec![0; 2 * elements.next_multiple_of(4)];
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -140,7 +143,7 @@ fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
     out
 }
 
-/// Fills `out` with bf16 elements from the stream, four per word.
+/// Fills `out` with random bf16 weights, four per word of the stream.
 fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     for out in out.chunks_exact_mut(8) {
         for (x, out) in stream.four().iter().zip(out.chunks_exact_mut(2)) {
@@ -149,7 +152,8 @@ fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     }
 }
 
-/// Generates FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to 2^-5, in steps of 2^-9.
+/// Generates `count` random FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to 2^-5, in
+/// steps of 2^-9.
 fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(count * WeightType::F8E4M3.block_bytes());
     for _ in 0..count {
@@ -162,12 +166,13 @@ fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
     out
 }
 
-/// Scale and minimum of every part of a K-quant block, and the byte of several of them packed.
+/// Scale and minimum of every part of a random K-quant block, as integers that the block's own
+/// scales multiply; `PART_SCALES` is a byte of such 6-bit integers packed.
 const PART_SCALE: u8 = 42;
 const PART_SCALES: u8 = 0xaa;
 
-/// Generates `count` quantized blocks: random quantized values with constant scales, chosen so that
-/// the standard deviation is that of all weights.
+/// Generates `count` random quantized blocks: random quantized values with constant scales, chosen
+/// so that the weights have the standard deviation of all random weights.
 fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
     let width = 2.0 * DEVIATION * SQRT_3;
     let part = f32::from(PART_SCALE);

@@ -1,5 +1,4 @@
-//! Reader of the safetensors container: one file, or shards listed in
-//! `model.safetensors.index.json`.
+//! Reader of safetensors files: one file, or shards listed in `model.safetensors.index.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -10,15 +9,16 @@ use super::source::read_json;
 use super::{CheckpointError, StoredTensor};
 use engine_core::WeightType;
 
-/// File name of a checkpoint in one file.
+/// Name of the safetensors file of a checkpoint that is not sharded.
 const SINGLE: &str = "model.safetensors";
-/// File name of the index of a checkpoint in several files.
+/// Name of the index file of a checkpoint that is sharded into several safetensors files.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Returns the safetensors files of a folder, in the order of the file indices of tensors.
+/// Returns the paths of the safetensors files in a checkpoint's folder; a path's index in the list
+/// is the file index in the tensor table.
 ///
 /// # Errors
-/// Fails if there are none, or if the index is malformed.
+/// Fails if there is no safetensors file, or if the index is malformed.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let single = folder.join(SINGLE);
     if single.is_file() {
@@ -53,8 +53,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     Ok(names.into_iter().collect())
 }
 
-/// Adds the tensors of the safetensors file `bytes`, which has index `file` and was read from
-/// `path`, to `tensors`.
+/// Adds the tensors of one safetensors file to the tensor table `tensors`: `bytes` is the file's
+/// content, read from `path`, and `file` its index in the checkpoint's list of files.
 ///
 /// # Errors
 /// Fails if the header does not match the file, or a tensor occurs in two files.
@@ -85,7 +85,8 @@ pub fn parse(
     Ok(())
 }
 
-/// Returns the element type of a safetensors type, if this release can compute with it.
+/// Returns the weight type of a safetensors element type, none if this release cannot compute with
+/// it.
 fn weight_type(dtype: Dtype) -> Option<WeightType> {
     Some(match dtype {
         Dtype::F32 => WeightType::F32,

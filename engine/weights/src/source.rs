@@ -1,36 +1,40 @@
-//! Location of a model: a folder, a .gguf file, or a hub id in the local Hugging Face cache.
+//! Lookup of a model on this machine: in a folder, in a .gguf file, or by its hub id in the local
+//! Hugging Face cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::CheckpointError;
 
-/// A model found on this machine.
+/// Model found on this machine: its id and the location of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelSource {
-    /// Hub id, or the name of the folder or of the file without its extension.
+    /// Id of the model: its hub id, or the name of its folder, or of its GGUF file without the
+    /// extension.
     pub id: String,
-    /// Commit of the hub's repository, if the model comes from the hub cache.
+    /// Commit of the model's hub repository; `None` if the model was not found in the hub cache.
     pub revision: Option<String>,
     /// Location and layout of the model's files.
     pub files: ModelFiles,
 }
 
-/// Layout of a model's files.
+/// Layout of a model's files on this machine, with their path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
-    /// Folder with `config.json`, safetensors and `tokenizer.json`.
+    /// Model in the Hugging Face layout: path of a folder with `config.json`, safetensors and
+    /// `tokenizer.json`.
     Folder(PathBuf),
-    /// GGUF file, which holds configuration, weights and tokenizer.
+    /// Model in GGUF: path of a file that holds configuration, weights and tokenizer.
     Gguf(PathBuf),
 }
 
 impl ModelSource {
-    /// Finds the model `name`: a path, or `org/model` (optionally `org/model@revision`) in `cache`,
-    /// the folder that [`hub_cache`] returns.
+    /// Finds the model `name` on this machine: the path of a folder or file, or `org/model` or
+    /// `org/model@revision` in `cache`, the folder that [`hub_cache`] returns.
     ///
     /// # Errors
-    /// Fails if no such model is on this machine.
+    /// Fails if no such model is on this machine, or if a model in the cache has several GGUF
+    /// files.
     pub fn find(name: &str, cache: Option<&Path>) -> Result<Self, CheckpointError> {
         let path = Path::new(name);
         if path.is_file() {
@@ -55,9 +59,9 @@ impl ModelSource {
     }
 }
 
-/// Returns the hub cache folder as Hugging Face's libraries determine it: `HF_HUB_CACHE`, else
-/// `HF_HOME/hub`, else `huggingface/hub` in `XDG_CACHE_HOME` or `~/.cache`. `variable` reads an
-/// environment variable.
+/// Returns the folder of the Hugging Face hub cache as Hugging Face's libraries determine it:
+/// `HF_HUB_CACHE`, else `HF_HOME/hub`, else `huggingface/hub` in `XDG_CACHE_HOME` or `~/.cache`.
+/// `variable` reads an environment variable. None if none of these variables nor `HOME` is set.
 pub fn hub_cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("HF_HUB_CACHE")
@@ -66,7 +70,8 @@ pub fn hub_cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub")))
 }
 
-/// Returns the name of a folder, or of a GGUF file without its extension.
+/// Returns the model id for the path of a model: the name of its folder, or of its GGUF file
+/// without the extension.
 fn stem(path: &Path) -> String {
     let name = if path.extension().is_some_and(|ending| ending == "gguf") {
         path.file_stem()
@@ -76,7 +81,8 @@ fn stem(path: &Path) -> String {
     name.unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Finds a hub id in `models--org--name/snapshots/<revision>` of the cache.
+/// Finds the model with the hub id `name`, with or without `@revision`, in
+/// `models--org--name/snapshots/<revision>` of the cache; none if it is not there.
 fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointError> {
     let (id, wanted) = match name.split_once('@') {
         Some((id, revision)) => (id, Some(revision)),
@@ -116,7 +122,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
     Ok(Some(ModelSource { id: id.to_owned(), revision: Some(revision), files }))
 }
 
-/// Returns the GGUF files in a folder, sorted by name.
+/// Returns the paths of the GGUF files in a folder, sorted.
 fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries
@@ -127,7 +133,7 @@ fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Reads and parses a JSON file of a model's folder.
+/// Reads and parses a JSON file of a checkpoint.
 pub fn read_json(path: &Path) -> Result<serde_json::Value, CheckpointError> {
     let text =
         fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;

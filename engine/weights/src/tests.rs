@@ -14,7 +14,7 @@ use tiny_gguf::{Writer, tiny_llama_gguf};
 #[path = "../tests/tiny_gguf/mod.rs"]
 mod tiny_gguf;
 
-/// Returns an error with all its causes as one text.
+/// Returns the message of an error followed by those of all its causes, joined by colons.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),
@@ -27,7 +27,7 @@ fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
         .and_then(|source| Checkpoint::open(&source.files, None))
 }
 
-/// Returns a small valid GGUF file with two metadata values and two tensors.
+/// Returns the writer of a small valid GGUF file with two metadata values and two tensors.
 fn small() -> Writer {
     let mut file = Writer::default();
     file.value("general.architecture", Value::Text("llama".to_owned()))
@@ -37,7 +37,7 @@ fn small() -> Writer {
     file
 }
 
-/// Replaces the only occurrence of `from` by `to`, which may have another length.
+/// Replaces the only occurrence of `from` in `bytes` by `to`, which may have another length.
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let found: Vec<usize> =
         (0..=bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from)).collect();
@@ -45,7 +45,8 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     [&bytes[..at], to, &bytes[at + from.len()..]].concat()
 }
 
-/// Returns the table entry of tensor `name` with the given dimensions, type and offset.
+/// Returns the bytes of a GGUF tensor-table entry with this tensor name, dimensions, type and
+/// offset.
 fn entry(name: &str, dimensions: &[u64], type_id: u32, offset: u64) -> Vec<u8> {
     let mut out = (name.len() as u64).to_le_bytes().to_vec();
     out.extend(name.as_bytes());
@@ -165,7 +166,7 @@ proptest! {
     }
 }
 
-/// Returns the KiB of `path` that are resident in this process's memory map.
+/// Returns how many KiB of the memory-mapped file `path` are resident in this process.
 #[cfg(target_os = "linux")]
 fn resident_kib(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
@@ -189,10 +190,10 @@ fn what_was_read_of_a_file_is_given_back_and_can_be_read_again() {
     assert!(map[..] == content[..]);
 }
 
-/// File name and content of a test checkpoint's file.
+/// File of a checkpoint under test: name and content.
 type File<'a> = (&'a str, &'a [u8]);
 
-/// Creates a temporary folder with these files.
+/// Creates a temporary folder with the given files.
 fn folder(files: &[File]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -203,7 +204,7 @@ fn folder(files: &[File]) -> TempDir {
     folder
 }
 
-/// Name, type, shape and bytes of a tensor.
+/// Tensor of a safetensors file under test: name, type, shape and bytes.
 type Tensor<'a> = (&'a str, &'a str, Vec<usize>, Vec<u8>);
 
 fn safetensors_of(tensors: &[Tensor]) -> Vec<u8> {
@@ -223,7 +224,8 @@ fn safetensors_of(tensors: &[Tensor]) -> Vec<u8> {
     out
 }
 
-/// Returns a safetensors file of f32 zeros, given as `(name, elements)`.
+/// Returns the bytes of a safetensors file of f32 zeros; each tensor is given by its name and its
+/// number of elements.
 fn safetensors_file(tensors: &[(&str, usize)]) -> Vec<u8> {
     let tensors: Vec<Tensor> =
         tensors.iter().map(|(name, n)| (*name, "F32", vec![*n], vec![0; 4 * n])).collect();

@@ -1,8 +1,9 @@
 //! Sampling: picks the next token of one sequence from its logits.
 //!
-//! It knows one row of logits, the sequence's tokens and its parameters: no batch, no clock, no
-//! shared state. Order of the steps: penalties, bias, banned and allowed tokens, temperature, then
-//! min-p, top-k and top-p, each applied to the candidates that the previous one left.
+//! It must know only one row of logits, the sequence's tokens and its sampling parameters: no
+//! batch, no clock, no shared state. Order of the steps: penalties, bias, banned and allowed
+//! tokens, temperature, then min-p, top-k and top-p, each applied to the candidates that the
+//! previous step left.
 
 #[cfg(test)]
 mod tests;
@@ -12,32 +13,39 @@ pub use top_p::SampleParams;
 
 use std::collections::BTreeMap;
 
-/// Sampling parameters of a request. The caller checks their ranges.
+/// Sampling parameters of a request. The code that builds them checks their ranges; sampling does
+/// not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Temperature of sampling; 0 takes the likeliest token.
+    /// Temperature that divides the logits before the softmax; 0 always picks the most likely
+    /// token.
     pub temperature: f32,
-    /// Top-p: share of the probability to keep, likeliest first; 1 keeps all.
+    /// Top-p (nucleus): the most likely candidates are kept until their probabilities add up to
+    /// this share; 1 keeps all.
     pub top_p: f32,
-    /// Top-k: number of candidates to keep; `None` keeps all.
+    /// Top-k: number of most likely candidates to keep; `None` keeps all.
     pub top_k: Option<usize>,
-    /// Min-p: candidates less likely than this share of the likeliest are dropped; 0 keeps all.
+    /// Min-p: drops candidates whose probability is less than this share of the most likely
+    /// token's; 0 keeps all.
     pub min_p: f32,
-    /// Repetition penalty: divides positive logits of tokens in prompt or output, multiplies
-    /// negative ones.
+    /// Repetition penalty: divides the positive and multiplies the negative logits of tokens that
+    /// occur in the prompt or the output; 1 changes nothing.
     pub repetition_penalty: f32,
-    /// Presence penalty: subtracted from the logit of each token that the output has.
+    /// Presence penalty: subtracted once from the logit of each token that occurs in the output; 0
+    /// changes nothing.
     pub presence_penalty: f32,
-    /// Frequency penalty: subtracted once for each time that the output has the token.
+    /// Frequency penalty: subtracted from the logit of a token as many times as the token occurs in
+    /// the output; 0 changes nothing.
     pub frequency_penalty: f32,
-    /// Logit bias: added to the logits of these tokens.
+    /// Logit bias by token id: value that is added to the token's logit.
     pub logit_bias: BTreeMap<u32, f32>,
-    /// Seed of the stream of random numbers that tokens are sampled by.
+    /// Seed of the random numbers by which the request's tokens are sampled.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// Greedy sampling: always the likeliest token.
+    /// Returns the parameters of greedy sampling, which always picks the most likely token, without
+    /// penalties and bias.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -52,7 +60,8 @@ impl Sampling {
         }
     }
 
-    /// True if penalties or a bias change the logits, so that sampling needs the sequence's tokens.
+    /// Returns true if penalties or a bias change the logits, so that sampling needs the tokens of
+    /// the prompt and the output.
     pub fn changes_logits(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
@@ -60,8 +69,8 @@ impl Sampling {
             || !self.logit_bias.is_empty()
     }
 
-    /// Parameters for sampling output token number `index`, counted from 0, once penalties and bias
-    /// are applied.
+    /// Returns the parameters for sampling output token number `index`, counted from 0, from logits
+    /// to which penalties and bias have been applied.
     pub fn sample_params(&self, index: usize) -> SampleParams {
         let Self { temperature, top_p, min_p, seed, .. } = *self;
         let top_k = self.top_k.map_or(0, |top_k| u32::try_from(top_k.max(1)).unwrap_or(u32::MAX));
@@ -69,37 +78,42 @@ impl Sampling {
     }
 }
 
-/// One row of logits to sample from, with what changes it.
+/// One row of logits to sample a token from, with the tokens that penalties need and the tokens
+/// that must not or may be sampled.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
-    /// Logits of the model, of shape `[vocab_size]`.
+    /// Logits that the model computed for the next token of the sequence, `[vocab_size]`.
     pub logits: &'a [f32],
-    /// Token ids of the prompt and of the output so far.
+    /// Token ids of the sequence: its prompt, then its output so far.
     pub tokens: &'a [u32],
-    /// Number of prompt tokens at the beginning of `tokens`.
+    /// Number of prompt tokens at the beginning of `tokens`; the others are output.
     pub prompt_tokens: usize,
-    /// Tokens that must not be sampled now, such as end tokens before `min_tokens`.
+    /// Ids of tokens that must not be sampled from this row, such as end tokens before `min_tokens`
+    /// is reached.
     pub banned: &'a [u32],
-    /// The only tokens that may be sampled now, if a guide limits them.
+    /// The only tokens that may be sampled from this row, where guided decoding limits them; `None`
+    /// allows all.
     pub allowed: Option<&'a TokenSet>,
 }
 
-/// Set of token ids, as a bit mask.
+/// Set of token ids, stored as a bit mask of 32-bit words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSet(Vec<u32>);
 
 impl TokenSet {
-    /// Token `i` is a member where bit `i % 32` of word `i / 32` is set.
+    /// Builds a set of token ids from a bit mask: token `i` is in it if bit `i % 32` of word `i /
+    /// 32` is set.
     pub fn from_bits(words: Vec<u32>) -> Self {
         Self(words)
     }
 
-    /// True if the set contains the token id.
+    /// Returns true if the set of token ids contains `token`.
     pub fn contains(&self, token: u32) -> bool {
         self.0.get(token as usize / 32).is_some_and(|word| (word >> (token % 32)) & 1 == 1)
     }
 
-    /// Adds `token`, if the set has a bit for it.
+    /// Adds `token` to the set of token ids; does nothing if the id is beyond the end of the bit
+    /// mask.
     pub fn insert(&mut self, token: u32) {
         if let Some(word) = self.0.get_mut(token as usize / 32) {
             *word |= 1 << (token % 32);
@@ -107,12 +121,12 @@ impl TokenSet {
     }
 }
 
-/// Error: no logit is finite, so that nothing can be sampled.
+/// Error of sampling from a row of logits in which no token that may be sampled has a finite logit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no token that may be chosen has a finite logit")]
 pub struct NoFiniteLogit;
 
-/// Samples tokens. It has no state but buffers, which are reused.
+/// Sampler of tokens from rows of logits. It has no state but buffers, which it reuses.
 #[derive(Debug, Default)]
 pub struct Sampler {
     logits: Vec<f32>,
@@ -120,10 +134,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Samples the next token of a sequence.
+    /// Samples the next token of a sequence from a row of logits, after penalties, bias, banned and
+    /// allowed tokens.
     ///
     /// # Errors
-    /// No token that may be sampled has a finite logit.
+    /// Returns an error if no token that may be sampled has a finite logit.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
         let sample = params.sample_params(row.tokens.len() - row.prompt_tokens);
         // Without changes to the logits no copy is needed.
@@ -140,7 +155,8 @@ impl Sampler {
     }
 }
 
-/// Applies penalties, bias, banned and allowed tokens to a copy of the logits.
+/// Applies the penalties and the bias of `params` to a row of logits in place, and sets the logits
+/// of banned tokens and of those that are not allowed to minus infinity.
 fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {
     if params.repetition_penalty != 1.0 {
         // Each token is penalized once, however often it occurs.

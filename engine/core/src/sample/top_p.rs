@@ -1,33 +1,38 @@
-//! Top-k, min-p and top-p sampling of one token from a row of logits. The random number depends only
-//! on seed and index.
+//! Min-p, top-k and top-p sampling of one token from a row of logits. The random number depends
+//! only on the seed of the request and the index of the output token.
 //!
-//! Kernels that sample on a device use the same method.
+//! Sampling kernels of a GPU use the same method.
 
 use super::{NoFiniteLogit, Sampler};
 use crate::random;
 
-/// Parameters for sampling one token from a row of logits that penalties no longer change.
+/// Parameters for sampling one token from a row of logits to which penalties and bias, if there are
+/// any, have already been applied.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleParams {
-    /// Temperature of sampling; 0 takes the likeliest token.
+    /// Temperature that divides the logits before the softmax; 0 picks the most likely token.
     pub temperature: f32,
-    /// Top-p: share of the probability to keep, likeliest first; 1 keeps all.
+    /// Top-p (nucleus): the most likely candidates are kept until their probabilities add up to
+    /// this share; 1 keeps all.
     pub top_p: f32,
-    /// Min-p: candidates less likely than this share of the likeliest are dropped; 0 keeps all.
+    /// Min-p: drops candidates whose probability is less than this share of the most likely
+    /// token's; 0 keeps all.
     pub min_p: f32,
-    /// Top-k: number of candidates to keep; 0 keeps all.
+    /// Top-k: number of most likely candidates to keep; 0 keeps all.
     pub top_k: u32,
-    /// Seed of the stream of random numbers that tokens are sampled by.
+    /// Seed of the stream of random numbers by which the request's tokens are sampled.
     pub seed: u64,
-    /// Index in that stream: the number of output tokens before this one.
+    /// Index of the token's random number in the stream of the request's seed: the number of output
+    /// tokens before this token.
     pub index: u64,
 }
 
 impl Sampler {
-    /// Samples a token from `logits`, of shape `[vocab_size]`.
+    /// Samples a token id from one row of logits, `[vocab_size]`, by temperature, min-p, top-k and
+    /// top-p.
     ///
     /// # Errors
-    /// No logit is finite.
+    /// Returns an error if the row has no finite logit.
     pub fn sample_logits(
         &mut self,
         logits: &[f32],
@@ -52,7 +57,8 @@ impl Sampler {
     }
 }
 
-/// Index of the largest finite logit, the lowest index if several are equal.
+/// Returns the index of the largest logit, the lowest index if several are equal; none if the
+/// largest is not finite. NaNs are ignored.
 fn argmax(logits: &[f32]) -> Option<u32> {
     // Two passes compile to vector code; a single pass that tracks the index does not.
     let mut lanes = [f32::NEG_INFINITY; 16];
@@ -71,11 +77,11 @@ fn argmax(logits: &[f32]) -> Option<u32> {
     u32::try_from(index).ok()
 }
 
-/// Fills `candidates` with pairs of token and weight. Weights are relative to the likeliest token,
-/// which has 1.
+/// Fills `candidates` with pairs of token id and weight, for the tokens that min-p, top-k and top-p
+/// keep. Weights are relative to the most likely token, which has 1.
 ///
-/// Without top-k and top-p the candidates stay in the order of the vocabulary. With them they are
-/// sorted, the likeliest first; for top-p only as far as needed, since few candidates are kept.
+/// Without top-k and top-p the candidates stay in the order of the vocabulary. With one of them
+/// they are sorted, the most likely first; for top-p only those that are kept, since they are few.
 pub(super) fn keep_candidates(
     candidates: &mut Vec<(u32, f32)>,
     logits: &[f32],
@@ -104,8 +110,8 @@ pub(super) fn keep_candidates(
     }
 }
 
-/// Sorts the head of the candidates, in growing parts, until their weights reach `wanted`; returns
-/// the number of candidates that this takes.
+/// Sorts the most likely candidates to the front, in growing portions, until their weights add up
+/// to `wanted`; returns the number of candidates that this takes.
 fn sort_until(candidates: &mut [(u32, f32)], wanted: f64) -> usize {
     let (mut sorted, mut sum) = (0, 0.0);
     // Few candidates are enough for most rows; the parts grow for the others.
@@ -129,7 +135,8 @@ fn sort_until(candidates: &mut [(u32, f32)], wanted: f64) -> usize {
     candidates.len()
 }
 
-/// Order by falling weight, then by rising id, so that it is total and results are repeatable.
+/// Compares two pairs of token id and weight: the larger weight comes first, then the lower id, so
+/// that the order is total and results are repeatable.
 fn likelier(a: &(u32, f32), b: &(u32, f32)) -> std::cmp::Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }

@@ -2,14 +2,14 @@
 //! head.
 //!
 //! A work item is one KV head and a few consecutive rows of one sequence; all query heads that
-//! share the KV head read its pages together. Blocks begin at absolute multiples of [`BLOCK`], and
-//! a row's sums run over positions in rising order, so its result depends on its own sequence only.
-//! Blocks before a sliding window are skipped, which changes no bit because their probabilities are
-//! zeros. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
+//! share the KV head read its pages together. Blocks of positions begin at absolute multiples of
+//! [`BLOCK`], and a row's sums run over positions in rising order, so its result depends on its own
+//! sequence only. Blocks before a sliding window are skipped, which changes no bit because their
+//! probabilities are zeros. Algorithm: Milakov and Gimelshein 2018; Dao et al. 2022.
 //!
-//! Long contexts are split at multiples of [`PART`], and the partial results are merged in rising
-//! order whether one thread computes all parts or several share them. Where there are few items,
-//! each part is a task. Source: Dao et al. 2023 (Flash-Decoding).
+//! Long contexts are split at multiples of [`PART`] positions, and the partial results are merged
+//! in rising order, whether one thread computes all parts or several threads share them. Where
+//! there are few work items, each part is a task. Source: Dao et al. 2023 (Flash-Decoding).
 
 #![expect(unsafe_code, reason = "threads write disjoint heads")]
 
@@ -28,23 +28,26 @@ use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
 use run::{OutputTarget, Run};
 use state::State;
 
-/// Positions of a block, between two rescalings of the softmax sums.
+/// Number of positions in a block of attention, after which the softmax sums are rescaled.
 const BLOCK: usize = 64;
-/// Query rows, over all heads of a group, that one work item aims at.
+/// Number of query rows, over all heads of a group, that a work item of attention should have.
 const ITEM_ROWS: usize = 24;
 
-/// Positions of a part: a partial softmax that is computed on its own and merged later.
+/// Number of positions in a part of a long context: attention over a part is a partial softmax that
+/// is computed on its own and merged later.
 const PART: usize = 512;
-/// Work items per thread below which the parts of long contexts become tasks of their own.
+/// Number of attention work items per thread below which the parts of long contexts become tasks of
+/// their own.
 const FEW_ITEMS: usize = 8;
-/// Vectors of 16 elements in the largest supported head size, 512.
+/// Number of 16-element vectors in a head of the largest supported size, 512.
 const MAX_VALUE_GROUPS: usize = 512 / LANES;
 
-/// Working memory of attention for all threads.
+/// Working memory of the attention kernels: that of each thread, and the partial results of split
+/// work items.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     threads: Vec<Mutex<Work>>,
-    /// Partial results, one per task, where an item is split into several tasks.
+    /// Partial results of attention, one per task, where a work item is split into several tasks.
     parts: Vec<Mutex<State>>,
 }
 
@@ -54,20 +57,23 @@ impl Scratch {
     }
 }
 
-/// Working memory of one thread for the R query rows of a work item.
+/// Working memory of one thread of the attention kernel, for the R query rows of a work item.
 #[derive(Debug, Default)]
 struct Work {
-    /// Queries multiplied by the scale of scores, `[R][D]`.
+    /// Queries of the R query rows of a work item, multiplied by the scale of attention scores,
+    /// `[R][D]`.
     queries: Vec<f32>,
-    /// Scores of a block, `[R][BLOCK]`, which the softmax replaces by probabilities.
+    /// Attention scores of R query rows for a block of positions, `[R][BLOCK]`, which the softmax
+    /// replaces by probabilities.
     scores: Vec<f32>,
-    /// Partial result over the positions of the current part so far.
+    /// Partial result of attention over those positions of the current part that are done.
     part: State,
-    /// Attention result over all parts of the context so far.
+    /// Merged result of attention over those parts of the context that are done.
     whole: State,
 }
 
-/// Arguments of paged attention: the query heads of `qkv` over the KV pages of `layer`.
+/// Arguments of a paged attention operation: the query heads of `qkv` attend to the KV pages of
+/// `layer`.
 pub(super) struct Attention<'a> {
     pub isa: Isa,
     pub qkv: &'a [f32],
@@ -76,7 +82,8 @@ pub(super) struct Attention<'a> {
     pub kv: &'a Kv,
 }
 
-/// Work item: rows `first .. first + rows` of a sequence, for the query heads of one KV head.
+/// Work item of attention: rows `first .. first + rows` of a sequence in the step, for the query
+/// heads that share one KV head.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     sequence: &'a ScheduledSequence,
@@ -86,20 +93,22 @@ struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// Returns the task over all positions that the item's rows attend to. Blocks before the first
-    /// row's window are skipped.
+    /// Returns the task that covers all positions that the work item's rows attend to. Blocks
+    /// before the first row's sliding window are skipped.
     fn task(self, layer: &AttentionLayer<Vec<f32>>) -> Task<'a> {
         let start = layer.masked(self.sequence.position + self.first) / BLOCK * BLOCK;
         Task { item: self, start, end: self.last() }
     }
 
-    /// Returns the position after the last one that the item's rows attend to.
+    /// Returns the position after the last one that the work item's rows attend to, which is its
+    /// last row's own.
     fn last(&self) -> usize {
         self.sequence.position + self.first + self.rows
     }
 }
 
-/// Positions `start .. end` of a work item; `start` is a multiple of the block size.
+/// Task of attention: positions `start .. end` of the context of a work item; `start` is a multiple
+/// of the block size.
 #[derive(Clone, Copy)]
 struct Task<'a> {
     item: Item<'a>,
@@ -108,7 +117,7 @@ struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// Splits the task at multiples of [`PART`] positions (split-K over the context).
+    /// Splits the attention task at multiples of [`PART`] positions (split-K over the context).
     fn parts(self) -> impl Iterator<Item = Self> {
         (self.start / PART..self.end.div_ceil(PART)).map(move |part| Self {
             start: self.start.max(part * PART),
@@ -119,7 +128,8 @@ impl<'a> Task<'a> {
 }
 
 impl Attention<'_> {
-    /// Computes attention on the threads of `pool` and writes `[T, H * D]` to `out`.
+    /// Computes attention for all sequences of the step on the threads of `pool` and writes `[T, H
+    /// * D]` to `out`.
     pub(super) fn run(&self, pool: &mut Pool, scratch: &mut Scratch, out: &mut [f32]) {
         let AttentionShape { kv_heads, head_dim, .. } = self.layer.shape;
         assert!(head_dim <= MAX_VALUE_GROUPS * LANES, "heads are not larger than 512");
@@ -136,7 +146,8 @@ impl Attention<'_> {
         }
     }
 
-    /// Returns the work items of the step: one for each KV head and few rows of a sequence.
+    /// Returns the attention work items of the step: one for each KV head and each few rows of a
+    /// sequence.
     fn items(&self) -> Vec<Item<'_>> {
         let shape = &self.layer.shape;
         let rows_max = (ITEM_ROWS / shape.group()).max(1);
@@ -150,8 +161,8 @@ impl Attention<'_> {
         items
     }
 
-    /// Computes each part of each item as a task of its own, then merges the partial results per
-    /// item.
+    /// Computes attention with each part of each work item as a task of its own, then merges the
+    /// partial results per work item.
     fn run_parts(
         &self,
         pool: &mut Pool,
@@ -178,7 +189,8 @@ impl Attention<'_> {
         });
     }
 
-    /// Computes `tasks` on the pool; `target` returns the output target of a task by its index.
+    /// Computes attention tasks on the threads of the pool; `target` returns the output target of a
+    /// task by its index.
     fn run_tasks<'b>(
         &self,
         pool: &mut Pool,
@@ -202,26 +214,27 @@ impl Attention<'_> {
         });
     }
 
-    /// Returns the number of query rows of an item. Their order is all heads of the group for the
-    /// first token, then for the second, and so on.
+    /// Returns the number of query rows of an attention work item. They are ordered by row of the
+    /// step, and within a row by head of the group.
     fn query_rows(&self, item: Item<'_>) -> usize {
         item.rows * self.layer.shape.group()
     }
 
-    /// Returns the row of the step and the first column of the head for a query row of the item.
+    /// Returns the row of the step, and the first column of the head in it, for query row `query`
+    /// of a work item.
     fn row_and_column(&self, item: Item<'_>, query: usize) -> (usize, usize) {
         let group = self.layer.shape.group();
         let row = item.sequence.row + item.first + query / group;
         (row, (item.head * group + query % group) * self.layer.shape.head_dim)
     }
 
-    /// Returns D rounded up to whole vectors.
+    /// Returns D, the head size, rounded up to whole 16-element vectors.
     fn width(&self) -> usize {
         self.layer.shape.head_dim.next_multiple_of(LANES)
     }
 
-    /// Divides the sums by the softmax denominator and writes them to `out`. An attention sink adds
-    /// to the denominator only.
+    /// Divides the sums of an attention work item by the softmax denominator and writes them to
+    /// `out`. An attention sink adds to the denominator only.
     #[inline(always)]
     fn finish<L: Lanes>(&self, lanes: L, item: Item<'_>, state: &State, out: &Shared<'_, f32>) {
         let (d, width) = (self.layer.shape.head_dim, self.width());
@@ -248,7 +261,7 @@ impl Attention<'_> {
     }
 }
 
-/// Kernel that merges the partial results of one item and writes its output.
+/// Kernel that merges the partial attention results of one work item and writes its output.
 struct Merge<'a, 'b> {
     call: &'a Attention<'a>,
     item: Item<'a>,

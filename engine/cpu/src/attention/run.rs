@@ -1,4 +1,5 @@
-//! Attention kernel of the CPU: scores, softmax and values over a run of positions, block by block.
+//! Attention kernel of the CPU: scores, softmax and multiplication by values over a range of
+//! positions, block by block.
 
 #![expect(unsafe_code, reason = "strided reads of pages")]
 
@@ -13,23 +14,23 @@ use crate::lanes::{LANES, Lanes};
 use crate::shared::Shared;
 use crate::tile::{self, Element, Left, Out, Right, TILE_ROWS};
 
-/// Kernel arguments of one task over KV pages of element type `E`.
+/// Arguments of the attention kernel for one task over KV pages of element type `E`.
 pub(super) struct Run<'a, 'b, E> {
     pub call: &'a Attention<'a>,
     pub pages: &'a [E],
     pub task: Task<'a>,
-    /// Task that this thread will probably run next, for prefetching.
+    /// Attention task that this thread will probably run next, whose memory is prefetched.
     pub then: Option<Task<'a>>,
     pub work: &'a mut Work,
     pub target: OutputTarget<'a, 'b>,
 }
 
-/// Output target of an attention task.
+/// Output target of an attention task: the output, or a partial result.
 #[derive(Clone, Copy)]
 pub(super) enum OutputTarget<'a, 'b> {
-    /// The attention output: the task covers its whole item.
+    /// Output buffer of attention; the task covers its whole work item.
     Out(&'a Shared<'b, f32>),
-    /// Memory for a partial result: the task is one of several parts of its item.
+    /// Memory for a partial result of attention; the task is one of several parts of its work item.
     Part(&'a Mutex<State>),
 }
 
@@ -57,12 +58,13 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
 }
 
 impl<'a, E: Element> Run<'a, '_, E> {
-    /// Returns the number of query rows of the item.
+    /// Returns the number of query rows of the task's attention work item.
     fn rows(&self) -> usize {
         self.call.query_rows(self.task.item)
     }
 
-    /// Copies the item's queries, multiplied by the scale of scores, to working memory.
+    /// Copies the work item's queries, multiplied by the scale of attention scores, to the thread's
+    /// working memory.
     #[inline(always)]
     fn scale_queries(&mut self) {
         let shape = self.call.layer.shape;
@@ -76,7 +78,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         self.work.scores.resize(rows * BLOCK, 0.0);
     }
 
-    /// Computes attention over the positions of `part` alone, into the partial result.
+    /// Computes attention over only the positions of the task `part`, and leaves it in the thread's
+    /// partial result.
     #[inline(always)]
     fn attend<L: Lanes>(&mut self, lanes: L, part: Task<'_>) {
         self.work.part.clear(self.rows(), self.call.width());
@@ -88,8 +91,9 @@ impl<'a, E: Element> Run<'a, '_, E> {
         }
     }
 
-    /// Returns the item and block to prefetch while the block before `block` is computed. None for
-    /// many query rows, where computation hides the memory's latency anyway.
+    /// Returns the work item and the block of positions to prefetch: the block that begins at
+    /// `block`, or the first block of the next task. None for many query rows, where computation
+    /// hides the memory's latency anyway.
     fn ahead(&self, block: usize) -> Option<(Item<'a>, usize)> {
         if self.rows() > TILE_ROWS {
             return None;
@@ -100,8 +104,9 @@ impl<'a, E: Element> Run<'a, '_, E> {
         self.then.map(|task| (task.item, task.start))
     }
 
-    /// Returns pointers to the keys of a block, one for each 16 positions. Entries past the
-    /// sequence's last position repeat the last one, so that they can be prefetched safely.
+    /// Returns pointers to the keys of a block of positions, one for each 16 positions. Entries
+    /// past the work item's last position repeat the last one, so that they can be prefetched
+    /// safely.
     #[inline(always)]
     fn keys(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
@@ -114,7 +119,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         })
     }
 
-    /// Returns pointers to the values of a block. Entries past its last page repeat the first page.
+    /// Returns pointers to the values of a block of positions, by KV page. Entries past the block's
+    /// last page repeat its first page.
     #[inline(always)]
     fn values(&self, item: Item<'_>, block: usize) -> Values<E> {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
@@ -140,7 +146,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         values
     }
 
-    /// Computes `scores = queries * keys` for the block of positions that begins at `block`.
+    /// Computes the attention scores, `queries * keys`, for the block of positions that begins at
+    /// `block`.
     #[inline(always)]
     fn score<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let (rows, d) = (self.rows(), self.call.layer.shape.head_dim);
@@ -157,8 +164,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         unsafe { tile::multiply(lanes, rows, left, &[right], out) };
     }
 
-    /// Online softmax: masks the block, turns its scores into probabilities relative to the largest
-    /// score so far, and rescales the sums of earlier blocks.
+    /// Computes the online softmax of a block: masks it, turns its scores into probabilities
+    /// relative to the largest score so far, and rescales the sums of earlier blocks.
     #[inline(always)]
     fn softmax<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let width = self.call.width();
@@ -218,7 +225,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         }
     }
 
-    /// Adds `probabilities * values` to the sums, KV page by KV page.
+    /// Adds `probabilities * values` of the block to the sums of the partial result, KV page by KV
+    /// page.
     #[inline(always)]
     fn multiply_values<L: Lanes>(&mut self, lanes: L, block: usize) {
         let (rows, width) = (self.rows(), self.call.width());
@@ -240,11 +248,12 @@ impl<'a, E: Element> Run<'a, '_, E> {
     }
 }
 
-/// Pointers to the values of a block, by KV page.
+/// Pointers to the values of a block of positions, by KV page.
 struct Values<E> {
     pages: usize,
-    /// Number of the block's positions in each page.
+    /// Number of the block's positions in each KV page.
     runs: [usize; BLOCK / LANES],
-    /// Pointers to the first position's columns in each page, 16 columns each.
+    /// Pointers to the value of the block's first position in each KV page, one for each 16
+    /// columns.
     groups: [[*const E; MAX_VALUE_GROUPS]; BLOCK / LANES],
 }

@@ -1,22 +1,25 @@
-//! Partial result of attention over some positions, which can be merged with that of later
-//! positions.
+//! Partial result of attention over some positions (online softmax state), which can be merged with
+//! that of later positions.
 
 use super::LANES;
 use crate::lanes::Lanes;
 
-/// Online softmax state of R query rows: weighted values, largest score and sum of probabilities.
+/// Online softmax state of R query rows over some positions: weighted values, largest score and sum
+/// of probabilities.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Values weighted by their probabilities, `[R][D]`, D rounded up to whole vectors.
+    /// Sums of the values weighted by their probabilities, `[R][D]` for R query rows, D rounded up
+    /// to whole vectors.
     pub sums: Vec<f32>,
-    /// Largest score of each row, `[R]`; minus infinity before any position.
+    /// Largest attention score of each of R query rows, `[R]`; minus infinity before any position.
     pub largest: Vec<f32>,
-    /// Sums of probabilities, `[R][16]`, one per lane; their sum is the softmax denominator.
+    /// Sums of probabilities of each of R query rows, `[R][16]`, one per vector lane; the sum of a
+    /// row's 16 is the softmax denominator.
     pub totals: Vec<f32>,
 }
 
 impl State {
-    /// Resets to the state of `rows` rows of `width` columns before any position.
+    /// Resets the softmax state to `rows` query rows of `width` columns before any position.
     pub(super) fn clear(&mut self, rows: usize, width: usize) {
         for (values, count, fill) in [
             (&mut self.sums, rows * width, 0.0),
@@ -28,8 +31,8 @@ impl State {
         }
     }
 
-    /// Merges the state of later positions into this one. Rows that attend to none of the later
-    /// positions keep every bit. Algorithm: Milakov and Gimelshein 2018.
+    /// Merges the softmax state of later positions into this one. Rows that attend to none of the
+    /// later positions keep every bit. Algorithm: Milakov and Gimelshein 2018.
     #[inline(always)]
     pub(super) fn merge<L: Lanes>(&mut self, lanes: L, later: &Self) {
         let rows = self.largest.len();

@@ -1,5 +1,5 @@
-//! bf16 GEMM against plain sums, on every instruction set: with bf16 instructions where they exist,
-//! otherwise as plain loops.
+//! Tests of the bf16 GEMM against plain sums, on every instruction set: with bf16 instructions
+//! where they exist, otherwise as plain loops.
 
 use half::bf16;
 
@@ -12,10 +12,12 @@ use engine_core::{Device, HostMatrix, RowOrder, WeightType};
 
 /// Largest relative error of a number rounded to bf16, which has 8 significant bits.
 const ROUNDING: f32 = 1.0 / 256.0;
-/// Row counts that cover every tile height, and enough tiles to spread prefetches.
+/// Numbers of activation rows to test the bf16 GEMM with: they cover every height of a micro-kernel
+/// tile, and enough tiles to spread prefetches.
 const ROWS: [usize; 21] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 25, 40, 129, 137];
-/// Values of N and K at the edges of groups and tiles, of pairs, vectors and pieces.
+/// Weight shapes (N, K) to test the bf16 GEMM with: edges of groups and tiles, of pairs, vectors
+/// and blocks of k.
 const SHAPES: [(usize, usize); 10] = [
     (16, 32),
     (1, 1),
@@ -65,8 +67,8 @@ fn products_are_those_of_rounded_rows_at_every_tail() {
     });
 }
 
-/// Checks that `got` differs from the product of the unrounded `x` by at most the error that
-/// rounding `x` to bf16 can cause.
+/// Checks that `got` differs from the matrix product of the unrounded `x` and `w` by at most the
+/// error that rounding `x` to bf16 can cause.
 fn check_rounding(got: &[f32], x: &[f32], w: &[f32], k: usize, what: &str) {
     let sizes = |values: &[f32]| values.iter().map(|x| x.abs()).collect::<Vec<f32>>();
     let (want, size) = (reference::matmul(x, w, k), reference::matmul(&sizes(x), &sizes(w), k));
@@ -115,7 +117,7 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
-/// Kernel that rounds its values to bf16.
+/// Test kernel that rounds 16 f32 values to bf16.
 struct Round<'a>(&'a [f32; LANES], &'a mut [u16; LANES]);
 
 impl PairKernel for Round<'_> {

@@ -1,4 +1,4 @@
-//! Activations quantized to int8, with one scale per quantization group of a row.
+//! Activations quantized to int8 for the int8 GEMM, with one scale per quantization group of a row.
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
@@ -8,33 +8,35 @@ use crate::lanes::{LANES, Lanes};
 use crate::pool::Pool;
 use crate::shared::Shared;
 
-/// Largest quantized value; the smallest is its negative.
+/// Largest quantized activation; the smallest is its negative.
 const TOP: f32 = 127.0;
 
-/// Rows whose scales are stored side by side, so that one load reads those of a whole tile.
+/// Number of activation rows whose scales are stored side by side, so that one load reads those of
+/// a whole tile.
 pub(super) const HEAD_ROWS: usize = 8;
 
-/// Rows of int8 quantized activations, each padded with zeros to whole quant_groups.
+/// Rows of activations quantized to int8, each padded with zeros to whole quantization groups.
 #[derive(Debug, Default)]
 pub(crate) struct Activations {
     pub(super) rows: usize,
     pub(super) quant_groups: usize,
-    /// Quantized activations, `[rows][quant_groups][QUANT_GROUP]`.
+    /// Activations quantized to int8, `[rows][quant_groups][QUANT_GROUP]`.
     pub(super) quantized: Vec<i8>,
-    /// Scales, `[rows / 8][quant_groups][8]`: the activation that quantized value 1 stands for.
+    /// Scales of the quantized activations, `[rows / 8][quant_groups][8]`: a scale is the
+    /// activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
-    /// Initial sums of a quantization group's dot products, `[rows / 8][quant_groups][8]`: minus the sum of its
-    /// quantized values times the offset that makes weights unsigned.
+    /// Initial sums of the dot products of each quantization group, `[rows / 8][quant_groups][8]`:
+    /// minus the sum of the group's quantized values times the offset that makes weights unsigned.
     pub(super) starts: Vec<[i32; HEAD_ROWS]>,
 }
 
 impl Activations {
-    /// Returns the number of quantized values from one row to the next.
+    /// Returns the number of quantized activations from one row to the next.
     pub(super) fn stride(&self) -> usize {
         self.quant_groups * QUANT_GROUP
     }
 
-    /// Quantizes `x`, rows of `k` values, on the threads of `pool`.
+    /// Quantizes the activations `x`, rows of `k` values, to int8 on the threads of `pool`.
     pub(crate) fn quantize(&mut self, isa: Isa, pool: &mut Pool, x: &[f32], k: usize) {
         let quantizer = self.quantizer(isa, x.len() / k, k);
         pool.rows(quantizer.rows, k, &|first, rows| {
@@ -43,7 +45,8 @@ impl Activations {
         });
     }
 
-    /// Allocates `rows` rows of `k` values and returns the quantizer that must fill all of them.
+    /// Allocates memory for `rows` quantized rows of `k` activations and returns the quantizer,
+    /// which the caller must use to fill all of them.
     pub(crate) fn quantizer(&mut self, isa: Isa, rows: usize, k: usize) -> Quantizer<'_> {
         (self.rows, self.quant_groups) = (rows, k.div_ceil(QUANT_GROUP));
         let heads = rows.div_ceil(HEAD_ROWS) * self.quant_groups;
@@ -62,7 +65,7 @@ impl Activations {
     }
 }
 
-/// Quantizer of activations: threads write disjoint rows through it.
+/// Quantizer of activations to int8, through which threads write disjoint rows.
 pub(crate) struct Quantizer<'a> {
     isa: Isa,
     rows: usize,
@@ -74,7 +77,7 @@ pub(crate) struct Quantizer<'a> {
 }
 
 impl Quantizer<'_> {
-    /// Quantizes the whole rows `x` and stores them from row `first` on.
+    /// Quantizes the activations `x`, whole rows, and stores them from row `first` on.
     ///
     /// # Safety
     /// No other thread quantizes any of these rows at the same time.
@@ -83,7 +86,7 @@ impl Quantizer<'_> {
     }
 }
 
-/// Kernel arguments: rows from `first` on, which no other thread quantizes.
+/// Kernel that quantizes rows of activations from row `first` on, which no other thread quantizes.
 struct Rows<'a> {
     quantizer: &'a Quantizer<'a>,
     first: usize,
@@ -125,7 +128,8 @@ impl Kernel for Rows<'_> {
     }
 }
 
-/// Quantizes one group; returns its scale and the sum of its quantized values.
+/// Quantizes one quantization group of activations to int8; returns its scale and the sum of its
+/// quantized values.
 #[inline(always)]
 fn quantize_group<L: Lanes>(
     lanes: L,

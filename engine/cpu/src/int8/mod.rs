@@ -1,11 +1,13 @@
-//! GEMM micro-kernel in int8 with i32 sums, used for weights stored as integer blocks.
+//! GEMM micro-kernel in int8 with i32 sums, used for weights stored as integer blocks, or for all
+//! weights if the user chooses int8.
 //!
 //! Weights become unsigned bytes with one scale per output column, activations signed bytes with
-//! one scale per [`QUANT_GROUP`] of a row. Products of a quantization group are added in i32, exactly and in any
-//! order; quant_groups are added in f32, in rising k.
+//! one scale per [`QUANT_GROUP`] of a row. Products of a quantization group are added in i32,
+//! exactly and in any order; the sums of quantization groups are added in f32, in rising k.
 //!
 //! 4-bit weights stay in 4 bits and are widened a block of k at a time. Source: the scheme of
-//! LLM.int8() (Dettmers et al. 2022) without its outliers, for which short quant_groups compensate.
+//! LLM.int8() (Dettmers et al. 2022) without its outliers, for which short quantization groups
+//! compensate.
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint columns")]
 
@@ -23,27 +25,27 @@ use super::lanes::{BLOCK, BLOCK_BYTES, Dots, LANES, Lanes, STEP, STEP_BYTES};
 use super::memory::{Aligned, CACHE_LINE, fetch, fetch_all};
 use activations::HEAD_ROWS;
 
-/// Number of steps of k that share one scale of the activations.
+/// Number of steps of k in a quantization group, which share one scale of the activations.
 pub(super) const QUANT_GROUP: usize = 64;
-/// Vectors of 16 output columns that a tile has side by side.
+/// Number of 16-column vectors in a tile of the int8 GEMM.
 const TILE_GROUPS: usize = 3;
 /// Number of output columns in a tile of the int8 GEMM.
 const TILE: usize = TILE_GROUPS * LANES;
-/// Offset that makes a signed quantized weight unsigned.
+/// Offset that makes a signed quantized weight of the int8 GEMM an unsigned byte.
 const ZERO: i32 = 128;
-/// Number of steps of k that rows take at once: their widened weights stay in the L1 cache.
+/// Number of steps of k in a block of the int8 GEMM, whose widened weights stay in the L1 cache.
 const BLOCK_K: usize = 3 * QUANT_GROUP;
-/// Number of rows up to which weights are prefetched while they are copied or widened: so few rows
-/// leave no time for it while they multiply.
+/// Largest number of rows for which the int8 GEMM prefetches weights while it copies or widens
+/// them: the multiplication of so few rows leaves no time for it.
 const FEW_ROWS: usize = 8;
-/// Prefetch distance of weights in bytes.
+/// Prefetch distance of the int8 GEMM's weights in bytes.
 const AHEAD: usize = 8 << 10;
 
-/// The int8 GEMM.
+/// Marker type of the int8 GEMM, which implements the micro-kernel.
 #[derive(Debug)]
 pub(super) struct Int8;
 
-/// Weights of one block of k of a tile as bytes.
+/// Weights of one block of k of a tile as bytes, widened from 4 bits or copied.
 pub(super) struct Widened(Aligned);
 
 impl Default for Widened {
@@ -103,8 +105,8 @@ impl<D: Dots> Multiply<D> for Int8 {
 }
 
 /// Returns a pointer to the packed weights `from` as bytes: 4-bit weights are widened to `scratch`,
-/// and for few rows 8-bit weights are copied there. For few rows, as many bytes are prefetched at
-/// `ahead` meanwhile.
+/// and 8-bit weights are copied there if `ahead` is given. If it is given, as many bytes are
+/// prefetched from `ahead` on meanwhile.
 #[inline(always)]
 fn prepare<D: Dots>(
     dots: D,
@@ -128,7 +130,8 @@ fn prepare<D: Dots>(
     to.as_ptr()
 }
 
-/// Widens the 4-bit blocks in `from` to bytes in `to`, and prefetches as many bytes at `ahead`.
+/// Widens the packed blocks of 4-bit weights in `from` to bytes in `to`, and prefetches as many
+/// bytes from `ahead` on, if given.
 #[inline(always)]
 fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>) {
     let blocks = from.chunks_exact(BLOCK_BYTES).enumerate();
@@ -147,17 +150,18 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>)
     }
 }
 
-/// Activations of a micro-kernel tile: rows from some index of k on.
+/// Activations that a micro-kernel tile of the int8 GEMM multiplies: rows, from some index of k on.
 #[derive(Clone, Copy)]
 struct Left<'a> {
     quantized: *const i8,
     stride: usize,
-    /// Scales of the quant_groups, each for the 8 rows that are stored together.
+    /// Scales of the quantization groups of activations, each entry for the 8 rows that are stored
+    /// together.
     scales: &'a [[f32; HEAD_ROWS]],
     starts: &'a [[i32; HEAD_ROWS]],
-    /// Index of the first row among the 8 rows that are stored together.
+    /// Index of the tile's first row among the 8 rows whose scales are stored together.
     first: usize,
-    /// Address to prefetch weights from while multiplying.
+    /// Address from which weights are prefetched while the tile is multiplied.
     ahead: *const u8,
 }
 
@@ -177,8 +181,8 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Multiplies `MR` rows by one tile over `k` steps, adds the sums to `kept`, and returns `MR`. All
-/// rows are among the same 8 that share stored scales.
+/// Multiplies `MR` rows by one tile of the int8 GEMM over `k` steps, adds the sums to `kept`, and
+/// returns `MR`. All rows are among the same 8, whose scales are stored together.
 ///
 /// # Safety
 /// `left` has `MR` rows of `k` quantized values, `weights` points to `k` steps of a tile, and no

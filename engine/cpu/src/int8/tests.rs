@@ -1,4 +1,4 @@
-//! int8 GEMM against its definition in plain sums, on every instruction set.
+//! Tests of the int8 GEMM against its definition in plain sums, on every instruction set.
 
 use super::*;
 use crate::matmul::Matrix;
@@ -20,7 +20,8 @@ fn host(weight_type: WeightType, n: usize, k: usize, bytes: &[u8]) -> HostMatrix
     HostMatrix { weight_type, n, k, bytes, order: RowOrder::AsStored }
 }
 
-/// Returns rows of values after quantization with one scale per quantization group and dequantization.
+/// Returns rows of activations of `k` values after quantization to int8, with one scale per
+/// quantization group, and dequantization.
 fn rounded(x: &[f32], k: usize) -> Vec<f32> {
     let mut out = Vec::new();
     for quant_group in x.chunks_exact(k).flat_map(|row| row.chunks(QUANT_GROUP)) {
@@ -118,8 +119,8 @@ fn what_is_stored_in_integer_blocks_takes_the_byte_path() {
     }
 }
 
-/// Operations before an int8 matmul store a quantized copy with their rows; whoever changes the
-/// rows invalidates the copy.
+/// An operation before an int8 matmul stores a quantized copy together with its output rows; a
+/// later change of the rows invalidates the copy.
 #[test]
 fn rows_quantized_as_they_are_written_give_the_same_product() {
     on_every_device(|cpu, device| {

@@ -1,14 +1,13 @@
-//! Weight matrix quantized to unsigned bytes, one scale per output column, packed for the int8
-//! micro-kernel.
+//! Weights quantized to 8 or 4 bits, one scale per output column, packed for the int8 micro-kernel.
 //!
-//! A tile is [`TILE`] output columns. Within it k rises; for each step (8-bit weights) or each
-//! block (4-bit weights) the groups of 16 columns lie side by side:
+//! A tile of packed weights is [`TILE`] output columns. Within it k rises; for each step (8-bit
+//! weights) or each block (4-bit weights) the groups of 16 columns lie side by side:
 //! - 8 bits: steps of 4 k, `[16][4]` quantized values;
 //! - 4 bits: blocks of 32 k, `[16]` factors and `[16]` addends that turn 4-bit values into bytes,
 //!   then words of 8 quantized values in the order of [`nibble`].
 //!
-//! The scales of the columns follow, as f32: the weight that quantized value 1 stands for. Columns
-//! past the last are zeros.
+//! The scales of the tile's columns follow, as f32: the weight that quantized value 1 stands for.
+//! Columns past the last of the matrix are zeros.
 
 use super::activations::{Activations, HEAD_ROWS};
 use super::{Int8, QUANT_GROUP, TILE, TILE_GROUPS, Widened, ZERO};
@@ -20,15 +19,17 @@ use engine_core::WeightType;
 use engine_weights::blocks;
 use engine_weights::format::dequantize;
 
-/// Largest quantized weight before [`ZERO`] is added; the smallest is its negative.
+/// Largest quantized weight of the int8 GEMM before [`ZERO`] is added; the smallest is its
+/// negative.
 const TOP: f32 = 127.0;
-/// Fixed-point scale of factors and addends: the byte is the upper half of their 16-bit result.
+/// Fixed-point scale of the factors and addends that widen 4-bit weights: the widened byte is the
+/// upper half of their 16-bit result.
 const FRACTION: f32 = 256.0;
 
-/// Number of bytes of the scales of a tile's columns.
+/// Number of bytes of the scales of a packed tile's columns.
 const SCALE_BYTES: usize = TILE * size_of::<f32>();
 
-/// Number of bits of a stored quantized value.
+/// Number of bits of a packed weight of the int8 GEMM: four or eight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
     Four,
@@ -36,7 +37,7 @@ pub(crate) enum Width {
 }
 
 impl Width {
-    /// Returns the number of bits in which weights of type `stored` are packed.
+    /// Returns the number of bits in which the int8 GEMM packs weights of type `stored`.
     pub(crate) fn of(stored: WeightType) -> Self {
         match stored {
             WeightType::Q4_0 | WeightType::Q4_1 | WeightType::Q4K => Self::Four,
@@ -44,8 +45,8 @@ impl Width {
         }
     }
 
-    /// Returns the number of bytes of `k` steps of a tile, where `k` is a multiple of the block
-    /// size.
+    /// Returns the number of bytes of `k` steps of a packed tile, where `k` is a multiple of the
+    /// block size of 4-bit weights.
     #[inline(always)]
     pub(super) fn bytes_of(self, k: usize) -> usize {
         match self {
@@ -55,7 +56,7 @@ impl Width {
     }
 }
 
-/// Returns the scales of a packed tile's columns.
+/// Returns the scales, one per output column, of a packed tile of int8 or 4-bit weights.
 #[inline(always)]
 pub(super) fn scales(tile: &[u8]) -> &[f32] {
     bytemuck::cast_slice(&tile[tile.len() - SCALE_BYTES..])
@@ -68,7 +69,8 @@ impl MicroKernel for Int8 {
     type Scratch = Widened;
 
     const COLUMNS: usize = TILE;
-    /// The rows whose scales are stored side by side.
+    /// Number of rows that the int8 GEMM never splits: those whose activation scales are stored
+    /// side by side.
     const UNIT_ROWS: usize = HEAD_ROWS;
     const UNIT_K: usize = QUANT_GROUP;
 
@@ -118,19 +120,20 @@ impl MicroKernel for Int8 {
     }
 }
 
-/// Returns the index of the byte of step `k` in a tile of 8-bit weights.
+/// Returns the index in a packed tile of the byte of step `k` of output column `column`, for 8-bit
+/// weights.
 fn byte_at(k: usize, column: usize) -> usize {
     let (group, lane) = (column / LANES, column % LANES);
     (k / STEP * TILE_GROUPS + group) * STEP_BYTES + lane * STEP + k % STEP
 }
 
-/// Returns the index in a tile of 4-bit weights at which the block of step `k` and the column's
-/// group begins.
+/// Returns the index in a packed tile of 4-bit weights at which the block begins that holds step
+/// `k` of the column's group.
 fn block_at(k: usize, column: usize) -> usize {
     (k / BLOCK * TILE_GROUPS + column / LANES) * BLOCK_BYTES
 }
 
-/// Packs eight 4-bit values into a word, in the order of [`nibble`].
+/// Packs the 4-bit weights of eight steps of k into a word, in the order of [`nibble`].
 fn word_of(quantized: [i8; 8]) -> u32 {
     let quantized = u64::from_le_bytes(quantized.map(i8::cast_unsigned));
     // Steps 0 and 1 share the lowest byte of the first 16 bits, 2 and 3 that of the next, ...
@@ -139,14 +142,14 @@ fn word_of(quantized: [i8; 8]) -> u32 {
     (pairs | pairs >> 24) as u32
 }
 
-/// Returns the byte index within its block of the 4-bit value of step `k`, and the shift of that
-/// value within the byte.
+/// Returns where a block of packed 4-bit weights holds step `k` of a column: the index of the byte
+/// in the block, and the shift of the 4-bit value in the byte.
 fn nibble_at(k: usize, column: usize) -> (usize, usize) {
     let nibble = nibble(k % 8);
     (4 * LANES + (k % BLOCK / 8 * LANES + column % LANES) * 4 + nibble / 2, nibble % 2 * 4)
 }
 
-/// Returns the byte to which the 4-bit weight at step `k` of a column is widened.
+/// Returns the byte to which the packed 4-bit weight at step `k` of a column is widened.
 fn widened(data: &[u8], k: usize, column: usize) -> u8 {
     let (block, lane) = (&data[block_at(k, column)..][..BLOCK_BYTES], column % LANES);
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
@@ -156,15 +159,15 @@ fn widened(data: &[u8], k: usize, column: usize) -> u8 {
     (value >> 8) as u8
 }
 
-/// Stored row that is being quantized into one output column of a tile.
+/// Stored row of weights that is being quantized into one output column of a packed tile.
 struct Row {
-    /// Dequantized values of the stored row, `[K]`.
+    /// Dequantized weights of the stored row, `[K]`.
     values: Vec<f32>,
     width: Width,
 }
 
 impl Row {
-    /// Quantizes a stored row into `column` of the tile and returns its scale.
+    /// Quantizes a stored row of weights into `column` of the packed tile and returns its scale.
     fn put(&mut self, stored: WeightType, bytes: &[u8], column: usize, data: &mut [u8]) -> f32 {
         match self.width {
             Width::Eight => self.put_bytes(stored, bytes, column, data),
@@ -172,7 +175,8 @@ impl Row {
         }
     }
 
-    /// Quantizes a stored row to 8 bits in `column` of the tile, by its largest magnitude.
+    /// Quantizes a stored row of weights to 8 bits in `column` of the packed tile, by its largest
+    /// magnitude, and returns its scale.
     fn put_bytes(
         &mut self,
         stored: WeightType,
@@ -193,8 +197,9 @@ impl Row {
         top / TOP
     }
 
-    /// Copies a stored row of 4-bit weights to `column` of the tile, with factors and addends that
-    /// map its blocks' scales to the column's single scale.
+    /// Copies a stored row of 4-bit weights to `column` of the packed tile, with factors and
+    /// addends that map the scales of its blocks to the column's single scale, and returns that
+    /// scale.
     fn put_nibbles(&self, stored: WeightType, bytes: &[u8], column: usize, data: &mut [u8]) -> f32 {
         let mut top = 0.0f32;
         each_block(stored, bytes, |_, scale, minimum, _| {
@@ -219,8 +224,8 @@ impl Row {
         top / TOP
     }
 
-    /// Fills the column with quantized zeros from step `first` on, which must begin a block if
-    /// weights have 4 bits.
+    /// Fills a column of the packed tile with quantized zeros from step `first` of k on, which must
+    /// begin a block if weights have 4 bits.
     fn put_zeros(&self, first: usize, column: usize, data: &mut [u8]) {
         let padded = self.values.len().next_multiple_of(QUANT_GROUP);
         match self.width {
@@ -239,13 +244,13 @@ impl Row {
     }
 }
 
-/// Returns the factor from values to quantized values for the largest magnitude `top`; zero where
-/// all values are zero.
+/// Returns the factor that turns weights into quantized weights, where the largest magnitude is
+/// `top`; zero where all weights are zero.
 fn inverse(top: f32) -> f32 {
     if top < 1e-30 { 0.0 } else { TOP / top }
 }
 
-/// Rounds to the nearest whole number, ties to even, for magnitudes below 2^22. This replaces
+/// Rounds to the nearest whole number, ties to even, for magnitudes below 2^22. It replaces
 /// `f32::round_ties_even`, which is a library call without SSE4.1 and would be made for each
 /// weight.
 fn nearest(x: f32) -> i32 {
@@ -253,8 +258,8 @@ fn nearest(x: f32) -> i32 {
     (x + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()).cast_signed()
 }
 
-/// Stores a column's factor and addend modulo 2^16. Only their combined result matters, and it is
-/// below 2^16.
+/// Stores the factor and the addend that widen a column's 4-bit weights in a block, modulo 2^16.
+/// Only their combined result matters, and it is below 2^16.
 fn put_heads(block: &mut [u8], column: usize, factor: i32, addend: i32) {
     for (value, start) in [(factor, 0), (addend, LANES)] {
         let at = 2 * (start + column % LANES);
@@ -262,8 +267,8 @@ fn put_heads(block: &mut [u8], column: usize, factor: i32, addend: i32) {
     }
 }
 
-/// Calls `each` with the first step, scale, minimum and quantized values of every 32 elements of
-/// the row.
+/// Calls `each` with the first step of k, the scale, the minimum and the quantized values of every
+/// 32 weights of a stored row.
 fn each_block(stored: WeightType, bytes: &[u8], mut each: impl FnMut(usize, f32, f32, &[i8])) {
     let mut k = 0;
     for block in bytes.chunks_exact(stored.block_bytes()) {

@@ -1,4 +1,5 @@
-//! AVX2: 16 f32 lanes as two registers, and int8 dot products with and without AVX-VNNI.
+//! Vector operations of AVX2: 16 f32 lanes as two registers, and int8 dot products with and without
+//! AVX-VNNI.
 
 #![expect(unsafe_code, reason = "vector instructions; the types exist only where they do")]
 
@@ -25,7 +26,7 @@ pub(super) fn run_vnni_dots<K: DotKernel>(kernel: K) {
     kernel.run(Avx2Dots::<true>(Avx2(())));
 }
 
-/// Implements operations on two vectors by one intrinsic for each half.
+/// Implements operations on two 16-lane vectors by one intrinsic for each half.
 macro_rules! binary {
     ($($name:ident: $intrinsic:ident),*) => {$(
         #[inline(always)]
@@ -36,17 +37,18 @@ macro_rules! binary {
     )*};
 }
 
-/// Proof that the processor has AVX2, FMA and F16C: a value exists only where it does.
+/// AVX2 vectors of 16 f32 lanes. A value is the proof that the processor has AVX2, FMA and F16C: it
+/// exists only where the processor does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(());
 
-/// Applies `f` to the lower and the upper eight lanes.
+/// Applies `f` to the lower and to the upper eight lanes of a vector.
 #[inline(always)]
 fn both<A: Copy, B>(halves: [A; 2], f: impl Fn(A) -> B) -> [B; 2] {
     [f(halves[0]), f(halves[1])]
 }
 
-/// Returns the sum of eight lanes, adding halves to halves.
+/// Returns the sum of the eight lanes of `v`, adding halves to halves.
 ///
 /// # Safety
 /// The processor has AVX2.
@@ -60,7 +62,7 @@ pub(super) unsafe fn sum_of_eight(v: __m256) -> f32 {
     }
 }
 
-/// Returns the largest of eight lanes.
+/// Returns the largest of the eight lanes of `v`.
 ///
 /// # Safety
 /// The processor has AVX2.
@@ -74,7 +76,7 @@ pub(super) unsafe fn largest_of_eight(v: __m256) -> f32 {
     }
 }
 
-/// Computes a part of a kernel, compiled for Avx2 and not inlined.
+/// Runs a part of a kernel as a function of its own, compiled for AVX2 and not inlined.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn call<P: Part<Avx2>>(lanes: Avx2, part: P) -> P::Output {
@@ -205,17 +207,19 @@ impl Lanes for Avx2 {
     }
 }
 
-/// Proof that the processor has what [`Avx2`] needs and, if `VNNI`, AVX-VNNI: a value exists only
-/// where it does.
+/// int8 dot products of AVX2. A value is the proof that the processor has what [`Avx2`] needs and,
+/// if `VNNI` is true, AVX-VNNI: it exists only where the processor does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2Dots<const VNNI: bool>(Avx2);
 
 impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
     type Lanes = Avx2;
-    /// Weights as stored or, without VNNI, converted to signed bytes: the product of two signed
-    /// bytes is then computed from a magnitude and a byte that takes over the sign.
+    /// int8 weights of four steps of k for 16 columns, as stored. Without VNNI they are converted
+    /// to signed bytes: the product of two signed bytes is then computed from a magnitude and a
+    /// byte that takes over the sign.
     type Weights = [__m256i; 2];
-    /// Magnitudes of the activations, which VNNI does not use, and the activations themselves.
+    /// int8 activations of four steps of k of one row: their magnitudes, which VNNI does not use,
+    /// and the activations themselves.
     type Row = [__m256i; 2];
     type Sums = [__m256i; 2];
 

@@ -1,5 +1,5 @@
-//! AVX-512: 16 f32 lanes as one register, bf16 dot products with AVX-512 BF16, and int8 dot products
-//! with AVX-512 VNNI.
+//! Vector operations of AVX-512: 16 f32 lanes as one register, bf16 dot products with AVX-512 BF16,
+//! and int8 dot products with AVX-512 VNNI.
 
 #![expect(unsafe_code, reason = "vector instructions; the types exist only where they do")]
 
@@ -28,7 +28,8 @@ pub(super) fn run_dots<K: DotKernel>(kernel: K) {
     kernel.run(Avx512Dots(Avx512(())));
 }
 
-/// Proof that the processor has AVX-512F: a value exists only where it does.
+/// AVX-512 vectors of 16 f32 lanes. A value is the proof that the processor has AVX-512F: it exists
+/// only where the processor does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512(());
 
@@ -45,7 +46,7 @@ unsafe fn halves(v: __m512) -> [__m256; 2] {
     }
 }
 
-/// Computes a part of a kernel, compiled for Avx512 and not inlined.
+/// Runs a part of a kernel as a function of its own, compiled for AVX-512 and not inlined.
 #[inline(never)]
 #[target_feature(enable = "avx512f")]
 fn call<P: Part<Avx512>>(lanes: Avx512, part: P) -> P::Output {
@@ -135,7 +136,8 @@ impl Lanes for Avx512 {
     }
 }
 
-/// Proof that the processor has AVX-512F and AVX-512 BF16: a value exists only where it does.
+/// bf16 dot products of AVX-512. A value is the proof that the processor has AVX-512F and AVX-512
+/// BF16: it exists only where the processor does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512Pairs(Avx512);
 
@@ -163,8 +165,8 @@ impl Pairs for Avx512Pairs {
     }
 }
 
-/// Proof that the processor has AVX-512F, AVX-512BW and AVX-512 VNNI: a value exists only where it
-/// does.
+/// int8 dot products of AVX-512. A value is the proof that the processor has AVX-512F, AVX-512BW
+/// and AVX-512 VNNI: it exists only where the processor does.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512Dots(Avx512);
 

@@ -1,11 +1,12 @@
-//! Instruction set of the processor, detected at run time, and dispatch of kernels compiled for it.
+//! Instruction sets of the processor, detected at run time, and dispatch of kernels to the code
+//! compiled for them.
 
 #![expect(unsafe_code, reason = "entering code compiled for more instructions than the default")]
 
-/// Defines methods of the vector traits, all inlined into code that is compiled for the instruction
-/// set. A `plain fn` needs no instruction; the others are sound because `self` proves that the
-/// processor has the instructions, and the caller of an `unsafe fn` vouches for the memory behind
-/// its pointers.
+/// Defines methods of the vector traits, inlined into code that is compiled for the instruction
+/// set. A `plain fn` needs no instruction of the set; the others are sound because `self` proves
+/// that the processor has the instructions, and the caller of an `unsafe fn` vouches for the memory
+/// behind its pointers.
 macro_rules! operations {
     () => {};
     (plain fn $name:ident($self:ident $($args:tt)*) -> $out:ty { $($body:tt)* } $($rest:tt)*) => {
@@ -40,16 +41,16 @@ mod portable;
 use super::lanes::{Dots, Lanes, Pairs};
 use portable::{Portable, PortableDots, PortablePairs};
 
-/// Instruction set that this processor is known to have: only detection creates values.
+/// Instruction set that the processor is known to have: only detection creates values of this type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa {
     kind: Kind,
     name: &'static str,
-    /// True when the processor has AVX-512 BF16 as well as VNNI.
+    /// True for the instruction set of AVX-512 with VNNI where the processor also has AVX-512 BF16.
     has_bf16: bool,
 }
 
-/// Instruction sets for which kernels are compiled.
+/// Instruction set for which kernels are compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     #[cfg(target_arch = "x86_64")]
@@ -64,7 +65,8 @@ enum Kind {
 }
 
 impl Isa {
-    /// Returns all instruction sets that this processor has, the best first.
+    /// Returns the instruction sets with kernels of their own that the processor has, the best
+    /// first and the portable one last.
     pub fn detected() -> Vec<Self> {
         let mut found = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -94,23 +96,24 @@ impl Isa {
         found
     }
 
-    /// Returns the best instruction set of this processor.
+    /// Returns the best instruction set that the processor has.
     pub fn best() -> Self {
         Self::detected()[0]
     }
 
-    /// Returns the instruction set's name in messages, records and benchmark names.
+    /// Returns the name of the instruction set in messages, records and benchmarks, such as
+    /// `avx512-vnni`.
     pub fn name(self) -> &'static str {
         self.name
     }
 
-    /// Returns true if the instruction set has bf16 dot products; others emulate them by several
-    /// instructions.
+    /// Returns true if the instruction set has bf16 dot products; the others emulate them in
+    /// portable code.
     pub fn has_bf16(self) -> bool {
         self.has_bf16
     }
 
-    /// Runs `kernel` compiled for this instruction set.
+    /// Runs a kernel of f32 vectors compiled for this instruction set.
     pub(super) fn run<K: Kernel>(self, kernel: K) {
         match self.kind {
             // SAFETY: values of these kinds exist only where detection found AVX-512F.
@@ -123,7 +126,8 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel of int8 dot products compiled for this instruction set.
+    /// Runs a kernel of int8 dot products compiled for this instruction set; AVX-512 without VNNI
+    /// runs the one for AVX2.
     pub(super) fn run_dots<K: DotKernel>(self, kernel: K) {
         match self.kind {
             // SAFETY: a value of this kind exists only where detection found its instructions.
@@ -139,7 +143,8 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel of bf16 dot products compiled for this instruction set.
+    /// Runs a kernel of bf16 dot products compiled for AVX-512 BF16, or in portable code on
+    /// instruction sets without bf16.
     pub(super) fn run_pairs<K: PairKernel>(self, kernel: K) {
         match self.kind {
             // SAFETY: `has_bf16` is true only where detection found AVX-512 BF16 and AVX-512F.
@@ -150,18 +155,21 @@ impl Isa {
     }
 }
 
-/// Kernel written once over [`Lanes`]. `run` and all hot functions that it calls must be
-/// `#[inline(always)]`, so that they are compiled inside a function with the right target features.
+/// Kernel written once over f32 vectors ([`Lanes`]). `run` and all hot functions that it calls must
+/// be `#[inline(always)]`, so that they are compiled inside a function with the right target
+/// features.
 pub(super) trait Kernel {
     fn run<L: Lanes>(self, lanes: L);
 }
 
-/// Kernel written once over int8 dot products; the rules of [`Kernel`] apply.
+/// Kernel written once over int8 dot products ([`Dots`]); the rules of [`Kernel`] about inlining
+/// apply.
 pub(super) trait DotKernel {
     fn run<D: Dots>(self, dots: D);
 }
 
-/// Kernel written once over bf16 dot products; the rules of [`Kernel`] apply.
+/// Kernel written once over bf16 dot products ([`Pairs`]); the rules of [`Kernel`] about inlining
+/// apply.
 pub(super) trait PairKernel {
     fn run<P: Pairs>(self, pairs: P);
 }

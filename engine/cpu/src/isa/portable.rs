@@ -1,5 +1,5 @@
-//! Portable code for any processor: 16 f32 lanes, bf16 and int8 dot products in plain Rust, which
-//! the compiler may vectorize.
+//! Vector operations in plain Rust for any processor: 16 f32 lanes, bf16 and int8 dot products,
+//! which the compiler may vectorize.
 
 #![expect(unsafe_code, reason = "reads and writes through pointers that callers vouch for")]
 
@@ -9,17 +9,18 @@ use crate::lanes::{
     BLOCK, Dots, E2M1_DOUBLED, LANES, Lanes, PAIR, Pairs, Part, STEP, STEP_BYTES, nibble,
 };
 
-/// Portable vector of 16 lanes, available on every processor.
+/// Portable vectors of 16 f32 lanes, available on every processor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Portable;
 
-/// Combines two vectors by `f`, lane by lane.
+/// Combines two 16-lane vectors by `f`, lane by lane.
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 
-/// Reduces all lanes by `f`, halves with halves, in the order of the other instruction sets.
+/// Reduces the 16 lanes of a vector to one number by `f`, halves with halves, in the same order as
+/// AVX2 and AVX-512.
 #[inline(always)]
 fn halve(mut v: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     for half in [8, 4, 2, 1] {

@@ -1,5 +1,5 @@
-//! RoPE and paged attention against the reference: head norms, windows, sinks, prefill chunks,
-//! pages.
+//! Tests of RoPE and paged attention against the reference: head norms, sliding windows, sinks,
+//! prefill chunks, KV pages.
 
 use super::*;
 use engine_core::{AttentionShape, HeadNorms, KvType};
@@ -10,8 +10,8 @@ fn rotation(inverse_frequencies: Vec<f32>) -> Rotation {
     Rotation { inverse_frequencies, factor: 1.0 }
 }
 
-/// Runs sequence `qkv` through the KV cache in prefill chunks that begin at `cuts`; returns the
-/// outputs.
+/// Runs a sequence with the queries, keys and values `qkv` through the KV cache in prefill chunks
+/// that begin at `cuts`; returns the attention outputs.
 fn attend(
     cpu: &mut Cpu,
     qkv: &[f32],
@@ -52,8 +52,8 @@ fn check_attention(cpu: &mut Cpu, device: &str, layer: &Layer, kv_type: KvType) 
     }
 }
 
-/// Checks sequences of `rows` rows in pages of `page_tokens`, whole and in chunks, against the
-/// reference.
+/// Checks attention over sequences of `rows` rows in KV pages of `page_tokens` positions, whole and
+/// in prefill chunks, against the reference.
 fn check_rows(
     cpu: &mut Cpu,
     device: &str,
@@ -131,7 +131,8 @@ fn windows_sinks_and_norms_of_heads_follow_the_reference() {
     });
 }
 
-/// Long contexts are attended to in parts, which several threads share when rows are few.
+/// Attention over a long context is computed in parts, which several threads share if there are few
+/// rows.
 #[test]
 fn long_contexts_give_the_same_bits_whoever_shares_them() {
     let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25 };
@@ -149,7 +150,8 @@ fn long_contexts_give_the_same_bits_whoever_shares_them() {
     }
 }
 
-/// A NaN that a page still holds from another sequence must not reach the next one.
+/// A NaN that a KV page still holds from an earlier sequence must not reach the sequence that uses
+/// the page next.
 #[test]
 fn what_a_page_held_before_does_not_matter() {
     on_every_device(|cpu, device| {

@@ -1,4 +1,5 @@
-//! Gated DeltaNet against the recurrence in f64, and against itself in other chunks and batches.
+//! Tests of gated DeltaNet against the recurrence in f64, and against itself in other prefill
+//! chunks and batches.
 
 use super::*;
 use engine_core::{DeltaNetShape, KvType, StateSlots};
@@ -46,7 +47,7 @@ fn prepare(
     cpu.prepare_step(&batch, &kv, &[Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }])
 }
 
-/// Runs one step over `sequences`, whose rows are those of `projected`.
+/// Runs one step of a gated DeltaNet layer over `sequences`, whose rows are those of `projected`.
 fn step(
     cpu: &mut Cpu,
     layer: &DeltaNetLayer<Vec<f32>>,

@@ -1,8 +1,9 @@
-//! MoE routing against its definition, and expert GEMMs against plain products.
+//! Tests of MoE routing against its definition, and of expert GEMMs against plain products.
 
 use super::*;
 
-/// Returns the experts and weights of one row by definition, in rising order of experts.
+/// Returns the top-k experts of one row and their weights by the definition of the gate, in rising
+/// order of experts.
 fn definition(logits: &[f32], top_k: usize, gate: Gate) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));

@@ -1,6 +1,6 @@
-//! Gemma 3, the text models: GELU, norms before and after each block whose weights are stored minus
-//! one, norms of query and key heads, scaled embeddings, and sliding windows with a rotary embedding
-//! of their own in five of six layers. Source: transformers, `modeling_gemma3.py`; Gemma Team 2025.
+//! Gemma 3 text models: GELU, norms before and after each block whose weights are stored minus one,
+//! norms of query and key heads, scaled embeddings, and sliding windows with a rotary embedding of
+//! their own in five of six layers. Source: transformers, `modeling_gemma3.py`; Gemma Team 2025.
 
 use half::bf16;
 
@@ -19,7 +19,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Tensor names outside of blocks in Hugging Face checkpoints of Gemma 3.
+/// Tensor names of embedding, norms and LM head in Hugging Face checkpoints of Gemma 3.
 const NAMES: Names = Names {
     feed_forward_norm: "model.layers.{layer}.pre_feedforward_layernorm",
     output_norms: Some([
@@ -29,16 +29,18 @@ const NAMES: Names = Names {
     ..llama::HUGGING_FACE
 };
 
-/// Settings of full attention, then of sliding windows: the object with the rotary embedding, and
-/// the key of older configurations and the default for the base of its frequencies.
+/// Where config.json of Gemma 3 has the rotary embedding of layers with full attention
+/// (`FULL_ROPE`) and with sliding windows (`SLIDING_ROPE`): path of the object that configures it;
+/// then, for the base of its frequencies, the key in older files and the default.
 const FULL_ROPE: (&str, (&str, f64)) = ("rope_parameters.full_attention", ("rope_theta", 1e6));
 const SLIDING_ROPE: (&str, (&str, f64)) =
     ("rope_parameters.sliding_attention", ("rope_local_base_freq", 1e4));
 
-/// Every so many layers, one has full attention, where a checkpoint does not state it.
+/// Interval of layers with full attention in Gemma 3 where a checkpoint does not state it: every
+/// sixth layer, the others have a sliding window.
 const PATTERN: usize = 6;
 
-/// Describes a Gemma 3 checkpoint as a decoder.
+/// Returns the description of the decoder in a Gemma 3 checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -81,7 +83,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Refuses settings of the architecture that no published text model has.
+/// Returns an error for settings of the Gemma 3 architecture that are not supported because no
+/// published text model has them.
 fn refuse_variants(settings: Settings<'_>) -> Result<(), LoadError> {
     for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if settings.json(key).is_some() {

@@ -19,19 +19,20 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Tensor names of gpt-oss in GGUF files.
+/// Tensor names of embedding, norms and LM head in GGUF files of gpt-oss.
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
-/// Expert tensors of gpt-oss in Hugging Face checkpoints.
+/// Tensor names and storage of the experts in Hugging Face checkpoints of gpt-oss.
 const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::Interleaved {
     gate_up: "model.layers.{layer}.mlp.experts.gate_up_proj",
     down: "model.layers.{layer}.mlp.experts.down_proj",
 };
 
-/// Size of the sliding window in positions where a checkpoint does not state it.
+/// Size of gpt-oss's sliding window in positions, the query's own included, where a checkpoint does
+/// not state it.
 const WINDOW: usize = 128;
 
-/// Describes a gpt-oss checkpoint as a decoder.
+/// Returns the description of the decoder in a gpt-oss checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -58,7 +59,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Describes the MoE blocks of gpt-oss.
+/// Returns the description of gpt-oss's MoE blocks, which all layers have.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     let experts = settings.size("num_local_experts", "expert_count")?;
     let alpha = settings.optional_number("swiglu_alpha", "")?.unwrap_or(1.702);
@@ -80,8 +81,9 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     })
 }
 
-/// Returns the sliding window of each layer: in the layers that `layer_types` names, or in every
-/// other layer from the first.
+/// Returns for each layer of gpt-oss the size of its sliding window in positions, none for full
+/// attention. Layers with a window are those that `layer_types` names, or every other layer from
+/// the first on.
 fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let window = settings.given_size("sliding_window", "attention.sliding_window")?;
     let window = window.unwrap_or(WINDOW);

@@ -1,5 +1,5 @@
-//! Llama: grouped-query attention with rotary positions, gated feed-forward layers, RMS norms
-//! before both. Most later architectures use its tensor names.
+//! Llama: grouped-query attention with rotary positions (RoPE), gated feed-forward layers, RMS
+//! norms before both. Most later architectures use its tensor names.
 
 use super::Architecture;
 use crate::LoadError;
@@ -20,8 +20,9 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Makes the names of Llama's tensors in Hugging Face checkpoints: those outside of blocks, of
-/// attention, and of feed-forward blocks. All but the LM head's begin with `$model`.
+/// Expands to the names of Llama's tensors in Hugging Face checkpoints: a tuple of those of
+/// embedding, norms and LM head, of attention, and of feed-forward blocks. All but the LM head's
+/// begin with `$model`.
 macro_rules! hugging_face {
     ($model:literal) => {
         (
@@ -52,14 +53,14 @@ macro_rules! hugging_face {
 }
 pub(super) use hugging_face;
 
-/// Tensor names in Hugging Face checkpoints of Llama: outside of blocks, of attention, and of the
-/// feed-forward block.
+/// Tensor names in Hugging Face checkpoints of Llama: of embedding, norms and LM head, of
+/// attention, and of the feed-forward block.
 const ALL_HUGGING_FACE: (Names, AttentionNames, DenseNames) = hugging_face!("model");
 pub const HUGGING_FACE: Names = ALL_HUGGING_FACE.0;
 pub const HUGGING_FACE_ATTENTION: AttentionNames = ALL_HUGGING_FACE.1;
 pub const HUGGING_FACE_DENSE: DenseNames = ALL_HUGGING_FACE.2;
 
-/// Tensor names outside of blocks in GGUF files of Llama.
+/// Tensor names of embedding, norms and LM head in GGUF files of Llama.
 pub const GGUF: Names = Names {
     embedding: "token_embd",
     final_norm: "output_norm",
@@ -87,7 +88,7 @@ pub const GGUF_DENSE: DenseNames = DenseNames {
     down: "blk.{layer}.ffn_down",
 };
 
-/// Describes a Llama checkpoint as a decoder.
+/// Returns the description of the decoder in a Llama checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -112,10 +113,11 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Sets the biases of every attention block as `attention_bias` states or a GGUF file lists them.
+/// Sets for every attention block of `spec` whether its projections have biases: as
+/// `attention_bias` of config.json states, or as a GGUF file lists bias tensors in layer 0.
 ///
 /// # Errors
-/// Fails if `attention_bias` is neither true nor false.
+/// Fails if `attention_bias` is neither true nor false, or a GGUF file names no architecture.
 pub fn set_attention_biases(
     spec: &mut DecoderSpec,
     checkpoint: &Checkpoint,
@@ -146,8 +148,8 @@ pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     dense_as(checkpoint, Settings::of(checkpoint.config())?)
 }
 
-/// Returns the description that [`dense`] returns, from settings that are a part of the
-/// checkpoint's.
+/// Returns the description of a dense decoder, as [`dense`] does, from `settings`, which may be a
+/// nested part of the checkpoint's configuration.
 ///
 /// # Errors
 /// Fails if a setting is missing or invalid.

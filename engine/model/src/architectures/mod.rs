@@ -1,30 +1,33 @@
-//! Model architectures that this release supports, one file each: tensor names and the meaning of
-//! settings. These files know no device; they describe a decoder as plain data.
+//! Model architectures that this release supports, one file each: their tensor names and the
+//! meaning of their settings. These files know no device; they describe a decoder as plain data.
 
 use super::LoadError;
 use super::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
-/// A model architecture: its names, and the function that describes its checkpoints as decoders.
+/// A supported model architecture: its names, and the function that describes its checkpoints as
+/// decoders.
 #[derive(Debug, Clone, Copy)]
 pub struct Architecture {
-    /// Name of the architecture in config.json.
+    /// Name of the architecture in config.json, such as `LlamaForCausalLM`.
     pub hugging_face: &'static str,
-    /// Name of the architecture in GGUF files, none where those are not supported.
+    /// Name of the architecture in GGUF files, such as `llama`; none if its GGUF files are not
+    /// supported.
     pub gguf: Option<&'static str>,
-    /// Published models of the architecture, for the README.
+    /// Names of published models of the architecture, for the README.
     pub models: &'static str,
-    /// Returns the description of the decoder in a checkpoint; fails if its configuration is
-    /// invalid.
+    /// Function that returns the description of the decoder in a checkpoint of the architecture; it
+    /// fails if the checkpoint's configuration is invalid.
     pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
 }
 
-/// Declares the modules and the table, so that a new architecture is one file and one line here.
+/// Declares the modules of the architectures and the table of them, so that a new architecture is
+/// one file and one line.
 macro_rules! architectures {
     ($($file:ident,)*) => {
         $(mod $file;)*
 
-        /// All architectures that [`Decoder::load`](crate::Decoder::load) accepts.
+        /// Table of the architectures that [`Decoder::load`](crate::Decoder::load) accepts.
         pub const ARCHITECTURES: &[Architecture] = &[$($file::ARCHITECTURE,)*];
     };
 }
@@ -41,14 +44,16 @@ architectures! {
 }
 
 impl Architecture {
-    /// Returns the architecture with the name `name` in config.json or GGUF files.
+    /// Returns the supported architecture with the name `name` in config.json or GGUF files; none
+    /// if there is none.
     pub fn find(name: &str) -> Option<&'static Self> {
         let goes_by =
             |known: &&Self| known.hugging_face == name || known.gguf.is_some_and(|own| own == name);
         ARCHITECTURES.iter().find(goes_by)
     }
 
-    /// Returns the names of all architectures, for messages.
+    /// Returns the names of all supported architectures in config.json and GGUF files, separated by
+    /// commas, for messages.
     pub fn names() -> String {
         let names = ARCHITECTURES.iter().flat_map(|known| [Some(known.hugging_face), known.gguf]);
         names.flatten().collect::<Vec<_>>().join(", ")

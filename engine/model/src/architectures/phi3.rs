@@ -1,5 +1,5 @@
-//! Phi-3: Llama with fused projections and a sliding window in every layer. Source: transformers,
-//! `modeling_phi3.py`. LongRoPE is not supported.
+//! Phi-3: Llama with fused projections (queries, keys and values; gates and ups) and a sliding
+//! window in every layer. Source: transformers, `modeling_phi3.py`. LongRoPE is not supported.
 
 use super::{Architecture, llama};
 use crate::LoadError;
@@ -31,7 +31,7 @@ const DENSE: DenseNames = DenseNames {
     ..llama::HUGGING_FACE_DENSE
 };
 
-/// Describes a Phi-3 checkpoint as a decoder.
+/// Returns the description of the decoder in a Phi-3 checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

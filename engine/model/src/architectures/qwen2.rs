@@ -14,7 +14,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Describes a Qwen2 checkpoint as a decoder.
+/// Returns the description of the decoder in a Qwen2 or Qwen2.5 checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let windows = windows(Settings::of(checkpoint.config())?, spec.layers.len())?;
@@ -25,9 +25,9 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Returns the sliding window of each layer if config.json enables windows: in the layers that
-/// `layer_types` names, otherwise from layer `max_window_layers` on. GGUF files of this family have
-/// none.
+/// Returns for each layer of Qwen2 or Qwen3 the size of its sliding window in positions, none for
+/// full attention. If config.json enables windows, they are in the layers that `layer_types` names,
+/// otherwise in those from `max_window_layers` on. GGUF files of these families have none.
 ///
 /// # Errors
 /// Fails if a setting is missing or invalid.

@@ -14,7 +14,7 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Describes a dense Qwen3 checkpoint as a decoder.
+/// Returns the description of the decoder in a dense Qwen3 checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

@@ -22,8 +22,8 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Tensor names of Qwen3.5 in Hugging Face checkpoints: outside of blocks, of attention, and of the
-/// feed-forward block.
+/// Tensor names in Hugging Face checkpoints of Qwen3.5: of embedding, norms and LM head, of
+/// attention, and of the feed-forward block.
 const NAMES: (Names, AttentionNames, DenseNames) = llama::hugging_face!("model.language_model");
 
 /// Tensor names of gated DeltaNet in Hugging Face checkpoints of Qwen3.5.
@@ -39,7 +39,7 @@ const DELTA_NET: DeltaNetNames = DeltaNetNames {
     output: "model.language_model.layers.{layer}.linear_attn.out_proj",
 };
 
-/// Tensor names outside of blocks in GGUF files of Qwen3.5.
+/// Tensor names of embedding, norms and LM head in GGUF files of Qwen3.5.
 const GGUF: Names = Names { feed_forward_norm: "blk.{layer}.post_attention_norm", ..llama::GGUF };
 
 /// Tensor names of gated DeltaNet in GGUF files of Qwen3.5.
@@ -55,13 +55,14 @@ const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
     output: "blk.{layer}.ssm_out",
 };
 
-/// Divisor of the head size that yields the rotated dimensions, where a checkpoint does not state
-/// them.
+/// Divisor of Qwen3.5's head size that yields the number of rotated dimensions, where a checkpoint
+/// does not state it.
 const ROTARY_SHARE: usize = 4;
-/// Interval of attention layers where `layer_types` is missing: every fourth layer has attention.
+/// Interval of layers with attention in Qwen3.5 where `layer_types` is missing: every fourth layer,
+/// the others are gated DeltaNet.
 const ATTENTION_INTERVAL: usize = 4;
 
-/// Describes a Qwen3.5 checkpoint as a decoder.
+/// Returns the description of the decoder in a Qwen3.5 checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let whole = Settings::of(checkpoint.config())?;
     let settings = match checkpoint.config() {
@@ -114,8 +115,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Drops the layers that predict further tokens (multi-token prediction), which GGUF files append
-/// to the others and include in their count.
+/// Drops from `spec` the layers that predict further tokens (multi-token prediction), which GGUF
+/// files append to the decoder's layers and include in their number.
 fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Result<(), LoadError> {
     let key = "nextn_predict_layers";
     let predictors = settings.optional_size("", key)?.unwrap_or(0);
@@ -127,7 +128,7 @@ fn leave_out_predictors(spec: &mut DecoderSpec, settings: Settings<'_>) -> Resul
     Ok(())
 }
 
-/// Returns true if the checkpoint states which part of a head is rotated.
+/// Returns true if the checkpoint states how many dimensions of a head are rotated (RoPE).
 fn says_rotary_share(settings: Settings<'_>) -> bool {
     if settings.is_gguf() {
         return settings.optional_size("", "rope.dimension_count").is_ok_and(|size| size.is_some());
@@ -137,7 +138,7 @@ fn says_rotary_share(settings: Settings<'_>) -> bool {
     settings.json(key).is_some() || parameters.is_some_and(|values| values.get(key).is_some())
 }
 
-/// Reads the head counts and sizes of the DeltaNet layers.
+/// Reads the numbers and sizes of the heads of Qwen3.5's gated DeltaNet layers.
 fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
     let value_heads = settings.size("linear_num_value_heads", "ssm.time_step_rank")?;
     let shape = DeltaNetShape {
@@ -164,7 +165,7 @@ fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
     Ok(shape)
 }
 
-/// Returns for each layer whether it has attention instead of DeltaNet.
+/// Returns for each layer of Qwen3.5 whether it has attention instead of gated DeltaNet.
 fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError> {
     let Some(types) = settings.layer_types(layers)? else {
         if let Some(recurrent) = recurrent_layers(settings, layers)? {
@@ -188,7 +189,8 @@ fn attends(settings: Settings<'_>, layers: usize) -> Result<Vec<bool>, LoadError
     types.into_iter().map(attends).collect()
 }
 
-/// Returns for each layer whether it is recurrent, if a GGUF file lists that.
+/// Returns for each layer whether it is a gated DeltaNet layer, as a GGUF file lists it; none if
+/// the file has no such list.
 fn recurrent_layers(settings: Settings<'_>, layers: usize) -> Result<Option<Vec<bool>>, LoadError> {
     let key = "attention.recurrent_layers";
     let Settings::Gguf { metadata, architecture } = settings else { return Ok(None) };

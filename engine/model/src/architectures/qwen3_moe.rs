@@ -22,17 +22,18 @@ const HUGGING_FACE_EXPERTS: DenseNames = DenseNames {
     down: "model.layers.{layer}.mlp.experts.{expert}.down_proj",
 };
 
-/// Tensor name of the MoE router in GGUF files.
+/// Tensor name of the MoE router in GGUF files, without `.weight`.
 pub const GGUF_ROUTER: &str = "blk.{layer}.ffn_gate_inp";
 
-/// Tensor names of the stacked experts in GGUF files.
+/// Tensor names, without `.weight`, of MoE experts in GGUF files, which stack the matrices of all
+/// experts of a layer in one tensor.
 pub const GGUF_EXPERTS: DenseNames = DenseNames {
     gate: "blk.{layer}.ffn_gate_exps",
     up: "blk.{layer}.ffn_up_exps",
     down: "blk.{layer}.ffn_down_exps",
 };
 
-/// Describes a Qwen3-MoE checkpoint as a decoder.
+/// Returns the description of the decoder in a Qwen3-MoE checkpoint.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -54,7 +55,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Describes the MoE blocks of Qwen3-MoE.
+/// Returns the description of Qwen3-MoE's MoE blocks.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     // Published checkpoints have `num_experts`, newer configurations `num_local_experts`.
     let key =
@@ -78,10 +79,11 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     })
 }
 
-/// Returns the top k: how many of the `experts` each row goes to.
+/// Returns the top k of a MoE model: the number of experts, of `experts` per layer, that each row
+/// is sent to.
 ///
 /// # Errors
-/// Fails if the setting is missing or larger than `experts`.
+/// Fails if the setting is missing, not from 1 to 2^24, or larger than `experts`.
 pub fn top_k(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError> {
     let (json_key, gguf_key) = ("num_experts_per_tok", "expert_used_count");
     let top_k = settings.size(json_key, gguf_key)?;
@@ -92,13 +94,15 @@ pub fn top_k(settings: Settings<'_>, experts: usize) -> Result<usize, LoadError>
     Ok(top_k)
 }
 
-/// Returns the sliding window of all layers, if config.json enables one.
+/// Returns the size of the sliding window in positions that all layers of Qwen3-MoE have, none
+/// unless config.json enables one.
 fn window(settings: Settings<'_>) -> Result<Option<usize>, LoadError> {
     let is_used = settings.flag("use_sliding_window", false)?;
     if is_used { settings.given_size("sliding_window", "") } else { Ok(None) }
 }
 
-/// Returns the indices of the layers that `mlp_only_layers` makes dense.
+/// Returns the indices of the layers of Qwen3-MoE that have a dense feed-forward block because
+/// `mlp_only_layers` lists them.
 fn dense_layers(settings: Settings<'_>) -> Result<Vec<usize>, LoadError> {
     let Some(value) = settings.json("mlp_only_layers") else { return Ok(Vec::new()) };
     let wrong = || settings.wrong("mlp_only_layers", "", "it is not a list of layers");

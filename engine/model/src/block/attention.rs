@@ -9,18 +9,20 @@ use crate::spec::AttentionSpec;
 use crate::tensors::{Linear, Part, Tensors, in_layer};
 use engine_core::{AttentionLayer, Device, DeviceError, HeadNorms, RowOrder};
 
-/// Attention block of a layer: projections, and the attention between them.
+/// Attention block of a layer on one rank: its projections, and the parameters of the attention
+/// between them.
 #[derive(Debug)]
 pub struct Attention<D: Device> {
     qkv: Linear<D>,
-    /// Projection of the output gates, in architectures that have them.
+    /// Projection to the gates that multiply the attention output, in architectures that have them.
     gate: Option<Linear<D>>,
     layer: AttentionLayer<D::Vector>,
     output: Linear<D>,
 }
 
 impl<D: Device> Attention<D> {
-    /// Loads this rank's heads of an attention block; `kv_layer` is its index in the KV cache.
+    /// Loads this rank's heads of a layer's attention block; `kv_layer` is the block's index in the
+    /// KV cache.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &AttentionSpec,
@@ -100,8 +102,8 @@ impl<D: Device> Attention<D> {
         })
     }
 
-    /// Computes the attention block: projections, RoPE and cache write, paged attention, output
-    /// projection.
+    /// Computes the attention block: projections, RoPE and write to the KV cache, paged attention,
+    /// output gates where there are any, output projection.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

@@ -1,4 +1,4 @@
-//! Gated DeltaNet block: a mixer that keeps a state matrix per head instead of KV pages.
+//! Gated DeltaNet block: a mixer of a layer that keeps a state matrix per head instead of KV pages.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ use crate::spec::{DeltaNetForm, DeltaNetSpec};
 use crate::tensors::{Linear, Part, Tensors, in_layer};
 use engine_core::{DeltaNetLayer, DeltaNetShape, Device, DeviceError};
 
-/// Gated DeltaNet block of a layer: projections, and the recurrence between them.
+/// Gated DeltaNet block of a layer on one rank: its projections, and the parameters of the
+/// recurrence between them.
 #[derive(Debug)]
 pub struct DeltaNet<D: Device> {
     projections: Linear<D>,
@@ -18,8 +19,8 @@ pub struct DeltaNet<D: Device> {
 }
 
 impl<D: Device> DeltaNet<D> {
-    /// Loads this rank's heads of a DeltaNet block; `state_layer` is its index among recurrent
-    /// layers.
+    /// Loads this rank's heads of a layer's gated DeltaNet block; `state_layer` is the block's
+    /// index among the model's DeltaNet blocks.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &DeltaNetSpec,
@@ -69,7 +70,7 @@ impl<D: Device> DeltaNet<D> {
         Ok(Self { projections, layer: delta_net, output })
     }
 
-    /// Computes the DeltaNet block: projections, recurrence, output projection.
+    /// Computes the gated DeltaNet block: input projections, recurrence, output projection.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -91,8 +92,8 @@ impl<D: Device> DeltaNet<D> {
     }
 }
 
-/// Returns the ranges of queries, keys and values of the heads `own` among the channels of all
-/// heads.
+/// Returns the ranges of the queries, keys and values of the heads `own` among the convolved
+/// channels of all heads, as the file stores them.
 fn own_channels(spec: &DeltaNetSpec, own: &Heads) -> Vec<Range<usize>> {
     let DeltaNetShape { key_heads, key_dim, value_dim, .. } = spec.shape;
     let keys = key_heads * key_dim;
@@ -102,8 +103,8 @@ fn own_channels(spec: &DeltaNetSpec, own: &Heads) -> Vec<Range<usize>> {
     channels
 }
 
-/// Returns the stored ranges of the value heads `own`, of `dim` elements each; `first` is the
-/// position of head 0. Adjacent heads form one range.
+/// Returns the ranges that the value heads `own`, of `dim` elements each, occupy in a file; `first`
+/// is the element at which head 0 begins. Adjacent heads form one range.
 fn stored(spec: &DeltaNetSpec, first: usize, own: &Range<usize>, dim: usize) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for head in own.clone() {
@@ -116,8 +117,8 @@ fn stored(spec: &DeltaNetSpec, first: usize, own: &Range<usize>, dim: usize) -> 
     ranges
 }
 
-/// Reads the convolution's weights as `[taps, own channels]`. Files store `[channels, 1, taps]`,
-/// GGUF files `[channels, taps]`.
+/// Reads the weights of the causal convolution for this rank's channels, as `[taps, own channels]`.
+/// Hugging Face checkpoints store `[channels, 1, taps]`, GGUF files `[channels, taps]`.
 fn by_tap<D: Device>(
     tensors: &mut Tensors<'_, D>,
     spec: &DeltaNetSpec,

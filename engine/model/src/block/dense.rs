@@ -7,10 +7,11 @@ use crate::tensors::{Linear, Part, Tensors};
 use crate::{LoadError, shard};
 use engine_core::{Device, DeviceError};
 
-/// Dense feed-forward block: gate and up projection as one matrix, and the down projection.
+/// Dense feed-forward block of a layer on one rank: gate and up projection as one matrix, and the
+/// down projection.
 #[derive(Debug)]
 pub struct Dense<D: Device> {
-    /// Intermediate columns that are on this rank.
+    /// Number of the block's intermediate columns that are on this rank.
     intermediate: usize,
     gate_up: Linear<D>,
     activation: Activation,
@@ -18,7 +19,7 @@ pub struct Dense<D: Device> {
 }
 
 impl<D: Device> Dense<D> {
-    /// Loads this rank's columns of a dense feed-forward block.
+    /// Loads this rank's intermediate columns of a layer's dense feed-forward block.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &DenseSpec,
@@ -53,7 +54,7 @@ impl<D: Device> Dense<D> {
         })
     }
 
-    /// Computes the dense feed-forward block: gate and up, activation, down.
+    /// Computes the dense feed-forward block: gate and up projections, activation, down projection.
     pub(super) fn run(
         &self,
         step: &mut Step<'_, D>,

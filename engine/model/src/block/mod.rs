@@ -1,6 +1,7 @@
-//! Blocks that layers consist of, each written over the operations of a device.
+//! Blocks that the layers of a decoder consist of, each written over the operations of a device.
 //!
-//! A block reads normed rows and writes to `delta` what is to be added to the residual stream.
+//! A block reads rows after the norm and writes to `delta` what is to be added to the residual
+//! stream.
 
 mod attention;
 mod delta_net;
@@ -17,40 +18,42 @@ pub use delta_net::DeltaNet;
 pub use dense::Dense;
 pub use moe::Moe;
 
-/// Mixer of a layer: the block in which positions exchange information.
+/// Mixer of a layer, loaded on a device: the block in which positions exchange information.
 #[derive(Debug)]
 pub enum Mixer<D: Device> {
     Attention(Attention<D>),
     DeltaNet(DeltaNet<D>),
 }
 
-/// Feed-forward block of a layer, which computes each position separately.
+/// Feed-forward block of a layer, loaded on a device, which computes each position separately.
 #[derive(Debug)]
 pub enum FeedForward<D: Device> {
     Dense(Dense<D>),
     Moe(Box<Moe<D>>),
 }
 
-/// Activations inside of a block, shared by all blocks of a model to save memory.
+/// Buffers for the activations inside of a block, shared by all blocks of a model to save memory.
 #[derive(Debug)]
 pub struct Scratch<D: Device> {
-    /// Output of a block's first projection: queries, keys and values, or gate and up. After the
-    /// last block, logits.
+    /// Output of a block's first projection: queries, keys and values, or gates and ups. After the
+    /// last block it holds a rank's own logits.
     pub projected: D::Buffer,
-    /// Output of attention, DeltaNet or activation, the input of a block's last projection.
+    /// Output of attention, gated DeltaNet or activation function, which is the input of a block's
+    /// last projection.
     pub mixed: D::Buffer,
-    /// Gates of the attention output, `[T, H * D]`.
+    /// Gates that multiply the attention output, `[T, H * D]`, in architectures that have them.
     pub gates: D::Buffer,
-    /// Router logits, `[T, E]`.
+    /// Router logits of a MoE block, `[T, E]` for E experts.
     pub scores: D::Buffer,
-    /// Rows dispatched to experts, the input of the expert GEMMs.
+    /// Rows that MoE dispatch has copied to experts, the input of their gate and up projections.
     pub sent: D::Buffer,
-    /// Rows that the experts computed, before they are summed.
+    /// Outputs of the experts' down projections, before MoE combine sums them.
     pub returned: D::Buffer,
 }
 
 impl<D: Device> Scratch<D> {
-    /// Creates buffers without rows, which grow with the first steps.
+    /// Creates the scratch buffers of a model's blocks, without rows; they grow with the first
+    /// steps.
     ///
     /// # Errors
     /// Fails if the device is out of memory.
@@ -66,22 +69,22 @@ impl<D: Device> Scratch<D> {
     }
 }
 
-/// Context of a step for a block: device, prepared step, KV cache, recurrent state and scratch
-/// buffers.
+/// Context of a step for a block: device, prepared step, KV cache, state slots and scratch buffers.
 #[derive(Debug)]
 pub struct Step<'a, D: Device> {
     pub device: &'a mut D,
     pub metadata: &'a D::StepMetadata,
     pub kv: &'a mut D::Kv,
-    /// State slots, if the model has recurrent state and they were allocated.
+    /// State slots of the device; none if the model has no recurrent state or they were not
+    /// allocated.
     pub state: Option<&'a mut D::State>,
     pub scratch: &'a mut Scratch<D>,
-    /// Number of rows of the step.
+    /// Number of rows of the step before the LM head, padding rows included.
     pub rows: usize,
 }
 
 impl<D: Device> Mixer<D> {
-    /// Loads this rank's part of a layer's mixer, and counts the layer in `counts`.
+    /// Loads this rank's part of a layer's mixer, and adds the layer to the numbers in `counts`.
     ///
     /// # Errors
     /// Fails if a tensor is missing or has a wrong shape or type, or the device is out of memory.
@@ -155,26 +158,27 @@ impl<D: Device> FeedForward<D> {
     }
 }
 
-/// Numbers of layers loaded so far, by their kind of memory: KV cache or recurrent state.
+/// Numbers of layers loaded so far, by the kind of memory that their mixers use: KV cache or
+/// recurrent state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerCounts {
-    /// Number of layers with keys and values.
+    /// Number of layers loaded so far that use the KV cache.
     pub kv: usize,
-    /// Number of layers with recurrent state.
+    /// Number of layers loaded so far that use recurrent state.
     pub state: usize,
 }
 
-/// Position of a block in its model, and the sizes it needs from there.
+/// Index of the layer that a block belongs to, and sizes of the model that the block needs.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockContext {
     pub layer: usize,
-    /// Width of the residual stream.
+    /// Number of columns of the model's residual stream.
     pub hidden: usize,
     pub norm_epsilon: f32,
 }
 
 impl<D: Device> Linear<D> {
-    /// Computes `out = x * w^T + bias`.
+    /// Computes the linear layer, `out = x * w^T + bias`.
     ///
     /// # Errors
     /// Fails if the device fails.
@@ -188,8 +192,8 @@ impl<D: Device> Linear<D> {
         self.add_bias(device, out)
     }
 
-    /// Computes `out = x * w^T + bias` in f32, for results that are compared with one another, such
-    /// as router logits.
+    /// Computes the linear layer, `out = x * w^T + bias`, with f32 results, for results that are
+    /// compared with one another, such as router logits.
     ///
     /// # Errors
     /// Fails if the device fails.
@@ -212,8 +216,8 @@ impl<D: Device> Linear<D> {
 }
 
 impl Activation {
-    /// Applies the activation to rows of gates and then as many up projections, which halves the
-    /// columns.
+    /// Applies the activation function to rows that hold all gates and then as many ups: `out` has
+    /// half as many columns as `gate_up`.
     ///
     /// # Errors
     /// Fails if the device fails.

@@ -2,9 +2,9 @@
 //! experts.
 //!
 //! Rows are grouped by expert, so that each selected expert is one matrix multiplication over its
-//! rows. A row's result is the sum over its experts in index order, whatever other rows there are.
-//! A rank holds whole experts, and all ranks route alike. Sources: Shazeer et al. 2017; Yang et al.
-//! 2025 (Qwen3); OpenAI 2025 (gpt-oss).
+//! rows. A row's result is the sum over its experts in the order of their indices, whatever other
+//! rows there are. A rank holds whole experts, and all ranks route alike. Sources: Shazeer et al.
+//! 2017; Yang et al. 2025 (Qwen3); OpenAI 2025 (gpt-oss).
 
 use std::ops::Range;
 
@@ -14,21 +14,21 @@ use crate::spec::{Activation, DenseNames, ExpertStorage, MoeSpec};
 use crate::tensors::{Linear, Part, Rows, Tensors, in_layer};
 use engine_core::{Device, DeviceError, Gate, RowOrder};
 
-/// Projection of all experts of a layer: one matrix per expert of this rank.
+/// Projection of the experts of a layer that are on this rank: one matrix per expert.
 #[derive(Debug)]
 struct Experts<D: Device> {
     matrices: Vec<D::Matrix>,
-    /// Biases of the experts' projection: one per expert, or none at all.
+    /// Biases of the projection: one vector per expert, or an empty list.
     biases: Vec<D::Vector>,
 }
 
-/// MoE block of a layer: router and experts.
+/// MoE block of a layer on one rank: the router and this rank's experts.
 #[derive(Debug)]
 pub struct Moe<D: Device> {
     hidden: usize,
     intermediate: usize,
     experts: usize,
-    /// Indices of the experts that are on this rank.
+    /// Range of the indices of the experts that are on this rank.
     own: Range<usize>,
     top_k: usize,
     gate: Gate,
@@ -39,7 +39,7 @@ pub struct Moe<D: Device> {
 }
 
 impl<D: Device> Moe<D> {
-    /// Loads the router and this rank's experts of a MoE block.
+    /// Loads the router and this rank's experts of a layer's MoE block.
     pub(super) fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &MoeSpec,
@@ -104,20 +104,20 @@ impl<D: Device> Experts<D> {
     }
 }
 
-/// Gate-and-up projections and down projections of a layer's experts.
+/// Gate-and-up projections, then down projections, of a layer's experts on this rank.
 type BothExperts<D> = (Experts<D>, Experts<D>);
 
-/// Reader of the experts of one layer.
+/// Reader of the experts of one layer from a checkpoint to a device.
 struct ExpertReader<'a, 'b, D: Device> {
     tensors: &'a mut Tensors<'b, D>,
     spec: &'a MoeSpec,
     context: BlockContext,
-    /// Indices of the experts to read, those of this rank.
+    /// Range of the indices of the experts to read, those of this rank.
     own: Range<usize>,
 }
 
 impl<D: Device> ExpertReader<'_, '_, D> {
-    /// Reads experts that are stored as separate tensors.
+    /// Reads the layer's experts from separate tensors for each expert.
     fn each(&mut self, names: DenseNames) -> Result<BothExperts<D>, LoadError> {
         let BlockContext { layer, hidden, .. } = self.context;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
@@ -137,7 +137,8 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((self.experts(gate_up, Vec::new())?, self.experts(down, Vec::new())?))
     }
 
-    /// Reads experts that are stored as one tensor per projection (GGUF).
+    /// Reads the layer's experts from tensors that stack all experts, one tensor per projection
+    /// (GGUF).
     fn stacked(&mut self, names: DenseNames, bias: bool) -> Result<BothExperts<D>, LoadError> {
         let hidden = self.context.hidden;
         let MoeSpec { experts, intermediate, .. } = *self.spec;
@@ -170,7 +171,8 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((gate_up, self.experts(down_matrices, down_biases)?))
     }
 
-    /// Reads experts whose gates and up projections alternate in one tensor.
+    /// Reads the layer's experts from tensors that stack all experts and in which gates and ups
+    /// alternate (gpt-oss).
     fn interleaved(&mut self, gate_up: &str, down: &str) -> Result<BothExperts<D>, LoadError> {
         let (hidden, intermediate) = (self.context.hidden, self.spec.intermediate);
         let order = RowOrder::Interleaved { half: intermediate };
@@ -179,7 +181,8 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok((gate_up, down))
     }
 
-    /// Reads one projection of all experts, with `n` rows of `k` elements each, and its biases.
+    /// Reads one projection of all experts of this rank, with `n` rows of `k` elements each, and
+    /// its biases, from tensors that stack all experts.
     fn projection(
         &mut self,
         name: &str,
@@ -205,7 +208,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         self.experts(matrices, biases)
     }
 
-    /// Arranges the matrices and biases of one projection as the device reads them.
+    /// Arranges the experts' matrices and biases of one projection as the device reads them.
     fn experts(
         &mut self,
         matrices: Vec<D::Matrix>,
@@ -215,7 +218,8 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         Ok(Experts { matrices, biases })
     }
 
-    /// Reads the biases of this rank's experts, `[own experts, n]`.
+    /// Reads one projection's biases of this rank's experts, `[own experts, n]`, from the tensor
+    /// `name`.
     fn biases(&mut self, name: &str, n: usize) -> Result<Vec<f32>, LoadError> {
         let shape = [self.spec.experts, n];
         let mut all = self.tensors.values(&in_layer(name, self.context.layer), &shape)?;

@@ -30,7 +30,7 @@ fn load_at(path: &Path, tp: usize) -> Result<Loaded, LoadError> {
     Ok(loaded)
 }
 
-/// Returns all logits of `tokens`, computed in prefill chunks.
+/// Returns the logits of all positions of `tokens`, computed in prefill chunks of `chunk` tokens.
 fn logits(model: &mut dyn Model, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let mut out = Vec::new();
     for (i, part) in tokens.chunks(chunk).enumerate() {
@@ -108,7 +108,8 @@ fn a_rank_that_fails_ends_the_step_and_not_the_process() {
     assert!(loaded.model.step(&sound).unwrap_err().message.contains("has ended"));
 }
 
-/// Rank with asynchronous steps that computes nothing: each step samples its own number.
+/// Model of a rank with asynchronous steps that computes nothing: each step samples the step's own
+/// number.
 #[derive(Debug)]
 struct Numbering {
     info: ModelInfo,
@@ -158,7 +159,8 @@ impl Model for Numbering {
     }
 }
 
-/// Builds two ranks that compute nothing; the second one fails at step `fails_at`.
+/// Builds a parallel model of two ranks that compute nothing; the second rank fails at step
+/// `fails_at`.
 fn numbering(fails_at: Option<u32>) -> Parallel {
     let (_folder, path) = tiny(3);
     let info = load_at(&path, 1).unwrap().info().clone();

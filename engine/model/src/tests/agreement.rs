@@ -1,21 +1,22 @@
-//! Agreement of bf16 and int8 arithmetic with f32: how often they choose the same token, by
-//! architecture, and how far their logits differ.
+//! Tests of the agreement of bf16 and int8 arithmetic with f32: how often they choose the same
+//! token, by architecture, and how far their logits differ.
 
 use super::conformance::{Case, exact, references};
 use super::*;
 
-/// Smallest fractions of positions with the same token; chance gives 1 in 384. The checkpoints are
-/// small and untrained, so logits are close together, and routers and recurrent state amplify small
-/// differences.
+/// Smallest fraction of positions at which int8 (and, in the next constant, bf16) arithmetic must
+/// choose the same token as f32; chance gives 1 in 384. The checkpoints are small and untrained, so
+/// logits are close together, and routers and recurrent state amplify small differences.
 const INT8_AGREEMENT_MIN: f64 = 0.6;
 const BF16_AGREEMENT_MIN: f64 = 0.9;
 
-/// Comparison of two arithmetics at the same positions.
+/// Comparison of the logits of two arithmetics at the same positions.
 #[derive(Debug, Default)]
 struct Agreement {
     positions: usize,
     same: usize,
-    /// Sums of squares: of differences (`off`), and of logits about their mean (`spread`).
+    /// Sums of squares: `off` of the differences between the logits of the two arithmetics,
+    /// `spread` of the reference logits about their mean.
     off: f64,
     spread: f64,
 }
@@ -36,7 +37,7 @@ impl Agreement {
     }
 }
 
-/// Returns the logits of every position of a prompt and its continuation.
+/// Returns the model's logits at every position of the prompt and its reference continuation.
 fn logits(model: &mut dyn Model, case: &Case) -> Vec<f32> {
     let tokens = [&case.prompt[..], &case.greedy[..]].concat();
     let pages = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).collect();

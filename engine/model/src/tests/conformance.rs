@@ -1,21 +1,22 @@
-//! Conformance of every checkpoint to its reference outputs, under every condition that a server
-//! can create, as one table whose cells must all pass.
+//! Conformance of each test checkpoint to its reference outputs, under the conditions that a server
+//! can create (prefill chunks, batches, prefix hits, preemption), as one table whose cells must all
+//! pass.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 
 use super::*;
 
-/// Largest permitted difference of a logit.
+/// Largest permitted absolute difference of a logit from the reference output.
 const TOLERANCE: f32 = 1e-3;
 /// Numbers of tensor-parallel ranks to test.
 const RANKS: [usize; 3] = [1, 2, 4];
-/// KV pages of the longest prompt and its continuation.
+/// Number of KV pages that the longest test prompt and its continuation fit in.
 pub const PAGES: u32 = 10;
-/// State slot for the snapshot at the end of shared pages.
+/// State slot that holds the prefix-cache snapshot at the end of the shared KV pages.
 const SNAPSHOT: u32 = 7;
 
-/// Checkpoint with prompts, their greedy continuations and the logits of every position.
+/// Test checkpoint with prompts, their greedy continuations and the reference logits.
 #[derive(Debug)]
 pub struct Reference {
     pub name: String,
@@ -27,14 +28,16 @@ pub struct Reference {
 pub struct Case {
     pub prompt: Vec<u32>,
     pub greedy: Vec<u32>,
-    /// Reference logits `[prompt, vocab]`, possibly followed by those of continuation positions.
+    /// Reference logits of the prompt's positions, `[prompt, vocab]`, possibly followed by those of
+    /// the continuation's positions.
     pub logits: Vec<f32>,
     pub vocab: usize,
-    /// True when the continuation is forced to that of the case instead of the likeliest tokens.
+    /// True if the model must continue with the reference continuation's tokens, false if it
+    /// continues with its own most likely tokens.
     pub is_given: bool,
 }
 
-/// Returns all checkpoints with reference outputs, by name.
+/// Returns all test checkpoints that have reference outputs.
 pub fn references() -> Vec<Reference> {
     fixtures::checkpoints().into_iter().map(Reference::read).collect()
 }
@@ -59,8 +62,8 @@ impl Reference {
     }
 }
 
-/// Returns options that match the reference outputs, which come from models that were converted to
-/// bf16 with their buffers and then computed in f32.
+/// Returns the load options for the arithmetic of the reference outputs, which come from models
+/// that were converted to bf16 with their buffers and then computed in f32.
 pub fn exact() -> LoadOptions {
     LoadOptions {
         kv: KvType::F32,
@@ -70,17 +73,19 @@ pub fn exact() -> LoadOptions {
     }
 }
 
-/// Way in which a server may run a prompt.
+/// Way in which a server may run a prompt, under which a test checkpoint must conform.
 #[derive(Debug, Clone, Copy)]
 pub enum Condition {
-    /// The whole prompt in one step, then token by token.
+    /// Runs the whole prompt in one step, then one token per step.
     Whole,
     Chunks(usize),
-    /// All prompts in one step, then one token of each per step.
+    /// Runs all prompts in one step, then one token of each per step.
     Batched,
-    /// The full pages were computed for another prompt with the same beginning (prefix cache).
+    /// Runs the prompt after its full KV pages were computed for another prompt with the same
+    /// beginning (prefix cache hit).
     PrefixHit,
-    /// The pages are lost half way, and everything is recomputed into other pages.
+    /// Drops the prompt's KV pages half way through the continuation, and recomputes everything
+    /// into other pages (preemption).
     Preempted,
 }
 
@@ -154,21 +159,24 @@ impl Condition {
     }
 }
 
-/// Prompt that is running through the model.
+/// Test prompt that is running through the model, with its generated tokens and logits.
 #[derive(Debug)]
 struct Running<'a> {
     case: &'a Case,
     tokens: Vec<u32>,
-    /// Positions whose keys and values are in the pages.
+    /// Number of the sequence's positions whose keys and values are in its KV pages.
     done: usize,
-    /// Number of leading positions whose logits are not computed, since their pages were reused.
+    /// Number of positions at the start of the prompt whose logits are not computed, since their KV
+    /// pages were reused.
     unseen: usize,
     pages: Vec<u32>,
-    /// State slot of the sequence's recurrent state.
+    /// State slot of the running sequence's recurrent state.
     slot: u32,
-    /// State slot of another sequence's snapshot that this one starts from.
+    /// State slot of another sequence's snapshot from which the sequence starts; `None` if it
+    /// starts from its own state.
     load: Option<u32>,
-    /// Number of tokens after which the state is saved, and the state slot to save it to.
+    /// Number of tokens after which the sequence's recurrent state is saved, and the state slot to
+    /// which it is saved.
     save: Option<(usize, u32)>,
     logits: Vec<f32>,
 }
@@ -181,7 +189,8 @@ impl<'a> Running<'a> {
         Self { case, tokens, done: 0, unseen: 0, pages, slot, load: None, save: None, logits }
     }
 
-    /// Returns the next `count` rows of the prompt as a batch's sequence.
+    /// Returns the next `count` rows of the running prompt as a scheduled sequence that needs all
+    /// logits.
     fn sequence(&mut self, count: usize) -> ScheduledSequence {
         let end = self.done + count;
         let save = self.save.filter(|(position, _)| *position == end).map(|(_, slot)| slot);
@@ -195,8 +204,8 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Runs steps of at most `rows` rows per sequence, until every sequence has `wanted` tokens or as
-/// many as its case; with none wanted, until the prompts are computed.
+/// Runs steps with at most `rows` rows per sequence, until every sequence has generated `wanted`
+/// tokens, or as many as its reference continuation; with 0 wanted, until the prompts are computed.
 fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted: usize) {
     let vocab = model.info().vocab_size;
     loop {
@@ -236,13 +245,13 @@ fn generate(model: &mut dyn Model, all: &mut [Running<'_>], rows: usize, wanted:
     }
 }
 
-/// Result of one condition for one checkpoint, a cell of the table.
+/// Result of one test checkpoint under one condition: a cell of the table.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub worst: f32,
-    /// Number of continuations that differ from the reference.
+    /// Number of generated continuations that differ from the reference.
     pub wrong: usize,
-    /// Relative difference of the logits at each position.
+    /// Relative difference of the logits from the reference, one for each position.
     relative: Vec<f64>,
 }
 
@@ -266,8 +275,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the relative differences of logits at the median and at the 90th percentile of
-    /// positions.
+    /// Returns the relative difference of the logits from the reference at the median and at the
+    /// 90th percentile of positions.
     pub fn relative(&mut self) -> [f64; 2] {
         self.relative.sort_by(f64::total_cmp);
         [5, 9].map(|tenths| self.relative[self.relative.len() * tenths / 10])
@@ -278,7 +287,8 @@ impl Outcome {
     }
 }
 
-/// Returns the root mean square of the differences relative to that of `want`.
+/// Returns the root mean square of the differences between `got` and `want`, divided by the root
+/// mean square of `want`.
 pub fn relative(got: &[f32], want: &[f32]) -> f64 {
     let squares =
         |of: &mut dyn Iterator<Item = f32>| -> f64 { of.map(|x| f64::from(x).powi(2)).sum() };

@@ -1,5 +1,5 @@
-//! CUDA device with its kernels emulated on the CPU, under the same conditions as the CPU device:
-//! results, and replay of captured decoding steps.
+//! Tests of the CUDA device with its kernels emulated on the CPU, under the same conditions as the
+//! CPU device: results, and replay of captured decoding steps (CUDA graphs).
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -24,32 +24,34 @@ mod scales;
 
 /// Number of bytes of memory of the emulated GPU.
 const MEMORY: u64 = 1 << 30;
-/// Lengths of the tested prompts: less than a page, several pages, and more than a tile of
-/// attention. They are short because emulation is about a thousand times slower than a GPU.
+/// Lengths, in tokens, of the tested prompts: less than a KV page, several pages, and more than a
+/// tile of attention. They are short because emulation is about a thousand times slower than a GPU.
 const PROMPTS: [usize; 3] = [2, 33, 70];
-/// Largest relative difference of logits that rounding to bf16 may cause.
+/// Largest relative difference of logits that rounding of activations to bf16 may cause.
 const BOUND: f64 = 0.05;
-/// Largest ratio of the GPU's differences to those of the CPU with the same rounding. Both round,
-/// each after sums in a different order.
+/// Largest ratio of the GPU's differences from f32 logits to the differences of a CPU that rounds
+/// as the GPU does. Both round, each after sums in a different order.
 const TIMES: f64 = 1.5;
-/// Largest such ratio with tensor parallelism, where each rank's term of a sum is rounded before it
-/// is added. qwen3-moe reaches 1.9, because that rounding changes some top-k experts.
+/// Largest ratio, with tensor parallelism, of the GPU's differences from f32 logits to those of a
+/// CPU that rounds as the GPU does: each rank's term of a sum is rounded before it is added.
+/// qwen3-moe reaches 1.9, because that rounding changes some top-k experts.
 const TIMES_SHARED: f64 = 2.5;
-/// Number of tokens that continue a prompt.
+/// Number of tokens of the continuation of a tested prompt.
 const TOKENS: usize = 8;
 
-/// Loads the checkpoint in `folder` on an emulated GPU; none if there is no compiler for it.
+/// Loads the checkpoint in `folder` on an emulated GPU; none if there is no compiler for the
+/// emulated kernels.
 fn on_cuda(folder: &Path, kv: KvType) -> Option<(Decoder<Cuda>, Arc<Emulated>)> {
     let gpu = Emulated::new(MEMORY)?;
     Some((on(Arc::clone(&gpu) as _, folder, kv), gpu))
 }
 
-/// Loads the checkpoint in `folder` on `gpu`.
+/// Loads the checkpoint in `folder` on a CUDA device over the driver `gpu`.
 fn on(gpu: Arc<dyn Driver>, folder: &Path, kv: KvType) -> Decoder<Cuda> {
     on_device(Cuda::new(gpu), folder, kv)
 }
 
-/// Loads the checkpoint in `folder`, or a rank's part of it, on `device`.
+/// Loads the checkpoint in `folder`, or the part of the device's rank, on the CUDA device `device`.
 fn on_device(device: Cuda, folder: &Path, kv: KvType) -> Decoder<Cuda> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
@@ -60,8 +62,8 @@ fn reference(name: &str) -> Option<Reference> {
     references().into_iter().find(|one| one.name == name)
 }
 
-/// Returns the cases of `reference` with forced continuations and the CPU's logits at all their
-/// positions.
+/// Returns the prompts of `reference` with forced continuations, and the CPU's f32 logits at all
+/// their positions as reference logits.
 fn given(reference: &Reference) -> Vec<Case> {
     let mut cpu = load_path(&reference.folder, &exact());
     cpu.model.allocate_kv(PAGES as usize, PAGE_TOKENS).unwrap();
@@ -77,7 +79,7 @@ fn given(reference: &Reference) -> Vec<Case> {
     chosen.map(given).collect()
 }
 
-/// Checks a checkpoint under all conditions on an emulated GPU.
+/// Checks the test checkpoint `name` under all conditions on an emulated GPU.
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
     let Some((mut model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
@@ -85,8 +87,8 @@ fn check(name: &str) {
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
-/// Checks that the differences of `model` from the CPU in f32 are at most `times` those that
-/// rounding causes.
+/// Checks that the differences of `model`'s logits from the CPU's in f32 are at most `times` those
+/// that rounding to bf16 causes.
 fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Condition], times: f64) {
     let cases = given(reference);
     let mut rounded = rounded(&reference.folder);
@@ -116,7 +118,7 @@ fn conforms(model: &mut dyn Model, reference: &Reference, conditions: &[Conditio
     assert!(failing.is_empty(), "{failing:?}\n{table}");
 }
 
-/// Loads the checkpoint in `folder` on the CPU with the rounding of a GPU.
+/// Loads the checkpoint in `folder` on a CPU device that rounds as a GPU does.
 fn rounded(folder: &Path) -> Decoder<Rounding> {
     let source = ModelSource::find(folder.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
@@ -175,7 +177,7 @@ fn products_of_a_library_conform_in_recorded_steps_too() {
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
-/// Returns a batch of all sequences, each with its own `tokens` and one token to sample.
+/// Returns a batch of sequences, each of which has its own tokens so far and samples one token.
 fn sampling_batch(done: &[Vec<u32>], sampled: bool, index: usize) -> StepBatch {
     let mut batch = StepBatch::default();
     for (tokens, page) in done.iter().zip(0..) {
@@ -240,7 +242,8 @@ fn long_sequences_are_split_among_blocks() {
     assert!(difference < BOUND, "{difference}");
 }
 
-/// Configuration of a MoE model with FP8 weights, with a head size that FP8 pages support.
+/// config.json of a small MoE model with FP8 weights, and with a head size that FP8 KV pages
+/// support.
 const FP8_MOE: &str = r#"{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
     "hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 64, "head_dim": 64,
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "num_experts": 8,

@@ -1,5 +1,5 @@
-//! Sampling on the device: it chooses the same tokens as the host's sampler from the same logits,
-//! and passes them to the next step.
+//! Tests of sampling on the device: it chooses the same tokens as the host's sampler from the same
+//! logits, and passes them to the next step.
 
 use std::num::NonZeroUsize;
 
@@ -8,7 +8,7 @@ use engine_core::sample::{Row, Sampler, Sampling};
 
 pub const SEQUENCES: u32 = 6;
 
-/// Loads the tiny model on `ranks` ranks.
+/// Loads the tiny test model on `ranks` tensor-parallel ranks.
 fn load_ranks(ranks: usize) -> Box<dyn Model> {
     let options = LoadOptions {
         tp: NonZeroUsize::new(ranks),
@@ -20,7 +20,8 @@ fn load_ranks(ranks: usize) -> Box<dyn Model> {
     model
 }
 
-/// Returns the sampling parameters of the sequence in page `page`; the first one is greedy.
+/// Returns the sampling parameters of the test sequence in KV page `page`; those of the first
+/// sequence are greedy.
 pub fn sampling(page: u32) -> Sampling {
     let top_k = (page % 3 == 2).then_some(20);
     let top_p = if page % 2 == 1 { 0.8 } else { 1.0 };
@@ -32,7 +33,8 @@ pub fn prompt(page: u32) -> Vec<u32> {
     (0..=page).map(|i| (7 + page * 31 + i * 13) % 260).collect()
 }
 
-/// Returns prompt and continuation of each sequence, run alone, with tokens sampled by the caller.
+/// Returns the tokens of the prompt and continuation of each test sequence, run alone, where the
+/// host samples the tokens.
 pub fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     let mut sampler = Sampler::default();
     let mut continued = |page| {
@@ -53,8 +55,8 @@ pub fn sampled(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     (0..SEQUENCES).map(&mut continued).collect()
 }
 
-/// Returns what [`sampled`] does, with all sequences in one batch: the device samples every token,
-/// and the next step refers to it without knowing it.
+/// Returns the tokens of the prompt and continuation of each test sequence, all in one batch: the
+/// device samples every token, and the next step refers to it before the host knows it.
 fn sampled_tokens(model: &mut dyn Model, length: usize) -> Vec<Vec<u32>> {
     let mut all: Vec<Vec<u32>> = (0..SEQUENCES).map(prompt).collect();
     let mut drew: Vec<u32> = Vec::new();

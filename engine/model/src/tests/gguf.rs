@@ -1,5 +1,5 @@
-//! Reference checkpoints converted to GGUF as llama.cpp's converter does it: other names, other
-//! orders of rows, stacked experts.
+//! Tests of reference checkpoints converted to GGUF as llama.cpp's converter does it: other names,
+//! other orders of rows, stacked experts.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use engine_core::WeightType;
 use engine_weights::gguf::Value as Setting;
 use engine_weights::{Checkpoint, random_tensor};
 
-/// Converter of a safetensors checkpoint to GGUF.
+/// Converter of a safetensors test checkpoint to GGUF.
 struct Converter {
     config: Value,
     checkpoint: Checkpoint,
@@ -20,7 +20,7 @@ struct Converter {
     file: Writer,
 }
 
-/// Bytes of a bf16 matrix `[N, K]`.
+/// Bytes of a stored weight matrix, such as a bf16 matrix `[N, K]`, row after row.
 type Bytes = Vec<u8>;
 
 impl Converter {
@@ -107,14 +107,14 @@ impl Converter {
         tensor.bytes.into_owned()
     }
 
-    /// Adds a vector as f32, as llama.cpp stores them.
+    /// Adds a vector to the GGUF file as f32, as llama.cpp stores vectors.
     fn vector(&mut self, from: &str, to: String, shape: &[usize]) {
         let values = self.values(from, shape);
         self.floats(to, shape, &values);
     }
 
-    /// Adds a norm. GGUF files store whole weights, whereas some checkpoints store the weights
-    /// minus one.
+    /// Adds the weights of a norm to the GGUF file. GGUF files store whole weights, whereas some
+    /// checkpoints store the weights minus one.
     fn norm(&mut self, from: &str, to: String, len: usize) {
         let mut values = self.values(from, &[len]);
         if self.architecture == "qwen35" {
@@ -140,7 +140,8 @@ impl Converter {
         self.file.tensor(to, &[n, k], WeightType::Bf16, bytes);
     }
 
-    /// Adds queries or keys of Llama, where GGUF alternates the two halves of each head.
+    /// Adds a query or key projection of Llama to the GGUF file, which alternates the rows of the
+    /// two halves of each head.
     fn paired(&mut self, from: &str, to: String, n: usize, k: usize) {
         let (bytes, head) = (self.read(from, &[n, k]), self.size("head_dim"));
         let row = |i: usize| &bytes[2 * i * k..2 * (i + 1) * k];
@@ -231,8 +232,8 @@ impl Converter {
         }
     }
 
-    /// Adds a gated DeltaNet block: value heads alternate over the key heads, and the decay is a
-    /// rate.
+    /// Adds a gated DeltaNet block to the GGUF file: value heads alternate over the key heads, and
+    /// the decay is stored as a rate.
     fn delta_net(&mut self, layer: usize) {
         let (keys, heads) =
             (self.size("linear_num_key_heads"), self.size("linear_num_value_heads"));
@@ -333,7 +334,8 @@ impl Converter {
         }
     }
 
-    /// Returns experts `[E, N, K]` in the type that the loader returns.
+    /// Returns the matrices of all E experts, `[E, N, K]`, of the safetensors checkpoint, in the
+    /// type that the loader returns.
     fn stack(&self, name: &str, shape: [usize; 3]) -> (WeightType, Bytes) {
         let stack = self.checkpoint.mx_stack(name, shape).unwrap();
         let experts: Vec<_> = (0..shape[0]).map(|expert| stack.matrix(expert)).collect();
@@ -341,7 +343,7 @@ impl Converter {
     }
 }
 
-/// Checks that the checkpoint in `folder` and its GGUF form have the same logits.
+/// Checks that the checkpoint in `folder` and its GGUF form give the same logits.
 fn check(folder: &Path, architecture: &'static str) {
     let files = tempfile::tempdir().unwrap();
     let path = files.path().join("model.gguf");
@@ -375,7 +377,7 @@ fn gguf_forms_of_the_checkpoints_have_the_same_logits() {
     }
 }
 
-/// Qwen2 has no reference checkpoint, so this one has random weights.
+/// Qwen2 has no reference checkpoint, so the test converts one with random weights.
 #[test]
 fn the_gguf_form_of_qwen2_has_the_same_logits() {
     let config = serde_json::json!({

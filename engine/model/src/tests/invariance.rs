@@ -1,19 +1,20 @@
-//! Batch invariance: a sequence's results have the same bits in prefill chunks of any size and
-//! whatever shares its steps, for every architecture and for shapes that no published checkpoint
-//! has.
+//! Tests of batch invariance: a sequence's results have the same bits in prefill chunks of any size
+//! and whatever shares its steps, for every architecture and for shapes that no published
+//! checkpoint has.
 
 use serde_json::json;
 
 use super::conformance::references;
 use super::*;
 
-/// Number of tokens of the tested sequence.
+/// Number of tokens of the sequence whose batch invariance is tested.
 const LEN: u32 = 75;
-/// Number of other sequences in the batch.
+/// Number of other sequences that share the batch with the tested sequence.
 const OTHERS: u32 = 64;
 const OTHER_PAGES: u32 = 2;
 
-/// Runs `tokens` of one sequence in chunks of `chunk` and returns all logits.
+/// Runs the tokens of one sequence in prefill chunks of `chunk` tokens and returns the logits of
+/// all positions.
 fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
     for (i, part) in tokens.chunks(chunk).enumerate() {
@@ -24,7 +25,8 @@ fn chunked(model: &mut dyn Model, tokens: &[u32], chunk: usize, pages: &[u32]) -
     logits
 }
 
-/// Checks that a sequence's logits, alone and in chunks, have the same bits as among 64 others.
+/// Checks that the model gives a sequence the same logits, bit by bit, alone, in prefill chunks,
+/// and in a batch with 64 other sequences.
 fn check(model: &mut dyn Model, what: &str) {
     let vocab = model.info().vocab_size;
     let text =
@@ -85,7 +87,7 @@ fn logits_have_the_same_bits_whatever_shares_the_step() {
     }
 }
 
-/// Returns a small config.json of `architecture` with the keys in `changes`.
+/// Returns the config.json of a small model of `architecture`, with the keys in `changes` set.
 fn config(architecture: &str, changes: &Value) -> Value {
     let mut config = json!({
         "architectures": [architecture], "hidden_size": 64, "num_hidden_layers": 3,
@@ -99,7 +101,7 @@ fn config(architecture: &str, changes: &Value) -> Value {
     config
 }
 
-/// Loads random weights in the shapes of `config`.
+/// Loads a model with random weights in the shapes of the config.json `config`.
 fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
@@ -107,13 +109,14 @@ fn load_random(config: &Value) -> Result<Loaded, LoadError> {
     load(&source, &LoadOptions { random_seed: Some(1), ..LoadOptions::default() })
 }
 
-/// Returns the message with which a small config.json of `architecture` with the keys in `changes`
-/// is refused.
+/// Returns the error message with which the loader refuses a small model of `architecture` whose
+/// config.json has the keys in `changes`.
 pub fn refusal(architecture: &str, changes: &Value) -> String {
     load_random(&config(architecture, changes)).unwrap_err().to_string()
 }
 
-/// Returns valid configurations that mix attention and gated DeltaNet.
+/// Returns the names and config.json contents of valid models that mix attention and gated
+/// DeltaNet.
 fn hybrid_shapes() -> Vec<(&'static str, Value)> {
     let hybrid = |more: Value| {
         let mut hybrid = json!({
@@ -137,7 +140,8 @@ fn hybrid_shapes() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Returns valid configurations that no published model has.
+/// Returns the names and config.json contents of valid models in shapes that no published model
+/// has.
 fn shapes() -> Vec<(&'static str, Value)> {
     let moe = |more: Value| {
         let mut moe = json!({
@@ -218,7 +222,7 @@ fn shapes_that_nobody_published_are_invariant_too() {
     }
 }
 
-/// Returns the logits of 40 tokens with random weights in the shapes of `config`.
+/// Returns the logits of 40 tokens of a model with random weights in the shapes of `config`.
 fn first_logits(config: &Value) -> Vec<f32> {
     let mut loaded = load_random(config).unwrap();
     loaded.model.allocate_kv(3, PAGE_TOKENS).unwrap();

@@ -1,4 +1,4 @@
-//! Models on the CPU, for tests.
+//! Loading of models on the CPU for tests.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +9,7 @@ use engine_weights::{Checkpoint, ModelSource};
 
 use crate::{Decoder, LoadError, Model, ModelInfo, Parallel, RopeChoice, on_ranks};
 
-/// How a test loads a model.
+/// Options with which a test loads a model.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
     pub tp: Option<NonZeroUsize>,

@@ -1,5 +1,5 @@
-//! CPU device that rounds to bf16 every number that a GPU rounds, to measure the effect of rounding
-//! alone on a model's logits. Knows no kernel.
+//! CPU device for tests that rounds every number to bf16 that a GPU rounds, to measure the effect
+//! of rounding alone on a model's logits. It must know no kernel.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,18 +13,19 @@ use engine_core::{
 };
 use engine_cpu::{Buffer, Cpu, Kv, Matrix, Routes, State, StepMetadata};
 
-/// Device that rounds the outputs of operations, keys and values, and attention probabilities to
-/// bf16. Attention scores and values inside of an operation stay in f32.
+/// Test device that rounds the outputs of operations, keys and values, and attention probabilities
+/// to bf16. Attention scores and values inside of an operation stay in f32.
 #[derive(Debug)]
 pub struct Rounding {
     cpu: Cpu,
-    /// Key and value, `[2, KV heads, D]`, of each layer and page slot.
+    /// Rounded key and value, `[2, KV heads, D]`, by layer index and index of the position in the
+    /// KV pages.
     seen: BTreeMap<(usize, usize), Vec<f32>>,
-    /// Rotated queries, keys and values of the rows that are about to attend.
+    /// Rotated queries, and keys and values, of the rows for which attention is computed next.
     qkv: Vec<f32>,
 }
 
-/// Prepared step, with position and page table of each row.
+/// Step prepared for the rounding test device, with position and page table of each row.
 #[derive(Debug)]
 pub struct Rows {
     plan: StepMetadata,
@@ -37,7 +38,7 @@ fn rounded(x: f32) -> f32 {
     bf16::from_f32(x).to_f32()
 }
 
-/// Returns the index of a position in the pages of a sequence.
+/// Returns the index of a sequence's position in the KV pages.
 fn slot(pages: &[u32], position: usize) -> usize {
     pages[position / PAGE_TOKENS] as usize * PAGE_TOKENS + position % PAGE_TOKENS
 }
@@ -52,7 +53,7 @@ impl Rounding {
         self.cpu.write(x, &values)
     }
 
-    /// Returns the attention output of head `head` for a row at `position`.
+    /// Returns the attention output of query head `head` for a row at `position`.
     fn attend(
         &self,
         layer: &AttentionLayer<Vec<f32>>,

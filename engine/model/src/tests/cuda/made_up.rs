@@ -1,11 +1,11 @@
-//! Random weights that the device generates by itself.
+//! Tests of random weights that the device generates by itself.
 
 use super::ranks::devices;
 use super::*;
 use crate::Parallel;
 use crate::on_ranks;
 
-/// Configuration with paired head rows, experts, and an LM head apart from the embedding.
+/// config.json of a small MoE model with an LM head apart from the embedding.
 const CONFIG: &str = r#"{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
     "hidden_size": 64, "intermediate_size": 64, "moe_intermediate_size": 32, "head_dim": 16,
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "num_experts": 4,

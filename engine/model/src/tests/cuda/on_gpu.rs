@@ -1,17 +1,17 @@
-//! Conformance on a real GPU, where there is one. `cargo xtask gpu-validation` runs these tests there;
-//! the small ones also run under `compute-sanitizer`.
+//! Tests of conformance on a real GPU, where there is one. `cargo xtask gpu-validation` runs them
+//! on such a machine; the small ones also run under `compute-sanitizer`.
 
 use super::*;
 use engine_cuda::driver::Cubins;
 use engine_cuda::driver::gpu::{Gpu, has_nccl};
 use engine_cuda::gpus;
 
-/// Largest relative difference of logits between kernels for one GPU generation and portable
-/// kernels, whose sums have another order.
+/// Largest permitted relative difference of logits between kernels for one GPU generation and
+/// portable kernels, whose sums have another order.
 const VARIANTS: f64 = 0.01;
 
-/// Opens the first GPU. Returns none after printing a note if there is none; a GPU that cannot be
-/// used is a failure.
+/// Returns the driver of the machine's first GPU; none, after printing a note, if there is no GPU.
+/// A GPU that cannot be used fails the test.
 fn open(portable: bool) -> Option<Arc<dyn Driver>> {
     if gpus().is_empty() {
         fixtures::skip("a GPU", "run it by `cargo xtask gpu-validation`");
@@ -21,7 +21,7 @@ fn open(portable: bool) -> Option<Arc<dyn Driver>> {
     Some(Gpu::open(0, &cubins).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Checks a checkpoint under `conditions`.
+/// Checks the test checkpoint `name` on the first GPU under the given conditions.
 fn check(name: &str, conditions: &[Condition]) {
     let (Some(gpu), Some(reference)) = (open(false), reference(name)) else { return };
     let mut model = on(gpu, &reference.folder, KvType::Bf16);
@@ -58,8 +58,8 @@ fn phi3_conforms() {
     check("phi3", &CONDITIONS);
 }
 
-/// Checks a checkpoint on `ranks` GPUs connected by NCCL, if the machine has that many and NCCL is
-/// installed.
+/// Checks the test checkpoint `name` on `ranks` GPUs connected by NCCL, if the machine has that
+/// many and NCCL is installed.
 fn check_shared(name: &str, ranks: usize) {
     let Some(reference) = reference(name) else { return };
     if gpus().len() < ranks || !has_nccl() {
@@ -87,7 +87,7 @@ fn four_ranks_conform() {
     check_shared("qwen3-moe", 4);
 }
 
-/// Configuration of a dense model whose head and tile sizes have kernels specific to Hopper.
+/// config.json of a dense model whose head and tile sizes have kernels specific to Hopper.
 const DENSE: &str = r#"{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
     "hidden_size": 512, "intermediate_size": 1024, "head_dim": 128, "num_attention_heads": 8,
     "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 1024,
@@ -95,8 +95,8 @@ const DENSE: &str = r#"{"architectures": ["Qwen3ForCausalLM"], "model_type": "qw
     "tie_word_embeddings": false, "hidden_act": "silu", "attention_bias": false,
     "torch_dtype": "bfloat16"}"#;
 
-/// Returns the logits of every tenth position of a prompt of 700 tokens, with random weights of
-/// `config`.
+/// Returns the logits at every tenth position of a prompt of 700 tokens, for a model with random
+/// weights and this config.json.
 fn logits(config: &str, gpu: Arc<dyn Driver>) -> Vec<f32> {
     const ROWS: usize = 700;
     let folder = tempfile::TempDir::new().unwrap();
@@ -122,7 +122,7 @@ fn kernels_of_one_generation_agree_with_those_for_all() {
     }
 }
 
-/// Tests with few enough operations for a tool that checks every memory access.
+/// Tests on a GPU with few enough operations for a tool that checks every memory access.
 mod small {
     use super::*;
 

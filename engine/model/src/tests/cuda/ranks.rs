@@ -1,5 +1,5 @@
-//! Tensor parallelism on several emulated GPUs: the results, and that all ranks make the same
-//! calls.
+//! Tests of tensor parallelism on several emulated GPUs: the results, and that all ranks make the
+//! same calls.
 
 use std::thread;
 
@@ -8,24 +8,26 @@ use crate::Parallel;
 use crate::on_ranks;
 use crate::tests::tiny_gguf::tiny_llama_gguf;
 
-/// Conditions that decode one row and several rows per step, with whole prompts.
+/// Conditions of the tests with several ranks: decoding one row per step and several rows per step,
+/// after whole prompts.
 const SOME: [Condition; 2] = [Condition::Whole, Condition::Batched];
 
-/// Returns the devices of `ranks` ranks and their emulated GPUs; none if there is no compiler for
-/// them.
+/// Returns the CUDA devices of `ranks` ranks and their emulated GPUs; none if there is no compiler
+/// for the emulated kernels.
 pub fn devices(ranks: usize, reaches_others: bool) -> Option<(Vec<Cuda>, Vec<Arc<Emulated>>)> {
     let (gpus, members) = Emulated::group(ranks, MEMORY, reaches_others)?;
     Some((Cuda::group(members).unwrap(), gpus))
 }
 
-/// Loads the checkpoint in `folder` on `devices`, with one thread per rank.
+/// Loads the checkpoint in `folder` on several CUDA devices, one rank each, with one thread per
+/// rank.
 pub fn shared(folder: &Path, devices: Vec<Cuda>, kv: KvType) -> Parallel {
     let load = |device| Ok::<_, LoadError>(on_device(device, folder, kv));
     Parallel::new(on_ranks(devices, load).unwrap())
 }
 
-/// Checks a checkpoint on two ranks that sum through each other's memory, and on four that have
-/// only NCCL.
+/// Checks the test checkpoint `name` on two ranks that sum through each other's memory, and on four
+/// ranks that have only NCCL.
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
     for (ranks, reaches_others) in [(2, true), (4, false)] {
@@ -103,7 +105,7 @@ fn vocabularies_of_any_size_are_computed_whole_and_shared() {
     }
 }
 
-/// Returns a decoding step of one row.
+/// Returns the batch of a decoding step of one row at `position`.
 fn decoding(position: usize) -> StepBatch {
     StepBatch::known(&[7], vec![scheduled(1, position, vec![0], LogitRows::Last)])
 }

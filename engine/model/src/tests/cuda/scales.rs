@@ -1,4 +1,4 @@
-//! FP8 KV pages with the key and value scales of a checkpoint.
+//! Tests of FP8 KV pages with the key and value scales of a checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "l
 /// Factor by which keys and values exceed the range of e4m3. Queries and the output projection are
 /// smaller by the same factor, so the exact results do not change.
 const GAIN: f32 = 4096.0;
-/// Scale that brings keys and values back into the range of e4m3.
+/// Scale in the checkpoint that brings keys and values back into the range of e4m3.
 const SCALE: f32 = 16.0;
 
-/// Tensors by name, with type, shape and bytes.
+/// Tensors of a test checkpoint by name, with type, shape and bytes.
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
 /// Returns the tensors of a model of two layers whose keys and values are too large for e4m3.
@@ -52,8 +52,8 @@ fn tensors() -> Tensors {
     all
 }
 
-/// Returns the same tensors with scales: one for all heads or one per head, under the names that
-/// files use.
+/// Returns the tensors of the test model together with key and value scales: one for all heads or
+/// one per head, under the names that files use.
 fn with_scales(scale: f32) -> Tensors {
     let mut all = tensors();
     let mut add = |name: &str, shape: &[usize]| {
