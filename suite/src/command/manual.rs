@@ -23,7 +23,7 @@ pub struct ManFlags {
     folder: PathBuf,
 }
 
-/// Prints the completion script of `program` for the chosen shell.
+/// Prints the completion script of the command line `program` for the chosen shell.
 pub fn complete(flags: &CompletionsFlags, mut program: Command) -> Exit {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();

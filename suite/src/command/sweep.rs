@@ -80,7 +80,7 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     Ok(worst)
 }
 
-/// Name and arrival process of each point of the sweep.
+/// Returns the name and the arrival process of each point of the sweep.
 fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
     let rates =
         flags.requests_per_s.iter().map(|rate| (format!("rate-{rate}"), at_rate(arrival, *rate)));
@@ -214,8 +214,8 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     Ok(if highest(&trials).is_some() { Exit::Well } else { Exit::Worse })
 }
 
-/// Performs run number `number` at `rate` requests per second and counts the requests that met all
-/// limits.
+/// Performs run number `number` at `rate` requests per second and returns the number of its
+/// requests that met all latency limits.
 fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
     let arrival = at_rate(&bench.file.scenario.arrival, rate);
     let point = bench.point_at(arrival, &format!("rate-{rate}"))?;
@@ -238,7 +238,8 @@ fn file(rate: f64, number: u32) -> String {
     format!("rate-{rate}-run-{number}.json")
 }
 
-/// Result of the search in sentences for the terminal.
+/// Formats the result of the search as two sentences: on the highest rate that passed, and on the
+/// lowest that did not.
 fn statements(trials: &[Trial], target: &Target, slos: &[Slo]) -> [String; 2] {
     let limits: Vec<String> = slos.iter().map(ToString::to_string).collect();
     let limits = limits.join(", ");

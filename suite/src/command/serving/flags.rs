@@ -1,6 +1,6 @@
-//! The benchmark tools that `redline-bench serving` replaces, with each tool's defaults, and its
-//! flags, grouped as in its help, under the names that the tools use. `scenario` and `results`
-//! interpret them.
+//! The benchmark tools that `redline-bench serving` replaces, with each tool's defaults, and the
+//! command's flags, grouped as in its help, under the names that the tools use. `scenario` and
+//! `results` interpret them.
 
 use std::path::PathBuf;
 
@@ -52,13 +52,14 @@ pub enum DatasetName {
     GeneratedSharedPrefix,
 }
 
-/// Defaults of a benchmark tool.
+/// Defaults and formats of a benchmark tool that `redline-bench serving` replaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     pub backend: Backend,
     pub dataset: DatasetName,
     pub seed: u64,
-    /// Default input and output lengths of `random`, in tokens; LMDeploy's tool has none.
+    /// Default input and output lengths of the dataset `random`, in tokens; `None` for LMDeploy's
+    /// tool, which has no default.
     pub random_tokens: Option<(u64, u64)>,
     pub warmup_requests: u64,
     pub warmup_tokens_max: Option<u64>,
@@ -67,9 +68,10 @@ pub struct Habits {
     pub temperature: Option<f64>,
     pub sharegpt: Pack,
     pub random: Pack,
-    /// Format of the tool's console block.
+    /// Format of the console block that the tool prints.
     pub block: Format,
-    /// Format of the tool's result file, without and with the lists of all requests.
+    /// Format of the tool's result file without the lists of all requests; `detailed` is the format
+    /// with them.
     pub result: Format,
     pub detailed: Format,
     /// True when the tool writes its result file without a flag, appending to an older one.
@@ -124,7 +126,7 @@ const LMDEPLOY: Habits = Habits {
 };
 
 impl Tool {
-    /// Defaults of the tool.
+    /// Returns the defaults and formats of the benchmark tool.
     pub fn habits(self) -> &'static Habits {
         match self {
             Self::Vllm => &VLLM,
@@ -136,7 +138,7 @@ impl Tool {
 }
 
 impl Backend {
-    /// Tool that supports this backend by default.
+    /// Returns the benchmark tool that is replaced for the backend unless a flag names one.
     pub fn tool(self) -> Tool {
         match self {
             Self::Vllm | Self::VllmChat | Self::Openai | Self::OpenaiChat => Tool::Vllm,
@@ -147,7 +149,7 @@ impl Backend {
         }
     }
 
-    /// Port that the tool connects to by default.
+    /// Returns the port to which the backend's tool connects by default.
     pub fn port(self) -> u16 {
         match self.tool() {
             Tool::Vllm => 8000,
@@ -156,7 +158,7 @@ impl Backend {
         }
     }
 
-    /// Route that the tool sends requests to.
+    /// Returns the route to which the tool sends requests for the backend.
     pub fn route(self) -> &'static str {
         match self {
             Self::VllmChat | Self::OpenaiChat | Self::SglangOaiChat | Self::LmdeployChat => {
@@ -167,7 +169,8 @@ impl Backend {
         }
     }
 
-    /// Route that resets the server's prefix cache, if the tools know one.
+    /// Returns the route that resets the prefix cache of the backend's server; `None` if the tools
+    /// have none for it.
     pub fn flush_route(self) -> Option<&'static str> {
         matches!(self.tool(), Tool::Sglang | Tool::SglangOld).then_some("/flush_cache")
     }
