@@ -10,7 +10,8 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Tally of a run of four streams that outputs 1,000 tokens per second for ten seconds.
+/// Returns the progress, after `tenths` tenths of a second, of a run of four streams that outputs
+/// 1,000 tokens per second for ten seconds.
 fn tally(tenths: u64) -> Tally {
     let elapsed_ns = tenths * SECOND / 10;
     let (done, tokens) = (tenths * 4 / 10, tenths * 100);
