@@ -72,7 +72,7 @@ pub struct PeerBench {
     /// Number of threads of each engine; default: the number of cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
-    /// Number of measurements of each figure on each engine.
+    /// Number of measurements of each figure on each of the two engines.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
     /// Measure only the figure NAME; may be repeated.
@@ -125,10 +125,10 @@ pub struct ClientBench {
     /// Number of the CPU core on which the measured client runs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub client_core: usize,
-    /// Print the table of earlier results without measuring.
+    /// Print the client comparison's table of earlier results without measuring.
     #[arg(long, conflicts_with = "rows")]
     pub kept: bool,
-    /// Also write the table into `docs/method/client.md`.
+    /// Also write the table of the client comparison into `docs/method/client.md`.
     #[arg(long)]
     pub document: bool,
     /// Print one JSON document instead of the comparison's table.
@@ -150,7 +150,7 @@ pub struct ScaleBench {
     /// Create the simulated registry in this folder, which must not exist yet, and keep it.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Also write the table into `docs/method/scale.md`.
+    /// Also write the table of measured times into `docs/method/scale.md`.
     #[arg(long)]
     pub document: bool,
 }
@@ -160,7 +160,7 @@ pub enum GpuValidation {
     /// Build a release and pack it into a bundle with the programs, models and workloads that its
     /// stages need.
     Pack(PackFlags),
-    /// Run the stages of the bundle that have not run yet.
+    /// Run the stages of the bundle in which this program lies, except those that have run.
     Run(RunFlags),
     /// Record the results that the stages of a bundle left: commit those of a release to the
     /// registry.
@@ -198,7 +198,7 @@ pub struct RunFlags {
 
 #[derive(Debug, Args)]
 pub struct CollectFlags {
-    /// Results that `run --out` wrote: the folder or its archive.
+    /// Results that `gpu-validation run --out` wrote: the folder or its archive.
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
     /// Repository whose `results/` receives the records; default: this clone.

@@ -26,7 +26,7 @@ use crate::cli::ScaleBench;
 use crate::clients::table::{grouped, spread};
 use crate::{clients, float, write_table};
 
-/// Number of records to which the required times apply.
+/// Number of records in the registry to which the required times apply.
 pub const WANTED_OF: u64 = 50_000;
 /// Divisor of the number of records that gives the number from which the site is built.
 const SITE_SHARE: u64 = 10;
@@ -101,7 +101,7 @@ fn remove(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-/// A command to be timed, as a user would type it.
+/// Command of the registry's tools or the site that the scale benchmark times.
 #[derive(Debug, PartialEq)]
 pub struct Work {
     pub title: &'static str,

@@ -14,7 +14,7 @@ pub enum Tool {
     Sglang,
     /// vLLM's command `vllm bench serve`.
     Vllm,
-    /// guidellm, also as GPUStack prints its report.
+    /// guidellm, also in the console block as which GPUStack prints its report.
     Guidellm,
     /// AIPerf, NVIDIA's benchmark tool, which writes a JSON report.
     Aiperf,

@@ -465,7 +465,7 @@ struct MockServer {
 }
 
 impl MockServer {
-    /// Stops the mock server and reads its log.
+    /// Stops the mock server and returns the lines of its log.
     fn end(mut self) -> Result<Vec<Emitted>, Stop> {
         self.group.end(GRACE);
         read_lines(&self.log)

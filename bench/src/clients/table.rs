@@ -29,7 +29,7 @@ pub enum Row {
     Limit,
     /// Standard deviation that the client adds to ITL, with 1,000 streams of 100 events per second.
     Spread,
-    /// Error of the recorded time of every token of 9,000 streams.
+    /// Error of the times that Redline records for the tokens of 9,000 streams.
     Stamps,
     /// Send lag and error of the request rate, with 1,000 requests per second in open loop.
     OpenLoop,
@@ -46,7 +46,7 @@ pub enum Row {
 /// Figure of the client comparison: one line of its table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// Row whose measurement yields the figure.
+    /// Table row in whose measurement the figure is obtained.
     pub row: Row,
     /// Id of the figure, with the unit last.
     pub id: &'static str,

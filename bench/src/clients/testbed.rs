@@ -62,7 +62,7 @@ impl Testbed<'_> {
     }
 }
 
-/// Reads a file with one JSON document per line.
+/// Reads a file with one JSON document per line and returns the documents.
 ///
 /// # Errors
 /// The file cannot be read or has another form.
@@ -128,7 +128,7 @@ impl Spread {
     }
 }
 
-/// True times of a load, from the mock server's log.
+/// Answers and true times of a load, from the mock server's log.
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
     pub answers: Vec<Emitted>,

@@ -28,12 +28,12 @@ use campaign::stop::Stop;
 use campaign::tools::FLOOR;
 use campaign::world::World;
 
-/// A load generator in the comparison.
+/// Load generator that takes part in the client comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Tool {
-    /// Redline's load generator `redline-bench`.
+    /// Redline's own load generator, `redline-bench`.
     Redline,
-    /// The Rust client in SGLang's wheel.
+    /// SGLang's benchmark client, a Rust extension module in its wheel.
     #[value(name = "sglang-bench")]
     Sglang,
     Aiperf,
@@ -157,7 +157,7 @@ impl Tool {
         code == Some(0) || (self == Self::Redline && code == Some(1))
     }
 
-    /// True when the client reads no answers under this load.
+    /// True when the client only sends under `load` and reads no answers.
     pub fn only_sends(self, load: &Load) -> bool {
         self == Self::Floor && load.requests_per_s.is_some()
     }
@@ -207,7 +207,7 @@ loader.exec_module(module)
 module.run_argv(['sglang-bench'] + sys.argv[2:])
 ";
 
-/// Writes the tokenizer and the prompts that AIPerf reads.
+/// Writes the tokenizer and prompt files that AIPerf reads, and removes its earlier results.
 fn write_aiperf_inputs(testbed: &Testbed<'_>, load: &Load) -> Result<(), Stop> {
     let class = r#"{"tokenizer_class":"PreTrainedTokenizerFast","model_max_length":4096}"#;
     write_whole(&testbed.path("tokenizer/tokenizer.json"), tokenizer().as_bytes())?;

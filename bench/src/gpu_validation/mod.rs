@@ -53,7 +53,7 @@ fn plan_file(bundle: &Path, scenario: &str, tokenizer: &str) -> PathBuf {
     bundle.join("plans").join(format!("{scenario}-{tokenizer}.json"))
 }
 
-/// Runs a subcommand of `gpu-validation`.
+/// Runs a subcommand of `gpu-validation`: pack, run or collect.
 ///
 /// # Errors
 /// Wrong use, an unfit machine, an interruption, or an input or output that fails. A failing stage

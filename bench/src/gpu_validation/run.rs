@@ -174,7 +174,7 @@ struct StageRunner<'a> {
     hardware: &'a HardwareFacts,
 }
 
-/// Outcome of a stage, with the reason or the measured figures.
+/// Outcome of a stage, with its reason, or the measured figures of a scenario.
 type Ended = (Outcome, Option<String>);
 
 impl StageRunner<'_> {

@@ -14,7 +14,7 @@ use campaign::process::{Interrupt, capture, describe};
 use campaign::stop::Stop;
 use judge::summary;
 
-/// A measurement that is done once per engine in every repeat.
+/// Measurement of an engine in the comparison, done once per engine in every repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// Prefill of a prompt of 512 tokens, measured by the engine's own tool.

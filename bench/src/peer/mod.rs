@@ -45,7 +45,7 @@ use crate::{RivalError, float, local_bench, name_of, whole};
 /// serves with another path.
 const PERPLEXITY_F32: &str = "perplexity-f32";
 
-/// Runs `peer-bench`.
+/// Runs `peer-bench` and prints its report.
 ///
 /// # Errors
 /// The other engine is unknown or cannot be built, an input cannot be obtained, or one of the two

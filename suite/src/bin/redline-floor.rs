@@ -33,7 +33,7 @@ const AWAKE_NS: u64 = 60_000;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Address of the mock server that is measured against.
+    /// Address of the mock server that the client connects to.
     #[arg(long, value_name = "HOST:PORT")]
     address: SocketAddr,
     /// Number of connections to open, each with one request; with `--requests-per-s` the requests

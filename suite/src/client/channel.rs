@@ -22,13 +22,13 @@ pub struct Trust {
     pub insecure: bool,
 }
 
-/// Error that ends a connection.
+/// Error that ends a connection to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     /// A system call on the connection's socket failed.
     #[error("{}", .0.desc())]
     System(#[from] Errno),
-    /// The server violates TLS, or its certificate is not valid.
+    /// TLS failed: the server violates the protocol, or its certificate is not accepted.
     #[error("{0}")]
     Tls(String),
 }

@@ -30,7 +30,7 @@ const SLACK_NS: u64 = 200_000;
 /// Longest time between two clock readings that count as simultaneous, in nanoseconds.
 const ADJACENT_NS: u64 = 5_000;
 
-/// Result of one read from a socket.
+/// Bytes read from a socket at once, with their time stamps.
 #[derive(Clone, Copy, Debug)]
 pub struct StampedRead {
     /// Number of bytes read; zero at the end of the connection.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use self::scan::scan;
 
-/// Event of an answer stream, in any API format.
+/// Parsed event of an answer stream, of any API format.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// End of the answer stream: `[DONE]` or the API format's equivalent.

@@ -42,7 +42,7 @@ const AWAKE_NS: u64 = 60_000;
 /// Longest wait of the loop for an event, in milliseconds.
 const WAIT_MAX_MS: u8 = 50;
 
-/// Sends all requests of `orders` and waits for all answers.
+/// Sends all requests of `orders`, waits for all answers, and returns the samples.
 ///
 /// # Errors
 /// The system refuses a resource that the client needs, or `stop` was set. A failed request is not
@@ -111,7 +111,7 @@ struct Driver<'a> {
     /// Lower bound of the arrival time of data that is read now, in nanoseconds of the monotonic
     /// clock.
     polled_ns: u64,
-    /// Number of requests in flight.
+    /// Number of requests in flight on the loop's connections.
     busy: usize,
     hung: bool,
 }

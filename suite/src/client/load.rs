@@ -13,7 +13,7 @@ const SLICE_MIN_NS: u64 = 10_000_000;
 /// Longest time that bytes may wait in the socket without making their read late, in nanoseconds.
 /// Chunks of a late read may share a time stamp that is wrong by more than that.
 const LATE_NS: u64 = 1_000_000;
-/// Largest value in the histograms: one hour, in nanoseconds.
+/// Largest value in the histograms of the client's load: one hour, in nanoseconds.
 const LONGEST_NS: u64 = 3600 * 1_000_000_000;
 
 /// Counters of the load of the client's event loop.

@@ -48,7 +48,7 @@ pub struct Orders<'a> {
 /// Progress of a running load test, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of requests in the run.
+    /// Number of requests that are sent in the run in all.
     pub planned: u64,
     /// Number of requests of the run that have ended, answered or failed.
     pub done: u64,
@@ -63,7 +63,7 @@ pub struct Tally {
     pub elapsed_ns: u64,
 }
 
-/// Result of the load generation loop.
+/// Result of the load generation loop: samples, start time and load of the client.
 #[derive(Debug)]
 pub struct Driven {
     /// Samples of the run, one for each payload, in the same order.
@@ -100,7 +100,7 @@ pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// Policy by which requests share connections.
+/// Policy by which the requests of a run share connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pool {
     /// Pool with one connection for each request that may be in flight; they are used in rotation.

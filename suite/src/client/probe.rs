@@ -247,7 +247,7 @@ fn split_outside(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Parses a scalar value as Python prints it.
+/// Parses a scalar value of a server's configuration as Python prints it.
 fn scalar(text: &str) -> Value {
     match text {
         "None" => Value::Null,

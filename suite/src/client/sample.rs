@@ -68,7 +68,7 @@ pub struct Sample {
     pub usage: Option<Usage>,
     /// True when the server reported usage in every chunk with a token.
     pub usage_per_chunk: bool,
-    /// Finish reason of the answer, in the server's words.
+    /// Finish reason of the answer, in the server's words; `None` if it gave none.
     pub finish_reason: Option<String>,
     /// Failure of the request; `None` where it was answered completely.
     pub failure: Option<RequestFailure>,
@@ -99,7 +99,7 @@ pub struct TtftParts {
     /// Time to open a connection, if the request needed a new one, without TLS handshake, in
     /// nanoseconds.
     pub connect_ns: u64,
-    /// Time of the TLS handshake in nanoseconds; `None` without TLS.
+    /// Time that the TLS handshake took of the TTFT, in nanoseconds; `None` without TLS.
     pub tls_ns: Option<u64>,
     /// Time from sending the first to sending the last byte of the request, in nanoseconds.
     pub send_ns: u64,

@@ -12,7 +12,7 @@ use super::sse::SseParser;
 /// Number of bytes kept of a response body that is not an event stream, for the error message.
 const DOCUMENT_MAX: usize = 16 << 10;
 
-/// Streamed answer of one request, in progress.
+/// Streamed answer of one request, from the send until its end.
 #[derive(Debug)]
 pub struct Stream {
     /// Sample of the answer's request, filled so far.

@@ -27,7 +27,7 @@ pub struct AuditFlags {
     /// Pages, logs or result files to check.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print the findings as JSON.
+    /// Print the checked results and their findings as JSON.
     #[arg(long)]
     json: bool,
 }

@@ -28,16 +28,16 @@ pub struct ExportFlags {
     /// Measurement written by `redline-bench run --out`, or the samples file beside it.
     #[arg(value_name = "MEASUREMENT")]
     measurement: PathBuf,
-    /// Format to write.
+    /// Format of the tool in which the measurement is written.
     #[arg(long, value_enum)]
     format: Format,
-    /// File to write; standard output by default.
+    /// File to write the exported measurement to; standard output by default.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Kind of server, which a measurement does not contain.
+    /// Kind of server to state in the export, since a measurement does not contain it.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Model name, which a measurement does not contain.
+    /// Model name to state in the export, since a measurement does not contain it.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Scenario file that was run, for the name of the dataset and the requested lengths.

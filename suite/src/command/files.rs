@@ -119,7 +119,7 @@ fn stem(path: &Path) -> String {
 /// Flags for the server that a command connects to.
 #[derive(Debug, Args)]
 pub struct ServerFlags {
-    /// URL of the server.
+    /// URL of the server that the command connects to.
     #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
     #[command(flatten)]

@@ -39,7 +39,7 @@ pub struct PlanFlags {
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
-    /// Form in which prompts would be sent.
+    /// Form in which the planned prompts will be sent.
     #[arg(long, default_value = "token_ids")]
     #[arg(value_parser = PossibleValuesParser::new(["token_ids", "text"]).map(form))]
     prompt_form: PromptForm,
@@ -164,13 +164,13 @@ pub fn replayed(
 #[derive(Debug, Args)]
 #[command(after_long_help = VERIFY_EXAMPLE)]
 pub struct VerifyManifestFlags {
-    /// Whole dataset file of conversations, as published.
+    /// Whole dataset file of conversations, as its publisher distributes it.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
-    /// `tokenizer.json` of a model for which totals were published.
+    /// `tokenizer.json` of a model for which token totals were published.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Another table of totals, as TOML in the format of `suite/published.toml`.
+    /// Other table of published token totals, as TOML in the format of `suite/published.toml`.
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
 }
@@ -181,7 +181,7 @@ Example:
   redline-bench verify-manifest --dataset ShareGPT_V3_unfiltered_cleaned_split.json \\
     --tokenizer Qwen3-8B/tokenizer.json";
 
-/// Built-in table of published totals: `suite/published.toml`.
+/// Built-in table of published token totals: `suite/published.toml`.
 const BUILT_IN: &str = include_str!("../../published.toml");
 
 /// Published token totals of samples that benchmark tools draw from one dataset.

@@ -33,7 +33,7 @@ use crate::workload::arrival::reschedule;
 use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Flags shared by all measuring commands.
+/// Flags shared by `run`, `sweep` and `search`: server, workload and conduct of the runs.
 #[derive(Debug, Args)]
 pub struct BenchFlags {
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub struct BenchFlags {
     /// Style of the progress report on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
-    /// Stop the run if no event arrives on any connection for this long.
+    /// Stop a run if no event arrives on any connection for this long.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
     /// Interval at which the server's counters, this machine and its GPUs are sampled during the
@@ -305,7 +305,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Registers the handlers of SIGINT and SIGTERM.
+    /// Registers the handlers of SIGINT and SIGTERM and returns their flags.
     ///
     /// # Errors
     /// The system refuses to register the signal handlers.
@@ -347,7 +347,7 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 pub struct RunFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// File for the measurement, as JSON.
+    /// File to write the run's measurement to, as JSON.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be given

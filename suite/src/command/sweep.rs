@@ -33,7 +33,7 @@ use crate::workload::arrival::at_rate;
 pub struct SweepFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// Request rates, in requests per second.
+    /// Request rates to run at, in requests per second.
     #[arg(long, value_name = "R,R,...", value_delimiter = ',', value_parser = positive)]
     #[arg(required_unless_present = "concurrency", conflicts_with = "concurrency")]
     requests_per_s: Vec<f64>,
@@ -44,7 +44,7 @@ pub struct SweepFlags {
     /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
-    /// Folder for the measurements, one file per point.
+    /// Folder for the measurements of the sweep, one file per rate or concurrency level.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
@@ -137,26 +137,27 @@ pub struct SearchFlags {
     /// be given several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT", required = true)]
     slo: Vec<Slo>,
-    /// Share of the requests that must meet all limits.
+    /// Share of the requests at a rate that must meet all latency limits, from 0.001 to 0.9999.
     #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
     attainment: f64,
-    /// Confidence with which that share must be shown.
+    /// Confidence with which the runs must show that the share of `--attainment` is reached.
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
     confidence: f64,
-    /// Number of runs at each rate.
+    /// Number of runs at each request rate.
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Rate to begin with, in requests per second.
+    /// Request rate with which the search begins, in requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
     from_requests_per_s: f64,
-    /// Highest rate to try, in requests per second.
+    /// Highest request rate that the search tries, in requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 1000.0, value_parser = positive)]
     to_requests_per_s: f64,
-    /// Stop when the rates that passed and failed differ by no more than this share.
+    /// Stop when the highest rate that passed and the lowest that did not differ by at most this
+    /// share.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     precision: f64,
-    /// Folder for the result, `search.json`, and for every run's measurement.
+    /// Folder for the search's result, `search.json`, and for every run's measurement.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }

@@ -37,12 +37,12 @@ pub enum Format {
     SglangJsonlDetailed,
     /// Console block of `vllm bench serve` 0.33.
     Vllm,
-    /// JSON of `vllm bench serve --save-result`.
+    /// JSON result file of `vllm bench serve --save-result`.
     VllmJson,
-    /// JSON of `vllm bench serve` with lists of the figures of all requests, as with
+    /// JSON result file of `vllm bench serve` with lists of the figures of all requests, as with
     /// `--save-detailed`.
     VllmJsonDetailed,
-    /// Report of guidellm, version 2.
+    /// JSON report of guidellm, format version 2.
     Guidellm,
     /// AIPerf's JSON report `profile_export_aiperf.json`, schema 1.4.
     Aiperf,

@@ -9,7 +9,7 @@ use super::tally::Answered;
 use super::to_us;
 use crate::client::sample::TtftParts;
 
-/// Latency samples of the answered requests, in nanoseconds.
+/// Latency samples of a run's answered requests, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distributions {
     /// TTFT of each answered request: time from its actual send to its first chunk with a token, in

@@ -5,7 +5,7 @@ use judge::quantile::quantile;
 use schema::run::Summary;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
-/// Confidence of the bounds on percentiles.
+/// Confidence of the upper bounds on percentiles, from 0 to 1.
 pub const CONFIDENCE: f64 = 0.99;
 
 /// Summarizes `samples` in nanoseconds, one for each request, with upper bounds of the percentiles,

@@ -480,7 +480,7 @@ mod tests {
 mod stream_tests {
     use super::*;
 
-    /// Socket that accepts `room` bytes between two calls.
+    /// Simulated socket that accepts `room` bytes between two calls.
     struct Narrow {
         room: usize,
         taken: Vec<u8>,

@@ -35,7 +35,7 @@ pub struct Script {
     pub accept_delay_us: u64,
 }
 
-/// Fixed answer of a route.
+/// Fixed answer of a route of the mock server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
@@ -103,11 +103,11 @@ pub struct When {
     /// Number that the request must have in the order of arrival, from 0, not counting requests to
     /// fixed routes.
     pub index: Option<u64>,
-    /// Path that the request must have.
+    /// Path that the request must have, such as `/generate`; `None` allows any.
     pub path: Option<String>,
-    /// Text that the request body must contain, exactly as written.
+    /// Text that the request body must contain, exactly as written; `None` allows any.
     pub body_contains: Option<String>,
-    /// Text that the request head must contain, exactly as written.
+    /// Text that the request head must contain, exactly as written; `None` allows any.
     pub head_contains: Option<String>,
 }
 
@@ -115,10 +115,10 @@ pub struct When {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Framing {
-    /// Chunked transfer encoding of HTTP/1.1.
+    /// Body in the chunked transfer encoding of HTTP/1.1.
     #[default]
     Chunked,
-    /// Fixed length in `Content-Length`.
+    /// Body whose length is in the header `Content-Length`.
     Length,
     /// Body that ends when the connection is closed.
     Close,
@@ -153,7 +153,7 @@ pub enum Action {
     Stall,
 }
 
-/// Rule for a steady stream of tokens.
+/// Rule by which the mock server generates a steady stream of tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Steady {
@@ -209,7 +209,7 @@ impl Default for Steady {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageWhen {
-    /// Usage in an event of its own after the last token.
+    /// Usage in an event of its own after the last token, which has no choice.
     #[default]
     Last,
     /// Usage in the chunk of the last token, which has text.
@@ -224,7 +224,7 @@ pub enum UsageWhen {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// Chunks of OpenAI's completions.
+    /// OpenAI's completions, with the tokens in the field `text`.
     #[default]
     Completions,
     /// OpenAI's chat, with a first chunk at time 0 that has only the role.

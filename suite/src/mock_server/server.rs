@@ -45,7 +45,7 @@ pub enum Logged {
     Received,
     /// The head of the response was written.
     Head,
-    /// The event with this index in the script was written.
+    /// The event with this index among the answer's events was written.
     Written(u64),
     /// Writing the answer failed, because the client disconnected or the script reset the
     /// connection.

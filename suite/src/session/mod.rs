@@ -53,7 +53,7 @@ pub struct Assignment<'a> {
     pub facts: ScenarioFacts,
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
-    /// Model name that requests carry, as the server knows it.
+    /// Model name that the run's requests carry, as the server knows it.
     pub model: String,
     /// Facts that the server reports about itself, probed before the run.
     pub probed: &'a Probed,

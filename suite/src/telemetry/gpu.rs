@@ -45,7 +45,7 @@ pub struct GpuReading {
     pub memory_c: Option<u64>,
     /// Percentage of the driver's last sampling period in which a kernel ran on the GPU.
     pub util_percent: Option<u64>,
-    /// GPU memory used by all processes, in bytes.
+    /// Memory of the GPU that all processes use, in bytes.
     pub memory_used_bytes: Option<u64>,
     /// Causes that currently keep the GPU's clocks low.
     pub throttle: Option<Throttle>,

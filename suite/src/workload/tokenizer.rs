@@ -78,7 +78,7 @@ impl Tokenizer {
         Ok(Self { inner, bos: None, sha256: sha256_hex(&bytes) })
     }
 
-    /// Builds the byte-level BPE tokenizer of a GGUF file.
+    /// Builds the byte-level BPE tokenizer that a GGUF file's metadata describe.
     ///
     /// # Errors
     /// The model is not `gpt2`, its pre-tokenizer is unknown, or a merge has an unknown token.

@@ -63,7 +63,7 @@ fn the_thread_shows_what_was_stored_and_ends_with_the_run() {
     assert!(progress.shower.is_none());
 }
 
-/// Terminal of 80 columns that keeps what is drawn on it.
+/// Simulated terminal of 80 columns that keeps what is drawn on it.
 #[derive(Clone, Debug, Default)]
 struct Screen(Arc<Mutex<String>>);
 

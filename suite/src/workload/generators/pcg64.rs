@@ -15,7 +15,7 @@ const MULT_B: u32 = 0x58f3_8ded;
 const MIX_LEFT: u32 = 0xca01_f9dd;
 const MIX_RIGHT: u32 = 0x4973_f715;
 
-/// Generator of `numpy.random.default_rng`.
+/// NumPy's random generator that `numpy.random.default_rng` returns.
 #[derive(Clone, Debug)]
 pub struct Pcg64 {
     state: u128,

@@ -34,7 +34,7 @@ const SHARED_MAX: usize = 16;
 pub struct Plan {
     /// Workload manifest of the run's measured requests.
     pub manifest: Manifest,
-    /// Warm-up requests, whose prompts no measured request shares.
+    /// Warm-up requests, whose prompts begin with other tokens than all measured ones.
     pub warmup: Vec<ManifestRequest>,
 }
 
