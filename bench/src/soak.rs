@@ -41,8 +41,8 @@ struct Held {
     threads: u64,
 }
 
-/// Runs `soak`. The exit code is 1 if the server's memory, descriptors or threads are more in the
-/// last quarter of the loads than in the second.
+/// Runs `soak`. The exit code is 1 if the server's memory grew by more than 2 %, or its descriptors
+/// or threads at all, from the second quarter of the loads to the last.
 ///
 /// # Errors
 /// The server does not build or start, or a request is not answered.

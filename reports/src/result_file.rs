@@ -1,6 +1,6 @@
 //! Reader of result files: vLLM's JSON object, SGLang's JSON lines, reports with nested figures,
-//! and the CSV file of LMDeploy's `profile_restful_api.py`, which begins with a line of column
-//! names and one row per run.
+//! and the CSV file of LMDeploy's `profile_restful_api.py`, which has a line of column names and
+//! then one row per run.
 
 use serde_json::{Map, Value};
 

@@ -14,7 +14,7 @@ pub enum Tool {
     Sglang,
     /// vLLM's command `vllm bench serve`.
     Vllm,
-    /// guidellm, also in the console block as which GPUStack prints its report.
+    /// guidellm, by its own JSON report or by the console block that GPUStack prints.
     Guidellm,
     /// AIPerf, NVIDIA's benchmark tool, which writes a JSON report.
     Aiperf,

@@ -88,7 +88,7 @@ pub enum ControlError {
     /// The server gives no usable HTTP response to a control request.
     #[error("no server answers at `{url}`: {message}")]
     Unreachable {
-        /// URL of the control request that got no response.
+        /// URL of the control request that got no usable response.
         url: String,
         /// Reason why the control request got no usable response.
         message: String,

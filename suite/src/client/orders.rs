@@ -263,7 +263,7 @@ pub(super) fn port_held_us(address: SocketAddr) -> u64 {
 }
 
 /// True when the kernel gives the local port of a closed connection to a new connection to the same
-/// `address` early.
+/// `address` before `TIME_WAIT` ends.
 fn is_reused(address: SocketAddr) -> bool {
     // `tcp_tw_reuse` requires TCP time stamps; its value 2 means loopback only.
     let stamped = setting("tcp_timestamps").is_none_or(|on| on.trim() != "0");

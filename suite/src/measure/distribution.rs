@@ -1,5 +1,5 @@
-//! Exact samples of latencies per request and per token (TTFT, TPOT, ITL, E2E and the parts of
-//! TTFT), with their definitions.
+//! Exact latency samples of a run's answered requests, per request and per token: TTFT definition,
+//! and those of TPOT, ITL, E2E and the parts of TTFT.
 
 use schema::histogram::{HdrHistogram, HistogramError};
 use schema::run::Histograms;

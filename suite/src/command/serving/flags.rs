@@ -257,7 +257,8 @@ pub struct WorkloadFlags {
     /// Number of output tokens of each request of the dataset `custom`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub custom_output_len: u64,
-    /// Number of output tokens of every request; replaces the dataset's own length flag.
+    /// Number of output tokens of every request, in place of the dataset's own flag; not for
+    /// `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS")]
     pub output_len: Option<u64>,
     /// Use the prompts of the dataset `custom` in the order of their file.
