@@ -1,4 +1,5 @@
-//! The command line of `redline-peers`, whose subcommands `cargo xtask` passes on unchanged.
+//! The command line of `redline-peers`, whose subcommands `cargo xtask` passes on to this program
+//! unchanged.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -71,16 +72,16 @@ pub struct PeerBench {
     /// Number of threads of each engine; default: the number of cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
-    /// Number of measurements of each figure on each engine.
+    /// Number of measurements of each figure on each of the two engines.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Measure only this figure; may be repeated.
+    /// Measure only the figure NAME; may be repeated.
     #[arg(long = "figure", value_enum, value_name = "NAME")]
     pub figures: Vec<Work>,
-    /// Leave out this figure, such as `perplexity`, which takes minutes; may be repeated.
+    /// Leave out the figure NAME, such as `perplexity`, which takes minutes; may be repeated.
     #[arg(long = "skip", value_enum, value_name = "NAME")]
     pub skipped: Vec<Work>,
-    /// Print one JSON document instead of the table.
+    /// Print one JSON document instead of the comparison's table.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -92,7 +93,7 @@ pub struct PeerBench {
 /// counted; the last quarter is compared with the second.
 #[derive(Debug, Args)]
 pub struct Soak {
-    /// Duration in minutes.
+    /// Duration of the load on the server, in minutes.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub minutes: u32,
     /// Model to serve, a file of `suite/models/`; default: the first model of the target `cpu`.
@@ -107,28 +108,30 @@ pub struct Soak {
 /// at a time.
 #[derive(Debug, Args)]
 pub struct ClientBench {
-    /// Measure only this row of the table; may be repeated.
+    /// Measure only the row NAME of the comparison's table; may be repeated.
     #[arg(long = "row", value_enum, value_name = "NAME")]
     pub rows: Vec<Row>,
-    /// Leave out this client, such as `aiperf`, whose installation takes 1.2 GB; may be repeated.
+    /// Leave out the client CLIENT, such as `aiperf`, whose installation takes 1.2 GB; may be
+    /// repeated.
     #[arg(long = "skip", value_enum, value_name = "CLIENT")]
     pub skipped: Vec<Tool>,
     /// Number of measurements of each client in each row; the clients alternate.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Core of the mock server, which keeps it busy while it waits.
+    /// Number of the CPU core on which the mock server runs; the server keeps the core busy while
+    /// it waits.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub emitter_core: usize,
-    /// Core of the client.
+    /// Number of the CPU core on which the measured client runs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub client_core: usize,
-    /// Print the table of earlier results without measuring.
+    /// Print the client comparison's table of earlier results without measuring.
     #[arg(long, conflicts_with = "rows")]
     pub kept: bool,
-    /// Also write the table into `docs/method/client.md`.
+    /// Also write the table of the client comparison into `docs/method/client.md`.
     #[arg(long)]
     pub document: bool,
-    /// Print one JSON document instead of the table.
+    /// Print one JSON document instead of the comparison's table.
     #[arg(long)]
     pub json: bool,
 }
@@ -141,39 +144,41 @@ pub struct ScaleBench {
     /// Number of records in the registry. The required times apply only to the default number.
     #[arg(long, value_name = "N", default_value_t = crate::scale::WANTED_OF, value_parser = clap::value_parser!(u64).range(20..=1_000_000))]
     pub records: u64,
-    /// Number of times that each command is timed.
+    /// Number of times that each tool command is timed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Make the registry in this folder, which must not exist yet, and keep it.
+    /// Create the simulated registry in this folder, which must not exist yet, and keep it.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Also write the table into `docs/method/scale.md`.
+    /// Also write the table of measured times into `docs/method/scale.md`.
     #[arg(long)]
     pub document: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum GpuValidation {
-    /// Build a release and pack it into a bundle with everything that the stages need.
+    /// Build a release and pack it into a bundle with the programs, models and workloads that its
+    /// stages need.
     Pack(PackFlags),
-    /// Run the stages of the bundle that have not run yet.
+    /// Run the stages of the bundle in which this program lies, except those that have run.
     Run(RunFlags),
-    /// Record the results of a bundle.
+    /// Record the results that the stages of a bundle left: commit those of a release to the
+    /// registry.
     Collect(CollectFlags),
 }
 
 #[derive(Debug, Args)]
 pub struct PackFlags {
-    /// Release to pack, such as `v0.10.0`; not needed with `--worktree`.
+    /// Release to pack into the bundle, such as `v0.10.0`; not needed with `--worktree`.
     #[arg(value_name = "VERSION")]
     pub release: Option<String>,
-    /// Pack the working tree; its records are never committed.
+    /// Pack the working tree into the bundle; the records measured with it are never committed.
     #[arg(long)]
     pub worktree: bool,
-    /// GPU validation to pack: a file of `suite/proofs/`.
+    /// GPU validation to pack: the id of a file of `suite/validations/`.
     #[arg(long, value_name = "ID", default_value = "h200-141g")]
     pub validation: String,
-    /// Folder of the bundle; default: a folder under `target/proofs/`.
+    /// Folder in which the bundle is created; default: a folder under `target/validations/`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
@@ -182,18 +187,18 @@ pub struct PackFlags {
 
 #[derive(Debug, Args)]
 pub struct RunFlags {
-    /// Folder for results, which may contain those of an earlier call; default: `proof-results`. An
-    /// archive of the folder is written next to it.
+    /// Folder for results, which may contain those of an earlier call; default:
+    /// `validation-results`. An archive of the folder is written next to it.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Run only this stage; may be repeated.
+    /// Run only the stage STAGE of the bundle; may be repeated.
     #[arg(long, value_name = "STAGE")]
     pub only: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct CollectFlags {
-    /// Results that `run --out` wrote: the folder or its archive.
+    /// Results that `gpu-validation run --out` wrote: the folder or its archive.
     #[arg(value_name = "RESULTS")]
     pub results: PathBuf,
     /// Repository whose `results/` receives the records; default: this clone.

@@ -1,5 +1,5 @@
 //! Redline beside others: comparison with rival engines and load generators, GPU validation of a
-//! release, a memory-leak test, and the registry's tools on a large registry.
+//! release, a memory-leak test, and the time that the registry's tools take on a large registry.
 //!
 //! Nothing here is part of a campaign. The commands share with `campaign` how servers are built and
 //! started, how inputs are fetched, and how processes end; `campaign` never calls them.
@@ -26,7 +26,7 @@ use cli::Verb;
 use schema::exit::Exit;
 use schema::run::HardwareFacts;
 
-/// Failure of a compared engine or client: exit code 1.
+/// Failure of a compared engine or client; the command that meets it ends with exit code 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct RivalError(String);
@@ -37,19 +37,19 @@ impl Ends for RivalError {
     }
 }
 
-/// Count, size or time as a float; all are far below 2^53.
+/// Converts a count, size or time to a float; all values are far below 2^53, so none is rounded.
 #[expect(clippy::cast_precision_loss, reason = "whole numbers below 2^53 keep their value")]
 fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// Count or size without its fraction; all are positive and far below 2^53.
+/// Converts a positive count or size to an integer, without its fraction; all are far below 2^53.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^53")]
 fn whole(value: f64) -> u64 {
     value as u64
 }
 
-/// Name of a flag's value on the command line.
+/// Returns the name of a flag's value as it is written on the command line.
 fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -68,11 +68,11 @@ pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
     }
 }
 
-/// Puts `table` into the page at `document` (a path below this clone's root), at the place that
-/// `command` writes.
+/// Writes `table` into the page at `document` (a path below this clone's root), between the markers
+/// that name `command` as the writer.
 ///
 /// # Errors
-/// The document has no such place, or is not to be read or written.
+/// The page has no such markers, or cannot be read or written.
 fn write_table(world: &World, document: &str, command: &str, table: &str) -> Result<(), Stop> {
     let path = world.places.root.join(document);
     let written = schema::document::insert(&read_text(&path)?, command, table)
@@ -80,7 +80,7 @@ fn write_table(world: &World, document: &str, command: &str, table: &str) -> Res
     Ok(write_whole(&path, written.as_bytes())?)
 }
 
-/// Load generator for runs on this machine that belong to no campaign.
+/// Builds the runner of benchmark runs on this machine that belong to no campaign.
 fn local_bench<'a>(
     world: &'a World,
     campaign: &'a str,

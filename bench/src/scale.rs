@@ -1,5 +1,5 @@
 //! The command `scale-bench`: measures how long the registry's tools and the site take on a large
-//! simulated registry. It compares only with their required times.
+//! simulated registry. The times are compared only with required times.
 //!
 //! The registry is a repository with one commit per release, whose records are valid and marked
 //! `simulated`. The same number of records gives the same files.
@@ -26,19 +26,19 @@ use crate::cli::ScaleBench;
 use crate::clients::table::{grouped, spread};
 use crate::{clients, float, write_table};
 
-/// Number of records to which the required times apply.
+/// Number of records in the registry to which the required times apply.
 pub const WANTED_OF: u64 = 50_000;
-/// The site is built from one record in this many.
+/// Divisor of the number of records that gives the number from which the site is built.
 const SITE_SHARE: u64 = 10;
-/// Page that holds the table.
+/// Page that contains the table of the scale benchmark, relative to the repository's root.
 const DOCUMENT: &str = "docs/method/scale.md";
-/// Command that the page names as the writer of the table.
+/// Command named in the marker of the page `docs/method/scale.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask scale-bench --document";
 
 /// Runs `scale-bench`. The exit code is 1 if a command takes longer than required.
 ///
 /// # Errors
-/// The disk has no room for the registry, or a tool fails on it.
+/// The registry cannot be written, such as when the disk is full, or a tool fails on it.
 pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     world.tools.check_for(&[RESULTS, SITE])?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -83,7 +83,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     Ok(if scaled.is_as_wanted() { Exit::Well } else { Exit::Worse })
 }
 
-/// Total size of `files` in bytes.
+/// Returns the total size of `files` in bytes.
 fn bytes(files: &[PathBuf]) -> Result<u64, FileError> {
     let of = |file: &PathBuf| {
         fs::metadata(file).map(|facts| facts.len()).map_err(FileError::at("look at", file))
@@ -91,7 +91,7 @@ fn bytes(files: &[PathBuf]) -> Result<u64, FileError> {
     files.iter().map(of).sum()
 }
 
-/// Removes a folder, which need not exist.
+/// Removes a folder with its content; a folder that does not exist is no error.
 fn remove(folder: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -101,20 +101,21 @@ fn remove(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-/// A command to be timed, as a user would type it.
+/// Command of the registry's tools or the site that the scale benchmark times.
 #[derive(Debug, PartialEq)]
 pub struct Work {
     pub title: &'static str,
-    /// Required time in seconds.
+    /// Required time of the command in seconds, for the default number of records.
     pub wanted_s: f64,
-    /// Subcommand of `redline-results`, or of `redline-site` for the site, and its arguments.
+    /// Command line: subcommand of `redline-results`, or of `redline-site` for the site, and its
+    /// arguments.
     words: &'static [&'static str],
-    /// Exit codes that are no failure.
+    /// Exit codes of the command that do not count as a failure.
     codes: &'static [i32],
 }
 
-/// All commands, in an order in which each finds the files that it needs. The first checks without
-/// an index of the records.
+/// Timed commands, in an order in which each finds the files that it needs. The first one checks
+/// the registry without an index of its records.
 const WORKS: [Work; 5] = [
     Work { title: "check, without an index", wanted_s: 20.0, words: &["check"], codes: &[0] },
     Work { title: "check, again", wanted_s: 20.0, words: &["check"], codes: &[0] },
@@ -129,22 +130,22 @@ const WORKS: [Work; 5] = [
     Work { title: "the site", wanted_s: 10.0, words: &["build"], codes: &[0] },
 ];
 
-/// Time that a command took.
+/// Wall and CPU time that one timed command took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Took {
-    /// Wall time in seconds, to 10 ms, the interval of polling.
+    /// Wall time of the command in seconds, to 10 ms, the interval at which processes are polled.
     pub wall_s: f64,
-    /// User and system time in seconds, over all cores.
+    /// User and system CPU time of the command in seconds, summed over all cores.
     pub cpu_s: f64,
 }
 
-/// Folders on which the commands work.
+/// Simulated registries and the site's folder, on which the timed commands work.
 #[derive(Debug)]
 pub struct Registries<'a> {
     pub world: &'a World,
     pub registry: PathBuf,
     pub site_registry: PathBuf,
-    /// Folder in which the site is built.
+    /// Folder in which the site is built, emptied before each build.
     pub site: PathBuf,
 }
 
@@ -152,7 +153,8 @@ impl Registries<'_> {
     /// Runs the command of `work` to its end and measures its time.
     ///
     /// # Errors
-    /// It cannot be started, or fails.
+    /// The command cannot be started, fails, or is interrupted, or the system does not report CPU
+    /// times.
     pub fn time(&self, work: &Work) -> Result<Took, Stop> {
         let mut command = self.command(work)?;
         let clock = &self.world.clock;
@@ -171,7 +173,8 @@ impl Registries<'_> {
         Err(Stop::environment(format!("`{title}` ended with {how}: {said}")))
     }
 
-    /// Makes the command, and removes what an earlier command left that would speed it up.
+    /// Builds the command line of `work`, and removes what an earlier command left on disk that
+    /// would speed it up.
     fn command(&self, work: &Work) -> Result<Command, Stop> {
         let (verb, arguments) = (work.words[0], &work.words[1..]);
         if verb == "build" {
@@ -190,25 +193,25 @@ impl Registries<'_> {
     }
 }
 
-/// Decimal places of a time in seconds: processes are polled every 10 ms.
+/// Number of decimal places of a time in seconds: processes are polled every 10 ms.
 const DIGITS: usize = 2;
 
-/// Results of `scale-bench`.
+/// Results of the scale benchmark.
 #[derive(Debug)]
 pub struct Scaled {
     pub records: u64,
-    /// Records of the registry from which the site is built.
+    /// Number of records in the registry from which the site is built.
     pub site_records: u64,
     pub registry_bytes: u64,
     pub site_bytes: u64,
-    /// Times of each command, one for each repeat.
+    /// Times of each timed command, one for each repeat.
     pub times: Vec<(&'static Work, Vec<Took>)>,
-    /// Sentence that states date, commit and machine.
+    /// Sentence that states date, commit and machine of the measurement.
     pub provenance: String,
 }
 
 impl Scaled {
-    /// Renders the results as Markdown.
+    /// Renders the measured times, the sizes and the provenance as Markdown.
     pub fn render(&self) -> String {
         let mut text =
             "| | wanted, s | wall time, s | processor time, s |\n|---|---|---|---|\n".to_owned();
@@ -232,7 +235,8 @@ impl Scaled {
         format!("{text}\n{}\n{}\n", self.sizes(), self.provenance)
     }
 
-    /// True when no command took longer than required.
+    /// True when the median wall time of every command is at most the required one; without a
+    /// requirement, true.
     pub fn is_as_wanted(&self) -> bool {
         self.times.iter().all(|(work, times)| {
             let wall = summary::of(&times.iter().map(|took| took.wall_s).collect::<Vec<f64>>());
@@ -272,14 +276,14 @@ const SCENARIOS: [&str; 8] = [
     "ladder-lite-c64",
 ];
 const REPEATS: u64 = 5;
-/// Number of records per release, if there are enough for two releases.
+/// Number of records per release of the simulated registry, if it has enough for two releases.
 const OF_RELEASE: u64 = (HARDWARE.len() * MODELS.len() * SCENARIOS.len()) as u64 * REPEATS;
 
-/// Two releases whose runs share blocks, so that they can be compared.
+/// Two releases of the simulated registry whose runs share blocks, so that they can be compared.
 pub const PAIR: [&str; 2] = ["v0.0.0", "v0.1.0"];
 
-/// Writes a repository with `records` runs of at least two releases into `folder`, which must be
-/// empty or not exist.
+/// Creates a git repository of a simulated registry with `records` runs of at least two releases
+/// into `folder`, which must be empty or not exist.
 ///
 /// # Errors
 /// The folder is not empty, or git or a file operation fails.
@@ -303,7 +307,8 @@ pub fn repository(world: &World, folder: &Path, records: u64) -> Result<(), Stop
     Ok(())
 }
 
-/// Writes the runs of one release. Two consecutive releases share a campaign, in blocks of two
+/// Writes the records of one release: `count` runs, after the `before` runs of earlier releases,
+/// and their campaign. Two consecutive releases share a campaign id in their runs, in blocks of two
 /// runs.
 fn write_release(results: &Path, release: u64, before: u64, count: u64) -> Result<(), Stop> {
     let mut plan: Vec<PlannedRun> = Vec::new();
@@ -326,7 +331,7 @@ fn write_release(results: &Path, release: u64, before: u64, count: u64) -> Resul
     write(&results.join(place), &to_file_text(&record)?)
 }
 
-/// Makes the run with number `serial` in the registry, which has number `index` in its release.
+/// Builds the simulated run with number `serial` in the registry and number `index` in its release.
 fn sample(campaign: &str, release: u64, serial: u64, index: u64) -> Sample {
     let (repeat, cell) = (index % REPEATS, index / REPEATS);
     let pick = |among: &[&str], n: u64| {

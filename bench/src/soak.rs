@@ -24,24 +24,25 @@ use campaign::server_spec::command_line;
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
-/// Smallest number of loads: the first quarter of them may still fill caches and pools.
+/// Smallest number of loads that are sent: the first quarter of them may still fill caches and
+/// pools.
 const LOADS_MIN: usize = 8;
-/// Growth of memory in percent that is tolerated, since allocators return memory at their
-/// discretion.
+/// Growth of the server's memory in percent that is tolerated, since allocators return memory at
+/// their discretion.
 const GROWTH_PCT_MAX: f64 = 2.0;
 
-/// Resources that an idle server holds.
+/// Resources that the server occupies between two loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
-    /// Resident anonymous memory in bytes.
+    /// Resident anonymous memory of the server in bytes.
     bytes: u64,
-    /// Number of open file descriptors.
+    /// Number of open file descriptors of the server.
     files: u64,
     threads: u64,
 }
 
-/// Runs `soak`. The exit code is 1 if the server holds more at the end than after the first
-/// quarter.
+/// Runs `soak`. The exit code is 1 if the server's memory grew by more than 2 %, or its descriptors
+/// or threads at all, from the second quarter of the loads to the last.
 ///
 /// # Errors
 /// The server does not build or start, or a request is not answered.
@@ -99,7 +100,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     Ok(if grown.is_empty() { Exit::Well } else { Exit::Worse })
 }
 
-/// Starts the server and waits until it is ready.
+/// Starts the server and waits until it reports that it is ready.
 fn serve(
     world: &World,
     variant: &ServerSpec,
@@ -134,8 +135,9 @@ fn read(server: &Server) -> Result<Held, Stop> {
     })
 }
 
-/// Compares the last quarter of the loads with the second; returns a phrase for each resource that
-/// grew. Medians are compared, because single loads leave slightly different amounts.
+/// Compares the resources in the last quarter of the loads with those in the second quarter;
+/// returns a phrase for each resource that grew. Medians are compared, because single loads leave
+/// slightly different amounts.
 fn grown(held: &[Held]) -> Vec<String> {
     let quarter = held.len() / 4;
     let (early, late) = (&held[quarter..2 * quarter], &held[held.len() - quarter..]);

@@ -8,19 +8,21 @@ use super::workload::workload_before;
 use super::{Found, Unread, line_at};
 
 const TITLE: &str = " Serving Benchmark Result ";
-/// Shortest row of `=` that closes a block.
+/// Shortest row of `=` that closes a `Serving Benchmark Result` block.
 const RULE: &str = "==========";
-/// Dashes around the title of a section within a block.
+/// Dashes before and after the title of a section within a `Serving Benchmark Result` block.
 const SECTION: &str = "----";
 
-/// A console block: its body, and the byte range that it takes up in the text.
+/// A `Serving Benchmark Result` block: its body without title and closing line, and its byte range
+/// in the text, from the body's start to the end of the closing line.
 struct Block<'a> {
     body: &'a str,
     start: usize,
     end: usize,
 }
 
-/// Reads every console block of `text`.
+/// Reads every `Serving Benchmark Result` block of `text`; a block that cannot be read gives an
+/// error with its line.
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let mut results = Vec::new();
     let mut read_to = 0;
@@ -79,8 +81,8 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
     })
 }
 
-/// Returns label, value and offset of each figure in a block. A value is one word, because line
-/// ends may be lost.
+/// Returns label, value and byte offset of each figure in a block's body. Only the first word of a
+/// value is read, because line ends may be lost.
 fn pairs(body: &str) -> Vec<(&str, &str, usize)> {
     let offset = |part: &str| part.as_ptr() as usize - body.as_ptr() as usize;
     let mut pairs = Vec::new();

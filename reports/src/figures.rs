@@ -1,5 +1,5 @@
-//! Figures of one published result under the names that result files commonly use, and the record
-//! that they make.
+//! Figures of one published result under the names that result files commonly use, and the run
+//! record that is built from them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::served::Served;
 use super::tool::Tool;
 use super::{Found, Unread};
 
-/// Labels of console blocks, and the names of the same figures in result files.
+/// Labels of figures in console blocks, each with the figure's name in result files.
 const LABELS: &[(&str, &str)] = &[
     ("Traffic request rate", REQUEST_RATE),
     ("Maximum request concurrency", "max_concurrency"),
@@ -34,17 +34,19 @@ const LABELS: &[(&str, &str)] = &[
     ("Concurrency", "concurrency"),
 ];
 
-/// Name of the request rate, the only figure that may be infinite: all requests at once.
+/// Name of the request rate, the only figure that may be infinite, which means that all requests
+/// are sent at once.
 const REQUEST_RATE: &str = "request_rate";
 
-/// Figures without which a result is incomplete.
+/// Names of the figures without which a published result is incomplete and is not read.
 const NEEDED: &[&str] = &["completed", "duration", "total_output_tokens"];
 
-/// Words that stand for a missing value; `not` is the first word of SGLang's `not set`.
+/// Words that a console block prints in place of a missing value; `not` is the first word of
+/// SGLang's `not set`.
 const NOT_THERE: &[&str] = &["N/A", "None", "null", "nan", "NaN", "not", "trace"];
 
-/// Returns the name and scale of the figure that a console block calls `label`; `None` where no
-/// rule needs that figure.
+/// Returns the name of the figure that a console block calls `label`, and the factor from the
+/// label's unit to the name's; `None` where records have no such figure.
 pub fn name_of_label(label: &str) -> Option<(String, f64)> {
     if let Some((_, name)) = LABELS.iter().find(|(known, _)| *known == label) {
         return Some(((*name).to_owned(), 1.0));
@@ -66,12 +68,14 @@ pub fn name_of_label(label: &str) -> Option<(String, f64)> {
     Some((format!("{}_{quantity}_ms", statistic.to_lowercase()), scale))
 }
 
-/// Figures by name: milliseconds, seconds (`duration`), counts, and rates per second.
+/// Figures of one published result, by their names in result files: milliseconds, seconds
+/// (`duration`), counts, and rates per second.
 #[derive(Debug, Default)]
 pub struct Figures(BTreeMap<String, f64>);
 
 impl Figures {
-    /// Adds a figure from its printed text; a value that is printed as missing is left out.
+    /// Adds the figure `name` from its printed text, multiplied by `scale`; a value that is printed
+    /// as missing is left out.
     ///
     /// # Errors
     ///
@@ -84,11 +88,12 @@ impl Figures {
         self.take(name, value * scale)
     }
 
-    /// Adds a figure from its value.
+    /// Adds the figure `name` from its value.
     ///
     /// # Errors
     ///
-    /// The value is negative, not finite, or a fraction of something that is counted.
+    /// The value is negative, not finite, or has a fraction though the figure counts requests or
+    /// tokens.
     pub fn take(&mut self, name: &str, value: f64) -> Result<(), String> {
         let endless = value == f64::INFINITY && name == REQUEST_RATE;
         if !(endless || value.is_finite() && value >= 0.0) {
@@ -103,11 +108,7 @@ impl Figures {
         Ok(())
     }
 
-    /// Checks that a result has every necessary figure.
-    ///
-    /// # Errors
-    ///
-    /// A necessary figure is missing.
+    /// Checks that a published result has the figures that a record needs.
     pub fn complete(&self) -> Result<(), String> {
         let missing = NEEDED.iter().find(|name| !self.0.contains_key(**name));
         missing.map_or(Ok(()), |name| Err(format!("a result without `{name}`")))
@@ -185,8 +186,8 @@ fn whole(value: f64) -> u64 {
 }
 
 impl Found {
-    /// Returns the record of this result, neither judged nor sealed. The importer fills in its id,
-    /// release and hardware.
+    /// Builds the run record of this published result, without verdict and without the record's
+    /// SHA-256. The importer fills in its id, release and hardware.
     ///
     /// # Errors
     ///
@@ -245,8 +246,9 @@ impl Found {
         (argv.is_some() || tp.is_some()).then_some(facts)
     }
 
-    /// Arrival of the requests, where the report states it. The rate of a result alone does not
-    /// show how gaps are drawn; that of a profile does.
+    /// Returns how the requests arrived, where the report states it. A finite rate in a result
+    /// alone does not show how the intervals between requests were drawn; a rate in a profile means
+    /// even intervals.
     fn arrival(&self) -> Option<Arrival> {
         let cap = self.figures.count("max_concurrency");
         if let Some(requests_per_s) = self.asked.rate.filter(|rate| *rate > 0.0) {
@@ -270,7 +272,7 @@ impl Found {
     }
 }
 
-/// Returns the first known of two sources of a fact, else `unknown`.
+/// Returns the first of two sources of a fact that is known, else `unknown`.
 fn known(first: &Option<String>, second: &Option<String>) -> String {
     first.clone().or_else(|| second.clone()).unwrap_or_else(|| "unknown".to_owned())
 }

@@ -20,30 +20,32 @@ use served::Served;
 use tool::Tool;
 use workload::StatedWorkload;
 
-/// Records found in a report, and the parts that could not be read.
+/// Records read from one published report, and the places that could not be read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
-    /// One record per result, neither judged nor sealed, in the order of the text. Its `source`
-    /// names the lines.
+    /// One run record per result in the report, in the order of the text, without verdict and
+    /// without the record's SHA-256. The record's `source` names the lines of the result.
     pub records: Vec<RunRecord>,
-    /// Results in the report that cannot be read.
+    /// Results in the report that cannot be read; one entry also where the report has no result.
     pub unread: Vec<Unread>,
 }
 
-/// Place in a report that cannot be read, and why. No figure of it is guessed.
+/// Place in a report that cannot be read, and why. Its figures are left out, not guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unread {
-    /// Number of the line, counted from 1.
+    /// Number of the line in the report that cannot be read, counted from 1.
     pub line: u64,
-    /// Reason: the expected text and the text that was found.
+    /// Reason why the result cannot be read: what is wrong with the text, or what is missing in it.
     pub why: String,
 }
 
-/// One published result, as its tool reports it.
+/// One published result, with the figures that its tool reports and the stated facts about server
+/// and workload.
 #[derive(Debug)]
 struct Found {
     tool: Tool,
-    /// Kind of server that the tool was set to talk to.
+    /// Kind of server for which the benchmark tool was configured, such as `vllm`; `None` if not
+    /// stated.
     backend: Option<String>,
     figures: Figures,
     asked: StatedWorkload,
@@ -51,13 +53,15 @@ struct Found {
     lines: (u64, u64),
 }
 
-/// Reads the results in `text`; `file` is recorded as their source.
+/// Reads the results in `text`; the name `file` and the text's SHA-256 are recorded as their
+/// source.
 ///
 /// Console blocks are those titled `Serving Benchmark Result` (LMDeploy's and SGLang's scripts,
 /// vLLM, and GPUStack's rendering of guidellm), anywhere in the text, also several on a line. A
 /// text that begins with `{` is read as results of vLLM or SGLang, one object or one per line, or
 /// as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
-/// MLCommons' endpoints. A text with the head of LMDeploy's CSV is read as that.
+/// MLCommons' endpoints. A text with the column names of LMDeploy's CSV file is read as such a
+/// file.
 pub fn read(file: &str, text: &str) -> Reading {
     // Removes a byte-order mark and carriage returns, which some editors add. Line numbers stay
     // the same.
@@ -86,7 +90,7 @@ pub fn read(file: &str, text: &str) -> Reading {
     reading
 }
 
-/// Number of the line, counted from 1, that contains the byte at `offset`.
+/// Returns the number of the line, counted from 1, that contains the byte at `offset`.
 fn line_at(text: &str, offset: usize) -> u64 {
     1 + text.as_bytes()[..offset].iter().map(|byte| u64::from(*byte == b'\n')).sum::<u64>()
 }

@@ -1,6 +1,6 @@
 //! Reader of reports that nest figures in JSON objects: guidellm, AIPerf, llm-d, inference-perf,
-//! inference-benchmarker, trtllm-bench and MLCommons' endpoints. A table says where each tool has
-//! its figures.
+//! inference-benchmarker, trtllm-bench and MLCommons' endpoints. A table states the JSON pointers
+//! of each tool's figures.
 
 use serde_json::Value;
 
@@ -10,25 +10,29 @@ use super::tool::Tool;
 use super::workload::StatedWorkload;
 use super::{Found, Unread};
 
-/// Places of a tool's figures in its reports, as JSON pointers.
+/// Description of one tool's reports: JSON pointers by which they are recognized and read.
 struct Layout {
     tool: Tool,
-    /// Pointers by which the tool's reports are recognized.
+    /// JSON pointers that must all exist in a report for it to be recognized as the tool's.
     marks: &'static [&'static str],
-    /// Result in the report, or list of results of which each is read by itself. The pointers below
-    /// begin there.
+    /// JSON pointer to the result in the report, or to a list of results that are read one by one.
+    /// The pointers of figures, totals and latencies begin at a result.
     results: &'static str,
-    /// Our name of a figure, factor to our unit, and pointer.
+    /// Figures, each with its name in [`Figures`], the factor to that name's unit, and its JSON
+    /// pointer in a result.
     figures: &'static [(&'static str, f64, &'static str)],
-    /// Totals, as the product of the numbers at some pointers. They are rounded, because a mean times
-    /// a count is inexact, and the true total is a whole number.
+    /// Total numbers of tokens, each with its name and the JSON pointers of the numbers whose
+    /// product it is. They are rounded, because a mean times a count is inexact, and the true total
+    /// is a whole number.
     totals: &'static [(&'static str, &'static [&'static str])],
-    /// Our name of a latency, factor to milliseconds (`None`: the latency states its unit), and
-    /// pointer.
+    /// Latencies, each with its quantity such as `ttft`, the factor to milliseconds (`None` where
+    /// the report states the unit), and its JSON pointer in a result.
     latencies: &'static [(&'static str, Option<f64>, &'static str)],
-    /// Statistics of a latency as `NAME=POINTER`, with our names.
+    /// Statistics of a latency, separated by spaces, each as `NAME=POINTER`: name such as `p50`,
+    /// and JSON pointer that begins at the latency.
     statistics: &'static str,
-    /// Reads what follows from other figures, from the whole report and a result in it.
+    /// Function that adds the figures that no single pointer gives, from the whole report and one
+    /// result in it.
     derived: fn(&Value, &Value, &mut Figures) -> Result<(), String>,
 }
 
@@ -204,7 +208,8 @@ const LAYOUTS: [Layout; 7] = [
     },
 ];
 
-/// Reads the results in `report`; `None` where it is a report of none of these tools.
+/// Reads the results in `report`; returns `None` if it is not a report of one of the tools with
+/// nested figures.
 pub fn read(report: &Value, lines: (u64, u64)) -> Option<Vec<Result<Found, Unread>>> {
     LAYOUTS.iter().find_map(|layout| {
         let has = |mark: &&str| report.pointer(mark).is_some();
@@ -256,7 +261,8 @@ impl Layout {
     }
 }
 
-/// Adds the number at the JSON pointer `pointer`, times `scale`, as `name`, if the report has one.
+/// Adds to `figures` the number at the JSON pointer `pointer`, times `scale`, as `name`, if the
+/// report has one.
 fn take(
     figures: &mut Figures,
     name: &str,
@@ -345,8 +351,8 @@ fn trtllm_served(report: &Value) -> Served {
     }
 }
 
-/// Reads the rates of MLCommons' endpoints. Those over a window that cuts the tail do not refer to
-/// the duration.
+/// Reads the request and token rates of MLCommons' endpoints benchmark. Rates over a window that
+/// cuts off the last requests are left out, because they do not refer to the reported duration.
 fn endpoints(_: &Value, report: &Value, figures: &mut Figures) -> Result<(), String> {
     if number(report, "/legacy_loadgen_window_duration_ns").is_some() {
         return Ok(());

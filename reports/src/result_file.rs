@@ -1,6 +1,6 @@
-//! Reader of result files: vLLM's JSON object, SGLang's JSON lines, reports with nested figures, and
-//! the CSV file of LMDeploy's `profile_restful_api.py`, which has a head with column names and one
-//! row per run.
+//! Reader of result files: vLLM's JSON object, SGLang's JSON lines, reports with nested figures,
+//! and the CSV file of LMDeploy's `profile_restful_api.py`, which has a line of column names and
+//! then one row per run.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,8 @@ use super::tool::Tool;
 use super::workload::workload_of_settings;
 use super::{Found, Unread, nested};
 
-/// Keys of vLLM's files that differ from SGLang's names, which are used here.
+/// Parts of figure names in vLLM's files, each with the part that SGLang's names have in its place;
+/// figures are stored under SGLang's names.
 const ALIASES: &[(&str, &str)] =
     &[("total_token_throughput", "total_throughput"), ("e2el", "e2e_latency")];
 
@@ -33,13 +34,13 @@ pub fn read_json(text: &str) -> Vec<Result<Found, Unread>> {
         .collect()
 }
 
-/// Parses an object as Python writes it, where numbers may be `Infinity` and `NaN`.
+/// Parses a JSON object as Python writes it, where numbers may be `Infinity` and `NaN`.
 fn parse(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(&strict(text)).map_err(|error| format!("not a JSON object: {error}"))
 }
 
-/// Returns `text` as strict JSON: `Infinity` becomes the string `inf`, and `NaN` becomes `null`,
-/// outside of strings.
+/// Returns `text` as strict JSON: `Infinity` becomes the string `inf`, and `-Infinity` and `NaN`
+/// become `null`, outside of strings.
 fn strict(text: &str) -> String {
     let outside = |part: &str| {
         part.replace("-Infinity", "null").replace("Infinity", "\"inf\"").replace("NaN", "null")
@@ -84,7 +85,8 @@ fn found_in_object(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Fou
     })
 }
 
-/// Adds a figure if `value` is a number; other keys hold lists and names, which no rule needs.
+/// Adds the value of a result file's key as a figure if it is a number or `inf`; other values, such
+/// as lists and names, are ignored.
 fn take(figures: &mut Figures, key: &str, value: &Value) -> Result<(), String> {
     let mut name = key.to_owned();
     for (theirs, ours) in ALIASES {
@@ -97,10 +99,10 @@ fn take(figures: &mut Figures, key: &str, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Beginning of the CSV file's head, by which the format is recognized.
+/// First column names of LMDeploy's CSV file, by which the format is recognized.
 pub const CSV_HEAD: &str = "backend,dataset_name,";
 
-/// Reads every row of the CSV text as a result.
+/// Reads every row of the text of LMDeploy's CSV file as a result.
 pub fn read_csv(text: &str) -> Vec<Result<Found, Unread>> {
     let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let names: Vec<&str> =
@@ -135,7 +137,8 @@ fn found_in_row(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
     })
 }
 
-/// True for columns with figures; names and settings are not.
+/// True for a column of LMDeploy's CSV file that contains a figure; false for columns with names
+/// and settings.
 fn is_figure(name: &str) -> bool {
     let settings = ["backend", "dataset_name", "sharegpt_output_len"];
     !settings.contains(&name) && !name.starts_with("random_")

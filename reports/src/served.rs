@@ -2,23 +2,23 @@
 //! from the serving command above the result and from the page's own text. Facts that neither
 //! states stay unknown.
 
-/// Facts about the server behind a published result.
+/// Facts about the server behind a published result; `None` where the page does not state one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Served {
     pub engine: Option<String>,
-    /// Version of the engine, such as `v0.10.1`.
+    /// Version of the engine that served, such as `v0.10.1`.
     pub release: Option<String>,
-    /// Model as the command names it, such as `Qwen/Qwen3-8B`.
+    /// Model as the serving command or the page names it, such as `Qwen/Qwen3-8B`.
     pub model: Option<String>,
     pub tp: Option<u32>,
-    /// Words of the serving command, or its flags where the page gives only those.
+    /// Words of the serving command, or only its flags where the page gives no more.
     pub argv: Option<Vec<String>>,
 }
 
-/// Engines by the names that pages and commands use.
+/// Names of the engines whose serving commands are recognized in published pages.
 const ENGINES: [&str; 3] = ["lmdeploy", "sglang", "vllm"];
 
-/// Text with which a serving command begins, and the engine that it starts.
+/// Texts with which a serving command begins, each with the engine that it starts.
 const COMMANDS: &[(&str, &str)] = &[
     ("lmdeploy serve api_server ", "lmdeploy"),
     ("vllm serve ", "vllm"),
@@ -28,7 +28,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("lmsysorg/sglang:", "sglang"),
 ];
 
-/// Flags that only one engine has.
+/// Flags that only one engine has, each with that engine; they identify the engine of a list of
+/// flags.
 const OWN_FLAGS: &[(&str, &str)] = &[
     ("--max-model-len", "vllm"),
     ("--context-length", "sglang"),
@@ -36,18 +37,19 @@ const OWN_FLAGS: &[(&str, &str)] = &[
     ("--cache-max-entry-count", "lmdeploy"),
 ];
 
-/// Heading of a list of flags, in pages that do not repeat the command.
+/// Heading in published pages above a list of the server's flags that stands in place of the whole
+/// command.
 const PARAMETERS: &str = "Backend Parameters:";
 
-/// Largest length in bytes of a text that is accepted as a command.
+/// Largest length in bytes of a text that is accepted as a serving command.
 const COMMAND_BYTES_MAX: usize = 4_000;
-/// Parts of paths that identify a user or a machine.
+/// Parts of paths that identify a user or a machine, and are not published.
 const PRIVATE_PLACES: &[&str] =
     &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
 
 /// Finds out which server produced a result in the page `text`. `before` is the text above the
-/// result, `between` the part of it after the previous result, and `model` the model that the
-/// result's own log names, if any.
+/// result, `between` the part of that text after the previous result, and `model` the model that
+/// the result's own log names, if any.
 pub fn served(text: &str, before: &str, between: &str, model: Option<&str>) -> Served {
     let mut served = match parameters(between) {
         Some(flags) => Served { engine: owner(&flags), argv: Some(flags), ..Served::default() },
@@ -63,9 +65,9 @@ pub fn served(text: &str, before: &str, between: &str, model: Option<&str>) -> S
 }
 
 impl Served {
-    /// Drops everything except the engine if the command does not name `model`: then the result's
-    /// own command was cut from the page, and this one belongs to another section. The same engine
-    /// serves both.
+    /// Drops all facts except the engine if the serving command does not name the result's `model`.
+    /// The result's own command is then missing from the page, and the found one belongs to another
+    /// section, which has the same engine.
     fn unless_of_another(self, model: Option<&str>) -> Self {
         let name = |text: &str| text.rsplit(['/', '=']).next().unwrap_or_default().to_lowercase();
         let words = self.argv.as_deref().unwrap_or_default();
@@ -78,7 +80,8 @@ impl Served {
     }
 }
 
-/// Returns the flags in the code fence after the last `Backend Parameters:`.
+/// Returns the flags in the code fence after the last heading `Backend Parameters:` in the text;
+/// `None` without such a list.
 fn parameters(between: &str) -> Option<Vec<String>> {
     let after = &between[between.rfind(PARAMETERS)? + PARAMETERS.len()..];
     let fence = after.trim_start().strip_prefix("```")?.split("```").next()?;
@@ -90,7 +93,8 @@ fn parameters(between: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Returns the engine that one of these flags belongs to.
+/// Returns the engine that is the only one with one of the flags in `words`; `None` if no flag
+/// identifies one.
 fn owner(words: &[String]) -> Option<String> {
     let name = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
     let names: Vec<String> = words.iter().map(name).collect();
@@ -100,7 +104,8 @@ fn owner(words: &[String]) -> Option<String> {
     OWN_FLAGS.iter().find_map(of)
 }
 
-/// Returns the last serving command above a result, if it stands in the result's own section.
+/// Returns the facts in the last serving command of the text `before` a result; `None` if there is
+/// none, or if it stands in another section of the page than the result.
 fn command_above(before: &str) -> Option<Served> {
     let find = |(words, engine): &(&str, &'static str)| {
         before
@@ -141,13 +146,14 @@ fn command_above(before: &str) -> Option<Served> {
     })
 }
 
-/// True for a real command; a template such as `--model ${MODEL}` is not one.
+/// True if the serving command at the byte offset `at` is a real one; a template such as `--model
+/// ${MODEL}` is not.
 fn is_command(text: &str, at: usize) -> bool {
     extent(text, at).is_some_and(|(start, end)| !text[start..end].contains("${"))
 }
 
-/// Returns the byte range of the command's lines around `at`; a line that ends in a backslash
-/// continues.
+/// Returns the byte range of the command around the offset `at`: its line, joined with neighbouring
+/// lines by backslashes at line ends. `None` if that is too long for a command.
 fn extent(text: &str, at: usize) -> Option<(usize, usize)> {
     let line_start = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
     let line_end = |at: usize| text[at..].find('\n').map_or(text.len(), |end| at + end);
@@ -162,8 +168,8 @@ fn extent(text: &str, at: usize) -> Option<(usize, usize)> {
     (end - start <= COMMAND_BYTES_MAX).then_some((start, end))
 }
 
-/// True where no heading between `at` and the end of `text` opens a section at the same or a
-/// higher level than the one that contains `at`.
+/// True where no Markdown heading between the offset `at` and the end of `text` has the same or a
+/// higher level than the heading of the section that contains `at`.
 fn same_section(text: &str, at: usize) -> bool {
     let mut level = 0;
     let mut fenced = false;
@@ -184,7 +190,8 @@ fn same_section(text: &str, at: usize) -> bool {
     true
 }
 
-/// Returns the value of one of these flags: the next word, or the part after `=`.
+/// Returns the value of the first flag in `words` that is one of `names`: the next word, or the
+/// part after `=`.
 fn value_of<'a>(words: &[&'a str], names: &[&str]) -> Option<&'a str> {
     words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
         Some((name, value)) if names.contains(&name) => Some(value),
@@ -193,8 +200,8 @@ fn value_of<'a>(words: &[&'a str], names: &[&str]) -> Option<&'a str> {
     })
 }
 
-/// Version that a page states for an engine: `vLLM v0.10.1`, or the package `lmdeploy==0.9.2`.
-/// `None` where it states no version, or two.
+/// Returns the version that a page states for an engine: `vLLM v0.10.1`, or the package
+/// `lmdeploy==0.9.2`. `None` where it states no version, or two.
 fn stated_release(text: &str, engine: &str) -> Option<String> {
     debug_assert!(ENGINES.contains(&engine), "commands and flags name known engines");
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -212,8 +219,8 @@ fn stated_release(text: &str, engine: &str) -> Option<String> {
     if stated.len() == 1 { stated.pop() } else { None }
 }
 
-/// Model under a heading `Model`; `None` without such a heading, or where several name different
-/// models.
+/// Returns the model named under a heading `Model` of a page; `None` without such a heading, or
+/// where several name different models.
 fn stated_model(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let headed = words.windows(3).filter(|three| three[0].ends_with('#') && three[1] == "Model");

@@ -1,5 +1,5 @@
-//! Tests of report reading: results are found wherever they stand, and text that is not a result
-//! is reported with its line.
+//! Tests of the reading of published reports: results are found wherever they stand, and text that
+//! is not a result is reported with its line.
 
 use schema::run::{Kind, Status, TokenSource};
 use schema::scenario::Arrival;
@@ -8,7 +8,7 @@ use super::{Reading, read};
 
 const SOUND: &str = include_str!("tests/sound.txt");
 
-/// Returns the rules that the only result in `text` breaks, with their details.
+/// Returns the rules that the only result in the page `text` breaks, with their details.
 fn broken(text: &str) -> Vec<String> {
     let Reading { records, unread } = read("page.md", text);
     assert_eq!((records.len(), unread), (1, Vec::new()), "{text}");
@@ -17,7 +17,7 @@ fn broken(text: &str) -> Vec<String> {
     broken.map(|check| format!("{} {}", check.rule, check.detail.unwrap_or_default())).collect()
 }
 
-/// A page of guidellm's results whose line ends were lost; `figures` follow the totals.
+/// Returns a page of guidellm's results whose line ends were lost; `figures` follow the totals.
 fn page(figures: &str) -> String {
     format!(
         "# Page ##### Short ```yaml dataset_name: Random dataset_input_tokens: 100 \
@@ -178,7 +178,8 @@ fn a_report_is_read_in_its_own_units() {
     assert!(read("report.json", &odd).unread[0].why.contains("neither s nor ms"));
 }
 
-/// A run of 1,000 answers of 11 tokens each: TTFT of 0.1 s, 10 ms per further token, 2 s in all.
+/// Reads four tools' files of a run of 1,000 answers of 11 tokens each: TTFT of 0.1 s, 10 ms per
+/// further token, 2 s in all.
 #[test]
 fn files_of_four_more_tools_are_read_in_their_own_words_and_units() {
     let inference_perf = r#"{"benchmark_time_seconds": 2.0, "load_summary": {"count": 1000},

@@ -1,11 +1,11 @@
-//! Benchmark tools whose reports are read, and how each tool defines its figures.
+//! Benchmark tools whose published reports are read, and how each tool defines its figures.
 
 use std::collections::BTreeMap;
 
 use schema::run::{TPOT_WEIGHT, TokenSource};
 use serde_json::Value;
 
-/// A benchmark tool, recognized by the shape of its report.
+/// A benchmark tool, recognized by the form of its report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// LMDeploy's benchmark script `benchmark/profile_restful_api.py`.
@@ -14,13 +14,14 @@ pub enum Tool {
     Sglang,
     /// vLLM's command `vllm bench serve`.
     Vllm,
-    /// guidellm, also as GPUStack prints its report.
+    /// guidellm, by its own JSON report or by the console block that GPUStack prints.
     Guidellm,
-    /// AIPerf, which writes a JSON report.
+    /// AIPerf, NVIDIA's benchmark tool, which writes a JSON report.
     Aiperf,
-    /// llm-d, whose report format many tools' results are converted to.
+    /// llm-d's report format, into which results of several benchmark tools are converted.
     LlmD,
-    /// Kubernetes' inference-perf: `summary_lifecycle_metrics.json` and those of stages.
+    /// Kubernetes' inference-perf, whose reports are `summary_lifecycle_metrics.json` and one file
+    /// per stage.
     InferencePerf,
     /// Hugging Face's load generator inference-benchmarker.
     InferenceBenchmarker,
@@ -31,7 +32,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// Returns the tool that prints console blocks with these labels.
+    /// Returns the tool that prints console blocks with the given labels of figures.
     pub fn of_labels<'a>(labels: impl Iterator<Item = &'a str>) -> Self {
         let labels: Vec<&str> = labels.collect();
         let has = |label: &str| labels.contains(&label);
@@ -46,18 +47,18 @@ impl Tool {
         }
     }
 
-    /// Row of the tool in [`TOOLS`].
+    /// Returns the benchmark tool's row in [`TOOLS`].
     fn row(self) -> &'static Row {
         TOOLS.iter().find(|row| row.0 == self).expect("the table has a row for every tool")
     }
 
-    /// Name of the tool in records and messages.
+    /// Returns the benchmark tool's name in records and messages.
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// Source of the tool's output token counts; `None` where its report does not show which
-    /// source was used.
+    /// Returns the source of the tool's output token counts; `None` where its report does not show
+    /// which source was used.
     pub fn token_source(self) -> Option<TokenSource> {
         match self {
             Self::Lmdeploy => Some(TokenSource::Requested),
@@ -68,13 +69,14 @@ impl Tool {
         }
     }
 
-    /// True where inter-token latency has one sample per chunk. Otherwise it has one per token, or
-    /// one mean per request, weighted by its tokens.
+    /// True where the tool's inter-token latencies are stored as gaps between chunks; false for
+    /// tools whose inter-token latency has one sample per token, or one mean per request weighted
+    /// by its tokens.
     pub fn gaps_are_chunks(self) -> bool {
         !matches!(self, Self::Guidellm | Self::InferencePerf)
     }
 
-    /// Definitions of the tool's figures, stored in the record for comparisons.
+    /// Returns the definitions of the tool's figures, stored in the record for comparisons.
     pub fn definitions(self) -> BTreeMap<String, Value> {
         let Row(_, _, itl, weight, percentiles) = *self.row();
         BTreeMap::from([
@@ -86,8 +88,8 @@ impl Tool {
     }
 }
 
-/// Tool, its name, what an inter-token latency is a sample of, what weights a mean TPOT, and the
-/// definition of a percentile.
+/// Benchmark tool, its name in records, what an inter-token latency is a sample of, what weights a
+/// mean TPOT, and the definition of a percentile.
 struct Row(Tool, &'static str, &'static str, &'static str, &'static str);
 
 const TOOLS: [Row; 10] = [

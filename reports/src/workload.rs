@@ -3,21 +3,22 @@
 
 use schema::scenario::SHAREGPT_REQUESTS;
 
-/// Workload of a published result, as far as its page states it.
+/// Workload of a published result, as far as its page states it; `None` where it does not.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatedWorkload {
-    /// Name of the dataset, such as `sharegpt` or `random`.
+    /// Name of the dataset from which the requests were drawn, such as `sharegpt` or `random`.
     pub dataset: Option<String>,
     pub requests: Option<u64>,
-    /// Tokens per prompt and per answer, where all have one length.
+    /// Number of tokens of each prompt and of each answer, where all requests have the same
+    /// lengths.
     pub tokens: Option<(u64, u64)>,
     pub model: Option<String>,
-    /// Arrival rate in requests per second, evenly spaced.
+    /// Arrival rate in requests per second, with even intervals, as a profile states it.
     pub rate: Option<f64>,
 }
 
-/// Standard scenarios whose prompts and answers all have one length: id, tokens per prompt and
-/// answer, number of requests.
+/// Redline's scenarios whose requests all have the same lengths: id, number of tokens per prompt
+/// and per answer, number of requests.
 const FIXED: &[(&str, (u64, u64), u64)] = &[
     ("balanced", (1_024, 1_024), 2_000),
     ("thinking", (2_000, 6_000), 500),
@@ -25,8 +26,8 @@ const FIXED: &[(&str, (u64, u64), u64)] = &[
 ];
 
 impl StatedWorkload {
-    /// Returns the id of the standard scenario with the same workload, else an id that describes
-    /// the workload.
+    /// Returns the id of Redline's scenario with the workload's dataset, lengths and number of
+    /// requests, else an id that describes them, or `unknown`.
     pub fn scenario(&self) -> String {
         let Some(requests) = self.requests else { return "unknown".to_owned() };
         let dataset = self.dataset.as_deref().unwrap_or_default().to_lowercase();
@@ -45,7 +46,8 @@ impl StatedWorkload {
     }
 }
 
-/// Reads the workload from the settings in a result file of LMDeploy, SGLang or vLLM.
+/// Builds the workload from the settings of a run, given by their names in a result file of
+/// LMDeploy, SGLang or vLLM.
 pub fn workload_of_settings(text: impl Fn(&str) -> Option<String>) -> StatedWorkload {
     let number = |name: &str| text(name).and_then(|value| value.parse().ok());
     let ratio: Option<f64> = text("random_range_ratio").and_then(|value| value.parse().ok());
@@ -60,13 +62,14 @@ pub fn workload_of_settings(text: impl Fn(&str) -> Option<String>) -> StatedWork
     }
 }
 
-/// Finds the workload of a result in the text before it. `between` is the part after the previous
-/// result: a command applies only to the one result that follows it.
+/// Finds the workload of a result in the text before it. `between` is the part of that text after
+/// the previous result: a command applies only to the one result that follows it.
 pub fn workload_before(before: &str, between: &str) -> StatedWorkload {
     from_command(between).or_else(|| from_profile(before)).unwrap_or_default()
 }
 
-/// Reads the workload from a line with benchmark_serving's flags, as its scripts echo it.
+/// Reads the workload from the last line in `text` with flags of vLLM's or SGLang's benchmark
+/// script, as logs echo it.
 fn from_command(text: &str) -> Option<StatedWorkload> {
     let at = text.rfind("--dataset-name ")?;
     let line = text[at..].lines().next()?;
@@ -79,7 +82,8 @@ fn from_command(text: &str) -> Option<StatedWorkload> {
     }))
 }
 
-/// Value of an argument in the line that such scripts print: `Namespace(..., model='...', ...)`.
+/// Returns the value of the argument `name` in the line that benchmark scripts print at their
+/// start: `Namespace(..., model='...', ...)`.
 fn quoted_argument(text: &str, name: &str) -> Option<String> {
     let arguments = &text[text.find("Namespace(")?..];
     let start = format!(" {name}='");
@@ -87,8 +91,8 @@ fn quoted_argument(text: &str, name: &str) -> Option<String> {
     value.split_once('\'').map(|(value, _)| value.to_owned())
 }
 
-/// Reads the workload from the profile that was named last before a result: ``Profile: `NAME` ``
-/// or a heading `NAME Profile`, defined in a fence of YAML under a heading `NAME`.
+/// Reads the workload from the profile that was named last before a result: ``Profile: `NAME` `` or
+/// a heading `NAME Profile`, whose settings are a fenced block of YAML under a heading `NAME`.
 fn from_profile(text: &str) -> Option<StatedWorkload> {
     let named = |name: &str| {
         let label = text.rfind(&format!("Profile: `{name}`"));
@@ -105,7 +109,8 @@ fn from_profile(text: &str) -> Option<StatedWorkload> {
     Some(last.1)
 }
 
-/// Reads `key: value` pairs of words, which may share a line because line ends may be lost.
+/// Reads the workload from a profile's `key: value` pairs, which may share a line because line ends
+/// may be lost.
 fn profile(yaml: &str) -> StatedWorkload {
     let words: Vec<&str> = yaml.split_whitespace().collect();
     let value = |key: &str| {

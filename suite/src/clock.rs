@@ -8,8 +8,8 @@ use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Current `CLOCK_MONOTONIC` in nanoseconds. All processes of a machine share its origin, so a
-/// client's times can be compared with those in the mock server's log.
+/// Returns the current time of `CLOCK_MONOTONIC` in nanoseconds. All processes of a machine share
+/// its origin, so a client's times can be compared with those in the mock server's log.
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_MONOTONIC)
 }
@@ -21,18 +21,19 @@ pub fn sleep_until(at_ns: u64) {
     let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at);
 }
 
-/// Current wall-clock time in nanoseconds since 1970. It may jump, so no interval is taken from it.
+/// Returns the current wall-clock time in nanoseconds since 1970. It may jump, so no interval is
+/// taken from it.
 pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_REALTIME)
 }
 
-/// CPU time that the calling thread has used so far, in nanoseconds.
+/// Returns the CPU time that the calling thread has used so far, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// Current wall-clock time as RFC 3339 in UTC, rounded down to the second; none if the clock is
-/// unusable.
+/// Returns the current wall-clock time as RFC 3339 in UTC, rounded down to the second; `None` if
+/// the clock's time is no valid date.
 pub fn utc_now() -> Option<String> {
     let now = OffsetDateTime::from_unix_timestamp_nanos(i128::from(realtime_ns())).ok()?;
     now.replace_nanosecond(0).ok()?.format(&Rfc3339).ok()

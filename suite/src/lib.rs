@@ -20,8 +20,8 @@ use std::process::ExitCode;
 
 use schema::exit::Exit;
 
-/// Exit code of a program that is used for tests of clients: each of its errors is one of the
-/// environment, and is printed.
+/// Returns the exit code of `redline-emitter` or `redline-floor` for its result; prints an error,
+/// which always counts as a failure of the environment.
 pub fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
     let exit = match ended {
         Ok(()) => Exit::Well,

@@ -38,9 +38,9 @@ use crate::clients::tool::{Reported, Tool, stamp_errors_ns};
 use crate::{RivalError, float, write_table};
 
 const KEPT: &str = "figures.json";
-/// Page that holds the table.
+/// Page that contains the table of the client comparison, relative to the repository's root.
 const DOCUMENT: &str = "docs/method/client.md";
-/// Command that the page names as the writer of the table.
+/// Command named in the marker of the page `docs/method/client.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask client-bench --document";
 
 /// Runs `client-bench`. The exit code is 1 if Redline misses a required value.
@@ -64,7 +64,8 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     Ok(if wanted_are_kept(&kept) { Exit::Well } else { Exit::Worse })
 }
 
-/// Measures row by row, and writes each row to the results file when it is complete.
+/// Measures the selected rows one by one, and writes each row to the results file as soon as it is
+/// complete.
 fn measure_rows(world: &World, flags: &ClientBench, path: &std::path::Path) -> Result<(), Stop> {
     let rows = if flags.rows.is_empty() { Row::value_variants() } else { &flags.rows };
     let tools: Vec<Tool> =
@@ -124,7 +125,7 @@ fn measure_row(
     Ok(result)
 }
 
-/// Makes a row without values, with the date, commit and machine of the measurement.
+/// Returns a table row without values, with the date, commit and machine of the measurement.
 ///
 /// # Errors
 /// Git or the system does not report a fact.
@@ -144,7 +145,7 @@ pub fn place(world: &World) -> Result<RowResult, Stop> {
     })
 }
 
-/// True when Redline keeps every required value.
+/// True when Redline's load generator meets every required value that has been measured.
 fn wanted_are_kept(kept: &Kept) -> bool {
     FIGURES.iter().all(|figure| {
         let result = kept.rows.get(&figure.row);
@@ -165,27 +166,28 @@ const OPEN_LOOP: Load = Load {
     gap_us: 5_000,
     requests_per_s: Some(1_000),
 };
-/// Loads of the row "memory": many idle streams, few idle streams, and many with their samples.
+/// Loads of the row "memory": `IDLE` has 10,000 idle streams, `IDLE_FEW` is the smaller number of
+/// idle streams, and `FULL` has 10,000 streams with samples of every token.
 const IDLE: Load = Load::burst(10_000, 2, 2_000_000, 10_000);
 const IDLE_FEW: u64 = 1_000;
 const FULL: Load = Load::burst(10_000, 64, 500_000, 125_000);
 const CLEAN: Load = Load::burst(20, 33, 20_000, 10_000);
 const CLEAN_RUNS: u32 = 50;
 
-/// Loads in events per second among which the highest is searched; each stream has 100 events per
-/// second.
+/// Loads, in events per second, among which the search finds the highest whose reported gaps
+/// between tokens are right. Each stream has 100 events per second.
 const LOADS: [u64; 12] = [
     1_000, 2_500, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 120_000, 140_000, 160_000,
 ];
-/// Largest error of a reported gap between tokens that counts as right: a share of the mean, and a
-/// time for the p99.
+/// Largest error of a reported gap between tokens that counts as right: as a share of the true mean
+/// for the mean, and in microseconds (`GAP_P99_US`) for the p99.
 const MEAN_GAP_SHARE: f64 = 0.01;
 const GAP_P99_US: f64 = 2_000.0;
 
-/// Values of one client in one repeat, by figure.
+/// Values that one client reached in one repeat, by the id of the figure.
 pub type Values = BTreeMap<&'static str, f64>;
 
-/// True when `tool` can be measured in `row`.
+/// True when the client `tool` can be measured in the table row `row`.
 pub fn applies(row: Row, tool: Tool) -> bool {
     match row {
         Row::Saturated | Row::Paced | Row::Starts => true,
@@ -197,7 +199,7 @@ pub fn applies(row: Row, tool: Tool) -> bool {
     }
 }
 
-/// Measures `row` with `tool` once.
+/// Measures the figures of the table row `row` once with the client `tool`.
 ///
 /// # Errors
 /// The client fails, or does not report a value that the row needs.
@@ -217,20 +219,21 @@ pub fn measure(testbed: &Testbed<'_>, row: Row, tool: Tool) -> Result<Values, St
     }
 }
 
-/// Makes the values of the figures that are known.
+/// Builds the map from figure id to value, without the figures whose value is `None`.
 fn values<const N: usize>(known: [(&'static str, Option<f64>); N]) -> Values {
     let is_figure = |id: &str| FIGURES.iter().any(|known| known.id == id);
     debug_assert!(known.iter().all(|(id, _)| is_figure(id)), "a figure of {known:?} is in no row");
     known.into_iter().filter_map(|(id, value)| Some((id, value?))).collect()
 }
 
-/// Difference of a reported and a true time in milliseconds; `None` if one of them is unknown.
+/// Difference between a reported and a true time (both in microseconds), in milliseconds; `None` if
+/// one of them is unknown.
 fn error_ms(said: Option<f64>, true_us: Option<f64>) -> Option<f64> {
     Some((said? - true_us?) / 1e3)
 }
 
-/// Processor time per event in microseconds, from the difference between a measurement with more
-/// and one with fewer events.
+/// Processor time of the client per event in microseconds, from the difference between a
+/// measurement with more events and one with fewer.
 fn cpu_us_per_event(less: &Exchange, more: &Exchange, loads: (&Load, &Load)) -> f64 {
     (more.cost.cpu_us - less.cost.cpu_us) / float(loads.1.events() - loads.0.events())
 }
@@ -267,8 +270,8 @@ fn starts(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     ]))
 }
 
-/// Finds the highest load at which the reported gaps are right by binary search; all lower loads
-/// are assumed to be right too.
+/// Finds, by binary search in `LOADS`, the highest load at which the client reports the gaps
+/// between tokens correctly; loads below a correct one are assumed to be correct too.
 fn limit(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let (mut right, mut wrong) = (None, LOADS.len());
     while right.map_or(0, |at| at + 1) < wrong {
@@ -327,9 +330,9 @@ fn open_loop(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     ]))
 }
 
-/// Difference in percent between the rate at which requests arrived and the requested one. Only for
-/// clients that send at even intervals: with random intervals, the mean of a few thousand deviates
-/// by chance.
+/// Difference in percent between the rate at which requests arrived at the mock server and the
+/// requested rate. Only for clients that send at even intervals: with random intervals, the mean of
+/// a few thousand deviates by chance.
 fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
     let arrived = || truth.answers.iter().map(|answer| answer.received_ns);
     let (first, last) = (arrived().min()?, arrived().max()?);
@@ -363,9 +366,10 @@ fn clean(testbed: &Testbed<'_>) -> Result<Values, Stop> {
     Ok(values([("invalid_runs", of("invalid")), ("degraded_runs", of("degraded"))]))
 }
 
-/// Result file of the benchmark whose chunks have the mock server's form.
+/// Path, in criterion's folder, of the result of the parser benchmark whose chunks have the form of
+/// the mock server's.
 const ESTIMATES: &str = "parse/completions/new/estimates.json";
-/// Events per iteration of the benchmark.
+/// Number of events that the load generator's parser benchmark parses in one iteration.
 const EVENTS: f64 = 1000.0;
 
 /// Median cost of parsing an event into a sample in microseconds, by the load generator's criterion
@@ -392,10 +396,10 @@ fn parse_us(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     Ok(median_ns / EVENTS / 1e3)
 }
 
-/// Time that the mock server may take to write its log.
+/// Longest time that the mock server may take to write its log.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What came of an exchange.
+/// Result of one exchange between a client and the mock server.
 #[derive(Debug)]
 pub struct Exchange {
     pub reported: Reported,
@@ -403,10 +407,12 @@ pub struct Exchange {
     pub cost: Cost,
 }
 
-/// Has `tool` send `load`.
+/// Starts a mock server, lets the client `tool` send `load` to it, and reads what the client
+/// reports.
 ///
 /// # Errors
-/// A program does not start or fails, or not every request was answered.
+/// A program does not start or fails, a file cannot be read or written, not every request was
+/// answered, or the wait was interrupted.
 pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchange, Stop> {
     make_dir(&testbed.dir)?;
     let server = start_mock_server(testbed, load)?;
@@ -450,7 +456,7 @@ fn start_mock_server(testbed: &Testbed<'_>, load: &Load) -> Result<MockServer, S
     Ok(MockServer { group, address, log })
 }
 
-/// A running mock server.
+/// Running process of the mock server.
 struct MockServer {
     group: Group,
     /// Address of the mock server, `HOST:PORT`.
@@ -459,7 +465,7 @@ struct MockServer {
 }
 
 impl MockServer {
-    /// Stops the mock server and reads its log.
+    /// Stops the mock server and returns the lines of its log.
     fn end(mut self) -> Result<Vec<Emitted>, Stop> {
         self.group.end(GRACE);
         read_lines(&self.log)

@@ -12,50 +12,53 @@ use campaign::files::{read_text, write_whole};
 use campaign::stop::Stop;
 use judge::summary::{self, Summary};
 
-/// A row of the comparison: measurements that yield one or more figures together.
+/// Group of figures in the comparison: measurements that yield one or more figures together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
-    /// Highest throughput of the client, without gaps between tokens.
+    /// Throughput of the client in events per CPU second, with 100 streams that have no gap between
+    /// tokens.
     Saturated,
-    /// 100 streams of 100 events per second.
+    /// CPU time per event and error of the reported TTFT, with 100 streams of 100 events per
+    /// second.
     Paced,
-    /// 1,000 requests at once.
+    /// Error of the reported TTFT and lag of the sends, with 1,000 requests sent at once.
     Starts,
-    /// Highest load at which the reported gaps between tokens are right.
+    /// Highest load, in events per second, at which the client reports the gaps between tokens
+    /// correctly.
     Limit,
-    /// 1,000 streams of 100 events per second.
+    /// Standard deviation that the client adds to ITL, with 1,000 streams of 100 events per second.
     Spread,
-    /// Time stamp of every token of 9,000 streams.
+    /// Error of the times that Redline records for the tokens of 9,000 streams.
     Stamps,
-    /// 1,000 requests per second.
+    /// Send lag and error of the request rate, with 1,000 requests per second in open loop.
     OpenLoop,
-    /// Memory for 10,000 streams.
+    /// Memory of the client per idle stream, and its peak with 10,000 streams and their samples.
     Memory,
-    /// Parsing an event into a sample, measured by `cargo bench`.
+    /// Time to parse an event into a sample, measured by `cargo bench`.
     Parse,
-    /// Drawing 10,000 conversations.
+    /// Time to sample a workload of 10,000 conversations with `redline-bench plan`.
     Prepare,
-    /// Fifty correct runs, which should all be judged valid.
+    /// Verdicts on fifty runs without a fault, which should all be judged valid.
     Clean,
 }
 
-/// A figure: one line of the table.
+/// Figure of the client comparison: one line of its table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// Row whose measurement yields the figure.
+    /// Table row in whose measurement the figure is obtained.
     pub row: Row,
     /// Id of the figure, with the unit last.
     pub id: &'static str,
-    /// Title for people, with the unit.
+    /// Name of the figure as the table prints it, with the unit.
     pub title: &'static str,
-    /// Required value; `None` if none is required.
+    /// Value that Redline's load generator must reach in the figure; `None` if none is required.
     pub reach: Option<Reach>,
-    /// Number of decimal places.
+    /// Number of decimal places with which the table prints the figure.
     pub digits: usize,
 }
 
-/// Bound that a figure must keep.
+/// Required bound of a figure's value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reach {
     AtLeast(f64),
@@ -86,7 +89,7 @@ const fn least(row: Row, id: Text, title: Text, value: f64, digits: usize) -> Fi
     Figure { reach: Some(Reach::AtLeast(value)), ..unbound(row, id, title, digits) }
 }
 
-/// All figures, in the order of the table.
+/// Figures of the client comparison, in the order of its table.
 pub const FIGURES: [Figure; 21] = [
     least(
         Row::Saturated,
@@ -136,26 +139,27 @@ pub const FIGURES: [Figure; 21] = [
 
 const SCHEMA: &str = "client-bench.v1";
 
-/// Content of the results file, by row.
+/// Content of the results file of the client comparison, with the results by table row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     pub schema: String,
     pub rows: BTreeMap<Row, RowResult>,
 }
 
-/// Results of a row, with the date, commit and machine of the measurement.
+/// Results of one row of the client comparison, with the date, commit and machine of the
+/// measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RowResult {
-    /// Time of the measurement, RFC 3339 in UTC.
+    /// Time at which the row was measured, RFC 3339 in UTC.
     pub measured_at: String,
     pub commit: Option<String>,
-    /// True when the tree had changes beyond the commit.
+    /// True when the working tree had changes beyond the commit when the row was measured.
     pub dirty: bool,
     pub cpu: String,
     pub kernel: String,
-    /// Values of each figure, by figure and client, one for each repeat.
+    /// Values by figure id and then by client id; each list has one value per repeat.
     pub values: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
-    /// Clients without results, each with the reason.
+    /// Reasons why clients have no result in the row, by client id.
     pub absent: BTreeMap<String, String>,
 }
 
@@ -166,10 +170,10 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// Reads the results file at `path`; empty if there is none.
+    /// Reads the results file at `path`; returns an empty content if there is no such file.
     ///
     /// # Errors
-    /// The file has another form.
+    /// The file cannot be read or has another form.
     pub fn open(path: &Path) -> Result<Self, Stop> {
         if !path.is_file() {
             return Ok(Self::default());
@@ -181,7 +185,7 @@ impl Kept {
         })
     }
 
-    /// Writes the results file.
+    /// Writes the client comparison's results to the file at `path`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -193,12 +197,13 @@ impl Kept {
 }
 
 impl RowResult {
-    /// Returns the values of a figure over the repeats; `None` if the client has none.
+    /// Returns the summary of a client's values of a figure over the repeats; `None` if the client
+    /// has none.
     pub fn repeats(&self, figure: &str, tool: &str) -> Option<Summary> {
         summary::of(self.values.get(figure)?.get(tool)?)
     }
 
-    /// Sentence that states date, commit, processor and kernel of the measurement.
+    /// Returns the sentence that states date, commit, processor and kernel of a row's measurement.
     pub fn provenance(&self) -> String {
         let commit = self.commit.as_deref();
         let commit = commit.map_or("an unknown commit", |id| id.get(..10).unwrap_or(id));
@@ -208,7 +213,7 @@ impl RowResult {
         format!("Measured on {day} at {commit}{changes}: {cpu}, Linux {kernel}.")
     }
 
-    /// Adds the values of one repeat.
+    /// Adds a client's values of one repeat, given by figure id, to the row's results.
     pub fn add(&mut self, tool: &str, values: BTreeMap<&'static str, f64>) {
         for (figure, value) in values {
             let by_tool = self.values.entry(figure.to_owned()).or_default();
@@ -217,7 +222,8 @@ impl RowResult {
     }
 }
 
-/// Renders the measured rows as Markdown, with date, commit and machine.
+/// Renders the measured rows of the client comparison as a Markdown table, followed by date, commit
+/// and machine.
 pub fn render(kept: &Kept) -> String {
     let tools = Tool::ALL.map(Tool::id);
     let mut text = format!("| | wanted | {} |\n|---|---|", tools.join(" | "));
@@ -244,7 +250,7 @@ fn line(figure: &Figure, result: &RowResult) -> String {
     format!("| {} | {} | {} |\n", figure.title, wanted.unwrap_or_default(), cells.join(" | "))
 }
 
-/// Formats median and range of repeats; marks a missed required value.
+/// Formats median and range of a figure's repeats; `kept` false marks a missed required value.
 pub fn spread(repeats: &Summary, digits: usize, kept: bool) -> String {
     let [median, least, most] =
         [repeats.median, repeats.min, repeats.max].map(|value| grouped(value, digits));
@@ -271,7 +277,8 @@ pub fn grouped(value: f64, digits: usize) -> String {
     format!("{sign}{grouped}{rest}")
 }
 
-/// Lines that state date, machine and commit of the rows, and the clients without results.
+/// Formats the lines that state date, machine and commit of the measured rows, and the clients
+/// without results.
 fn provenance(kept: &Kept) -> String {
     let mut places = BTreeSet::new();
     let mut lines = BTreeSet::new();

@@ -26,19 +26,21 @@ use serde_json::json;
 
 use crate::{float, whole};
 
-/// Where the other clients are, as far as they are wanted.
+/// Paths of the installed peer clients; `None` for a client that is not measured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// Extension module of SGLang's client.
+    /// Path of the extension module of SGLang's benchmark client; `None` if that client is not
+    /// measured.
     pub sglang: Option<PathBuf>,
     pub aiperf: Option<PathBuf>,
 }
 
-/// Everything that exchanges share.
+/// Environment that the exchanges of the client comparison share: folder, cores and peer clients.
 #[derive(Debug)]
 pub struct Testbed<'a> {
     pub world: &'a World,
-    /// Working folder. Each measurement overwrites the files of the previous one.
+    /// Working folder of the client comparison. Each measurement overwrites the files of the
+    /// previous one.
     pub dir: PathBuf,
     pub emitter_core: usize,
     pub client_core: usize,
@@ -50,7 +52,7 @@ impl Testbed<'_> {
         self.dir.join(name)
     }
 
-    /// Creates a file in the folder.
+    /// Creates the file `name` in the testbed's working folder.
     ///
     /// # Errors
     /// The folder is not writable.
@@ -60,7 +62,7 @@ impl Testbed<'_> {
     }
 }
 
-/// Reads a file with one JSON document per line.
+/// Reads a file with one JSON document per line and returns the documents.
 ///
 /// # Errors
 /// The file cannot be read or has another form.
@@ -70,23 +72,24 @@ pub fn read_lines<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>,
     lines.map_err(|error| Stop::wrong_use(format!("`{}` cannot be read: {error}", path.display())))
 }
 
-/// A load: requests that the mock server answers with one steady stream each.
+/// Load of a client: requests that the mock server answers with one steady stream each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Load {
     pub requests: u64,
-    /// Tokens of each answer. No client sends requests with this number before or after the load
-    /// itself, so that it identifies the load's requests in the log.
+    /// Number of tokens of each answer. It differs from that of warm-up requests, so that it
+    /// identifies the load's requests in the mock server's log.
     pub tokens: u64,
-    /// Time from a request to its first token in microseconds.
+    /// Time from a request's arrival at the mock server to its first token in microseconds.
     pub first_us: u64,
-    /// Time between tokens in microseconds; 0 saturates the client.
+    /// Time between tokens in microseconds; 0 sends the tokens without a pause, which saturates the
+    /// client.
     pub gap_us: u64,
     /// Rate at which requests are sent; `None` sends all at once.
     pub requests_per_s: Option<u32>,
 }
 
 impl Load {
-    /// Makes a load of requests that are sent all at once.
+    /// Builds a load of requests that are sent all at once; the times are in microseconds.
     pub const fn burst(requests: u64, tokens: u64, first_us: u64, gap_us: u64) -> Self {
         Self { requests, tokens, first_us, gap_us, requests_per_s: None }
     }
@@ -125,18 +128,19 @@ impl Spread {
     }
 }
 
-/// True times of a load, from the mock server's log.
+/// Answers and true times of a load, from the mock server's log.
 #[derive(Debug, Clone, Default)]
 pub struct Truth {
     pub answers: Vec<Emitted>,
-    /// Time from the arrival of the complete request at the server until its first token is
-    /// written.
+    /// Statistics of the time from the arrival of the complete request at the server until its
+    /// first token is written.
     pub ttft: Spread,
     pub gaps: Spread,
 }
 
 impl Truth {
-    /// Selects the answers of `load` from the log and computes their times.
+    /// Selects the complete answers to `load`'s requests from the mock server's log and computes
+    /// their times.
     pub fn of(log: Vec<Emitted>, load: &Load) -> Self {
         // Warm-up requests have another number of tokens.
         let ours = |answer: &Emitted| answer.max_tokens == load.tokens && answer.is_whole();
@@ -150,21 +154,22 @@ impl Truth {
 
 /// Interval at which a running client is polled.
 const POLL: Duration = Duration::from_millis(20);
-/// Time after which a client counts as hung.
+/// Time after which a client that has not ended counts as hung.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Resources that a finished program has used.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// User and system time in microseconds, including the program's children.
+    /// User and system CPU time in microseconds, including the program's children.
     pub cpu_us: f64,
     pub wall_s: f64,
-    /// Peak memory of the program's first process, in bytes.
+    /// Peak memory of the program's first process, in bytes; `None` if the program ended before it
+    /// was read.
     pub peak_bytes: Option<u64>,
 }
 
-/// Starts `command` pinned to `core`. This process moves to the core for the moment of the start,
-/// because a child inherits its parent's cores.
+/// Starts `command` as a process pinned to CPU core `core`. The calling process moves to the core
+/// for the moment of the start, because a child inherits its parent's cores.
 ///
 /// # Errors
 /// The machine has no such core, or the program cannot be started.
@@ -182,10 +187,11 @@ pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     Ok(started?)
 }
 
-/// Runs `command` on `core` to its end; returns its status and cost.
+/// Runs `command` on CPU core `core` to its end; returns its exit status and the resources it used.
 ///
 /// # Errors
-/// It cannot be started, takes too long, or the wait was interrupted.
+/// The program cannot be started, takes too long, or the wait was interrupted, or the system does
+/// not report CPU times.
 pub fn run_on(
     core: usize,
     command: &mut Command,
@@ -213,10 +219,10 @@ pub fn run_on(
     Ok((status, Cost { cpu_us: children_us()? - before_us, wall_s, peak_bytes }))
 }
 
-/// Polls `found` until it returns a value.
+/// Polls the closure `found` until it returns a value.
 ///
 /// # Errors
-/// It returns none within five seconds, or the wait was interrupted.
+/// The closure returns none within five seconds, or the wait was interrupted.
 pub fn wait_for<T>(
     what: &str,
     interrupt: &Interrupt,
@@ -235,27 +241,27 @@ pub fn wait_for<T>(
     }
 }
 
-/// Number of entries, as in the published file; with 2 to 10 turns of a few to a thousand words it
-/// also has about the same size.
+/// Number of conversations in the simulated file, as in the published ShareGPT file; with 2 to 10
+/// turns of a few to several hundred words each, the file also has about the same size.
 const ENTRIES: u64 = 94_145;
 const TURNS: (u64, u64) = (2, 10);
-/// Base-2 logarithms of the smallest and largest number of words in a turn; the logarithm is
-/// uniformly distributed.
+/// Base-2 logarithms that bound the smallest and largest number of words in a turn; the logarithm
+/// is uniformly distributed.
 const WORDS_LOG2: (f64, f64) = (1.0, 9.5);
 const SEED: u64 = 1;
 const SCENARIO: &str = "sharegpt";
 const TOKENIZER: &str = "qwen3-tokenizer";
-/// Syllables that are joined to words.
+/// Syllables of which the words of the simulated conversations are made.
 const SYLLABLES: [&str; 24] = [
     "the", "re", "in", "con", "ti", "a", "ver", "on", "ment", "per", "ly", "sta", "or", "pro",
     "ex", "al", "de", "sion", "mu", "li", "to", "ous", "gra", "ph",
 ];
 
-/// Measures the time in seconds from the start of `redline-bench plan` to its end, with all files
-/// local.
+/// Runs `redline-bench plan` on the simulated conversations, with all files local, and returns the
+/// seconds from its start to its end.
 ///
 /// # Errors
-/// The tokenizer cannot be obtained, or the manifest cannot be drawn.
+/// An input cannot be obtained or written, or `redline-bench plan` cannot be run or fails.
 pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     let world = testbed.world;
     let file = world.catalog.dataset(TOKENIZER)?;
@@ -274,7 +280,8 @@ pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     Ok(cost.wall_s)
 }
 
-/// Returns the path of the simulated conversations; writes the file first if it does not exist.
+/// Returns the path of the file of simulated conversations; writes the file first if it does not
+/// exist.
 fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
     let path = dir.join(format!("conversations-{ENTRIES}-{SEED}.json"));
     if !path.is_file() {
@@ -306,7 +313,7 @@ fn write_conversations(mut out: impl Write, entries: u64) -> std::io::Result<()>
     out.flush()
 }
 
-/// Random numbers from which the entries are made.
+/// Random generator from which the simulated conversations are built.
 struct Draws(SplitMix64);
 
 impl Draws {

@@ -28,12 +28,12 @@ use campaign::stop::Stop;
 use campaign::tools::FLOOR;
 use campaign::world::World;
 
-/// A load generator in the comparison.
+/// Load generator that takes part in the client comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Tool {
-    /// Redline's load generator `redline-bench`.
+    /// Redline's own load generator, `redline-bench`.
     Redline,
-    /// The Rust client in SGLang's wheel.
+    /// SGLang's benchmark client, a Rust extension module in its wheel.
     #[value(name = "sglang-bench")]
     Sglang,
     Aiperf,
@@ -41,16 +41,17 @@ pub enum Tool {
     Floor,
 }
 
-/// Times and verdict that a client reports.
+/// Times and verdict that a client reports after a measurement.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reported {
     pub ttft: Spread,
     pub gaps: Spread,
     /// Lag of the sent requests behind their schedule, as the client reports it.
     pub lag: Spread,
-    /// Verdict of a client that judges itself: `valid`, `degraded` or `invalid`.
+    /// Verdict of a client that judges itself: `valid`, `degraded` or `invalid`; `None` for clients
+    /// that do not.
     pub verdict: Option<String>,
-    /// Reasons for the verdict, in the client's words.
+    /// Reasons of the client for its verdict on the run, in the client's words.
     pub reasons: Vec<String>,
 }
 
@@ -66,8 +67,8 @@ impl Tool {
         }
     }
 
-    /// Arguments with which the client sends a load to a mock server: for every load, for one that is
-    /// sent at once, and for one at a rate.
+    /// Command-line arguments with which the client sends a load to a mock server: those for every
+    /// load, those added for a load sent at once, and those added for a load with a rate.
     fn arguments(self) -> [&'static str; 3] {
         match self {
             Self::Redline => [
@@ -103,7 +104,8 @@ impl Tool {
         }
     }
 
-    /// Returns the command line that sends `load` to `address`.
+    /// Builds the command line with which the client sends `load` to the mock server at `address`,
+    /// and writes its input files.
     ///
     /// # Errors
     /// The client is not installed, or an input file cannot be written.
@@ -155,12 +157,12 @@ impl Tool {
         code == Some(0) || (self == Self::Redline && code == Some(1))
     }
 
-    /// True when the client reads no answers under this load.
+    /// True when the client only sends under `load` and reads no answers.
     pub fn only_sends(self, load: &Load) -> bool {
         self == Self::Floor && load.requests_per_s.is_some()
     }
 
-    /// Reads the client's result file.
+    /// Reads the times and the verdict from the result file that the client left.
     ///
     /// # Errors
     /// The file is missing or has another form; the error is a phrase for a message.
@@ -191,12 +193,12 @@ impl Tool {
     }
 }
 
-/// Number of connections used in turn where only sends are measured: enough that a connection is
-/// idle again before its next request.
+/// Largest number of connections that the raw-socket client uses in turn when it only sends: enough
+/// that a connection is idle again before its next request.
 const CONNECTIONS: u64 = 256;
 
 /// Python script that loads the module inside SGLang's wheel and calls it as SGLang's own package
-/// does. CPython 3.11 loads it without SGLang's other packages.
+/// does. CPython 3.11 loads the module without SGLang's other packages.
 const LOADER: &str = "\
 import importlib.machinery as m, importlib.util as u, sys
 loader = m.ExtensionFileLoader('_bench', sys.argv[1])
@@ -205,7 +207,7 @@ loader.exec_module(module)
 module.run_argv(['sglang-bench'] + sys.argv[2:])
 ";
 
-/// Writes the tokenizer and the prompts that AIPerf reads.
+/// Writes the tokenizer and prompt files that AIPerf reads, and removes its earlier results.
 fn write_aiperf_inputs(testbed: &Testbed<'_>, load: &Load) -> Result<(), Stop> {
     let class = r#"{"tokenizer_class":"PreTrainedTokenizerFast","model_max_length":4096}"#;
     write_whole(&testbed.path("tokenizer/tokenizer.json"), tokenizer().as_bytes())?;
@@ -219,10 +221,10 @@ fn write_aiperf_inputs(testbed: &Testbed<'_>, load: &Load) -> Result<(), Stop> {
 }
 
 const ENGINE: &str = include_str!("emitter.toml");
-/// Number of words in the tokenizer beside the mock server's.
+/// Number of words in the tokenizer in addition to the one word that the mock server sends.
 const WORDS: usize = 64;
 
-/// Writes the input files that the command line names.
+/// Writes the engine file, tokenizer, scenario and prompts that `redline-bench run` is given.
 ///
 /// # Errors
 /// The folder is not writable.
@@ -257,7 +259,7 @@ fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Returns a tokenizer with the mock server's one word and a few more.
+/// Returns, as JSON, a tokenizer with the mock server's one word and a few more.
 fn tokenizer() -> String {
     schema::emitted::tokenizer(WORDS).to_string()
 }
@@ -287,7 +289,8 @@ fn of_summary(summary: Option<&Summary>) -> Spread {
     Spread { mean_us: of(|s| s.mean), std_us: of(|s| s.std), p99_us: of(|s| s.p99) }
 }
 
-/// Reads the samples file: the time in nanoseconds at which its times begin, and the samples.
+/// Reads Redline's samples file: returns its origin in nanoseconds of the monotonic clock, to which
+/// the samples' times are relative, and the samples.
 fn samples(testbed: &Testbed<'_>) -> Result<(u64, Vec<Sample>), Stop> {
     let path = testbed.path("redline.samples.jsonl");
     let (mut origin_ns, mut samples) = (None, Vec::new());
@@ -305,7 +308,7 @@ fn samples(testbed: &Testbed<'_>) -> Result<(u64, Vec<Sample>), Stop> {
 
 /// Computes the error of each token's time in nanoseconds, relative to the moment at which the mock
 /// server handed the token to the system: first of the recorded times, then of the times at which
-/// the client's code had the token.
+/// the client's code had the token. Returns one list for each.
 ///
 /// # Errors
 /// The samples of the last measurement cannot be read.
@@ -334,16 +337,16 @@ pub fn stamp_errors_ns(
 
 const PYTHON: &str = "python3";
 const SGLANG: &str = "sglang==0.5.23";
-/// Path of the extension module inside SGLang's wheel; its SHA-256 follows.
+/// Path of the extension module inside SGLang's wheel; `SGLANG_SHA256` is its SHA-256.
 const SGLANG_MODULE: &str = "sglang/srt/rust_extensions/_bench.cpython-311-x86_64-linux-gnu.so";
 const SGLANG_SHA256: &str = "c97549be1e6daa8a1442474aafefb32a9f9c016bedaaf20d697522877063e86b";
-/// Version of the Python interpreter that the module is built for.
+/// Version of the Python interpreter that the extension module in SGLang's wheel is built for.
 const SGLANG_PYTHON: &str = "3.11";
 const AIPERF: &str = "aiperf==0.13.0";
-/// Name of the file that marks a complete installation.
+/// Name of the file that marks an installation of AIPerf as complete.
 const WHOLE: &str = "installed";
 
-/// Downloads or installs the clients that `tools` contains.
+/// Downloads or installs those of the peer clients that `tools` contains, and returns their paths.
 ///
 /// # Errors
 /// A package cannot be obtained, or this machine's Python has another version than the module
@@ -379,7 +382,7 @@ fn sglang(world: &World) -> Result<PathBuf, Stop> {
     Ok(world.fetcher().obtain(&input)?.path)
 }
 
-/// Returns AIPerf's program in the cache, which is installed first if necessary.
+/// Returns the path of AIPerf's program in the cache; installs it first if necessary.
 fn aiperf(world: &World) -> Result<PathBuf, Stop> {
     let dir = world.cache.tools(AIPERF);
     let program = dir.join("bin/aiperf");
@@ -390,8 +393,8 @@ fn aiperf(world: &World) -> Result<PathBuf, Stop> {
     Ok(program)
 }
 
-/// Installs AIPerf into a virtual environment. It is made at its final path, because its scripts
-/// contain that path.
+/// Installs AIPerf into a virtual environment. The environment is created at its final path,
+/// because its scripts contain that path.
 fn install(world: &World, dir: &Path) -> Result<(), Stop> {
     let _ = fs::remove_dir_all(dir);
     let near = dir.parent().unwrap_or(Path::new("."));

@@ -1,6 +1,6 @@
 //! GPU validation of a release on a machine without network and compiler, such as one that is
-//! rented for an hour. A bundle is packed here, run there stage by stage, and its results are
-//! collected here.
+//! rented for an hour. A bundle is packed on a machine with network and compiler, run on the GPU
+//! machine stage by stage, and its results are collected in the registry.
 //!
 //! `gpu-validation collect` turns the results of a bundle into records of runs and of kernels, pages
 //! and a commit.
@@ -35,26 +35,29 @@ use serde_json::Value;
 use self::run::{MachineFile, line};
 use crate::cli::{CollectFlags, GpuValidation};
 
-/// Description of a bundle, in its folder and in that of its results: release and stages.
+/// File name of the bundle's description (release and stages), in the bundle's folder and in that
+/// of its results.
 const DESCRIPTION: &str = "bundle.json";
-/// Facts about the machine on which results were measured, in the results' folder.
+/// File name of the facts about the measured machine, in the folder of a bundle's results.
 const MACHINE: &str = "machine.json";
 
-/// File of a stage in the results' folder: its report (`json`), or an output of its command
-/// (`stdout`, `stderr`).
+/// Returns the path of a file of the stage `stage` in the results' folder: its report (extension
+/// `json`), or an output of its command (`stdout`, `stderr`).
 fn stage_file(results: &Path, stage: &str, extension: &str) -> PathBuf {
     results.join("stages").join(format!("{stage}.{extension}"))
 }
 
-/// Workload manifest of a scenario in a bundle, drawn with a tokenizer.
+/// Returns the path in a bundle of the workload manifest that was drawn for a scenario with a
+/// tokenizer.
 fn plan_file(bundle: &Path, scenario: &str, tokenizer: &str) -> PathBuf {
     bundle.join("plans").join(format!("{scenario}-{tokenizer}.json"))
 }
 
-/// Runs a subcommand of `gpu-validation`.
+/// Runs a subcommand of `gpu-validation`: pack, run or collect.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, or an interruption. A failing stage is no error.
+/// Wrong use, an unfit machine, an interruption, or an input or output that fails. A failing stage
+/// is no error.
 pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     match step {
         GpuValidation::Pack(flags) => pack::run(world, flags),
@@ -87,7 +90,8 @@ fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
     Ok(files::write_whole(path, text.as_bytes())?)
 }
 
-/// Reads the results of a bundle and records them.
+/// Reads the results of a bundle, prints the outcome of each stage, and records the measured runs
+/// and kernels: those of a release are committed to the registry.
 ///
 /// # Errors
 /// The folder contains no results of a bundle, or the registry refuses them.
@@ -121,19 +125,20 @@ fn collect(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     Ok(results.exit())
 }
 
-/// Results of a bundle, read from their folder.
+/// Results of a bundle, read from the folder into which its stages wrote them.
 struct Results<'a> {
     world: &'a World,
     dir: PathBuf,
     described: ValidationBundle,
     machine: MachineFile,
-    /// Reports of the stages that have run, in the stages' order.
+    /// Reports of the bundle's stages that have run, in the bundle's order of stages.
     reports: Vec<StageReport>,
-    /// Folder of the staged records.
+    /// Folder of the staged results: the records that `collect` writes before they enter the
+    /// registry.
     staged: PathBuf,
 }
 
-/// Returns the folder of results; unpacks it first if an archive is given.
+/// Returns the folder of a bundle's results; unpacks it first if the path `given` is an archive.
 fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
     if given.is_dir() {
         return Ok(given.to_owned());
@@ -155,13 +160,13 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
         .with_hint("give the archive or the folder that `validate --out` wrote"))
 }
 
-/// Reads the reports of the stages that have run, in the stages' order.
+/// Reads the reports of the bundle's stages that have run, in the bundle's order of stages.
 fn reports(described: &ValidationBundle, results: &Path) -> Result<Vec<StageReport>, Stop> {
     let paths = described.stages.iter().map(|stage| stage_file(results, &stage.id, "json"));
     paths.filter(|path| path.exists()).map(|path| read_json(&path)).collect()
 }
 
-/// The field of a command's JSON output that is read.
+/// The field `kernels` of a stage command's JSON output; other fields are ignored.
 #[derive(Debug, Deserialize)]
 struct Printed {
     kernels: Vec<KernelBench>,
@@ -172,7 +177,8 @@ impl Results<'_> {
         self.reports.iter().find(|report| report.stage == stage.id)
     }
 
-    /// Exit code: success only if every stage has run and none failed.
+    /// Returns the exit code of `collect`: success only if every stage of the bundle has a report
+    /// and none failed.
     fn exit(&self) -> Exit {
         let failed = self.reports.iter().any(|report| report.outcome == Outcome::Failed);
         // A skipped stage has a report and does not count as missing.
@@ -219,7 +225,8 @@ impl Results<'_> {
         }
     }
 
-    /// Commits the records of a release; those of a working tree are only printed.
+    /// Commits the runs' records to the registry if the bundle is of a release; prints only their
+    /// table if it is of a working tree.
     fn publish(&self, flags: &CollectFlags, runs: usize) -> Result<(), Stop> {
         let world = self.world;
         let dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
@@ -247,9 +254,9 @@ impl Results<'_> {
         Ok(())
     }
 
-    /// Writes the record of all kernel benchmarks in the stages' outputs to the staged results
-    /// `staged`; returns their number. The record has the bundle's own id, so that collecting again
-    /// makes the same record.
+    /// Writes the record of all kernel benchmarks in the stages' outputs to the staged results;
+    /// returns the number of benchmarks. The record has the bundle's own id, so that collecting
+    /// again gives the same record.
     ///
     /// # Errors
     /// The record has no path under `results/`, or the folder is not writable.

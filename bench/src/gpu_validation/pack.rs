@@ -1,5 +1,5 @@
-//! The command `gpu-validation pack`: builds a release and copies everything that the stages need
-//! into a bundle.
+//! The command `gpu-validation pack`: builds a release and copies it into a bundle with the
+//! programs, models, workloads and suite files that the stages need.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ use campaign::tools::BENCH;
 use campaign::world::{Ids, World};
 
 const ENGINE: &str = "redline";
-/// Placeholders of the engine's test programs in a stage's command, each with the package whose tests
-/// it runs. A program has the package's name in the bundle.
+/// Placeholders for the engine's test programs in a stage's command, each with the package whose
+/// tests it runs. A program has the package's name in the bundle.
 pub const TESTS: [(&str, &str); 2] = [("{tests}", "engine-model"), ("{cuda_tests}", "engine-cuda")];
 const SELF: &str = "redline-peers";
 /// Folder, in the clone and in the bundle, of reference checkpoints and outputs that the engine's
@@ -41,7 +41,7 @@ const SCRIPT: &str = "#!/bin/sh\n\
     here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
     exec \"$here/bin/redline-peers\" --root \"$here\" gpu-validation run \"$@\"\n";
 
-/// Builds the release, draws the requests, and packs the bundle.
+/// Builds the release or working tree, draws the workload manifests, and packs them into a bundle.
 ///
 /// # Errors
 /// The GPU validation is unknown, the release does not build, or an input cannot be obtained.
@@ -78,7 +78,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     Ok(Exit::Well)
 }
 
-/// Resolves the release, or the working tree, that is packed.
+/// Resolves the release, or the working tree, that is packed into the bundle.
 fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
     let engine = world.catalog.engine(ENGINE)?;
     match flags.worktree {
@@ -114,8 +114,8 @@ impl Bundle<'_> {
         })
     }
 
-    /// Copies the server, the load generator, this program, and, if a stage needs them, the engine's
-    /// tests.
+    /// Copies the server, the load generator, the running program `redline-peers`, and, if a stage
+    /// needs them, the engine's test programs into the bundle.
     fn put_programs(&self, wanted: &Wanted, spec: &ServerSpec) -> Result<(), Stop> {
         let programs = self.dir.join("bin");
         put_program(spec.binary(), &programs.join(ENGINE))?;
@@ -131,8 +131,8 @@ impl Bundle<'_> {
         Ok(())
     }
 
-    /// Copies the reference outputs, if the user has them; without them the tests report that they
-    /// are missing.
+    /// Copies the reference checkpoints and outputs into the bundle, if the clone has them; without
+    /// them the tests report that they are missing.
     fn put_fixtures(&self) -> Result<(), Stop> {
         let fixtures = self.world.places.root.join(FIXTURES);
         if fixtures.is_dir() {
@@ -144,8 +144,8 @@ impl Bundle<'_> {
         Ok(())
     }
 
-    /// Copies models and tokenizers, and draws the workload manifest of each scenario with each of
-    /// them.
+    /// Copies the models into the bundle, and draws the workload manifest of each scenario with
+    /// each model's tokenizer.
     fn put_inputs(&self) -> Result<(), Stop> {
         self.world.console.step(self.world.clock.elapsed(), "Draw the requests");
         let (cells, scenarios) = self.cells()?;
@@ -161,7 +161,8 @@ impl Bundle<'_> {
         Ok(())
     }
 
-    /// Combines every model with every scenario, as the stages do.
+    /// Returns a cell for every pair of a model and a scenario of the GPU validation, and its
+    /// scenarios.
     fn cells(&self) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
         let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
         for model in &self.validation.models {
@@ -174,7 +175,8 @@ impl Bundle<'_> {
         Ok((cells, scenarios))
     }
 
-    /// Copies the suite's files that the stages name.
+    /// Copies the files of `suite/` that the stages name (engine, scenarios, models) into the
+    /// bundle.
     fn put_suite(&self) -> Result<(), Stop> {
         let engine = self.world.catalog.engine(ENGINE)?.path;
         let to = self.dir.join("suite");
@@ -191,8 +193,8 @@ impl Bundle<'_> {
     }
 }
 
-/// Builds the engine's test programs in the tree in which the engine was built; returns each with the
-/// package of [`TESTS`] that it stands for.
+/// Builds the engine's test programs in the tree in which the engine was built; returns the path of
+/// each, after the package in [`TESTS`] whose tests it runs.
 fn build_tests(world: &World, wanted: &Wanted) -> Result<Vec<(&'static str, PathBuf)>, Stop> {
     let tree = match &wanted.origin {
         Origin::Release(of) => world.places.release_tree(&of.name),
@@ -226,7 +228,7 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<Vec<(&'static str, Path
     found.collect()
 }
 
-/// Returns the executable of a cargo message if it is that of the tests of `package`.
+/// Returns the path of the executable in a cargo message if it is the test program of `package`.
 fn test_program(message: &Value, package: &str) -> Option<PathBuf> {
     let is_wanted = message["target"]["name"] == package.replace('-', "_").as_str()
         && message["profile"]["test"] == true;

@@ -33,16 +33,17 @@ use campaign::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use campaign::stop::Stop;
 use campaign::world::World;
 
-/// Content of `machine.json`: facts about the machine on which the results were measured.
+/// Content of `machine.json`: facts about the machine on which a bundle's stages were run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MachineFile {
     pub hardware: HardwareFacts,
 }
 
-/// Runs the bundle that contains this program.
+/// Runs the stages of the bundle in whose folder this program lies, and archives their results.
 ///
 /// # Errors
-/// The machine does not match the GPU validation, or a stage cannot be attempted.
+/// The machine does not match the GPU validation, a stage does not exist or cannot be attempted, or
+/// a file cannot be read or written.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let bundle = &world.places.root;
     let described = read_bundle(bundle)?;
@@ -91,7 +92,8 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }
 
-/// Describes a report in a line: `done`, or the outcome and its reason.
+/// Formats a stage's report as one line: its outcome (`done`, `failed` or `skipped`), followed by
+/// the report's detail if there is one.
 pub fn line(report: &StageReport) -> String {
     let outcome = match report.outcome {
         Outcome::Done => "done",
@@ -113,8 +115,8 @@ fn refuse_unknown(described: &ValidationBundle, only: &[String]) -> Result<(), S
     }
 }
 
-/// Detects the machine, and checks that it matches the bundle and earlier results in the same
-/// folder.
+/// Detects the machine's hardware, and checks that it matches the bundle and any earlier results in
+/// the folder `results`.
 fn machine(
     world: &World,
     described: &ValidationBundle,
@@ -150,8 +152,8 @@ fn machine(
     Ok(file.hardware)
 }
 
-/// Writes all results into the archive. It is renewed after every stage, because the machine may be
-/// taken away at any time.
+/// Writes all results of the bundle into an archive. The archive is written again after every
+/// stage, because the machine may be taken away at any time.
 fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     let mut tar = Command::new("tar");
     tar.arg("-czf").arg(to).arg("-C").arg(results).arg(".");
@@ -160,23 +162,23 @@ fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     if status.success() { Ok(()) } else { Err(Stop::environment(failed())) }
 }
 
-/// Everything that the stages of a bundle share.
+/// Runner of a bundle's stages, with the description, folders and hardware that the stages share.
 #[derive(Debug)]
 struct StageRunner<'a> {
     world: &'a World,
     described: &'a ValidationBundle,
     /// Folder of the bundle, which can be copied to a machine without network and compiler.
     bundle: &'a Path,
-    /// Folder of the bundle's results.
+    /// Folder into which the results of the bundle's stages are written.
     results: &'a Path,
     hardware: &'a HardwareFacts,
 }
 
-/// Outcome of a stage, with the reason or the measured figures.
+/// Outcome of a stage, with its reason, or the measured figures of a scenario.
 type Ended = (Outcome, Option<String>);
 
 impl StageRunner<'_> {
-    /// Runs one stage and reports on it.
+    /// Runs one stage of the bundle and returns its report with outcome and times.
     fn report(&self, stage: &Stage) -> Result<StageReport, Stop> {
         let clock = &self.world.clock;
         let (started, started_at) = (clock.elapsed(), clock.rfc3339());
@@ -192,11 +194,11 @@ impl StageRunner<'_> {
         })
     }
 
-    /// Runs one stage.
+    /// Runs one stage of the bundle and returns its outcome.
     ///
     /// # Errors
-    /// Interrupted, or the machine or a Redline tool fails; the stage then has no result and runs
-    /// again next time.
+    /// The run is interrupted, or the machine or a Redline tool fails; the stage then has no result
+    /// and runs again next time.
     fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
         match &stage.work {
             StageWork::Command { argv, needs, model } => match needs {
@@ -238,7 +240,8 @@ impl StageRunner<'_> {
         argv.iter().map(fill).collect()
     }
 
-    /// Runs a program; its output goes to files of the stage.
+    /// Runs a stage's program; its standard output and error go to files of the stage, and its exit
+    /// status decides the outcome.
     fn command(&self, stage: &str, argv: &[String]) -> Result<Ended, Stop> {
         let Some((program, args)) = argv.split_first() else {
             return Ok((Outcome::Failed, Some("the stage names no program".to_owned())));
@@ -277,7 +280,8 @@ impl StageRunner<'_> {
         })
     }
 
-    /// Serves a model and sends the workload manifest that the bundle contains for the scenario.
+    /// Serves a model, sends it the bundle's workload manifest of the scenario, and writes the
+    /// run's record.
     fn scenario(&self, slot: &PlannedRun, cell: Cell) -> Result<Ended, Stop> {
         let world = self.world;
         let places = CampaignPlaces::at(self.results);
@@ -323,8 +327,8 @@ impl StageRunner<'_> {
         Ok(ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan })
     }
 
-    /// Returns the path that the server is given: the folder of a model, or the one GGUF file in
-    /// it.
+    /// Returns the path of a model in the bundle that the server is given: the one GGUF file in the
+    /// model's folder, else the folder.
     fn served(&self, model: &str) -> PathBuf {
         let folder = self.bundle.join("models").join(model);
         let mut files = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -353,7 +357,8 @@ fn ran_no_test(output: &str) -> bool {
     passed.peek().is_some() && passed.all(|count| count == "0")
 }
 
-/// Summarizes a run: `8123.45 output tokens/s` with findings, or the failure.
+/// Formats a run in a line: its output rate such as `8123.45 output tokens/s` and the reasons of
+/// its verdict, or the message of its failure.
 fn detail(record: &RunRecord) -> String {
     if let Some(failure) = &record.failure {
         return failure.message.clone();

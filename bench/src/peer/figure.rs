@@ -14,24 +14,26 @@ use campaign::process::{Interrupt, capture, describe};
 use campaign::stop::Stop;
 use judge::summary;
 
-/// A measurement that is done once per engine in every repeat.
+/// Measurement of an engine in the comparison, done once per engine in every repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
-    /// Prefill of a prompt of 512 tokens, by the engine's own tool.
+    /// Prefill of a prompt of 512 tokens, measured by the engine's own tool.
     Prefill,
-    /// Decoding one stream of 128 tokens after 128, by the engine's own tool.
+    /// Decoding of 128 tokens in one stream after a context of 128 tokens, measured by the engine's
+    /// own tool.
     Decode,
-    /// Decoding thirty-two streams of 128 tokens at once, by the engine's own tool.
+    /// Decoding of 128 tokens in each of 32 streams at once, measured by the engine's own tool.
     DecodeBatch,
-    /// Scenario `sharegpt-lite` over HTTP, and the server's memory after it.
+    /// Run of the scenario `sharegpt-lite` over HTTP, with the server's memory at its end.
     Served,
-    /// Time from process start to the first answer.
+    /// Time from the server's process start to the first byte of its first answer.
     FirstAnswer,
-    /// Perplexity of a text, by the engine's own tool; measured once, since it does not vary.
+    /// Perplexity of a text, measured by the engine's own tool; measured once per engine, since it
+    /// does not vary.
     Perplexity,
 }
 
-/// A figure: one row of the table.
+/// Figure of the comparison of two engines: one row of its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
     Prefill,
@@ -41,12 +43,14 @@ pub enum Figure {
     FirstAnswer,
     Memory,
     Perplexity,
-    /// Perplexity of Redline's f32 reference path, next to the other engine's usual one.
+    /// Perplexity of Redline's f32 reference path, next to the perplexity of the other engine's
+    /// usual path.
     PerplexityF32,
 }
 
 impl Figure {
-    /// All figures in the order of the table, each with its id, whose unit is last, and its title.
+    /// Figures in the order of the comparison's table, each with its id, whose unit is last, and
+    /// its name in the table.
     pub const ALL: [(Self, &'static str, &'static str); 8] = [
         (Self::Prefill, "prefill_512_tokens_per_s", "prefill 512 tokens, tok/s"),
         (Self::Decode, "decode_batch_1_tokens_per_s", "decode one stream, tok/s"),
@@ -77,31 +81,33 @@ impl Serialize for Figure {
     }
 }
 
-/// One value of a figure of one engine. Values of a figure are stored in the order of the repeats,
-/// so that those of the two engines form pairs.
+/// Value of one figure that one engine reached in one repeat. Samples are stored in the order of
+/// the repeats, so that those of the two engines form pairs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub figure: Figure,
-    /// Index of the engine: 0 is Redline, 1 the other.
+    /// Index of the measured engine: 0 is Redline, 1 the other engine.
     pub variant: usize,
     pub value: f64,
 }
 
-/// Values for the placeholders of a tool's command line.
+/// Values that fill the placeholders in the command line of an engine's measuring tool.
 #[derive(Debug, Clone, Copy)]
 pub struct ToolFilling<'a> {
     pub engine: &'a str,
     pub binary: &'a Path,
     pub model: &'a Path,
     pub threads: u32,
-    /// Text on which perplexity is measured.
+    /// Path of the text on which perplexity is measured; `None` if perplexity is not measured.
     pub text: Option<&'a Path>,
 }
 
-/// Runs the tool and returns its figure: the median of all values that it prints.
+/// Runs an engine's measuring tool and returns its figure: the median of the values that it prints
+/// at the configured place.
 ///
 /// # Errors
-/// The tool cannot be run, fails, or prints no such figure.
+/// The tool's description is not valid, or the tool cannot be run, fails, or prints no positive
+/// value there.
 pub fn measure(
     tool: &FigureTool,
     with: ToolFilling<'_>,
@@ -150,8 +156,8 @@ fn argv(tool: &FigureTool, with: ToolFilling<'_>) -> Vec<String> {
     tool.argv.iter().map(fill).collect()
 }
 
-/// Reads the numbers at JSON pointer `pointer`: from the output if it is one JSON document, else
-/// from each line that is one.
+/// Reads the numbers at the JSON pointer `pointer` in a tool's output: from the whole output if it
+/// is one JSON document, else from each line that is a JSON document.
 fn figures(printed: &str, pointer: &str) -> Vec<f64> {
     let documents: Vec<Value> = match serde_json::from_str(printed) {
         Ok(document) => vec![document],
@@ -166,7 +172,8 @@ fn figures(printed: &str, pointer: &str) -> Vec<f64> {
         .collect()
 }
 
-/// Returns the number that follows the last `mark`.
+/// Returns the number that follows the last occurrence of `mark` in the text `said`; `None` if
+/// there is none.
 fn number_after(said: &str, mark: &str) -> Option<f64> {
     let (_, rest) = said.rsplit_once(mark)?;
     rest.split_whitespace().next()?.parse().ok()

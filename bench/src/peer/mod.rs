@@ -3,8 +3,8 @@
 //!
 //! The engine, its build and its tools are described by data: `suite/engines/<id>.toml`.
 //!
-//! A server's process gives the time from its start to its first answer, and its resident memory
-//! beyond the KV cache.
+//! The time from a server's start to its first answer, and its resident memory beyond the KV cache,
+//! are measured on the server's process.
 
 pub mod figure;
 pub mod report;
@@ -41,13 +41,15 @@ use crate::peer::figure::{Figure, Sample, ToolFilling, Work};
 use crate::peer::report::{PERPLEXITY_TEXT, Report};
 use crate::{RivalError, float, local_bench, name_of, whole};
 
-/// Name of the figure for an engine whose reference path differs from the one that it serves with.
+/// Name, in an engine's file, of the perplexity of its f32 reference path, for an engine that
+/// serves with another path.
 const PERPLEXITY_F32: &str = "perplexity-f32";
 
-/// Runs `peer-bench`.
+/// Runs `peer-bench` and prints its report.
 ///
 /// # Errors
-/// The engine is unknown or cannot be built, or one of the two fails.
+/// The other engine is unknown or cannot be built, an input cannot be obtained, or one of the two
+/// engines fails.
 pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let (engine, distribution) = peer(world, &flags.engine)?;
     world.tools.check()?;
@@ -87,19 +89,20 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     Ok(Exit::Well)
 }
 
-/// Selects the measurements: the named ones, by default all, without the skipped ones.
+/// Selects the measurements: those named with `--figure` (by default all), without those named with
+/// `--skip`.
 fn works(flags: &PeerBench) -> Vec<Work> {
     let named = if flags.figures.is_empty() { Work::value_variants() } else { &flags.figures };
     named.iter().copied().filter(|work| !flags.skipped.contains(work)).collect()
 }
 
-/// Fetches the text on which perplexity is measured.
+/// Fetches the text on which perplexity is measured and returns its path.
 fn text(world: &World) -> Result<PathBuf, Stop> {
     let file = world.catalog.dataset(PERPLEXITY_TEXT)?;
     Ok(world.fetcher().obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
 }
 
-/// Reads the other engine's file and its source distribution.
+/// Reads the other engine's file and the source distribution that it names.
 fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
     if !world.catalog.ids("engine")?.iter().any(|known| known == id) {
         return Err(unknown("engine", id, &peers(world)?));
@@ -120,7 +123,7 @@ fn peers(world: &World) -> Result<Vec<String>, Stop> {
     Ok(known)
 }
 
-/// A comparison of two engines on one model.
+/// Comparison of Redline with another engine on one model.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     pub world: &'a World,
@@ -134,12 +137,12 @@ pub struct Comparison<'a> {
     pub text: Option<PathBuf>,
 }
 
-/// Results of the comparison.
+/// Results of the comparison of two engines.
 #[derive(Debug, Default)]
 pub struct Measured {
     pub samples: Vec<Sample>,
     pub memory: Vec<Resident>,
-    /// Remarks about single runs, such as that one is degraded.
+    /// Remarks about single served runs, such as that one is degraded.
     pub remarks: Vec<String>,
 }
 
@@ -202,7 +205,7 @@ impl Comparison<'_> {
         figure::measure(tool, with, &self.world.interrupt)
     }
 
-    /// Measures one served run, and the server's memory at its end.
+    /// Measures one run of the scenario over HTTP, and the server's memory at the run's end.
     fn serve(
         &self,
         slot: &PlannedRun,
@@ -241,7 +244,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Makes the error of a run that gave no figures.
+/// Builds the error of a run that gave no figures, from the failure in its record.
 pub fn failed(engine: &str, record: &RunRecord) -> Stop {
     let said = record.failure.as_ref().map(|failure| failure.message.as_str());
     let (what, log) = said
@@ -250,19 +253,20 @@ pub fn failed(engine: &str, record: &RunRecord) -> Stop {
     failure(engine, what, log)
 }
 
-/// Makes the error of an engine that failed, with the end of its log.
+/// Builds the error of an engine that failed, with the end of its server's log.
 pub fn failure(engine: &str, what: &str, log: &str) -> Stop {
     Stop::from(RivalError(format!("{engine}: {what}\n{log}")))
         .with_hint("nothing is compared with an engine that fails")
 }
 
-/// Interval at which server and client are polled; the measured time does not depend on it.
+/// Interval at which the server and the client are polled; the measured time to the first answer
+/// does not depend on it.
 const POLL: Duration = Duration::from_millis(20);
 const VERB: &str = "first-answer";
 
-/// Measures the seconds from just before the server's start, without flags for load, to the first
-/// byte of its first answer. The client is started before the server, so that its own start does
-/// not count.
+/// Measures the seconds from just before the server's start to the first byte of its first answer.
+/// The server gets only its flags for threads. The client is started before the server, so that its
+/// own start does not count.
 ///
 /// # Errors
 /// The server dies or does not answer in time, or the client cannot be run.
@@ -316,31 +320,32 @@ pub fn first_answer_s(
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Memory of one server after its run, in bytes.
+/// Memory of one server at the end of its served run, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Resident {
     pub engine: String,
-    /// Resident memory `VmRSS`: anonymous memory and mapped files.
+    /// Resident memory of the server (`VmRSS`): anonymous memory and mapped files.
     pub rss_bytes: u64,
     pub rss_anon_bytes: Option<u64>,
     pub rss_file_bytes: Option<u64>,
-    /// Resident part of the KV cache.
+    /// Bytes of the server's KV cache that are resident: pages touched so far, or the whole cache
+    /// where the engine reports only its size.
     pub kv_bytes: u64,
-    /// Source of the KV cache's size, for the report.
+    /// Phrase that says from where the bytes of the KV cache are known, for the report.
     pub kv_from: &'static str,
 }
 
 impl Resident {
-    /// Resident memory beyond the KV cache, as a multiple of the model file's size.
+    /// Computes the resident memory beyond the KV cache as a multiple of the model file's size.
     pub fn files(&self, file_bytes: u64) -> f64 {
         float(self.rss_bytes.saturating_sub(self.kv_bytes)) / float(file_bytes)
     }
 }
 
-/// Reads the memory of a running server.
+/// Reads the resident memory and the KV cache size of a running server.
 ///
 /// # Errors
-/// The system or the server does not report it.
+/// The server does not answer, or neither system nor server reports a size.
 fn resident_memory(world: &World, variant: &ServerSpec, server: &Server) -> Result<Resident, Stop> {
     let engine = &variant.engine;
     let unknown =
@@ -369,14 +374,16 @@ fn resident_memory(world: &World, variant: &ServerSpec, server: &Server) -> Resu
     })
 }
 
-/// Bytes of the KV pages that were used at least once: untouched pages are not resident.
+/// Returns the bytes of the KV pages that a server used at least once (untouched pages are not
+/// resident); `None` if the server does not report them.
 fn touched(probe: &Probe) -> Option<u64> {
     let count = |name: &str| probe.metrics.get(name).copied();
     let (touched, pages) = (count("kv_pages_touched")?, count("kv_pages")?);
     (pages > 0.0).then_some(whole(float(probe.server.kv_bytes?) * touched / pages))
 }
 
-/// Sums the sizes in MiB that follow `marker` in a log, in bytes.
+/// Sums the sizes in MiB that follow `marker` in a log, and returns the sum in bytes; `None` if no
+/// size follows it.
 fn logged_mib(log: &str, marker: &str) -> Option<u64> {
     let sizes = log.split(marker).skip(1).filter_map(|rest| {
         rest.split_whitespace().next()?.parse::<f64>().ok().filter(|mib| *mib >= 0.0)

@@ -19,7 +19,7 @@ use campaign::inputs::cache::sha256_file;
 use campaign::server_spec::{Filling, ServerSpec, command_line};
 use campaign::stop::Stop;
 
-/// The report's content; its fields are those of the JSON document.
+/// Report of the comparison of two engines; its fields are those of the JSON document.
 #[derive(Debug, Serialize)]
 pub struct Report {
     schema: &'static str,
@@ -30,9 +30,10 @@ pub struct Report {
     redline: EngineReport,
     peer: EngineReport,
     figures: Vec<Row>,
-    /// Ratios of Redline's perplexity to others, with their limits; empty if it was not measured.
+    /// Ratios of Redline's perplexity to the other engine's and to its own in f32, with their
+    /// limits; empty if perplexity was not measured.
     perplexity_limits: Vec<Limit>,
-    /// Memory of the servers, after each served run.
+    /// Memory of the two servers at the end of each served run.
     memory: Vec<Resident>,
     remarks: Vec<String>,
 }
@@ -51,12 +52,12 @@ struct EngineReport {
     commit: Option<String>,
     dirty: Option<bool>,
     binary_sha256: Option<String>,
-    /// Build facts of the other engine; `None` for Redline.
+    /// Facts about the build of the other engine; `None` for Redline.
     #[serde(skip_serializing_if = "Option::is_none")]
     build: Option<BuildFacts>,
-    /// Command line of the server under load, without paths.
+    /// Command line of the server in served runs, without paths.
     serve: Vec<String>,
-    /// Command line of the server in the first-answer measurement.
+    /// Command line of the server in the measurement of the first answer, without paths.
     start: Vec<String>,
 }
 
@@ -94,12 +95,12 @@ impl Report {
         })
     }
 
-    /// Returns the report as one JSON document.
+    /// Returns the comparison's report as one JSON document.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Returns the report as text.
+    /// Returns the comparison's report as text.
     pub fn text(&self) -> String {
         let (redline, peer) = (&self.redline, &self.peer);
         let cpu = self.hardware.cpu_model.as_deref().unwrap_or("unknown processor");
@@ -137,7 +138,8 @@ impl Report {
 }
 
 impl EngineReport {
-    /// Title of an engine: `redline v0.9.2-dev (commit 1a2b3c4d5e, with changes)`.
+    /// Formats the engine's name, release and commit: `redline v0.9.2-dev (commit 1a2b3c4d5e, with
+    /// changes)`.
     fn title(&self) -> String {
         let mut title = format!("{} {}", self.engine, self.release);
         if let Some(commit) = &self.commit {
@@ -182,7 +184,7 @@ fn memory_line(resident: &Resident) -> String {
     )
 }
 
-/// A figure of both engines, with the ratio over the pairs.
+/// A figure of both engines in the report, with their ratio over the pairs of repeats.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     pub figure: Figure,
@@ -191,11 +193,12 @@ pub struct Row {
     pub more_is_better: bool,
     pub redline: Repeats,
     pub peer: Repeats,
-    /// Ratio of Redline's value to the other engine's, for each pair.
+    /// Ratio of Redline's value to the other engine's over the pairs of repeats: geometric mean and
+    /// interval.
     pub ratio: Ratio,
 }
 
-/// Values of one engine in the order of the repeats, and their summary.
+/// Values of one figure of one engine in the order of the repeats, and their summary.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Repeats {
     #[serde(flatten)]
@@ -209,7 +212,7 @@ impl Repeats {
     }
 }
 
-/// Makes a row for every figure that both engines have.
+/// Builds a report row for every figure that both engines have.
 pub fn rows(samples: &[Sample]) -> Vec<Row> {
     let row = |(figure, _, title): (Figure, &str, &'static str)| {
         let of = |variant: usize| -> Vec<f64> {
@@ -229,7 +232,7 @@ pub fn rows(samples: &[Sample]) -> Vec<Row> {
     Figure::ALL.into_iter().filter_map(row).collect()
 }
 
-/// Renders the rows as text, under a heading.
+/// Renders the report rows as a text table, under a heading with the engines' names.
 pub fn render(rows: &[Row], peer: &str) -> String {
     let mut text =
         format!("{:<38} {:>10} {:>10} {:>8}   {}\n", "", "redline", peer, "ratio", "interval");
@@ -248,7 +251,7 @@ pub fn render(rows: &[Row], peer: &str) -> String {
     text
 }
 
-/// Formats a value with about four significant digits.
+/// Formats a figure's value: without decimals from 100, with two from 10, with three below.
 fn shown(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
@@ -257,17 +260,18 @@ fn shown(value: f64) -> String {
     }
 }
 
-/// Dataset with the text, a file of `suite/datasets/`.
+/// Id of the dataset, a file of `suite/datasets/`, with the text on which perplexity is measured.
 pub const PERPLEXITY_TEXT: &str = "alice29";
 /// Largest allowed ratio of Redline's perplexity to the other engine's.
 const OF_PEER: f64 = 1.005;
-/// Largest allowed ratio of Redline's perplexity to its own in f32.
+/// Largest allowed ratio of Redline's perplexity to that of its own f32 reference path.
 const OF_F32: f64 = 1.01;
 
-/// Ratio of Redline's perplexity to another one, and its limit.
+/// Ratio of Redline's perplexity to another perplexity, and its limit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Limit {
-    /// Owner of the other perplexity, for the message.
+    /// Phrase that names the perplexity in the denominator: the other engine's, or Redline's in
+    /// f32.
     pub of: String,
     pub ratio: f64,
     pub at_most: f64,
@@ -275,7 +279,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Formats the limit as a line for people.
+    /// Formats the ratio, its limit and whether it passes as a line for people.
     pub fn line(&self) -> String {
         let Self { of, ratio, at_most, holds } = self;
         let verdict = if *holds { "passes" } else { "FAILS" };
@@ -283,7 +287,8 @@ impl Limit {
     }
 }
 
-/// Checks Redline's perplexity against both limits; empty if perplexity was not measured.
+/// Checks the ratios of Redline's perplexity to the other engine's and to its own in f32 against
+/// their limits; returns none if perplexity was not measured.
 pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
     let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);
     let (Some(own), Some(f32)) = (row(Figure::Perplexity), row(Figure::PerplexityF32)) else {

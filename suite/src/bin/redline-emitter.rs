@@ -28,7 +28,7 @@ use suite::mock_server::server::MockServer;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Script to play, as JSON.
+    /// Script with the answers to play, a JSON file; default: a steady stream for every request.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
     /// Instead of playing a script, answer every completion with as many tokens as it requests: the
@@ -36,14 +36,14 @@ struct Flags {
     /// streams and polls without sleeping. On SIGTERM or SIGINT the server writes its log and ends.
     #[arg(long, value_name = "FIRST_US:GAP_US", conflicts_with = "script")]
     pace: Option<Pace>,
-    /// Write the true time of every read and write, as JSON lines: one per event, or one per
-    /// request with `--pace`.
+    /// Write the true times of the server's reads and writes to FILE, as JSON lines: one per event,
+    /// or one per request with `--pace`.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Address to listen on; port 0 takes a free port.
+    /// Address on which the mock server listens; port 0 takes a free port.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
     listen: SocketAddr,
-    /// Serve until a signal arrives, even after standard input closes.
+    /// Serve until a signal arrives, even after standard input is closed.
     #[arg(long)]
     detach: bool,
 }

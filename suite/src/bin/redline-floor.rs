@@ -16,9 +16,10 @@ use suite::measure::summary::summarize;
 
 /// Bytes with which every event of a completion begins; no other event begins with them.
 const EVENT: &[u8] = b"data: {\"id\"";
-/// Bytes carried over to the next read, so that an event whose beginning was cut in two is found.
+/// Number of bytes carried over to the next read, so that an event whose beginning was cut in two
+/// is found.
 const CARRY: usize = EVENT.len() - 1;
-/// Longest silence of the server, in milliseconds, after which the run ends with an error.
+/// Longest silence of the mock server, in milliseconds, after which the run ends with an error.
 const SILENCE_MS: u16 = 20_000;
 /// Last part of the wait before a send, in nanoseconds, spent polling the clock: a sleep wakes too
 /// late.
@@ -32,16 +33,17 @@ const AWAKE_NS: u64 = 60_000;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// Address of the mock server.
+    /// Address of the mock server that the client connects to.
     #[arg(long, value_name = "HOST:PORT")]
     address: SocketAddr,
-    /// Connections, each with one request; with `--requests-per-s` the requests rotate over them.
+    /// Number of connections to open, each with one request; with `--requests-per-s` the requests
+    /// rotate over them.
     #[arg(long)]
     streams: usize,
-    /// Output tokens of each request.
+    /// Number of output tokens that each request asks for.
     #[arg(long)]
     tokens: usize,
-    /// Send at this rate, in requests per second, and read nothing.
+    /// Send at this rate, in requests per second, and read no answers.
     #[arg(long, value_name = "RATE", requires = "requests")]
     requests_per_s: Option<u32>,
     /// Number of requests to send at `--requests-per-s`.
@@ -76,7 +78,8 @@ fn run(flags: &Flags) -> anyhow::Result<Value> {
     }
 }
 
-/// Sends `requests` requests at `rate` per second and returns the distribution of send lags.
+/// Sends `requests` requests in turn over `sockets` at `rate` requests per second and returns the
+/// distribution of send lags in microseconds, as JSON.
 fn send_in_time(
     mut sockets: Vec<TcpStream>,
     request: &str,

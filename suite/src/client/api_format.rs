@@ -1,6 +1,6 @@
-//! Readers of answer streams, one for each API format, that turn events into `delta` types. They
-//! know nothing of times and of how events are split from bytes. The kind of an event is part of its
-//! data, so `event:` lines are not needed.
+//! Readers of answer streams, one for each API format, that turn events into `delta` types. They do
+//! not deal with time stamps or with splitting bytes into events. The kind of an event is part of
+//! its data, so `event:` lines are not needed.
 //!
 //! SGLang's native `/generate` repeats the text and ids so far and has a running token count. With
 //! `--incremental-streaming-output`, events have only the new text and ids; the count still covers the
@@ -22,19 +22,20 @@ use serde_json::Value;
 
 use super::delta::{Chunk, Event, Usage, parse, words_of};
 
-/// Answer before an event, for API formats that repeat it in each event.
+/// Answer received before the current event, for API formats whose events repeat the answer so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SoFar<'a> {
-    /// Text of the answer so far, with reasoning and tool calls.
+    /// Text of the answer so far, including reasoning and tool calls.
     pub text: &'a str,
-    /// Number of output tokens so far, by the server's count.
+    /// Number of output tokens received before the current event, by the server's count.
     pub tokens: u64,
 }
 
-/// Reader of the events of one answer, in one API format.
+/// Reader of the event data of one answer stream, in the API format of its variant.
 #[derive(Debug, Default)]
 pub(super) enum Reader {
-    /// Reader of completions and chat, whose chunks differ in their fields.
+    /// Reader for OpenAI's completions and chat completions, whose chunks differ only in their
+    /// fields.
     #[default]
     OpenAi,
     Generate,
@@ -43,7 +44,7 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// Returns a reader for a new stream in `dialect`.
+    /// Returns a reader for a new answer stream in the API format `dialect`.
     pub fn of(dialect: ApiFormat) -> Self {
         match dialect {
             ApiFormat::Completions | ApiFormat::Chat => Self::OpenAi,
@@ -53,7 +54,7 @@ impl Reader {
         }
     }
 
-    /// Parses the data of the next event.
+    /// Parses the data of the answer stream's next event.
     ///
     /// # Errors
     /// The data are not JSON of the API format.
@@ -89,12 +90,13 @@ struct GenerateMeta {
     prompt_tokens: u64,
     completion_tokens: Option<u64>,
     cached_tokens: Option<u64>,
-    /// Object with the kind of the end; older servers send only a word.
+    /// Finish reason, an object with its kind; older servers send only a word, and null means that
+    /// the answer goes on.
     #[serde(default)]
     finish_reason: Value,
 }
 
-/// Parses an event, given the answer `so_far`.
+/// Parses the data of an event of SGLang's `/generate`; `so_far` is the answer before the event.
 fn read_generate<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, serde_json::Error> {
     let wire: GenerateEvent<'a> = serde_json::from_slice(data)?;
     if let Some(error) = &wire.error {
@@ -132,9 +134,9 @@ fn read_generate<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, ser
     Ok(Event::Chunk(chunk))
 }
 
-/// Returns the part of `text` after `before`: nothing where the server removed a stop string at the
-/// end, and all of `text` where it does not continue `before`, because the server sends only what
-/// is new.
+/// Returns the new part of an event's `text`, which follows the answer so far, `before`: nothing
+/// where the text is not longer, such as after the removal of a stop string, and all of `text`
+/// where it does not continue `before`, because the server sends only what is new.
 fn beyond<'a>(text: Cow<'a, str>, before: &str) -> Cow<'a, str> {
     if before.starts_with(&*text) {
         return Cow::Borrowed("");
@@ -161,7 +163,7 @@ struct ResponsesEvent<'a> {
     message: Option<Cow<'a, str>>,
     #[serde(default)]
     response: Value,
-    /// Output item that an event announces: a message or a function call.
+    /// Output item that an event of OpenAI's Responses announces: a message or a function call.
     #[serde(default)]
     item: Value,
     error: Option<Value>,
@@ -207,8 +209,8 @@ fn read_responses(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     })
 }
 
-/// Returns the final chunk: usage, and as finish reason why the answer is incomplete, else its
-/// status.
+/// Returns the final chunk of an answer in OpenAI's Responses format: its usage, and as finish
+/// reason the reason why the answer is incomplete, else its status.
 fn responses_end(response: &Value) -> Chunk<'static> {
     let usage = &response["usage"];
     let counts = usage["input_tokens"].as_u64().zip(usage["output_tokens"].as_u64());
@@ -227,7 +229,8 @@ fn missing_type() -> serde_json::Error {
     serde_json::Error::custom("missing field `type`")
 }
 
-/// Usage in the first event of a stream, which the last event need not repeat.
+/// Usage in the first event of a stream in Anthropic's Messages format, which the last event need
+/// not repeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Opening {
     usage: MessagesUsage,
@@ -251,7 +254,8 @@ struct Message {
     usage: Option<MessagesUsage>,
 }
 
-/// Usage of an event. `input_tokens` does not include tokens read from or written to the cache.
+/// Usage in an event of Anthropic's Messages format. `input_tokens` does not include tokens read
+/// from or written to the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 struct MessagesUsage {
     input_tokens: Option<u64>,
@@ -260,14 +264,15 @@ struct MessagesUsage {
     output_tokens: Option<u64>,
 }
 
-/// Part of the answer: the beginning of a content block, or what is added to one.
+/// Part of an answer in Anthropic's Messages format: the beginning of a content block, a delta
+/// added to a block, or the delta with the stop reason.
 #[derive(Deserialize)]
 struct Part<'a> {
     #[serde(borrow)]
     text: Option<Cow<'a, str>>,
     #[serde(borrow)]
     thinking: Option<Cow<'a, str>>,
-    /// Name of the called tool.
+    /// Name of the called tool, at the beginning of a tool call's content block.
     name: Option<String>,
     partial_json: Option<String>,
     #[serde(borrow)]
@@ -313,8 +318,9 @@ fn read_messages<'a>(
 }
 
 impl MessagesUsage {
-    /// Combines this usage with that of the first event, `before`, which may be the only one with
-    /// prompt counts. Returns `None` where the output is not counted.
+    /// Combines the usage in the last event of a Messages stream with that of the first event,
+    /// `before`, which may be the only one with prompt token counts. Returns `None` where the last
+    /// event has no output token count.
     fn after(self, before: Self) -> Option<Usage> {
         let cached = self.cache_read_input_tokens.or(before.cache_read_input_tokens);
         let stored = self.cache_creation_input_tokens.or(before.cache_creation_input_tokens);

@@ -1,5 +1,5 @@
-//! What TLS is to the rest of the client: which certificates are accepted, and a connection with it,
-//! non-blocking under load and blocking for control requests.
+//! Interface of TLS for the rest of the client: the choice of accepted certificates, and
+//! connections with TLS, non-blocking under load and blocking for control requests.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 use nix::errno::Errno;
 
-/// Certificates that are accepted from a server behind `https://`.
+/// Choice of the certificates that are accepted from a server behind `https://`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Trust {
     /// File with PEM certificates of the authorities that may have signed the server's certificate;
@@ -22,31 +22,32 @@ pub struct Trust {
     pub insecure: bool,
 }
 
-/// Error that ends a connection.
+/// Error that ends a connection to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// A system call on the socket failed.
+    /// A system call on the connection's socket failed.
     #[error("{}", .0.desc())]
     System(#[from] Errno),
-    /// The server violates TLS, or its certificate is not valid.
+    /// TLS failed: the server violates the protocol, or its certificate is not accepted.
     #[error("{0}")]
     Tls(String),
 }
 
-/// TLS over the connection's non-blocking socket.
+/// TLS session over a connection's non-blocking socket.
 pub trait Session: fmt::Debug {
-    /// Continues the handshake as far as `socket` allows. Returns true once it is complete.
+    /// Continues the TLS handshake as far as `socket` allows. Returns true once it is complete.
     fn shake(&mut self, socket: &OwnedFd) -> Result<bool, Broken>;
-    /// Decrypts `wire` into `plain` and returns the number of decrypted bytes, zero while a record
-    /// is incomplete. `plain` must be longer than `wire` by one record.
+    /// Decrypts the received bytes `wire` into `plain` and returns the number of decrypted bytes,
+    /// zero while a TLS record is incomplete. `plain` must be longer than `wire` by one TLS record.
     fn take(&mut self, wire: &[u8], plain: &mut [u8]) -> Result<usize, Broken>;
-    /// True when the server announced that it will send no more data.
+    /// True when the server announced that it will send no more data over TLS.
     fn has_ended(&mut self) -> bool;
-    /// Encrypts `payload`; `flush` sends it.
+    /// Encrypts `payload` and keeps it until `flush` sends it.
     fn put(&mut self, payload: &[u8]);
-    /// Sends encrypted data. Returns false where `socket` did not accept all of it.
+    /// Sends the encrypted data that is waiting. Returns false where `socket` did not accept all of
+    /// it.
     fn flush(&mut self, socket: &OwnedFd) -> Result<bool, Errno>;
-    /// Tells the server that this side will send no more data.
+    /// Announces to the server, over TLS, that the client will send no more data.
     fn end(&mut self, socket: &OwnedFd);
 }
 

@@ -24,21 +24,21 @@ use super::stream::Stream;
 use super::tls::Tls;
 use crate::clock::{monotonic_ns, realtime_ns};
 
-/// Tolerance in nanoseconds by which a stamp may lie outside its bounds: the error of relating the
-/// wall clock to the monotonic clock.
+/// Tolerance in nanoseconds by which a receive time stamp may lie outside its bounds: the error of
+/// relating the wall clock to the monotonic clock.
 const SLACK_NS: u64 = 200_000;
 /// Longest time between two clock readings that count as simultaneous, in nanoseconds.
 const ADJACENT_NS: u64 = 5_000;
 
-/// Result of one read from a socket.
+/// Bytes read from a socket at once, with their time stamps.
 #[derive(Clone, Copy, Debug)]
 pub struct StampedRead {
-    /// Number of bytes; zero at the end of the connection.
+    /// Number of bytes read; zero at the end of the connection.
     pub bytes: usize,
-    /// Arrival time of the bytes.
+    /// Arrival time of the bytes, and the time at which this program had read them.
     pub moment: Moment,
     /// Delay from the kernel's time stamp to this program's read in nanoseconds; `None` without a
-    /// credible stamp.
+    /// credible kernel time stamp.
     pub kernel_to_user_ns: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ pub struct StampedRead {
 #[derive(Debug)]
 pub struct Stamper {
     control: Vec<u8>,
-    /// Wall clock minus monotonic clock, in nanoseconds.
+    /// Last measured difference of the wall clock minus the monotonic clock, in nanoseconds.
     offset_ns: u64,
     /// True when the kernel provides the time stamps, so that they do not depend on when a socket is
     /// read.
@@ -54,7 +54,8 @@ pub struct Stamper {
 }
 
 impl Stamper {
-    /// Creates a stamper; `kernel` requests the kernel's time stamps.
+    /// Creates a reader with receive time stamps; `kernel` true requests the kernel's stamps
+    /// instead of this program's.
     pub fn new(kernel: bool) -> Self {
         let control = nix::cmsg_space!(TimeSpec);
         let mut stamper = Self { control, offset_ns: 0, kernel };
@@ -64,7 +65,7 @@ impl Stamper {
         stamper
     }
 
-    /// Measures the offset of the wall clock to the monotonic clock again. To be called often,
+    /// Measures the offset of the wall clock to the monotonic clock again. Must be called often,
     /// since either clock may be adjusted.
     pub fn relate_clocks(&mut self) {
         // Try again where the thread was interrupted between the readings.
@@ -79,16 +80,16 @@ impl Stamper {
         }
     }
 
-    /// Requests kernel time stamps for `socket`; where the kernel refuses, this program's clock is
-    /// used.
+    /// Requests kernel time stamps for `socket`; where the kernel refuses, this and later sockets
+    /// get stamps of this program's clock.
     pub fn prepare(&mut self, socket: &OwnedFd) {
         if self.kernel && setsockopt(socket, sockopt::ReceiveTimestampns, &true).is_err() {
             self.kernel = false;
         }
     }
 
-    /// Reads available data from `socket` into `buffer`. `since_ns` is the time at which the socket
-    /// last had none, a lower bound of the arrival.
+    /// Reads available data from `socket` into `buffer`. `since_ns` is the time in nanoseconds of
+    /// the monotonic clock at which the socket last had none, a lower bound of the arrival.
     ///
     /// # Errors
     /// The error of `recvmsg`; `EAGAIN` where there is no data.
@@ -130,22 +131,26 @@ fn nanoseconds(time: TimeSpec) -> Option<u64> {
 /// Longest decrypted TLS record in bytes: one read may complete a record that an earlier read began.
 const RECORD_MAX: usize = 16 << 10;
 
-/// Connection slot of the client: a socket and at most one request in flight.
+/// Reusable connection slot of the client: a socket and at most one request in flight.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     pub phase: Phase,
     pub request: Option<InFlight>,
-    /// Time at which the socket last had nothing left to read, in nanoseconds.
+    /// Time at which the connection's socket last had nothing left to read, in nanoseconds of the
+    /// monotonic clock.
     pub drained_ns: u64,
-    /// Time at which the connection's last request ended, in nanoseconds.
+    /// Time at which the connection's last request ended, in nanoseconds of the monotonic clock.
     pub freed_ns: u64,
-    /// Number of requests answered on the current socket.
+    /// Number of requests answered on the connection's current socket.
     pub served: u32,
-    /// Time to open the current socket including the TLS handshake, in nanoseconds.
+    /// Time that it took to open the current socket including the TLS handshake, in nanoseconds;
+    /// `None` before a socket was opened.
     pub connect_ns: Option<u64>,
-    /// Start and end of the TLS handshake, in nanoseconds of the monotonic clock.
+    /// Start and end of the TLS handshake, in nanoseconds of the monotonic clock; the end is that
+    /// of its latest step.
     handshake_ns: Option<(u64, u64)>,
-    /// True when the server announced the end of the TLS connection, though the socket is open.
+    /// True when the server announced the end of the TLS connection while the TCP socket may still
+    /// be open.
     pub over: bool,
     socket: Option<OwnedFd>,
     tls: Option<Box<dyn Session>>,
@@ -164,20 +169,22 @@ pub(super) enum Phase {
 /// Request in flight on a connection.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    /// Index of the request in the list of payloads.
+    /// Index of the request in flight in the list of payloads.
     pub index: usize,
     pub stream: Stream,
-    /// Number of payload bytes written so far.
+    /// Number of payload bytes of the request written to the socket so far.
     pub written: usize,
-    /// True when this is the second attempt, after the server closed the kept-alive connection.
+    /// True when the request is sent for the second time, after the server closed the kept-alive
+    /// connection.
     pub reopened: bool,
-    /// Time at which the answer's last event arrived while the body has not ended, in nanoseconds.
+    /// Time in nanoseconds of the monotonic clock at which the answer's last event arrived, if the
+    /// HTTP body has not ended yet.
     pub closing_since_ns: Option<u64>,
 }
 
 impl Connection {
-    /// Starts to open a socket to `address`, registered with `epoll` under `key`, with TLS if
-    /// given.
+    /// Starts to open a socket to `address`, registered with `epoll` under `key`; with TLS if `tls`
+    /// is not `None`.
     ///
     /// # Errors
     /// The system refuses a socket (an environment failure, not the server's), or the address is
@@ -246,7 +253,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Writes the unwritten rest of `payload` as far as the socket accepts it.
+    /// Writes the unwritten rest of the request's `payload` as far as the socket accepts it.
     pub fn write(&mut self, payload: &[u8], epoll: &Epoll, key: u64) -> Result<(), Errno> {
         let (Some(socket), Some(request)) = (&self.socket, &mut self.request) else {
             return Ok(());
@@ -292,7 +299,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Stops waiting for the socket to become writable, because the server has stopped reading.
+    /// Gives up writing the request and stops waiting for the socket to become writable, because
+    /// the server has stopped reading.
     pub fn stop_writing(&mut self, epoll: &Epoll, key: u64) {
         if let Some(socket) = &self.socket {
             // If this fails, the next read reports why.
@@ -304,8 +312,8 @@ impl Connection {
         }
     }
 
-    /// Reads once into the beginning of `buffer`. With TLS, the time stamp is that of the read that
-    /// completed a record.
+    /// Reads the connection's socket once into the beginning of `buffer`. With TLS, the time stamp
+    /// is that of the read that completed a record.
     ///
     /// # Errors
     /// The socket's error; `EAGAIN` where it has no data.
@@ -340,13 +348,14 @@ impl Connection {
     }
 
     /// True when the server closed a kept-alive connection before it answered the current request,
-    /// which may then be sent once more on a new connection (RFC 9112, 9.3.1).
+    /// which has been sent only once and may then be sent once more on a new connection (RFC 9112,
+    /// 9.3.1).
     pub fn may_reopen(&self) -> bool {
         let fresh = |request: &InFlight| request.stream.is_unanswered() && !request.reopened;
         self.served > 0 && self.request.as_ref().is_some_and(fresh)
     }
 
-    /// Closes the socket, which also removes it from epoll.
+    /// Closes the connection's socket, which also removes it from epoll.
     pub fn close(&mut self) {
         if let (Some(session), Some(socket)) = (&mut self.tls, &self.socket) {
             session.end(socket);

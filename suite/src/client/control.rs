@@ -1,6 +1,6 @@
-//! Control requests beside the load: server readiness, version, configuration, metrics, and the
-//! reset of its prefix cache. Blocking HTTP calls with a time limit, over a connection of their own,
-//! never on the measuring thread.
+//! Control requests beside the load, for a server's readiness, version, configuration and metrics,
+//! and to reset its prefix cache. They are blocking HTTP calls with a time limit, over a connection
+//! of their own, never on the measuring thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,19 +19,19 @@ use super::http::{HttpError, ResponseDecoder};
 use super::tls::Tls;
 use crate::clock::monotonic_ns;
 
-/// Longest time for a control request. Resetting a large cache is the slowest.
+/// Longest time for one control request. The slowest is the reset of a large prefix cache.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Server under test: its address, TLS and API key.
 #[derive(Debug)]
 pub struct Server {
-    /// Socket address that requests go to.
+    /// Socket address that requests to the server go to.
     pub address: SocketAddr,
     /// `host:port` of the server, for the `Host` header.
     pub authority: String,
-    /// TLS configuration, where the server's URL begins with `https://`.
+    /// TLS configuration of connections to the server; `None` where its URL begins with `http://`.
     pub tls: Option<Tls>,
-    /// API key that the server requires, if any; it enters no record.
+    /// API key that the server requires; `None` if it requires none. The key enters no record.
     pub key: Option<Key>,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// Reads a key file.
+    /// Reads an API key from the file at `path`.
     ///
     /// # Errors
     /// The file cannot be read or does not hold a valid key.
@@ -66,7 +66,7 @@ impl Key {
         fits.then(|| Self(key.to_owned()))
     }
 
-    /// Returns the value of the `Authorization` header.
+    /// Returns the value of the `Authorization` header for the API key.
     pub fn authorization(&self) -> String {
         format!("Bearer {}", self.0)
     }
@@ -75,46 +75,48 @@ impl Key {
 /// Error of a control request.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The URL, which the error holds, is not the address of a server.
+    /// The given URL, which this error contains, is not the address of a server, or its host does
+    /// not resolve.
     #[error(
         "`{0}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
          `https://HOST:PORT`"
     )]
     Url(String),
-    /// TLS cannot be set up.
+    /// TLS for the server cannot be set up; the message says why.
     #[error("{0}")]
     Tls(String),
-    /// The server does not respond.
+    /// The server gives no usable HTTP response to a control request.
     #[error("no server answers at `{url}`: {message}")]
     Unreachable {
-        /// URL of the failed request.
+        /// URL of the control request that got no usable response.
         url: String,
-        /// Reason why there is no response.
+        /// Reason why the control request got no usable response.
         message: String,
     },
-    /// The server responded with a status other than success.
+    /// The server responded to a control request with a status other than success (2xx).
     #[error("`{route}` answered {status}: {body}")]
     Status {
-        /// Route of the failed request.
+        /// Route of the control request that got a status other than success.
         route: String,
-        /// HTTP status of the response.
+        /// HTTP status with which the server refused the control request.
         status: u16,
-        /// Beginning of the response body.
+        /// Beginning of the body of the response with a status other than success, at most 300
+        /// characters.
         body: String,
     },
-    /// The response is not JSON.
+    /// The server's response to a control request is not JSON.
     #[error("`{route}` did not answer with JSON")]
     Json {
-        /// Route of the failed request.
+        /// Route of the control request whose response is not JSON.
         route: String,
-        /// Error of the JSON parser.
+        /// Error of the JSON parser for the response's body.
         source: serde_json::Error,
     },
 }
 
 impl Server {
-    /// Resolves `url` to a server without connecting to it. For `https://`, `trust` decides which
-    /// certificates are accepted.
+    /// Returns the server at `url`, with its host resolved to an address, without connecting to it.
+    /// For `https://`, `trust` decides which certificates are accepted.
     ///
     /// # Errors
     /// The URL is not `http://HOST:PORT` or `https://HOST:PORT`, its host does not resolve, or TLS
@@ -137,12 +139,12 @@ impl Server {
         Ok(Self { address, authority, tls, key: None })
     }
 
-    /// Returns the server with an API key for every request.
+    /// Returns the server with `key` as the API key of every request; `None` sends no key.
     pub fn with_key(self, key: Option<Key>) -> Self {
         Self { key, ..self }
     }
 
-    /// Requests `route` with GET and parses the response as JSON.
+    /// Requests `route` from the server with GET and parses the response as JSON.
     ///
     /// # Errors
     /// No response, a status other than success, or a body that is not JSON.
@@ -150,7 +152,7 @@ impl Server {
         json(route, &self.get_text(route)?)
     }
 
-    /// Requests `route` with GET and returns the response body as text.
+    /// Requests `route` from the server with GET and returns the response body as text.
     ///
     /// # Errors
     /// No response, or a status other than success.
@@ -158,8 +160,8 @@ impl Server {
         self.ask(&mut Caller::new(self), "GET", route, LIMIT)
     }
 
-    /// Sends an empty POST to `route` and returns the response as JSON, or `null` where it is not
-    /// JSON.
+    /// Sends an empty POST to the server's `route` and returns the response as JSON, or `null`
+    /// where it is not JSON.
     ///
     /// # Errors
     /// No response, or a status other than success.
@@ -168,15 +170,15 @@ impl Server {
         Ok(json(route, &text).unwrap_or_default())
     }
 
-    /// True when `route` gives any response within `limit`, whatever its status.
+    /// True when the server's `route` gives any response within `limit`, whatever its status.
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
         let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
         // An error status is an answer too.
         !matches!(asked, Err(ControlError::Unreachable { .. }))
     }
 
-    /// Requests `route` with `method` through `caller`, within `limit`, and returns the body as
-    /// text.
+    /// Requests `route` with `method` through `caller`, within `limit`, and returns the response
+    /// body as text.
     ///
     /// # Errors
     /// No response in time, or a status other than success.
@@ -225,8 +227,8 @@ fn json(route: &str, text: &str) -> Result<Value, ControlError> {
         .map_err(|source| ControlError::Json { route: route.to_owned(), source })
 }
 
-/// Reads a page in Prometheus text format and returns the metrics in `wanted` (our name to the
-/// engine's), each summed over all label sets.
+/// Reads a page in Prometheus text format and returns the metrics in `wanted` (a map from the
+/// suite's metric names to the engine's), each summed over all label sets.
 pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<String, f64> {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
@@ -246,12 +248,12 @@ pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<S
 }
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Shortest socket timeout: the system refuses zero.
+/// Shortest read or write timeout of a socket, because the system refuses zero.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// First bytes of the TLS alert that a server sends when it expected TLS.
 const ALERT: [u8; 2] = [0x15, 0x03];
 
-/// Response to a blocking call.
+/// Response to a blocking HTTP call.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub status: u16,
@@ -261,7 +263,7 @@ pub(crate) struct Reply {
     pub first_byte_ns: u64,
 }
 
-/// Error of a blocking call without a usable response.
+/// Error of a blocking HTTP call that got no usable response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     #[error(transparent)]
@@ -274,7 +276,7 @@ pub(crate) enum CallError {
     WantsTls,
 }
 
-/// Blocking HTTP client of one server, which keeps its connection from one call to the next.
+/// Blocking HTTP client for one server, which keeps its connection from one call to the next.
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
     server: &'a Server,
@@ -286,8 +288,9 @@ impl<'a> Caller<'a> {
         Self { server, wire: None }
     }
 
-    /// Sends the request `question` and waits for the response, for at most `limit` in all. Where a
-    /// kept connection turns out to be closed, the request is sent once more on a new one.
+    /// Sends the bytes of the request `question` and waits for the response, for at most `limit` in
+    /// all. Where a kept connection turns out to be closed, the request is sent once more on a new
+    /// one.
     ///
     /// # Errors
     /// No response within the limit, or one that is not HTTP.
@@ -354,21 +357,21 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Returns the time until `deadline`, or a timeout error where it has passed.
+/// Returns the time left until `deadline`, at least 1 ms, or a timeout error where it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(SHORTEST)) }
 }
 
-/// True for a socket timeout; a blocking socket reports it as `WouldBlock`.
+/// True for the error of a socket timeout; a blocking socket reports it as `WouldBlock`.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
-/// Connection of a blocking call.
+/// Connection of a blocking HTTP call to a server.
 #[derive(Debug)]
 struct Wire {
-    /// Socket under the channel, for its time limits.
+    /// TCP socket under the plain or TLS channel, on which read timeouts are set.
     socket: TcpStream,
     channel: Box<dyn Channel>,
 }

@@ -1,5 +1,5 @@
 //! Parser of one streaming event in OpenAI's API formats, completions and chat, including the
-//! additions of the measured engines. Knows nothing of times.
+//! additions of the measured engines. It does not deal with time stamps.
 
 mod scan;
 
@@ -10,57 +10,59 @@ use serde_json::Value;
 
 use self::scan::scan;
 
-/// Event of an answer stream, in any API format.
+/// Parsed event of an answer stream, of any API format.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// End of the answer: `[DONE]` or the API format's equivalent.
+    /// End of the answer stream: `[DONE]` or the API format's equivalent.
     Done,
-    /// Chunk of the answer; more may follow.
+    /// Chunk of the answer stream; more may follow.
     Chunk(Chunk<'a>),
-    /// Last chunk of the answer.
+    /// Chunk that is the last of the answer stream.
     Last(Chunk<'a>),
-    /// Sign of life without content.
+    /// Event without content that only keeps the connection alive.
     KeepAlive,
-    /// Error that the server reports within the stream, with its message.
+    /// Error that the server reports within the answer stream, with its message.
     Error(String),
 }
 
-/// Chunk of a streamed answer: text, token ids, usage.
+/// Chunk of a streamed answer, with the text, token ids and usage that it contains.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Reasoning text, under either of its field names.
+    /// Reasoning text in the chunk, from either of its field names in OpenAI's formats; `None`
+    /// without such a field.
     pub reasoning: Option<Cow<'a, str>>,
-    /// Answer text in the chunk.
+    /// Answer text in the chunk, without reasoning; `None` if the chunk has no such field.
     pub content: Option<Cow<'a, str>>,
-    /// Part of a tool call (function name and arguments, possibly empty), which also consists of
-    /// tokens.
+    /// Text of a tool call in the chunk (function name and arguments, possibly empty), which also
+    /// consists of tokens; `None` without a tool call.
     pub tool_call: Option<String>,
-    /// Output token ids, where the engine sends them.
+    /// Output token ids in the chunk; `None` where the engine sends none.
     pub ids: Option<Vec<u32>>,
-    /// Finish reason of the answer, in the server's words.
+    /// Finish reason of the answer, in the server's words; `None` before the end.
     pub finish_reason: Option<Cow<'a, str>>,
-    /// False for a trailing chunk that has only usage.
+    /// True when the chunk has a choice, a part of the answer; false for chunks such as a trailing
+    /// one that has only usage.
     pub has_choice: bool,
-    /// Usage in this chunk, if any.
+    /// Token usage that the chunk reports, if any.
     pub usage: Option<Usage>,
 }
 
-/// Token usage that the server reports, for the answer so far or for all of it.
+/// Token usage that the server reports, for the answer so far or for the complete answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Number of prompt tokens of the request.
     pub prompt_tokens: u64,
-    /// Number of output tokens, including reasoning.
+    /// Number of output tokens of the answer, including reasoning.
     pub completion_tokens: u64,
     /// Number of prompt tokens found in the prefix cache; `None` where the server does not report
     /// it.
     pub cached_tokens: Option<u64>,
 }
 
-/// Parses the data of one event.
+/// Parses the data of one event of OpenAI's completions or chat completions.
 ///
 /// # Errors
-/// The data are not JSON of this shape.
+/// The data are not JSON of these formats.
 pub fn parse(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     let trimmed = data.trim_ascii();
     if trimmed == b"[DONE]" {
@@ -73,8 +75,8 @@ pub fn parse(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     parse_any(trimmed)
 }
 
-/// Parses an event of any shape with a full JSON parser. Where [`scan()`] succeeds, both give the
-/// same result.
+/// Parses an event of OpenAI's formats with any fields by a full JSON parser. Where [`scan()`]
+/// succeeds, both give the same result.
 pub(super) fn parse_any(trimmed: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     let wire: Wire<'_> = serde_json::from_slice(trimmed)?;
     if let Some(message) = wire.error_message() {
@@ -112,10 +114,10 @@ struct WireChoice<'a> {
 struct WireDelta<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
-    /// Reasoning field of SGLang and LMDeploy.
+    /// Reasoning text of a delta, under SGLang's and LMDeploy's field name.
     #[serde(borrow)]
     reasoning_content: Option<Cow<'a, str>>,
-    /// Reasoning field of vLLM.
+    /// Reasoning text of a delta, under vLLM's field name.
     #[serde(borrow)]
     reasoning: Option<Cow<'a, str>>,
     tool_calls: Option<Vec<Value>>,
@@ -131,7 +133,8 @@ struct WireUsage {
     prompt_tokens_details: Option<Value>,
 }
 
-/// Returns the message of an error, which is an object with a `message` or any other JSON value.
+/// Returns the message of a server's error, which is an object with a `message`, or any other JSON
+/// value.
 pub(super) fn words_of(error: &Value) -> String {
     let message = error.get("message").unwrap_or(error);
     message.as_str().map_or_else(|| message.to_string(), str::to_owned)
@@ -185,7 +188,7 @@ impl WireDelta<'_> {
 }
 
 impl Chunk<'_> {
-    /// Iterates over the texts of the chunk: reasoning, answer, tool call.
+    /// Iterates over the texts of the chunk: reasoning, answer and tool call.
     pub fn words(&self) -> impl Iterator<Item = &str> {
         let tool = self.tool_call.as_deref();
         [self.reasoning.as_deref(), self.content.as_deref(), tool].into_iter().flatten()

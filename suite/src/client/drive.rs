@@ -1,5 +1,6 @@
-//! Load generation loop: sends each request when it is due and time-stamps its answer. One thread,
-//! one epoll instance; handling an event allocates nothing beyond the data that it keeps.
+//! Load generation loop: sends each request when it is due and time-stamps its answer. It has one
+//! thread and one epoll instance; handling an event allocates nothing beyond the data that it
+//! keeps.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -19,27 +20,29 @@ use super::schedule::{ALARM, Alarm, Due, Schedule};
 use super::stream::{Standing, Stream};
 use crate::clock::{monotonic_ns, sleep_until};
 
-/// Maximum number of connections being opened at one time, below the listen backlog of any server.
+/// Maximum number of connections that are being opened at one time ahead of the run, below the
+/// listen backlog of usual servers.
 const OPENING_MAX: usize = 128;
 /// Longest time without progress while opening connections ahead of the run, in nanoseconds.
 const OPENING_LIMIT_NS: u64 = 10_000_000_000;
 /// Maximum number of sends between two polls for answers, so that a burst of sends does not delay
 /// the time stamps of the first answers.
 const SENDS_PER_TURN: usize = 32;
-/// Longest time that a body may stay open after its last event, in nanoseconds; then the connection
-/// is closed.
+/// Longest time in nanoseconds that an answer's HTTP body may stay open after its last event; then
+/// its connection is closed.
 const CLOSING_LIMIT_NS: u64 = 100_000_000;
-/// Interval of the sweep, which checks conditions that no event signals, in nanoseconds.
+/// Interval at which the loop checks conditions that no event signals, in nanoseconds.
 const SWEEP_NS: u64 = 50_000_000;
-/// Shortest wait that counts as sleep, in nanoseconds: a shorter one found its events ready.
+/// Shortest wait for events that counts as sleep, in nanoseconds: a shorter one found its events
+/// ready.
 const SLEPT_NS: u64 = 20_000;
 /// Time before a due request during which the loop polls instead of sleeping, in nanoseconds,
 /// because waking up takes about as long.
 const AWAKE_NS: u64 = 60_000;
-/// Longest wait for an event, in milliseconds.
+/// Longest wait of the loop for an event, in milliseconds.
 const WAIT_MAX_MS: u8 = 50;
 
-/// Sends all requests of `orders` and waits for all answers.
+/// Sends all requests of `orders`, waits for all answers, and returns the samples.
 ///
 /// # Errors
 /// The system refuses a resource that the client needs, or `stop` was set. A failed request is not
@@ -90,23 +93,25 @@ struct Driver<'a> {
     samples: Vec<Option<Sample>>,
     schedule: Schedule,
     pool: Pool,
-    /// Indexes of the connections without a request, next one first.
+    /// Indexes of the connections without a request; the next one to use is first.
     idle: VecDeque<usize>,
-    /// Number of connections opened so far; these are the first ones in `connections`.
+    /// Number of connections opened so far; they are the first ones in `connections`.
     opened: usize,
     load: ClientLoad,
     pacing: PollPacing,
     tally: Tally,
     start_ns: u64,
     /// Time at which the next request that has a free connection is due; `u64::MAX` where there is
-    /// none, 0 where it must be determined again. Nanoseconds of the monotonic clock.
+    /// no such request, 0 where the time must be determined again. Nanoseconds of the monotonic
+    /// clock.
     due_ns: u64,
     /// Time of the last event from the server or of the first send after an idle period, in
-    /// nanoseconds.
+    /// nanoseconds of the monotonic clock.
     progress_ns: u64,
-    /// Lower bound of the arrival time of data that is read now, in nanoseconds.
+    /// Lower bound of the arrival time of data that is read now, in nanoseconds of the monotonic
+    /// clock.
     polled_ns: u64,
-    /// Number of requests in flight.
+    /// Number of requests in flight on the loop's connections.
     busy: usize,
     hung: bool,
 }
@@ -145,7 +150,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Starts to open connection `slot`. Returns false when the server refuses it at once.
+    /// Starts to open the connection with index `slot`. Returns false when the server refuses it at
+    /// once.
     fn open(&mut self, slot: usize) -> Result<bool, DriveError> {
         let key = slot as u64;
         let (address, tls) = (self.orders.address, self.orders.tls);
@@ -247,7 +253,7 @@ impl Driver<'_> {
         Ok(0)
     }
 
-    /// Sends one request if one is due and a connection is free. Returns true when it did.
+    /// Sends one request if one is due and a connection is free. Returns true if it sent one.
     fn send_next(&mut self) -> Result<bool, DriveError> {
         let now_ns = monotonic_ns();
         let (Some(due), Some(&slot)) = (self.schedule.next(now_ns), self.idle.front()) else {
@@ -265,8 +271,8 @@ impl Driver<'_> {
         Ok(true)
     }
 
-    /// Sets the alarm for the next due request. Returns the longest time that the loop may wait, in
-    /// milliseconds.
+    /// Sets the alarm to just before the next request is due. Returns the longest time that the
+    /// loop may wait, in milliseconds.
     fn wait_for_next(&mut self) -> Result<u8, DriveError> {
         if self.due_ns == u64::MAX {
             return Ok(WAIT_MAX_MS);
@@ -351,7 +357,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Sends a request again on a fresh connection, once, while its clock keeps running. A server
+    /// Sends a request again on a fresh connection, once, while its measured time goes on. A server
     /// may close a kept-alive connection at any time, even while the next request is being written.
     fn reopen(&mut self, slot: usize) -> Result<(), DriveError> {
         if let Some(request) = &mut self.connections[slot].request {
@@ -420,7 +426,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Handles the end of a connection, closed by the server or broken with `error`.
+    /// Handles the end of the connection with index `slot`, which the server closed or which broke
+    /// with `error`.
     fn ended(&mut self, slot: usize, error: Option<String>) -> Result<(), DriveError> {
         let connection = &mut self.connections[slot];
         if connection.may_reopen() {
@@ -444,8 +451,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Ends the request of connection `slot`: stores its sample and frees the connection for
-    /// another.
+    /// Ends the request on the connection with index `slot`: stores its sample and frees the
+    /// connection for another request.
     fn finish(&mut self, slot: usize, reusable: bool) {
         let connection = &mut self.connections[slot];
         let Some(request) = connection.request.take() else { return };
@@ -474,8 +481,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Checks what no event signals: bodies that never end, a silent server, clock drift, client
-    /// load.
+    /// Checks conditions that no event signals, such as bodies that never end and a silent server,
+    /// and updates the clocks' offset, the load of the client and the progress.
     fn sweep(&mut self, now_ns: u64) {
         self.stamper.relate_clocks();
         self.load.slice(now_ns);
@@ -494,7 +501,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Ends a run whose server was silent for too long: all open and unsent requests fail.
+    /// Ends a run whose server sent no event for too long: requests in flight and unsent requests
+    /// fail.
     fn give_up(&mut self) {
         self.hung = true;
         let limit_s = self.orders.no_progress_ns / 1_000_000_000;

@@ -1,5 +1,5 @@
 //! Decoder of HTTP/1.1 responses (RFC 9112), independent of how the bytes are split: head, then a
-//! body that is chunked, counted, or ends with the connection. Knows nothing of the content.
+//! body that is chunked, counted, or ends with the connection. It does not interpret the content.
 
 /// Longest accepted response head, in bytes.
 const HEAD_MAX: usize = 64 << 10;
@@ -7,15 +7,17 @@ const HEAD_MAX: usize = 64 << 10;
 const LINE_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 96;
 
-/// Head of a response: the parts that the client needs.
+/// Fields of an HTTP response's head that the client needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub status: u16,
-    /// True when `Content-Type` is JSON: the body is one document, not an event stream.
+    /// True when the response's `Content-Type` is JSON: the body is one document, not an event
+    /// stream.
     pub json: bool,
-    /// True when the connection may carry another request afterwards.
+    /// True when the connection may carry another request after the response.
     pub keep_alive: bool,
-    /// Value of `Retry-After`, which an overloaded server sends.
+    /// Value of the response's header `Retry-After`, which an overloaded server sends; `None`
+    /// without it.
     pub retry_after: Option<String>,
 }
 
@@ -34,7 +36,7 @@ pub enum HttpError {
 enum State {
     #[default]
     Head,
-    /// Number of body bytes that are still to come.
+    /// Number of bytes still to come of a body whose length the head states.
     Counted(u64),
     ChunkSize,
     Chunk(u64),
@@ -44,36 +46,38 @@ enum State {
     Done,
 }
 
-/// Receiver of the runs of body bytes, with the response's head.
+/// Closure that receives a response's head and, one after the other, the decoded pieces of its
+/// body.
 type Body<'a> = dyn FnMut(&Head, &[u8]) + 'a;
 
-/// Incremental decoder of one response.
+/// Incremental decoder of one HTTP response.
 #[derive(Debug, Default)]
 pub struct ResponseDecoder {
     state: State,
-    /// Unfinished head or chunk-size line.
+    /// Bytes of an unfinished head, chunk-size line or trailer line.
     line: Vec<u8>,
     head: Option<Head>,
 }
 
 impl ResponseDecoder {
-    /// Returns the head once it is complete.
+    /// Returns the response's head once it is complete, before that `None`.
     pub fn head(&self) -> Option<&Head> {
         self.head.as_ref()
     }
 
-    /// True where the body ends with the connection.
+    /// True where the response's body ends only when the server closes the connection.
     pub fn ends_with_connection(&self) -> bool {
         matches!(self.state, State::UntilClose)
     }
 
-    /// True once the body has ended by its own framing.
+    /// True once the response has ended by its stated length or last chunk.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
 
-    /// Decodes the next bytes and passes each run of body bytes to `body`. Bytes after the end of
-    /// the response are ignored, since no request is pending that they could answer.
+    /// Decodes the next bytes of the response and passes each decoded piece of its body to `body`.
+    /// Bytes after the end of the response are ignored, since no request is pending that they could
+    /// answer.
     ///
     /// # Errors
     /// The bytes are not a valid HTTP/1.1 response.
@@ -220,7 +224,8 @@ fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), Htt
     Ok((head, state))
 }
 
-/// Returns the first bytes of an unexpected body as quoted text, for an error message.
+/// Returns the first 160 bytes of unexpected data from the server as quoted text, for an error
+/// message.
 pub fn preview(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(160)]);
     format!("{text:?}")

@@ -6,30 +6,30 @@ use hdrhistogram::Histogram;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::measure::summary::float;
 
-/// Length of the slices over which the CPU share is computed, in nanoseconds.
+/// Length of the time slices over which the CPU share is computed, in nanoseconds.
 const SLICE_NS: u64 = 100_000_000;
-/// Shortest last slice that is used, in nanoseconds.
+/// Shortest time slice at the end of a run whose CPU share is computed, in nanoseconds.
 const SLICE_MIN_NS: u64 = 10_000_000;
-/// Longest wait before a read that does not make it late, in nanoseconds. Chunks of a late read may
-/// share a time stamp that is wrong by more than that.
+/// Longest time that bytes may wait in the socket without making their read late, in nanoseconds.
+/// Chunks of a late read may share a time stamp that is wrong by more than that.
 const LATE_NS: u64 = 1_000_000;
-/// Largest value in the histograms: one hour, in nanoseconds.
+/// Largest value in the histograms of the client's load: one hour, in nanoseconds.
 const LONGEST_NS: u64 = 3600 * 1_000_000_000;
 
-/// Counters of the client's loop.
+/// Counters of the load of the client's event loop.
 #[derive(Debug)]
 pub struct ClientLoad {
-    /// Time from the end of each poll to the start of the next, in nanoseconds.
+    /// Distribution of the time from the end of each poll to the start of the next, in nanoseconds.
     turns_ns: Histogram<u64>,
     kernel_to_user_ns: Histogram<u64>,
     reads: u64,
     reads_unstamped: u64,
     /// Number of reads that brought more than one chunk with tokens.
     reads_coalesced: u64,
-    /// Number of reads with more than one chunk that waited, or may have waited, longer than
-    /// [`LATE_NS`].
+    /// Number of reads of more than one chunk with tokens whose bytes waited, or may have waited,
+    /// longer than [`LATE_NS`].
     reads_late: u64,
-    /// Share of one core that the loop used, for each slice.
+    /// Share of one CPU core that the client's loop used, for each time slice.
     pub cpu_shares: Vec<f64>,
     slice_start_ns: u64,
     slice_cpu_ns: u64,
@@ -37,7 +37,7 @@ pub struct ClientLoad {
 }
 
 impl ClientLoad {
-    /// Starts the counters and the first slice.
+    /// Creates the counters of the client's load and starts the first time slice.
     pub fn start() -> Self {
         Self {
             turns_ns: durations(),
@@ -53,13 +53,12 @@ impl ClientLoad {
         }
     }
 
-    /// Records that the loop spent `ns` nanoseconds between two polls.
+    /// Records that the client's loop spent `ns` nanoseconds between two polls.
     pub fn turn(&mut self, ns: u64) {
         self.turns_ns.saturating_record(ns);
     }
 
-    /// Records a read with `chunks` token-bearing chunks that arrived at most `waited_ns` before
-    /// it.
+    /// Records a read of `chunks` token-bearing chunks that arrived at most `waited_ns` before it.
     pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32, waited_ns: u64) {
         // A read without tokens affects no figure.
         if chunks == 0 {
@@ -77,14 +76,14 @@ impl ClientLoad {
         }
     }
 
-    /// Closes the current slice once it is long enough.
+    /// Closes the current time slice of the CPU share if it is long enough at `now_ns`.
     pub fn slice(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_NS {
             self.close_slice(now_ns);
         }
     }
 
-    /// Closes the last slice at the end of the run.
+    /// Closes the last time slice of the CPU share at the end of the run.
     pub fn finish(&mut self) {
         let now_ns = monotonic_ns();
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_MIN_NS {
@@ -101,31 +100,32 @@ impl ClientLoad {
     }
 
     /// Returns the 99th percentile of the time from the end of one poll to the start of the next,
-    /// in microseconds, or `None` before the first turn.
+    /// in microseconds, or `None` before the first poll.
     pub fn loop_lag_us_p99(&self) -> Option<u64> {
         quantile_us(&self.turns_ns)
     }
 
     /// Returns the 99th percentile of the delay from kernel time stamp to read in microseconds, or
-    /// `None` without stamps.
+    /// `None` without kernel time stamps.
     pub fn kernel_to_user_us_p99(&self) -> Option<u64> {
         quantile_us(&self.kernel_to_user_ns)
     }
 
-    /// True when at least 99.9 % of the reads with tokens have a kernel time stamp; `None` without
-    /// reads.
+    /// True when at least 99.9 % of the reads of chunks with tokens have a kernel time stamp;
+    /// `None` without reads.
     pub fn kernel_timestamps(&self) -> Option<bool> {
         // One read in a thousand without a stamp does not change percentiles.
         (self.reads > 0).then_some(self.reads_unstamped * 1000 <= self.reads)
     }
 
-    /// Returns the share of reads with more than one token-bearing chunk, or `None` without reads.
+    /// Returns the share of reads that brought more than one chunk with tokens, of all reads that
+    /// brought one, or `None` without reads.
     pub fn coalesced_read_share(&self) -> Option<f64> {
         self.share(self.reads_coalesced)
     }
 
-    /// Returns the share of reads whose several chunks may be more than 1 ms old, or `None` without
-    /// reads.
+    /// Returns the share of reads that brought more than one chunk with tokens and came, or may
+    /// have come, more than 1 ms after the bytes; `None` without reads.
     pub fn late_read_share(&self) -> Option<f64> {
         self.share(self.reads_late)
     }
@@ -145,16 +145,16 @@ fn quantile_us(histogram: &Histogram<u64>) -> Option<u64> {
     (!histogram.is_empty()).then(|| histogram.value_at_quantile(0.99).div_ceil(1000))
 }
 
-/// Shortest interval between two polls, in nanoseconds. Chunks of one stream within it may share a
-/// time stamp; chunks of different streams never do.
+/// Shortest interval between two polls while chunks arrive densely, in nanoseconds. Chunks of one
+/// stream within it may share a time stamp; chunks of different streams never do.
 const APART_NS: u64 = 100_000;
 /// Largest interval between two polls with events that counts as dense, in nanoseconds.
 const THICK_NS: u64 = 2 * APART_NS;
-/// Minimum number of streams for a pause: with fewer there is little to gather, and each stream may
-/// be faster than the pause.
+/// Minimum number of streams in flight for a pause of polling: with fewer there is little to
+/// gather, and each stream may be faster than the pause.
 const STREAMS_MIN: usize = 8;
 
-/// Time of the last poll, and whether chunks arrive densely.
+/// Pacing of the client's polls: the time of the last poll, and whether chunks arrive densely.
 #[derive(Debug, Default)]
 pub(super) struct PollPacing {
     last_ns: u64,
@@ -162,14 +162,15 @@ pub(super) struct PollPacing {
 }
 
 impl PollPacing {
-    /// Records a poll at `now_ns` that returned `events` events.
+    /// Records a poll that ended at `now_ns` that returned `events` events.
     pub(super) fn at(&mut self, now_ns: u64, events: usize) {
         self.thick = events > 0 && now_ns.saturating_sub(self.last_ns) < THICK_NS;
         self.last_ns = now_ns;
     }
 
-    /// Returns the time until which the loop may leave the sockets of `streams` unread, if it may.
-    /// Only valid with kernel time stamps, which do not depend on when a socket is read.
+    /// Returns the time until which the loop may leave the sockets of its `streams` streams unread,
+    /// or `None` if it must poll at once. Only valid with kernel time stamps, which do not depend
+    /// on when a socket is read.
     pub(super) fn rest_until_ns(&self, streams: usize) -> Option<u64> {
         (self.thick && streams >= STREAMS_MIN).then_some(self.last_ns + APART_NS)
     }
@@ -200,7 +201,8 @@ mod tests {
         assert_eq!(load.kernel_timestamps(), Some(false), "two of seven reads had no stamp");
     }
 
-    /// Returns the end of the pause after polls at these times with these numbers of events.
+    /// Returns the end of the pause after `polls`, pairs of time in nanoseconds and number of
+    /// events.
     fn rests(polls: &[(u64, usize)], streams: usize) -> Option<u64> {
         let mut found = PollPacing::default();
         polls.iter().for_each(|(at_ns, events)| found.at(*at_ns, *events));

@@ -1,5 +1,6 @@
-//! Input and output of the load generation loop: what to send, progress for an observer, samples,
-//! errors; and the system limits that a run needs: open files, and local ports to connect from.
+//! Input and output of the load generation loop: the requests to send, progress for an observer,
+//! samples and errors; and the system limits that a run needs: open files, and local ports to
+//! connect from.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,26 +17,27 @@ use super::payload::Payload;
 use super::sample::Sample;
 use super::tls::Tls;
 
-/// Number of connections opened ahead of need where send times are fixed and nothing limits
-/// concurrency, so that the number in use is not known before the run.
+/// Number of connections kept open beyond those in use, where send times are fixed and nothing
+/// limits concurrency, so that the number in use is not known before the run.
 pub(super) const AHEAD: usize = 64;
 
 /// Orders for the load generation loop: which requests to send, where and when.
 #[derive(Debug)]
 pub struct Orders<'a> {
-    /// Address that the server listens on.
+    /// Socket address of the server that requests are sent to.
     pub address: SocketAddr,
-    /// TLS configuration, if connections use TLS.
+    /// TLS configuration of the connections; `None` for plain HTTP.
     pub tls: Option<&'a Tls>,
-    /// Requests to send, in order.
+    /// Requests to send; their indexes identify them in results.
     pub payloads: &'a [Payload],
-    /// API format of the answers.
+    /// API format of the answers to the requests.
     pub dialect: ApiFormat,
-    /// Arrival process of the requests.
+    /// Arrival process by which the requests become due.
     pub arrival: &'a Arrival,
-    /// Connections: kept open, or one for each request.
+    /// Handling of connections: kept open for further requests, or one for each request.
     pub connections: Connections,
-    /// Longest time without any event while requests are in flight, in nanoseconds.
+    /// Longest time without any event while requests are in flight, in nanoseconds, after which the
+    /// run is given up.
     pub no_progress_ns: u64,
     /// Flag that another thread sets to stop the run.
     pub stop: &'a AtomicBool,
@@ -46,35 +48,38 @@ pub struct Orders<'a> {
 /// Progress of a running load test, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of requests in the run.
+    /// Number of requests that are sent in the run in all.
     pub planned: u64,
-    /// Number of requests that have ended, answered or failed.
+    /// Number of requests of the run that have ended, answered or failed.
     pub done: u64,
-    /// Number of requests that failed.
+    /// Number of requests of the run that have failed so far.
     pub failed: u64,
-    /// Number of requests in flight.
+    /// Number of the run's requests in flight.
     pub in_flight: u64,
-    /// Number of output tokens so far, by the server's count or as one for each chunk.
+    /// Number of output tokens received so far in the run, by the server's count or as one for each
+    /// chunk.
     pub tokens: u64,
-    /// Time since the clock started, in nanoseconds.
+    /// Time since the run's first request could be sent, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
-/// Result of the load generation loop.
+/// Result of the load generation loop: samples, start time and load of the client.
 #[derive(Debug)]
 pub struct Driven {
-    /// Samples, one for each payload, in the same order.
+    /// Samples of the run, one for each payload, in the same order.
     pub samples: Vec<Sample>,
-    /// Time at which the clock started, in nanoseconds of the monotonic clock.
+    /// Time at which the run's clock started, in nanoseconds of the monotonic clock.
     pub start_ns: u64,
-    /// Load of the client's own loop.
+    /// Load of the client's own event loop during the run.
     pub load: ClientLoad,
-    /// True when no event came for longer than the limit, and the run was given up.
+    /// True when no event came for longer than the limit while requests were in flight, and the run
+    /// was given up.
     pub hung: bool,
 }
 
 impl Driven {
-    /// Returns the output tokens that the server's usage reports for the successful requests.
+    /// Returns the total number of output tokens that the server's usage reports for the successful
+    /// requests.
     pub fn output_tokens(&self) -> u64 {
         let ok = self.samples.iter().filter(|sample| sample.is_ok());
         ok.filter_map(|sample| Some(sample.usage?.completion_tokens)).sum()
@@ -83,24 +88,25 @@ impl Driven {
 
 /// Observer of a running load generation loop.
 pub trait Observer {
-    /// Reports the progress of the run, about twenty times a second.
+    /// Receives the progress of the run, about twenty times a second.
     fn stands(&mut self, _tally: &Tally) {}
-    /// Reports that request `index` has ended, answered or failed.
+    /// Receives the sample of the request with index `index` when it has ended, answered or failed.
     fn ended(&mut self, _index: usize, _sample: &Sample) {}
 }
 
-/// Observer that ignores everything.
+/// Observer of the load generation loop that ignores progress and samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Unobserved;
 
 impl Observer for Unobserved {}
 
-/// Policy by which requests share connections.
+/// Policy by which the requests of a run share connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pool {
-    /// One connection for each request that may be in flight, used in rotation.
+    /// Pool with one connection for each request that may be in flight; they are used in rotation.
     Fixed,
-    /// A few more connections than requests in flight, the most recently used first.
+    /// Pool that grows with the number of requests in flight and has a few more open connections;
+    /// the most recently used one is taken first.
     Growing,
 }
 
@@ -109,7 +115,7 @@ impl Orders<'_> {
     /// time, and raises the limit on open files.
     ///
     /// # Errors
-    /// A limit is too low.
+    /// A limit is too low, or the system does not report or raise it.
     pub fn prepare(&self) -> Result<(), DriveError> {
         let (most, surely) = self.connections_needed();
         allow_files(most as u64 + FILES_SPARE, surely as u64 + FILES_SPARE)?;
@@ -126,7 +132,8 @@ impl Orders<'_> {
         surely.max(self.sent_within(port_held_us(self.address)))
     }
 
-    /// Returns the largest number of requests with fixed send times within any span of `span_us`.
+    /// Returns the largest number of requests with fixed send times within any span of `span_us`
+    /// microseconds.
     fn sent_within(&self, span_us: u64) -> u64 {
         let timed = self.payloads.iter().filter(|payload| payload.after.is_none());
         let mut times_us: Vec<u64> = timed.map(|payload| payload.send_us).collect();
@@ -142,7 +149,8 @@ impl Orders<'_> {
         most as u64
     }
 
-    /// Returns how many connections may be open at one time at most, and how many surely will be.
+    /// Returns the largest number of connections that may be open at one time, and the number that
+    /// surely will be.
     pub(super) fn connections_needed(&self) -> (usize, usize) {
         let cap = self.arrival.concurrency_max();
         let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
@@ -159,26 +167,26 @@ impl Orders<'_> {
     }
 }
 
-/// Error of a run that could not be carried out.
+/// Error that ended a run, or kept it from starting; requests that fail are no such error.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
-    /// A limit on open files or local ports is too low.
+    /// A system limit on open files or local ports is too low for the run.
     #[error("{0}")]
     Limit(String),
-    /// A system call failed.
+    /// A system call that the client needs failed.
     #[error("the system refuses {what}")]
     System {
-        /// Purpose of the system call.
+        /// Phrase that names the refused resource or the purpose of the system call.
         what: &'static str,
-        /// Error of the system call.
+        /// Error number of the system call.
         source: Errno,
     },
-    /// The run was stopped from outside.
+    /// The run was stopped by a signal or another thread.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Number of open files besides the connections.
+/// Number of files that the client may have open besides its connections.
 pub(super) const FILES_SPARE: u64 = 64;
 /// Time for which a closed connection holds its local port: Linux's `TIME_WAIT`, not configurable.
 /// Microseconds.
@@ -204,7 +212,7 @@ pub(super) fn no_port(address: SocketAddr) -> DriveError {
     ))
 }
 
-/// Raises the soft limit on open files toward `most`, and fails if `needed` is not possible.
+/// Raises the soft limit on open files to `most`, or as far as the hard limit allows.
 ///
 /// # Errors
 /// The hard limit is below `needed`, or the system calls fail.
@@ -248,12 +256,14 @@ pub(super) fn allow_ports(address: SocketAddr, needed: u64) -> Result<(), DriveE
     Ok(())
 }
 
-/// Returns how long a closed connection to `address` holds its local port, in microseconds.
+/// Returns the time for which a closed connection to `address` holds its local port, in
+/// microseconds.
 pub(super) fn port_held_us(address: SocketAddr) -> u64 {
     if is_reused(address) { REUSED_AFTER_US } else { HELD_US }
 }
 
-/// True when the kernel gives the port of a closed connection to a new one to the same `address`.
+/// True when the kernel gives the local port of a closed connection to a new connection to the same
+/// `address` before `TIME_WAIT` ends.
 fn is_reused(address: SocketAddr) -> bool {
     // `tcp_tw_reuse` requires TCP time stamps; its value 2 means loopback only.
     let stamped = setting("tcp_timestamps").is_none_or(|on| on.trim() != "0");
@@ -290,7 +300,8 @@ struct Range {
 }
 
 impl Range {
-    /// Parses a port range as the kernel writes it.
+    /// Parses a range of local ports from the kernel's setting `ip_local_port_range`; `None` for
+    /// other text.
     fn read(text: &str) -> Option<Self> {
         let mut ends = text.split_whitespace().map(str::parse::<u64>);
         let (first, last) = (ends.next()?.ok()?, ends.next()?.ok()?);
@@ -301,7 +312,8 @@ impl Range {
         self.last - self.first + 1
     }
 
-    /// Returns how many ports of the range `list`, such as `8080,9148-9200`, reserves.
+    /// Returns the number of ports in the range that are in `list`, the kernel's reserved ports,
+    /// such as `8080,9148-9200`.
     fn reserved(self, list: &str) -> u64 {
         let parts = list.split(',').filter_map(|part| {
             let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
@@ -311,9 +323,9 @@ impl Range {
         parts.sum()
     }
 
-    /// Returns how many ports of the range the kernel's `table` shows in connections to `address`.
-    /// Closed connections do not count where their ports are `reused`. An unspecified address means
-    /// this machine.
+    /// Returns the number of ports in the range that connections to `address` hold, by the kernel's
+    /// `table`. Closed connections do not count where their ports are `reused`. An unspecified
+    /// address means this machine.
     fn held(self, table: &[TcpNetEntry], address: SocketAddr, reused: bool) -> u64 {
         let ip = match address.ip() {
             IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

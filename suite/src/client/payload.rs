@@ -1,4 +1,4 @@
-//! Requests as bytes for the wire, in each API format, built before the clock starts.
+//! Builds the HTTP requests of a run as bytes, in each API format, before the run's clock starts.
 
 use schema::engine::{ApiFormat, Request};
 use schema::manifest::ManifestRequest;
@@ -10,25 +10,26 @@ use super::control::Key;
 /// Destination of requests: host, path, model and API key.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// `host:port` for the `Host` header.
+    /// `host:port` of the server, for the `Host` header.
     pub authority: String,
-    /// Path of the route that requests go to.
+    /// Path of the server's route that requests go to.
     pub path: String,
-    /// Name of the model on the server.
+    /// Name of the model that requests ask for.
     pub model: String,
-    /// API key for the `Authorization` header, if the server requires one.
+    /// API key for the `Authorization` header, `None` if the server requires none.
     pub key: Option<Key>,
 }
 
-/// Request as bytes, with its send time.
+/// One request as bytes, with its send time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// Bytes of the request: HTTP head and body.
     pub bytes: Vec<u8>,
-    /// Scheduled send in microseconds from the start of the run, or from the end of the request
-    /// `after`.
+    /// Scheduled send time of the request in microseconds from the start of the run, or, if `after`
+    /// is set, from the end of that request.
     pub send_us: u64,
-    /// Index of the request that must end before this one is sent.
+    /// Index of the request that must end before this one is sent, such as an earlier turn; `None`
+    /// if there is none.
     pub after: Option<usize>,
 }
 
@@ -45,7 +46,8 @@ const SAMPLING: [&str; 8] = [
     "top_p",
 ];
 
-/// Builds the request of manifest entry `entry` for an engine that accepts the fields in `takes`.
+/// Builds the HTTP request for the manifest entry `entry` for an engine that accepts the fields in
+/// `takes`.
 pub fn payload(
     endpoint: &Endpoint,
     takes: &Request,
@@ -89,7 +91,8 @@ pub fn payload(
     }
 }
 
-/// Returns the fields that request at most `tokens` tokens after `prompt`, which is text or ids.
+/// Returns the body fields that request at most `tokens` tokens after `prompt`, which is text or
+/// ids.
 pub(super) fn body(dialect: ApiFormat, prompt: Value, tokens: u64) -> Map<String, Value> {
     let said = |prompt: &Value| json!([{"role": "user", "content": prompt}]);
     let (key, prompt, length, tokens) = match dialect {
@@ -106,7 +109,7 @@ pub(super) fn body(dialect: ApiFormat, prompt: Value, tokens: u64) -> Map<String
     Map::from_iter([(key.to_owned(), prompt), (length.to_owned(), tokens)])
 }
 
-/// Returns the fields that request usage and token ids from OpenAI's routes.
+/// Returns the body fields that request usage and token ids from OpenAI's routes.
 fn usage_and_ids(takes: &Request) -> Map<String, Value> {
     let mut told = Map::new();
     let mut usage = json!({"include_usage": true});
@@ -120,8 +123,8 @@ fn usage_and_ids(takes: &Request) -> Map<String, Value> {
     told
 }
 
-/// Puts sampling options into `sampling_params`, where SGLang's native route expects them, and
-/// other fields beside it. The client's own value wins over `extra_body`.
+/// Puts sampling options into `sampling_params`, where SGLang's native route expects them, and the
+/// other fields of `extra_body` beside it. The client's own value wins over `extra_body`.
 fn sample_natively(body: &mut Map<String, Value>, own: Map<String, Value>, output: &Output) {
     let (mut sampling, beside): (Map<_, _>, Map<_, _>) =
         output.extra_body.clone().into_iter().partition(|(key, _)| SAMPLING.contains(&&**key));

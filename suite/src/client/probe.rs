@@ -15,19 +15,20 @@ use serde_json::{Map, Value, json};
 use super::control::{CallError, Caller, ControlError, Server, read_metrics};
 use super::payload::body;
 
-/// Probe of a server, and a fact that only the suite needs.
+/// Probe of a server, with a fact that only the suite needs and that is not printed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Probed {
     pub probe: Probe,
-    /// Page size of the prefix cache, in tokens.
+    /// Page size of the prefix cache, in tokens; `None` if the server does not report it.
     pub page_tokens: Option<u64>,
 }
 
-/// Requests everything from a server that its engine file knows to request.
+/// Requests the facts from a server for which its engine file names a route: version,
+/// configuration, model and metrics.
 ///
 /// # Errors
-/// The server does not respond or is not ready. A value that it does not report is not an error but
-/// absent.
+/// The server does not respond or is not ready. A fact that it does not report is absent from the
+/// probe, which is no error.
 pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, ControlError> {
     server.get_text(&engine.ready.route)?;
     let mut probed = configuration(server, &engine.info);
@@ -46,7 +47,7 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
     Ok(probed)
 }
 
-/// Returns the server's configuration, as far as it reports it.
+/// Returns the server's effective configuration and model, as far as it reports them.
 fn configuration(server: &Server, info: &Info) -> Probed {
     let answer = info.route.as_ref().and_then(|route| server.get_json(route).ok());
     let Some(answer) = answer else { return Probed::default() };
@@ -57,20 +58,20 @@ fn configuration(server: &Server, info: &Info) -> Probed {
     }
 }
 
-/// Returns the server's version, without `v`.
+/// Returns the server's version, without a leading `v`; `None` if it does not report one.
 fn version(server: &Server, told: &ReportedAt) -> Option<String> {
     let answer = server.get_json(&told.route).ok()?;
     let version = answer.pointer(&told.at)?.as_str()?;
     Some(version.trim_start_matches('v').to_owned())
 }
 
-/// Returns the name of the first model that the server offers.
+/// Returns the name of the first model that the server lists at `/v1/models`.
 pub fn served_model(server: &Server) -> Option<String> {
     let list = server.get_json("/v1/models").ok()?;
     Some(list["data"][0]["id"].as_str()?.to_owned())
 }
 
-/// Reads the server's metrics, by the suite's names.
+/// Requests the server's metrics and returns them by the suite's names.
 ///
 /// # Errors
 /// The metrics route cannot be read.
@@ -81,12 +82,12 @@ pub fn metrics(
     Ok(read_metrics(&server.get_text(engine.metrics_route())?, &engine.metrics))
 }
 
-/// Flags about the server's place (host, port, names) rather than its behavior: they enter no
-/// record.
+/// Flags of a server that say where and under which name it runs, and do not affect its speed or
+/// answers; they enter no record.
 const OF_THE_PLACE: [&str; 7] =
     ["api-key-file", "host", "model-name", "port", "profile", "server-name", "server-port"];
 
-/// Reads the `/server_info` of Redline's contract.
+/// Reads a server's response at `/server_info` in the format of Redline's server.
 fn read_info(info: &Value) -> Probed {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let config: BTreeMap<String, Value> = info["config"]
@@ -139,12 +140,14 @@ fn read_info(info: &Value) -> Probed {
     Probed { probe, page_tokens: kv["page_tokens"].as_u64() }
 }
 
-/// Normalizes a flag's name: no leading dashes, and dashes inside instead of underscores.
+/// Normalizes the name of a server's flag: no leading dashes, and dashes inside instead of
+/// underscores.
 fn flag_name(flag: &str) -> String {
     flag.trim_start_matches('-').replace('_', "-")
 }
 
-/// Reads the flags that `info` points at from `answer`.
+/// Reads the server's flags from its configuration response `answer`, at the JSON pointers in
+/// `info`.
 pub(super) fn read_fields(info: &Info, answer: &Value) -> Probed {
     // vLLM before 0.11 reports its configuration as one text.
     let answer = spelled_out(answer);
@@ -178,8 +181,8 @@ pub(super) fn read_fields(info: &Info, answer: &Value) -> Probed {
     }
 }
 
-/// Returns a scalar value, or `None` for a list, object or null. PyTorch types lose their `torch.`
-/// prefix.
+/// Returns a scalar value of a server's configuration, or `None` for a list, object or null.
+/// PyTorch types lose their `torch.` prefix.
 fn plain(value: &Value) -> Option<Value> {
     match value {
         Value::String(text) => Some(text.strip_prefix("torch.").unwrap_or(text).into()),
@@ -188,7 +191,7 @@ fn plain(value: &Value) -> Option<Value> {
     }
 }
 
-/// Returns the boolean value of `flag`, negated where its name begins with `!`.
+/// Returns the boolean value of the server's flag `flag`, negated where its name begins with `!`.
 fn truth(config: &BTreeMap<String, Value>, flag: &str) -> Option<bool> {
     match flag.strip_prefix('!') {
         Some(flag) => config.get(flag)?.as_bool().map(|value| !value),
@@ -196,7 +199,8 @@ fn truth(config: &BTreeMap<String, Value>, flag: &str) -> Option<bool> {
     }
 }
 
-/// Returns the response with each text of the form `name=value, name=value` converted to an object.
+/// Returns a configuration response with each text of the form `name=value, name=value` converted
+/// to an object.
 fn spelled_out(answer: &Value) -> Value {
     let Value::Object(fields) = answer else { return answer.clone() };
     let read = |value: &Value| {
@@ -222,7 +226,7 @@ fn pairs(text: &str) -> Option<Map<String, Value>> {
     (!pairs.is_empty()).then_some(pairs)
 }
 
-/// Splits at commas outside of brackets and quotes.
+/// Splits the text of settings at commas outside of brackets and quotes.
 fn split_outside(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_u32, None);
     for (at, byte) in text.bytes().enumerate() {
@@ -243,7 +247,7 @@ fn split_outside(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Parses a scalar value as Python prints it.
+/// Parses a scalar value of a server's configuration as Python prints it.
 fn scalar(text: &str) -> Value {
     match text {
         "None" => Value::Null,
@@ -256,7 +260,7 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// Reads a `/props` response.
+/// Reads a response of llama.cpp's server at `/props`.
 ///
 /// Source: `tools/server/README.md` of llama.cpp b11434.
 pub(super) fn read_props(props: &Value) -> Probed {
@@ -284,12 +288,14 @@ pub(super) fn read_props(props: &Value) -> Probed {
     Probed { probe: Probe { version, server, model, ..Probe::default() }, page_tokens: None }
 }
 
-/// Pause between two attempts: much shorter than any start-up, and little work for the machine.
+/// Pause between two requests to a server that is starting: much shorter than any start-up, and
+/// little work for the machine.
 const PAUSE: Duration = Duration::from_millis(1);
-/// HTTP status of a server that is still loading.
+/// HTTP status of a server that is still loading its model.
 const LOADING: u16 = 503;
 
-/// Sends a one-token request on the route of `request` until it succeeds, for at most `limit`.
+/// Sends a one-token request on the route of `request` until it succeeds, for at most `limit`, and
+/// returns the time of the answer's first byte.
 ///
 /// # Errors
 /// No answer in time, or a failure that waiting does not resolve.
@@ -325,8 +331,8 @@ fn words(body: &[u8]) -> String {
     String::from_utf8_lossy(body).trim().to_owned()
 }
 
-/// Builds a request for one token after a short prompt. It names no model: a server with one model
-/// needs none, and asking the server for the name would take time.
+/// Builds the HTTP request for one token after a short prompt. It names no model: a server with one
+/// model needs none, and asking the server for the name would take time.
 fn question(authority: &str, request: &Request) -> Vec<u8> {
     let (route, dialect) = (&request.route, request.dialect());
     let mut body = body(dialect, json!("Hello"), 1);

@@ -5,22 +5,25 @@ use std::fmt;
 
 use super::delta::Usage;
 
-/// Arrival time of bytes, by the kernel's and by this program's clock, in nanoseconds.
+/// Time at which bytes arrived, and time at which this program had read them, in nanoseconds of the
+/// monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Arrival by the kernel's time stamp where it is credible, otherwise the time of the read.
+    /// Arrival time of the bytes by the kernel's time stamp where it is credible, otherwise the
+    /// time of the read, in nanoseconds.
     pub at_ns: u64,
-    /// Time at which this program had the bytes.
+    /// Time at which this program had read the bytes, in nanoseconds.
     pub user_ns: u64,
 }
 
 impl Moment {
-    /// Creates a moment without a kernel time stamp.
+    /// Returns the arrival of bytes without a kernel time stamp, read at `user_ns`.
     pub fn at(user_ns: u64) -> Self {
         Self { at_ns: user_ns, user_ns }
     }
 
-    /// Returns the delay between arrival and read in nanoseconds, at most four seconds.
+    /// Returns the delay between the bytes' arrival and their read in nanoseconds, at most four
+    /// seconds.
     pub fn lag_ns(&self) -> u32 {
         u32::try_from(self.user_ns.saturating_sub(self.at_ns)).unwrap_or(u32::MAX)
     }
@@ -29,9 +32,10 @@ impl Moment {
 /// Sample: times, tokens and outcome of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Scheduled send time, in nanoseconds.
+    /// Scheduled send time of the request, in nanoseconds of the monotonic clock.
     pub scheduled_ns: u64,
-    /// Wait for the concurrency limit in nanoseconds; `None` where nothing limits concurrency.
+    /// Time that the request waited for the concurrency limit, in nanoseconds; `None` where nothing
+    /// limits concurrency.
     pub queue_ns: Option<u64>,
     /// Time at which the client took up the request, in nanoseconds; it then opens a connection if
     /// needed.
@@ -46,27 +50,27 @@ pub struct Sample {
     /// Part of the request's own time that the TLS handshake took, in nanoseconds; `None` without
     /// TLS.
     pub tls_ns: Option<u64>,
-    /// Arrival of the first event of the stream, possibly without a token, in nanoseconds.
+    /// Arrival time of the stream's first chunk, possibly without a token, in nanoseconds.
     pub first_event_ns: Option<u64>,
-    /// Arrival of the first chunk of the answer after any reasoning, in nanoseconds.
+    /// Arrival time of the first chunk with answer text, after any reasoning, in nanoseconds.
     pub first_content_ns: Option<u64>,
     /// Time at which the first chunk with a token was parsed, in nanoseconds.
     pub parsed_ns: Option<u64>,
-    /// Chunks with at least one token, in order.
+    /// Chunks of the answer with at least one token, in order of arrival.
     pub chunks: Vec<ChunkStamp>,
-    /// Time at which the stream ended, after trailing usage and the like, in nanoseconds.
+    /// Time at which the request ended, after trailing usage and the like, in nanoseconds.
     pub end_ns: u64,
-    /// Output token ids, where the engine sends them.
+    /// Output token ids of the answer; empty where the engine sends none.
     pub ids: Vec<u32>,
-    /// Text of the answer, after any reasoning text.
+    /// Text of the answer, with reasoning text and tool calls, in the order of arrival.
     pub text: String,
-    /// Last usage that the server reported.
+    /// Last token usage that the server reported for the request; `None` if it reported none.
     pub usage: Option<Usage>,
     /// True when the server reported usage in every chunk with a token.
     pub usage_per_chunk: bool,
-    /// Finish reason of the answer, in the server's words.
+    /// Finish reason of the answer, in the server's words; `None` if it gave none.
     pub finish_reason: Option<String>,
-    /// Failure of the request; `None` where the answer is complete.
+    /// Failure of the request; `None` where it was answered completely.
     pub failure: Option<RequestFailure>,
 }
 
@@ -77,7 +81,8 @@ pub struct ChunkStamp {
     pub at_ns: u64,
     /// Delay between the arrival and this program's read of the chunk, in nanoseconds.
     pub lag_ns: u32,
-    /// Number of tokens in the chunk, where ids or running usage tell it.
+    /// Number of tokens in the chunk, by its ids or the running usage; `None` where neither is
+    /// sent.
     pub tokens: Option<u32>,
     /// Length of the chunk's text, in UTF-8 bytes.
     pub text_bytes: u32,
@@ -86,7 +91,7 @@ pub struct ChunkStamp {
 /// Parts of a request's TTFT from the scheduled send, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TtftParts {
-    /// Wait for the concurrency limit, in nanoseconds.
+    /// Time that the request waited for the concurrency limit, in nanoseconds.
     pub queue_ns: u64,
     /// Delay of the client in taking up the request, without the wait for the concurrency limit, in
     /// nanoseconds.
@@ -94,11 +99,12 @@ pub struct TtftParts {
     /// Time to open a connection, if the request needed a new one, without TLS handshake, in
     /// nanoseconds.
     pub connect_ns: u64,
-    /// Time of the TLS handshake in nanoseconds; `None` without TLS.
+    /// Time that the TLS handshake took of the TTFT, in nanoseconds; `None` without TLS.
     pub tls_ns: Option<u64>,
-    /// Time from the first to the last byte of the request, in nanoseconds.
+    /// Time from sending the first to sending the last byte of the request, in nanoseconds.
     pub send_ns: u64,
-    /// Time that server and network took, in nanoseconds.
+    /// Time from the request's last byte sent to the first token's arrival, which server and
+    /// network took, in nanoseconds.
     pub server_ns: u64,
     /// Time from the arrival of the first token until it was read and parsed, in nanoseconds.
     pub parse_ns: u64,
@@ -113,28 +119,30 @@ pub struct RequestFailure {
     pub message: String,
 }
 
-/// Class by which failed requests are counted.
+/// Class of a request's failure, by which failed requests are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureKind {
-    /// No connection could be opened.
+    /// No connection could be opened to send the request.
     Connect,
-    /// The connection broke with an error.
+    /// The connection of the request broke with an error of the system or of TLS.
     Reset,
-    /// The connection ended before the answer was complete.
+    /// The connection ended without an error, before the answer was complete.
     Closed,
-    /// The response has a status other than 200.
+    /// The response to the request has a status other than 200, which is given.
     Http(u16),
-    /// The stream of a response with status 200 reports an error.
+    /// The response has status 200, and its stream or JSON body reports an error.
     ErrorEvent,
-    /// The answer has no token.
+    /// The answer is complete but contains no token.
     NoTokens,
-    /// The response is not valid HTTP.
+    /// The response to the request is not valid HTTP.
     BadHttp,
-    /// An event of the stream is not a JSON chunk.
+    /// The response's body is not a stream of events, or one of its events is too long or not of
+    /// the API format.
     BadEvent,
-    /// No event arrived on any connection for longer than the limit.
+    /// No event arrived on any connection for longer than the limit, so the request in flight was
+    /// given up.
     Stall,
-    /// The run ended before the request was sent.
+    /// The run was given up before the request was sent.
     NotSent,
 }
 
@@ -156,7 +164,7 @@ impl fmt::Display for FailureKind {
 }
 
 impl Sample {
-    /// Records a failure, unless there is one already: the first failure is the cause.
+    /// Records the request's failure, unless there is one already: the first failure is the cause.
     pub fn fail(&mut self, kind: FailureKind, message: impl Into<String>) {
         self.failure.get_or_insert_with(|| RequestFailure { kind, message: message.into() });
     }
@@ -192,19 +200,19 @@ impl Sample {
         })
     }
 
-    /// Frees unused capacity, since many samples are held at one time.
+    /// Frees unused capacity of the sample's lists, since many samples are held at one time.
     pub(super) fn shrink(&mut self) {
         self.chunks.shrink_to_fit();
         self.ids.shrink_to_fit();
         self.text.shrink_to_fit();
     }
 
-    /// True when the request was answered completely.
+    /// True when the request did not fail, which means that it was answered completely.
     pub fn is_ok(&self) -> bool {
         self.failure.is_none()
     }
 
-    /// Returns the first and the last chunk with a token.
+    /// Returns the first and the last chunk of the answer with a token; `None` without a token.
     pub fn span(&self) -> Option<(ChunkStamp, ChunkStamp)> {
         self.chunks.first().copied().zip(self.chunks.last().copied())
     }

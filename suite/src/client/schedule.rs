@@ -1,6 +1,6 @@
 //! Schedule of a run: which request is due next, those with fixed send times in order and those
 //! that wait for the end of an earlier turn. A due request is delayed at most, never dropped. An
-//! alarm wakes the loop for the next one.
+//! alarm wakes the client's loop when the next request is nearly due.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -13,21 +13,23 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 use super::payload::Payload;
 
-/// Schedule of the requests that are not sent yet.
+/// Schedule of a run's requests that have not been sent yet.
 #[derive(Debug)]
 pub struct Schedule {
-    /// Time at which the clock starts, in nanoseconds.
+    /// Time at which the run starts, in nanoseconds of the monotonic clock; send times count from
+    /// it.
     pub start_ns: u64,
-    /// Requests with fixed send times: nanoseconds from the start and index.
+    /// Requests with fixed send times: nanoseconds from the run's start, and the request's index.
     timed: VecDeque<(u64, usize)>,
-    /// Requests whose earlier turn has ended: due time in nanoseconds and index, earliest first.
+    /// Requests whose earlier turn has ended: due time in nanoseconds of the monotonic clock and
+    /// the request's index, earliest first.
     released: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Requests whose earlier turn has not ended: wait in nanoseconds and index, by the index of
-    /// that turn.
+    /// Requests that wait for the end of an earlier turn, by that turn's index: time to wait after
+    /// its end, in nanoseconds, and the waiting request's index.
     held: BTreeMap<usize, Vec<(u64, usize)>>,
 }
 
-/// Due request: its index and time.
+/// Request that is next in the schedule: its index, and the time at which it is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     pub index: usize,
@@ -35,7 +37,7 @@ pub struct Due {
 }
 
 impl Schedule {
-    /// Creates the schedule of `payloads`, with a clock that has not started.
+    /// Creates the schedule of `payloads`, for a run that has not started.
     pub fn new(payloads: &[Payload]) -> Self {
         let mut timed = Vec::new();
         let mut held: BTreeMap<usize, Vec<(u64, usize)>> = BTreeMap::new();
@@ -50,8 +52,8 @@ impl Schedule {
         Self { start_ns: 0, timed: timed.into(), released: BinaryHeap::new(), held }
     }
 
-    /// Returns the request to send next, or `None`. A conversation that has begun goes on before a
-    /// new one starts.
+    /// Returns the request to send next, which may not be due yet; `None` if all others wait for an
+    /// earlier turn. A conversation that has begun goes on before a new one starts.
     pub fn next(&self, now_ns: u64) -> Option<Due> {
         let released = self.released.peek().map(|Reverse((at_ns, index))| (*at_ns, *index));
         let timed = self.timed.front().map(|(ns, index)| (self.start_ns + ns, *index));
@@ -61,7 +63,7 @@ impl Schedule {
         Some(Due { index: next.1, at_ns: next.0 })
     }
 
-    /// Removes the request that `next` returned.
+    /// Removes the request `due`, which `next` returned, from the schedule.
     pub fn take(&mut self, due: Due) {
         if self.timed.front().is_some_and(|(_, index)| *index == due.index) {
             self.timed.pop_front();
@@ -70,20 +72,21 @@ impl Schedule {
         }
     }
 
-    /// Records the end of request `index`, answered or failed: requests that wait for it become due
-    /// after their think time.
+    /// Records the end of the request with index `index`, answered or failed: requests that wait
+    /// for it become due after their think time.
     pub fn ended(&mut self, index: usize, now_ns: u64) {
         for (wait_ns, index) in self.held.remove(&index).unwrap_or_default() {
             self.released.push(Reverse((now_ns + wait_ns, index)));
         }
     }
 
-    /// True when every remaining request waits for one in flight.
+    /// True when the schedule has no request left that could be sent; remaining ones wait for the
+    /// end of one in flight.
     pub fn is_empty(&self) -> bool {
         self.timed.is_empty() && self.released.is_empty()
     }
 
-    /// Removes all remaining requests and returns their indexes.
+    /// Removes all remaining requests from the schedule and returns their indexes.
     pub fn give_up(&mut self) -> Vec<usize> {
         let timed = self.timed.drain(..).map(|(_, index)| index);
         let released = self.released.drain().map(|Reverse((_, index))| index);
@@ -107,7 +110,7 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Creates an alarm and registers it with `epoll`.
+    /// Creates the timer that wakes the client's loop, and registers it with `epoll`.
     pub(super) fn new(epoll: &Epoll) -> Result<Self, Errno> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
@@ -117,7 +120,8 @@ impl Alarm {
         Ok(Self { timer, set_ns: 0 })
     }
 
-    /// Sets the alarm to `at_ns` on the monotonic clock.
+    /// Sets the timer that wakes the client's loop to `at_ns`, in nanoseconds of the monotonic
+    /// clock.
     pub(super) fn set(&mut self, at_ns: u64) -> Result<(), Errno> {
         if at_ns == self.set_ns {
             return Ok(());

@@ -1,13 +1,13 @@
-//! Parser of server-sent events, independent of how the bytes are split.
+//! Parser of server-sent events, independent of how reads split the bytes.
 //!
 //! As tolerant as <https://html.spec.whatwg.org/multipage/server-sent-events.html> requires: lines
 //! end in LF, CRLF or CR, `data:` needs no space, comments and unknown fields are skipped, several
-//! `data:` lines form one event. Knows nothing of the events' meaning.
+//! `data:` lines form one event. It does not interpret the events.
 
 /// Longest accepted event in bytes. Events of 1 MB occur; one of 16 MB is a server error.
 const EVENT_MAX: usize = 16 << 20;
 
-/// Error of a line or event that exceeds the limit.
+/// Error of a line or event of a stream that is longer than `EVENT_MAX` bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("an event is longer than {EVENT_MAX} bytes")]
 pub struct EventTooLong;
@@ -15,9 +15,9 @@ pub struct EventTooLong;
 /// Incremental parser that splits bytes into events. It buffers only an unfinished line or event.
 #[derive(Debug, Default)]
 pub struct SseParser {
-    /// Unfinished line; empty when the last read ended with a complete one.
+    /// Bytes of the unfinished line; empty when the last read ended with a complete one.
     line: Vec<u8>,
-    /// Value of `data` of the unfinished event.
+    /// Value of the `data:` lines of the unfinished event so far.
     data: Vec<u8>,
     has_data: bool,
     /// True when the last byte was CR, so that a following LF belongs to it.
@@ -26,7 +26,7 @@ pub struct SseParser {
 }
 
 impl SseParser {
-    /// Parses the next bytes and passes the data of each complete event to `event`.
+    /// Parses the next bytes of the stream and passes the data of each complete event to `event`.
     ///
     /// # Errors
     /// A line or event exceeds the limit.
@@ -65,7 +65,8 @@ impl SseParser {
         bounded(self.line.len())
     }
 
-    /// Passes on the data of an event that the stream's end left without its blank line.
+    /// Passes the data of an event that has no blank line after it to `event`, when the stream has
+    /// ended.
     ///
     /// The standard drops such an event. A server that closes right after its last line meant it,
     /// and an event that was cut off fails as JSON, so the caller gets it.

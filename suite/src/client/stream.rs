@@ -1,5 +1,5 @@
-//! Answer of one request as it arrives: response head, events, tokens, end. It is fed with bytes
-//! and their arrival time and does no I/O.
+//! State of one request's answer while it arrives: response head, events, tokens and end. It is fed
+//! with bytes and their arrival time and does no I/O.
 
 use schema::engine::ApiFormat;
 
@@ -9,26 +9,26 @@ use super::http::{ResponseDecoder, preview};
 use super::sample::{ChunkStamp, FailureKind, Moment, Sample};
 use super::sse::SseParser;
 
-/// Number of bytes kept of a body that is not an event stream, for the error message.
+/// Number of bytes kept of a response body that is not an event stream, for the error message.
 const DOCUMENT_MAX: usize = 16 << 10;
 
-/// Streamed answer of one request, in progress.
+/// Streamed answer of one request, from the send until its end.
 #[derive(Debug)]
 pub struct Stream {
-    /// Sample of the request so far.
+    /// Sample of the answer's request, filled so far.
     pub sample: Sample,
     decoder: ResponseDecoder,
     reader: EventReader,
 }
 
-/// Summary of one read: its events, chunks and tokens.
+/// Numbers of events, chunks and tokens that one read from a connection brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
-    /// Number of events of any kind, except for comments.
+    /// Number of server-sent events with data in the read, of any kind.
     pub events: u32,
-    /// Number of chunks with a token.
+    /// Number of chunks with a token in the read.
     pub chunks: u32,
-    /// Number of tokens in the chunks, by the server's count or as one for each chunk.
+    /// Number of tokens in the read's chunks, by the server's count or as one for each chunk.
     pub tokens: u64,
     /// True when the read completed the response head.
     pub head: bool,
@@ -36,33 +36,36 @@ pub struct Brought {
     pub first: bool,
 }
 
-/// State of a streamed answer: open, closing or ended.
+/// State of a streamed answer after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// More of the answer is to come.
+    /// More events of the answer are to come.
     Open,
-    /// The last event (such as `[DONE]`) has arrived; the end of the body has not.
+    /// The last event of the answer (such as `[DONE]`) has arrived; the end of the HTTP body has
+    /// not.
     Closing,
     /// The answer is over, complete or failed.
     Ended {
-        /// True when the connection may carry another request.
+        /// True when the answer's connection may carry another request.
         reusable: bool,
     },
 }
 
 impl Stream {
-    /// Creates the stream of an answer in API format `dialect`.
+    /// Creates the state of an answer in the API format `dialect`, of which nothing has arrived;
+    /// results go into `sample`.
     pub fn new(sample: Sample, dialect: ApiFormat) -> Self {
         let reader = EventReader { dialect: Reader::of(dialect), ..EventReader::default() };
         Self { sample, decoder: ResponseDecoder::default(), reader }
     }
 
-    /// True before the first byte of the response.
+    /// True before the first byte of the response has arrived.
     pub fn is_unanswered(&self) -> bool {
         !self.reader.answered
     }
 
-    /// Processes bytes that arrived at `at`.
+    /// Processes the response's bytes that arrived at `at`, and returns the answer's state and what
+    /// the bytes brought.
     pub fn take(&mut self, bytes: &[u8], at: Moment) -> (Standing, Brought) {
         let had_head = self.decoder.head().is_some();
         let (sample, reader) = (&mut self.sample, &mut self.reader);
@@ -95,7 +98,7 @@ impl Stream {
         if self.reader.done { Standing::Closing } else { Standing::Open }
     }
 
-    /// Handles the end of the connection at `at_ns`, by the server or with `error`.
+    /// Handles the end of the connection at `at_ns`: closed by the server, or broken with `error`.
     pub fn close(&mut self, at_ns: u64, error: Option<String>) {
         self.sample.end_ns = at_ns;
         if self.is_unanswered() {
@@ -113,13 +116,13 @@ impl Stream {
         }
     }
 
-    /// True when the answer itself says that it is complete.
+    /// True when the answer has announced its end, by a last event or a finish reason.
     fn has_ended(&self) -> bool {
         self.reader.done || self.sample.finish_reason.is_some()
     }
 
-    /// Decides whether the answer is complete, once nothing more will arrive or the server did not end
-    /// the body after the last event.
+    /// Decides whether the answer is complete and else records the failure, once nothing more will
+    /// arrive or the server did not end the HTTP body in time after the last event.
     pub(super) fn conclude(&mut self) {
         let end = Moment::at(self.sample.end_ns);
         self.reader.finish(end, &mut self.sample);
@@ -154,7 +157,8 @@ impl Stream {
     }
 }
 
-/// Returns the message of a JSON document that reports an error.
+/// Returns the message of a response body that is a JSON document which reports an error, else
+/// `None`.
 fn error_in(document: &[u8]) -> Option<String> {
     match parse(document) {
         Ok(Event::Error(message)) => Some(message),
@@ -162,17 +166,18 @@ fn error_in(document: &[u8]) -> Option<String> {
     }
 }
 
-/// Reader that turns body bytes into the chunks of a sample.
+/// Reader that parses the bytes of a response's body and adds their chunks to a sample.
 #[derive(Debug, Default)]
 struct EventReader {
     dialect: Reader,
     parser: SseParser,
-    /// First bytes of the body, for a body without events.
+    /// First bytes of the response's body until its first event, for an error message if the body
+    /// is not a stream of events.
     document: Vec<u8>,
     events: u64,
     answered: bool,
     done: bool,
-    /// Server's running token count after the previous chunk, where it reports one.
+    /// Server's running token count after the previous chunk, `None` until it reports one.
     counted: Option<u64>,
     brought: Brought,
 }

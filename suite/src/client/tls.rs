@@ -1,5 +1,5 @@
-//! TLS for `https://` servers: rustls over sockets that the caller owns. Knows no HTTP; the caller
-//! reads the sockets and takes the time stamps.
+//! TLS for `https://` servers: rustls over sockets that the caller owns. It does not interpret
+//! HTTP; the caller owns the connections and takes the time stamps.
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
@@ -22,11 +22,11 @@ use schema::run::TlsFacts;
 
 use super::channel::{Broken, Channel, Session, Trust};
 
-/// Size of the read buffer during a handshake, in bytes.
+/// Size of the read buffer during a TLS handshake, in bytes.
 const HANDSHAKE_BYTES: usize = 8 << 10;
-/// Error of a server that closed the connection during the handshake.
+/// Error message for a server that closed the connection during the TLS handshake.
 const ENDED: &str = "the server ended the TLS handshake\nhint: try an address with `http://`";
-/// Error of a server that sent application data before a request.
+/// Error message for a server that sent application data before a request.
 const UNASKED: &str = "the server sent data before it was asked";
 const NO_AUTHORITIES: &str = "this machine has no list of certificate authorities to trust\n\
     hint: name a file of them with `--ca-file`";
@@ -41,10 +41,12 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Creates the configuration for `host`, whose certificate must be valid by `trust`.
+    /// Creates the TLS configuration for connections to `host`; `trust` decides which certificates
+    /// are accepted.
     ///
     /// # Errors
-    /// There is no trusted authority, or `host` is not a valid name.
+    /// There is no trusted authority, its file cannot be read, or `host` is not a valid name in a
+    /// certificate.
     pub fn new(host: &str, trust: &Trust) -> Result<Self, String> {
         // An IPv6 address has brackets in a URL.
         let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -71,12 +73,13 @@ impl Tls {
         Ok(Self { config, name, checked: !trust.insecure, agreed: OnceLock::new() })
     }
 
-    /// Returns the agreed TLS parameters, once there has been a handshake.
+    /// Returns the agreed TLS parameters, once a blocking connection has made a handshake, before
+    /// that `None`.
     pub fn facts(&self) -> Option<TlsFacts> {
         self.agreed.get().cloned()
     }
 
-    /// Creates a non-blocking connection that has yet to make its handshake.
+    /// Creates the TLS session of a non-blocking connection, which has yet to make its handshake.
     pub fn session(&self) -> Box<dyn Session> {
         let mut connection = self.connection();
         // A request is encrypted at once, however long it is.
@@ -84,10 +87,11 @@ impl Tls {
         Box::new(connection)
     }
 
-    /// Makes the handshake over the blocking `socket`.
+    /// Makes the TLS handshake over the blocking `socket` and returns the encrypted connection.
     ///
     /// # Errors
-    /// The server does not speak TLS, or its certificate is not valid.
+    /// The server does not speak TLS or closes the connection, its certificate is not valid, or the
+    /// socket fails.
     pub fn blocking(&self, mut socket: TcpStream) -> io::Result<Box<dyn Channel>> {
         let mut connection = self.connection();
         while connection.is_handshaking() {

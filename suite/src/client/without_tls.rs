@@ -8,12 +8,12 @@ use schema::run::TlsFacts;
 
 use super::channel::{Channel, Session, Trust};
 
-/// TLS configuration, which never exists in this build.
+/// TLS configuration, of which no value exists in a build without TLS.
 #[derive(Debug)]
 pub enum Tls {}
 
 impl Tls {
-    /// Refuses to set up TLS for `host`, since this build has none.
+    /// Refuses to set up TLS for `host`, because the program was built without it.
     ///
     /// # Errors
     /// Always.
@@ -24,20 +24,22 @@ impl Tls {
         ))
     }
 
-    /// Returns TLS parameters, as in `tls`.
+    /// Returns the agreed TLS parameters; never called, since a build without TLS has no
+    /// configuration.
     pub fn facts(&self) -> Option<TlsFacts> {
         match *self {}
     }
 
-    /// Creates a connection, as in `tls`.
+    /// Creates a TLS session; never called, since a build without TLS has no configuration.
     pub fn session(&self) -> Box<dyn Session> {
         match *self {}
     }
 
-    /// Makes a handshake, as in `tls`.
+    /// Makes a TLS handshake over a blocking socket; never called, since a build without TLS has no
+    /// configuration.
     ///
     /// # Errors
-    /// Never: this type has no value.
+    /// Never.
     pub fn blocking(&self, _socket: TcpStream) -> io::Result<Box<dyn Channel>> {
         match *self {}
     }

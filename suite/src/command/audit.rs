@@ -1,5 +1,5 @@
-//! `redline-bench audit`: checks published results of other tools against what their own figures
-//! imply.
+//! `redline-bench audit`: checks published results of other tools for contradictions between their
+//! figures.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct AuditFlags {
     /// Pages, logs or result files to check.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print the findings as JSON.
+    /// Print the checked results and their findings as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -40,7 +40,8 @@ Example:
 Each finding names its rule and the figures that contradict each other, such as a mean TPOT that
 differs from the one implied by E2E and TTFT. `holds` lists the rules that the result passes.";
 
-/// One checked file: the results found in it, and the places that could not be read.
+/// File checked by `redline-bench audit`: the results found in it, and the places that could not be
+/// read.
 #[derive(Serialize)]
 struct Audited {
     file: String,
@@ -48,7 +49,8 @@ struct Audited {
     unread: Vec<Unread>,
 }
 
-/// One result found in a file, with the lines it stands on and the outcome of every rule.
+/// Benchmark result found in a checked file, with the numbers of its lines and the outcome of every
+/// rule that applies.
 #[derive(Serialize)]
 struct Judged {
     line_first: u64,
@@ -107,13 +109,13 @@ impl From<RunRecord> for Judged {
 }
 
 impl Judged {
-    /// Rules of the given level that the result fails.
+    /// Returns the rules of severity `level` that the result fails.
     fn broken(&self, level: Level) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(move |check| !check.ok && check.level == level)
     }
 }
 
-/// Report on one file, as lines that end in a newline.
+/// Formats the report on one checked file, as lines that each end in a newline.
 fn lines(audited: &Audited) -> Vec<String> {
     let file = &audited.file;
     let mut lines = Vec::new();
@@ -137,8 +139,9 @@ fn lines(audited: &Audited) -> Vec<String> {
     lines
 }
 
-/// Lines that list the rules which the result passes. If it fails a rule with level error, each
-/// passed rule gets a line with its title, because readers then ask which figures remain usable.
+/// Formats the lines that list the rules which the result passes. If it fails a rule with level
+/// error, each passed rule gets a line with its title, because readers then ask which figures
+/// remain usable.
 fn kept(result: &Judged) -> Vec<String> {
     let kept = result.checks.iter().filter(|check| check.ok).map(|check| check.rule.as_str());
     if result.broken(Level::Error).next().is_none() {

@@ -28,16 +28,16 @@ pub struct ExportFlags {
     /// Measurement written by `redline-bench run --out`, or the samples file beside it.
     #[arg(value_name = "MEASUREMENT")]
     measurement: PathBuf,
-    /// Format to write.
+    /// Format of the tool in which the measurement is written.
     #[arg(long, value_enum)]
     format: Format,
-    /// File to write; standard output by default.
+    /// File to write the exported measurement to; standard output by default.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Kind of server, which a measurement does not contain.
+    /// Kind of server to state in the export, since a measurement does not contain it.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Model name, which a measurement does not contain.
+    /// Model name to state in the export, since a measurement does not contain it.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Scenario file that was run, for the name of the dataset and the requested lengths.
@@ -51,7 +51,8 @@ Example:
   redline-bench export m.json --format vllm-json --backend vllm --model Qwen/Qwen3-8B --out v.json
   redline-bench export m.json --format lmdeploy        the console block of published pages";
 
-/// Value of one `--export FORMAT=FILE` flag.
+/// Value of one `--export FORMAT=FILE` flag: the format in which to write a measurement, and the
+/// file.
 #[derive(Clone, Debug)]
 pub struct ExportTo {
     format: Format,
@@ -72,19 +73,21 @@ impl FromStr for ExportTo {
     }
 }
 
-/// A measurement read back from disk, with its samples if their file exists.
+/// Measurement read back from disk, with its samples if their file exists.
 #[derive(Debug)]
 pub struct Saved {
-    /// The measurement itself: status, metrics, verdict and facts.
+    /// Measurement as read from its file: status, metrics, verdict and facts.
     pub measurement: Measurement,
     samples: Vec<Sample>,
 }
 
 impl Saved {
-    /// Opens the measurement at `path`, or beside it if `path` is a samples file.
+    /// Reads the measurement at `path`, or the one beside `path` if that is a samples file, and the
+    /// measurement's samples.
     ///
     /// # Errors
-    /// The file cannot be read or is no measurement. A missing samples file is no error.
+    /// A file cannot be read, or is no measurement or samples file. A missing samples file is no
+    /// error.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display().to_string();
         // Either file of the pair may be given on the command line.
@@ -106,7 +109,7 @@ impl Saved {
         Ok(Self { measurement, samples })
     }
 
-    /// Returns the measurement as text in `format`.
+    /// Returns the measurement as text in the tool format `format`.
     ///
     /// # Errors
     /// Nothing was measured, or the format needs samples that are missing.
@@ -115,7 +118,8 @@ impl Saved {
     }
 }
 
-/// Samples in the order of the plan; empty if the file does not exist.
+/// Reads the samples file at `path` and returns its samples in the order of the plan; returns none
+/// if the file does not exist.
 fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
     let shown = path.display();
     let text = match std::fs::read_to_string(path) {
@@ -135,8 +139,8 @@ fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Writes the measurement at `saved` in all `wanted` formats. A format that cannot represent it is
-/// reported and skipped: the measurement itself is already on disk.
+/// Writes the measurement at `saved` in all `wanted` formats to their files. A format that cannot
+/// represent the measurement is reported and skipped: the measurement itself is already on disk.
 ///
 /// # Errors
 /// A file cannot be read or written.

@@ -1,7 +1,7 @@
-//! Files of several commands. Inputs: scenario and engine files, opened, parsed and checked, and the
-//! flags for a server. Outputs, each written by a rename so that it is complete or not there, and the
-//! files of a run in progress: a measurement that says `partial` until the run has ended, and the
-//! samples file, to which each sample is added when its request ends.
+//! Files that several commands read or write. Inputs: scenario and engine files, opened, parsed and
+//! checked, and the flags for a server. Outputs, each written by a rename so that it is complete or
+//! not there, and the files of a run in progress: a measurement that says `partial` until the run
+//! has ended, and the samples file, to which each sample is added when its request ends.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -25,7 +25,8 @@ use crate::clock::utc_now;
 use crate::session::journal::Journal;
 use crate::session::unfinished;
 
-/// A scenario file: the parsed scenario, its id and the SHA-256 of its text.
+/// Scenario file that was read: the scenario, its id (the file name without extension) and the
+/// SHA-256 of its text.
 #[derive(Debug)]
 pub struct ScenarioFile {
     pub id: String,
@@ -33,7 +34,7 @@ pub struct ScenarioFile {
     pub sha256: String,
 }
 
-/// A scenario made from flags instead of a file, with the TOML text that describes it.
+/// Scenario that was built from flags instead of a file, with the TOML text that describes it.
 #[derive(Debug)]
 pub struct MadeUp {
     pub file: ScenarioFile,
@@ -41,7 +42,7 @@ pub struct MadeUp {
 }
 
 impl ScenarioFile {
-    /// Reads and parses the scenario file at `path`.
+    /// Reads and parses the scenario file at `path`; its id is the file name without extension.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = read(path, "scenario")?;
         let scenario = Scenario::parse(&text)
@@ -49,8 +50,8 @@ impl ScenarioFile {
         Ok(Self { id: stem(path), scenario, sha256: sha256_hex(text.as_bytes()) })
     }
 
-    /// Makes the scenario file that describes `scenario`. The id is `name` and the first 8 digits
-    /// of the text's SHA-256, so that different scenarios have different ids.
+    /// Builds the scenario file that describes `scenario`, without writing it. Its id is `name` and
+    /// the first 8 digits of the text's SHA-256, so that different scenarios have different ids.
     pub fn made_up(scenario: Scenario, name: &str) -> anyhow::Result<MadeUp> {
         let text = scenario.to_toml().context("the scenario cannot be written as TOML")?;
         let sha256 = sha256_hex(text.as_bytes());
@@ -58,7 +59,8 @@ impl ScenarioFile {
         Ok(MadeUp { file: Self { id, scenario, sha256 }, text })
     }
 
-    /// Facts about the scenario for the record, with the hash of its manifest.
+    /// Returns the facts about the scenario for the record; `hash` is the SHA-256 of `manifest`,
+    /// its workload manifest.
     pub fn facts(&self, manifest: &schema::manifest::Manifest, hash: String) -> ScenarioFacts {
         let scenario = &self.scenario;
         let mut lengths = manifest.requests.iter().map(|request| request.output_tokens);
@@ -84,7 +86,7 @@ impl ScenarioFile {
     }
 }
 
-/// An engine file and its id, the file name without extension.
+/// Engine file that was read, and its id, the file name without extension.
 #[derive(Debug)]
 pub struct Engine {
     pub id: String,
@@ -99,7 +101,8 @@ impl Engine {
         Ok(Self { id: stem(path), file })
     }
 
-    /// Form in which prompts are sent to this engine: token ids if it accepts them, else text.
+    /// Returns the form in which prompts are sent to the engine: token ids if it accepts them, else
+    /// text.
     pub fn prompt_form(&self) -> PromptForm {
         if self.file.request.sends_ids() { PromptForm::TokenIds } else { PromptForm::Text }
     }
@@ -116,7 +119,7 @@ fn stem(path: &Path) -> String {
 /// Flags for the server that a command connects to.
 #[derive(Debug, Args)]
 pub struct ServerFlags {
-    /// URL of the server.
+    /// URL of the server that the command connects to.
     #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
     #[command(flatten)]
@@ -145,23 +148,23 @@ impl ServerFlags {
     }
 }
 
-/// Makes the folder at `path`, if it is not there.
+/// Creates the folder at `path` and its parents, if they do not exist.
 pub fn make_folder(path: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(path).with_context(|| format!("cannot make folder `{}`", path.display()))
 }
 
-/// Writes `value` to `path` as indented JSON; the file is complete or not there.
+/// Writes `value` to `path` as indented JSON; an interruption leaves no partial file.
 pub fn json<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     text(path, &to_file_text(value)?)
 }
 
 /// Writes `value` to `path` as one line of canonical JSON, for large values that only programs
-/// read.
+/// read; an interruption leaves no partial file.
 pub fn compact<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     text(path, &(to_canonical(value)? + "\n"))
 }
 
-/// Writes `text` to `path` atomically; the file is complete or not there.
+/// Writes `text` to `path` atomically; an interruption leaves no partial file.
 pub fn text(path: &Path, text: &str) -> anyhow::Result<()> {
     let name = path.file_name().with_context(|| format!("`{}` is not a file", path.display()))?;
     // The same folder means the same file system, on which a rename is atomic.
@@ -190,8 +193,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Creates both files: the measurement at `out`, and the samples file with the same stem and
-    /// the ending `.samples.jsonl`.
+    /// Creates the files of a run in progress: a placeholder measurement at `out`, and the samples
+    /// file with the same stem and the ending `.samples.jsonl`.
     ///
     /// # Errors
     /// One of the files cannot be written.
@@ -218,7 +221,8 @@ impl Keeper {
         Ok(Self { out: out.to_owned(), samples, journal, progress })
     }
 
-    /// Completes both files after the run has ended with `measurement`.
+    /// Completes the measurement file and the samples file after the run has ended with
+    /// `measurement`.
     ///
     /// # Errors
     /// One of the files cannot be written.
@@ -230,8 +234,8 @@ impl Keeper {
         json(&self.out, measurement)
     }
 
-    /// Closes the files of a run that ended early with `error`: its samples are kept, and the
-    /// placeholder measurement is deleted.
+    /// Closes the files of a run that ended early with `error`: its samples file is kept if it has
+    /// a sample, and the placeholder measurement is deleted.
     pub fn abandon(mut self, error: DriveError) -> anyhow::Error {
         self.progress.finish();
         // The error that ended the run is reported; a failure of the clean-up would hide it.

@@ -12,18 +12,18 @@ use schema::exit::Exit;
 /// Print a completion script for a shell.
 #[derive(Debug, Args)]
 pub struct CompletionsFlags {
-    /// Shell to complete for.
+    /// Shell for which the completion script is printed.
     shell: Shell,
 }
 
 /// Write man pages for this program and its commands.
 #[derive(Debug, Args)]
 pub struct ManFlags {
-    /// Folder to write to; it is created if missing.
+    /// Folder to write the man pages to; it is created if missing.
     folder: PathBuf,
 }
 
-/// Prints the completion script of `program` for the chosen shell.
+/// Prints the completion script of the command line `program` for the chosen shell.
 pub fn complete(flags: &CompletionsFlags, mut program: Command) -> Exit {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();

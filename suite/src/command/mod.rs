@@ -1,4 +1,5 @@
-//! Commands of `redline-bench`: flags in, files and exit codes out. Only this module prints.
+//! Commands of `redline-bench`: flags in, files and exit codes out. In the library, only this
+//! module prints.
 
 pub mod audit;
 pub mod export;

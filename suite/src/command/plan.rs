@@ -39,7 +39,7 @@ pub struct PlanFlags {
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
-    /// Form in which prompts would be sent.
+    /// Form in which the planned prompts will be sent.
     #[arg(long, default_value = "token_ids")]
     #[arg(value_parser = PossibleValuesParser::new(["token_ids", "text"]).map(form))]
     prompt_form: PromptForm,
@@ -94,7 +94,8 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Draws the plan of a scenario (requests, send times, warm-up) from dataset and tokenizer.
+/// Draws the plan of a scenario (requests, send times, warm-up) from dataset and tokenizer; `form`
+/// is the form of its prompts.
 pub fn drawn(
     file: &ScenarioFile,
     dataset: Option<&Path>,
@@ -108,7 +109,8 @@ pub fn drawn(
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
 
-/// Opens a saved plan and checks that it is unchanged and that this engine can receive it.
+/// Reads a saved plan and checks that it is unchanged, was drawn with `tokenizer`, and can be sent
+/// to an engine that takes prompts in `form`.
 pub fn replayed(
     path: &Path,
     tokenizer: &Tokenizer,
@@ -162,13 +164,13 @@ pub fn replayed(
 #[derive(Debug, Args)]
 #[command(after_long_help = VERIFY_EXAMPLE)]
 pub struct VerifyManifestFlags {
-    /// Whole dataset file of conversations, as published.
+    /// Whole dataset file of conversations, as its publisher distributes it.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
-    /// `tokenizer.json` of a model for which totals were published.
+    /// `tokenizer.json` of a model for which token totals were published.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Another table of totals, as TOML in the format of `suite/published.toml`.
+    /// Other table of published token totals, as TOML in the format of `suite/published.toml`.
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
 }
@@ -179,10 +181,10 @@ Example:
   redline-bench verify-manifest --dataset ShareGPT_V3_unfiltered_cleaned_split.json \\
     --tokenizer Qwen3-8B/tokenizer.json";
 
-/// Built-in table of published totals: `suite/published.toml`.
+/// Built-in table of published token totals: `suite/published.toml`.
 const BUILT_IN: &str = include_str!("../../published.toml");
 
-/// Published totals of samples from one dataset.
+/// Published token totals of samples that benchmark tools draw from one dataset.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Published {
@@ -193,19 +195,19 @@ struct Published {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedDataset {
-    /// File name that the dataset's publisher uses.
+    /// File name under which the dataset's publisher distributes it.
     name: String,
     sha256: String,
 }
 
-/// Published token totals of one sample.
+/// Published token totals of one sample of requests, and the settings with which it was drawn.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Totals {
     pack: Pack,
     requests: u64,
     seed: u64,
-    /// Common name of the tokenizer.
+    /// Common name of the tokenizer with which the sample's tokens were counted.
     tokenizer: String,
     tokenizer_sha256: String,
     input_tokens: u64,
@@ -220,7 +222,7 @@ impl fmt::Display for Totals {
 }
 
 impl Totals {
-    /// Draws the sample and returns its total numbers of input and output tokens.
+    /// Draws the published sample again and returns its total numbers of input and output tokens.
     ///
     /// # Errors
     /// The dataset is too small, or a text cannot be tokenized.
@@ -231,7 +233,7 @@ impl Totals {
         Ok((drawn.input_tokens(), drawn.output_tokens()))
     }
 
-    /// Scenario of the sample, as TOML.
+    /// Builds the scenario that draws the published sample, as TOML.
     fn scenario(&self) -> String {
         format!(
             "question = \"Is the published sample drawn again?\"\nrev = 1\ntier = \"full\"\n\
@@ -301,7 +303,7 @@ fn table(path: Option<&Path>) -> anyhow::Result<Published> {
     toml::from_str(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
 }
 
-/// Messages about missing files, each with a hint where to get the file.
+/// Returns the messages about files that are missing, each with a hint where to get the file.
 fn missing(flags: &VerifyManifestFlags, published: &Published) -> Vec<String> {
     let gone = |path: &Option<PathBuf>| path.as_ref().is_none_or(|path| !path.exists());
     let dataset = gone(&flags.dataset).then(|| {

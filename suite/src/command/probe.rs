@@ -1,5 +1,5 @@
-//! `redline-bench probe` and `redline-bench first-answer`: what a server reports about itself, and
-//! when a starting server gives its first answer.
+//! `redline-bench probe` and `redline-bench first-answer`: print the facts that a server reports
+//! about itself, and the time at which a starting server gives its first answer.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
 pub struct FirstAnswerFlags {
     #[command(flatten)]
     server: ServerFlags,
-    /// Give up if the server has not answered after this time.
+    /// Give up if the starting server has not answered after this time.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout_s: u64,
 }
@@ -76,7 +76,8 @@ pub fn execute_first_answer(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
     answered(found, |found| Ok(serde_json::to_string(found)? + "\n"))
 }
 
-/// Prints what a server answered; a server that does not answer is a failure of the environment.
+/// Prints the text of a server's answer on standard output, or the error on standard error, with
+/// the exit code of a failure of the environment.
 fn answered<T, E: Display>(
     answer: Result<T, E>,
     text: impl FnOnce(&T) -> anyhow::Result<String>,

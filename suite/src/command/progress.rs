@@ -15,20 +15,20 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::client::drive::Tally;
 use crate::measure::summary::{float, whole};
 
-/// Time between two reads of the counters by the progress thread.
+/// Time between two reads of the run's progress by the progress thread.
 const POLL: Duration = Duration::from_millis(200);
-/// Time between two plain lines, in nanoseconds.
+/// Time between two plain progress lines, in nanoseconds.
 const PLAIN_NS: u64 = 5_000_000_000;
 /// Period over which the token rate is averaged, in nanoseconds: one second, so that ramp-up and
 /// drain are visible.
 const RATE_NS: u64 = 1_000_000_000;
 
-/// Style of the progress report.
+/// Style in which the progress of a run is reported on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
-    /// A bar on a terminal, else plain lines.
+    /// Progress bar on a terminal, else plain lines.
     Auto,
-    /// One line every five seconds, and one at the end.
+    /// One progress line every five seconds, and one at the end.
     Plain,
     /// No progress report.
     None,
@@ -42,7 +42,8 @@ pub struct Progress {
     shower: Option<JoinHandle<()>>,
 }
 
-/// What the client's event loop writes and the progress thread reads.
+/// Progress that the client's event loop writes and the progress thread reads, and whether the run
+/// is over.
 #[derive(Debug, Default)]
 struct Board {
     tally: Mutex<Tally>,
@@ -50,7 +51,8 @@ struct Board {
 }
 
 impl Progress {
-    /// Starts the report of a run with `planned` requests and `planned_tokens` output tokens.
+    /// Starts the progress report of a run with `planned` requests and `planned_tokens` output
+    /// tokens.
     pub fn begin(style: Style, planned: u64, planned_tokens: u64) -> Self {
         let board = Arc::new(Board::default());
         let terminal = std::io::stderr().is_terminal();
@@ -120,14 +122,15 @@ struct View {
 
 enum Face {
     Bar(ProgressBar),
-    /// Time of the last printed line, in nanoseconds since the run began.
+    /// Display as plain lines, with the time of the last printed line in nanoseconds since the run
+    /// began.
     Plain {
         shown_ns: u64,
     },
 }
 
 impl View {
-    /// Updates the bar, or returns the plain line that is due.
+    /// Updates the progress bar, or returns the plain progress line if one is due.
     fn show(&mut self, tally: &Tally, over: bool) -> Option<String> {
         self.rate.take(tally);
         let words = self.words(tally);

@@ -1,6 +1,6 @@
-//! Opens everything that a measuring command needs (server, engine file, plan, tokenizer) and
-//! measures one run or several with it, for `sweep`, `search` and `serving` too; and
-//! `redline-bench run`, which runs one scenario against one server and writes one measurement.
+//! Opens the inputs of a measuring command (server, engine file, plan, tokenizer and others) and
+//! measures one run or several with it, for `sweep`, `search` and `serving` too; and `redline-bench
+//! run`, which runs one scenario against one server and writes one measurement.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::workload::arrival::reschedule;
 use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Flags shared by all measuring commands.
+/// Flags shared by `run`, `sweep` and `search`: server, workload and conduct of the runs.
 #[derive(Debug, Args)]
 pub struct BenchFlags {
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub struct BenchFlags {
     /// Style of the progress report on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
-    /// Stop the run if no event arrives on any connection for this long.
+    /// Stop a run if no event arrives on any connection for this long.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
     /// Interval at which the server's counters, this machine and its GPUs are sampled during the
@@ -79,7 +79,7 @@ pub struct BenchFlags {
     no_output_check: bool,
 }
 
-/// Parses a rate or a duration given as a flag; it must be from 0.001 to 1e6.
+/// Parses a rate per second or a duration in seconds given as a flag; it must be from 0.001 to 1e6.
 ///
 /// # Errors
 /// The text is no number, or is outside that range.
@@ -99,7 +99,8 @@ fn interval(text: &str) -> Result<f64, String> {
 /// Default time between two samples of server, machine and GPUs, in nanoseconds.
 pub(super) const TELEMETRY_NS: u64 = 1_000_000_000;
 
-/// Everything opened before anything is sent: server, engine, plan, tokenizer and settings.
+/// Inputs of a measuring command that are opened before the first request is sent: server, engine,
+/// plan, tokenizer and settings.
 pub(super) struct Bench {
     pub signals: Signals,
     pub engine: Engine,
@@ -110,13 +111,14 @@ pub(super) struct Bench {
     pub tokenizer: Tokenizer,
     pub file: ScenarioFile,
     pub plan: Plan,
-    /// Model name for the server, if a flag gave one.
+    /// Model name that requests carry, if a flag gave one; `None` uses the server's.
     pub model: Option<String>,
     pub progress: Style,
     pub conduct: Conduct,
 }
 
-/// One run to perform: a plan, sent at its own times or at those of another arrival process.
+/// Run to perform: the plan of a scenario, sent at its own times or at those of another arrival
+/// process.
 pub(super) struct Point {
     pub id: String,
     pub scenario: Scenario,
@@ -128,7 +130,7 @@ impl Bench {
     /// Opens all inputs, connects to the server and draws or loads the plan.
     ///
     /// # Errors
-    /// An input cannot be used, or the server does not answer.
+    /// An input cannot be used, the system refuses signal handlers, or the server does not answer.
     pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
         // The handlers come first, so that an interruption while inputs load has the documented
         // exit code.
@@ -176,7 +178,7 @@ impl Bench {
         })
     }
 
-    /// Run of the plan exactly as the scenario defines it.
+    /// Returns the run of the plan exactly as the scenario defines it.
     ///
     /// # Errors
     /// The plan cannot be hashed, which does not happen in practice.
@@ -186,11 +188,12 @@ impl Bench {
         Ok(Point { id: file.id.clone(), scenario: file.scenario.clone(), plan, facts })
     }
 
-    /// Run of the same requests at the send times of `arrival`. It is another workload than the
-    /// scenario, so `name` is appended to the scenario's id.
+    /// Returns the run of the plan's requests at the send times of `arrival`. It is another
+    /// workload than the scenario, so `name` is appended to the scenario's id.
     ///
     /// # Errors
-    /// The workload's seed is too large for the generator of the arrival process.
+    /// The workload's seed is too large for the generator of the arrival process, or the plan
+    /// cannot be hashed.
     pub fn point_at(&self, arrival: Arrival, name: &str) -> anyhow::Result<Point> {
         let mut point = self.point()?;
         point.id = format!("{}+{name}", self.file.id);
@@ -205,13 +208,13 @@ impl Bench {
         Ok(point)
     }
 
-    /// Number of measured requests in the plan.
+    /// Returns the number of measured requests in the plan, without warm-up.
     pub fn requests(&self) -> u64 {
         self.plan.manifest.requests.len() as u64
     }
 
     /// Sends the requests of `point`, measures, and writes the measurement to `out` and the samples
-    /// beside it.
+    /// to a file beside it.
     ///
     /// # Errors
     /// The client's own system fails, a file cannot be written, or the run was interrupted.
@@ -246,10 +249,11 @@ impl Bench {
         }
     }
 
-    /// Exit code of a command whose run could not be performed.
+    /// Returns the exit code of a command whose run ended with `error` instead of a measurement.
     ///
     /// # Errors
-    /// The error itself, except after SIGTERM, which is reported only by the exit code.
+    /// The error itself, except for an interruption by SIGTERM, which is reported only by the exit
+    /// code.
     pub fn unmeasured(&self, error: anyhow::Error) -> anyhow::Result<Exit> {
         let told = self.signals.told.load(Ordering::Relaxed);
         if told && matches!(error.downcast_ref(), Some(DriveError::Interrupted)) {
@@ -260,8 +264,8 @@ impl Bench {
         Err(error)
     }
 
-    /// Facts that reports of other tools state and a measurement does not contain: backend, model
-    /// and workload.
+    /// Returns the facts that reports of other tools state and a measurement does not contain:
+    /// backend, model and workload.
     pub fn report_facts(&self) -> ReportFacts {
         ReportFacts {
             backend: Some(self.engine.id.clone()),
@@ -296,12 +300,12 @@ fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
 pub(super) struct Signals {
     at_once: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
-    /// True after SIGTERM, as opposed to Ctrl-C.
+    /// True after SIGTERM, which a program sends; SIGINT (Ctrl-C) does not set it.
     told: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Registers the handlers of SIGINT and SIGTERM.
+    /// Registers the handlers of SIGINT and SIGTERM and returns their flags.
     ///
     /// # Errors
     /// The system refuses to register the signal handlers.
@@ -321,7 +325,7 @@ impl Signals {
     }
 }
 
-/// Duration in nanoseconds from a flag in seconds.
+/// Converts a flag's duration in seconds to nanoseconds.
 pub(super) fn nanoseconds(seconds: f64) -> u64 {
     whole(seconds * 1e9)
 }
@@ -343,7 +347,7 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 pub struct RunFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// File for the measurement, as JSON.
+    /// File to write the run's measurement to, as JSON.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be given
@@ -388,13 +392,14 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     Ok(exit_of(&measurement))
 }
 
-/// Exit code for a measurement: success unless it is INVALID or a request failed.
+/// Returns the exit code for a measurement: success unless it is INVALID or a request failed.
 pub fn exit_of(measurement: &Measurement) -> Exit {
     let invalid = measurement.validity.verdict == ValidityVerdict::Invalid;
     if invalid || measurement.status != Status::Ok { Exit::Worse } else { Exit::Well }
 }
 
-/// Exit code for an error that ended the program: 4 if the environment failed, else 2.
+/// Returns the exit code for an error that ended the program: 4 if the environment (system, files
+/// or server) failed, else 2 for wrong use.
 pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     let io = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>();
     // A malformed URL or an unusable TLS setting is wrong use; any other failure of a connection is

@@ -33,7 +33,7 @@ use crate::workload::arrival::at_rate;
 pub struct SweepFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// Request rates, in requests per second.
+    /// Request rates to run at, in requests per second.
     #[arg(long, value_name = "R,R,...", value_delimiter = ',', value_parser = positive)]
     #[arg(required_unless_present = "concurrency", conflicts_with = "concurrency")]
     requests_per_s: Vec<f64>,
@@ -44,7 +44,7 @@ pub struct SweepFlags {
     /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
-    /// Folder for the measurements, one file per point.
+    /// Folder for the measurements of the sweep, one file per rate or concurrency level.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
@@ -80,7 +80,7 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     Ok(worst)
 }
 
-/// Name and arrival process of each point of the sweep.
+/// Returns the name and the arrival process of each point of the sweep.
 fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
     let rates =
         flags.requests_per_s.iter().map(|rate| (format!("rate-{rate}"), at_rate(arrival, *rate)));
@@ -137,26 +137,27 @@ pub struct SearchFlags {
     /// be given several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT", required = true)]
     slo: Vec<Slo>,
-    /// Share of the requests that must meet all limits.
+    /// Share of the requests at a rate that must meet all latency limits, from 0.001 to 0.9999.
     #[arg(long, value_name = "SHARE", default_value_t = 0.99, value_parser = share)]
     attainment: f64,
-    /// Confidence with which that share must be shown.
+    /// Confidence with which the runs must show that the share of `--attainment` is reached.
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = share)]
     confidence: f64,
-    /// Number of runs at each rate.
+    /// Number of runs at each request rate.
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Rate to begin with, in requests per second.
+    /// Request rate with which the search begins, in requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
     from_requests_per_s: f64,
-    /// Highest rate to try, in requests per second.
+    /// Highest request rate that the search tries, in requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 1000.0, value_parser = positive)]
     to_requests_per_s: f64,
-    /// Stop when the rates that passed and failed differ by no more than this share.
+    /// Stop when the highest rate that passed and the lowest that did not differ by at most this
+    /// share.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     precision: f64,
-    /// Folder for the result, `search.json`, and for every run's measurement.
+    /// Folder for the search's result, `search.json`, and for every run's measurement.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 }
@@ -214,8 +215,8 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     Ok(if highest(&trials).is_some() { Exit::Well } else { Exit::Worse })
 }
 
-/// Performs run number `number` at `rate` requests per second and counts the requests that met all
-/// limits.
+/// Performs run number `number` at `rate` requests per second and returns the number of its
+/// requests that met all latency limits.
 fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
     let arrival = at_rate(&bench.file.scenario.arrival, rate);
     let point = bench.point_at(arrival, &format!("rate-{rate}"))?;
@@ -238,7 +239,8 @@ fn file(rate: f64, number: u32) -> String {
     format!("rate-{rate}-run-{number}.json")
 }
 
-/// Result of the search in sentences for the terminal.
+/// Formats the result of the search as two sentences: on the highest rate that passed, and on the
+/// lowest that did not.
 fn statements(trials: &[Trial], target: &Target, slos: &[Slo]) -> [String; 2] {
     let limits: Vec<String> = slos.iter().map(ToString::to_string).collect();
     let limits = limits.join(", ");

@@ -1,5 +1,5 @@
-//! Closing table of a run for the terminal: counts, throughput, latency, telemetry and verdict in
-//! 80 columns.
+//! Formats the table that is printed at the end of a run: counts, throughput, latency, telemetry
+//! and verdict in 80 columns.
 
 use schema::measurement::Measurement;
 use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts};
@@ -8,10 +8,11 @@ use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Te
 use crate::measure::summary::float;
 
 const COLUMNS: [&str; 6] = ["mean", "p50", "p90", "p95", "p99", "max"];
-/// Width of the table, in columns.
+/// Width of the table that is printed at the end of a run, in characters.
 const WIDTH: usize = 80;
 
-/// Whole table of a measurement, ending in a newline. Unknown values are shown as a dash.
+/// Formats the whole table of a measurement, which ends in a newline. Unknown values are shown as a
+/// dash.
 pub fn table(measurement: &Measurement) -> String {
     let mut lines = Vec::new();
     if let Some(counts) = &measurement.counts {
@@ -37,7 +38,7 @@ pub fn table(measurement: &Measurement) -> String {
         + &verdict(measurement)
 }
 
-/// Last lines of the table: the verdict and the reasons for it.
+/// Formats the last lines of a measurement's table: the verdict and the reasons for it.
 pub fn verdict(measurement: &Measurement) -> String {
     let word = format!("{:?}", measurement.validity.verdict).to_uppercase();
     let mut lines = vec![format!("verdict        {word}")];
@@ -67,7 +68,7 @@ fn of_counts(counts: &Counts) -> Vec<String> {
     lines
 }
 
-/// Rate with two decimals, or a dash where it is unknown.
+/// Formats a rate with two decimals, or a dash where it is unknown.
 pub fn rate(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.2}"))
 }
@@ -88,8 +89,8 @@ fn throughput(metrics: &Metrics) -> Vec<String> {
     lines
 }
 
-/// Lines with mean, percentiles and maximum of each latency metric. A percentile without an upper
-/// bound, for lack of samples, is marked with `?`.
+/// Formats the lines with mean, percentiles and maximum of each latency metric. A percentile
+/// without an upper bound, for lack of samples, is marked with `?`.
 fn latencies(metrics: &Metrics) -> Vec<String> {
     let rows = [
         ("TTFT", &metrics.ttft_us, true),
@@ -132,7 +133,8 @@ fn stalled(stalls: &Stalls) -> String {
     )
 }
 
-/// Line with the upper confidence bounds of the p99 of TTFT, TPOT and E2E.
+/// Formats the line with the upper confidence bounds of the p99 of TTFT, TPOT and E2E; `None` if
+/// there is no such bound.
 fn bounds(metrics: &Metrics) -> Option<String> {
     let upper = |summary: &Option<Summary>| summary.as_ref()?.p99_upper;
     let named = [
@@ -147,7 +149,7 @@ fn bounds(metrics: &Metrics) -> Option<String> {
         .then(|| format!("p99 is at most, with 99 % confidence: {}", shown.join(", ")))
 }
 
-/// Lines with the parts of TTFT, from the scheduled send to the parsed first token.
+/// Formats the lines with the parts of TTFT, from the scheduled send to the parsed first token.
 fn parts(parts: &TtftParts) -> Vec<String> {
     let mut lines = vec![String::new(), row("TTFT in parts", &COLUMNS.map(str::to_owned))];
     for (name, part) in parts.named() {
@@ -157,12 +159,13 @@ fn parts(parts: &TtftParts) -> Vec<String> {
     lines
 }
 
-/// One row of the latency table: a name and six right-aligned cells.
+/// Formats one row of the latency table: a name and six right-aligned cells.
 fn row(name: &str, cells: &[String; 6]) -> String {
     cells.iter().fold(format!("{name:<16}"), |row, cell| format!("{row}{cell:>10}"))
 }
 
-/// Milliseconds from microseconds, with two decimals while they fit into a column.
+/// Formats a time in microseconds as milliseconds, with two decimals if it is below 100 seconds;
+/// `None` gives a dash.
 fn ms(us: Option<u64>) -> String {
     let Some(us) = us else { return "-".to_owned() };
     if us < 100_000_000 {
@@ -171,7 +174,7 @@ fn ms(us: Option<u64>) -> String {
     (us / 1000).to_string()
 }
 
-/// Count with commas between groups of three digits.
+/// Formats a count with commas between groups of three digits.
 fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut grouped = String::new();
@@ -184,8 +187,8 @@ fn grouped(count: u64) -> String {
     grouped
 }
 
-/// Wraps `text` at spaces to the table's width; the lines after the first are indented to the end
-/// of `head`.
+/// Wraps `text` at spaces to lines of the table's width; the lines after the first are indented to
+/// the end of `head`.
 fn wrapped(head: &str, text: &str) -> Vec<String> {
     let indent = " ".repeat(head.len());
     let mut lines = vec![head.to_owned()];
@@ -204,8 +207,8 @@ fn wrapped(head: &str, text: &str) -> Vec<String> {
     lines
 }
 
-/// Lines about the telemetry of a run, each a source and its figures. A source that reported
-/// nothing has no line.
+/// Returns the lines about the telemetry of a run, each as a pair: the source (server, machine, a
+/// GPU, energy) and its values. A source that reported nothing has no line.
 fn telemetry_lines(telemetry: &Telemetry, joules_per_token: Option<f64>) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |head: &str, text: String| {

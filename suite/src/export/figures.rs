@@ -13,7 +13,8 @@ use super::{Format, ReportFacts};
 use crate::measure::summary::float;
 use crate::workload::arrival::requested_rate;
 
-/// Figures of a run in which at least one request was answered.
+/// Figures of a run with at least one answered request, from which the tools' result files are
+/// filled.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures<'a> {
     pub asked: &'a ReportFacts,
@@ -24,12 +25,13 @@ pub struct Figures<'a> {
     pub seconds: f64,
     pub completed: u64,
     pub failed: u64,
-    /// Output tokens as the format's tool counts them.
+    /// Number of output tokens as the exported format's tool counts them; `None` if unknown.
     output_tokens: Option<u64>,
 }
 
 impl<'a> Figures<'a> {
-    /// Collects the figures of a measurement for `format`; `None` if no request was answered.
+    /// Collects the figures of a measurement for export in `format`; `None` if no request was
+    /// answered.
     pub fn of(
         measurement: &'a Measurement,
         asked: &'a ReportFacts,
@@ -59,7 +61,7 @@ impl<'a> Figures<'a> {
         })
     }
 
-    /// Figure `name` of a result file; null if it is unknown.
+    /// Returns the value that a result file has under the key `name`; null if it is unknown.
     pub fn value(&self, name: &str) -> Value {
         let (counts, asked) = (self.counts, self.asked);
         let lengths = asked.random();
@@ -106,7 +108,7 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Statistic of a latency metric in milliseconds, by a name such as `median_ttft_ms`.
+    /// Returns a statistic of a latency metric in milliseconds, by a name such as `median_ttft_ms`.
     fn latency_ms(&self, name: &str) -> Option<f64> {
         let (statistic, rest) = name.split_once('_')?;
         let summary = self.summary(rest.strip_suffix("_ms")?)?;
@@ -123,7 +125,8 @@ impl<'a> Figures<'a> {
         Some(float(us?) / 1e3)
     }
 
-    /// Summary of a latency metric, by the tools' name for it.
+    /// Returns the summary of a latency metric, by the tools' name for it such as `ttft` or `e2el`;
+    /// `None` if unknown.
     pub fn summary(&self, quantity: &str) -> Option<&'a Summary> {
         let metrics = self.metrics;
         match quantity {
@@ -135,17 +138,20 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Rate of requests that meet all latency limits, per second; `None` if no limits were given.
+    /// Returns the rate of requests that met all latency limits, per second; `None` if no limits
+    /// were given.
     pub fn goodput(&self) -> Option<f64> {
         self.metrics.goodput_per_s.as_ref()?.get("all").copied()
     }
 
-    /// Requested rate of the arrival process, in requests per second.
+    /// Returns the requested mean rate of the arrival process, in requests per second; `None` if it
+    /// has no constant one.
     pub fn request_rate(&self) -> Option<f64> {
         requested_rate(self.measurement.scenario.arrival.as_ref()?)
     }
 
-    /// Requested rate as the tools print it: a number, `inf`, `trace` or `ramp`.
+    /// Returns the requested request rate as the tools print it: a number, `inf`, `trace` or
+    /// `ramp`.
     pub fn request_rate_word(&self) -> String {
         match self.measurement.scenario.arrival {
             Some(Arrival::Trace { .. }) => "trace".to_owned(),
@@ -175,60 +181,64 @@ pub fn python_float(value: f64) -> String {
     format!("{value:?}")
 }
 
-/// Date in vLLM's notation: `2026-01-02T03:04:05Z` becomes `20260102-030405`.
+/// Formats a date in the notation of vLLM's result files: `2026-01-02T03:04:05Z` becomes
+/// `20260102-030405`.
 pub fn compact_date(rfc3339: &str) -> String {
     let kept = rfc3339.chars().filter(|sign| sign.is_ascii_digit() || *sign == 'T');
     kept.map(|sign| if sign == 'T' { '-' } else { sign }).take(15).collect()
 }
 
-/// Times in seconds and token counts of one request. A count that is unknown is `None`.
+/// Times in seconds and token counts of one request of a run; an unknown token count is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request<'a> {
     pub answered: bool,
-    /// Actual send time, in seconds after the first scheduled send of the run.
+    /// Time at which the request was sent, in seconds after the run's first scheduled send.
     pub start_s: f64,
     pub ttft_s: f64,
-    /// Time from send to last token, in seconds.
+    /// Time from the request's send to its last token, in seconds.
     pub e2e_s: f64,
-    /// Gaps between consecutive chunks, in seconds.
+    /// Gaps between consecutive chunks of the request's answer, in seconds.
     pub gaps_s: Vec<f64>,
     pub input_tokens: Option<u64>,
     pub output_tokens: Option<u64>,
-    /// Tokens in the first chunk.
+    /// Number of tokens in the first chunk of the request's answer; `None` if unknown.
     pub first_tokens: Option<u64>,
     pub error: &'a str,
 }
 
 impl Request<'_> {
-    /// TPOT in seconds, `(e2e - ttft) / (n - 1)`; `None` for fewer than two tokens.
+    /// Returns the request's TPOT in seconds, `(e2e - ttft) / (n - 1)`; `None` for an unknown
+    /// number of tokens or fewer than two.
     pub fn tpot_s(&self) -> Option<f64> {
         let after = self.output_tokens?.checked_sub(1).filter(|n| *n > 0)?;
         Some((self.e2e_s - self.ttft_s) / float(after))
     }
 }
 
-/// All requests of a run, in the order of the plan.
+/// Requests of a run, in the order of the plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Requests<'a>(pub Vec<Request<'a>>);
 
 impl<'a> Requests<'a> {
-    /// Converts samples; times count in seconds from the first scheduled send.
+    /// Converts the samples of a run to requests; their times count in seconds from the first
+    /// scheduled send.
     pub fn of(samples: &'a [Sample]) -> Self {
         let origin_ns = samples.iter().map(|sample| sample.scheduled_at_ns).min().unwrap_or(0);
         Self(samples.iter().map(|sample| request(sample, origin_ns)).collect())
     }
 
-    /// Requests whose answer is complete.
+    /// Iterates over the requests whose answer is complete.
     pub fn answered(&self) -> impl Iterator<Item = &Request<'a>> {
         self.0.iter().filter(|request| request.answered)
     }
 
-    /// Values that `read` returns for the answered requests.
+    /// Returns the values that `read` gives for the answered requests, without those for which it
+    /// gives `None`.
     pub fn values(&self, read: impl Fn(&Request<'a>) -> Option<f64>) -> Vec<f64> {
         self.answered().filter_map(read).collect()
     }
 
-    /// Gaps between chunks of all answered requests, in seconds.
+    /// Returns the gaps between chunks of all answered requests, in seconds.
     pub fn gaps_s(&self) -> Vec<f64> {
         self.answered().flat_map(|request| request.gaps_s.iter().copied()).collect()
     }
@@ -254,7 +264,8 @@ fn request(sample: &Sample, origin_ns: u64) -> Request<'_> {
     }
 }
 
-/// Shares of the percentiles that the tools' distributions have; AIPerf's leave out the outermost.
+/// Percentiles, as shares from 0 to 1, of the distributions in guidellm's and llm-d's reports;
+/// AIPerf's reports leave out the lowest and the highest.
 pub const SHARES: [f64; 11] = [0.001, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 0.999];
 
 /// Distribution of values: sorted values, sum, mean, variance and extremes.
@@ -263,14 +274,14 @@ pub struct Spread {
     pub values: Vec<f64>,
     pub sum: f64,
     pub mean: f64,
-    /// Population variance (divided by n).
+    /// Population variance of the values (divided by their number).
     pub variance: f64,
     pub min: f64,
     pub max: f64,
 }
 
 impl Spread {
-    /// Computes the distribution; `None` without values.
+    /// Computes the distribution of `values`; `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -281,7 +292,8 @@ impl Spread {
         Some(Self { sum, mean, variance: squares / count, min, max, values })
     }
 
-    /// Percentile by linear interpolation between order statistics, NumPy's default.
+    /// Returns the quantile of the values at `share`, from 0 to 1, by linear interpolation between
+    /// order statistics, NumPy's default.
     pub fn percentile(&self, share: f64) -> Option<f64> {
         quantile_of_floats(&self.values, share)
     }

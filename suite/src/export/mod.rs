@@ -21,34 +21,36 @@ pub use serving_tools::{Quantity, Selection};
 
 use figures::{Figures, Requests};
 
-/// File format of another benchmark tool.
+/// Output format of another benchmark tool, in which a measurement is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Console block of LMDeploy's `profile_restful_api.py` v0.9.2, as on published pages.
     Lmdeploy,
-    /// LMDeploy's CSV, with its header and one row.
+    /// Result file of LMDeploy's `profile_restful_api.py`, a CSV with its header and one row.
     LmdeployCsv,
     /// Console block of SGLang's `bench_serving` 0.5.
     Sglang,
-    /// One line of SGLang's JSONL result file.
+    /// One line of the JSONL result file of SGLang's `bench_serving`.
     SglangJsonl,
-    /// One line of SGLang's JSONL with lists of all requests, as with `--output-details`.
+    /// One line of the JSONL result file of SGLang's `bench_serving`, with lists of the figures of
+    /// all requests, as with `--output-details`.
     SglangJsonlDetailed,
     /// Console block of `vllm bench serve` 0.33.
     Vllm,
-    /// JSON of `vllm bench serve --save-result`.
+    /// JSON result file of `vllm bench serve --save-result`.
     VllmJson,
-    /// JSON of `vllm bench serve` with lists of all requests, as with `--save-detailed`.
+    /// JSON result file of `vllm bench serve` with lists of the figures of all requests, as with
+    /// `--save-detailed`.
     VllmJsonDetailed,
-    /// Report of guidellm, version 2.
+    /// JSON report of guidellm, format version 2.
     Guidellm,
-    /// AIPerf's `profile_export_aiperf.json`, schema 1.4.
+    /// AIPerf's JSON report `profile_export_aiperf.json`, schema 1.4.
     Aiperf,
     /// llm-d's benchmark report 0.2.1, in the JSON that its schema describes.
     LlmD,
 }
 
-/// Name of a flag's value on the command line.
+/// Returns the name of a flag's value as it is written on the command line.
 pub fn name_of(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -64,22 +66,23 @@ impl Format {
 /// Facts that a tool's report states about a run and a measurement does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct ReportFacts {
-    /// Kind of server, by the tool's name for it.
+    /// Kind of server, by the name that the tool's report has for it; `None` if unknown.
     pub backend: Option<String>,
-    /// Model name, as the server knows it.
+    /// Model name, as the server knows it; `None` if unknown.
     pub model: Option<String>,
     pub tokenizer: Option<String>,
     pub workload: Option<Workload>,
-    /// Metrics and percentiles that vLLM's formats show.
+    /// Latency metrics and percentiles that vLLM's formats show.
     pub selection: Selection,
     /// Label of the run: vLLM's `label`, SGLang's `tag`.
     pub label: Option<String>,
-    /// Additional entries of vLLM's result file.
+    /// Additional entries of vLLM's result file, as key and value.
     pub metadata: Vec<(String, String)>,
 }
 
 impl ReportFacts {
-    /// Name of the dataset as a value of the tools' `--dataset-name` flag.
+    /// Returns the name of the run's dataset as a value of the tools' `--dataset-name` flag; `None`
+    /// if it is unknown or has no such name.
     fn dataset_name(&self) -> Option<&'static str> {
         Some(match self.workload.as_ref()?.pack {
             Pack::SharegptLmdeploy
@@ -98,21 +101,22 @@ impl ReportFacts {
         })
     }
 
-    /// Requested output tokens of every conversation, if the flags override the lengths in the
-    /// data.
+    /// Returns the number of output tokens requested for every conversation of ShareGPT; `None` if
+    /// the dataset's lengths were used.
     fn sharegpt_output_len(&self) -> Option<u64> {
         let workload = self.workload.as_ref()?;
         workload.output_tokens.filter(|_| self.dataset_name() == Some("sharegpt"))
     }
 
-    /// The workload, if its prompts have requested lengths, as all but ShareGPT's do.
+    /// Returns the workload, unless its prompts are those of ShareGPT, whose lengths are not
+    /// requested.
     fn random(&self) -> Option<&Workload> {
         self.workload.as_ref().filter(|_| self.dataset_name() != Some("sharegpt"))
     }
 }
 
-/// Text of the report in `format`, ending in a newline. `samples` are in the order of the plan, and
-/// empty if the samples file is missing.
+/// Returns the text of the measurement's report in `format`, which ends in a newline. `samples` are
+/// in the order of the plan, and empty if the samples file is missing.
 ///
 /// # Errors
 /// No request was answered, or the format needs samples and none are given.

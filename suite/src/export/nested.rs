@@ -1,4 +1,4 @@
-//! Exports a run as the reports that nest figures in JSON objects.
+//! Exports a run as reports of AIPerf, guidellm and llm-d, which nest figures in JSON objects.
 //!
 //! AIPerf's `profile_export_aiperf.json`, schema 1.4: its inter-token latency is one mean per request,
 //! without the tokens of the first chunk; the gaps between chunks are its `inter_chunk_latency`.
@@ -20,7 +20,7 @@ use time::format_description::well_known::Rfc3339;
 use super::figures::{Figures, Request, Requests, SHARES, Spread};
 use crate::measure::summary::float;
 
-/// AIPerf report of the run, as one JSON object.
+/// Builds AIPerf's report of the run, as one JSON object.
 pub fn aiperf(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     let mut object = Map::new();
     object.insert("schema_version".to_owned(), json!("1.4"));
@@ -57,25 +57,26 @@ pub fn aiperf(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     Value::Object(object)
 }
 
-/// Gap between the first chunk and the second of a request, in milliseconds.
+/// Returns the gap between the first chunk and the second of a request, in milliseconds.
 fn second_token_ms(request: &Request<'_>) -> Option<f64> {
     request.gaps_s.first().map(|gap| gap * 1e3)
 }
 
-/// Mean gap between the tokens after the first chunk of a request, in milliseconds.
+/// Returns the mean gap between the tokens after the first chunk of a request, in milliseconds;
+/// `None` without such tokens.
 fn gap_ms(request: &Request<'_>) -> Option<f64> {
     let first = request.first_tokens.unwrap_or(1).max(1);
     let after = request.output_tokens?.checked_sub(first).filter(|after| *after > 0)?;
     Some((request.e2e_s - request.ttft_s) * 1e3 / float(after))
 }
 
-/// Metric with a single value for the whole run.
+/// Builds a metric of AIPerf's report that has one value for the whole run; `None` without a value.
 fn total(unit: &str, value: Option<f64>) -> Option<Value> {
     value.map(|value| json!({"unit": unit, "avg": value}))
 }
 
-/// Metric with a distribution over requests or gaps: mean, percentiles, extremes, standard
-/// deviation.
+/// Builds a metric of AIPerf's report that has a distribution over requests or gaps, with mean,
+/// percentiles, extremes and standard deviation; `None` without values.
 fn spread(unit: &str, values: Vec<f64>) -> Option<Value> {
     let spread = Spread::of(values)?;
     let mut object =
@@ -95,13 +96,13 @@ fn spread(unit: &str, values: Vec<f64>) -> Option<Value> {
     Some(Value::Object(object))
 }
 
-/// Number of failed requests of each kind.
+/// Builds the list of failed requests in AIPerf's report, with the number of each kind of failure.
 fn errors(figures: &Figures<'_>) -> Value {
     let failures = figures.counts.failures.iter().flatten();
     failures.map(|(kind, count)| json!({"error_details": {"type": kind}, "count": count})).collect()
 }
 
-/// guidellm report with one benchmark.
+/// Builds guidellm's report of the run, with one benchmark.
 pub fn guidellm(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     json!({
         "metadata": {
@@ -184,12 +185,14 @@ fn metrics(figures: &Figures<'_>, requests: &Requests<'_>, made: &Value) -> Valu
     })
 }
 
-/// Rate metric with a mean only, because distributions over instants are not comparable.
+/// Builds a rate metric of guidellm's report with a mean only, because distributions over instants
+/// are not comparable.
 fn mean_only(mean: Option<f64>) -> Value {
     json!({"successful": mean.map(|mean| json!({"mean": mean})), "incomplete": null, "errored": null})
 }
 
-/// Weighted distribution over the answered requests. `read` returns a value and its weight.
+/// Builds a metric of guidellm's report with the weighted distribution over the answered requests.
+/// `read` returns a value and its weight.
 fn of_successful(
     requests: &Requests<'_>,
     read: impl Fn(&Request<'_>) -> Option<(f64, f64)>,
@@ -198,8 +201,9 @@ fn of_successful(
     json!({"successful": weighted(values), "incomplete": null, "errored": null})
 }
 
-/// Weighted distribution as JSON; null without values. A percentile is the smallest value at which
-/// the cumulated weight reaches that share.
+/// Builds the weighted distribution of pairs of value and weight as JSON of guidellm's report; null
+/// without values. A percentile is the smallest value at which the cumulated weight reaches its
+/// share of the total weight.
 fn weighted(mut values: Vec<(f64, f64)>) -> Value {
     values.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
     let (Some((min, _)), Some((max, _))) = (values.first(), values.last()) else {
@@ -237,7 +241,7 @@ fn weighted(mut values: Vec<(f64, f64)>) -> Value {
     })
 }
 
-/// Value with the largest weight; the smallest of several.
+/// Returns the value with the largest total weight, the smallest of several such values.
 fn mode(sorted: &[(f64, f64)]) -> f64 {
     let mut best = (f64::NAN, 0.0);
     for same in sorted.chunk_by(|left, right| left.0.total_cmp(&right.0).is_eq()) {
@@ -249,7 +253,8 @@ fn mode(sorted: &[(f64, f64)]) -> f64 {
     best.0
 }
 
-/// Figures of every request, grouped into successful and failed ones.
+/// Builds the list of requests in guidellm's report with their figures, grouped into successful and
+/// failed requests.
 fn each(requests: &Requests<'_>, start: Option<f64>) -> Value {
     let shown = |request: &Request<'_>| {
         let begin = start.map(|start| start + request.start_s);
@@ -271,7 +276,7 @@ fn each(requests: &Requests<'_>, start: Option<f64>) -> Value {
     })
 }
 
-/// llm-d report of the run, as one JSON object.
+/// Builds llm-d's report of the run, as one JSON object.
 pub fn llm_d(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     // The hash of the requests and the start time identify this report among others.
     let manifest = figures.measurement.scenario.manifest_sha256.as_deref().unwrap_or("unknown");
@@ -332,8 +337,8 @@ fn source(workload: Option<&Workload>) -> &'static str {
     }
 }
 
-/// Prompt lengths in tokens: their distribution as the server counted them, else the mean of the
-/// plan.
+/// Builds the prompt lengths in tokens for llm-d's report: their distribution as the server counted
+/// them, else the mean of the plan.
 fn lengths(values: Vec<f64>, figures: &Figures<'_>) -> Value {
     let Some(spread) = Spread::of(values) else {
         let tokens = float(figures.counts.input_tokens.unwrap_or(0));
@@ -389,7 +394,7 @@ fn throughput(figures: &Figures<'_>) -> Value {
     })
 }
 
-/// Distribution of `values` as JSON; null without values.
+/// Builds the distribution of `values` as JSON of llm-d's report; null without values.
 fn statistics(units: &str, values: Vec<f64>) -> Value {
     let Some(spread) = Spread::of(values) else { return Value::Null };
     let mut object = Map::new();

@@ -32,7 +32,7 @@ impl Quantity {
     }
 }
 
-/// Metrics and percentiles that the report shows, as vLLM's `--percentile-metrics` and
+/// Metrics and percentiles that vLLM's report shows, as vLLM's `--percentile-metrics` and
 /// `--metric-percentiles` select them.
 #[derive(Clone, Debug)]
 pub struct Selection {
@@ -41,14 +41,14 @@ pub struct Selection {
 }
 
 impl Default for Selection {
-    /// All metrics, with the tool's default percentile of 99.
+    /// Selects all latency metrics, with the percentile 99, the default of vLLM's tool.
     fn default() -> Self {
         Self { quantities: Quantity::value_variants().to_vec(), percentiles: vec![99.0] }
     }
 }
 
-/// Percentile of a metric in milliseconds: from the measurement if it has that percentile, else
-/// computed from the samples.
+/// Returns a percentile of a latency metric in milliseconds: from the measurement if it has that
+/// percentile, else computed from the samples.
 fn percentile_ms(
     quantity: Quantity,
     percentile: f64,
@@ -64,7 +64,8 @@ fn percentile_ms(
     Some(seconds * 1e3)
 }
 
-/// Labels of LMDeploy's console block in order; `#` begins the title of a section.
+/// Labels of LMDeploy's console block in order, separated by `; `; `#` begins the title of a
+/// section.
 const LMDEPLOY_BLOCK: &str = "Backend; Traffic request rate; Successful requests; \
     Benchmark duration (s); Total input tokens; Total generated tokens; \
     Total generated tokens (retokenized); Request throughput (req/s); \
@@ -73,7 +74,7 @@ const LMDEPLOY_BLOCK: &str = "Backend; Traffic request rate; Successful requests
     Median TTFT (ms); P99 TTFT (ms); #Time per Output Token (excl. 1st token); Mean TPOT (ms); \
     Median TPOT (ms); P99 TPOT (ms); #Inter-token Latency; Mean ITL (ms); Median ITL (ms); \
     P99 ITL (ms)";
-/// Labels of SGLang's console block.
+/// Labels of SGLang's console block in order, separated by `; `; `#` begins the title of a section.
 const SGLANG_BLOCK: &str = "Backend; Traffic request rate; Max request concurrency; \
     Successful requests; Benchmark duration (s); Total input tokens; Total input text tokens; \
     Total generated tokens; Total generated tokens (retokenized); Request throughput (req/s); \
@@ -84,24 +85,24 @@ const SGLANG_BLOCK: &str = "Backend; Traffic request rate; Max request concurren
     Mean TTFT (ms); Median TTFT (ms); P99 TTFT (ms); #Time per Output Token (excl. 1st token); \
     Mean TPOT (ms); Median TPOT (ms); P99 TPOT (ms); #Inter-Token Latency; Mean ITL (ms); \
     Median ITL (ms); P95 ITL (ms); P99 ITL (ms); Max ITL (ms)";
-/// Labels of vLLM's console block above the latencies.
+/// Labels of vLLM's console block above the latencies, in order, separated by `; `.
 const VLLM_BLOCK: &str = "Successful requests; Failed requests; Maximum request concurrency; \
     Request rate configured (RPS); Benchmark duration (s); Total input tokens; \
     Total generated tokens; Request throughput (req/s); Request goodput (req/s); \
     Output token throughput (tok/s); Peak output token throughput (tok/s); \
     Peak concurrent requests; Total token throughput (tok/s)";
 
-/// LMDeploy's console block.
+/// Formats the run as LMDeploy's console block.
 pub fn lmdeploy_block(figures: &Figures<'_>) -> String {
     framed(&lines(LMDEPLOY_BLOCK, |label| printed(figures, label)))
 }
 
-/// SGLang's console block.
+/// Formats the run as SGLang's console block.
 pub fn sglang_block(figures: &Figures<'_>) -> String {
     framed(&lines(SGLANG_BLOCK, |label| printed(figures, label)))
 }
 
-/// vLLM's console block.
+/// Formats the run as vLLM's console block.
 pub fn vllm_block(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
     let mut text = lines(VLLM_BLOCK, |label| match label {
         // vLLM's tool prints this count with two decimals, like a float.
@@ -125,7 +126,7 @@ pub fn vllm_block(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
     framed(&text)
 }
 
-/// Value that a console block prints under `label`; null for a line that is left out.
+/// Returns the value that a console block prints under `label`; null for a line that is left out.
 fn printed(figures: &Figures<'_>, label: &str) -> Value {
     match label {
         "Backend" => json!(figures.asked.backend.as_deref().unwrap_or("unknown")),
@@ -143,7 +144,8 @@ fn printed(figures: &Figures<'_>, label: &str) -> Value {
     }
 }
 
-/// Lines of a block with these labels: words and counts as they are, floats with two decimals.
+/// Formats the lines of a console block with the given `labels`: words and counts as they are,
+/// floats with two decimals. A label without a value gets no line.
 fn lines(labels: &str, value: impl Fn(&str) -> Value) -> String {
     let line = |label: &str| {
         if let Some(title) = label.strip_prefix('#') {
@@ -166,13 +168,14 @@ fn framed(lines: &str) -> String {
     format!("{:=^50}\n{lines}{}\n", " Serving Benchmark Result ", "=".repeat(50))
 }
 
-/// Columns of LMDeploy's CSV.
+/// Columns of LMDeploy's CSV result file, separated by spaces.
 const LMDEPLOY_COLUMNS: &str = "backend dataset_name sharegpt_output_len random_input_len \
     random_output_len random_range_ratio request_rate completed total_input_tokens \
     total_output_tokens duration request_throughput input_throughput output_throughput \
     mean_e2e_latency_ms mean_ttft_ms mean_tpot_ms mean_itl_ms";
 
-/// LMDeploy's CSV in the dialect of Python's `csv`: the header and one row.
+/// Formats the run as LMDeploy's CSV result file in the dialect of Python's `csv`: the header and
+/// one row.
 pub fn lmdeploy_csv(figures: &Figures<'_>) -> String {
     let names: Vec<&str> = LMDEPLOY_COLUMNS.split(' ').collect();
     let cell = |name: &&str| match figures.value(name) {
@@ -191,7 +194,8 @@ pub fn lmdeploy_csv(figures: &Figures<'_>) -> String {
     format!("{}\r\n{}\r\n", names.join(","), cells.join(","))
 }
 
-/// Names of SGLang's result line, before and after the latencies.
+/// Keys of SGLang's result line before the latencies, separated by spaces; `SGLANG_TAIL` has those
+/// after the latencies.
 const SGLANG_HEAD: &str = "tag backend dataset_name request_rate max_concurrency \
     sharegpt_output_len random_input_len random_output_len random_range_ratio server_info duration \
     completed total_input_tokens total_input_text_tokens total_input_vision_tokens \
@@ -199,14 +203,15 @@ const SGLANG_HEAD: &str = "tag backend dataset_name request_rate max_concurrency
     output_throughput total_throughput";
 const SGLANG_TAIL: &str =
     "concurrency accept_length max_output_tokens_per_s max_concurrent_requests";
-/// Names of vLLM's result, before and after the additional entries.
+/// Keys of vLLM's result file before the user's additional entries, separated by spaces;
+/// `VLLM_TAIL` has those after the entries.
 const VLLM_HEAD: &str = "date endpoint_type backend label model_id tokenizer_id num_prompts";
 const VLLM_TAIL: &str = "request_rate burstiness max_concurrency duration completed failed \
     total_input_tokens total_output_tokens request_throughput request_goodput output_throughput \
     total_token_throughput max_output_tokens_per_s max_concurrent_requests";
 
-/// SGLang result of the run as one JSON object; `detailed` adds lists of the figures of these
-/// requests.
+/// Builds SGLang's result of the run as one JSON object; `detailed` adds lists of the figures of
+/// the given requests.
 pub fn sglang_json(figures: &Figures<'_>, detailed: Option<&Requests<'_>>) -> Value {
     let mut object = Map::new();
     put(&mut object, figures, SGLANG_HEAD);
@@ -222,7 +227,8 @@ pub fn sglang_json(figures: &Figures<'_>, detailed: Option<&Requests<'_>>) -> Va
     Value::Object(object)
 }
 
-/// vLLM result of the run as one JSON object; `detailed` adds lists of the figures of all requests.
+/// Builds vLLM's result of the run as one JSON object; `detailed` adds lists of the figures of all
+/// requests.
 pub fn vllm_json(figures: &Figures<'_>, requests: &Requests<'_>, detailed: bool) -> Value {
     let mut object = Map::new();
     put(&mut object, figures, VLLM_HEAD);
@@ -248,7 +254,8 @@ fn put(object: &mut Map<String, Value>, figures: &Figures<'_>, names: &str) {
     object.extend(names.split(' ').map(|name| (name.to_owned(), figures.value(name))));
 }
 
-/// Adds lists with the times in seconds and tokens of each request. Texts are not kept.
+/// Adds to a result the lists `names`, with the times in seconds, the token counts and the error of
+/// each request. The answers' texts are not included, as a run does not store them.
 fn put_lists(object: &mut Map<String, Value>, requests: &Requests<'_>, names: &str) {
     for name in names.split(' ') {
         let each = requests.0.iter().map(|request| match name {

@@ -1,5 +1,5 @@
 //! Search for the highest request rate at which a server meets latency limits, with a stated
-//! confidence. Pure: the caller performs the runs.
+//! confidence. The caller performs the runs; nothing here does I/O.
 //!
 //! A rate is judged by the share of its runs' requests that meet all limits; a failed request meets
 //! none. The share is bounded by the exact interval of Clopper and Pearson (Biometrika 26, 1934),
@@ -10,46 +10,50 @@ use statrs::distribution::{Beta, ContinuousCDF};
 
 use super::summary::{float, whole};
 
-/// Target that a rate must reach: share of requests, confidence, and number of runs.
+/// Target that a request rate must reach to pass: share of requests, confidence, and number of
+/// runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    /// Share of the requests that must meet all limits, from 0 to 1.
+    /// Share of the requests that must meet all latency limits, from 0 to 1.
     pub attainment: f64,
-    /// Confidence with which that share must be shown.
+    /// Confidence, from 0 to 1, with which the runs must show that the share of requests is
+    /// reached.
     pub confidence: f64,
-    /// Number of runs at each rate.
+    /// Number of runs at each request rate.
     pub repeats: u32,
 }
 
-/// Range of rates to search, in requests per second.
+/// Range of request rates to search, in requests per second, and the precision of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
     pub from: f64,
     pub to: f64,
-    /// Largest ratio, less one, between the lowest rate that did not pass and the highest that did.
+    /// Precision at which the search ends: largest ratio, less one, between the lowest rate that
+    /// did not pass and the highest that did.
     pub precision: f64,
 }
 
-/// Performs run number n at a rate in requests per second.
+/// Function that performs one run at a request rate; its arguments are the rate in requests per
+/// second and the run's number, from 1.
 pub type Run<'a> = dyn FnMut(f64, u32) -> anyhow::Result<Repeat> + 'a;
 
-/// Result of one run: number of requests that met all limits, and number of requests sent.
+/// Result of one run: number of requests that met all latency limits, and number of requests sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
     pub met: u64,
     pub planned: u64,
 }
 
-/// Verdict on a rate.
+/// Verdict on a request rate: whether its runs show that the target is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     Met,
     Missed,
-    /// The runs show neither that the target is met nor that it is missed.
+    /// The runs at the rate show neither that the target is met nor that it is missed.
     Undecided,
 }
 
-/// Rate that was tried, with its runs and their verdict.
+/// Request rate that was tried, in requests per second, with its runs and the verdict on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     pub rate: f64,
@@ -63,27 +67,30 @@ impl Repeat {
         Self { met: sum(|repeat| repeat.met), planned: sum(|repeat| repeat.planned) }
     }
 
-    /// Lower bound of the share of requests that meet the limits, at `confidence`.
+    /// Returns the lower bound of the share of requests that meet the limits, at the one-sided
+    /// confidence `confidence`.
     pub fn share_min(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met, missed + 1, 1.0 - confidence).unwrap_or(0.0)
     }
 
-    /// Upper bound of the share of requests that meet the limits, at `confidence`.
+    /// Returns the upper bound of the share of requests that meet the limits, at the one-sided
+    /// confidence `confidence`.
     pub fn share_max(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met + 1, missed, confidence).unwrap_or(1.0)
     }
 }
 
-/// Quantile of a beta distribution; `None` if a parameter is zero.
+/// Returns the quantile at `share` of a beta distribution with parameters `first` and `second`;
+/// `None` if one of them is zero.
 fn beta(first: u64, second: u64, share: f64) -> Option<f64> {
     Beta::new(float(first), float(second)).ok().map(|beta| beta.inverse_cdf(share))
 }
 
 impl Target {
-    /// Smallest number of requests with which the target can be reached, if all of them meet the
-    /// limits.
+    /// Returns the smallest number of requests per rate with which the target can be reached, if
+    /// all of them meet the latency limits.
     pub fn requests_min(&self) -> u64 {
         whole(((1.0 - self.confidence).ln() / self.attainment.ln()).ceil())
     }
@@ -111,8 +118,9 @@ impl Target {
     }
 }
 
-/// Doubles the rate until it does not pass, then bisects the interval, in ratios. Returns the trials
-/// in the order in which they were made.
+/// Searches for the highest request rate that passes: doubles the rate until it does not pass, then
+/// bisects the interval, at the geometric mean of its ends. Returns the trials in the order in
+/// which they were made.
 ///
 /// # Errors
 /// The error of `run`.
@@ -140,26 +148,27 @@ pub fn search(range: Range, target: &Target, run: &mut Run<'_>) -> anyhow::Resul
     Ok(trials)
 }
 
-/// Highest rate that passed.
+/// Returns the trial of the highest request rate that passed; `None` if none did.
 pub fn highest(trials: &[Trial]) -> Option<&Trial> {
     let kept = trials.iter().filter(|trial| trial.standing == Standing::Met);
     kept.max_by(|left, right| left.rate.total_cmp(&right.rate))
 }
 
-/// Lowest rate that did not pass, or did so without enough confidence.
+/// Returns the trial of the lowest request rate that did not pass, whether it missed the target or
+/// was undecided; `None` if all passed.
 pub fn lowest_lost(trials: &[Trial]) -> Option<&Trial> {
     let lost = trials.iter().filter(|trial| trial.standing != Standing::Met);
     lost.min_by(|left, right| left.rate.total_cmp(&right.rate))
 }
 
 impl Trial {
-    /// All runs of the trial, added up.
+    /// Returns the counts of all runs of the trial, added up.
     pub fn pooled(&self) -> Repeat {
         Repeat::pooled(&self.repeats)
     }
 }
 
-/// Rate rounded to three decimals, so that its name is exact.
+/// Rounds a request rate to three decimals, so that the name that contains it is exact.
 fn thousandths(rate: f64) -> f64 {
     (rate * 1000.0).round() / 1000.0
 }
@@ -192,7 +201,8 @@ mod tests {
         assert_eq!(TARGET.requests_min(), 299);
     }
 
-    /// A server that keeps its limits for all requests up to a rate, and for `share` of them above.
+    /// Searches the highest rate of a simulated server that keeps its limits for all requests up to
+    /// a rate, and for `share` of them above.
     fn searched(capacity: f64, share: u64, range: Range) -> Vec<Trial> {
         let mut run = |rate: f64, _: u32| {
             let met = if rate <= capacity { 200 } else { 2 * share };

@@ -1,5 +1,5 @@
-//! Exact samples of latencies per request and per token: TTFT definition, TPOT, ITL, E2E, and the
-//! parts of TTFT.
+//! Exact latency samples of a run's answered requests, per request and per token: TTFT definition,
+//! and those of TPOT, ITL, E2E and the parts of TTFT.
 
 use schema::histogram::{HdrHistogram, HistogramError};
 use schema::run::Histograms;
@@ -9,41 +9,50 @@ use super::tally::Answered;
 use super::to_us;
 use crate::client::sample::TtftParts;
 
-/// Latency samples of the answered requests, in nanoseconds.
+/// Latency samples of a run's answered requests, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distributions {
-    /// TTFT: from the actual send to the first chunk with a token.
+    /// TTFT of each answered request: time from its actual send to its first chunk with a token, in
+    /// nanoseconds.
     pub ttft_ns: Vec<u64>,
-    /// TTFT from the scheduled send.
+    /// Time from the scheduled send of each answered request to its first chunk with a token, in
+    /// nanoseconds.
     pub ttft_scheduled_ns: Vec<u64>,
-    /// TPOT, `(e2e - ttft) / (n - 1)`, of requests with more than one token.
+    /// TPOT, `(e2e - ttft) / (n - 1)`, of each answered request with n > 1 output tokens, in
+    /// nanoseconds.
     pub tpot_ns: Vec<u64>,
-    /// ITL per chunk: gap between two chunks with tokens.
+    /// ITL per chunk: gaps between consecutive chunks with tokens of one answer, in nanoseconds.
     pub itl_chunk_ns: Vec<u64>,
-    /// ITL per token: a chunk of k tokens gives k samples of gap / k. `None` if the tokens of some
-    /// chunk are unknown.
+    /// ITL per token: a chunk of k tokens gives k samples of gap / k, in nanoseconds. `None` if the
+    /// number of tokens of some chunk is unknown.
     pub itl_token_ns: Option<Vec<u64>>,
-    /// E2E: from the actual send to the last chunk with a token.
+    /// E2E of each answered request: time from its actual send to its last chunk with a token, in
+    /// nanoseconds.
     pub e2e_ns: Vec<u64>,
-    /// E2E from the scheduled send.
+    /// Time from the scheduled send of each answered request to its last chunk with a token, in
+    /// nanoseconds.
     pub e2e_scheduled_ns: Vec<u64>,
-    /// Time to open each connection, with its TLS handshake.
+    /// Time to open the connection of each answered request, with its TLS handshake, in
+    /// nanoseconds.
     pub connect_ns: Vec<u64>,
-    /// Waits for the concurrency limit; empty without a limit.
+    /// Time that each answered request waited for the concurrency limit, in nanoseconds; empty
+    /// without a limit.
     pub queue_ns: Vec<u64>,
-    /// Delay of the client: from the scheduled send until it took up the request, without that
-    /// wait.
+    /// Delay of the client for each answered request: time from the scheduled send until the client
+    /// took it up, without the wait for the concurrency limit, in nanoseconds.
     pub schedule_lag_ns: Vec<u64>,
-    /// From the actual send to the first event, such as a chunk with only a role.
+    /// Time from the actual send of each answered request to its first event, such as a chunk with
+    /// only a role, in nanoseconds.
     pub ttft_event_ns: Vec<u64>,
-    /// From the actual send to the first chunk of the answer after any reasoning.
+    /// Time from the actual send of each answered request to its first chunk with answer text,
+    /// after any reasoning, in nanoseconds.
     pub ttft_content_ns: Vec<u64>,
-    /// Parts of TTFT.
+    /// Parts of each answered request's TTFT, from the scheduled send.
     pub ttft_parts: Vec<TtftParts>,
 }
 
 impl Distributions {
-    /// Collects the samples of `answered`.
+    /// Collects the latency samples of the answered requests.
     pub fn of(answered: &[Answered<'_>]) -> Self {
         let known = answered.iter().all(|request| request.credit.chunk_source.is_some());
         let mut all = Self { itl_token_ns: known.then(Vec::new), ..Self::default() };
@@ -84,7 +93,7 @@ impl Distributions {
         self.itl_chunk_ns.extend(gaps);
     }
 
-    /// Summaries of the parts of TTFT; `None` without an answer.
+    /// Summarizes the parts of TTFT over the answered requests; `None` if there are none.
     pub fn parts(&self) -> Option<schema::run::TtftParts> {
         let part =
             |read: fn(&TtftParts) -> u64| summarize(self.ttft_parts.iter().map(read).collect());
@@ -100,7 +109,7 @@ impl Distributions {
         })
     }
 
-    /// Histograms of the record.
+    /// Builds the histograms of latencies for the run's record, in microseconds.
     ///
     /// # Errors
     /// A time exceeds what a record can hold.
@@ -126,9 +135,10 @@ impl Distributions {
     }
 }
 
-/// Gap of each token after the first chunk's, from the gaps between chunks. The gap before a chunk
-/// in which no token ends belongs to the next token, or to the last token if there is none, so that
-/// the sum is the same.
+/// Returns the gap before each token after the first chunk, from `gaps`, the gaps between chunks,
+/// and `per_chunk`, the number of tokens in each chunk. The gap before a chunk in which no token
+/// ends belongs to the next token, or to the last token if there is none, so that the sum is the
+/// same.
 fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
     let mut found = Vec::new();
     let mut carried = 0;

@@ -1,5 +1,5 @@
-//! Evaluation of the samples: counts, distributions, rates and limits.
-//! Pure: no clock, no server, no file.
+//! Evaluation of a run's samples: counts, distributions, rates and latency limits. It reads no
+//! clock, contacts no server and opens no file.
 
 pub(crate) mod capacity;
 pub mod distribution;
@@ -7,7 +7,7 @@ pub(crate) mod rates;
 pub mod summary;
 pub mod tally;
 
-/// Nanoseconds as whole microseconds, to the nearest.
+/// Converts nanoseconds to microseconds, rounded to the nearest integer.
 pub fn to_us(ns: u64) -> u64 {
     (ns + 500) / 1000
 }

@@ -13,23 +13,24 @@ use super::summary::{float, summarize, summarize_requests, whole};
 use super::tally::Answered;
 use super::to_us;
 
-/// Shortest steady part that is used, in nanoseconds.
+/// Shortest steady part of a run for which a rate is computed, in nanoseconds.
 const STEADY_MIN_NS: u64 = 10_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Largest number of slices of a run.
+/// Largest number of time slices into which a run is divided.
 const SLICES_MAX: u64 = 60;
 
 /// Time window of a run, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wall {
-    /// First scheduled send.
+    /// Time of the first scheduled send in the run, or start of its part, in nanoseconds.
     pub start_ns: u64,
-    /// Arrival of the last token.
+    /// Time at which the last token of the run arrived, or end of its part, in nanoseconds.
     pub end_ns: u64,
 }
 
 impl Wall {
-    /// Window of the whole run; `None` if no request was answered.
+    /// Returns the time window of the whole run, from the first scheduled send to the last token;
+    /// `None` if no request was answered.
     pub fn of(answered: &[Answered<'_>]) -> Option<Self> {
         let start_ns = answered.iter().map(|request| request.sample.scheduled_ns).min()?;
         let end_ns = answered
@@ -40,15 +41,15 @@ impl Wall {
         Some(Self { start_ns, end_ns })
     }
 
-    /// Length of the window in nanoseconds.
+    /// Returns the length of the time window in nanoseconds.
     pub fn length_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.start_ns)
     }
 }
 
-/// Steady part of a run: from the first to the last moment at which at least 90 % of the largest
-/// number of requests are running. A closed loop dips between two requests of a connection and
-/// remains in its steady state. `None` if it is shorter than ten seconds.
+/// Returns the steady part of a run: from the first to the last moment at which at least 90 % of
+/// the largest number of requests are running. A closed loop dips between two requests of a
+/// connection and remains in its steady state. `None` if that part is shorter than ten seconds.
 pub fn steady(answered: &[Answered<'_>]) -> Option<Wall> {
     // At the same moment ends precede starts: a request that follows another adds no concurrency.
     let mut changes: Vec<(u64, i64)> = Vec::new();
@@ -73,7 +74,8 @@ pub fn steady(answered: &[Answered<'_>]) -> Option<Wall> {
     (window.length_ns() >= STEADY_MIN_NS).then_some(window)
 }
 
-/// Arrival time in nanoseconds and number of tokens of every chunk with tokens, in order of time.
+/// Returns the arrival time in nanoseconds and number of tokens of every chunk with tokens, in
+/// order of time.
 pub fn token_times(answered: &[Answered<'_>]) -> Vec<(u64, u64)> {
     let chunks = answered.iter().flat_map(|request| {
         request.sample.chunks.iter().map(|chunk| chunk.at_ns).zip(request.credit.per_chunk.clone())
@@ -83,14 +85,16 @@ pub fn token_times(answered: &[Answered<'_>]) -> Vec<(u64, u64)> {
     times
 }
 
-/// Number of tokens that arrived within `window`.
+/// Returns the number of tokens that arrived within `window`; `times` has pairs of arrival time and
+/// number of tokens.
 pub fn tokens_within(times: &[(u64, u64)], window: &Wall) -> u64 {
     let inside = |at: &u64| (window.start_ns..=window.end_ns).contains(at);
     times.iter().filter(|(at, _)| inside(at)).map(|(_, tokens)| tokens).sum()
 }
 
-/// Slices of a run, each of so many whole seconds that there are at most `SLICES_MAX`. The last may
-/// be shorter.
+/// Divides a run into time slices, each of so many whole seconds that there are at most
+/// `SLICES_MAX`. The last one may be shorter. `times` has pairs of a chunk's arrival time and
+/// number of tokens.
 pub fn slices(answered: &[Answered<'_>], times: &[(u64, u64)], wall: Wall) -> Vec<Slice> {
     let length_ns = wall.length_ns().div_ceil(SLICES_MAX * SECOND_NS).max(1) * SECOND_NS;
     let count = wall.length_ns().div_ceil(length_ns).max(1);
@@ -124,7 +128,8 @@ pub fn slices(answered: &[Answered<'_>], times: &[(u64, u64)], wall: Wall) -> Ve
     slices
 }
 
-/// Largest number of tokens in any second, as a sliding window.
+/// Returns the largest number of tokens that arrived within any second of a run, by a sliding
+/// window over `times`, pairs of arrival time and number of tokens.
 pub fn peak_per_second(times: &[(u64, u64)]) -> u64 {
     let (mut most, mut sum, mut first) = (0, 0, 0);
     for (at, tokens) in times {
@@ -138,12 +143,13 @@ pub fn peak_per_second(times: &[(u64, u64)]) -> u64 {
     most
 }
 
-/// Shortest gap that counts as a stall, in nanoseconds: MLPerf Inference's limit on the time per
-/// token of Llama 2 70B, chosen there as the pace of a reader. It is the same for every run, so
-/// that figures of two runs are comparable whatever limits they have.
+/// Time between two chunks above which a gap counts as a stall, in nanoseconds: MLPerf Inference's
+/// limit on the time per token of Llama 2 70B, chosen there as the pace of a reader. It is the same
+/// for every run, so that figures of two runs are comparable whatever limits they have.
 const STALL_NS: u64 = 200_000_000;
 
-/// Stalls among `gaps`, the gaps between chunks in nanoseconds; `None` without gaps.
+/// Returns the number of stalls and their share of the time, among `gaps`, the gaps between chunks
+/// in nanoseconds; `None` without gaps.
 pub fn stalls(gaps: &[u64]) -> Option<Stalls> {
     let long: Vec<u64> = gaps.iter().copied().filter(|gap| *gap > STALL_NS).collect();
     let (within, all): (u64, u64) = (long.iter().sum(), gaps.iter().sum());
@@ -154,8 +160,8 @@ pub fn stalls(gaps: &[u64]) -> Option<Stalls> {
     })
 }
 
-/// Latency limit of a request. TTFT and E2E count from the scheduled send, because a user also
-/// waits for the concurrency limit.
+/// Latency limit (SLO) of a request. TTFT and E2E count from the scheduled send, because a user
+/// also waits for the concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slo {
     metric: Metric,
@@ -217,14 +223,14 @@ impl Slo {
     }
 }
 
-/// Number of answered requests that meet all of `slos`.
+/// Returns the number of answered requests that meet all latency limits in `slos`.
 pub fn met(slos: &[Slo], answered: &[Answered<'_>]) -> u64 {
     let good = |request: &&Answered<'_>| slos.iter().all(|slo| slo.is_met(request));
     answered.iter().filter(good).count() as u64
 }
 
-/// Goodput: requests per second that meet each limit, and those that meet `all` of them; `None`
-/// without limits.
+/// Computes goodput: the requests per second that meet a latency limit, by the limit's text, and
+/// under `all` those that meet all limits; `None` without limits.
 pub fn goodput(
     slos: &[Slo],
     answered: &[Answered<'_>],
@@ -236,8 +242,8 @@ pub fn goodput(
     (!slos.is_empty()).then(|| each.chain([("all".to_owned(), rate(slos))]).collect())
 }
 
-/// Metrics of a run with the window `wall`. `gpus` is the number of GPUs that the server runs on,
-/// if it runs on any; `slos` are the limits of goodput.
+/// Computes the metrics of a run with the time window `wall`. `gpus` is the number of GPUs that the
+/// server runs on, if it runs on any; `slos` are the latency limits of goodput.
 pub fn metrics(
     answered: &[Answered<'_>],
     wall: Wall,
@@ -283,7 +289,8 @@ pub fn metrics(
     }
 }
 
-/// Lengths of the run and of its parts, in microseconds.
+/// Returns the lengths of the run, its steady part, ramp-up and drain, in microseconds; `None` for
+/// parts of a run without a steady part.
 pub fn lengths(answered: &[Answered<'_>], wall: Wall) -> Time {
     let window = steady(answered);
     Time {
@@ -404,7 +411,8 @@ mod slo_tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Scheduled at 0, sent at 100 ms, tokens at these.
+    /// Returns a sample that is scheduled at 0, sent at 100 ms, and has tokens at the times
+    /// `tokens_ms`.
     fn sample(tokens_ms: &[u64]) -> Sample {
         let stamp =
             |ms: &u64| ChunkStamp { at_ns: ms * MS, lag_ns: 0, tokens: Some(1), text_bytes: 1 };

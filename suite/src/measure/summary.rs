@@ -5,11 +5,11 @@ use judge::quantile::quantile;
 use schema::run::Summary;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
-/// Confidence of the bounds on percentiles.
+/// Confidence of the upper bounds on percentiles, from 0 to 1.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Summary of `samples` in nanoseconds, one for each request, so that they are independent enough
-/// to bound their percentiles.
+/// Summarizes `samples` in nanoseconds, one for each request, with upper bounds of the percentiles,
+/// for which samples of one request would not be independent enough. `None` without samples.
 pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
     samples.sort_unstable();
     let upper = |share| {
@@ -21,7 +21,7 @@ pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
     Some(Summary { p90_upper, p95_upper, p99_upper, ..summarize(samples)? })
 }
 
-/// Number of `samples` that may lie above an upper bound of the `share` quantile with
+/// Returns the number of `samples` that may lie above an upper bound of the `share` quantile with
 /// [`CONFIDENCE`]: the largest k with `P(at most k of n lie beyond the quantile) <= 1 -
 /// CONFIDENCE`. `None` if that is zero, because MLPerf Inference requires at least one
 /// (`loadgen/early_stopping.cc`).
@@ -32,7 +32,8 @@ pub fn samples_beyond(samples: u64, share: f64) -> Option<u64> {
     reached.checked_sub(1).filter(|most| *most > 0)
 }
 
-/// Summary of `samples` in nanoseconds, in any order; `None` without samples.
+/// Summarizes `samples` in nanoseconds, in any order, as a summary in microseconds; `None` without
+/// samples.
 pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
     samples.sort_unstable();
     let max = *samples.last()?;
@@ -52,7 +53,7 @@ pub fn summarize(mut samples: Vec<u64>) -> Option<Summary> {
     })
 }
 
-/// Mean of `samples`; zero without samples.
+/// Returns the mean of `samples`; zero without samples.
 pub fn mean(samples: &[u64]) -> f64 {
     let sum: u128 = samples.iter().map(|sample| u128::from(*sample)).sum();
     #[expect(clippy::cast_precision_loss, reason = "a sum of times keeps 53 bits of itself")]
@@ -60,13 +61,13 @@ pub fn mean(samples: &[u64]) -> f64 {
     sum / float(samples.len().max(1) as u64)
 }
 
-/// A count or a time as a float.
+/// Converts a count or a time to a float; all are far below 2^53, so none is rounded.
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
 pub fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// Nearest whole number of a count or a time, which is not negative.
+/// Rounds a count or a time, which is not negative, to the nearest integer.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "far below 2^53")]
 pub fn whole(value: f64) -> u64 {
     value.round() as u64

@@ -15,29 +15,31 @@ use crate::workload::tokenizer::Tokenizer;
 /// Output tokens that a request is credited with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Tokens of the whole answer.
+    /// Number of output tokens that the whole answer is credited with.
     pub tokens: u64,
-    /// Source of the token count.
+    /// Source of the number of output tokens of the whole answer.
     pub source: TokenSource,
-    /// Tokens of each chunk.
+    /// Number of output tokens that each chunk of the answer is credited with.
     pub per_chunk: Vec<u64>,
-    /// Source of the tokens of each chunk; `None` if they are only estimated by the length of its
-    /// text.
+    /// Source of the number of tokens in each chunk of the answer; `None` if the numbers are only
+    /// estimated by the length of its text.
     pub chunk_source: Option<TokenSource>,
-    /// Tokens shown by ids or by the running usage, to be compared with the final count.
+    /// Number of output tokens shown by token ids or running usage in the chunks, to be compared
+    /// with the final count; `None` if some chunk shows neither.
     pub seen: Option<u64>,
 }
 
 /// Token counts of an answer's text by the suite's own tokenizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retokenized {
-    /// Tokens of the whole text.
+    /// Number of tokens in the whole text of the answer, by the suite's own tokenizer.
     pub tokens: u64,
-    /// Tokens that end in each chunk, where no other source has the tokens of chunks.
+    /// Number of the text's tokens that end in each chunk; `None` where every chunk shows its
+    /// number of tokens itself.
     pub per_chunk: Option<Vec<u64>>,
 }
 
-/// Determines the token counts of a sample and their sources.
+/// Determines the output tokens that a sample's request is credited with, and their sources.
 pub fn credit(sample: &Sample, retokenized: Option<&Retokenized>) -> Credit {
     let chunks = sample.chunks.len() as u64;
     let told: Option<Vec<u64>> =
@@ -66,8 +68,8 @@ pub fn credit(sample: &Sample, retokenized: Option<&Retokenized>) -> Credit {
     Credit { tokens, source, per_chunk, chunk_source, seen }
 }
 
-/// Number of tokens that end in each chunk, given the byte offsets `ends` in the whole text at
-/// which tokens end. A token that ends beyond the chunks' text belongs to the last chunk.
+/// Returns the number of tokens that end in each chunk, given the byte offsets `ends` in the whole
+/// text at which tokens end. A token that ends beyond the chunks' text belongs to the last chunk.
 pub fn tokens_per_chunk(ends: &[usize], chunks: &[ChunkStamp]) -> Vec<u64> {
     let mut per_chunk = vec![0; chunks.len()];
     let (mut chunk, mut chunk_end) = (0, chunks.first().map_or(0, bytes_of));
@@ -87,7 +89,7 @@ fn bytes_of(chunk: &ChunkStamp) -> usize {
     usize::try_from(chunk.text_bytes).unwrap_or(usize::MAX)
 }
 
-/// Distributes `tokens` in proportion to `weights`; the sum is exact.
+/// Distributes a number of tokens in proportion to `weights`; the parts add up to `tokens`.
 fn spread(tokens: u64, weights: &[u64]) -> Vec<u64> {
     let total: u128 = weights.iter().copied().map(u128::from).sum();
     let (mut before, mut given) = (0, 0);
@@ -106,19 +108,20 @@ fn spread(tokens: u64, weights: &[u64]) -> Vec<u64> {
 /// Answered request with its token counts.
 #[derive(Clone, Debug)]
 pub struct Answered<'a> {
-    /// Times of the request.
+    /// Sample of the request, with its times and chunks.
     pub sample: &'a Sample,
-    /// Output tokens of the request.
+    /// Output tokens that the request is credited with.
     pub credit: Credit,
-    /// Number of prompt tokens in the manifest.
+    /// Number of the request's prompt tokens in the workload manifest.
     pub prompt_tokens: u64,
-    /// Number of requested output tokens.
+    /// Number of output tokens that the request asked for.
     pub requested: u64,
-    /// Tokens of the answer by the suite's own tokenizer; `None` if it cannot tokenize the text.
+    /// Number of tokens in the answer's text by the suite's own tokenizer; `None` if it cannot
+    /// tokenize the text.
     pub retokenized: Option<u64>,
 }
 
-/// Answered requests with their token counts.
+/// Returns the answered requests of a run with their token counts.
 pub fn answered<'a>(
     samples: &'a [Sample],
     manifest: &Manifest,
@@ -138,8 +141,8 @@ pub fn answered<'a>(
     .collect()
 }
 
-/// Token count of an answer by the suite's own tokenizer, chunk by chunk where no other source has
-/// it.
+/// Counts the tokens of an answer's text by the suite's own tokenizer, also for each chunk where a
+/// chunk does not show its number of tokens; `None` if the text cannot be tokenized.
 fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
     if sample.chunks.iter().all(|chunk| chunk.tokens.is_some()) {
         let tokens = tokenizer.count(&sample.text).ok()?;
@@ -150,8 +153,8 @@ fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
     Some(Retokenized { tokens: ends.len() as u64, per_chunk })
 }
 
-/// Counts of a run. Token counts include only answered requests, so that they match the times;
-/// tokens of failed requests are not counted.
+/// Counts the requests, failures and tokens of a run. Token counts include only answered requests,
+/// so that they match the times; tokens of failed requests are not counted.
 pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
     let mut failures = BTreeMap::new();
     let mut finish_reasons = BTreeMap::new();
@@ -181,7 +184,8 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
     }
 }
 
-/// Source of the tokens of chunks; `None` if those of some answer are only estimated.
+/// Returns the least trusted source of the numbers of tokens in chunks; `None` if those of some
+/// answer are only estimated.
 fn chunk_source(answered: &[Answered<'_>]) -> Option<TokenSource> {
     let sources: Option<Vec<_>> =
         answered.iter().map(|request| request.credit.chunk_source).collect();

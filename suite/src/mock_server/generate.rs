@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 
 use super::script::{Scripted, Shape, Steady, UsageWhen};
 
-/// Id of the first emitted token; later tokens count up from it.
+/// Id of the first token in each of the mock server's answers; later tokens count up from it.
 const FIRST_ID: u64 = 100;
 
-/// Parts of a request that the mock server reads.
+/// Fields of a request that the mock server reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GenerateRequest {
     /// Number of prompt tokens, or of words for a text prompt.
     pub prompt_tokens: u64,
-    /// Number of output tokens that the request asks for.
+    /// Number of output tokens that the request asks for; 0 if it states none.
     pub max_tokens: u64,
-    /// First token id of the prompt, for a prompt of ids.
+    /// First token id of the request's prompt; `None` if the prompt is text.
     pub tag: Option<u64>,
 }
 
 impl GenerateRequest {
-    /// Reads the lengths from a request's body; a missing one is zero.
+    /// Reads a request's lengths and first prompt id from its JSON body; a missing length is zero.
     pub fn read(body: &[u8]) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let words = |text: &str| text.split_whitespace().count();
@@ -49,7 +49,7 @@ impl GenerateRequest {
 }
 
 impl Steady {
-    /// Returns the events of one answer with their times.
+    /// Returns the events of one steady answer with their times, for the request `asked`.
     pub fn events(&self, asked: GenerateRequest) -> Vec<Scripted> {
         let total = self.tokens.unwrap_or(asked.max_tokens);
         let mut events: Vec<_> =
@@ -73,7 +73,7 @@ impl Steady {
         events
     }
 
-    /// Returns the data of the events before the first token.
+    /// Returns the data of the answer's events before the first token, in its API format.
     fn opening(&self, asked: GenerateRequest) -> Vec<Value> {
         match self.shape {
             Shape::Completions | Shape::Generate => Vec::new(),
@@ -86,7 +86,8 @@ impl Steady {
         }
     }
 
-    /// Returns the data of the events after the last token, without `[DONE]`.
+    /// Returns the data of the answer's events after the last token, in its API format, without
+    /// `[DONE]`.
     fn closing(&self, total: u64, asked: GenerateRequest) -> Vec<Value> {
         let usage = (self.usage != UsageWhen::Never).then(|| self.usage(total, asked));
         match self.shape {
@@ -147,7 +148,8 @@ impl Steady {
         usage
     }
 
-    /// Returns an event with this data; data with a `type` also get an `event:` line.
+    /// Returns a server-sent event at `at_us` with the JSON `data`; data with a `type` also get an
+    /// `event:` line.
     fn event(&self, at_us: u64, data: &Value) -> Scripted {
         let end = if self.crlf { "\r\n" } else { "\n" };
         let name = data["type"].as_str().map(|kind| format!("event: {kind}{end}"));
@@ -160,7 +162,8 @@ impl Steady {
     }
 }
 
-/// Returns an event of SGLang's `/generate`: all text and ids so far, and the counts in `usage`.
+/// Returns the data of an event of SGLang's `/generate`: all text and ids so far, and the counts in
+/// `usage`.
 pub(super) fn generated(
     text: &str,
     ids: Option<Vec<u64>>,
@@ -183,7 +186,7 @@ pub(super) fn generated(
     event
 }
 
-/// Returns the first events of a Responses stream.
+/// Returns the data of the first events of a stream in OpenAI's Responses format.
 pub(super) fn response_opening() -> Vec<Value> {
     let response = json!({"id": "resp_0", "status": "in_progress", "output": [], "usage": null});
     let item = json!({"id": "msg_0", "type": "message", "role": "assistant", "content": []});
@@ -198,8 +201,8 @@ pub(super) fn response_delta(text: &str) -> Value {
            "content_index": 0, "delta": text})
 }
 
-/// Returns the last events of a Responses stream that reached its requested length. Without `done`,
-/// the closing event is missing.
+/// Returns the data of the last events of a stream in OpenAI's Responses format that reached its
+/// requested length. If `done` is false, the closing event is left out.
 pub(super) fn response_closing(usage: Option<&Value>, done: bool) -> Vec<Value> {
     let usage = usage.map(|usage| {
         json!({
@@ -216,8 +219,8 @@ pub(super) fn response_closing(usage: Option<&Value>, done: bool) -> Vec<Value> 
     if done { vec![text, end] } else { vec![text] }
 }
 
-/// Returns the first events of a Messages stream: the prompt's token count, a text block, and a
-/// ping.
+/// Returns the data of the first events of a stream in Anthropic's Messages format: the prompt's
+/// token count, a text block, and a ping.
 pub(super) fn message_opening(prompt_tokens: u64) -> Vec<Value> {
     let usage = json!({"input_tokens": prompt_tokens, "output_tokens": 1});
     let message = json!({"id": "msg_0", "type": "message", "role": "assistant", "content": [],
@@ -235,8 +238,8 @@ pub(super) fn message_delta(text: &str) -> Value {
     json!({"type": "content_block_delta", "index": 0, "delta": delta})
 }
 
-/// Returns the last events of a Messages stream that reached its requested length. Without `done`,
-/// the closing event is missing.
+/// Returns the data of the last events of a stream in Anthropic's Messages format that reached its
+/// requested length. If `done` is false, the closing event is left out.
 pub(super) fn message_closing(usage: Option<&Value>, done: bool) -> Vec<Value> {
     let mut end = json!({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}});
     if let Some(usage) = usage {

@@ -1,6 +1,6 @@
-//! Mock server that emits server-sent events, for tests and measurements of clients. It does what
-//! its script says at the scripted time, and logs when it really did. It parses HTTP only as far as
-//! a client's requests need.
+//! Mock server that emits server-sent events, for tests and measurements of clients. It writes what
+//! its script says at the scripted time, and logs the true time. It parses HTTP only as far as a
+//! client's requests need.
 //!
 //! With a script, it uses one thread for each connection, and only the kernel's sleep affects its
 //! times. Paced, it uses one thread for thousands of streams.

@@ -1,5 +1,5 @@
 //! Paced mock server for load tests: one thread serves thousands of steady streams, writes every
-//! token when it is due, and records when it did. It needs a core of its own and does not sleep
+//! token when it is due, and records when it did. It needs a CPU core of its own and does not sleep
 //! while a token is nearly due, so that the scheduler cannot delay it. Only the scripted server
 //! simulates faults.
 //!
@@ -27,18 +27,19 @@ const LISTENER: u64 = u64::MAX;
 const STREAMS_PER_TURN: usize = 32;
 /// Listen backlog: number of connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// Time before a due token during which the loop polls instead of sleeping, in nanoseconds.
+/// Time before a due token during which the mock server's loop polls instead of sleeping, in
+/// nanoseconds.
 const AWAKE_NS: u64 = 2_000_000;
-/// Longest wait for an event, in milliseconds.
+/// Longest wait of the mock server's loop for an event, in milliseconds.
 const WAIT_MAX_MS: u8 = 50;
 const READ_BYTES: usize = 64 << 10;
-/// Route that is answered with a stream of tokens.
+/// Route of the paced mock server that is answered with a stream of tokens.
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Pace of a stream: when its tokens are due.
+/// Pace of a stream: the times at which its tokens are due after the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time from the arrival of the whole request to the first token, in microseconds.
+    /// Time from the arrival of the complete request to the first token, in microseconds.
     pub first_us: u64,
     /// Time between two tokens in microseconds. At 0, a stream is written as fast as its socket
     /// accepts data, which is the heaviest load for a client.
@@ -59,7 +60,7 @@ impl FromStr for Pace {
 /// Paced mock server that listens but does not serve yet.
 #[derive(Debug)]
 pub struct PacedMockServer {
-    /// Address that the server listens on.
+    /// Socket address on which the paced mock server listens.
     pub address: SocketAddr,
     pace: Pace,
     routes: Script,
@@ -68,8 +69,8 @@ pub struct PacedMockServer {
     epoll: Epoll,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Due time of each stream's next token in nanoseconds, a serial number that orders equal
-    /// times, and the connection's index.
+    /// Due time of each stream's next token in nanoseconds of the monotonic clock, a serial number
+    /// that orders equal times, and the connection's index.
     due: BinaryHeap<Reverse<(u64, u64, usize)>>,
     serial: u64,
     log: Vec<Emitted>,
@@ -80,17 +81,19 @@ pub struct PacedMockServer {
 struct Connection {
     socket: TcpStream,
     accepted_ns: u64,
-    /// Bytes read that do not form a whole request yet.
+    /// Bytes read from the connection that do not form a complete request yet.
     pending: Vec<u8>,
     stream: Option<Stream>,
-    /// Serial number of the connection's entry in `due`; an entry with another number is obsolete.
+    /// Serial number of the connection's entry in `due`; an entry of the connection with another
+    /// number is obsolete.
     serial: u64,
-    /// True while the socket is full; the next token waits until it accepts data.
+    /// True while the connection's socket is full; the next token waits until the socket accepts
+    /// data.
     blocked: bool,
 }
 
 impl PacedMockServer {
-    /// Listens on `address`; port 0 selects a free port.
+    /// Creates a paced mock server that listens on `address`; port 0 selects a free port.
     ///
     /// # Errors
     /// The system refuses to listen on the address.
@@ -121,7 +124,7 @@ impl PacedMockServer {
     /// client disconnected early.
     ///
     /// # Errors
-    /// A system call failed.
+    /// A system call fails, for another reason than a client's disconnection.
     pub fn serve(mut self, stop: &AtomicBool) -> io::Result<Vec<Emitted>> {
         let mut events = vec![EpollEvent::empty(); 256];
         while !stop.load(Ordering::Relaxed) {
@@ -246,7 +249,8 @@ impl PacedMockServer {
         }
     }
 
-    /// Writes the tokens that are due. Returns the longest time that the loop may then wait.
+    /// Writes the tokens of all streams that are due. Returns the longest time that the server's
+    /// loop may then wait for events.
     fn write_due(&mut self) -> io::Result<EpollTimeout> {
         for _ in 0..STREAMS_PER_TURN {
             let now_ns = monotonic_ns();
@@ -308,7 +312,8 @@ impl PacedMockServer {
     }
 }
 
-/// Maximum number of tokens written to one stream before the next stream's turn, without pacing.
+/// Maximum number of tokens written to one stream before the next stream's turn, when tokens are
+/// not paced.
 const BURST: usize = 16;
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
@@ -316,34 +321,37 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
 /// Paced answer in progress on one connection.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// Log entry of the answer so far.
+    /// Log entry of the answer, filled so far.
     pub emitted: Emitted,
-    /// Number of the answer, from 1, which is part of its events.
+    /// Number of the answer in the order of requests, from 1, which is part of the answer's events.
     number: u64,
-    /// Chunk for every token but the last.
+    /// Bytes of the HTTP chunk that is written for every token of the answer but the last.
     token: Vec<u8>,
-    /// Chunk for the last token; `tail` has the bytes that follow it.
+    /// Bytes of the HTTP chunk for the last token of the answer; `tail` has the bytes that follow
+    /// it.
     last: Vec<u8>,
     tail: Vec<u8>,
     written: u64,
     written_ns: u64,
-    /// Bytes that the socket did not accept yet.
+    /// Bytes of the answer that the socket has not accepted yet.
     rest: Vec<u8>,
 }
 
-/// Result of writing to a stream.
+/// Result of writing the next tokens to a paced stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fired {
-    /// A token, or a burst of tokens, was written.
+    /// A token, or a burst of tokens, was written to the stream, and more are to come.
     Written,
-    /// The socket is full; the remaining bytes are written first when it accepts data again.
+    /// The stream's socket is full; the remaining bytes are written first when it accepts data
+    /// again.
     Full,
-    /// The whole answer was written.
+    /// The whole answer was written, with the end of its body.
     Ended,
 }
 
 impl Stream {
-    /// Starts answer `number` to a request with this body.
+    /// Returns the answer with number `number` to a request with the given body, of which nothing
+    /// has been written.
     pub(super) fn begin(body: &[u8], number: u64) -> Self {
         let asked = GenerateRequest::read(body);
         let asks = |key: &str| memchr::memmem::find(body, key.as_bytes()).is_some();
@@ -384,7 +392,7 @@ impl Stream {
         }
     }
 
-    /// Writes the next token, or a burst of tokens if `saturate` is set.
+    /// Writes the next token of the answer, or a burst of tokens if `saturate` is set.
     ///
     /// # Errors
     /// The client disconnected.
@@ -418,7 +426,8 @@ impl Stream {
         (self.written, self.written_ns) = (self.written + 1, now_ns);
     }
 
-    /// Writes remaining bytes. Returns true when none are left.
+    /// Writes the answer's bytes that the socket did not accept before. Returns true when none are
+    /// left.
     fn flush(&mut self, socket: &mut impl Write) -> io::Result<bool> {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
@@ -427,7 +436,7 @@ impl Stream {
         Ok(self.rest.is_empty())
     }
 
-    /// Returns the answer's index in the log and its entry.
+    /// Returns the index of the answer in the log, and the answer's log entry.
     pub(super) fn end(self) -> (usize, Emitted) {
         (usize::try_from(self.number - 1).unwrap_or(usize::MAX), self.emitted)
     }
@@ -471,7 +480,7 @@ mod tests {
 mod stream_tests {
     use super::*;
 
-    /// Socket that accepts `room` bytes between two calls.
+    /// Simulated socket that accepts `room` bytes between two calls.
     struct Narrow {
         room: usize,
         taken: Vec<u8>,

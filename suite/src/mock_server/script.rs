@@ -1,4 +1,4 @@
-//! Scripts of the mock server as JSON; see [`Script`] for their shape.
+//! Scripts of the mock server as JSON; [`Script`] describes the format.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -7,7 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Script of the mock server: its answers to requests and routes.
+/// Script of the mock server: its answers to completion requests, and the fixed answers of other
+/// routes.
 ///
 /// ```json
 /// { "requests": [
@@ -19,43 +20,44 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Reference for real servers that behave like this script.
+    /// Reference for real servers that behave like the script, for readers; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
-    /// Answers in order: a request gets the first one that matches and is not used up, or status
-    /// 404.
+    /// Answers to requests, in order of precedence: a request gets the first answer that matches
+    /// and is not used up, or status 404.
     #[serde(default)]
     pub requests: Vec<Answer>,
     /// Fixed answers by path, for any method and any number of requests.
     #[serde(default)]
     pub routes: BTreeMap<String, Route>,
-    /// Delay before each connection is accepted, in microseconds.
+    /// Delay before the handling of each accepted connection, in microseconds.
     #[serde(default)]
     pub accept_delay_us: u64,
 }
 
-/// Fixed answer of a route.
+/// Fixed answer of a route of the mock server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// HTTP status of the answer.
+    /// HTTP status of the route's answer; by default 200.
     #[serde(default = "ok")]
     pub status: u16,
-    /// Body of the answer: JSON, or plain text for a string.
+    /// Body of the route's answer: JSON, or plain text if it is a string.
     #[serde(default)]
     pub body: Value,
-    /// Bodies for the second and later requests, in order; the last one is repeated.
+    /// Bodies of the answers to the second and later requests to the route, in order; the last one
+    /// is repeated. If empty, all answers have the same body.
     #[serde(default)]
     pub later: Vec<Value>,
 }
 
 impl Route {
-    /// Makes the same answer to every request.
+    /// Returns a route that gives the same answer to every request.
     pub fn of(status: u16, body: Value) -> Self {
         Self { status, body, later: Vec::new() }
     }
 
-    /// Returns the answer to a request after `asked` earlier ones.
+    /// Returns the route's answer to the request that follows `asked` earlier ones.
     pub fn turn(&self, asked: usize) -> Self {
         let later = asked.min(self.later.len()).checked_sub(1);
         let body = later.map_or(&self.body, |turn| &self.later[turn]).clone();
@@ -63,46 +65,49 @@ impl Route {
     }
 }
 
-/// Answer to one or several requests.
+/// Scripted answer of the mock server to one or several requests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
-    /// Condition that a request must meet to get this answer.
+    /// Condition that a request must meet to get the answer.
     #[serde(default)]
     pub when: When,
-    /// Number of requests that get this answer; 0 for any number.
+    /// Number of requests that get the answer, by default 1; 0 means any number.
     #[serde(default = "once")]
     pub times: u64,
-    /// HTTP status of the answer.
+    /// HTTP status of the scripted answer; by default 200.
     #[serde(default = "ok")]
     pub status: u16,
-    /// Additional response headers: name to value.
+    /// Additional headers of the answer's response: values by header name.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// Framing of the body, which tells the client where it ends.
+    /// Framing of the answer's body, which tells the client where it ends.
     #[serde(default)]
     pub framing: Framing,
-    /// Time of the response head in microseconds, from the arrival of the whole request.
+    /// Time at which the response head is written, in microseconds from the arrival of the complete
+    /// request.
     #[serde(default)]
     pub head_us: u64,
-    /// Body of the answer, piece by piece.
+    /// Events of the answer, with the pieces of its body; ignored if `steady` is set.
     #[serde(default)]
     pub events: Vec<Scripted>,
-    /// Rule that makes the body's events, instead of a list.
+    /// Rule from which the events of the answer's body are generated, instead of a list of events.
     pub steady: Option<Steady>,
 }
 
-/// Condition on a request; without any field, every request matches.
+/// Condition that a request must meet to get a scripted answer; without any field, every request
+/// matches.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
-    /// Number of the request, from 0, not counting requests to fixed routes.
+    /// Number that the request must have in the order of arrival, from 0, not counting requests to
+    /// fixed routes.
     pub index: Option<u64>,
-    /// Path that the request must have.
+    /// Path that the request must have, such as `/generate`; `None` allows any.
     pub path: Option<String>,
-    /// Text that the request body must contain, exactly as written.
+    /// Text that the request body must contain, exactly as written; `None` allows any.
     pub body_contains: Option<String>,
-    /// Text that the request head must contain, exactly as written.
+    /// Text that the request head must contain, exactly as written; `None` allows any.
     pub head_contains: Option<String>,
 }
 
@@ -110,71 +115,74 @@ pub struct When {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Framing {
-    /// Chunked transfer encoding of HTTP/1.1.
+    /// Body in the chunked transfer encoding of HTTP/1.1.
     #[default]
     Chunked,
-    /// Fixed length in `Content-Length`.
+    /// Body whose length is in the header `Content-Length`.
     Length,
-    /// Body that ends with the connection.
+    /// Body that ends when the connection is closed.
     Close,
     /// Raw bytes: the events are all that is written, without head or framing.
     Raw,
 }
 
-/// Scripted event: bytes or an action at a given time.
+/// Scripted event of an answer: bytes to write or an action, at a given time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scripted {
-    /// Time of the event in microseconds, from the arrival of the whole request.
+    /// Time of the event, in microseconds from the arrival of the complete request.
     #[serde(default)]
     pub at_us: u64,
-    /// Bytes to write, as text.
+    /// Bytes of the event to write, as text; if set, base64 bytes are ignored.
     pub text: Option<String>,
-    /// Bytes to write, as base64, for data that are not text.
+    /// Bytes of the event to write, as base64, for data that are not text.
     pub base64: Option<String>,
-    /// Action on the connection, after any bytes.
+    /// Action on the connection, which is taken instead of writing bytes and ends the answer.
     pub action: Option<Action>,
 }
 
-/// Action of a script on the connection.
+/// Action on the connection with which a script ends an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// Closes the connection, whatever is still to be sent.
+    /// Closes the connection, even if the answer is not complete.
     Close,
     /// Resets the connection (`SO_LINGER` of zero).
     Reset,
-    /// Stops writing and keeps the connection open until the client gives up.
+    /// Stops writing and keeps the connection open until the client closes it.
     Stall,
 }
 
-/// Rule for a steady stream of tokens.
+/// Rule by which the mock server generates a steady stream of tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Steady {
-    /// Number of tokens; by default as many as the request asks for.
+    /// Number of tokens in the answer; by default as many as the request asks for.
     pub tokens: Option<u64>,
-    /// Time of the first token in microseconds, from the arrival of the request.
+    /// Time at which the first token is written, in microseconds from the arrival of the complete
+    /// request.
     pub first_us: u64,
-    /// Time between two chunks, in microseconds.
+    /// Time between two chunks of the answer, in microseconds.
     pub gap_us: u64,
-    /// Number of tokens in each chunk; the last chunk has the remainder.
+    /// Number of tokens in each chunk of the answer; the last chunk has the remainder.
     pub tokens_per_chunk: u64,
-    /// Place of the usage in the stream.
+    /// Chunks of the answer that report the usage.
     pub usage: UsageWhen,
-    /// Error to add to the reported token count, to simulate a server that counts wrong.
+    /// Number that is added to the reported number of output tokens, to simulate a server that
+    /// counts wrong.
     pub usage_error: i64,
     /// True to report with the usage that no prompt token was cached.
     pub details: bool,
-    /// API format and chunk shape to imitate.
+    /// API format and form of the chunks that the answer imitates.
     pub shape: Shape,
     /// True to send output token ids with every chunk.
     pub token_ids: bool,
     /// True to end the stream with its last event: `[DONE]` or the API format's equivalent.
     pub done: bool,
-    /// Delay before the trailing usage, in microseconds.
+    /// Delay from the last token to the events that follow it, such as a trailing usage, in
+    /// microseconds.
     pub usage_delay_us: u64,
-    /// True to end lines with CR LF instead of LF.
+    /// True to end the stream's lines with CR LF instead of LF.
     pub crlf: bool,
 }
 
@@ -197,14 +205,14 @@ impl Default for Steady {
     }
 }
 
-/// Place of the usage (token counts) in a steady stream.
+/// Place of the usage (token counts) in a steady stream of OpenAI's formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageWhen {
-    /// Usage in an event of its own after the last token.
+    /// Usage in an event of its own after the last token, which has no choice.
     #[default]
     Last,
-    /// Usage in the chunk of the last token.
+    /// Usage in the chunk of the last token, which has text.
     Text,
     /// Running usage in every chunk.
     Every,
@@ -212,27 +220,27 @@ pub enum UsageWhen {
     Never,
 }
 
-/// API format and chunk shape that a steady stream imitates.
+/// API format and form of chunks that a steady stream imitates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// Chunks of OpenAI's completions.
+    /// OpenAI's completions, with the tokens in the field `text`.
     #[default]
     Completions,
-    /// Chat, with a first chunk at time 0 that has only the role.
+    /// OpenAI's chat, with a first chunk at time 0 that has only the role.
     Chat,
-    /// Chat with its tokens in `reasoning_content`.
+    /// OpenAI's chat with the tokens in the field `reasoning_content`.
     ReasoningContent,
-    /// Chat with its tokens in `reasoning`.
+    /// OpenAI's chat with the tokens in the field `reasoning`.
     Reasoning,
-    /// Chat with its tokens in both reasoning fields, like a server that keeps the old name beside
-    /// the new.
+    /// OpenAI's chat with the tokens in both `reasoning` and `reasoning_content`, like a server
+    /// that keeps the old name beside the new.
     BothReasonings,
-    /// Chat with its tokens as arguments of a tool call.
+    /// OpenAI's chat with the tokens as arguments of a tool call.
     ToolCall,
-    /// SGLang's `/generate`: all text and ids so far, and counts, in each event.
+    /// SGLang's `/generate`: all text and ids so far, and token counts, in each event.
     Generate,
-    /// OpenAI's Responses, with usage in the closing event.
+    /// Events of OpenAI's Responses, with usage in the closing event.
     Responses,
     /// Events of Anthropic's Messages.
     Messages,
@@ -247,7 +255,7 @@ fn once() -> u64 {
 }
 
 impl Script {
-    /// Reads the script at `path`.
+    /// Reads the script of the mock server at `path`.
     ///
     /// # Errors
     /// The file cannot be read or is not a script.
@@ -257,9 +265,9 @@ impl Script {
         serde_json::from_slice(&text).with_context(|| format!("`{shown}` is not a script"))
     }
 
-    /// Returns the script of a well-behaved server: ready, one model, a cache that can be emptied,
-    /// and for each request a steady stream of as many tokens as requested, in the API format of
-    /// its route.
+    /// Returns the script of a well-behaved server: it is ready, lists one model, accepts a reset
+    /// of its prefix cache, and gives each request a steady stream of as many tokens as requested,
+    /// in the API format of its route.
     pub fn steady() -> Self {
         let routes = [
             ("/health", json!({"status": "ok"})),
@@ -290,7 +298,7 @@ impl Script {
 }
 
 impl Answer {
-    /// Creates an answer with status 200 and these events, for one request.
+    /// Creates a scripted answer with status 200 and the given events, for one request.
     pub fn events(events: Vec<Scripted>) -> Self {
         Self {
             when: When::default(),
@@ -304,19 +312,20 @@ impl Answer {
         }
     }
 
-    /// Creates an answer by rule, for one request.
+    /// Creates a scripted answer with status 200 whose events follow the rule `steady`, for one
+    /// request.
     pub fn steady(steady: Steady) -> Self {
         Self { steady: Some(steady), ..Self::events(Vec::new()) }
     }
 }
 
 impl Scripted {
-    /// Creates an event that writes text at a given time.
+    /// Creates a scripted event that writes `text` at `at_us` microseconds.
     pub fn text(at_us: u64, text: impl Into<String>) -> Self {
         Self { at_us, text: Some(text.into()), ..Self::default() }
     }
 
-    /// Creates an event with an action at a given time.
+    /// Creates a scripted event that takes `action` at `at_us` microseconds.
     pub fn action(at_us: u64, action: Action) -> Self {
         Self { at_us, action: Some(action), ..Self::default() }
     }

@@ -1,6 +1,6 @@
-//! Scripted mock server: reads requests and writes what the script says, at the scripted time. It logs
-//! when it really read and wrote, as JSON lines, so that a client's times are compared with what
-//! happened and not with what was planned.
+//! Scripted mock server: reads requests and writes the answers of its script, at the scripted time.
+//! It logs when it really read and wrote, as JSON lines, so that a client's times are compared with
+//! what happened and not with what was planned.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -21,16 +21,19 @@ use super::generate::GenerateRequest;
 use super::script::{Action, Answer, Framing, Route, Script, Scripted};
 use crate::clock::monotonic_ns;
 
-/// Line of the log. Times are nanoseconds of the machine's monotonic clock.
+/// Line of the scripted mock server's log. Its times are nanoseconds of the machine's monotonic
+/// clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// Number of the request, from 0, not counting requests to fixed routes.
+    /// Number of the request to which the event belongs, from 0, not counting requests to fixed
+    /// routes.
     pub request: u64,
-    /// Event that the line reports.
+    /// Event that the line of the log reports.
     pub event: Logged,
-    /// Time of the event, in nanoseconds.
+    /// Time at which the event happened, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// Time at which the script planned the event, in nanoseconds.
+    /// Time for which the script planned the event, in nanoseconds of the monotonic clock; without
+    /// a plan, the time at which the request was received.
     pub planned_ns: u64,
 }
 
@@ -38,17 +41,18 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Logged {
-    /// The whole request was read.
+    /// The complete request was read.
     Received,
-    /// The response's head was written.
+    /// The head of the response was written.
     Head,
-    /// The event with this index in the script was written.
+    /// The event with this index among the answer's events was written.
     Written(u64),
-    /// The client disconnected before the answer ended.
+    /// Writing the answer failed, because the client disconnected or the script reset the
+    /// connection.
     Gone,
 }
 
-/// Largest accepted request, in bytes.
+/// Largest request that the mock server accepts, in bytes.
 const REQUEST_MAX: usize = 64 << 20;
 /// Stack size of a connection's thread in bytes; a small one suffices, since buffers are on the
 /// heap.
@@ -57,16 +61,16 @@ const STACK_BYTES: usize = 128 << 10;
 /// Running scripted mock server, which stops when it is dropped.
 #[derive(Debug)]
 pub struct MockServer {
-    /// Address that the server listens on.
+    /// Socket address on which the scripted mock server listens.
     pub address: SocketAddr,
     stop: Arc<AtomicBool>,
 }
 
 struct Shared {
     script: Script,
-    /// Number of times that each answer of the script was given.
+    /// Number of requests that got each answer of the script, by the answer's index.
     used: Mutex<Vec<u64>>,
-    /// Number of requests to each fixed route.
+    /// Number of requests so far to each fixed route, by its path.
     asked: Mutex<BTreeMap<String, usize>>,
     next: AtomicU64,
     /// Output of the log, shared by all connections.
@@ -74,8 +78,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Writes one line of the log. An error is ignored: logging must not change what the mock server
-    /// does.
+    /// Writes one line of the log. An error is ignored, because logging must not change the mock
+    /// server's behavior.
     fn log(&self, line: &Line) {
         let Ok(mut text) = serde_json::to_vec(line) else { return };
         text.push(b'\n');
@@ -92,7 +96,8 @@ impl Shared {
 }
 
 impl MockServer {
-    /// Listens on `address` and serves until dropped. Port 0 selects a free port.
+    /// Starts a mock server that listens on `address`, answers by `script` and writes its log to
+    /// `log` until it is dropped. Port 0 selects a free port.
     ///
     /// # Errors
     /// The system refuses to listen on the address.
@@ -161,7 +166,8 @@ pub(super) struct Request {
     pub body: Vec<u8>,
 }
 
-/// Reads one request, or returns `None` where the client closed the connection after the last one.
+/// Reads one request from a connection; `pending` has bytes that were read before. Returns `None`
+/// where the client closed the connection first.
 fn read_request(connection: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result<Option<Request>> {
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -180,7 +186,8 @@ fn read_request(connection: &mut TcpStream, pending: &mut Vec<u8>) -> io::Result
     }
 }
 
-/// Returns the first request in `bytes` and its length in bytes, or `None` while it is incomplete.
+/// Parses the first HTTP request in `bytes` and returns it and its length in bytes, or `None` while
+/// it is incomplete.
 pub(super) fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut headers);
@@ -199,7 +206,7 @@ pub(super) fn parse_request(bytes: &[u8]) -> io::Result<Option<(Request, usize)>
     Ok(Some((Request { path, head: text, body }, head + length)))
 }
 
-/// Returns head and body of a fixed route's answer.
+/// Returns the bytes of a fixed route's response, head and body.
 pub(super) fn route_response(route: &Route) -> Vec<u8> {
     let (kind, body) = match &route.body {
         Value::String(text) => ("text/plain", text.clone()),
@@ -255,8 +262,8 @@ fn choose<'a>(shared: &'a Shared, number: u64, request: &Request) -> Option<&'a 
     Some(answer)
 }
 
-/// Writes head and events at their times. Returns true when the connection may carry another
-/// request.
+/// Writes the answer's response head and events at their scripted times. Returns true when the
+/// connection may carry another request.
 fn write_answer(
     connection: &mut TcpStream,
     answer: &Answer,

@@ -1,6 +1,6 @@
-//! State of the server's prefix cache around a run: reset before the clock starts, verified, primed
-//! if the scenario wants it, its hits counted afterwards and compared with those that the prompts
-//! lead to expect.
+//! State of the server's prefix cache around a run: reset before the clock starts, verified, and
+//! primed if the scenario requires it; after the run, its hits are counted and the hits to expect
+//! from the prompts computed.
 
 use std::collections::BTreeSet;
 
@@ -17,21 +17,23 @@ use crate::measure::summary::{float, whole};
 use crate::telemetry::Watch;
 use crate::workload::sampler::Plan;
 
-/// Result of resetting the server's prefix cache before the run.
+/// Result of resetting the server's prefix cache before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emptied {
-    /// No reset was wanted, the engine has no reset route (only a freshly started server has a cold
-    /// cache), or the server did not answer the request with success.
+    /// The cache was not reset: the scenario requires no reset, the engine has no reset route (only
+    /// a freshly started server has a cold cache), or the server did not answer the request with
+    /// success.
     No,
-    /// The cache was reset, and a second reset freed nothing, or the server does not report what it
-    /// freed.
+    /// The cache was reset, and a second reset freed no pages, or the server does not report how
+    /// many it freed.
     Yes,
-    /// A second reset still freed pages, so the first had left some.
+    /// The cache was reset, but the first reset left pages behind, because a second one still freed
+    /// some.
     NotAtOnce,
 }
 
-/// Resets the prefix cache twice: a second reset that frees nothing proves that the first one
-/// worked.
+/// Resets the server's prefix cache twice and returns the result: a second reset that frees nothing
+/// shows that the first one worked.
 pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
     let Some(route) = &engine.cache.reset_route else { return Emptied::No };
     if server.post(route).is_err() {
@@ -42,8 +44,8 @@ pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
     if left.unwrap_or(0) == 0 { Emptied::Yes } else { Emptied::NotAtOnce }
 }
 
-/// Requests that prime the prefix cache with the first `cache.share` of each measured prompt, one
-/// output token each; empty if the scenario does not prime.
+/// Returns the requests that prime the prefix cache with the first `cache.share` of each measured
+/// prompt, with one output token each; none if the scenario does not prime.
 pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
     let Some(share) = scenario.cache.share else { return Vec::new() };
     let begin = |request: &ManifestRequest| {
@@ -60,15 +62,15 @@ pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
 /// it.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// Result of resetting the cache before the run.
+    /// Result of resetting the prefix cache before the run.
     pub emptied: Emptied,
-    /// Requests that primed the cache before the clock started, in the order sent.
+    /// Requests that primed the prefix cache before the clock started, in the order sent.
     pub priming: Vec<ManifestRequest>,
 }
 
 impl Observed {
-    /// Facts of the record about the prefix cache: state, tokens queried, hits, and hits expected
-    /// from the prompts.
+    /// Returns the record's facts about the prefix cache: state, tokens queried, hits, and hits
+    /// expected from the prompts.
     pub fn facts(
         &self,
         assignment: &super::Assignment<'_>,
@@ -115,7 +117,7 @@ fn cached_in_usage(samples: &[Sample]) -> Option<u64> {
 /// `page_tokens` tokens can serve when `requests` are sent in order.
 ///
 /// A page counts when an earlier prompt has the same tokens from its start to the page's end. The
-/// last token of a prompt is always computed, since its logits are needed. The figure is an upper
+/// last token of a prompt is always computed, since its logits are needed. The number is an upper
 /// bound: of two equal prompts in flight at once, the second may miss.
 fn expected_hit_tokens(requests: &[ManifestRequest], page_tokens: usize) -> u64 {
     if page_tokens == 0 {

@@ -1,5 +1,5 @@
-//! Correctness check beside every throughput figure: greedy outputs for fixed prompts, requested
-//! one at a time after the clock has stopped, and their agreement with reference outputs.
+//! Correctness check of a run: greedy outputs for fixed prompts, requested one at a time after the
+//! clock has stopped, and their agreement with reference outputs.
 
 use anyhow::Context;
 use std::path::Path;
@@ -16,28 +16,28 @@ use crate::client::sample::Sample;
 use crate::measure::summary::float;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Fixed prompts of the correctness check: a fact, code, science with a non-ASCII sign, digits.
+/// Fixed prompts of the correctness check; one has a non-ASCII character.
 const PROMPTS: [&str; 4] = [
     "The capital of France is",
     "def fibonacci(n):\n    ",
     "Water boils at 100\u{b0}C because",
     "1, 1, 2, 3, 5, 8,",
 ];
-/// Output tokens of each fixed prompt.
+/// Number of output tokens requested for each fixed prompt of the correctness check.
 const TOKENS: usize = 32;
-/// Requests in flight for the teacher-forced comparison. Each asks for one token, and none of these
-/// is timed.
+/// Number of requests in flight in the teacher-forced comparison with reference outputs. Each asks
+/// for one token, and none is timed.
 const FORCED_CONCURRENCY: u64 = 8;
 
-/// Greedy outputs of another program for given prompts, to compare the server's outputs with.
+/// Greedy outputs of a reference program for given prompts, to compare the server's outputs with.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Reference {
-    /// Name of the reference program, its build and its weights.
+    /// Name of the program that gave the reference outputs, its build and its weights.
     pub reference: String,
     pub cases: Vec<ReferenceCase>,
 }
 
-/// One prompt and the token ids that greedy decoding gives for it.
+/// Token ids of one prompt, and the token ids that greedy decoding gives for it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ReferenceCase {
     pub prompt: Vec<u32>,
@@ -45,8 +45,8 @@ pub struct ReferenceCase {
 }
 
 impl Reference {
-    /// Reads reference outputs as JSON: `{"reference": "...", "cases": [{"prompt": [ids], "greedy":
-    /// [ids]}]}`.
+    /// Reads a file of reference outputs, which is JSON: `{"reference": "...", "cases": [{"prompt":
+    /// [ids], "greedy": [ids]}]}`.
     ///
     /// # Errors
     /// The file cannot be read or has another shape.
@@ -60,7 +60,8 @@ impl Reference {
 }
 
 impl Assignment<'_> {
-    /// Sends the fixed prompts and writes the result of the correctness check into `measurement`.
+    /// Sends the fixed prompts, unless the check is switched off or the server is gone, and writes
+    /// the result of the correctness check into `measurement`.
     pub(super) fn check_outputs(&self, measurement: &mut Measurement) -> Result<(), DriveError> {
         let lost = |class| matches!(class, FailureClass::Crash | FailureClass::Hang);
         let gone = measurement.status == Status::Failed
@@ -106,8 +107,10 @@ impl Assignment<'_> {
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
-    /// Share of reference tokens that the server also outputs when the prompt holds all tokens
-    /// before them (teacher forcing): one wrong token does not make all later ones wrong.
+    /// Measures the share of reference tokens that the server also outputs when the prompt contains
+    /// all reference tokens before them (teacher forcing), so that one wrong token does not make
+    /// all later ones wrong. `None` without reference outputs, or if the engine does not take and
+    /// return token ids, or a request fails.
     fn agreement(&self) -> Result<Option<f64>, DriveError> {
         let Some(reference) = self.reference else {
             return Ok(None);
@@ -134,8 +137,8 @@ impl Assignment<'_> {
     }
 }
 
-/// Token ids of every answer: the server's if it returns them, else those of its retokenized text.
-/// `None` if an answer has neither.
+/// Returns the output token ids of every answer, and their source: the server's if it returns them,
+/// else those of its retokenized text. `None` if an answer has neither.
 fn output_ids(samples: &[Sample], tokenizer: &Tokenizer) -> Option<(Vec<Vec<u32>>, IdsSource)> {
     let whole = |ids: &Vec<Vec<u32>>| ids.iter().all(|ids| !ids.is_empty());
     let given: Vec<Vec<u32>> = samples.iter().map(|sample| sample.ids.clone()).collect();

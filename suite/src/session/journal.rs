@@ -16,16 +16,17 @@ use schema::samples::{End, Failure, Head, Line, Sample as SampleLine};
 use crate::client::sample::Sample;
 use crate::clock::monotonic_ns;
 
-/// A samples file (`.samples.jsonl`) that is being written.
+/// Samples file (`.samples.jsonl`) that is being written.
 #[derive(Debug)]
 pub struct Journal {
-    /// Monotonic time that all times in the file are relative to, in nanoseconds.
+    /// Time of the monotonic clock, in nanoseconds, to which all times in the samples file are
+    /// relative.
     origin_ns: u64,
-    /// Lines formatted but not yet passed to the writer thread.
+    /// Lines of the samples file that are formatted but not yet passed to the writer thread.
     pending: Vec<u8>,
     lines: Sender<Vec<u8>>,
     writer: JoinHandle<std::io::Result<()>>,
-    /// Number of samples in the file.
+    /// Number of samples written to the file so far, pending ones included.
     pub samples: u64,
     failures: BTreeMap<String, u64>,
 }
@@ -53,7 +54,7 @@ impl Journal {
         })
     }
 
-    /// Formats the sample of request `index` (its position in the plan) as a line of the samples
+    /// Formats the sample of the request at position `index` of the plan as a line of the samples
     /// file; `flush` passes the line to the writer thread.
     pub fn sample(&mut self, index: usize, sample: &Sample) {
         self.samples += 1;
@@ -63,7 +64,8 @@ impl Journal {
         self.pending.extend(text(&Line::Sample(Box::new(line(index, sample, self.origin_ns)))));
     }
 
-    /// Passes the pending lines to the writer thread, without waiting for the disk.
+    /// Passes the pending lines of the samples file to the writer thread, without waiting for the
+    /// disk.
     pub fn flush(&mut self) {
         if !self.pending.is_empty() {
             // `send` fails only if the writer thread ended with an error, which `finish` returns.
@@ -71,8 +73,8 @@ impl Journal {
         }
     }
 
-    /// Writes the end line with the run's status and the number of failures, and waits for the
-    /// writer.
+    /// Writes the samples file's end line with the run's status and the number of failures, and
+    /// waits for the writer thread.
     ///
     /// # Errors
     /// A line could not be written, now or earlier.

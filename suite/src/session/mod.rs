@@ -1,6 +1,6 @@
-//! One benchmark run against one server, from warm-up to the check of its outputs, and the measurement
-//! record made of what was observed. A server that fails still gives a measurement; only an error of
-//! the client's own system does not.
+//! One benchmark run against one server, from warm-up to the check of its outputs, and the
+//! measurement record that results from it. A server that fails still gives a measurement; only an
+//! error of the client's own system does not.
 
 mod cache;
 mod correctness;
@@ -39,26 +39,28 @@ use crate::telemetry::{Ranks, Watch, joules_per_token};
 use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Priming requests in flight at a time. Each asks for one token and is not timed.
+/// Number of requests in flight while the prefix cache is primed. Each asks for one token and is
+/// not timed.
 const PRIMING_CONCURRENCY: u64 = 8;
 
-/// Everything that one benchmark run needs: server, scenario, plan, limits and sampling interval.
+/// Inputs of one benchmark run: server, scenario, plan, limits and sampling interval.
 #[derive(Debug)]
 pub struct Assignment<'a> {
     pub server: &'a Server,
     pub engine: &'a EngineFile,
     pub scenario: &'a Scenario,
-    /// Facts about the scenario as the record states them.
+    /// Facts about the run's scenario as the record states them.
     pub facts: ScenarioFacts,
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
-    /// Model name that requests carry, as the server knows it.
+    /// Model name that the run's requests carry, as the server knows it.
     pub model: String,
-    /// What the server reports about itself.
+    /// Facts that the server reports about itself, probed before the run.
     pub probed: &'a Probed,
     /// Reader of this machine's GPUs, or the reason why they cannot be read.
     pub meter: &'a Meter,
-    /// Reference outputs that the server's greedy outputs are compared with.
+    /// Reference outputs that the server's greedy outputs are compared with; `None` if none are
+    /// given.
     pub reference: Option<&'a Reference>,
     /// Latency limits (SLOs); goodput counts the requests that meet them.
     pub slos: &'a [Slo],
@@ -67,22 +69,22 @@ pub struct Assignment<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// Settings of how runs are performed and watched, the same for all runs of a command.
+/// Settings by which runs are performed and sampled, the same for all runs of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
-    /// Longest time without any event while requests are in flight, in nanoseconds; then the run
-    /// counts as hung.
+    /// Longest time without any event from the server while requests are in flight, in nanoseconds;
+    /// then the run counts as hung.
     pub no_progress_ns: u64,
     /// Time between two telemetry samples during the run, in nanoseconds; `None` takes samples only
     /// before and after the run.
     pub telemetry_ns: Option<u64>,
-    /// Uses the kernel's receive stamps as event times, where the kernel provides them.
+    /// True to use the kernel's receive time stamps as event times, where the kernel provides them.
     pub kernel_timestamps: bool,
-    /// True when the fixed prompts are sent after the clock has stopped, to check the outputs.
+    /// True to send the fixed prompts of the correctness check after the run's clock has stopped.
     pub check_outputs: bool,
 }
 
-/// Everything observed in one run, from which its record is made.
+/// Observations of one run, from which its measurement is built.
 struct Seen<'a> {
     driven: Driven,
     cache: cache::Observed,
@@ -90,11 +92,12 @@ struct Seen<'a> {
     failure: Option<Failure>,
 }
 
-/// Result of a finished run: its measurement, and the number of requests that met all limits.
+/// Result of a finished run: its measurement, and the number of requests that met all latency
+/// limits.
 #[derive(Debug)]
 pub struct Finished {
     pub measurement: Measurement,
-    /// Number of requests answered within all latency limits.
+    /// Number of the run's requests that were answered within all latency limits.
     pub slos_met: u64,
 }
 
@@ -149,7 +152,8 @@ impl Assignment<'_> {
         Ok(Finished { measurement, slos_met })
     }
 
-    /// Device and GPUs that the server computes on; the number of GPUs is known only for CUDA.
+    /// Returns the device and the number of GPUs that the server computes on; the number of GPUs is
+    /// known only for CUDA.
     fn ranks(&self) -> Ranks<'_> {
         let server = &self.probed.probe.server;
         let device = server.device.as_deref();
@@ -176,7 +180,8 @@ impl Assignment<'_> {
         drive(&self.orders(payloads, arrival), observer)
     }
 
-    /// Orders for the measured requests, on warm or cold connections as the scenario says.
+    /// Returns the orders for sending the measured requests, on warm or cold connections as the
+    /// scenario says.
     fn timed_orders<'b>(&'b self, payloads: &'b [Payload]) -> Orders<'b> {
         let connections = self.scenario.connections;
         Orders { connections, ..self.orders(payloads, &self.scenario.arrival) }
@@ -208,15 +213,16 @@ impl Assignment<'_> {
 }
 
 impl Assignment<'_> {
-    /// Measurement of a run whose warm-up or priming failed, so that the clock never started.
+    /// Returns the measurement of a run whose warm-up or priming failed, so that the clock never
+    /// started.
     fn failed_before_the_clock(&self, failure: Failure) -> Finished {
         let validity = "nothing-measured: the warm-up failed";
         let measurement = bare(&self.facts, Status::Failed, failure, validity);
         Finished { measurement, slos_met: 0 }
     }
 
-    /// Measurement of a run, still without the correctness check, and the number of requests that
-    /// met all latency limits.
+    /// Builds the measurement of a run, still without the correctness check, and returns it with
+    /// the number of requests that met all latency limits.
     fn measurement(&self, seen: &Seen<'_>) -> (Measurement, u64) {
         let driven = &seen.driven;
         let answered = answered(&driven.samples, &self.plan.manifest, self.tokenizer);
@@ -253,8 +259,8 @@ impl Assignment<'_> {
         (measurement, met(self.slos, &answered))
     }
 
-    /// Fills in durations, histograms and metrics (TTFT, TPOT, ITL, E2E, rates); they need at least
-    /// one answered request.
+    /// Fills in the measurement's durations, histograms and metrics (TTFT, TPOT, ITL, E2E, rates);
+    /// they need at least one answered request.
     fn figures(
         &self,
         measurement: &mut Measurement,
@@ -297,8 +303,8 @@ impl Assignment<'_> {
     }
 }
 
-/// Placeholder measurement that is on disk while a run is in progress. If it is found later, the
-/// run never ended; the samples taken so far are in the file named `samples`.
+/// Builds the placeholder measurement that is on disk while a run is in progress. If it is found
+/// later, the run did not end by itself; the samples taken so far are in the file named `samples`.
 pub fn unfinished(facts: &ScenarioFacts, samples: &str) -> Measurement {
     const WHY: &str = "the load generator ended before the run did";
     let failure = Failure {
@@ -309,7 +315,8 @@ pub fn unfinished(facts: &ScenarioFacts, samples: &str) -> Measurement {
     bare(facts, Status::Partial, failure, &format!("unfinished: {WHY}"))
 }
 
-/// Measurement without any figure.
+/// Builds an INVALID measurement without figures, for a run with the given failure and the reason
+/// `validity`.
 fn bare(facts: &ScenarioFacts, status: Status, failure: Failure, validity: &str) -> Measurement {
     Measurement {
         schema: SCHEMA.to_owned(),
@@ -329,7 +336,8 @@ fn miscounted(request: &Answered<'_>) -> bool {
     usage.is_some_and(|usage| usage.prompt_tokens != request.prompt_tokens)
 }
 
-/// Facts about the load generator in this run: CPU share, loop lag, receive stamps, send lag.
+/// Returns the facts about the load generator in a run, such as CPU share, loop lag, receive time
+/// stamps and send lag.
 fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
     let load = &driven.load;
     let mut lags: Vec<u64> = driven.samples.iter().filter_map(Sample::schedule_lag_ns).collect();
@@ -355,8 +363,8 @@ fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
 }
 
 impl Assignment<'_> {
-    /// True when a request failed and the server no longer answers its readiness route. A server
-    /// that hung has `no_progress_ns` to answer, as its requests had.
+    /// True when a request of the run failed and the server no longer answers its readiness route.
+    /// A server that hung has `no_progress_ns` to answer, as its requests had.
     fn is_gone(&self, driven: &Driven) -> bool {
         let limit_ns = if driven.hung { self.conduct.no_progress_ns } else { u64::MAX };
         let failed = driven.samples.iter().any(|sample| !sample.is_ok());
@@ -364,8 +372,9 @@ impl Assignment<'_> {
     }
 }
 
-/// Failure of a run in which at least one request failed, by the most frequent kind; `None` if all
-/// requests were answered.
+/// Returns the failure of a run in which at least one request failed, by the most frequent kind of
+/// failure. `gone` is true if the server no longer answers, `phase` is the phase of the run. `None`
+/// if all requests were answered.
 pub fn failure_of(driven: &Driven, gone: bool, phase: Phase) -> Option<Failure> {
     let mut kinds: BTreeMap<FailureKind, (u64, &str)> = BTreeMap::new();
     for failure in driven.samples.iter().filter_map(|sample| sample.failure.as_ref()) {

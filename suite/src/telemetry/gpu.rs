@@ -20,50 +20,52 @@ use crate::measure::summary::float;
 
 /// Source of GPU readings, such as NVML or a test's script.
 pub trait Gpus: fmt::Debug + Send + Sync {
-    /// Current readings of all GPUs, always in the same order.
+    /// Reads the current state of all GPUs of the machine, always in the same order.
     fn poll(&self) -> Vec<GpuReading>;
 }
 
-/// Reader of this machine's GPUs; `None` where they cannot be read.
+/// Reader of the GPUs of the machine that the load generator runs on; `None` where they cannot be
+/// read.
 pub type Meter = Option<Box<dyn Gpus>>;
 
-/// Readings of one GPU at one moment. A field is `None` if the driver does not report it.
+/// Readings of one GPU at one moment. A value is `None` if the driver does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuReading {
-    /// Power drawn at the moment, in milliwatts.
+    /// Power that the GPU draws at the moment, in milliwatts.
     pub power_mw: Option<u64>,
-    /// Energy used since the driver was loaded, in millijoules.
+    /// Energy that the GPU has used since the driver was loaded, in millijoules.
     pub energy_mj: Option<u64>,
-    /// Clock of the streaming multiprocessors, in MHz.
+    /// Clock frequency of the GPU's streaming multiprocessors, in MHz.
     pub sm_mhz: Option<u64>,
-    /// Clock of the GPU memory, in MHz.
+    /// Clock frequency of the GPU's memory, in MHz.
     pub memory_mhz: Option<u64>,
     /// Temperature of the GPU chip, in degrees Celsius.
     pub gpu_c: Option<u64>,
     /// Temperature of the GPU memory, in degrees Celsius.
     pub memory_c: Option<u64>,
-    /// Percentage of the driver's last sampling period in which a kernel ran.
+    /// Percentage of the driver's last sampling period in which a kernel ran on the GPU.
     pub util_percent: Option<u64>,
-    /// GPU memory used by all processes, in bytes.
+    /// Memory of the GPU that all processes use, in bytes.
     pub memory_used_bytes: Option<u64>,
-    /// Causes that currently keep the clocks low.
+    /// Causes that currently keep the GPU's clocks low.
     pub throttle: Option<Throttle>,
-    /// Uncorrected ECC errors since the driver was loaded.
+    /// Number of uncorrected ECC errors of the GPU since the driver was loaded.
     pub ecc_uncorrected: Option<u64>,
-    /// PCIe replays (repeated transfers) since the GPU was reset.
+    /// Number of PCIe replays (repeated transfers) since the GPU was reset.
     pub pcie_replays: Option<u64>,
 }
 
 /// Causes that keep a GPU's clocks low (throttling) at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
-    /// The power limit keeps the clocks low.
+    /// True when the power limit keeps the GPU's clocks low.
     pub power: bool,
-    /// Heat keeps the clocks low.
+    /// True when heat keeps the GPU's clocks low.
     pub thermal: bool,
-    /// The board's power supply or its power brake keeps the clocks low.
+    /// True when the board's power supply or its power brake keeps the GPU's clocks low.
     pub hardware: bool,
-    /// A group of GPUs is set to run at the same clock.
+    /// True when the GPU's clocks are low because its group of GPUs is set to run at the same
+    /// clock.
     pub sync: bool,
 }
 
@@ -71,12 +73,12 @@ pub struct Throttle {
 type Readings = Vec<(u64, GpuReading)>;
 
 impl Watch<'_> {
-    /// Telemetry of every GPU; `None` if GPUs cannot be read.
+    /// Computes the telemetry of every GPU over the run; `None` if GPUs cannot be read.
     pub(super) fn gpu_facts(&self) -> Option<Vec<GpuTelemetry>> {
         self.meter.as_ref().map(|_| facts(&self.polls))
     }
 
-    /// Time series over all GPUs that worked during the run, combined into one.
+    /// Builds the time series over the run of all GPUs that worked, combined into one.
     pub(super) fn gpu_series(&self, gpus: &[GpuTelemetry], start_ns: u64) -> Option<Series> {
         let all = by_gpu(&self.polls);
         let worked = all.into_iter().zip(gpus).filter(|(_, gpu)| gpu.worked);
@@ -130,14 +132,15 @@ fn one(readings: &Readings) -> GpuTelemetry {
     }
 }
 
-/// Growth of a counter from the first sample to the last; `None` if it was reset in between.
+/// Returns the growth of a GPU's counter from the run's first sample to the last; `None` if it was
+/// not reported or was reset in between.
 fn grown(readings: &Readings, read: fn(&GpuReading) -> Option<u64>) -> Option<u64> {
     let (first, last) = (&readings.first()?.1, &readings.last()?.1);
     read(last)?.checked_sub(read(first)?)
 }
 
-/// Energy over the run in millijoules: from the GPU's energy counter if it has one, else integrated
-/// from its power samples by the trapezoidal rule.
+/// Returns the energy that a GPU used over the run in millijoules, and its source: the GPU's energy
+/// counter if it has one, else its power samples, integrated by the trapezoidal rule.
 fn energy(readings: &Readings) -> Option<(u64, EnergySource)> {
     if let Some(grown) = grown(readings, |reading| reading.energy_mj) {
         return Some((grown, EnergySource::Counter));
@@ -164,9 +167,9 @@ fn throttled(polls: &[Throttle]) -> Option<Throttled> {
     })
 }
 
-/// Time series of several GPUs, from the second sample on: power is summed, the clock is the
-/// lowest, the temperature the highest, utilization the mean. A quantity that a GPU does not report
-/// in every sample is left out.
+/// Builds one time series of several GPUs, from the second sample on: power is summed, the clock is
+/// the lowest, the temperature the highest, utilization the mean. A quantity that a GPU does not
+/// report in every sample is left out.
 fn together(gpus: &[Readings], start_ns: u64) -> Option<Series> {
     let polls = gpus.iter().map(Vec::len).min()?;
     let at_us: Vec<u64> =
@@ -241,7 +244,8 @@ fn read_device(device: &Device<'_>) -> GpuReading {
     }
 }
 
-/// Temperature of the GPU memory in degrees Celsius; `None` if the driver does not know it.
+/// Returns the temperature of the GPU memory in degrees Celsius; `None` if the driver does not know
+/// it.
 fn memory_c(device: &Device<'_>) -> Option<u64> {
     let mut fields = device.field_values_for(&[FieldId(NVML_FI_DEV_MEMORY_TEMP)]).ok()?;
     match fields.pop()?.ok()?.value.ok()? {
@@ -270,7 +274,8 @@ mod tests {
     use super::*;
     use schema::telemetry::Spread;
 
-    /// Samples of a GPU with the given readings, one a second, beside a second GPU that is idle.
+    /// Returns the samples of a GPU with the given readings, one a second, beside a second GPU that
+    /// is idle.
     fn polls(readings: &[GpuReading]) -> Vec<Poll> {
         let idle =
             GpuReading { power_mw: Some(60_000), util_percent: Some(0), ..Default::default() };

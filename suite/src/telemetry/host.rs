@@ -10,15 +10,17 @@ use schema::telemetry::{HostTelemetry, Pressure};
 use super::{Poll, Together, Watch, series, share};
 use crate::measure::summary::float;
 
-/// CPU time, memory, load and pressure of this machine at one moment.
+/// CPU time, memory, load and pressure of the machine that the load generator runs on, at one
+/// moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostReading {
     pub cpu: CpuTicks,
     /// Memory in use, in bytes: total memory less what the kernel calls available.
     pub memory_used_bytes: Option<u64>,
-    /// Load average over one minute.
+    /// Load average of the machine over one minute; `None` if the kernel does not report it.
     pub load_1m: Option<f64>,
-    /// Pressure stall time since boot; `None` if the kernel does not account for it.
+    /// Time since boot that tasks were stalled for lack of CPU, memory or I/O; `None` if the kernel
+    /// does not account for it.
     pub pressure: Option<Pressure>,
 }
 
@@ -49,7 +51,8 @@ impl CpuTicks {
     }
 }
 
-/// Reads the machine's counters; `None` if the kernel does not report CPU time.
+/// Reads the machine's CPU time, memory, load and pressure from the kernel; `None` if the kernel
+/// does not report CPU time.
 pub fn read() -> Option<HostReading> {
     let cpu = KernelStats::current().ok()?.total;
     let rest = |ticks: Option<u64>| ticks.unwrap_or(0);
@@ -77,7 +80,7 @@ fn pressure() -> Option<Pressure> {
     })
 }
 
-/// True when `address` belongs to this machine.
+/// True when `address` belongs to the machine that the load generator runs on.
 pub fn is_here(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;
@@ -91,7 +94,8 @@ pub fn is_here(address: IpAddr) -> bool {
 }
 
 impl Watch<'_> {
-    /// Telemetry of this machine over the run; `None` if the kernel reports nothing.
+    /// Computes the telemetry of the load generator's machine over the run, whose clock started at
+    /// `start_ns`; `None` if the kernel reports nothing.
     pub(super) fn host_facts(&self, start_ns: u64) -> Option<HostTelemetry> {
         let has_server = is_here(self.server.address.ip());
         facts(&self.polls, start_ns, has_server)
@@ -126,7 +130,8 @@ fn facts(polls: &[Poll], start_ns: u64, has_server: bool) -> Option<HostTelemetr
     })
 }
 
-/// Time series from the second sample on; each point is the difference to the sample before.
+/// Builds the time series of the machine from the second sample on: CPU shares since the previous
+/// sample, and memory in use at the sample.
 fn over_time(told: &[(u64, HostReading)], start_ns: u64) -> Option<schema::telemetry::Series> {
     let later = told.get(1..)?;
     let at_us: Vec<u64> =

@@ -2,10 +2,10 @@
 //!
 //! A sample is taken just before the clock starts, at intervals during the run, and just after it
 //! stops. Sampling during the run has a thread and a connection of its own, so that the event loop
-//! that measures latency never waits for it. Knows no request and judges nothing.
+//! that measures latency never waits for it. It does not see single requests and judges nothing.
 //!
 //! Many samples are reduced to the few numbers of a record: distributions and short time series.
-//! Those of the server's own counters are queue lengths, KV pages, tokens, prefix cache hits and
+//! Those of the server's counters are queue lengths, KV pages, tokens, prefix cache hits and
 //! preemptions.
 
 pub mod gpu;
@@ -25,30 +25,33 @@ use crate::client::control::{Caller, LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::measure::summary::{float, whole};
 
-/// Longest time that the server may take to return its counters while the run is timed.
+/// Longest time that the server may take to return its counters for a sample during or after the
+/// run.
 const POLL_LIMIT: Duration = Duration::from_secs(2);
-/// Most retries of the last sample. Some servers update their counters a moment after an answer has
-/// ended; `SETTLE_PAUSE` is the time between two retries.
+/// Maximum number of retries of the run's last sample. Some servers update their counters a moment
+/// after an answer has ended; `SETTLE_PAUSE` is the time between two retries.
 const SETTLE_POLLS: u32 = 10;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Counters of the server at one moment, by Redline's names for them.
 pub type Counters = BTreeMap<String, f64>;
 
-/// One telemetry sample: server counters, machine and GPUs at one moment.
+/// Telemetry sample of a run: server counters, machine and GPUs at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Poll {
-    /// Time of the sample, from the machine's monotonic clock, in nanoseconds.
+    /// Time at which the telemetry sample was taken, in nanoseconds of the machine's monotonic
+    /// clock.
     pub at_ns: u64,
-    /// Counters of the server; `None` if it did not report them.
+    /// Counters of the server in the sample; `None` if it did not report them.
     pub server: Option<Counters>,
-    /// CPU, memory and pressure of this machine; `None` if the kernel does not report them.
+    /// CPU, memory and pressure of the load generator's machine in the sample; `None` if the kernel
+    /// does not report them.
     pub host: Option<HostReading>,
-    /// Readings of all GPUs, in the driver's order; empty without a driver.
+    /// Readings of all GPUs in the sample, in the driver's order; empty if GPUs cannot be read.
     pub gpus: Vec<GpuReading>,
 }
 
-/// Samples server, machine and GPUs over a run, and keeps the samples.
+/// Sampler of server, machine and GPUs over a run, with the samples taken so far.
 #[derive(Debug)]
 pub struct Watch<'a> {
     server: &'a Server,
@@ -57,13 +60,14 @@ pub struct Watch<'a> {
     meter: &'a Meter,
     polls: Vec<Poll>,
     cost: LookCost,
-    /// Time between two samples while the run is timed; `None` samples only before and after.
+    /// Time between two telemetry samples during the run; `None` takes samples only before and
+    /// after it.
     pause: Option<Duration>,
 }
 
 impl<'a> Watch<'a> {
-    /// Creates a watch without samples. `pause_ns` is the time between two samples during the run,
-    /// in nanoseconds; `None` samples only before and after.
+    /// Creates a sampler of telemetry without samples. `pause_ns` is the time between two samples
+    /// during the run, in nanoseconds; `None` takes samples only before and after it.
     pub fn new(
         server: &'a Server,
         engine: &'a EngineFile,
@@ -81,7 +85,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Runs `work` with a sample before it, periodic samples during it, and a sample after it.
+    /// Runs `work` with a telemetry sample before it, periodic samples during it if an interval is
+    /// set, and a sample after it.
     pub fn around<T>(&mut self, work: impl FnOnce() -> T) -> T {
         self.poll(LIMIT);
         let done = match self.pause {
@@ -145,8 +150,9 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Repeats the last sample until the server's counters include all `output_tokens` of the
-    /// answers, or the retries are used up. The server must be alive.
+    /// Reads the server's counters again into the run's last sample until the counters include all
+    /// `output_tokens` of the answers, or the retries are used up. The caller makes sure that the
+    /// server is alive.
     pub fn settle(&mut self, output_tokens: u64) {
         // Without counters from before the run no growth can be computed.
         if self.polls.first().is_none_or(|poll| poll.server.is_none()) {
@@ -168,7 +174,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Growth of the counter `name` from the first sample to the last.
+    /// Returns the growth of the server's counter `name` from the run's first sample to the last;
+    /// `None` if it was not reported or decreased.
     pub fn grown(&self, name: &str) -> Option<u64> {
         let ends = [self.polls.first()?, self.polls.last()?];
         let [first, last] = ends.map(|poll| poll.server.as_ref()?.get(name).copied());
@@ -177,7 +184,8 @@ impl<'a> Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Telemetry section of the record of a run whose clock started at `start_ns`.
+    /// Builds the telemetry section of the record of a run whose clock started at `start_ns` of the
+    /// monotonic clock.
     pub fn facts(&self, start_ns: u64) -> Telemetry {
         let interval = self.pause.map(|pause| pause.as_micros());
         let gpus = self.gpu_facts();
@@ -192,17 +200,18 @@ impl Watch<'_> {
     }
 }
 
-/// Device and GPUs that the server computes on, as far as known.
+/// Device, and number of GPUs, that the server computes on, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ranks<'a> {
-    /// Device name that the server reports: `cpu` or `cuda`.
+    /// Device name that the server reports: `cpu` or `cuda`; `None` if it reports none.
     pub device: Option<&'a str>,
-    /// Number of GPUs that the server uses (its tensor-parallel ranks).
+    /// Number of GPUs that the server uses (its tensor-parallel ranks); `None` if unknown.
     pub gpus: Option<u32>,
 }
 
-/// Energy per output token in joules: the energy of all GPUs that worked, divided by `tokens`.
-/// `None` where no driver reports it, and where the GPUs that worked are not exactly the server's.
+/// Returns the energy per output token in joules: the energy of all GPUs that worked, divided by
+/// `tokens`. `None` where the driver does not report it, the server is on another machine or not on
+/// GPUs, or the GPUs that worked are not exactly the server's.
 pub fn joules_per_token(telemetry: &Telemetry, ranks: Ranks<'_>, tokens: u64) -> Option<f64> {
     let gpus = telemetry.gpus.as_deref()?;
     let is_here = telemetry.host.as_ref().is_some_and(|host| host.has_server);
@@ -216,38 +225,42 @@ pub fn joules_per_token(telemetry: &Telemetry, ranks: Ranks<'_>, tokens: u64) ->
     Some(float(energy?) / 1000.0 / float(tokens))
 }
 
-/// Most points in a time series. A longer run has more samples per point, not more points.
+/// Maximum number of points in a telemetry time series. A longer run has more samples per point,
+/// not more points.
 const POINTS_MAX: usize = 32;
 
-/// How the samples of one point in a time series are combined.
+/// Way in which the samples of one point in a time series are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Together {
-    /// Sums the values, for the growth of a counter.
+    /// Sum of the samples' values, for the growth of a counter.
     Sum,
-    /// Averages the values, for a gauge.
+    /// Mean of the samples' values, for a gauge.
     Mean,
 }
 
-/// One quantity of a time series: its name, how samples are combined, and one value per sample.
+/// Quantity of a telemetry time series: its name, the way in which samples are combined, and one
+/// value per sample.
 type Column = (&'static str, Together, Vec<f64>);
 
-/// Growth of a counter between two samples; `None` if it decreased, as after a restart of the
-/// server.
+/// Returns the growth of a counter between two samples; `None` if it decreased, as after a restart
+/// of the server.
 fn growth(before: f64, after: f64) -> Option<u64> {
     counted(after - before)
 }
 
-/// Nearest whole number of a counter or of a mean of counters; `None` if negative.
+/// Rounds a counter's value, or a mean of values, to the nearest integer; `None` if it is negative.
 fn counted(value: f64) -> Option<u64> {
     (value >= 0.0).then(|| whole(value))
 }
 
-/// Ratio of `part` to `of`, rounded to four decimals; finer digits say nothing about a machine.
+/// Returns the ratio of `part` to `of`, rounded to four decimals; finer digits are noise in
+/// telemetry.
 fn share(part: u64, of: u64) -> f64 {
     (float(part) / float(of.max(1)) * 1e4).round() / 1e4
 }
 
-/// Distribution of `values`: mean, and percentiles by nearest rank. `None` without values.
+/// Returns the distribution of `values`: mean, maximum, and percentiles by nearest rank. `None`
+/// without values.
 fn spread(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
     let mut sorted: Vec<u64> = values.into_iter().collect();
     sorted.sort_unstable();
@@ -257,8 +270,9 @@ fn spread(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
     Some(Spread { mean: (mean * 100.0).round() / 100.0, p5: at(5), p50: at(50), p95: at(95), max })
 }
 
-/// Time series of `columns`, reduced to at most 32 points. `at_us` holds the time of each sample
-/// and each column one value per sample. `None` for fewer than two samples.
+/// Builds the time series of `columns`, reduced to at most 32 points. `at_us` has the time of each
+/// sample in microseconds since the run's start, and each column has one value per sample. `None`
+/// for fewer than two samples.
 fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
     if at_us.len() < 2 {
         return None;
@@ -291,7 +305,8 @@ const COUNTERS: [&str; 5] =
     ["prompt_tokens", "output_tokens", "prefix_query_tokens", "prefix_hit_tokens", "preemptions"];
 
 impl Watch<'_> {
-    /// Telemetry from the server's counters; `None` if it reported none of them.
+    /// Computes the telemetry of the server from its counters over the run, whose clock started at
+    /// `start_ns`; `None` if it reported none.
     fn server_facts(&self, start_ns: u64) -> Option<ServerTelemetry> {
         let reported = self.polls.iter().filter_map(|poll| {
             Some((poll.at_ns.saturating_sub(start_ns) / 1000, poll.server.as_ref()?))
@@ -324,8 +339,9 @@ impl Watch<'_> {
     }
 }
 
-/// Time series of the server's counters, from the second sample on; the first, taken before the run,
-/// is the counters' baseline. `at_us` are the times of the samples since the clock started.
+/// Builds the time series of the server's gauges and counters, from the second sample on; the
+/// first, taken before the run, is the counters' baseline. `at_us` are the times of the samples in
+/// microseconds since the run's clock started.
 fn server_series(at_us: &[u64], samples: &[&Counters]) -> Option<Series> {
     let values = |name: &str| -> Option<Vec<f64>> {
         samples.iter().map(|counters| counters.get(name).copied()).collect()
@@ -350,7 +366,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// GPUs that are never read: the tests make up their samples.
+    /// Reader of GPUs that is never called, because the tests build their samples themselves.
     #[derive(Debug)]
     struct Unread;
 
@@ -360,7 +376,8 @@ mod tests {
         }
     }
 
-    /// Sample of `gpus` busy GPUs and a busy server, `second` seconds after the clock started.
+    /// Returns the sample of `gpus` busy GPUs and a busy server, `second` seconds after the clock
+    /// started.
     fn poll(second: u64, names: &[&str], gpus: usize) -> Poll {
         let reading = GpuReading {
             power_mw: Some(650_000 + second % 1000),

@@ -11,8 +11,9 @@ use schema::scenario::Arrival;
 use super::generators::NumpyRandom;
 use crate::measure::summary::{float, whole};
 
-/// Sets the send time of every request in microseconds. The first request is sent at 0. A request
-/// that waits for another keeps its think time.
+/// Sets the send time in microseconds of every request by the arrival process. With computed times
+/// the first request is sent at 0; a trace keeps its own times, divided by its speed. A request
+/// that waits for another one keeps its think time.
 pub fn schedule(requests: &mut [ManifestRequest], arrival: &Arrival, seed: u32) {
     let first = requests.iter_mut().filter(|request| request.after.is_none());
     if let Arrival::Trace { speed, .. } = arrival {
@@ -25,7 +26,7 @@ pub fn schedule(requests: &mut [ManifestRequest], arrival: &Arrival, seed: u32) 
     }
 }
 
-/// Returns a scenario's seed as the 32 bits of NumPy's legacy generator.
+/// Converts a scenario's seed to the 32 bits that NumPy's legacy generator takes.
 ///
 /// # Errors
 /// The seed is beyond 32 bits.
@@ -56,8 +57,8 @@ pub fn requested_rate(arrival: &Arrival) -> Option<f64> {
     }
 }
 
-/// Returns the arrival process at another rate: the same process where it has a constant mean rate,
-/// otherwise Poisson.
+/// Returns the arrival process `arrival` with another mean rate: the same kind of process where it
+/// has a constant mean rate, otherwise Poisson.
 pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
     let concurrency_max = match arrival {
         // The limit of a closed loop is its load; at a given rate it would distort the process.
@@ -73,7 +74,8 @@ pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
     }
 }
 
-/// Returns the send times of `count` requests in microseconds, ascending.
+/// Returns the send times of `count` requests under an arrival process, in microseconds from the
+/// run's start, ascending.
 fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
     let mut random = NumpyRandom::seed(seed);
     let mut after_gaps = |rate: f64, gap: &dyn Fn(&mut NumpyRandom) -> f64| {
@@ -135,8 +137,8 @@ mod tests {
         times.windows(2).map(|pair| float(pair[1] - pair[0]) / 1e6).collect()
     }
 
-    /// Kolmogorov-Smirnov statistic: the largest distance between the distribution of the gaps and
-    /// the expected one.
+    /// Returns the Kolmogorov-Smirnov statistic: the largest distance between the distribution of
+    /// the gaps and the expected one.
     fn distance(mut gaps: Vec<f64>, cumulative: impl Fn(f64) -> f64) -> f64 {
         gaps.sort_by(f64::total_cmp);
         let count = float(gaps.len() as u64);

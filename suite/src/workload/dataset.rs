@@ -2,7 +2,7 @@
 //! `{"conversations": [{"value"}, ...]}`, and files with one JSON object per line.
 //!
 //! Turns borrow from the file's bytes, so that a 125 MB file needs its own size in memory and one
-//! pass. Knows nothing of sampling.
+//! pass. It does not sample.
 
 use anyhow::{Context, anyhow};
 use std::borrow::Cow;
@@ -13,12 +13,12 @@ use schema::canonical::sha256_hex;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-/// Dataset: the bytes of a file and their hash.
+/// Dataset file that was read: its path, bytes and hash.
 #[derive(Debug)]
 pub struct Dataset {
     /// Path of the dataset file.
     pub path: PathBuf,
-    /// SHA-256 of the file, lower-case hex.
+    /// SHA-256 of the dataset file, lower-case hex.
     pub sha256: String,
     bytes: Vec<u8>,
 }
@@ -27,9 +27,9 @@ pub struct Dataset {
 /// reproducing their lengths requires the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair<'a> {
-    /// Text of the first turn.
+    /// Text of the conversation's first turn.
     pub prompt: Cow<'a, str>,
-    /// Text of the second turn.
+    /// Text of the conversation's second turn.
     pub answer: Cow<'a, str>,
 }
 
@@ -37,7 +37,7 @@ pub struct Pair<'a> {
 pub type Conversation<'a> = Vec<Cow<'a, str>>;
 
 impl Dataset {
-    /// Reads and hashes the file at `path`.
+    /// Reads and hashes the dataset file at `path`.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -47,7 +47,7 @@ impl Dataset {
         Ok(Self { path: path.to_owned(), sha256: sha256_hex(&bytes), bytes })
     }
 
-    /// Dataset with these prompts and answers.
+    /// Returns a dataset of conversations with the given prompts and answers.
     #[cfg(test)]
     pub(super) fn of_pairs(pairs: &[(&str, &str)]) -> Self {
         let turn = |text: &str| serde_json::json!({"value": text});
@@ -58,7 +58,7 @@ impl Dataset {
         Self::of_text(&serde_json::Value::from(rows).to_string())
     }
 
-    /// Dataset with this text as its file.
+    /// Returns a dataset whose file has the given text.
     #[cfg(test)]
     pub(super) fn of_text(text: &str) -> Self {
         let bytes = text.as_bytes().to_vec();
@@ -69,7 +69,7 @@ impl Dataset {
     /// file.
     ///
     /// # Errors
-    /// The file is not JSON of this shape.
+    /// The file is not a JSON array of conversations.
     pub fn pairs(&self) -> anyhow::Result<Vec<Pair<'_>>> {
         let rows: Vec<Row<Opening<'_>>> = self.rows()?;
         Ok(rows.into_iter().filter_map(|row| row.conversations.0).collect())
@@ -78,7 +78,7 @@ impl Dataset {
     /// Returns all turns of each conversation that has at least two, in the order of the file.
     ///
     /// # Errors
-    /// The file is not JSON of this shape.
+    /// The file is not a JSON array of conversations.
     pub fn conversations(&self) -> anyhow::Result<Vec<Conversation<'_>>> {
         let rows: Vec<Row<Vec<Turn<'_>>>> = self.rows()?;
         let turns = rows.into_iter().map(|row| row.conversations).filter(|turns| turns.len() >= 2);
@@ -96,11 +96,11 @@ hint: the head of ShareGPT is \
         })
     }
 
-    /// Returns the JSON objects of a file with one per line, with their line numbers from 1; empty
-    /// lines are skipped.
+    /// Returns the JSON objects of a dataset file with one per line, with their line numbers from
+    /// 1; empty lines are skipped.
     ///
     /// # Errors
-    /// A line is not JSON of this shape.
+    /// A line is not a JSON object with the fields of the requested type.
     pub fn lines<T: DeserializeOwned>(&self) -> anyhow::Result<Vec<(usize, T)>> {
         let lines = self.bytes.split(|byte| *byte == b'\n').enumerate();
         let filled = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
@@ -112,7 +112,7 @@ hint: the head of ShareGPT is \
         read.collect()
     }
 
-    /// Returns an error about line `number`.
+    /// Returns an error with `message` about line `number` of the dataset file.
     pub fn line_error(&self, number: usize, message: String) -> anyhow::Error {
         anyhow!("line {number} of data set `{}` is not a request: {message}", self.path.display())
     }
@@ -123,7 +123,7 @@ struct Row<T> {
     conversations: T,
 }
 
-/// First two turns of a conversation; `None` where it has fewer.
+/// First two turns of a conversation; `None` where the conversation has fewer.
 struct Opening<'a>(Option<Pair<'a>>);
 
 #[derive(Deserialize)]

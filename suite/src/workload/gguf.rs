@@ -1,4 +1,4 @@
-//! GGUF reader for the tokenizer in a file's metadata; tensors are not read.
+//! Reader of the tokenizer in the metadata of a GGUF file; tensors are not read.
 //!
 //! The suite counts tokens independently so that it can check an engine's counts, and therefore
 //! shares no code with the engine's reader. Lengths in the file are not trusted: each has a bound,
@@ -10,11 +10,13 @@ use std::io::Read;
 
 use serde::Serialize;
 
-/// Longest accepted string in bytes; chat templates are the longest in use, with tens of kilobytes.
+/// Longest accepted string in GGUF metadata, in bytes; chat templates are the longest in use, with
+/// tens of kilobytes.
 const STRING_MAX: u64 = 1 << 20;
-/// Largest accepted number of array elements; vocabularies have up to 262,144.
+/// Largest accepted number of elements in an array of GGUF metadata; vocabularies have up to
+/// 262,144.
 const ARRAY_MAX: u64 = 1 << 22;
-/// Largest accepted number of metadata entries.
+/// Largest accepted number of metadata entries in a GGUF file.
 const ENTRIES_MAX: u64 = 1 << 16;
 
 /// Tokenizer of a GGUF file. The suite's `tokenizer_sha256` of such a file is the SHA-256 of the
@@ -25,13 +27,14 @@ pub struct GgufTokenizer {
     pub add_bos: bool,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
-    /// BPE merges in order of rank, each as `left right`.
+    /// BPE merges of the tokenizer in order of rank, each as `left right`.
     pub merges: Vec<String>,
-    /// Value of `tokenizer.ggml.model`, such as `gpt2`.
+    /// Value of `tokenizer.ggml.model`, the kind of tokenizer, such as `gpt2`.
     pub model: String,
-    /// Value of `tokenizer.ggml.pre`, such as `smollm`.
+    /// Value of `tokenizer.ggml.pre`, the pre-tokenizer, such as `smollm`.
     pub pre: String,
-    /// Type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    /// Type of each token of the vocabulary: 1 normal, 2 unknown, 3 control, 4 user-defined, 5
+    /// unused, 6 byte.
     pub token_types: Vec<u32>,
     pub tokens: Vec<String>,
 }
@@ -47,7 +50,8 @@ const ARRAY: u32 = 9;
 /// Reads the tokenizer from the metadata of a GGUF file.
 ///
 /// # Errors
-/// The metadata are not GGUF, are cut short, or state lengths beyond every model in use.
+/// The metadata are not GGUF, are cut short, have a tokenizer key of another type, or state lengths
+/// beyond the accepted ones.
 pub fn read_tokenizer(input: impl Read) -> anyhow::Result<GgufTokenizer> {
     let mut head = Head { input };
     let magic: [u8; 4] = head.bytes()?;
@@ -153,7 +157,8 @@ impl<R: Read> Head<R> {
         (0..length).map(|_| self.u32()).collect()
     }
 
-    /// Skips a value; `depth` bounds nested arrays.
+    /// Skips a metadata value of type `kind` in a GGUF file; `depth` is the number of arrays around
+    /// it, of which four are accepted.
     fn skip(&mut self, kind: u32, depth: u32) -> anyhow::Result<()> {
         let size = match kind {
             0 | 1 | BOOL => 1,

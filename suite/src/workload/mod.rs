@@ -1,5 +1,5 @@
-//! Workloads: dataset, tokenizer and scenario in, workload manifest out, before anything is sent.
-//! Talks to no server and reads no clock.
+//! Workloads: builds the workload manifest of a scenario from dataset and tokenizer before the
+//! first request is sent. It contacts no server and reads no clock.
 
 pub(crate) mod arrival;
 pub mod dataset;

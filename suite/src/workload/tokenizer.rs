@@ -1,6 +1,6 @@
-//! Tokenizer of the suite, from a `tokenizer.json` or a GGUF file's metadata.
+//! Tokenizer of the load generator, read from a `tokenizer.json` or a GGUF file's metadata.
 //!
-//! Independent of every engine, so that its token counts can check theirs.
+//! It shares no code with any engine, so that its token counts can check theirs.
 
 use anyhow::{Context, anyhow};
 use std::fmt::Display;
@@ -26,19 +26,20 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 /// Pre-tokenizer pattern of Llama 3, which groups up to three digits.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Token types of GGUF: <https://github.com/ggml-org/llama.cpp>, `llama_token_type`.
+/// Type of control tokens in GGUF files; `USER_DEFINED` is that of user-defined tokens. Source:
+/// <https://github.com/ggml-org/llama.cpp>, `llama_token_type`.
 const CONTROL: u32 = 3;
 const USER_DEFINED: u32 = 4;
 
-/// File name of the tokenizer in a checkpoint's folder.
+/// File name of the tokenizer in the folder of a model checkpoint.
 const IN_A_CHECKPOINT: &str = "tokenizer.json";
 
 /// Tokenizer that converts text to token ids and back.
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Beginning-of-sequence token to prepend, where a GGUF file requests it; a `tokenizer.json`
-    /// has a post-processor for that.
+    /// Id of the beginning-of-sequence token to prepend, where a GGUF file requests it; a
+    /// `tokenizer.json` has a post-processor for that.
     bos: Option<u32>,
     /// SHA-256, lower-case hex, of the `tokenizer.json` file, or of the canonical JSON of a GGUF
     /// file's tokenizer, so that all quantizations of a model share it.
@@ -54,7 +55,7 @@ fn untokenizable(error: impl Display) -> anyhow::Error {
 }
 
 impl Tokenizer {
-    /// Opens a tokenizer: a GGUF file (by its extension), a checkpoint's folder with a
+    /// Reads the tokenizer at `path`: a GGUF file (by its extension), a checkpoint's folder with a
     /// `tokenizer.json`, or a `tokenizer.json`.
     ///
     /// # Errors
@@ -77,7 +78,7 @@ impl Tokenizer {
         Ok(Self { inner, bos: None, sha256: sha256_hex(&bytes) })
     }
 
-    /// Builds the byte-level BPE tokenizer of a GGUF file.
+    /// Builds the byte-level BPE tokenizer that a GGUF file's metadata describe.
     ///
     /// # Errors
     /// The model is not `gpt2`, its pre-tokenizer is unknown, or a merge has an unknown token.
@@ -160,12 +161,12 @@ hint: give \
         added + usize::from(self.bos.is_some())
     }
 
-    /// Returns the size of the vocabulary without added tokens.
+    /// Returns the number of tokens in the vocabulary without added tokens.
     pub fn vocabulary_size(&self) -> usize {
         self.inner.get_vocab_size(false)
     }
 
-    /// Returns all token ids including added ones, ascending.
+    /// Returns the ids of all tokens in the vocabulary, added ones included, ascending.
     pub fn ids(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.inner.get_vocab(true).into_values().collect();
         ids.sort_unstable();
@@ -184,7 +185,7 @@ hint: give \
         (0..size).filter(|id| !special(id)).collect()
     }
 
-    /// Returns the text of `ids`, including special tokens.
+    /// Returns the text of the token ids `ids`, including special tokens.
     ///
     /// # Errors
     /// The tokenizer's decoder rejects the ids.

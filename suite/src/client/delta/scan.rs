@@ -1,4 +1,5 @@
-//! Fast parser for the usual JSON shapes of a chunk, in one pass and without a document tree.
+//! Fast parser for chunks of OpenAI's formats with the usual JSON fields, in one pass and without a
+//! document tree.
 //!
 //! A saturated client spends most of its time on JSON, and few of a chunk's two hundred bytes
 //! matter. Anything unusual (errors, tool calls, malformed data) is left to
@@ -8,12 +9,13 @@ use std::borrow::Cow;
 
 use super::{Chunk, Usage};
 
-/// Longest string, in bytes, that is searched byte by byte instead of with `memchr`.
+/// Number of bytes at the beginning of a string that are searched one by one for its end, before
+/// `memchr` is used.
 const SHORT: usize = 16;
-/// Deepest nesting of skipped values; `logprobs` has four levels.
+/// Deepest nesting of JSON values that the fast parser skips; `logprobs` has four levels.
 const DEPTH_MAX: u32 = 16;
 
-/// Parses the chunk in `data`, or returns `None` where the full parser is needed.
+/// Parses the chunk in `data`, or returns `None` where the full JSON parser is needed.
 pub(super) fn scan(data: &[u8]) -> Option<Chunk<'_>> {
     let mut cursor = Cursor { bytes: data, at: 0 };
     let mut chunk = Chunk::default();
@@ -68,7 +70,8 @@ impl<'a> Cursor<'a> {
         Some(index)
     }
 
-    /// Parses a `delta` and returns its content; its reasoning is stored in `choice`.
+    /// Parses a chunk's `delta` and returns its `content`; its reasoning text is stored in
+    /// `choice`.
     fn delta(&mut self, choice: &mut Chunk<'a>) -> Option<Option<Cow<'a, str>>> {
         if self.null() {
             return Some(None);
@@ -149,7 +152,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips a value of any kind.
+    /// Skips a JSON value of any kind with at most `depth` levels of nesting.
     fn skip(&mut self, depth: u32) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         self.white();
@@ -164,7 +167,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Parses a string or null.
+    /// Parses a JSON string or null; the inner `None` means null.
     fn text(&mut self) -> Option<Option<Cow<'a, str>>> {
         if self.null() {
             return Some(None);
@@ -181,7 +184,7 @@ impl<'a> Cursor<'a> {
         serde_json::from_slice(quoted).ok().map(|text| Some(Cow::Owned(text)))
     }
 
-    /// Returns the bytes between two quotes, and true if they contain escapes.
+    /// Returns the bytes of a JSON string between its quotes, and true if they contain escapes.
     fn string(&mut self) -> Option<(&'a [u8], bool)> {
         self.take(b'"')?;
         let start = self.at;
@@ -200,7 +203,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Parses a non-negative integer of at most eighteen digits.
+    /// Parses a non-negative integer of at most eighteen digits in JSON.
     fn number(&mut self) -> Option<u64> {
         self.white();
         let digits = self.bytes[self.at..].iter().take_while(|byte| byte.is_ascii_digit());
@@ -246,15 +249,16 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Returns the position of the next quote or backslash. Most strings are too short for `memchr` to
-/// pay off.
+/// Returns the position of the first quote or backslash in the bytes of a JSON string. Most strings
+/// are too short for `memchr` to pay off.
 fn special(bytes: &[u8]) -> Option<usize> {
     let (short, rest) = bytes.split_at(bytes.len().min(SHORT));
     let found = short.iter().position(|byte| matches!(byte, b'"' | b'\\'));
     found.or_else(|| memchr::memchr2(b'"', b'\\', rest).map(|at| at + short.len()))
 }
 
-/// Returns the text of `raw` if it has only single-letter escapes.
+/// Returns the text of the JSON string `raw` with its escapes decoded; `None` if it has escapes
+/// other than `\n`, `\t`, `\r`, `\"`, `\\` and `\/`.
 fn unescape(raw: &[u8]) -> Option<String> {
     let mut text = Vec::with_capacity(raw.len());
     let mut rest = raw;

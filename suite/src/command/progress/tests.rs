@@ -10,7 +10,8 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Tally of a run of four streams that outputs 1,000 tokens per second for ten seconds.
+/// Returns the progress, after `tenths` tenths of a second, of a run of four streams that outputs
+/// 1,000 tokens per second for ten seconds.
 fn tally(tenths: u64) -> Tally {
     let elapsed_ns = tenths * SECOND / 10;
     let (done, tokens) = (tenths * 4 / 10, tenths * 100);
@@ -62,7 +63,7 @@ fn the_thread_shows_what_was_stored_and_ends_with_the_run() {
     assert!(progress.shower.is_none());
 }
 
-/// Terminal of 80 columns that keeps what is drawn on it.
+/// Simulated terminal of 80 columns that keeps what is drawn on it.
 #[derive(Clone, Debug, Default)]
 struct Screen(Arc<Mutex<String>>);
 

@@ -1,6 +1,6 @@
-//! The benchmark tools that `redline-bench serving` replaces, with each tool's defaults, and its
-//! flags, grouped as in its help, under the names that the tools use. `scenario` and `results`
-//! interpret them.
+//! The benchmark tools that `redline-bench serving` replaces, with each tool's defaults, and the
+//! command's flags, grouped as in its help, under the names that the tools use. `scenario` and
+//! `results` interpret them.
 
 use std::path::PathBuf;
 
@@ -52,13 +52,14 @@ pub enum DatasetName {
     GeneratedSharedPrefix,
 }
 
-/// Defaults of a benchmark tool.
+/// Defaults and formats of a benchmark tool that `redline-bench serving` replaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     pub backend: Backend,
     pub dataset: DatasetName,
     pub seed: u64,
-    /// Default input and output lengths of `random`, in tokens; LMDeploy's tool has none.
+    /// Default input and output lengths of the dataset `random`, in tokens; `None` for LMDeploy's
+    /// tool, which has no default.
     pub random_tokens: Option<(u64, u64)>,
     pub warmup_requests: u64,
     pub warmup_tokens_max: Option<u64>,
@@ -67,9 +68,10 @@ pub struct Habits {
     pub temperature: Option<f64>,
     pub sharegpt: Pack,
     pub random: Pack,
-    /// Format of the tool's console block.
+    /// Format of the console block that the tool prints.
     pub block: Format,
-    /// Format of the tool's result file, without and with the lists of all requests.
+    /// Format of the tool's result file without the lists of all requests; `detailed` is the format
+    /// with them.
     pub result: Format,
     pub detailed: Format,
     /// True when the tool writes its result file without a flag, appending to an older one.
@@ -124,7 +126,7 @@ const LMDEPLOY: Habits = Habits {
 };
 
 impl Tool {
-    /// Defaults of the tool.
+    /// Returns the defaults and formats of the benchmark tool.
     pub fn habits(self) -> &'static Habits {
         match self {
             Self::Vllm => &VLLM,
@@ -136,7 +138,7 @@ impl Tool {
 }
 
 impl Backend {
-    /// Tool that supports this backend by default.
+    /// Returns the benchmark tool that is replaced for the backend unless a flag names one.
     pub fn tool(self) -> Tool {
         match self {
             Self::Vllm | Self::VllmChat | Self::Openai | Self::OpenaiChat => Tool::Vllm,
@@ -147,7 +149,7 @@ impl Backend {
         }
     }
 
-    /// Port that the tool connects to by default.
+    /// Returns the port to which the backend's tool connects by default.
     pub fn port(self) -> u16 {
         match self.tool() {
             Tool::Vllm => 8000,
@@ -156,7 +158,7 @@ impl Backend {
         }
     }
 
-    /// Route that the tool sends requests to.
+    /// Returns the route to which the tool sends requests for the backend.
     pub fn route(self) -> &'static str {
         match self {
             Self::VllmChat | Self::OpenaiChat | Self::SglangOaiChat | Self::LmdeployChat => {
@@ -167,7 +169,8 @@ impl Backend {
         }
     }
 
-    /// Route that resets the server's prefix cache, if the tools know one.
+    /// Returns the route that resets the prefix cache of the backend's server; `None` if the tools
+    /// have none for it.
     pub fn flush_route(self) -> Option<&'static str> {
         matches!(self.tool(), Tool::Sglang | Tool::SglangOld).then_some("/flush_cache")
     }
@@ -180,10 +183,10 @@ pub struct ServerFlags {
     /// Kind of server. It sets port and route, and also the tool unless `--tool` is given.
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// Tool whose workload, defaults and report are used.
+    /// Benchmark tool whose workload, defaults and report are used.
     #[arg(long, value_enum)]
     pub tool: Option<Tool>,
-    /// Server URL; replaces `--host` and `--port`.
+    /// URL of the server; replaces `--host` and `--port`.
     #[arg(long, value_name = "http[s]://HOST:PORT", conflicts_with_all = ["host", "port"])]
     pub base_url: Option<String>,
     #[command(flatten)]
@@ -228,7 +231,7 @@ pub struct WorkloadFlags {
     /// Dataset file: conversations in ShareGPT's format, or for `custom` one request per line.
     #[arg(long, value_name = "FILE")]
     pub dataset_path: Option<PathBuf>,
-    /// Number of requests.
+    /// Number of measured requests.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub num_prompts: u64,
@@ -251,47 +254,50 @@ pub struct WorkloadFlags {
     /// Tokens that all `random` prompts begin with (vLLM's tool only).
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub random_prefix_len: u64,
-    /// Output tokens of `custom` requests.
+    /// Number of output tokens of each request of the dataset `custom`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub custom_output_len: u64,
-    /// Output tokens of every request, whatever the dataset.
+    /// Number of output tokens of every request, in place of the dataset's own flag; not for
+    /// `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS")]
     pub output_len: Option<u64>,
-    /// Use `custom` prompts in the order of their file.
+    /// Use the prompts of the dataset `custom` in the order of their file.
     #[arg(long)]
     pub disable_shuffle: bool,
-    /// Send `custom` prompts unchanged, without a chat template.
+    /// Send the prompts of the dataset `custom` unchanged, without a chat template.
     #[arg(long)]
     pub skip_chat_template: bool,
-    /// Tokens of each shared prefix in `prefix_repetition`.
+    /// Number of tokens of each shared prefix in the dataset `prefix_repetition`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub prefix_repetition_prefix_len: u64,
-    /// Tokens after the prefix in each `prefix_repetition` prompt.
+    /// Number of tokens after the prefix in each prompt of the dataset `prefix_repetition`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub prefix_repetition_suffix_len: u64,
-    /// Number of different prefixes in `prefix_repetition`.
+    /// Number of different prefixes in the dataset `prefix_repetition`.
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub prefix_repetition_num_prefixes: u64,
-    /// Output tokens of each `prefix_repetition` request.
+    /// Number of output tokens of each request of the dataset `prefix_repetition`.
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     pub prefix_repetition_output_len: u64,
-    /// Groups in `generated-shared-prefix`; the requests of a group share a system prompt.
+    /// Number of groups in the dataset `generated-shared-prefix`; a group's requests share a system
+    /// prompt.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub gsp_num_groups: u64,
-    /// Requests in each group of `generated-shared-prefix`; `--num-prompts` is then ignored.
+    /// Number of requests in each group of `generated-shared-prefix`, which ignores
+    /// `--num-prompts`.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub gsp_prompts_per_group: u64,
-    /// Tokens of each system prompt in `generated-shared-prefix`.
+    /// Number of tokens of each system prompt in the dataset `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS", default_value_t = 2048)]
     pub gsp_system_prompt_len: u64,
-    /// Tokens of each question in `generated-shared-prefix`.
+    /// Number of tokens of each question in the dataset `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     pub gsp_question_len: u64,
-    /// Output tokens of each `generated-shared-prefix` request.
+    /// Number of output tokens of each request of the dataset `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub gsp_output_len: u64,
-    /// Variation of the lengths in `generated-shared-prefix`: 1 fixes them.
+    /// Variation of all lengths in the dataset `generated-shared-prefix`: 1 fixes them.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub gsp_range_ratio: f64,
     /// Send prompts as token ids, so that their length is exact; by default as text.
@@ -310,7 +316,7 @@ pub struct SendingFlags {
     /// burstier, more is more even, `inf` is constant.
     #[arg(long, value_name = "SHAPE", default_value = "1", value_parser = rate)]
     pub burstiness: f64,
-    /// Most requests in flight at a time.
+    /// Maximum number of requests in flight at a time; by default no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_concurrency: Option<u64>,
     /// Warm-up requests, with prompts that are not measured; by default 0 with vLLM's tool, else 1.
@@ -359,7 +365,7 @@ pub struct BodyFlags {
     /// Sampling parameter `repetition_penalty` of the requests; not sent by default.
     #[arg(long, value_name = "X")]
     pub repetition_penalty: Option<f64>,
-    /// JSON object with further fields of each request.
+    /// JSON object with further fields for the body of each request.
     #[arg(long, value_name = "JSON", visible_alias = "extra-request-body", value_parser = object)]
     pub extra_body: Option<Map<String, Value>>,
 }
@@ -368,7 +374,7 @@ pub struct BodyFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub struct ResultFlags {
-    /// Metrics in vLLM's report: `ttft`, `tpot`, `itl`, `e2el`.
+    /// Latency metrics in vLLM's report: `ttft`, `tpot`, `itl`, `e2el`.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "ttft,tpot,itl")]
     #[arg(value_parser = quantity)]
     pub percentile_metrics: Vec<Quantity>,
@@ -383,25 +389,25 @@ pub struct ResultFlags {
     /// Write vLLM's result file; the other tools write theirs by default.
     #[arg(long)]
     pub save_result: bool,
-    /// Include lists with the figures of all requests in the result file.
+    /// Include lists with the figures of all requests in the tool's result file.
     #[arg(long, visible_alias = "output-details")]
     pub save_detailed: bool,
-    /// Append to the result file, as the other tools do by default.
+    /// Append to vLLM's result file instead of replacing it, as the other tools do by default.
     #[arg(long)]
     pub append_result: bool,
-    /// Folder for the result file and for Redline's own measurement.
+    /// Folder for the tool's result file and for Redline's own measurement.
     #[arg(long, value_name = "FOLDER")]
     pub result_dir: Option<PathBuf>,
-    /// Name of the result file; by default the name that the tool gives it.
+    /// Name of the tool's result file; by default the name that the tool gives it.
     #[arg(long, value_name = "NAME")]
     pub result_filename: Option<String>,
-    /// Path of the result file, in any folder.
+    /// Path of the tool's result file, in any folder.
     #[arg(long, value_name = "FILE", conflicts_with = "result_filename")]
     pub output_file: Option<PathBuf>,
-    /// Label in the result file.
+    /// Label of the run in the tool's result file.
     #[arg(long, value_name = "TEXT", visible_alias = "tag")]
     pub label: Option<String>,
-    /// Further entries of vLLM's result file.
+    /// Further entries for vLLM's result file.
     #[arg(long, value_name = "KEY=VALUE", num_args = 0.., value_parser = pair)]
     pub metadata: Vec<(String, String)>,
     /// File for Redline's own measurement, with the samples beside it; by default

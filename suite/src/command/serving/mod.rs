@@ -30,7 +30,7 @@ use crate::workload::tokenizer::Tokenizer;
 use results::Places;
 use scenario::{Wanted, wanted};
 
-/// Reader of environment variables.
+/// Function that returns the value of an environment variable; `None` if it is not set.
 pub type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Engine file for a server about which only the routes of its backend are known.
@@ -168,8 +168,9 @@ fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Serv
     Ok(Server::at(&url, &flags.trust)?.with_key(key))
 }
 
-/// Engine of the given file, else a plain one; its route is replaced by that of the flags or the
-/// backend. Prompts are sent as text unless `--tokenize-prompt` is given, as the tools do.
+/// Returns the engine file given by `--engine`, else a built-in one with only routes; the route of
+/// requests is replaced by that of the flags or the backend. Prompts are sent as text unless
+/// `--tokenize-prompt` is given, as the tools do.
 fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     let backend = wanted.backend;
     let mut engine = match &flags.server.engine {
@@ -201,7 +202,8 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     Ok(engine)
 }
 
-/// Waits for the server as long as the flags allow, then probes it if an engine file says how.
+/// Waits for the server as long as the flags allow, then probes it if `--engine` gives a file with
+/// its routes.
 fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Result<Probed> {
     let limit = Duration::from_secs(flags.server.ready_check_timeout_sec);
     let deadline = Instant::now() + limit;
@@ -223,7 +225,8 @@ fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Re
     }
 }
 
-/// Model name in reports: that of `--model`, else the first model that the server lists.
+/// Returns the model name for reports: that of `--model`, else the first model that the server
+/// lists.
 fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
     let named = flags.server.model.clone().or_else(|| served_model(server));
     named.context("the server names no model at `/v1/models`\nhint: give its name with `--model`")

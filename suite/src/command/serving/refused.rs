@@ -75,15 +75,15 @@ const TAKEN: &[&str] = &[
     "flush-cache-timeout",
 ];
 
-/// First refused flag on the command line and its hint; `None` if there is none.
+/// First flag on the command line that is not supported, and its hint; `None` if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused(Option<(&'static str, &'static str)>);
 
 impl Refused {
-    /// Checks that no refused flag was given.
+    /// Checks that no unsupported flag was given on the command line.
     ///
     /// # Errors
-    /// A refused flag was given; the message names it and the hint.
+    /// An unsupported flag was given; the message names it and gives its hint.
     pub fn check(self) -> anyhow::Result<()> {
         match self.0 {
             None => Ok(()),

@@ -15,15 +15,15 @@ use super::scenario::Wanted;
 use crate::export::{Format, ReportFacts, compact_date, name_of, python_float};
 use crate::workload::arrival::requested_rate;
 
-/// Paths and formats of the results of one run.
+/// Paths and formats of the files in which one run of `redline-bench serving` leaves its results.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Path of Redline's own measurement.
+    /// Path of the file for Redline's own measurement.
     pub own: PathBuf,
     /// Flags that define the workload, printed before the console block as scripts of published
     /// pages do.
     echo: String,
-    /// Path of the tool's result file, if one is written.
+    /// Path of the tool's result file, `None` if none is written.
     result: Option<PathBuf>,
     format: Format,
     block: Format,
@@ -31,8 +31,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Paths from the flags, else from the tool's naming rules. `now` is the start time as RFC
-    /// 3339, `model` the model name in reports.
+    /// Returns the paths of a run's results, from the flags or else by the tool's naming rules.
+    /// `now` is the start time as RFC 3339, `model` the model name in reports.
     pub fn of(flags: &ResultFlags, wanted: &Wanted, model: &str, now: &str) -> Self {
         let habits = wanted.tool.habits();
         let asked = flags.save_result || flags.append_result || habits.always_appends;
@@ -63,8 +63,8 @@ impl Places {
         folders.filter_map(|file| file.parent()).try_for_each(files::make_folder)
     }
 
-    /// Prints the console block and writes the result file. If no request was answered, it only
-    /// prints why there is no report.
+    /// Prints the tool's console block and writes the tool's result file. If no request was
+    /// answered, it only prints why there is no report.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -94,7 +94,8 @@ impl Places {
         Ok(())
     }
 
-    /// Appends `text` to the file. The header line of a CSV is written only once.
+    /// Appends the result `text` to the tool's result file at `path`. The header line of a CSV is
+    /// written only once.
     fn append(&self, path: &Path, text: &str) -> anyhow::Result<()> {
         let shown = path.display();
         let before = match fs::read_to_string(path) {
@@ -108,7 +109,8 @@ impl Places {
     }
 }
 
-/// Workload flags of the run as one line, by which `redline-bench audit` and readers recognize it.
+/// Formats the workload flags of the run as one line, by which `redline-bench audit` and readers
+/// recognize it.
 fn echo(wanted: &Wanted) -> String {
     let workload = &wanted.scenario.workload;
     let (backend, dataset) = (name_of(wanted.backend), name_of(wanted.dataset));
@@ -126,7 +128,7 @@ fn echo(wanted: &Wanted) -> String {
     echo
 }
 
-/// File name that the tool gives its result file.
+/// Returns the file name that the tool gives its result file by default.
 fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> String {
     let (workload, arrival) = (&wanted.scenario.workload, &wanted.scenario.arrival);
     let backend = name_of(wanted.backend);
@@ -154,7 +156,8 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
 
 const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// Path of the tokenizer that `name` denotes. `variable` reads environment variables.
+/// Returns the path of the tokenizer that `name` denotes: a file, a folder, or a hub id in the
+/// local cache. `variable` reads environment variables.
 ///
 /// # Errors
 /// No tokenizer is found under that name.
@@ -177,7 +180,8 @@ pub fn find_tokenizer(name: &str, variable: &Variables<'_>) -> anyhow::Result<Pa
     }
 }
 
-/// Folder of the hub cache, found by the same environment variables as in Hugging Face's libraries.
+/// Returns the folder of the hub cache, found by the same environment variables as in Hugging
+/// Face's libraries; `None` if none is set.
 fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("HF_HUB_CACHE")
@@ -186,8 +190,8 @@ fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
         .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub")))
 }
 
-/// Path `models--org--name/snapshots/REVISION/tokenizer.json` in the cache, with the revision that
-/// `main` refers to; `None` if the file does not exist.
+/// Returns the path `models--org--name/snapshots/REVISION/tokenizer.json` in the hub cache, with
+/// the revision that `main` refers to; `None` if the file does not exist.
 fn cached_tokenizer(id: &str, hub_cache: &Path) -> Option<PathBuf> {
     let (organisation, model) = id.split_once('/')?;
     // Names come from the user and must not lead out of the cache folder.

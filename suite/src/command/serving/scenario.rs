@@ -1,5 +1,5 @@
-//! Translates the flags of a tool into the scenario with the workload that the tool would send.
-//! Reads no file.
+//! Translates the flags of a replaced benchmark tool into the scenario with the workload that the
+//! tool would send. It reads no file.
 
 use anyhow::{Context, bail, ensure};
 use schema::scenario::{
@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::ServingFlags;
 use super::flags::{Backend, BodyFlags, DatasetName, Habits, SendingFlags, Tool, WorkloadFlags};
 
-/// Tool to replace, and the scenario that its flags define.
+/// Benchmark tool to replace, and the scenario that its flags define.
 #[derive(Debug)]
 pub struct Wanted {
     pub tool: Tool,
-    /// Backend as given by the flag, or the tool's default.
+    /// Backend as `--backend` gives it, else the tool's default.
     pub backend: Backend,
     pub dataset: DatasetName,
     pub scenario: Scenario,

@@ -1,7 +1,6 @@
 //! Random generators that other benchmark tools use, reproduced bit for bit.
 //!
-//! To send the same requests as a tool, the suite must draw the same bits. Knows nothing of
-//! workloads.
+//! To send the same requests as a tool, the suite must draw the same random bits.
 
 mod mt19937;
 mod pcg64;

@@ -9,7 +9,7 @@
 const N: usize = 624;
 const M: usize = 397;
 
-/// MT19937 generator, with 32 random bits for each number.
+/// MT19937 generator, which gives 32 random bits at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Mt19937 {
     state: Box<[u32; N]>,
@@ -17,7 +17,7 @@ pub(super) struct Mt19937 {
 }
 
 impl Mt19937 {
-    /// Creates a generator from a 32-bit seed, as `init_genrand` does.
+    /// Creates an MT19937 generator from a 32-bit seed, as `init_genrand` does.
     pub(super) fn from_seed(seed: u32) -> Self {
         let mut state = Box::new([0_u32; N]);
         state[0] = seed;
@@ -30,7 +30,8 @@ impl Mt19937 {
         Self { state, index: N }
     }
 
-    /// Creates a generator from a key of at least one 32-bit word, as `init_by_array` does.
+    /// Creates an MT19937 generator from a key of at least one 32-bit word, as `init_by_array`
+    /// does.
     pub(super) fn from_key(key: &[u32]) -> Self {
         let mut generator = Self::from_seed(19_650_218);
         let state = &mut generator.state;
@@ -73,8 +74,8 @@ impl Mt19937 {
         y ^ (y >> 18)
     }
 
-    /// Returns a number from 0 up to but excluding 1 with 53 random bits, made of two 32-bit
-    /// numbers, as `genrand_res53` does.
+    /// Returns a number from 0 up to but excluding 1 with 53 random bits, from two 32-bit outputs
+    /// of MT19937, as `genrand_res53` does.
     #[expect(clippy::cast_precision_loss, reason = "53 bits are what a double holds")]
     pub(super) fn next_f64(&mut self) -> f64 {
         let (high, low) = (u64::from(self.next_u32() >> 5), u64::from(self.next_u32() >> 6));
@@ -91,12 +92,13 @@ impl Mt19937 {
     }
 }
 
-/// CPython's generator, seeded with an integer.
+/// Generator of CPython's module `random`, seeded with an integer.
 #[derive(Clone, Debug)]
 pub struct PythonRandom(Mt19937);
 
 impl PythonRandom {
-    /// Creates the generator of `random.seed(seed)`, for a non-negative integer.
+    /// Creates CPython's generator in the state after `random.seed(seed)`, for a non-negative
+    /// integer.
     pub fn seed(seed: u64) -> Self {
         let low = (seed & 0xffff_ffff) as u32;
         let high = (seed >> 32) as u32;
@@ -104,8 +106,8 @@ impl PythonRandom {
         Self(Mt19937::from_key(key))
     }
 
-    /// Returns one value of `Random._randbelow(bound)`, for a bound from 1 to 2^32 - 1.
-    /// `random.choice` of a list uses it with the list's length.
+    /// Returns one value of CPython's `Random._randbelow(bound)`, for a bound from 1 to 2^32 - 1.
+    /// `random.choice` of a list uses this method with the list's length.
     pub fn below(&mut self, bound: u32) -> u32 {
         debug_assert!(bound > 0, "the bound must be above zero");
         let bits = u32::BITS - bound.leading_zeros();
@@ -117,8 +119,8 @@ impl PythonRandom {
         }
     }
 
-    /// Returns `random.choices(items, k=count)`, which draws a fraction for each item instead of
-    /// using `below`.
+    /// Returns the items that CPython's `random.choices(items, k=count)` would, which draws a
+    /// fraction for each item instead of using `below`.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -130,8 +132,8 @@ impl PythonRandom {
         (0..count).map(|_| items[(self.0.next_f64() * length) as usize]).collect()
     }
 
-    /// Shuffles as `random.shuffle(items)` does. Items beyond 2^32 - 1 stay in place; no dataset is
-    /// that long.
+    /// Shuffles `items` as CPython's `random.shuffle(items)` does. Items beyond 2^32 - 1 stay in
+    /// place; no dataset is that long.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let Ok(bound) = u32::try_from(i + 1) else { return };
@@ -145,12 +147,13 @@ impl PythonRandom {
 #[derive(Clone, Debug)]
 pub struct NumpyRandom {
     bits: Mt19937,
-    /// Second normal variate of a pair, kept for the next call.
+    /// Second normal variate of a pair, kept for the next call of the normal distribution; `None`
+    /// if there is none.
     spare: Option<f64>,
 }
 
 impl NumpyRandom {
-    /// Creates the generator of `numpy.random.seed(seed)`.
+    /// Creates NumPy's global generator in the state after `numpy.random.seed(seed)`.
     pub fn seed(seed: u32) -> Self {
         Self { bits: Mt19937::from_seed(seed), spare: None }
     }
@@ -192,7 +195,8 @@ impl NumpyRandom {
         }
     }
 
-    /// Gamma variate for a shape below 1: J. H. Ahrens and U. Dieter, Computing 12, 1974.
+    /// Returns a gamma variate for a shape below 1, by the method of J. H. Ahrens and U. Dieter,
+    /// Computing 12, 1974.
     fn gamma_below_one(&mut self, shape: f64) -> f64 {
         loop {
             let uniform = self.bits.next_f64();
@@ -212,7 +216,8 @@ impl NumpyRandom {
         }
     }
 
-    /// Gamma variate for a shape above 1: G. Marsaglia and W. W. Tsang, ACM TOMS 26(3), 2000.
+    /// Returns a gamma variate for a shape above 1, by the method of G. Marsaglia and W. W. Tsang,
+    /// ACM TOMS 26(3), 2000.
     fn gamma_above_one(&mut self, shape: f64) -> f64 {
         let scale = shape - 1.0 / 3.0;
         let step = 1.0 / (9.0 * scale).sqrt();
@@ -235,7 +240,7 @@ impl NumpyRandom {
         }
     }
 
-    /// Normal variate by the polar method, which makes two at a time.
+    /// Returns a standard normal variate by the polar method, which gives two at a time.
     fn normal(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {
             return spare;

@@ -15,22 +15,23 @@ const MULT_B: u32 = 0x58f3_8ded;
 const MIX_LEFT: u32 = 0xca01_f9dd;
 const MIX_RIGHT: u32 = 0x4973_f715;
 
-/// Generator of `numpy.random.default_rng`.
+/// NumPy's random generator that `numpy.random.default_rng` returns.
 #[derive(Clone, Debug)]
 pub struct Pcg64 {
     state: u128,
     increment: u128,
-    /// Upper 32 bits of the last 64-bit number, kept while only the lower 32 are used.
+    /// Upper 32 bits of the last 64-bit output of PCG64, kept for the next 32-bit number; `None` if
+    /// they are used.
     half: Option<u32>,
 }
 
 impl Pcg64 {
-    /// Creates the generator of `default_rng(seed)`.
+    /// Creates the generator of NumPy's `default_rng(seed)`.
     pub fn seed(seed: u64) -> Self {
         Self::of_entropy(&words(seed))
     }
 
-    /// Creates the generator of `default_rng([first, second])`.
+    /// Creates the generator of NumPy's `default_rng([first, second])`.
     pub fn of_pair(first: u64, second: u64) -> Self {
         Self::of_entropy(&[words(first), words(second)].concat())
     }
@@ -46,8 +47,8 @@ impl Pcg64 {
         generator
     }
 
-    /// Returns one value of `Generator.integers(low, high)`, that is, from `[low, high)`. The
-    /// caller ensures `low < high` and a range of at most 2^32 values.
+    /// Returns one value of NumPy's `Generator.integers(low, high)`, that is, from `[low, high)`.
+    /// The caller ensures `low < high` and a range of at most 2^32 values.
     ///
     /// A range of one value uses no random bits.
     pub fn integers(&mut self, low: u64, high: u64) -> u64 {
@@ -87,13 +88,13 @@ impl Pcg64 {
     }
 }
 
-/// Returns a non-negative integer as 32-bit words, lowest first.
+/// Returns a non-negative integer as one or two 32-bit words, lowest first.
 fn words(value: u64) -> Vec<u32> {
     let (low, high) = ((value & 0xffff_ffff) as u32, (value >> 32) as u32);
     if high == 0 { vec![low] } else { vec![low, high] }
 }
 
-/// Returns `SeedSequence(entropy).generate_state(4, uint64)`.
+/// Returns the value of NumPy's `SeedSequence(entropy).generate_state(4, uint64)`.
 fn seed_state(entropy: &[u32]) -> [u64; POOL] {
     let mut constant = INIT_A;
     let mut hash = |value: u32| {
@@ -149,7 +150,7 @@ mod tests {
         );
     }
 
-    /// Expected values from NumPy 2.4: `PCG64(seed).random_raw(3)`.
+    /// Checks values from NumPy 2.4, of `PCG64(seed).random_raw(3)`.
     #[test]
     fn raw_draws_equal_numpys() {
         let cases = [

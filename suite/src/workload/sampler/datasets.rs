@@ -24,10 +24,12 @@ use crate::measure::summary::whole;
 use crate::workload::dataset::{Conversation, Pair};
 use crate::workload::generators::{Pcg64, PythonRandom};
 
-/// Number of rows that each core tokenizes before the sampler checks whether there are enough.
+/// Number of conversations that each CPU core tokenizes before the sampler checks whether there are
+/// enough.
 const ROWS_PER_CORE: usize = 64;
 
-/// Limits on the token counts of a row's prompt and answer; other rows are dropped.
+/// Limits on the token counts of a conversation's prompt and answer; conversations outside them are
+/// dropped.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     prompt_min: usize,
@@ -37,8 +39,8 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Returns the limits of the sampler's tool, which may differ where all answers have one
-    /// `fixed` length.
+    /// Returns the length limits of the benchmark tool that the sampler `pack` follows; they may
+    /// differ where all answers have one fixed length, which `fixed` says.
     fn of(pack: Pack, fixed: bool) -> Self {
         // Limits of LMDeploy, which vLLM also has and SGLang had.
         let usual = Self { prompt_min: 4, answer_min: 4, prompt_max: 1024, together_max: 2048 };
@@ -62,33 +64,35 @@ impl Bounds {
 
 /// Source of prompt and answer lengths: the dataset, or random draws.
 enum Lengths {
-    /// Prompts as in the dataset, and answers as well unless `answer` gives their length; rows
-    /// outside of the bounds are dropped.
+    /// Lengths of prompts from the dataset, and of answers too unless `answer` gives one length in
+    /// tokens; conversations outside of `bounds` are dropped.
     Data { bounds: Bounds, answer: Option<usize> },
-    /// Input and output length of each request in tokens, drawn before anything else.
+    /// Input and output length of each request in tokens, drawn at random before the prompts are
+    /// chosen.
     Drawn(Vec<(u64, u64)>),
 }
 
-/// Sampler that makes requests from a dataset's conversations.
+/// Sampler that builds requests from the first two turns of a dataset's conversations.
 pub struct Rows<'a> {
     pairs: VecDeque<Pair<'a>>,
     lengths: Lengths,
     draw: Draw<'a>,
-    /// Rows that are tokenized and not used yet.
+    /// Tokenized conversations that are not used yet.
     ready: VecDeque<Row>,
     made: usize,
 }
 
-/// Tokenized row of the dataset.
+/// Tokenized first two turns of a conversation.
 struct Row {
     prompt: Vec<u32>,
-    /// Text of the prompt, where the prompt is sent unchanged as text.
+    /// Text of the prompt, if the prompt is sent as text and not cut to a length.
     text: Option<String>,
     answer_tokens: usize,
 }
 
 impl<'a> Rows<'a> {
-    /// Creates a sampler, with the conversations shuffled as the tool does.
+    /// Creates a sampler of conversations' first turns, shuffled as the followed benchmark tool
+    /// does.
     pub fn new(draw: Draw<'a>) -> anyhow::Result<Self> {
         let workload = draw.workload;
         let mut pairs = draw.dataset()?.pairs()?;
@@ -101,7 +105,7 @@ impl<'a> Rows<'a> {
         Ok(Self { pairs: pairs.into(), lengths, draw, ready: VecDeque::new(), made: 0 })
     }
 
-    /// Returns the next request, or `None` where no rows are left.
+    /// Returns the next request, or `None` where no conversations are left.
     pub fn next(&mut self) -> anyhow::Result<Option<ManifestRequest>> {
         loop {
             if self.ready.is_empty() {
@@ -115,7 +119,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Tokenizes the next rows in parallel, [`ROWS_PER_CORE`] for each core.
+    /// Tokenizes the next conversations in parallel, [`ROWS_PER_CORE`] for each CPU core.
     fn tokenize(&mut self) -> anyhow::Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let count = (cores * ROWS_PER_CORE).min(self.pairs.len());
@@ -149,7 +153,8 @@ impl<'a> Rows<'a> {
         Ok(Row { prompt: self.draw.tokenizer.encode(&pair.prompt)?, text, answer_tokens })
     }
 
-    /// Returns the request of a row, or `None` if its lengths are outside of the limits.
+    /// Returns the request of a tokenized conversation, or `None` if its lengths are outside of the
+    /// limits or its prompt is empty.
     fn request(&self, row: Row) -> anyhow::Result<Option<ManifestRequest>> {
         match &self.lengths {
             Lengths::Data { bounds, .. } => {
@@ -169,7 +174,8 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Repeats or truncates the token ids of a row's prompt to `input` tokens.
+    /// Returns a request whose prompt is the token ids `ids`, repeated or truncated to `input`
+    /// tokens, with `output` output tokens.
     fn cut_to_length(
         &self,
         ids: &[u32],
@@ -215,10 +221,10 @@ impl Lengths {
     }
 }
 
-/// Separator between two turns.
+/// Text between two turns of a conversation in a prompt.
 const BREAK: &str = "\n\n";
 
-/// Sampler of a dataset's conversations, in shuffled order.
+/// Sampler of whole conversations of a dataset, in shuffled order, with one request for each turn.
 pub struct Conversations<'a> {
     shuffled: Vec<Conversation<'a>>,
     next: usize,
@@ -246,9 +252,9 @@ impl<'a> Conversations<'a> {
         })
     }
 
-    /// Returns the turns of the next conversation, with `first` as the index of its first request
-    /// in the plan. The list is empty where the first prompt is too long, and `None` after the last
-    /// conversation.
+    /// Returns the requests of the next conversation's turns, with `first` as the index of its
+    /// first request in the plan. There are none where the first turn cannot be used, such as with
+    /// a prompt that is too long; `None` is returned after the last conversation.
     pub fn next(&mut self, first: usize) -> anyhow::Result<Option<Vec<ManifestRequest>>> {
         let Some(turns) = self.shuffled.get(self.next) else { return Ok(None) };
         self.next += 1;
@@ -285,7 +291,8 @@ impl<'a> Conversations<'a> {
         }
     }
 
-    /// Sets the text of the latest turn: everything before the answer and its separator.
+    /// Sets the prompt text of the latest request where prompts are sent as text: `text`, the
+    /// conversation so far, without the latest answer and its separator.
     fn keep_text(&self, requests: &mut [ManifestRequest], text: &str, answer: &str) {
         let end = text.len() - answer.len() - BREAK.len();
         if let (PromptForm::Text, Some(request)) = (self.draw.form, requests.last_mut()) {
@@ -293,8 +300,8 @@ impl<'a> Conversations<'a> {
         }
     }
 
-    /// Appends a turn, tokenized by itself, so that a prompt begins with exactly the ids of the
-    /// previous prompt.
+    /// Appends a turn to the conversation's token ids and text; the turn is tokenized by itself, so
+    /// that a prompt begins with exactly the ids of the previous prompt.
     fn say(&self, said: &mut Vec<u32>, text: &mut String, turn: &str) -> anyhow::Result<()> {
         if said.is_empty() {
             *text = turn.to_owned();
@@ -312,22 +319,24 @@ impl<'a> Conversations<'a> {
 /// Number of tokens in a block of a Mooncake trace.
 const BLOCK_TOKENS: usize = 512;
 
-/// Line of a trace: <https://github.com/kvcache-ai/Mooncake>, `FAST25-release`.
+/// Line of a trace in Mooncake's format, which is one request:
+/// <https://github.com/kvcache-ai/Mooncake>, `FAST25-release`.
 #[derive(Debug, Deserialize)]
 struct Traced {
-    /// Arrival time of the request, in milliseconds.
+    /// Arrival time of the traced request, in milliseconds.
     timestamp: f64,
     input_length: usize,
     output_length: u64,
-    /// Ids of the prompt's blocks of 512 tokens; an equal id means the same block after the same
-    /// blocks.
+    /// Ids of the 512-token blocks of the prompt; equal ids in two requests mean equal tokens in
+    /// the block and before it.
     hash_ids: Vec<u64>,
 }
 
-/// Returns the first `count` requests of a trace by time, with times relative to the first one.
+/// Returns the first `count` requests of a Mooncake trace by time, with times relative to the first
+/// one.
 ///
 /// A trace has no text: the token ids of a block are drawn from `seed` and the block's id, so that
-/// prompts share what the trace shares.
+/// prompts have the same blocks in common as in the trace.
 pub fn traced(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let (workload, dataset) = (draw.workload, draw.dataset()?);
     let mut lines: Vec<(usize, Traced)> = dataset.lines()?;
@@ -362,7 +371,7 @@ fn block_ids(seed: u64, block: u64, ids: &[u32]) -> Vec<u32> {
     (0..BLOCK_TOKENS).map(|_| ids[position()]).collect()
 }
 
-/// Line of the user's own file.
+/// Line of the user's own dataset file, which is one request.
 #[derive(Debug, Deserialize)]
 struct Own {
     prompt: OwnPrompt,
@@ -377,7 +386,7 @@ enum OwnPrompt {
     Ids(Vec<u32>),
 }
 
-/// Returns all requests of the user's file, in its order.
+/// Returns the requests in the user's own dataset file, in its order.
 pub fn own(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let (scenario, dataset) = (draw.scenario, draw.dataset()?);
     let timed = matches!(scenario.arrival, Arrival::Trace { .. });

@@ -1,12 +1,12 @@
-//! Samplers: draw a scenario's requests from a dataset or vocabulary exactly as the named tool
-//! does.
+//! Samplers: draw a scenario's requests from a dataset or vocabulary exactly as the benchmark tool
+//! does that the sampler's name states.
 //!
 //! `sharegpt@lmdeploy` and `random@lmdeploy` follow `benchmark/profile_restful_api.py` of LMDeploy
-//! v0.9.2; vLLM's samplers its `benchmarks/datasets` of 0.33; SGLang's its `benchmark/datasets` of
-//! 0.5.23; `random@inferencex` the `utils/bench_serving` of InferenceX. There is one deliberate
-//! difference: LMDeploy's and SGLang's tools decode the ids of their `random` prompts and send the
-//! text, for which the server counts another length. Where prompts are sent as ids, this suite
-//! sends the drawn ids, so that lengths are exact.
+//! v0.9.2; vLLM's samplers follow vLLM's `benchmarks/datasets` of 0.33; SGLang's follow its
+//! `benchmark/datasets` of 0.5.23; `random@inferencex` the `utils/bench_serving` of InferenceX.
+//! There is one deliberate difference: LMDeploy's and SGLang's tools decode the ids of their
+//! `random` prompts and send the text, for which the server counts another length. Where prompts
+//! are sent as ids, this suite sends the drawn ids, so that lengths are exact.
 
 mod datasets;
 mod synthetic;
@@ -29,19 +29,20 @@ use crate::measure::summary::{float, whole};
 /// page size of prefix caches in use.
 const SHARED_MAX: usize = 16;
 
-/// Plan of a run: all requests that will be sent.
+/// Plan of a run: the measured requests and the warm-up requests that will be sent.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Manifest of the measured requests.
+    /// Workload manifest of the run's measured requests.
     pub manifest: Manifest,
-    /// Warm-up requests, whose prompts no measured request shares.
+    /// Warm-up requests, whose prompts begin with other tokens than all measured ones.
     pub warmup: Vec<ManifestRequest>,
 }
 
-/// Draws the requests of scenario `id` and sets their send times.
+/// Draws the requests of the scenario with the id `id` and sets their send times.
 ///
 /// # Errors
-/// The dataset is unreadable or too small, or the tokenizer rejects a text.
+/// The dataset is missing, unreadable or too small, the tokenizer rejects a text, the seed exceeds
+/// 32 bits, or a request would have no tokens.
 pub fn plan(
     id: &str,
     scenario: &Scenario,
@@ -66,7 +67,7 @@ pub fn plan(
 }
 
 impl Draw<'_> {
-    /// Draws the measured requests and the warm-up requests.
+    /// Draws the measured requests and the warm-up requests of the scenario.
     fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
             Pack::MultiTurn => self.of_conversations(),
@@ -128,7 +129,8 @@ impl Draw<'_> {
         Ok((requests, warmup))
     }
 
-    /// Draws requests that no dataset limits; warm-up requests come from the next seed.
+    /// Draws synthetic or traced requests, whose number no dataset of conversations limits; warm-up
+    /// requests are drawn with the next seed.
     fn made_up(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
         let requests = self.drawn()?;
@@ -164,7 +166,8 @@ impl Draw<'_> {
         Ok(())
     }
 
-    /// Takes warm-up requests from `next`, skipping those that begin like a measured one.
+    /// Takes warm-up requests from `next`, skipping those that begin with the same tokens as a
+    /// measured one.
     fn warmup(
         &self,
         measured: &[ManifestRequest],
@@ -196,7 +199,7 @@ impl Draw<'_> {
     }
 }
 
-/// Fills up a sample that is too small with repeats, as vLLM does.
+/// Fills up a list of requests that is too short with randomly chosen repeats, as vLLM's tool does.
 fn drawn_again(requests: &mut Requests, workload: &Workload) {
     let Ok(count) = u32::try_from(requests.len()) else { return };
     let mut random = PythonRandom::seed(workload.seed);
@@ -205,7 +208,8 @@ fn drawn_again(requests: &mut Requests, workload: &Workload) {
     }
 }
 
-/// Maximum number of rounds in which a text is corrected to its length.
+/// Maximum number of rounds in which a prompt's text is corrected to its requested number of
+/// tokens.
 const ROUNDS: usize = 10;
 
 type Requests = Vec<ManifestRequest>;
@@ -214,14 +218,16 @@ type Requests = Vec<ManifestRequest>;
 #[derive(Clone, Copy)]
 struct Draw<'a> {
     scenario: &'a Scenario,
-    /// Workload to draw: the scenario's, or a variant of it for warm-up requests.
+    /// Workload from which requests are drawn: the scenario's, or a variant of it for warm-up
+    /// requests.
     workload: &'a Workload,
     dataset: Option<&'a Dataset>,
     tokenizer: &'a Tokenizer,
     form: PromptForm,
 }
 
-/// Error of a request with an empty prompt or an empty answer.
+/// Returns the error of the request with index `index`, whose prompt or answer (`what`) would be
+/// empty.
 fn empty(index: usize, what: &str) -> anyhow::Error {
     anyhow::anyhow!(
         "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
@@ -244,7 +250,8 @@ impl<'a> Draw<'a> {
         Ok(NumpyRandom::seed(seed_of_numpy(self.workload.seed)?))
     }
 
-    /// Returns a request with this text, whose ids are the ones that a server makes of the text.
+    /// Returns a request with the prompt `text` and the token ids that a server's tokenizer gives
+    /// for it.
     fn of_text(
         &self,
         text: String,
@@ -262,7 +269,8 @@ impl<'a> Draw<'a> {
         Ok(ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() })
     }
 
-    /// Returns a request with these token ids, or with their text where prompts are sent as text.
+    /// Returns a request with the prompt's token ids, or with their text where prompts are sent as
+    /// text.
     fn of_ids(
         &self,
         prompt: Vec<u32>,
@@ -277,9 +285,9 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Returns text and ids that are `ids.len()` tokens long and that decode and encode into each
-    /// other: missing ids are drawn, surplus ids are cut. Some texts never settle and are returned as
-    /// they are.
+    /// Changes a prompt's `ids` until its text encodes to the same number of tokens, and returns
+    /// text and ids: `extra` draws missing ids, and surplus ids are cut. After ten rounds they are
+    /// returned as they are.
     fn settled(
         &self,
         mut ids: Vec<u32>,
@@ -302,19 +310,20 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Draws `count` lengths from `[ratio * bound, bound]`, none below `least`.
+/// Draws `count` lengths in tokens, uniformly from the integers in `[ratio * bound, bound]`, none
+/// below `least`.
 fn uniform(random: &mut NumpyRandom, bound: u64, ratio: f64, count: u64, least: u64) -> Vec<u64> {
     let low = scaled(bound, ratio).max(least);
     // `randint` excludes its upper end.
     (0..count).map(|_| random.randint(low, bound + 1)).collect()
 }
 
-/// Returns the tools' `int(bound * ratio)`.
+/// Computes a length as the benchmark tools do: `int(bound * ratio)`.
 fn scaled(bound: u64, ratio: f64) -> u64 {
     whole((float(bound) * ratio).floor())
 }
 
-/// Returns the tools' `ceil(mean * ratio)`.
+/// Computes a length as the benchmark tools do: `ceil(mean * ratio)`.
 fn scaled_up(mean: u64, ratio: f64) -> u64 {
     whole((float(mean) * ratio).ceil())
 }
@@ -324,7 +333,7 @@ mod tests {
     use super::*;
     use crate::workload::gguf::GgufTokenizer;
 
-    /// Tokenizer with one token for each letter.
+    /// Returns a tokenizer with one token for each letter.
     fn letters() -> Tokenizer {
         let tokens: Vec<String> = ('a'..='z').map(String::from).collect();
         Tokenizer::from_gguf(&GgufTokenizer {

@@ -6,7 +6,7 @@
 use super::{Draw, Requests, empty, scaled, scaled_up, uniform};
 use crate::workload::generators::{Pcg64, PythonRandom};
 
-/// Draws requests as vLLM's `random` does.
+/// Draws requests as the dataset `random` of vLLM's benchmark tool does.
 pub fn random_vllm(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let Draw { workload, tokenizer, .. } = *draw;
     let mut random = Pcg64::seed(workload.seed);
@@ -36,7 +36,7 @@ pub fn random_vllm(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(draw, &mut settle)
 }
 
-/// Draws requests as InferenceX's `random` does.
+/// Draws requests as the dataset `random` of InferenceX's benchmark tool does.
 pub fn random_inferencex(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let Draw { workload, tokenizer, .. } = *draw;
     let mut random = draw.numpy()?;
@@ -55,10 +55,11 @@ pub fn random_inferencex(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(draw, &mut settle)
 }
 
-/// Drawn inputs of the prompts: a common prefix, and lengths and start ids for each request.
+/// Random inputs of prompts that run through the vocabulary: a common prefix, and lengths and start
+/// ids for each request.
 struct Runs<'a> {
     prefix: Vec<u32>,
-    /// Vocabulary ids that a prompt runs through, cyclically.
+    /// Vocabulary ids from which a prompt takes consecutive ones, cyclically.
     ids: &'a [u32],
     inputs: Vec<u64>,
     outputs: Vec<u64>,
@@ -83,17 +84,18 @@ impl Runs<'_> {
     }
 }
 
-/// Returns the id at `position`, which must be within the list.
+/// Returns the token id at `position` in `ids`, which must have that many.
 fn at(ids: &[u32], position: u64) -> u32 {
     ids[usize::try_from(position).unwrap_or(usize::MAX)]
 }
 
-/// Returns a drawn id as 32 bits, which suffice for any vocabulary.
+/// Converts a drawn token id to 32 bits, which suffice for any vocabulary.
 fn narrow(id: u64) -> u32 {
     u32::try_from(id).unwrap_or(u32::MAX)
 }
 
-/// Draws requests as SGLang's `generated-shared-prefix` does, with one turn and in shuffled order.
+/// Draws requests as the dataset `generated-shared-prefix` of SGLang's benchmark tool does, with
+/// one turn and in shuffled order.
 ///
 /// SGLang uses the vocabulary in the order of a hash map, which differs between processes; here the
 /// ids are ascending.
@@ -131,7 +133,7 @@ pub fn prefix_groups_sglang(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     Ok(requests)
 }
 
-/// Draws requests as vLLM's `prefix_repetition` does.
+/// Draws requests as the dataset `prefix_repetition` of vLLM's benchmark tool does.
 ///
 /// As ids, prefix and suffix are sent as drawn, so that lengths and shared prefixes are exact; as
 /// text, tokens may merge where the two meet.
