@@ -88,7 +88,7 @@ const DRAWN: [(&str, &str); 3] = [
 /// figures.
 const BARS_MAX: usize = 40;
 
-/// Returns a bar chart of engines for each metric of [`DRAWN`] that some of `rows` have, one group
+/// Returns a bar chart of engines for each metric of `DRAWN` that some of `rows` have, one group
 /// of bars per scenario; no chart where there would be too many bars. Each row comes with its
 /// series name.
 pub fn side_by_side(rows: &[(String, &Row)], scenarios: &[&str]) -> Vec<Chart> {

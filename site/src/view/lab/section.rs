@@ -130,7 +130,7 @@ fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Secti
     entries.chunks((LINES_MAX / lines).max(1)).enumerate().map(piece).collect()
 }
 
-/// Groups sections of a lab's page into pages of at most [`LINES_MAX`] chart lines.
+/// Groups sections of a lab's page into pages of at most `LINES_MAX` chart lines.
 pub fn paged(sections: Vec<Section>) -> Vec<Vec<Value>> {
     let mut pages: Vec<Vec<Value>> = vec![Vec::new()];
     let mut lines = 0;
