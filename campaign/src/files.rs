@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
-use crate::stop::{Ends, Stop};
+use crate::stop::{Ends, Stop, wrong_use};
 
 /// Error of a file operation, with the path of the file.
 #[derive(Debug, thiserror::Error)]
@@ -151,8 +151,7 @@ pub fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, Stop> 
             Ok(_) => {}
             Err(error) => {
                 let (line, path) = (lines.len() + 1, path.display());
-                let message = format!("line {line} of `{path}` cannot be read: {error}");
-                return Err(Stop::wrong_use(message)
+                return Err(wrong_use!("line {line} of `{path}` cannot be read: {error}")
                     .with_hint("nobody but this program should write there"));
             }
         }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::files;
 use crate::process::{self, Interrupt, ProcessError};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 /// A git clone or worktree, used through the `git` command.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl Git {
         if is_clone {
             return Ok(git);
         }
-        Err(Stop::environment(format!("`{}` is not a git clone", dir.display()))
+        Err(environment!("`{}` is not a git clone", dir.display())
             .with_hint("releases are read from the history: get the project with `git clone`"))
     }
 

@@ -23,7 +23,7 @@ use crate::node::hardware;
 use crate::plan::decide::default_cell;
 use crate::process::{self, describe};
 use crate::publish::{self, Registry};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 use crate::world::{Ids, World};
 
 /// Arguments of `redline bench` with prompt lengths, output length, batch sizes and context of the
@@ -130,11 +130,10 @@ fn measure_model(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<
     let written = process::capture(&mut bench, &world.interrupt)?;
     if !written.status.success() {
         let (how, last) = (describe(written.status), written.last_said().unwrap_or("silent"));
-        return Err(Stop::environment(format!("`redline bench` ended with {how}: {last}")));
+        return Err(environment!("`redline bench` ended with {how}: {last}"));
     }
-    let printed: ModelBench = serde_json::from_str(&written.stdout).map_err(|error| {
-        Stop::environment(format!("`redline bench` printed no bench of a model: {error}"))
-    })?;
+    let printed: ModelBench = serde_json::from_str(&written.stdout)
+        .map_err(|error| environment!("`redline bench` printed no bench of a model: {error}"))?;
     // `redline bench` prints the path of the file; the record names the model.
     Ok(ModelBench { model: id, ..printed })
 }
@@ -162,7 +161,7 @@ fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
     if status.success() {
         return Ok(());
     }
-    Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))))
+    Err(environment!("`cargo bench` ended with {}", describe(status)))
 }
 
 fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
@@ -253,9 +252,8 @@ fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
     let estimates = read("estimates.json")?;
     let sample = read("sample.json")?;
     let id = at(&benchmark, "/full_id", Value::as_str)?;
-    let [op, shape, dtype, isa] = name(id).ok_or_else(|| {
-        Stop::wrong_use(format!("bench `{id}` is not named `<op>/<shape>_<dtype>/<isa>`"))
-    })?;
+    let [op, shape, dtype, isa] = name(id)
+        .ok_or_else(|| wrong_use!("bench `{id}` is not named `<op>/<shape>_<dtype>/<isa>`"))?;
     // Work of one call, if the benchmark states it, under the name of criterion's kind of
     // throughput. Redline's benchmarks state floating-point operations as "elements".
     let work = |kinds: [&str; 2]| {
@@ -310,7 +308,7 @@ fn at<'a, T>(
 ) -> Result<T, Stop> {
     value.pointer(pointer).and_then(read).ok_or_else(|| {
         let path = path.display();
-        Stop::wrong_use(format!("`{path}` is not what criterion 0.8 writes: no `{pointer}`"))
+        wrong_use!("`{path}` is not what criterion 0.8 writes: no `{pointer}`")
     })
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::files::{FileError, make_dir};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 /// Time for which the lock file of a process that has ended may still be locked.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ impl Lock {
                         continue;
                     }
                     let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
-                    return Err(Stop::environment(format!("{held}{process}"))
+                    return Err(environment!("{held}{process}")
                         .with_hint("wait for it to end, or stop it with Ctrl-C"));
                 }
                 Err(TryLockError::Error(source)) => {

@@ -57,13 +57,13 @@ impl Ends for ProcessError {
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
     /// Clock that times the waits which an interrupt may end.
-    clock: Arc<dyn Clock>,
+    clock: Clock,
 }
 
 impl Interrupt {
     /// Returns a new flag that is not set; `clock` times the waits that it may end.
-    pub fn new(clock: &Arc<dyn Clock>) -> Self {
-        Self { flag: Arc::default(), clock: Arc::clone(clock) }
+    pub fn new(clock: Clock) -> Self {
+        Self { flag: Arc::default(), clock }
     }
 
     /// Returns the time since the command began.
@@ -73,7 +73,7 @@ impl Interrupt {
 
     /// Sleeps for `duration`, without regard to the flag; the caller polls it afterwards.
     pub fn sleep(&self, duration: Duration) {
-        self.clock.sleep(duration);
+        thread::sleep(duration);
     }
 
     /// Returns the shared flag that the signal handlers set.

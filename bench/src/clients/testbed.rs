@@ -332,7 +332,7 @@ impl Draws {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use campaign::environment::SystemClock;
+    use campaign::clock::Clock;
 
     #[test]
     fn a_spread_is_as_the_tools_compute_it() {
@@ -363,7 +363,7 @@ mod tests {
         let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
         let mut shell = Command::new("sh");
         shell.args(["-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3"]);
-        let (status, cost) = run_on(0, &mut shell, &Interrupt::new(&SystemClock::start())).unwrap();
+        let (status, cost) = run_on(0, &mut shell, &Interrupt::new(Clock::start())).unwrap();
         assert_eq!(status.code(), Some(3));
         assert!(cost.cpu_us > 0.0 && cost.wall_s > 0.0, "{cost:?}");
         assert_eq!(sched_getaffinity(Pid::from_raw(0)).unwrap(), before);

@@ -21,7 +21,7 @@ use crate::node::hardware::Cpu;
 use crate::plan::Variant;
 use crate::process::{ProcessError, capture, describe, show};
 use crate::server_spec::BuiltVariant;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::world::World;
 
 /// Name of the file with a build's facts, in the build's folder in the cache.
@@ -163,10 +163,10 @@ fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Sto
     }
     let (program, how) = (command.get_program().to_string_lossy(), describe(status));
     let sdist = &source.sdist;
-    let what =
-        format!("`{program}` ended with {how} while it built {sdist}; what it said stands above");
-    Err(Stop::environment(what)
-        .with_hint("it needs a C and a C++ compiler, such as `gcc` and `g++`"))
+    Err(environment!(
+        "`{program}` ended with {how} while it built {sdist}; what it said stands above"
+    )
+    .with_hint("it needs a C and a C++ compiler, such as `gcc` and `g++`"))
 }
 
 /// Copies the built programs from the build folder `tree` to the folder `whole`, and writes the
@@ -177,8 +177,7 @@ fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> 
     for program in &source.programs {
         let (from, to) = (tree.join(PROGRAMS).join(program), whole.join(program));
         if !from.is_file() {
-            let what = format!("the build of {} left no `{program}`", source.sdist);
-            return Err(Stop::environment(what)
+            return Err(environment!("the build of {} left no `{program}`", source.sdist)
                 .with_hint("does `[source]` of its file in `suite/engines/` name it right?"));
         }
         fs::copy(&from, &to).map_err(FileError::at("write", &to))?;
@@ -276,7 +275,7 @@ fn fetch_tools(world: &World, dir: &Path) -> Result<(), Stop> {
         .args(PACKAGES);
     let missing = |said: &str| {
         let what = "`cmake` and `ninja` are not both installed, and pip could not fetch them";
-        Stop::environment(format!("{what}: {said}")).with_hint(
+        environment!("{what}: {said}").with_hint(
             "install them, such as by `python3 -m pip install cmake ninja`, so that both are on the \
              PATH",
         )

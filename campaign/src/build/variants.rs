@@ -18,9 +18,10 @@ use crate::node::hardware;
 use crate::plan::Variant;
 use crate::plan::release::{self, Release, is_development, literal_version};
 use crate::process::{Written, capture};
-use crate::server_spec::container::Runtime;
-use crate::server_spec::{BuiltVariant, Contained, ServerSpec, image_name, image_of, is_same};
-use crate::stop::Stop;
+use crate::server_spec::{
+    BuiltVariant, Contained, Runtime, ServerSpec, image_name, image_of, is_same,
+};
+use crate::stop::{Stop, environment, wrong_use};
 use crate::world::World;
 
 /// Id of the engine whose releases are commits of this clone.
@@ -96,14 +97,14 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     };
     if variants.iter().any(|baseline| baseline.variant.release == candidate.variant.release) {
         let release = &candidate.variant.release;
-        return Err(Stop::wrong_use(format!("baseline and candidate are both {release}")));
+        return Err(wrong_use!("baseline and candidate are both {release}"));
     }
     for (name, extra) in &flags.variants {
         let mut variant = candidate.clone();
         variant.variant.name = Some(name.clone());
         variant.variant.flags.extend_from_slice(extra);
         if variants.iter().any(|other| other.variant.name == variant.variant.name) {
-            return Err(Stop::wrong_use(format!("variant `{name}` is given twice")));
+            return Err(wrong_use!("variant `{name}` is given twice"));
         }
         variants.push(variant);
     }
@@ -111,10 +112,10 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     variants.insert(usize::from(flags.baseline.is_some()), candidate);
     for (id, release) in &flags.beside {
         if *id == engine.id {
-            let message =
-                format!("`{id}` is the engine that is measured; `--beside` is for others");
-            return Err(Stop::wrong_use(message)
-                .with_hint("two releases of one engine are compared by `--baseline`"));
+            return Err(wrong_use!(
+                "`{id}` is the engine that is measured; `--beside` is for others"
+            )
+            .with_hint("two releases of one engine are compared by `--baseline`"));
         }
         variants.push(named(world, &world.catalog.engine(id)?, Some(release), flags.container)?);
     }
@@ -145,15 +146,15 @@ pub fn named(
         (None, Some(_)) => {
             let version = release.map(|name| name.trim_start_matches('v').to_owned());
             let version = version.ok_or_else(|| {
-                Stop::wrong_use(format!("which release of `{}`? give its version", engine.id))
+                wrong_use!("which release of `{}`? give its version", engine.id)
                     .with_hint("the one that is installed; another is refused before it is served")
             })?;
             let name = format!("v{version}");
             Ok(of(engine, name, Origin::Installed { version, container }))
         }
         (None, None) => {
-            let message = format!("engine `{}` is neither built nor installed here", engine.id);
-            Err(Stop::wrong_use(message).with_hint("start it, then measure it: `--url URL`"))
+            Err(wrong_use!("engine `{}` is neither built nor installed here", engine.id)
+                .with_hint("start it, then measure it: `--url URL`"))
         }
     }
 }
@@ -171,8 +172,7 @@ fn from_source(
         && asked.trim_start_matches('v') != pinned
     {
         let id = &engine.id;
-        let message = format!("`suite/engines/{id}.toml` builds {id} {pinned}, not `{asked}`");
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!("`suite/engines/{id}.toml` builds {id} {pinned}, not `{asked}`"));
     }
     let mut wanted = of(engine, format!("v{pinned}"), Origin::Source(Box::new(source.clone())));
     wanted.variant.flags = engine.loaded_flags(world.cores);
@@ -189,8 +189,8 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
     if let (Some(stated), Some(named)) = (&stated, &named)
         && !is_same(stated, named)
     {
-        let message = format!("the server says that it is {stated}, not `{named}`");
-        return Err(Stop::wrong_use(message).with_hint("leave the version out with `--url`"));
+        return Err(wrong_use!("the server says that it is {stated}, not `{named}`")
+            .with_hint("leave the version out with `--url`"));
     }
     let release = named.or(stated).map_or("unknown".to_owned(), |version| format!("v{version}"));
     Ok(of(engine, release, Origin::Running(Box::new(probe))))
@@ -205,8 +205,7 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
     if engine.id != REDLINE {
         let id = &engine.id;
-        let message = format!("`--worktree` is this clone's own tree, not one of `{id}`");
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!("`--worktree` is this clone's own tree, not one of `{id}`"));
     }
     let git = Git::open(&world.places.root, &world.interrupt)?;
     let manifest = files::read_text(&world.places.root.join("engine/Cargo.toml"))?;
@@ -215,8 +214,8 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
     if let Some(named) = named
         && named.trim_start_matches('v') != version
     {
-        let message = format!("the working tree is version {version}, not `{named}`");
-        return Err(Stop::wrong_use(message).with_hint("leave the version out with `--worktree`"));
+        return Err(wrong_use!("the working tree is version {version}, not `{named}`")
+            .with_hint("leave the version out with `--worktree`"));
     }
     let commit = git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?;
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
@@ -369,8 +368,7 @@ fn installed(
     let found = read_found(&written, package, &place)?;
     if !is_same(&found.version, version) {
         let Found { name, version: found, .. } = found;
-        let message = format!("{name} {found} is installed {place}, not {version}");
-        return Err(Stop::environment(message).with_hint(format!(
+        return Err(environment!("{name} {found} is installed {place}, not {version}").with_hint(format!(
             "`python3 -m pip install {name}=={version}`: numbers under another release's name would \
              help nobody"
         )));
@@ -413,11 +411,11 @@ fn read_found(written: &Written, package: &Package, place: &str) -> Result<Found
     let names = package.names.join(" or ");
     if !written.status.success() {
         let said = written.last_said().unwrap_or("it says nothing");
-        return Err(Stop::environment(format!("cannot tell if {names} is installed: {said}")));
+        return Err(environment!("cannot tell if {names} is installed: {said}"));
     }
     serde_json::from_str(&written.stdout).map_err(|_| {
         let first = package.names.first().map_or("", String::as_str);
-        Stop::environment(format!("{names} is not installed {place}")).with_hint(format!(
+        environment!("{names} is not installed {place}").with_hint(format!(
             "`python3 -m pip install {first}==VERSION` in an environment whose programs come first on \
              the PATH, or `--container docker`"
         ))

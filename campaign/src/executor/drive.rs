@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use schema::exit::Exit;
 use schema::run::{Failure, FailureClass, Phase};
 use schema::verdict::Stage;
 
-use crate::executor::collect::{check, collect};
-use crate::executor::job::{self, Done, Job, NodeEnd, read_steps};
+use crate::executor::job::{self, Done, Job, NodeEnd, check, collect, read_steps};
 use crate::executor::journal::{Entry, Journal, Line, PlannedJob, PreparedCampaign, Reached};
 use crate::executor::stage_log::StageLog;
 use crate::executor::submit;
@@ -20,7 +20,7 @@ use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::publish::write_run;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::world::World;
 
 /// Longest delay until the controller sees the files of an ended job on a network file system.
@@ -109,7 +109,7 @@ impl<'a> Drive<'a> {
         let clock = &self.world.clock;
         let until = clock.elapsed() + pause;
         while clock.elapsed() < until && !self.world.interrupt.raised() {
-            clock.sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
+            thread::sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
         }
     }
 
@@ -351,7 +351,7 @@ impl<'a> Drive<'a> {
             while self.world.clock.elapsed() < until
                 && matches!(self.executor.poll(handle), Ok(JobState::Running { .. }))
             {
-                self.world.clock.sleep(self.executor.pause());
+                thread::sleep(self.executor.pause());
             }
             let places = submit::places(self.world, self.ready, &job.planned.key);
             let _ = collect(&places, &self.journal.places.staged());
@@ -436,9 +436,7 @@ fn after_end(end: &JobEnd, report: Option<&NodeEnd>, lost: u32, is_here: bool) -
             said: "the job exceeded its memory limit".to_owned(),
         },
         JobEnd::Cancelled => Next::Stop(Stop::environment("a job was cancelled")),
-        JobEnd::Impossible { said } => {
-            Next::Stop(Stop::environment(format!("no node can run a job: {said}")))
-        }
+        JobEnd::Impossible { said } => Next::Stop(environment!("no node can run a job: {said}")),
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Executor, Handle, JobEnd, JobSpec, JobState, LOCAL};
 use crate::files::{FileError, make_dir, read_text, write_whole};
 use crate::places::CampaignPlaces;
 use crate::process::ProcessError;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 
 /// Line that a job reads on standard input before it begins. It is sent once the job's process id
 /// is on disk.
@@ -98,10 +98,10 @@ impl Executor for Local {
                     continue;
                 };
                 let (key, pid) = (job.file_name(), process.pid);
-                let message = format!("job `{}` still runs (process {pid})", key.display());
-                return Err(Stop::environment(message).with_hint(format!(
-                    "`--resume` continues its campaign; `kill {pid}` ends it"
-                )));
+                return Err(environment!("job `{}` still runs (process {pid})", key.display())
+                    .with_hint(format!(
+                        "`--resume` continues its campaign; `kill {pid}` ends it"
+                    )));
             }
         }
         Ok(())
@@ -118,15 +118,14 @@ impl Executor for Local {
         let (program, args) = job
             .argv
             .split_first()
-            .ok_or_else(|| Stop::wrong_use(format!("job `{}` names no program", job.key)))?;
+            .ok_or_else(|| wrong_use!("job `{}` names no program", job.key))?;
         let mut command = Command::new(program);
         command.args(args).arg("--when-told").envs(&job.env).env(MARK, &job.key);
         command.stdin(Stdio::piped()).stdout(out).stderr(err).process_group(0);
         let start = |source| ProcessError::Start { program: program.clone(), source };
         let mut child = command.spawn().map_err(start)?;
-        let process = Process::of(child.id()).ok_or_else(|| {
-            Stop::environment(format!("job `{}` ended as it was started", job.key))
-        })?;
+        let process = Process::of(child.id())
+            .ok_or_else(|| environment!("job `{}` ended as it was started", job.key))?;
         let text = format!("{} {}", process.pid, process.start_ticks);
         write_whole(&process_file(&job.dir), text.as_bytes())?;
         if let Some(mut stdin) = child.stdin.take() {
@@ -214,7 +213,7 @@ fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
     let split = handle.0.split_once(' ');
     match split.and_then(|(key, text)| Some((key, read_process(text)?))) {
         Some(read) => Ok(read),
-        None => Err(Stop::wrong_use(format!("`{}` is no process of this machine", handle.0))),
+        None => Err(wrong_use!("`{}` is no process of this machine", handle.0)),
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::files::{self, FileError};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 use crate::world::World;
 
 /// Name of the file from which engines read a model's configuration.
@@ -228,8 +228,7 @@ impl Fetcher<'_> {
         // An interrupted download leaves a folder without the configuration.
         if revision.is_empty() || !path.join(CONFIG).is_file() {
             let hint = format!("`hf download {id}` brings it there; `HF_HOME` says where that is");
-            let message = format!("`{id}` is not in `{}`", dir.display());
-            return Err(Stop::environment(message).with_hint(hint));
+            return Err(environment!("`{id}` is not in `{}`", dir.display()).with_hint(hint));
         }
         let hub = HubModel { id: id.to_owned(), revision };
         let source = hub.id.clone();
@@ -272,9 +271,9 @@ impl Fetcher<'_> {
             self.mend(input, path)?
         } else {
             let (id, path) = (&input.id, path.display());
-            return Err(Stop::wrong_use(format!(
+            return Err(wrong_use!(
                 "`{path}` given for `{id}` has the SHA-256 {found}, expected {expected}"
-            ))
+            )
             .with_hint("numbers are compared only over the same input"));
         };
         let path = mended.unwrap_or_else(|| path.to_owned());
@@ -296,8 +295,7 @@ impl Fetcher<'_> {
                 Err(detail) => tried.push_str(&format!("\n  {detail}")),
             }
         }
-        let message = format!("`{id}` is neither in the cache nor could it be fetched{tried}");
-        Err(Stop::environment(message).with_hint(format!(
+        Err(environment!("`{id}` is neither in the cache nor could it be fetched{tried}").with_hint(format!(
             "connect to the network and run `cargo xtask fetch`, or give the file: `--input {id}=PATH`"
         )))
     }

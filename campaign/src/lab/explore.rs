@@ -19,15 +19,15 @@ use super::spec::PreparedLab;
 use crate::build::variants::REDLINE;
 use crate::console::about;
 use crate::executor::Executor;
-use crate::executor::collect;
 use crate::executor::drive::{Drive, jobs_of};
+use crate::executor::job;
 use crate::executor::journal::{Journal, Line, PreparedCampaign};
 use crate::files::write_whole;
 use crate::plan::{PlannedRun, Variant};
 use crate::publish::Registry;
 use crate::publish::finish::{print_paths, publish};
 use crate::server_spec::{Filling, command_line};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
 /// Name of the file with the recommended server flags, in the campaign's folder.
@@ -100,8 +100,7 @@ impl<'a> Explore<'a> {
             // Without this check, a round that plans no job would be requested for ever.
             if self.journal.state.jobs.len() == before {
                 let block = round.block;
-                let message = format!("the registry requests the runs from block {block} again");
-                return Err(Stop::wrong_use(message)
+                return Err(wrong_use!("the registry requests the runs from block {block} again")
                     .with_hint("if records of this lab were retracted, start it again"));
             }
         }
@@ -233,7 +232,7 @@ impl<'a> Explore<'a> {
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
         let variants = &self.journal.prepared().plan.variants;
-        for record in collect::records(&self.journal.places.staged())? {
+        for record in job::records(&self.journal.places.staged())? {
             let block = record.campaign.as_ref().map(|of| of.block);
             if record.status != Status::Failed || block < Some(round.block) {
                 continue;

@@ -8,7 +8,6 @@ use nix::sys::statvfs::statvfs;
 use schema::run::Gpu;
 
 use crate::executor::job::Job;
-use crate::node::gpu;
 use crate::node::hardware::{self, Machine};
 use crate::process::{self, ProcessError};
 use crate::server_spec::{ReadyCell, ServerSpec};
@@ -88,8 +87,8 @@ pub fn unfit(
     if !job.on_gpu {
         return Ok(None);
     }
-    let errors = match hardware::ask_driver(gpu::ECC_ERRORS, &world.interrupt) {
-        Ok(text) => gpu::count_errors(&text),
+    let errors = match hardware::ask_driver(hardware::ECC_ERRORS, &world.interrupt) {
+        Ok(text) => hardware::count_errors(&text),
         Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
         // An older driver may not support the query.
         Err(_) => None,
@@ -151,7 +150,7 @@ mod tests {
 
     #[test]
     fn errors_of_several_gpus_are_added() {
-        assert_eq!(gpu::count_errors("0\n3\n[N/A]\n1\n"), Some(4));
-        assert_eq!(gpu::count_errors("[N/A]\n"), None);
+        assert_eq!(hardware::count_errors("0\n3\n[N/A]\n1\n"), Some(4));
+        assert_eq!(hardware::count_errors("[N/A]\n"), None);
     }
 }

@@ -3,9 +3,7 @@
 //! there, but no clone, registry or git.
 
 mod calibration;
-mod failure;
 pub(crate) mod fitness;
-mod gpu;
 pub mod hardware;
 pub mod record;
 pub mod run;
@@ -32,8 +30,8 @@ use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
 use crate::process::micros;
-use crate::server_spec::container;
-use crate::stop::Stop;
+use crate::server_spec::container_name;
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// Smallest difference between wall clock and steady clock, in milliseconds, that means the wall
@@ -134,7 +132,7 @@ impl Node<'_> {
         }
         let (cache, host) = (&self.world.cache.dir, self.world.identity.host.as_deref());
         let history = History::read(cache, host.unwrap_or_default());
-        let found = calibration::calibrate(self.world.cores, &*self.world.clock);
+        let found = calibration::calibrate(self.world.cores, self.world.clock);
         for said in history.unlike(found) {
             // Later calibrations are likely to find the same deviation.
             if self.noted.insert(said.figure) {
@@ -214,7 +212,7 @@ impl Node<'_> {
             return Ok(());
         }
         let message = format!("{used:.1} GPU-hours are used, and the next run may take {next:.1}");
-        Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
+        Err(wrong_use!("{message}: {most:.1} are allowed"))
     }
 
     /// Moves the files of the runs of an interrupted block into a folder of their own, so that the
@@ -237,7 +235,7 @@ impl Node<'_> {
     /// Removes the container of an interrupted run, which may have outlived the node's process.
     fn remove_container(&self, run: &PlannedRun) {
         let image = self.job.variants[run.variant].built.image.as_ref();
-        let words = image.and_then(|image| image.runtime.removal(&container::name(&run.run)));
+        let words = image.and_then(|image| image.runtime.removal(&container_name(&run.run)));
         if let Some((program, args)) = words.as_deref().and_then(<[_]>::split_first) {
             // A container that does not exist needs no removal.
             let _ = Command::new(program).args(args).output();

@@ -16,15 +16,14 @@ use schema::scenario::Tier;
 
 use crate::files;
 use crate::inputs::checkpoint_facts;
-use crate::node::failure::{Happening, classify};
-use crate::node::record::{Parts, assemble};
+use crate::node::record::{Happening, Parts, assemble, classify};
 use crate::node::server::{ProbeAnswer, Readiness, Server, ask, ask_running, free_port};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::process::{Group, show};
-use crate::server_spec::container::{self, Container};
 use crate::server_spec::{
-    CommandLine, Filling, ReadyCell, ServerSpec, command_line, container_line, is_same,
+    CommandLine, Container, Filling, ReadyCell, ServerSpec, command_line, container_line,
+    container_name, is_same,
 };
 use crate::stop::Stop;
 use crate::tools::{self, BENCH};
@@ -258,7 +257,7 @@ impl Run<'_> {
         let container = Container {
             runtime: contained.runtime,
             image: &contained.image,
-            name: &container::name(&planned.run),
+            name: &container_name(&planned.run),
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
             env: &more,

@@ -12,9 +12,9 @@ use schema::probe::Probe;
 
 use crate::catalog::Engine;
 use crate::files::{self, FileError};
-use crate::node::failure::Happening;
+use crate::node::record::Happening;
 use crate::process::{Group, Interrupt, ProcessError, capture_until, micros};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::tools::{self, BENCH, Tools};
 use crate::world::World;
 
@@ -240,7 +240,7 @@ pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, S
     match ask(&world.tools, url, &engine.path, RUNNING_LIMIT, &world.interrupt)? {
         ProbeAnswer::Ready(probe) => Ok(*probe),
         ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
-            Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
+            Err(environment!("no server answers at `{url}`: {said}")
                 .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
         }
     }

@@ -18,7 +18,7 @@ use crate::plan::estimate::{self, Of};
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, Round};
 use crate::server_spec::ReadyCell;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
 /// Id of the comparison policy that sets the number of pairs.
@@ -167,9 +167,9 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
         let is_random = world.catalog.model(&cell.model)?.config.is_some();
         if is_random && engine.file.launch.random_weights.is_empty() {
             let (engine, model) = (&engine.id, &cell.model);
-            return Err(Stop::wrong_use(format!(
+            return Err(wrong_use!(
                 "`{model}` has random weights, which engine `{engine}` cannot generate"
-            ))
+            )
             .with_hint(format!("`random_weights` in `suite/engines/{engine}.toml` says how")));
         }
     }
@@ -297,12 +297,12 @@ pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
     let targets = world.catalog.targets()?;
     let first = targets.get(DEFAULT_TARGET).and_then(|target| target.models.first());
     let model = model.or(first.map(|model| model.id.as_str())).ok_or_else(|| {
-        Stop::wrong_use(format!("target `{DEFAULT_TARGET}` lists no model"))
-            .with_hint("give `--model ID`")
+        wrong_use!("target `{DEFAULT_TARGET}` lists no model").with_hint("give `--model ID`")
     })?;
     if world.catalog.model(model)?.config.is_some() {
-        let message = format!("`{model}` has random weights, and this command needs a model file");
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!(
+            "`{model}` has random weights, and this command needs a model file"
+        ));
     }
     let (model, scenario) = (model.to_owned(), DEFAULT_SCENARIO.to_owned());
     Ok(Cell { model, tp: 1, scenario, ..Cell::default() })

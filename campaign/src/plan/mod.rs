@@ -12,7 +12,7 @@ use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
 use crate::server_spec::ServerSettings;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 
 /// A variant: one release of an engine with one set of server flags. Campaigns compare variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,8 +92,7 @@ pub struct Plan {
 pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result<Vec<Cell>, Stop> {
     let listed: Vec<&str> = target.models.iter().map(|model| model.id.as_str()).collect();
     if let Some(id) = models.iter().find(|id| !listed.contains(&id.as_str())) {
-        let message = format!("the target has no model `{id}`; it lists {}", listed.join(", "));
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!("the target has no model `{id}`; it lists {}", listed.join(", ")));
     }
     let wanted = |id: &str| models.is_empty() || models.iter().any(|model| model == id);
     let mut cells = Vec::new();

@@ -6,7 +6,7 @@ use schema::run::Gpu;
 use schema::target::{Target, TargetMatch};
 
 use crate::catalog::unknown;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 /// Number of bytes in a GiB.
 const GIB_BYTES: f64 = 1_073_741_824.0;
@@ -29,9 +29,9 @@ pub fn choose<'a>(
         if needs_device(target) && match_length(&target.matches, gpus).is_none() {
             let found = gpus.first().map_or("no GPU".to_owned(), |gpu| format!("`{}`", gpu.name));
             let wanted = target.matches.device_name.join(" or ");
-            return Err(Stop::environment(format!(
+            return Err(environment!(
                 "target `{id}` needs a GPU named like {wanted}, and this machine has {found}"
-            ))
+            )
             .with_hint("`--target cpu` measures without a GPU"));
         }
         return Ok((id, target));

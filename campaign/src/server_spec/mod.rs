@@ -3,7 +3,6 @@
 //! it starts nothing. The submodules build its command line, as a process or in a container.
 
 mod command_line;
-pub mod container;
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::inputs::Obtained;
 use crate::plan::{Cell, Variant};
-use crate::server_spec::container::Runtime;
 pub use command_line::{
-    CommandLine, Filling, ServerSettings, command_line, container_line, image_name, image_of,
+    CommandLine, Container, Filling, Runtime, ServerSettings, command_line, container_line,
+    container_name, image_name, image_of,
 };
 
 /// Server specification of one variant: its engine, and the program or image that was built or found

@@ -14,7 +14,7 @@ use submission::Options;
 
 use super::{Executor, Handle, JobEnd, JobSpec, JobState, SLURM};
 use crate::process::{Interrupt, Written, capture_until, describe};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 
 /// Time limit of one call of a Slurm tool. The tools retry for some seconds to reach a controller
 /// that is down; a longer silence will not end by itself.
@@ -215,13 +215,13 @@ impl Slurm {
 
 /// Builds the error of a scheduler that cannot be reached.
 fn no_answer(tool: &str, said: &str) -> Stop {
-    Stop::environment(format!("`{tool}` got no answer: {said}"))
+    environment!("`{tool}` got no answer: {said}")
         .with_hint("`scontrol ping` says whether a controller is up")
 }
 
 /// Builds the error of a scheduler that refuses a job.
 fn refusal(said: &str) -> Stop {
-    Stop::wrong_use(format!("Slurm refuses the job: {said}")).with_hint(
+    wrong_use!("Slurm refuses the job: {said}").with_hint(
         "`--slurm-option --partition=NAME` and its like go to sbatch, as do SBATCH_ACCOUNT, \
          SBATCH_PARTITION and SBATCH_QOS",
     )
