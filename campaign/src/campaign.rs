@@ -213,7 +213,7 @@ fn carry_out(
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     if ready.lab.is_some() {
-        Explore::new(world, executor, journal, ids).carry_out()?;
+        Explore { world, executor, journal, ids }.carry_out()?;
         // The rounds have added variants.
         ready = journal.prepared().clone();
     } else {

@@ -2,7 +2,6 @@
 //! `redline bench`, which compares a model's speed with the machine's limits, and writes one record
 //! of both.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,7 +14,7 @@ use serde_json::Value;
 use crate::build;
 use crate::build::variants::{self, Origin, REDLINE, Wanted};
 use crate::cli::Kernels;
-use crate::files::read_text;
+use crate::files::{files_below, read_text};
 use crate::git::Git;
 use crate::inputs::Input;
 use crate::lock::Lock;
@@ -58,7 +57,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let places = world.places.campaign(&id);
     let started_at = world.clock.rfc3339();
     let started = world.clock.elapsed();
-    let home = places.criterion();
+    let home = places.dir.join("criterion");
     // First, so that a failure is known before the kernel benchmarks, which take minutes.
     let model_bench = model_bench(world, &wanted, flags)?;
     bench(world, &wanted, &home)?;
@@ -234,17 +233,17 @@ fn table(record: &KernelRecord) -> String {
 /// # Errors
 /// A file is missing, or has another form.
 fn read_criterion(home: &Path) -> Result<Vec<KernelBench>, Stop> {
-    let folders = new_folders(home);
-    let mut benches =
-        folders.iter().map(|dir| read_one(dir)).collect::<Result<Vec<KernelBench>, _>>()?;
+    let files = files_below(home);
+    let finished = files.iter().filter(|path| path.ends_with("new/benchmark.json"));
+    let mut benches = finished.map(|path| read_one(path)).collect::<Result<Vec<_>, _>>()?;
     let key = |b: &KernelBench| (b.op.clone(), b.shape.clone(), b.dtype.clone(), b.isa.clone());
     benches.sort_by_key(key);
     Ok(benches)
 }
 
-fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
+fn read_one(benchmark: &Path) -> Result<KernelBench, Stop> {
     let read = |file: &str| -> Result<(PathBuf, Value), Stop> {
-        let path = dir.join(file);
+        let path = benchmark.with_file_name(file);
         let value = serde_json::from_str(&read_text(&path)?).unwrap_or_default();
         Ok((path, value))
     };
@@ -310,20 +309,6 @@ fn at<'a, T>(
         let path = path.display();
         wrong_use!("`{path}` is not what criterion 0.8 writes: no `{pointer}`")
     })
-}
-
-/// Finds every folder `new` below `dir` that contains a finished benchmark of criterion.
-fn new_folders(dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let mut found = Vec::new();
-    for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
-        if path.ends_with("new") && path.join("benchmark.json").is_file() {
-            found.push(path);
-        } else {
-            found.extend(new_folders(&path));
-        }
-    }
-    found
 }
 
 #[cfg(test)]

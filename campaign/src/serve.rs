@@ -99,7 +99,7 @@ pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
 fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
-    let (_, target) = target::choose(&targets, None, &machine.gpus)?;
+    let (_, target) = target::choose(&targets, None, &machine.gpus, false)?;
     // Includes the concurrency sweep, so that a later comparison needs no download.
     let cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
     let scenario = |cell: &plan::Cell| world.catalog.scenario(&cell.scenario);

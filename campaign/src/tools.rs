@@ -68,7 +68,8 @@ impl Tools {
         self.command(SITE, verb)
     }
 
-    fn command(&self, name: &str, verb: &str) -> Command {
+    /// Builds the command `NAME VERB` of one of the programs.
+    pub fn command(&self, name: &str, verb: &str) -> Command {
         let mut command = Command::new(self.dir.join(name));
         command.arg(verb);
         command

@@ -14,8 +14,7 @@ use anyhow::{Context, Result, bail};
 use git2::build::TreeUpdateBuilder;
 use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
 
-use crate::errors::Environment;
-use crate::repository::{RESULTS, WorkTree};
+use crate::repository::{Environment, RESULTS, WorkTree};
 use store::layout::leftover_name;
 
 /// Number of attempts at a commit, which fails when HEAD moved or a lock was held.
@@ -255,13 +254,8 @@ struct Landing {
 impl Landing {
     /// Starts to put files in place below `root`.
     fn new(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-            landed: Vec::new(),
-            folders: Vec::new(),
-            replaced: Vec::new(),
-            kept: false,
-        }
+        let root = root.to_owned();
+        Self { root, landed: Vec::new(), folders: Vec::new(), replaced: Vec::new(), kept: false }
     }
 
     /// Writes `bytes` to `path` below the root. An existing file with the same bytes is left

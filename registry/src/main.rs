@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Parser;
 use cli::{Arguments, Command};
 use commands::{World, additions, queries};
-use registry::errors::{Unsound, chain, exit_of};
+use registry::repository::{Unsound, chain, exit_of};
 use schema::event::EventKind;
 use schema::exit::Exit;
 

@@ -70,7 +70,7 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
         places.cargo_target.clone()
     } else {
         cargo.env("CARGO_BUILD_BUILD_DIR", &places.cargo_target);
-        places.release_target()
+        places.root.join("target/releases/built")
     };
     cargo.env("CARGO_TARGET_DIR", &target);
     target
@@ -80,7 +80,7 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
 /// Returns the path and the hash.
 fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     let sha256 = sha256_file(built)?;
-    let kept = places.binary(&sha256, "redline");
+    let kept = places.root.join("target/releases/bin").join(&sha256).join("redline");
     // The name is the content's hash, so an existing file is the same binary.
     if !kept.is_file() {
         let mut temp = files::temp_near(&kept)?;

@@ -19,7 +19,7 @@ use crate::inputs::Input;
 use crate::inputs::cache::sha256_file;
 use crate::node::hardware::Cpu;
 use crate::plan::Variant;
-use crate::process::{ProcessError, capture, describe, show};
+use crate::process::{ProcessError, attempted, capture, describe, show};
 use crate::server_spec::BuiltVariant;
 use crate::stop::{Stop, environment};
 use crate::world::World;
@@ -82,7 +82,7 @@ impl PeerBuild {
 /// The source cannot be downloaded or has another hash, a build tool is missing, or the build
 /// fails.
 pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<PeerBuild, Stop> {
-    let dir = world.cache.build(id, &key(source, cpu));
+    let dir = world.cache.dir.join("builds").join(id).join(key(source, cpu));
     if let Some(facts) = kept(&dir, source) {
         return Ok(PeerBuild { dir, facts });
     }
@@ -254,11 +254,8 @@ fn find_tools(world: &World) -> Result<BuildTools, Stop> {
 }
 
 fn runs(world: &World, program: &str) -> Result<bool, Stop> {
-    match capture(Command::new(program).arg("--version"), &world.interrupt) {
-        Ok(written) => Ok(written.status.success()),
-        Err(ProcessError::Interrupted) => Err(ProcessError::Interrupted.into()),
-        Err(_) => Ok(false),
-    }
+    let written = capture(Command::new(program).arg("--version"), &world.interrupt);
+    Ok(attempted(written)?.is_some_and(|written| written.status.success()))
 }
 
 /// Installs CMake and Ninja with pip into a temporary folder and renames it, so that `dir` is

@@ -357,7 +357,11 @@ fn installed(
 ) -> Result<BuiltVariant, Stop> {
     let none = Package { names: Vec::new() };
     let package = engine.file.package.as_ref().unwrap_or(&none);
-    let image = contained(engine, variant, container)?;
+    let contained = |runtime| -> Result<_, Stop> {
+        let image = image_name(image_of(&engine.file, &engine.id)?, &variant.release);
+        Ok(Contained { runtime, image })
+    };
+    let image = container.map(contained).transpose()?;
     let place = match &image {
         Some(image) => format!("in `{}`", image.image),
         None => "on this machine".to_owned(),
@@ -374,24 +378,29 @@ fn installed(
         )));
     }
     // A tag can be moved to another image, a digest cannot.
-    let digest = image.as_ref().and_then(|image| digest(world, image));
+    let image_digest = image.as_ref().and_then(|image| digest(world, image));
+    let facts = EngineFacts {
+        name: variant.engine.clone(),
+        release: variant.release.clone(),
+        dirty: Some(false),
+        binary_sha256: found.files_sha256,
+        features: Some(Vec::new()),
+        image_digest,
+        build: Some(BuildFacts {
+            source_url: Some(format!("{}=={}", found.name, found.version)),
+            image: image.as_ref().map(|image| image.image.clone()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
+        ..EngineFacts::default()
+    };
     Ok(BuiltVariant {
         variant: variant.clone(),
-        facts: facts_of(variant, found, image.as_ref(), digest),
+        facts,
         binary: None,
         version: Some(version.to_owned()),
         image,
     })
-}
-
-fn contained(
-    engine: &Engine,
-    variant: &Variant,
-    runtime: Option<Runtime>,
-) -> Result<Option<Contained>, Stop> {
-    let Some(runtime) = runtime else { return Ok(None) };
-    let image = image_of(&engine.file, &engine.id)?;
-    Ok(Some(Contained { runtime, image: image_name(image, &variant.release) }))
 }
 
 /// Builds the command that runs Python where the server would run: on this machine or in its image.
@@ -432,40 +441,4 @@ fn digest(world: &World, image: &Contained) -> Option<String> {
     let written = capture(&mut ask, &world.interrupt).ok()?;
     let digest = written.stdout.trim().rsplit('@').next()?.to_owned();
     digest.starts_with("sha256:").then_some(digest)
-}
-
-fn facts_of(
-    variant: &Variant,
-    found: Found,
-    image: Option<&Contained>,
-    image_digest: Option<String>,
-) -> EngineFacts {
-    EngineFacts {
-        name: variant.engine.clone(),
-        release: variant.release.clone(),
-        dirty: Some(false),
-        binary_sha256: found.files_sha256,
-        features: Some(Vec::new()),
-        image_digest,
-        build: Some(BuildFacts {
-            source_url: Some(format!("{}=={}", found.name, found.version)),
-            image: image.map(|image| image.image.clone()),
-            patches: Some(Vec::new()),
-            ..BuildFacts::default()
-        }),
-        ..EngineFacts::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mark_of_a_build_makes_no_other_release() {
-        assert!(is_same("0.17.1+cpu", "0.17.1") && is_same("v0.17.1", "0.17.1"));
-        for (found, wanted) in [("0.10.1.1", "0.10.1"), ("0.10.1.dev3+gabc", "0.10.1"), ("", "1")] {
-            assert!(!is_same(found, wanted), "{found} was taken for {wanted}");
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Local executor: runs each job on this machine as a process group of its own, which survives its
 //! controller and is found again by the job's key. Knows processes; nothing of what a job does.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -39,14 +40,9 @@ struct Process {
 impl Process {
     /// Returns the running process with id `pid`; `None` if there is none or it is a zombie.
     fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The second field, the program's name in parentheses, may contain spaces and parentheses.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let state = fields.next()?;
-        // Field 22 of `stat`; field 3 is consumed above, so 18 more are skipped.
-        let start_ticks = fields.nth(18)?.parse().ok()?;
+        let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
         // A zombie has ended; it only waits for its parent to read the exit status.
-        (state != "Z").then_some(Self { pid, start_ticks })
+        (stat.state != 'Z').then_some(Self { pid, start_ticks: stat.starttime })
     }
 
     fn is_alive(self) -> bool {
@@ -180,20 +176,15 @@ impl Executor for Local {
 /// Kills the processes that a vanished job left running. They are found by the job's mark in their
 /// environment, because they have process groups of their own.
 fn sweep(key: &str) {
-    let mark = format!("{MARK}={key}");
-    let marked = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    let marked = |process: &procfs::process::Process| {
+        let environment = process.environ().unwrap_or_default();
+        environment.get(OsStr::new(MARK)).is_some_and(|mark| mark == key)
     };
+    let all = procfs::process::all_processes().into_iter().flatten().flatten();
     // This process may itself have been started by a job, whose mark it then inherits.
-    let own = std::process::id();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for pid in numbers.filter(|pid| *pid != own).filter(marked) {
-        if let Ok(id) = i32::try_from(pid) {
-            // A process that is gone already needs no signal.
-            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
-        }
+    for process in all.filter(|process| Pid::from_raw(process.pid) != Pid::this()).filter(marked) {
+        // A process that is gone already needs no signal.
+        let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
     }
 }
 

@@ -30,11 +30,6 @@ impl Cache {
         self.dir.join("sha256").join(sha256).join(name)
     }
 
-    /// Returns the folder of a rival engine's cached build with this key, whether or not it exists.
-    pub fn build(&self, engine: &str, key: &str) -> PathBuf {
-        self.dir.join("builds").join(engine).join(key)
-    }
-
     /// Returns the folder of a cached model with random weights and this key, whether or not it
     /// exists.
     pub fn shape(&self, key: &str) -> PathBuf {

@@ -29,7 +29,7 @@ pub const GIVEN: &str = "path";
 const SHAPE: &str = "shape";
 
 /// An input that runs or builds need, and where to get it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Input {
     /// Id of the model, dataset or engine: the name of its file in the suite.
     pub id: String,
@@ -51,37 +51,33 @@ impl Input {
     /// # Panics
     /// The file states no weights, which its parser rules out.
     pub fn model(id: &str, file: &ModelFile) -> Self {
+        let input = Self { id: id.to_owned(), ..Self::default() };
         match file.weights().expect("a model file that was read has weights") {
             Weights::File { sources, sha256 } => {
-                Self { sources: sources.to_vec(), ..Self::pinned(id, sha256) }
+                Self { sources: sources.to_vec(), sha256: sha256.to_owned(), ..input }
             }
             Weights::Hub { id: name } => {
-                let (sources, hub) = (file.sources.clone(), Some(name.to_owned()));
-                Self { sources, hub, ..Self::pinned(id, "") }
+                Self { sources: file.sources.clone(), hub: Some(name.to_owned()), ..input }
             }
             Weights::Random { config } => {
                 let text = format!("{:#}\n", Value::from(config.clone()));
-                let pinned = Self::pinned(id, &sha256_hex(text.as_bytes()));
-                Self { config: Some(text), ..pinned }
+                Self { sha256: sha256_hex(text.as_bytes()), config: Some(text), ..input }
             }
         }
     }
 
     pub fn dataset(id: &str, file: &DatasetFile) -> Self {
         let (sources, repair) = (file.sources.clone(), file.repair.clone());
-        Self { sources, repair, ..Self::pinned(id, &file.sha256) }
+        let (id, sha256) = (id.to_owned(), file.sha256.clone());
+        Self { id, sources, sha256, repair, ..Self::default() }
     }
 
     /// Describes an engine's source distribution as an input.
     pub fn engine(id: &str, source: &Source) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
-        Self { sources, ..Self::pinned(id, &source.sha256) }
-    }
-
-    fn pinned(id: &str, sha256: &str) -> Self {
-        let (id, sha256) = (id.to_owned(), sha256.to_owned());
-        Self { id, sources: Vec::new(), sha256, repair: None, config: None, hub: None }
+        let (id, sha256) = (id.to_owned(), source.sha256.clone());
+        Self { id, sources, sha256, ..Self::default() }
     }
 
     /// Returns the SHA-256 of the file that runs use: the repaired file if there is a repair, else
@@ -201,7 +197,10 @@ impl Fetcher<'_> {
             return self.in_hub(hub);
         }
         if let Some(config) = &input.config {
-            return self.write_config(input, config);
+            // Only the configuration, in a folder of its own: the engine generates the weights.
+            let path = self.world.cache.shape(&input.sha256);
+            files::write_whole(&path.join(CONFIG), config.as_bytes())?;
+            return Ok(Obtained::shape(path, input.sha256.clone()));
         }
         let sha256 = input.final_sha256().to_owned();
         let source = || input.sources.first().map_or(GIVEN.to_owned(), source_name);
@@ -233,14 +232,6 @@ impl Fetcher<'_> {
         let hub = HubModel { id: id.to_owned(), revision };
         let source = hub.id.clone();
         Ok(Obtained { hub: Some(hub), ..Obtained::file(path, String::new(), source) })
-    }
-
-    /// Writes the configuration of a model with random weights into a folder of its own in the
-    /// cache, and returns the folder as an obtained input.
-    fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, Stop> {
-        let path = self.world.cache.shape(&input.sha256);
-        files::write_whole(&path.join(CONFIG), config.as_bytes())?;
-        Ok(Obtained::shape(path, input.sha256.clone()))
     }
 
     /// Creates a folder in the cache with the configuration of a model with random weights and a

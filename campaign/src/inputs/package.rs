@@ -12,7 +12,7 @@ use schema::model::{InputSource, RepairMethod};
 use tempfile::{NamedTempFile, TempDir};
 use zip::ZipArchive;
 
-use crate::files::FileError;
+use crate::files::{FileError, files_below};
 use crate::process::{Group, ProcessError, show};
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
@@ -181,15 +181,7 @@ fn progress(world: &World, requirement: &str) -> ProgressBar {
 /// Returns the total size in bytes of all files below `dir`; files that vanish meanwhile count as
 /// 0.
 fn bytes_below(dir: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    entries
-        .flatten()
-        .map(|entry| match entry.metadata() {
-            Ok(meta) if meta.is_dir() => bytes_below(&entry.path()),
-            Ok(meta) => meta.len(),
-            Err(_) => 0,
-        })
-        .sum()
+    files_below(dir).iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum()
 }
 
 /// Writes the repaired form of the dataset file `raw` to `out`, whose path is `place`. The result

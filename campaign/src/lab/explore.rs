@@ -35,11 +35,11 @@ const PROFILE: &str = "recommended.toml";
 
 /// A lab in progress: its rounds are planned and run one after the other.
 pub struct Explore<'a> {
-    world: &'a World,
-    executor: &'a dyn Executor,
-    journal: &'a mut Journal,
+    pub world: &'a World,
+    pub executor: &'a dyn Executor,
+    pub journal: &'a mut Journal,
     /// Generator of ids for runs that will be planned.
-    ids: Ids,
+    pub ids: Ids,
 }
 
 /// Returns the lab of a campaign.
@@ -66,16 +66,7 @@ pub fn next(world: &World, ready: &PreparedCampaign, staged: &Path) -> Result<Ne
     Ok(lab::next(&asked.file, &standard().file, asked.runs_max, of_lab))
 }
 
-impl<'a> Explore<'a> {
-    pub fn new(
-        world: &'a World,
-        executor: &'a dyn Executor,
-        journal: &'a mut Journal,
-        ids: Ids,
-    ) -> Self {
-        Self { world, executor, journal, ids }
-    }
-
+impl Explore<'_> {
     /// Runs round after round of the lab until the registry can conclude.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use schema::run::Gpu;
 
 use crate::executor::job::Job;
 use crate::node::hardware::{self, Machine};
-use crate::process::{self, ProcessError};
+use crate::process::{self, ProcessError, attempted};
 use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::tools::BENCH;
 use crate::world::World;
@@ -70,11 +70,9 @@ pub fn unfit(
         }
     }
     let mut version = world.tools.bench("--version");
-    let answer = process::capture(&mut version, &world.interrupt);
-    match answer {
-        Ok(answer) if answer.status.success() => {}
-        Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-        _ => return Ok(Some(format!("`{BENCH}` does not run on this node"))),
+    let answer = attempted(process::capture(&mut version, &world.interrupt))?;
+    if !answer.is_some_and(|answer| answer.status.success()) {
+        return Ok(Some(format!("`{BENCH}` does not run on this node")));
     }
     if let Some(expected) = &job.hardware_id
         && job.url.is_none()
@@ -87,12 +85,9 @@ pub fn unfit(
     if !job.on_gpu {
         return Ok(None);
     }
-    let errors = match hardware::ask_driver(hardware::ECC_ERRORS, &world.interrupt) {
-        Ok(text) => hardware::count_errors(&text),
-        Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-        // An older driver may not support the query.
-        Err(_) => None,
-    };
+    // An older driver may not support the query.
+    let answer = attempted(hardware::ask_driver(hardware::ECC_ERRORS, &world.interrupt))?;
+    let errors = answer.and_then(|text| hardware::count_errors(&text));
     Ok(unfit_gpus(job.gpus(), machine, errors))
 }
 

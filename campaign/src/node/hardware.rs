@@ -11,7 +11,7 @@ use std::process::Command;
 use schema::canonical::sha256_hex;
 use schema::run::{Gpu, GpuState, HardwareFacts, Platform};
 
-use crate::process::{self, Interrupt, ProcessError};
+use crate::process::{self, Interrupt, ProcessError, attempted};
 use crate::world::World;
 
 /// Names of instruction sets, as Linux spells them, by which some engine may choose a kernel.
@@ -88,21 +88,15 @@ fn detect_with(
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
     let mut gpus = Vec::new();
     for question in QUESTIONS {
-        match ask(question) {
-            Ok(text) => gpus = parse_gpus(&text),
-            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-            // No driver means no GPU; an older driver may still answer the next query.
-            Err(_) => continue,
+        // No driver means no GPU; an older driver may still answer the next query.
+        if let Some(text) = attempted(ask(question))? {
+            gpus = parse_gpus(&text);
+            break;
         }
-        break;
     }
     let gpu_processes = match gpus.as_slice() {
         [] => None,
-        _ => match ask(PROCESSES) {
-            Ok(text) => count_processes(&text),
-            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-            Err(_) => None,
-        },
+        _ => attempted(ask(PROCESSES))?.and_then(|text| count_processes(&text)),
     };
     Ok(Machine {
         cpu: parse_cpu(&read("/proc/cpuinfo")),

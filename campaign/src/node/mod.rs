@@ -49,7 +49,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     }
     let places = CampaignPlaces::at(&flags.dir);
     let held = format!("another process carries out the job in `{}`", places.dir.display());
-    let _lock = Lock::take_or(&places.node_lock(), world.pid, &held)?;
+    let _lock = Lock::take_or(&places.dir.join("node.lock"), world.pid, &held)?;
     // The job may be started again after it has finished, by its scheduler or by hand.
     if Done::read(&places)?.is_some() {
         return Ok(Exit::Well);
@@ -219,7 +219,7 @@ impl Node<'_> {
     /// block can be measured again.
     fn set_aside(&mut self, block: u32) -> Result<(), Stop> {
         let folder = format!("{}", self.progress.aside + 1);
-        let aside = self.places.aside().join(&folder);
+        let aside = self.places.dir.join("aside").join(&folder);
         for run in self.job.runs.iter().filter(|run| run.block == block) {
             self.remove_container(run);
             let record = self.places.dir.join(record_path(&run.run));

@@ -52,15 +52,19 @@ pub struct Decided {
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
-    let wanted = wanted(world, flags, &engine)?;
+    let wanted = match &flags.url {
+        Some(url) => {
+            let probe = ask_running(world, url, &engine)?;
+            vec![variants::running(&engine, probe, flags.release.as_deref())?]
+        }
+        None => variants::wanted(world, flags, &engine)?,
+    };
     let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
     let named = flags.target.as_deref();
     // A dry run may plan for any machine, and a scheduler's nodes are not this machine.
-    let (target_id, target) = match flags.dry_run || flags.execution.executor != LOCAL {
-        true => target::plan_for(&targets, named, &machine.gpus)?,
-        false => target::choose(&targets, named, &machine.gpus)?,
-    };
+    let elsewhere = flags.dry_run || flags.execution.executor != LOCAL;
+    let (target_id, target) = target::choose(&targets, named, &machine.gpus, elsewhere)?;
     let on_gpu = target::needs_device(target);
     // Facts of this machine would be wrong for a node elsewhere, which reports its own.
     let hardware = match target::is_here(target, &machine.gpus) {
@@ -174,12 +178,6 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
         }
     }
     Ok(())
-}
-
-fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
-    let Some(url) = &flags.url else { return variants::wanted(world, flags, engine) };
-    let probe = ask_running(world, url, engine)?;
-    Ok(vec![variants::running(engine, probe, flags.release.as_deref())?])
 }
 
 /// Fetches the models, datasets and tokenizers of every cell, each once, and returns the cells with

@@ -84,28 +84,29 @@ impl Slurm {
 
     /// Runs a Slurm tool that has to succeed, and returns its standard output.
     fn ask(&self, tool: &str, words: &[&str]) -> Result<String, Stop> {
-        let written = self.run(tool, words)?;
-        if written.status.success() {
-            Ok(written.stdout)
-        } else {
-            Err(no_answer(tool, &why(&written)))
-        }
+        Ok(self.ask_for(tool, words, None)?.unwrap_or_default())
     }
 
     /// Runs a Slurm tool and returns its standard output; `None` if it fails with the error text
     /// `none`.
-    fn ask_for(&self, tool: &str, words: &[&str], none: &str) -> Result<Option<String>, Stop> {
+    fn ask_for(
+        &self,
+        tool: &str,
+        words: &[&str],
+        none: Option<&str>,
+    ) -> Result<Option<String>, Stop> {
         let written = self.run(tool, words)?;
-        if written.status.success() {
-            return Ok(Some(written.stdout));
+        match written.status.success() {
+            true => Ok(Some(written.stdout)),
+            false if none.is_some_and(|none| written.stderr.contains(none)) => Ok(None),
+            false => Err(no_answer(tool, &why(&written))),
         }
-        if written.stderr.contains(none) { Ok(None) } else { Err(no_answer(tool, &why(&written))) }
     }
 
     /// Queries the controller for a job with `scontrol`; `None` if it has forgotten the job, which
     /// happens some minutes after the job's end.
     fn known_to_controller(&self, id: &str) -> Result<Option<Report>, Stop> {
-        let shown = self.ask_for("scontrol", &["--oneliner", "show", "job", id], NO_JOB)?;
+        let shown = self.ask_for("scontrol", &["--oneliner", "show", "job", id], Some(NO_JOB))?;
         shown.map(|shown| answers::shown(&shown)).transpose()
     }
 
@@ -114,7 +115,7 @@ impl Slurm {
     fn known_to_accounting(&self, id: &str) -> Result<Option<Report>, Stop> {
         let job = format!("--jobs={id}");
         let words = [&answers::ACCOUNT[..], &[&job]].concat();
-        match self.ask_for("sacct", &words, NO_ACCOUNTING)? {
+        match self.ask_for("sacct", &words, Some(NO_ACCOUNTING))? {
             Some(rows) => answers::accounted(&rows),
             None => Ok(None),
         }
@@ -127,6 +128,15 @@ impl Slurm {
         let node = format!("--nodes={node}");
         let nodes = self.ask("sinfo", &["--noheader", "--Node", &node, "--format=%T|%E"])?;
         Ok(answers::failed_prolog(&nodes))
+    }
+
+    fn state_of(&self, report: Report) -> Result<JobState, Stop> {
+        // One more query, only for cancelled jobs: a failed prolog looks like a cancellation.
+        let turned_away = match (report.state.as_str(), &report.node) {
+            (answers::CANCELLED, Some(node)) => self.was_turned_away(node)?,
+            _ => None,
+        };
+        answers::state_of(report, turned_away)
     }
 }
 
@@ -172,7 +182,7 @@ impl Executor for Slurm {
             return Ok(Some(Handle(id)));
         }
         let words = [&answers::ACCOUNT[..], &[&name, REMEMBERED]].concat();
-        match self.ask_for("sacct", &words, NO_ACCOUNTING)? {
+        match self.ask_for("sacct", &words, Some(NO_ACCOUNTING))? {
             Some(rows) => Ok(answers::latest("sacct", &rows)?.map(Handle)),
             None => Ok(None),
         }
@@ -199,17 +209,6 @@ impl Executor for Slurm {
         let id = answers::job_id("a journal", &handle.0)?;
         self.ask("scancel", &[id])?;
         Ok(())
-    }
-}
-
-impl Slurm {
-    fn state_of(&self, report: Report) -> Result<JobState, Stop> {
-        // One more query, only for cancelled jobs: a failed prolog looks like a cancellation.
-        let turned_away = match (report.state.as_str(), &report.node) {
-            (answers::CANCELLED, Some(node)) => self.was_turned_away(node)?,
-            _ => None,
-        };
-        answers::state_of(report, turned_away)
     }
 }
 
