@@ -121,6 +121,12 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Returns the size of a file in bytes, 0 for a folder; `None` if neither exists.
+pub fn size(path: &Path) -> Option<u64> {
+    let meta = fs::metadata(path).ok()?;
+    Some(if meta.is_file() { meta.len() } else { 0 })
+}
+
 /// Content of a file of JSON lines, parsed.
 #[derive(Debug)]
 pub struct Content<T> {

@@ -122,7 +122,7 @@ fn measure_model(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<
     let spec = variants::build_one(world, wanted)?;
     let binary =
         spec.built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;
-    let weights = world.fetcher().obtain(&Input::model(&id, &file))?;
+    let weights = world.obtain(&Input::model(&id, &file))?;
     world.step(&format!("Benchmark {id} against the machine's limits"));
     let mut bench = Command::new(binary);
     bench.arg("bench").arg(weights.served()).args(MODEL_BENCH).arg("--json");
@@ -313,6 +313,8 @@ fn at<'a, T>(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn write(home: &Path, folder: &str, id: &str, throughput: &str) {

@@ -33,7 +33,7 @@ pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let engine = world.catalog.engine(REDLINE)?;
     let spec = build_one(world, &named(world, &engine, Some(&flags.release), None)?)?;
     world.step(&format!("Fetch {}", flags.model));
-    let model = world.fetcher().obtain(&Input::model(&flags.model, &model_file))?;
+    let model = world.obtain(&Input::model(&flags.model, &model_file))?;
     // The lock protects builds only: a campaign may start while this server runs.
     drop(lock);
     let (extra, port) = split_port(&flags.flags);
@@ -90,7 +90,7 @@ pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
     };
     for input in inputs {
         world.step(&format!("Fetch {}", input.id));
-        let obtained = world.fetcher().obtain(&input)?;
+        let obtained = world.obtain(&input)?;
         world.console.answer(&format!("{}  {}", input.id, obtained.path.display()));
     }
     Ok(Exit::Well)

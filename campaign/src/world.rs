@@ -176,8 +176,8 @@ fn find_root(from: &Path) -> Result<PathBuf, Stop> {
 }
 
 fn cache_dir() -> Result<PathBuf, Stop> {
-    if let Some(dir) = env::var_os("REDLINE_CACHE").filter(|dir| !dir.is_empty()) {
-        return Ok(PathBuf::from(dir));
+    if let Some(dir) = folder_in("REDLINE_CACHE") {
+        return Ok(dir);
     }
     let strategy = etcetera::choose_base_strategy().map_err(|error| {
         environment!("no cache folder: {error}")
@@ -188,11 +188,13 @@ fn cache_dir() -> Result<PathBuf, Stop> {
 
 /// Returns the Hugging Face home directory: `HF_HOME`, else the default in the user's cache folder.
 fn hub_home() -> PathBuf {
-    if let Some(dir) = env::var_os("HF_HOME").filter(|dir| !dir.is_empty()) {
-        return PathBuf::from(dir);
-    }
-    let strategy = etcetera::choose_base_strategy();
-    strategy.map_or_else(|_| PathBuf::new(), |base| base.cache_dir().join("huggingface"))
+    let of_user = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("huggingface"));
+    folder_in("HF_HOME").or_else(of_user).unwrap_or_default()
+}
+
+/// Returns the folder that an environment variable names, if it is set and not empty.
+fn folder_in(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
 /// Returns the names of host and user, which are removed from records.

@@ -61,7 +61,7 @@ pub(crate) fn commit(
         let blobs = new.iter().map(|addition| tree.repo.blob(&addition.bytes));
         let blobs: Vec<Oid> = blobs.collect::<Result<_, _>>()?;
         if !staged.stage(&new, &blobs)? {
-            pause();
+            thread::sleep(PAUSE);
             continue;
         }
         let commit = write_commit(tree, head, &new, &blobs, (message, unix_s))?;
@@ -80,7 +80,7 @@ pub(crate) fn commit(
                 return Ok((Some(commit), paths));
             }
             // Another program committed in the meantime, or is doing so: try again.
-            Err(error) if is_contention(&error) => pause(),
+            Err(error) if is_contention(&error) => thread::sleep(PAUSE),
             Err(error) => return Err(error.into()),
         }
     }
@@ -93,10 +93,6 @@ pub(crate) fn commit(
 pub(crate) fn contention() -> anyhow::Error {
     let message = "HEAD or the index kept changing while the commit was made\nhint: try again";
     Environment(message.to_owned()).into()
-}
-
-fn pause() {
-    thread::sleep(PAUSE);
 }
 
 fn is_contention(error: &git2::Error) -> bool {

@@ -259,7 +259,7 @@ const SYLLABLES: [&str; 24] = [
 pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     let world = testbed.world;
     let file = world.catalog.dataset(TOKENIZER)?;
-    let tokenizer = world.fetcher().obtain(&Input::dataset(TOKENIZER, &file))?.path;
+    let tokenizer = world.obtain(&Input::dataset(TOKENIZER, &file))?.path;
     let rows = file_of_conversations(&testbed.dir)?;
     let mut command = world.tools.bench("plan");
     command.arg("--scenario").arg(world.catalog.scenario(SCENARIO)?.path);

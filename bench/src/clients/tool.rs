@@ -376,7 +376,7 @@ fn sglang(world: &World) -> Result<PathBuf, Stop> {
         config: None,
         hub: None,
     };
-    Ok(world.fetcher().obtain(&input)?.path)
+    Ok(world.obtain(&input)?.path)
 }
 
 /// Returns AIPerf's program in the cache, which is installed first if necessary.

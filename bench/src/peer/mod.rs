@@ -96,7 +96,7 @@ fn works(flags: &PeerBench) -> Vec<Work> {
 /// Fetches the text on which perplexity is measured.
 fn text(world: &World) -> Result<PathBuf, Stop> {
     let file = world.catalog.dataset(PERPLEXITY_TEXT)?;
-    Ok(world.fetcher().obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
+    Ok(world.obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
 }
 
 /// Reads the other engine's file and its source distribution.

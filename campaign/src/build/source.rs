@@ -87,7 +87,7 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
         return Ok(PeerBuild { dir, facts });
     }
     world.step(&format!("Fetch {}", source.sdist));
-    let archive = world.fetcher().obtain(&Input::engine(id, source))?.path;
+    let archive = world.obtain(&Input::engine(id, source))?.path;
     let tools = find_tools(world)?;
     world.step(&format!("Build {} (minutes)", source.sdist));
     build(world, source, &archive, &tools, dir)
@@ -135,7 +135,8 @@ fn build(
     configure.arg("-S").arg(work.path().join(&source.folder)).arg("-B").arg(&tree);
     configure.args(["-G", "Ninja"]);
     configure.args(source.cmake.iter().map(|setting| format!("-D{setting}")));
-    if let Some(ninja) = tools.ninja() {
+    if let Some(fetched) = &tools.fetched {
+        let ninja = fetched.join("bin/ninja");
         configure.arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
     }
     // Keeps the build from taking the git history of a clone around the cache for its own.
@@ -228,11 +229,6 @@ impl BuildTools {
             command.env("PYTHONPATH", dir);
         }
         command
-    }
-
-    /// Returns the path of `ninja` if pip has installed it; `None` if it is on the `PATH`.
-    fn ninja(&self) -> Option<PathBuf> {
-        self.fetched.as_ref().map(|dir| dir.join("bin/ninja"))
     }
 }
 

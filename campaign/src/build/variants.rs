@@ -253,7 +253,16 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, St
 pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
     let built = match &wanted.origin {
-        Origin::Running(probe) => already_running(wanted, probe),
+        Origin::Running(probe) => {
+            let facts = EngineFacts {
+                name: engine.clone(),
+                release: release.clone(),
+                commit: probe.commit.clone(),
+                ..EngineFacts::default()
+            };
+            let variant = wanted.variant.clone();
+            BuiltVariant { variant, facts, binary: None, version: None, image: None }
+        }
         Origin::Installed { version, container } => {
             world.step(&format!("Look for {engine} {release}"));
             installed(world, (&wanted.engine, &wanted.variant), version, *container)?
@@ -316,17 +325,6 @@ fn build_checkout(
         }),
     };
     Ok(BuiltVariant::program(wanted.variant.clone(), facts, binary, Some(version.to_owned())))
-}
-
-fn already_running(wanted: &Wanted, probe: &Probe) -> BuiltVariant {
-    let facts = EngineFacts {
-        name: wanted.variant.engine.clone(),
-        release: wanted.variant.release.clone(),
-        commit: probe.commit.clone(),
-        ..EngineFacts::default()
-    };
-    let variant = wanted.variant.clone();
-    BuiltVariant { variant, facts, binary: None, version: None, image: None }
 }
 
 fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {

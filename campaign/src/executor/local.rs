@@ -32,15 +32,15 @@ const GRACE: Duration = Duration::from_secs(20);
 /// mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
-    pid: u32,
+    pid: i32,
     /// Start time of the process in clock ticks since boot; with the process id it is unique.
     start_ticks: u64,
 }
 
 impl Process {
     /// Returns the running process with id `pid`; `None` if there is none or it is a zombie.
-    fn of(pid: u32) -> Option<Self> {
-        let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
+    fn of(pid: i32) -> Option<Self> {
+        let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
         // A zombie has ended; it only waits for its parent to read the exit status.
         (stat.state != 'Z').then_some(Self { pid, start_ticks: stat.starttime })
     }
@@ -120,7 +120,7 @@ impl Executor for Local {
         command.stdin(Stdio::piped()).stdout(out).stderr(err).process_group(0);
         let start = |source| ProcessError::Start { program: program.clone(), source };
         let mut child = command.spawn().map_err(start)?;
-        let process = Process::of(child.id())
+        let process = Process::of(child.id().cast_signed())
             .ok_or_else(|| environment!("job `{}` ended as it was started", job.key))?;
         let text = format!("{} {}", process.pid, process.start_ticks);
         write_whole(&process_file(&job.dir), text.as_bytes())?;
@@ -160,12 +160,14 @@ impl Executor for Local {
     fn cancel(&self, handle: &Handle) -> Result<(), Stop> {
         let (_, process) = parse(handle)?;
         if process.is_alive() {
-            signal(process.pid, Signal::SIGTERM);
+            let group = Pid::from_raw(process.pid);
+            // A group that is gone already needs no signal.
+            let _ = killpg(group, Signal::SIGTERM);
             // The job first ends the servers it started, which may take as long as they drain.
             thread::spawn(move || {
                 thread::sleep(GRACE);
                 if process.is_alive() {
-                    signal(process.pid, Signal::SIGKILL);
+                    let _ = killpg(group, Signal::SIGKILL);
                 }
             });
         }
@@ -185,12 +187,6 @@ fn sweep(key: &str) {
     for process in all.filter(|process| Pid::from_raw(process.pid) != Pid::this()).filter(marked) {
         // A process that is gone already needs no signal.
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
-    }
-}
-
-fn signal(group: u32, signal: Signal) {
-    if let Ok(id) = i32::try_from(group) {
-        let _ = killpg(Pid::from_raw(id), signal);
     }
 }
 

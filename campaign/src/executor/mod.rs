@@ -7,7 +7,6 @@ pub(crate) mod journal;
 pub(crate) mod local;
 pub mod slurm;
 mod stage_log;
-mod submit;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

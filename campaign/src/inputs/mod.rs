@@ -140,26 +140,14 @@ pub struct HubModel {
     pub revision: String,
 }
 
-/// Obtains inputs from the command line, the caches or package registries.
-#[derive(Debug)]
-pub struct Fetcher<'a> {
-    world: &'a World,
-}
-
+/// Inputs are obtained from the command line, the caches or package registries.
 impl World {
-    /// Returns a fetcher of inputs that uses this world's caches and programs.
-    pub fn fetcher(&self) -> Fetcher<'_> {
-        Fetcher { world: self }
-    }
-}
-
-impl Fetcher<'_> {
     /// Returns true when `input` is available without a download.
     ///
     /// # Errors
     /// The cache cannot be read.
     pub fn has(&self, input: &Input) -> Result<bool, Stop> {
-        if self.world.given.contains_key(&input.id) || input.config.is_some() {
+        if self.given.contains_key(&input.id) || input.config.is_some() {
             return Ok(true);
         }
         if let Some(hub) = &input.hub {
@@ -171,13 +159,13 @@ impl Fetcher<'_> {
 
     /// Looks up the file of an input with the hash `sha256` in the cache.
     fn cached(&self, input: &Input, sha256: &str) -> Result<Option<PathBuf>, Stop> {
-        let found = self.world.cache.look_up(sha256, input.file_name());
+        let found = self.cache.look_up(sha256, input.file_name());
         found.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
     /// Moves a finished temporary file of an input into the cache and returns its path.
     fn store(&self, input: &Input, temp: NamedTempFile, sha256: &str) -> Result<PathBuf, Stop> {
-        let stored = self.world.cache.store(temp, sha256, input.file_name());
+        let stored = self.cache.store(temp, sha256, input.file_name());
         stored.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
@@ -187,7 +175,7 @@ impl Fetcher<'_> {
     /// # Errors
     /// The input cannot be obtained, or has another hash.
     pub fn obtain(&self, input: &Input) -> Result<Obtained, Stop> {
-        if let Some(path) = self.world.given.get(&input.id) {
+        if let Some(path) = self.given.get(&input.id) {
             return match input.hub {
                 Some(_) => Ok(Obtained::file(path.clone(), String::new(), GIVEN.to_owned())),
                 None => self.take_given(input, path),
@@ -198,7 +186,7 @@ impl Fetcher<'_> {
         }
         if let Some(config) = &input.config {
             // Only the configuration, in a folder of its own: the engine generates the weights.
-            let path = self.world.cache.shape(&input.sha256);
+            let path = self.cache.shape(&input.sha256);
             files::write_whole(&path.join(CONFIG), config.as_bytes())?;
             return Ok(Obtained::shape(path, input.sha256.clone()));
         }
@@ -219,7 +207,7 @@ impl Fetcher<'_> {
     /// Finds the model `id` in the local Hugging Face cache, `hub/models--OWNER--NAME` with a
     /// folder of links for each revision. Nothing is downloaded.
     fn in_hub(&self, id: &str) -> Result<Obtained, Stop> {
-        let dir = self.world.hub_home.join("hub");
+        let dir = self.hub_home.join("hub");
         let folder = dir.join(format!("models--{}", id.replace('/', "--")));
         let revision = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
         let revision = revision.trim().to_owned();
@@ -241,7 +229,7 @@ impl Fetcher<'_> {
     /// The cache is not writable.
     pub fn with_tokenizer(&self, model: Obtained, tokenizer: &Obtained) -> Result<Obtained, Stop> {
         let key = format!("{}-{}", model.sha256, tokenizer.sha256);
-        let path = self.world.cache.shape(&key);
+        let path = self.cache.shape(&key);
         for (from, name) in [(model.path.join(CONFIG), CONFIG), (tokenizer.path.clone(), TOKENIZER)]
         {
             let to = path.join(name);
@@ -276,9 +264,9 @@ impl Fetcher<'_> {
         let id = &input.id;
         let mut tried = String::new();
         for source in &input.sources {
-            let place = self.world.cache.place(&input.sha256, input.file_name());
+            let place = self.cache.place(&input.sha256, input.file_name());
             let temp = files::temp_near(&place)?;
-            match package::fetch(self.world, source, &temp)? {
+            match package::fetch(self, source, &temp)? {
                 Ok(()) => {
                     let path = self.store(input, temp, &input.sha256)?;
                     return Ok(Obtained::file(path, input.sha256.clone(), source_name(source)));
@@ -298,7 +286,7 @@ impl Fetcher<'_> {
         if let Some(path) = self.cached(input, &repair.sha256)? {
             return Ok(Some(path));
         }
-        let place = self.world.cache.place(&repair.sha256, input.file_name());
+        let place = self.cache.place(&repair.sha256, input.file_name());
         let mut temp = files::temp_near(&place)?;
         package::mend(repair.method, raw, temp.as_file_mut(), &place)
             .map_err(|stop| stop.context(&format!("input `{}` cannot be mended", input.id)))?;

@@ -15,13 +15,12 @@ use schema::verdict::Stage;
 use toml::{Table, Value};
 
 use super::plan::{lowered, measured_us};
-use super::spec::PreparedLab;
 use crate::build::variants::REDLINE;
 use crate::console::about;
 use crate::executor::Executor;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::job;
-use crate::executor::journal::{Journal, Line, PreparedCampaign};
+use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
 use crate::files::write_whole;
 use crate::plan::{PlannedRun, Variant};
 use crate::publish::Registry;

@@ -5,7 +5,6 @@
 
 pub(crate) mod explore;
 mod plan;
-pub(crate) mod spec;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use crate::campaign::{self, ASK_BEYOND, check_executor, consent};
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor;
-use crate::lab::spec::opposite;
+use crate::executor::journal::opposite;
 use crate::lock::Lock;
 use crate::plan::decide::{Decided, decide};
 use crate::server_spec::ServerSettings;

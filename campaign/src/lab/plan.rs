@@ -10,10 +10,9 @@ use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
 
-use super::spec::PreparedLab;
 use crate::cli::{Lab, ReleaseBench};
 use crate::console::about;
-use crate::executor::journal::{Reached, State};
+use crate::executor::journal::{PreparedLab, Reached, State};
 use crate::files::read_text;
 use crate::plan::brief::{CellBrief, Listing, basis};
 use crate::plan::decide::Decided;

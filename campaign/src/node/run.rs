@@ -217,8 +217,8 @@ impl Run<'_> {
             let recorded = line.recorded.iter().map(|word| world.identity.redact(word));
             started.argv = Some(recorded.collect());
             let log = places.log(&planned.run);
-            let mut server =
-                Server::start(&line.argv, &env, port, &log, &world.interrupt)?.removed_by(removal);
+            let mut server = Server::start(&line.argv, &env, port, &log, &world.interrupt)?;
+            server.removal = removal;
             let readiness =
                 server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
             let taken = matches!(readiness, Err(Happening::ExitedBeforeReady(_)))
@@ -334,7 +334,12 @@ impl Run<'_> {
         let happening = match (died, ended) {
             (Some(status), _) => Some(Happening::Died(status)),
             (None, None) => Some(Happening::Stuck { limit_s: limit.as_secs() }),
-            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url)?,
+            // The exit code for an environment error: no server, or no disk space.
+            (None, Some(status))
+                if status.code() == Some(Exit::Environment.code().into()) && !out.exists() =>
+            {
+                self.silence(url)?
+            }
             (None, Some(_)) => None,
         };
         let measurement = read_measurement(&out, ended, happening.is_some())?;
@@ -381,12 +386,6 @@ pub fn save_workload(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), S
     command.args(workload_arguments(cell)).arg("--out").arg(to).stdout(Stdio::null());
     let status = show(&mut command, &world.interrupt)?;
     if status.success() { Ok(()) } else { Err(tools::ended(BENCH, "plan", status)) }
-}
-
-/// Returns true when the load generator ended with the exit code for an environment error: no
-/// server, or no disk space.
-fn gave_up(status: ExitStatus) -> bool {
-    status.code() == Some(i32::from(Exit::Environment.code()))
 }
 
 /// Reads the load generator's measurement. Without one, the load generator has printed the cause on

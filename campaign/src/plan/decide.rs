@@ -103,7 +103,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let results = registry.join("results");
     let mut inputs = Vec::new();
     for input in inputs_of(world, &plan.cells, &scenarios)? {
-        let had = world.fetcher().has(&input)?;
+        let had = world.has(&input)?;
         inputs.push((input.id, had));
     }
     let brief = Brief {
@@ -195,7 +195,7 @@ pub fn ready_cells(
         if let Some(obtained) = had.get(&input.id) {
             return Ok(obtained.clone());
         }
-        let obtained = world.fetcher().obtain(&input)?;
+        let obtained = world.obtain(&input)?;
         had.insert(input.id.clone(), obtained.clone());
         Ok(obtained)
     };
@@ -213,7 +213,7 @@ pub fn ready_cells(
             Some(id) => {
                 let tokenizer = obtain(Input::dataset(id, &world.catalog.dataset(id)?))?;
                 let model = match model.random_weights {
-                    true => world.fetcher().with_tokenizer(model, &tokenizer)?,
+                    true => world.with_tokenizer(model, &tokenizer)?,
                     false => model,
                 };
                 (model, tokenizer.path)

@@ -7,6 +7,8 @@ pub(crate) mod estimate;
 pub mod release;
 pub mod target;
 
+use std::collections::BTreeSet;
+
 use schema::target::Target;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
@@ -147,14 +149,9 @@ impl Plan {
 
     /// Returns engine and release of every variant, without repetition.
     pub fn releases(&self) -> Vec<(&str, &str)> {
-        let mut releases = Vec::new();
-        for variant in &self.variants {
-            let of = (variant.engine.as_str(), variant.release.as_str());
-            if !releases.contains(&of) {
-                releases.push(of);
-            }
-        }
-        releases
+        let mut seen = BTreeSet::new();
+        let all = self.variants.iter().map(|of| (of.engine.as_str(), of.release.as_str()));
+        all.filter(|of| seen.insert(*of)).collect()
     }
 }
 

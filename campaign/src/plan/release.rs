@@ -113,14 +113,10 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
 
 /// Returns the names of all releases in the history, newest first.
 fn known(history: &History) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for version in history.edits.iter().filter_map(|edit| edit.version.as_deref()) {
-        let name = format!("v{version}");
-        if !is_development(version) && !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
+    let mut seen = BTreeSet::new();
+    let versions = history.edits.iter().filter_map(|edit| edit.version.as_deref());
+    let releases = versions.filter(|version| !is_development(version) && seen.insert(*version));
+    releases.map(|version| format!("v{version}")).collect()
 }
 
 /// Returns true for the version of a working tree between two releases, such as `0.9.3-dev`.

@@ -13,8 +13,8 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::console::Console;
 use crate::executor::JobSpec;
-use crate::executor::job;
-use crate::executor::job::{FileFact, NodeEnd, RecordedHardware, Step, record_path};
+use crate::executor::job::{FileFact, Job, Step, record_path};
+use crate::executor::journal::RecordedHardware;
 use crate::files::{Lines, write_whole};
 use crate::inputs::Obtained;
 use crate::inputs::cache::Cache;
@@ -315,12 +315,12 @@ fn jobs_that_run_at_once_share_the_hours_that_are_left() {
         submitted: RefCell::default(),
     };
     let share = |journal: &Journal, job: &PlannedJob| {
-        submit::budget(&world, &ready, &journal.state, (job, &executor)).unwrap()
+        job::budget(&world, &ready, &journal.state, (job, &executor)).unwrap()
     };
     assert_eq!(share(&journal, &jobs[0]), Some(5.0), "2 of 8 expected hours");
     assert_eq!(share(&journal, &jobs[1]), Some(15.0));
-    let first = submit::job(&ready, &jobs[0], &executor, Some(5.0));
-    first.write(&submit::places(&world, &ready, &first.key)).unwrap();
+    let first = job::describe_job(&ready, &jobs[0], &executor, (Some(5.0), false));
+    first.write(&job::places(&world, &ready, &first.key)).unwrap();
     let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
     journal.note(submitted).unwrap();
     assert_eq!(share(&journal, &jobs[1]), Some(15.0), "5 are another job's");
