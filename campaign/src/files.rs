@@ -112,10 +112,7 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries {
-        match path.is_dir() {
-            true => files.extend(files_below(&path)),
-            false => files.push(path),
-        }
+        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
     }
     files.sort();
     files

@@ -96,14 +96,9 @@ impl World {
 
 /// Names of environment variables that change how a server runs; only these are taken from the
 /// user's environment into a run's record.
-const SERVER_VARIABLES: &[&str] = &[
-    "CUDA_VISIBLE_DEVICES",
-    "MALLOC_ARENA_MAX",
-    "NVIDIA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "RAYON_NUM_THREADS",
-    "TOKIO_WORKER_THREADS",
-];
+const SERVER_VARIABLES: &str = "\
+    CUDA_VISIBLE_DEVICES MALLOC_ARENA_MAX NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS \
+    RAYON_NUM_THREADS TOKIO_WORKER_THREADS";
 
 /// Converts a command's result to the program's exit code, and prints the error if there is one.
 pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
@@ -208,8 +203,8 @@ fn identity() -> Identity {
 }
 
 fn server_env() -> BTreeMap<String, String> {
-    let set = |name: &&str| Some(((*name).to_owned(), env::var(name).ok()?));
-    SERVER_VARIABLES.iter().filter_map(set).collect()
+    let set = |name: &str| Some((name.to_owned(), env::var(name).ok()?));
+    SERVER_VARIABLES.split(' ').filter_map(set).collect()
 }
 
 /// Reads Slurm's environment variables; those that are not UTF-8 are skipped, since Slurm's tools

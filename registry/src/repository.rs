@@ -45,16 +45,9 @@ const PLACES: &[&str] = &[
 ];
 
 /// Hooks that git itself would run around a commit, a fetch or a push, and this program does not.
-const HOOKS: &[&str] = &[
-    "pre-commit",
-    "prepare-commit-msg",
-    "commit-msg",
-    "post-commit",
-    "pre-push",
-    "pre-rebase",
-    "post-rewrite",
-    "reference-transaction",
-];
+const HOOKS: &str = "\
+    pre-commit prepare-commit-msg commit-msg post-commit pre-push pre-rebase post-rewrite \
+    reference-transaction";
 
 /// Branch and commit that a repository has checked out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -307,7 +300,7 @@ impl WorkTree {
             Err(_) => self.repo.commondir().join("hooks"),
         };
         let present: Vec<&str> =
-            HOOKS.iter().copied().filter(|hook| folder.join(hook).is_file()).collect();
+            HOOKS.split(' ').filter(|hook| folder.join(hook).is_file()).collect();
         let note =
             (!present.is_empty()).then(|| format!("hooks are not run: {}", present.join(", ")));
         Ok(note.into_iter().collect())

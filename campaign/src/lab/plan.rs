@@ -34,10 +34,7 @@ pub struct LabSource {
 /// # Errors
 /// The file does not exist or is invalid.
 pub fn read(world: &World, name: &str) -> Result<LabSource, Stop> {
-    let path = match is_path(name) {
-        true => PathBuf::from(name),
-        false => world.catalog.path("lab", name)?,
-    };
+    let path = if is_path(name) { PathBuf::from(name) } else { world.catalog.path("lab", name)? };
     let text = read_text(&path)?;
     let unsound = |error| wrong_use!("`{}` is no lab: {error}", path.display());
     let lab = schema::lab::parse(&text).map_err(unsound)?;

@@ -15,30 +15,9 @@ use crate::process::{self, Interrupt, ProcessError, attempted};
 use crate::world::World;
 
 /// Names of instruction sets, as Linux spells them, by which some engine may choose a kernel.
-const FEATURES: &[&str] = &[
-    "sse4_2",
-    "avx",
-    "avx2",
-    "fma",
-    "f16c",
-    "avx_vnni",
-    "avx512f",
-    "avx512bw",
-    "avx512vl",
-    "avx512dq",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-    "asimd",
-    "asimddp",
-    "i8mm",
-    "bf16",
-    "sve",
-    "sve2",
-];
+const FEATURES: &str = "\
+    sse4_2 avx avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512dq avx512_vnni \
+    avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 asimd asimddp i8mm bf16 sve sve2";
 
 /// A processor as the operating system's kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -180,7 +159,7 @@ pub fn parse_cpu(cpuinfo: &str) -> Cpu {
     let flags = if fields.contains_key("flags") { field("flags") } else { field("Features") };
     let have: BTreeSet<&str> = flags.split_whitespace().collect();
     let mut features: Vec<String> =
-        FEATURES.iter().filter(|name| have.contains(**name)).map(|name| (*name).into()).collect();
+        FEATURES.split(' ').filter(|name| have.contains(name)).map(str::to_owned).collect();
     features.sort();
     let is_x86 = fields.contains_key("vendor_id");
     let vendor = match field(if is_x86 { "vendor_id" } else { "CPU implementer" }).as_str() {

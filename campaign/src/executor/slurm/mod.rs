@@ -23,19 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Environment variables that Slurm's tools receive: those that locate the cluster, and the user's
 /// own job settings. Others are withheld because variables such as `SQUEUE_FORMAT` would change the
 /// output that is parsed, and because `sbatch` passes everything on to the job.
-const SEEN: &[&str] = &[
-    "HOME",
-    "LOGNAME",
-    "PATH",
-    "SBATCH_ACCOUNT",
-    "SBATCH_CONSTRAINT",
-    "SBATCH_PARTITION",
-    "SBATCH_QOS",
-    "SBATCH_RESERVATION",
-    "SLURM_CONF",
-    "SLURM_CONF_SERVER",
-    "USER",
-];
+const SEEN: &str = "\
+    HOME LOGNAME PATH SBATCH_ACCOUNT SBATCH_CONSTRAINT SBATCH_PARTITION SBATCH_QOS \
+    SBATCH_RESERVATION SLURM_CONF SLURM_CONF_SERVER USER";
 
 /// Argument of `sacct` with the period in which it searches for a job by name; campaigns are
 /// resumed within days.
@@ -47,7 +37,7 @@ const NO_ACCOUNTING: &str = "accounting storage is disabled";
 
 /// Returns the environment variables out of `all` that Slurm's tools are started with.
 pub fn client_environment(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
-    all.filter(|(name, _)| SEEN.contains(&name.as_str())).collect()
+    all.filter(|(name, _)| SEEN.split(' ').any(|seen| seen == name)).collect()
 }
 
 /// Slurm executor of one user on one cluster.
