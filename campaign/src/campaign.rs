@@ -1,7 +1,7 @@
-//! The command `release-bench`, which plans a campaign and asks for consent, and course and resume of
-//! a campaign, of a release or of a lab: it is prepared, its stages run, and its records are
-//! published. A resume continues from wherever the journal says the campaign is; `--resume` means the
-//! latest unfinished one of the named release, or the latest that the same command began.
+//! The command `release-bench`, which plans a campaign and asks for consent; course and
+//! resume of a campaign, of a release or of a lab: it is prepared, its stages run, and its records
+//! are published. A resume continues from wherever the journal says the campaign is; `--resume` means
+//! the latest unfinished one of the named release, or the latest that the same command began.
 
 use std::collections::BTreeSet;
 use std::fs;
