@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use bench::Cli;
-use campaign::environment;
+use campaign::world;
 use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let world = environment::gather(cli.root.as_deref(), cli.tools_dir.as_deref(), cli.given());
-    environment::exit_code(world.and_then(|world| bench::run(&world, &cli)))
+    let world = world::gather(cli.root.as_deref(), cli.tools_dir.as_deref(), cli.given());
+    world::exit_code(world.and_then(|world| bench::run(&world, &cli)))
 }

@@ -1,7 +1,7 @@
-//! Course and resume of a campaign, of a release or of a lab: it is prepared, its stages run, and its
-//! records are published. A resume continues from wherever the journal says the campaign is;
-//! `--resume` means the latest unfinished one of the named release, or the latest that the same
-//! command began.
+//! The command `release-bench`, which plans a campaign and asks for consent; course and
+//! resume of a campaign, of a release or of a lab: it is prepared, its stages run, and its records
+//! are published. A resume continues from wherever the journal says the campaign is; `--resume` means
+//! the latest unfinished one of the named release, or the latest that the same command began.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,19 +17,20 @@ use schema::verdict::Stage;
 
 use crate::build::variants;
 use crate::cli::ReleaseBench;
-use crate::executor::collect;
+use crate::console::about;
 use crate::executor::drive::{Drive, jobs_of};
-use crate::executor::journal::{Journal, Line, PreparedCampaign};
-use crate::executor::{self, Executor};
+use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
+use crate::executor::{self, Executor, LOCAL, SLURM, job};
 use crate::lab::explore::{self, Explore};
-use crate::lab::spec::PreparedLab;
+use crate::lock::Lock;
 use crate::node::run::save_workload;
-use crate::plan::decide::{Decided, ready_cells};
+use crate::plan::brief::Brief;
+use crate::plan::decide::{Decided, decide, ready_cells};
 use crate::plan::{Plan, PlannedRun, Round, interleave};
 use crate::process::Interrupt;
 use crate::publish::Registry;
 use crate::publish::finish::finish;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
 /// Expected duration of a campaign above which the user has to confirm the start.
@@ -44,7 +45,7 @@ const COMPARED: usize = 2;
 /// Standard input is no terminal, or the answer is not yes.
 pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(), Stop> {
     if !stdin().is_terminal() {
-        return Err(Stop::wrong_use(format!("this would take {expected}"))
+        return Err(wrong_use!("this would take {expected}")
             .with_hint(format!("use `--yes` to start it, or {fewer}")));
     }
     eprint!("This will take {expected}. Start? [y/N] ");
@@ -211,13 +212,13 @@ fn carry_out(
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     if ready.lab.is_some() {
-        Explore::new(world, executor, journal, ids).carry_out()?;
+        Explore { world, executor, journal, ids }.carry_out()?;
         // The rounds have added variants.
         ready = journal.prepared().clone();
     } else {
         run_stages(world, executor, (&mut ready, ids), journal)?;
     }
-    let records = collect::records(&journal.places.staged())?;
+    let records = job::records(&journal.places.staged())?;
     conclude(world, ready, &records, journal)
 }
 
@@ -235,7 +236,7 @@ fn run_stages(
     Drive::new(world, executor, ready, journal).carry_out(None)?;
     let Some(pairs) = ready.confirm_pairs else { return Ok(()) };
     let staged = journal.places.staged();
-    ready.take_hardware(&collect::records(&staged)?);
+    ready.take_hardware(&job::records(&staged)?);
     let Some((baseline, candidate)) = ready.compared() else { return Ok(()) };
     let stage = Some(Stage::Confirm);
     if !journal.state.stages.contains(&stage) {
@@ -305,6 +306,94 @@ pub fn conclude(
     Ok(exit)
 }
 
+/// Runs the command `release-bench`, either from the beginning or, with `--resume`, from an
+/// unfinished campaign.
+///
+/// # Errors
+/// Wrong use, an unfit machine, or an interruption. A failing engine is no error: its failure
+/// becomes a record.
+pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
+    check_executor(flags)?;
+    world.tools.check()?;
+    let lock = || Lock::take(&world.places.lock(), world.pid);
+    let _lock = (!flags.dry_run).then(lock).transpose()?;
+    // The campaign's flags are in its journal; of this command's only `--max-gpu-hours` counts.
+    if flags.resume {
+        let id = unfinished(world, flags)?;
+        return resume(world, (&id, &format!("campaign {id}")), flags.max_gpu_hours);
+    }
+    let executor = |campaign: &str| {
+        let execution = &flags.execution;
+        executor::named(world, (&execution.executor, &execution.slurm_options), campaign)
+    };
+    // Before anything is resolved: an executor that is not known is wrong use of the command.
+    executor("")?;
+    let decided = decide(world, flags)?;
+    world.console.answer(decided.brief.render().trim_end());
+    if flags.dry_run {
+        return Ok(Exit::Well);
+    }
+    let executor = executor(&decided.plan.campaign)?;
+    executor.preflight()?;
+    confirm(&decided.brief, flags, &world.interrupt)?;
+    begin(world, flags, (decided, None), &*executor)
+}
+
+/// Returns the id of the campaign that `--resume` means.
+fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
+    let latest = latest_unfinished(world, |ready| {
+        ready.lab.is_none() && is_requested(ready, flags, &world.command)
+    })?;
+    latest.ok_or_else(|| {
+        let of = flags.release.as_ref().map(|release| format!(" of `{release}`"));
+        let of = of.unwrap_or_default();
+        wrong_use!("no unfinished campaign{of} was started by this command")
+            .with_hint("leave `--resume` out to start one")
+    })
+}
+
+/// Asks the user to confirm a plan that takes long or an unknown number of GPU-hours, and refuses a
+/// plan above `--max-gpu-hours`.
+fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result<(), Stop> {
+    if let Some(most) = flags.max_gpu_hours
+        && brief.gpu_hours() > most
+    {
+        let expected = brief.gpu_hours();
+        return Err(wrong_use!("this would take {expected:.1} GPU-hours, and {most} are allowed")
+            .with_hint("allow more, or name fewer `--model`, `--scenario` and `--repeats`"));
+    }
+    let expected = brief.expected_us();
+    let unknown = if brief.on_gpu { brief.unknown() } else { 0 };
+    if flags.yes || (Duration::from_micros(expected) <= ASK_BEYOND && unknown == 0) {
+        return Ok(());
+    }
+    let mut expected = about(expected);
+    if brief.on_gpu {
+        expected.push_str(&format!(", {:.1} GPU-hours", brief.gpu_hours()));
+    }
+    if unknown > 0 {
+        expected.push_str(&format!(", and {unknown} runs of unknown duration"));
+    }
+    consent(&expected, "fewer `--scenario` and `--repeats`", interrupt)
+}
+
+/// Checks that `--executor`, `--slurm-option` and `--url` can be combined.
+///
+/// # Errors
+/// Two of the flags contradict each other.
+pub fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
+    let message = match flags.execution.executor.as_str() {
+        SLURM if flags.url.is_some() => {
+            "`--url` measures a server that runs already; no scheduler is needed"
+        }
+        LOCAL if !flags.execution.slurm_options.is_empty() && !flags.resume => {
+            "`--slurm-option` is for `--executor slurm`"
+        }
+        _ => return Ok(()),
+    };
+    Err(Stop::wrong_use(message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,5 +403,60 @@ mod tests {
         let command = "--root /x release-bench v1 --resume --yes --max-gpu-hours=3 --model m";
         let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
         assert_eq!(essential(&words), ["release-bench", "v1", "--model", "m"]);
+    }
+}
+
+#[cfg(test)]
+mod release_bench_tests {
+    use super::*;
+    use crate::plan::brief::CellBrief;
+    use crate::plan::estimate::Estimate;
+    use clap::Parser;
+
+    fn flags(args: &[&str]) -> ReleaseBench {
+        let words = ["redline-campaign", "release-bench", "v1.0.0"].iter().chain(args);
+        let cli = crate::cli::Cli::try_parse_from(words).unwrap();
+        let crate::cli::Verb::ReleaseBench(flags) = cli.command else { panic!("{args:?}") };
+        *flags
+    }
+
+    /// Returns a plan of one cell with three runs on eight GPUs each.
+    fn brief(each: Estimate) -> Brief {
+        let cell = CellBrief {
+            engine: "vllm".into(),
+            model: "m".into(),
+            tp: 8,
+            scenario: "balanced@1".into(),
+            runs: 3,
+            each,
+        };
+        Brief {
+            campaign: String::new(),
+            variants: Vec::new(),
+            hardware: String::new(),
+            target: String::new(),
+            on_gpu: true,
+            cells: vec![cell],
+            confirm_pairs: None,
+            inputs: Vec::new(),
+            quirks: Vec::new(),
+            records: String::new(),
+        }
+    }
+
+    const HOUR: Estimate = Estimate::Measured { us: 3_600_000_000, runs: 1 };
+
+    #[test]
+    fn hours_are_spent_only_when_they_were_allowed() {
+        let interrupt = Interrupt::new(crate::clock::Clock::start());
+        let confirmed = |each, args: &[&str]| confirm(&brief(each), &flags(args), &interrupt);
+        let most = confirmed(HOUR, &["--yes", "--max-gpu-hours", "20"]).unwrap_err().to_string();
+        assert!(most.starts_with("error: this would take 24.0 GPU-hours, and 20 are allowed"));
+        assert!(confirmed(HOUR, &["--yes", "--max-gpu-hours", "24"]).is_ok());
+        assert!(confirmed(Estimate::Unknown, &["--yes"]).is_ok());
+        // A CPU plan of unknown length starts without a question: only unknown GPU-hours need
+        // consent.
+        let on_cpu = Brief { on_gpu: false, ..brief(Estimate::Unknown) };
+        assert!(confirm(&on_cpu, &flags(&[]), &interrupt).is_ok());
     }
 }

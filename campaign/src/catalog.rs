@@ -16,7 +16,7 @@ use schema::target::Target;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 
 /// A scenario of the suite, with the id, path and SHA-256 of its file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -177,7 +177,7 @@ impl Catalog {
 /// Builds the error of an id that no file of the suite has; `known` are the ids that exist.
 pub fn unknown(kind: &str, id: &str, known: &[String]) -> Stop {
     let folder = folder(kind);
-    Stop::wrong_use(format!("{kind} `{id}` is unknown; known are {}", known.join(", ")))
+    wrong_use!("{kind} `{id}` is unknown; known are {}", known.join(", "))
         .with_hint(format!("{folder} are the files of `suite/{folder}/`"))
 }
 
@@ -192,7 +192,7 @@ fn folder(kind: &str) -> String {
 
 fn unreadable<E: Display>(kind: &str, id: &str) -> impl FnOnce(E) -> Stop {
     let what = format!("cannot read {kind} `{id}`");
-    move |error| Stop::wrong_use(format!("{what}: {error}"))
+    move |error| wrong_use!("{what}: {error}")
 }
 
 #[cfg(test)]

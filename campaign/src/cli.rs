@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::executor::LOCAL;
-use crate::server_spec::container::Runtime;
+use crate::server_spec::Runtime;
 
 /// Build releases of an engine, measure them, and record the results.
 #[derive(Debug, Parser)]

@@ -1,37 +1,50 @@
-//! The clock that everything below `main` reads, so that another one can take its place.
+//! The clock that everything below `main` reads: the wall clock, and a steady clock for durations.
 
-use std::fmt::Debug;
-use std::thread;
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Wall clock, and a steady clock for durations.
-pub trait Clock: Debug + Send + Sync {
+/// Clocks of the system, with the time at which the command began.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    started_ns: u64,
+}
+
+impl Clock {
+    /// Returns the system's clocks for a command that begins now.
+    pub fn start() -> Self {
+        Self { started_ns: steady_ns() }
+    }
+
     /// Returns the nanoseconds of the steady clock, as CLOCK_MONOTONIC counts them.
-    fn monotonic_ns(&self) -> u64;
+    pub fn monotonic_ns(self) -> u64 {
+        steady_ns()
+    }
 
     /// Returns the time since the command began, by the steady clock.
-    fn elapsed(&self) -> Duration;
-
-    /// Returns date and time, in UTC.
-    fn wall(&self) -> OffsetDateTime;
-
-    /// Blocks the calling thread for `duration`.
-    fn sleep(&self, duration: Duration) {
-        thread::sleep(duration);
+    pub fn elapsed(self) -> Duration {
+        Duration::from_nanos(steady_ns().saturating_sub(self.started_ns))
     }
 
     /// Returns the wall-clock time in milliseconds since 1970.
-    fn unix_ms(&self) -> u64 {
-        u64::try_from(self.wall().unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
+    pub fn unix_ms(self) -> u64 {
+        let now = OffsetDateTime::now_utc();
+        u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
     }
 
     /// Returns date and time, in UTC, in the form of RFC 3339, to the millisecond.
-    fn rfc3339(&self) -> String {
-        let now = self.wall();
+    pub fn rfc3339(self) -> String {
+        let now = OffsetDateTime::now_utc();
         let now = now.replace_millisecond(now.millisecond()).unwrap_or(now);
         now.format(&Rfc3339).unwrap_or_default()
     }
+}
+
+fn steady_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
+        seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
+    })
 }

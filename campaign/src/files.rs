@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
-use crate::stop::{Ends, Stop};
+use crate::stop::{Ends, Stop, wrong_use};
 
 /// Error of a file operation, with the path of the file.
 #[derive(Debug, thiserror::Error)]
@@ -112,13 +112,16 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     for path in entries {
-        match path.is_dir() {
-            true => files.extend(files_below(&path)),
-            false => files.push(path),
-        }
+        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
     }
     files.sort();
     files
+}
+
+/// Returns the size of a file in bytes, 0 for a folder; `None` if neither exists.
+pub fn size(path: &Path) -> Option<u64> {
+    let meta = fs::metadata(path).ok()?;
+    Some(if meta.is_file() { meta.len() } else { 0 })
 }
 
 /// Content of a file of JSON lines, parsed.
@@ -151,8 +154,7 @@ pub fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, Stop> 
             Ok(_) => {}
             Err(error) => {
                 let (line, path) = (lines.len() + 1, path.display());
-                let message = format!("line {line} of `{path}` cannot be read: {error}");
-                return Err(Stop::wrong_use(message)
+                return Err(wrong_use!("line {line} of `{path}` cannot be read: {error}")
                     .with_hint("nobody but this program should write there"));
             }
         }

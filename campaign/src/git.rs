@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::files;
 use crate::process::{self, Interrupt, ProcessError};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 /// A git clone or worktree, used through the `git` command.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ impl Git {
     /// `dir` is not the top folder of a clone, or `git` cannot be run.
     pub fn open(dir: &Path, interrupt: &Interrupt) -> Result<Self, Stop> {
         let git = Self { dir: dir.into(), interrupt: interrupt.clone() };
-        let is_clone = match git.run(&["rev-parse", "--show-toplevel"]) {
+        let is_clone = match git.text(&["rev-parse", "--show-toplevel"]) {
             Ok(top) => same_folder(Path::new(top.trim()), dir),
             Err(ProcessError::Failed { stderr, .. }) if stderr.contains("not a git repository") => {
                 false
@@ -32,7 +32,7 @@ impl Git {
         if is_clone {
             return Ok(git);
         }
-        Err(Stop::environment(format!("`{}` is not a git clone", dir.display()))
+        Err(environment!("`{}` is not a git clone", dir.display())
             .with_hint("releases are read from the history: get the project with `git clone`"))
     }
 
@@ -45,11 +45,7 @@ impl Git {
     ///
     /// # Errors
     /// git cannot be run or ends with a non-zero exit code.
-    pub fn text(&self, args: &[&str]) -> Result<String, Stop> {
-        Ok(self.run(args)?)
-    }
-
-    fn run(&self, args: &[&str]) -> Result<String, ProcessError> {
+    pub fn text(&self, args: &[&str]) -> Result<String, ProcessError> {
         let mut command = Command::new("git");
         // Hooks of the user's repository could run long, fail, or change the checkout.
         command.arg("-C").arg(&self.dir).args(["-c", "core.hooksPath=/dev/null"]).args(args);
@@ -68,7 +64,7 @@ impl Git {
     /// # Errors
     /// git cannot be run, or was interrupted.
     pub fn try_text(&self, args: &[&str]) -> Result<Option<String>, Stop> {
-        match self.run(args) {
+        match self.text(args) {
             Err(ProcessError::Failed { .. }) => Ok(None),
             run => Ok(Some(run?)),
         }

@@ -2,7 +2,6 @@
 //! `redline bench`, which compares a model's speed with the machine's limits, and writes one record
 //! of both.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,7 +14,7 @@ use serde_json::Value;
 use crate::build;
 use crate::build::variants::{self, Origin, REDLINE, Wanted};
 use crate::cli::Kernels;
-use crate::files::read_text;
+use crate::files::{files_below, read_text};
 use crate::git::Git;
 use crate::inputs::Input;
 use crate::lock::Lock;
@@ -23,7 +22,7 @@ use crate::node::hardware;
 use crate::plan::decide::default_cell;
 use crate::process::{self, describe};
 use crate::publish::{self, Registry};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 use crate::world::{Ids, World};
 
 /// Arguments of `redline bench` with prompt lengths, output length, batch sizes and context of the
@@ -58,7 +57,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let places = world.places.campaign(&id);
     let started_at = world.clock.rfc3339();
     let started = world.clock.elapsed();
-    let home = places.criterion();
+    let home = places.dir.join("criterion");
     // First, so that a failure is known before the kernel benchmarks, which take minutes.
     let model_bench = model_bench(world, &wanted, flags)?;
     bench(world, &wanted, &home)?;
@@ -123,18 +122,17 @@ fn measure_model(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<
     let spec = variants::build_one(world, wanted)?;
     let binary =
         spec.built.binary.ok_or_else(|| Stop::environment("the release has no program"))?;
-    let weights = world.fetcher().obtain(&Input::model(&id, &file))?;
+    let weights = world.obtain(&Input::model(&id, &file))?;
     world.step(&format!("Benchmark {id} against the machine's limits"));
     let mut bench = Command::new(binary);
     bench.arg("bench").arg(weights.served()).args(MODEL_BENCH).arg("--json");
     let written = process::capture(&mut bench, &world.interrupt)?;
     if !written.status.success() {
         let (how, last) = (describe(written.status), written.last_said().unwrap_or("silent"));
-        return Err(Stop::environment(format!("`redline bench` ended with {how}: {last}")));
+        return Err(environment!("`redline bench` ended with {how}: {last}"));
     }
-    let printed: ModelBench = serde_json::from_str(&written.stdout).map_err(|error| {
-        Stop::environment(format!("`redline bench` printed no bench of a model: {error}"))
-    })?;
+    let printed: ModelBench = serde_json::from_str(&written.stdout)
+        .map_err(|error| environment!("`redline bench` printed no bench of a model: {error}"))?;
     // `redline bench` prints the path of the file; the record names the model.
     Ok(ModelBench { model: id, ..printed })
 }
@@ -162,7 +160,7 @@ fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
     if status.success() {
         return Ok(());
     }
-    Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))))
+    Err(environment!("`cargo bench` ended with {}", describe(status)))
 }
 
 fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
@@ -235,17 +233,17 @@ fn table(record: &KernelRecord) -> String {
 /// # Errors
 /// A file is missing, or has another form.
 fn read_criterion(home: &Path) -> Result<Vec<KernelBench>, Stop> {
-    let folders = new_folders(home);
-    let mut benches =
-        folders.iter().map(|dir| read_one(dir)).collect::<Result<Vec<KernelBench>, _>>()?;
+    let files = files_below(home);
+    let finished = files.iter().filter(|path| path.ends_with("new/benchmark.json"));
+    let mut benches = finished.map(|path| read_one(path)).collect::<Result<Vec<_>, _>>()?;
     let key = |b: &KernelBench| (b.op.clone(), b.shape.clone(), b.dtype.clone(), b.isa.clone());
     benches.sort_by_key(key);
     Ok(benches)
 }
 
-fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
+fn read_one(benchmark: &Path) -> Result<KernelBench, Stop> {
     let read = |file: &str| -> Result<(PathBuf, Value), Stop> {
-        let path = dir.join(file);
+        let path = benchmark.with_file_name(file);
         let value = serde_json::from_str(&read_text(&path)?).unwrap_or_default();
         Ok((path, value))
     };
@@ -253,9 +251,8 @@ fn read_one(dir: &Path) -> Result<KernelBench, Stop> {
     let estimates = read("estimates.json")?;
     let sample = read("sample.json")?;
     let id = at(&benchmark, "/full_id", Value::as_str)?;
-    let [op, shape, dtype, isa] = name(id).ok_or_else(|| {
-        Stop::wrong_use(format!("bench `{id}` is not named `<op>/<shape>_<dtype>/<isa>`"))
-    })?;
+    let [op, shape, dtype, isa] = name(id)
+        .ok_or_else(|| wrong_use!("bench `{id}` is not named `<op>/<shape>_<dtype>/<isa>`"))?;
     // Work of one call, if the benchmark states it, under the name of criterion's kind of
     // throughput. Redline's benchmarks state floating-point operations as "elements".
     let work = |kinds: [&str; 2]| {
@@ -310,26 +307,14 @@ fn at<'a, T>(
 ) -> Result<T, Stop> {
     value.pointer(pointer).and_then(read).ok_or_else(|| {
         let path = path.display();
-        Stop::wrong_use(format!("`{path}` is not what criterion 0.8 writes: no `{pointer}`"))
+        wrong_use!("`{path}` is not what criterion 0.8 writes: no `{pointer}`")
     })
-}
-
-/// Finds every folder `new` below `dir` that contains a finished benchmark of criterion.
-fn new_folders(dir: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let mut found = Vec::new();
-    for path in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
-        if path.ends_with("new") && path.join("benchmark.json").is_file() {
-            found.push(path);
-        } else {
-            found.extend(new_folders(&path));
-        }
-    }
-    found
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn write(home: &Path, folder: &str, id: &str, throughput: &str) {

@@ -3,10 +3,10 @@
 //!
 //! This package knows neither HTTP nor git objects nor templates: it runs `git`, `cargo`,
 //! `redline-bench`, `redline-results` and `redline-site`. Each stage of a campaign has a folder;
-//! the modules `release_bench` and `lab` call the stages in the order in which they are declared
+//! the modules `campaign` and `lab` call the stages in the order in which they are declared
 //! below.
 //!
-//! A program needs two things of this package: a [`World`], which [`environment::gather`] makes,
+//! A program needs two things of this package: a [`World`], which [`world::gather`] makes,
 //! and [`run`]. Items that the package `bench` shares with campaigns are public.
 
 // The stages of a campaign.
@@ -23,14 +23,12 @@ mod campaign;
 mod cli;
 pub mod kernels;
 mod lab;
-mod release_bench;
 mod serve;
 
 // Parts that every command uses.
 pub mod catalog;
 pub mod clock;
 mod console;
-pub mod environment;
 pub mod files;
 pub mod git;
 pub mod lock;
@@ -55,7 +53,7 @@ use schema::exit::Exit;
 /// The command cannot be carried out. The [`Stop`] states the cause, a hint and the exit code.
 pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
     match &cli.command {
-        Verb::ReleaseBench(flags) => release_bench::run(world, flags),
+        Verb::ReleaseBench(flags) => campaign::run(world, flags),
         Verb::Ingest(flags) => publish::ingest::run(world, flags),
         Verb::Lab(flags) => lab::run(world, flags),
         Verb::Fetch(flags) => serve::fetch(world, flags),

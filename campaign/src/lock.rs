@@ -1,7 +1,7 @@
 //! Lock file that allows one campaign at a time in a clone: two would share the cores and disturb
 //! each other's measurement.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::files::{FileError, make_dir};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 /// Time for which the lock file of a process that has ended may still be locked.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
@@ -43,13 +43,9 @@ impl Lock {
         make_dir(path.parent().unwrap_or(Path::new(".")))?;
         let mut waited = Duration::ZERO;
         loop {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)
-                .map_err(FileError::at("open", path))?;
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = options.open(path).map_err(FileError::at("open", path))?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -66,7 +62,7 @@ impl Lock {
                         continue;
                     }
                     let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
-                    return Err(Stop::environment(format!("{held}{process}"))
+                    return Err(environment!("{held}{process}")
                         .with_hint("wait for it to end, or stop it with Ctrl-C"));
                 }
                 Err(TryLockError::Error(source)) => {
@@ -76,12 +72,9 @@ impl Lock {
             // The previous holder removes the file when it is done: a lock on a removed file would
             // exclude nobody, so try again.
             if is_at(&file, path) {
-                let wrote = file
-                    .set_len(0)
-                    .and_then(|()| file.rewind())
-                    .and_then(|()| writeln!(file, "{pid}"))
-                    .and_then(|()| file.flush());
-                wrote.map_err(FileError::at("write", path))?;
+                let emptied = file.set_len(0).and_then(|()| file.rewind());
+                let written = emptied.and_then(|()| writeln!(file, "{pid}"));
+                written.map_err(FileError::at("write", path))?;
                 return Ok(Self { path: path.to_owned(), _file: file });
             }
         }

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use campaign::{Cli, environment};
+use campaign::{Cli, world};
 use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let world = environment::gather(cli.root(), cli.tools_dir.as_deref(), cli.given());
-    environment::exit_code(world.and_then(|world| campaign::run(&world, &cli)))
+    let world = world::gather(cli.root(), cli.tools_dir.as_deref(), cli.given());
+    world::exit_code(world.and_then(|world| campaign::run(&world, &cli)))
 }

@@ -24,12 +24,6 @@ impl Places {
         Self { root: root.to_owned(), cargo_target }
     }
 
-    /// Returns cargo's target directory for builds of releases. It is separate, because a release's
-    /// binaries have the same names as the user's own.
-    pub fn release_target(&self) -> PathBuf {
-        self.root.join("target/releases/built")
-    }
-
     /// Returns the path of the lock file that allows one campaign at a time in the clone.
     pub fn lock(&self) -> PathBuf {
         self.root.join("target/release-bench.lock")
@@ -38,11 +32,6 @@ impl Places {
     /// Returns the folder of the git worktree in which a release is built.
     pub fn release_tree(&self, release: &str) -> PathBuf {
         self.root.join("target/releases").join(release)
-    }
-
-    /// Returns the path of a kept release binary, addressed by its SHA-256.
-    pub fn binary(&self, sha256: &str, name: &str) -> PathBuf {
-        self.root.join("target/releases/bin").join(sha256).join(name)
     }
 
     /// Returns the folder of the rendered HTML site.
@@ -112,10 +101,6 @@ impl CampaignPlaces {
         self.dir.join("plans").join(format!("{scenario}.json"))
     }
 
-    pub fn criterion(&self) -> PathBuf {
-        self.dir.join("criterion")
-    }
-
     /// Returns the paths inside the folder of a job, which is named by the job's key.
     pub fn job(&self, key: &str) -> Self {
         Self { dir: self.jobs().join(key) }
@@ -131,18 +116,8 @@ impl CampaignPlaces {
         self.dir.join(NODE_LOG)
     }
 
-    /// Returns the path of the lock file that allows one process at a time to run a job.
-    pub fn node_lock(&self) -> PathBuf {
-        self.dir.join("node.lock")
-    }
-
     /// Returns the path of a job's final report.
     pub fn done(&self) -> PathBuf {
         self.dir.join("DONE")
-    }
-
-    /// Returns the folder for files of interrupted blocks, which are measured again.
-    pub fn aside(&self) -> PathBuf {
-        self.dir.join("aside")
     }
 }

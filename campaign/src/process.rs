@@ -52,18 +52,30 @@ impl Ends for ProcessError {
     }
 }
 
+/// Returns the result of a program that may be missing or fail: `None` for every error except an
+/// interrupt.
+///
+/// # Errors
+/// Interrupted.
+pub fn attempted<T>(result: Result<T, ProcessError>) -> Result<Option<T>, ProcessError> {
+    match result {
+        Err(ProcessError::Interrupted) => Err(ProcessError::Interrupted),
+        other => Ok(other.ok()),
+    }
+}
+
 /// Interrupt flag, set by SIGINT, SIGTERM and SIGHUP; waiting loops poll it.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
     /// Clock that times the waits which an interrupt may end.
-    clock: Arc<dyn Clock>,
+    clock: Clock,
 }
 
 impl Interrupt {
     /// Returns a new flag that is not set; `clock` times the waits that it may end.
-    pub fn new(clock: &Arc<dyn Clock>) -> Self {
-        Self { flag: Arc::default(), clock: Arc::clone(clock) }
+    pub fn new(clock: Clock) -> Self {
+        Self { flag: Arc::default(), clock }
     }
 
     /// Returns the time since the command began.
@@ -73,7 +85,7 @@ impl Interrupt {
 
     /// Sleeps for `duration`, without regard to the flag; the caller polls it afterwards.
     pub fn sleep(&self, duration: Duration) {
-        self.clock.sleep(duration);
+        thread::sleep(duration);
     }
 
     /// Returns the shared flag that the signal handlers set.
@@ -196,16 +208,9 @@ impl Group {
 
     /// Returns the number of processes in the group now, without zombies.
     pub fn members(&self) -> usize {
-        let of_group = |entry: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The second field, the program's name in parentheses, may contain anything; state,
-            // parent and group follow it.
-            let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-            let (state, group) = (fields.next()?, fields.nth(1)?);
-            (state != "Z" && group.parse() == Ok(self.id())).then_some(())
-        };
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        entries.filter_map(of_group).count()
+        let all = procfs::process::all_processes().into_iter().flatten().flatten();
+        let stats = all.filter_map(|process| process.stat().ok());
+        stats.filter(|stat| stat.state != 'Z' && u32::try_from(stat.pgrp) == Ok(self.id())).count()
     }
 }
 

@@ -18,20 +18,13 @@ impl Identity {
     /// Returns `text` with paths cut to their last part, and names and addresses replaced by
     /// placeholders.
     pub fn redact(&self, text: &str) -> String {
-        let mut out = String::with_capacity(text.len());
-        let mut word = String::new();
-        for character in text.chars() {
-            // Separators that surround names and paths in log lines and flags such as `--model=/x`.
-            if character.is_whitespace() || "\"'`()[]{}<>,;=|".contains(character) {
-                out.push_str(&self.redact_word(&word));
-                word.clear();
-                out.push(character);
-            } else {
-                word.push(character);
-            }
-        }
-        out.push_str(&self.redact_word(&word));
-        out
+        // Separators that surround names and paths in log lines and flags such as `--model=/x`.
+        let separates = |c: char| c.is_whitespace() || "\"'`()[]{}<>,;=|".contains(c);
+        let parts = text.split_inclusive(separates).map(|part| {
+            let word = part.trim_end_matches(separates);
+            self.redact_word(word) + &part[word.len()..]
+        });
+        parts.collect()
     }
 
     /// Returns the last lines of a log, redacted and without control characters: 12 lines and 1,500
@@ -42,10 +35,7 @@ impl Identity {
         let lines: Vec<&str> = clean.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = &lines[lines.len().saturating_sub(MESSAGE_LINES)..];
         let redacted = self.redact(&last.join("\n"));
-        let mut start = redacted.len().saturating_sub(MESSAGE_BYTES);
-        while !redacted.is_char_boundary(start) {
-            start += 1;
-        }
+        let start = redacted.ceil_char_boundary(redacted.len().saturating_sub(MESSAGE_BYTES));
         redacted[start..].to_owned()
     }
 

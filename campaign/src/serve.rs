@@ -33,7 +33,7 @@ pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let engine = world.catalog.engine(REDLINE)?;
     let spec = build_one(world, &named(world, &engine, Some(&flags.release), None)?)?;
     world.step(&format!("Fetch {}", flags.model));
-    let model = world.fetcher().obtain(&Input::model(&flags.model, &model_file))?;
+    let model = world.obtain(&Input::model(&flags.model, &model_file))?;
     // The lock protects builds only: a campaign may start while this server runs.
     drop(lock);
     let (extra, port) = split_port(&flags.flags);
@@ -90,7 +90,7 @@ pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
     };
     for input in inputs {
         world.step(&format!("Fetch {}", input.id));
-        let obtained = world.fetcher().obtain(&input)?;
+        let obtained = world.obtain(&input)?;
         world.console.answer(&format!("{}  {}", input.id, obtained.path.display()));
     }
     Ok(Exit::Well)
@@ -99,7 +99,7 @@ pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
 fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
-    let (_, target) = target::choose(&targets, None, &machine.gpus)?;
+    let (_, target) = target::choose(&targets, None, &machine.gpus, false)?;
     // Includes the concurrency sweep, so that a later comparison needs no download.
     let cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
     let scenario = |cell: &plan::Cell| world.catalog.scenario(&cell.scenario);

@@ -7,13 +7,28 @@ use schema::exit::Exit;
 
 /// An error that determines the exit code of the program.
 pub trait Ends: Error + Send + Sync + 'static {
-    fn exit(&self) -> Exit;
+    fn exit(&self) -> Exit {
+        Exit::Environment
+    }
 
     /// Returns advice to the user about how to fix the error, or `None`.
     fn hint(&self) -> Option<String> {
         None
     }
 }
+
+/// Builds a failure for wrong use of the command line (exit code 2) from the words of `format!`.
+macro_rules! wrong_use {
+    ($($words:tt)*) => { $crate::stop::Stop::wrong_use(format!($($words)*)) };
+}
+
+/// Builds a failure for a machine or clone that cannot run the command (exit code 4) from the words
+/// of `format!`.
+macro_rules! environment {
+    ($($words:tt)*) => { $crate::stop::Stop::environment(format!($($words)*)) };
+}
+
+pub(crate) use {environment, wrong_use};
 
 /// The failure of a command, as `main` prints it.
 #[derive(Debug)]
@@ -92,11 +107,7 @@ impl<E: Ends> From<E> for Stop {
     }
 }
 
-impl Ends for store::StoreError {
-    fn exit(&self) -> Exit {
-        Exit::Environment
-    }
-}
+impl Ends for store::StoreError {}
 
 impl Ends for judge::QueryError {
     fn exit(&self) -> Exit {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use crate::process::describe;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 pub const BENCH: &str = "redline-bench";
 pub const RESULTS: &str = "redline-results";
@@ -41,8 +41,7 @@ impl Tools {
     pub fn check_for(&self, names: &[&'static str]) -> Result<(), Stop> {
         for &name in names {
             if !self.dir.join(name).is_file() {
-                let message = format!("`{name}` is not in `{}`", self.dir.display());
-                return Err(Stop::environment(message)
+                return Err(environment!("`{name}` is not in `{}`", self.dir.display())
                     .with_hint("start it through `cargo xtask`, which builds the tools"));
             }
         }
@@ -69,7 +68,8 @@ impl Tools {
         self.command(SITE, verb)
     }
 
-    fn command(&self, name: &str, verb: &str) -> Command {
+    /// Builds the command `NAME VERB` of one of the programs.
+    pub fn command(&self, name: &str, verb: &str) -> Command {
         let mut command = Command::new(self.dir.join(name));
         command.arg(verb);
         command
@@ -90,5 +90,5 @@ pub fn ended(name: &str, verb: &str, status: ExitStatus) -> Stop {
 /// Builds the error of a Redline program whose output is not what it should be.
 pub fn unreadable(name: &str, verb: &str, detail: &impl Display) -> Stop {
     let what = format!("`{name} {verb}` printed something that cannot be parsed");
-    Stop::environment(format!("{what}: {detail}"))
+    environment!("{what}: {detail}")
 }

@@ -1,17 +1,25 @@
-//! The environment of a command: clocks, folders and variables, gathered once by `main`
-//! and passed to everything below it.
+//! The environment of a command: clock, folders, variables, signals and random bits, gathered once
+//! by `main` and passed to everything below it. The one module that reads them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs};
+
+use etcetera::BaseStrategy;
+use schema::exit::Exit;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::console::Console;
+use crate::executor::slurm;
 use crate::inputs::cache::Cache;
 use crate::places::Places;
 use crate::process::Interrupt;
 use crate::redact::Identity;
+use crate::stop::{Stop, environment};
 use crate::tools::Tools;
 
 /// Generator of ULIDs for a campaign and its runs. All share one timestamp, and their random part
@@ -48,7 +56,7 @@ pub struct World {
     /// Cache of downloaded inputs, verified by hash, and of builds of rival engines.
     pub cache: Cache,
     /// Wall clock, and a steady clock for durations.
-    pub clock: Arc<dyn Clock>,
+    pub clock: Clock,
     /// Console for output to the user.
     pub console: Console,
     /// Interrupt flag, which Ctrl-C and other signals set.
@@ -84,6 +92,136 @@ impl World {
     pub fn step(&self, heading: &str) {
         self.console.step(self.clock.elapsed(), heading);
     }
+}
+
+/// Names of environment variables that change how a server runs; only these are taken from the
+/// user's environment into a run's record.
+const SERVER_VARIABLES: &str = "\
+    CUDA_VISIBLE_DEVICES MALLOC_ARENA_MAX NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS \
+    RAYON_NUM_THREADS TOKIO_WORKER_THREADS";
+
+/// Converts a command's result to the program's exit code, and prints the error if there is one.
+pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
+    let exit = ended.unwrap_or_else(|stop| {
+        eprintln!("{stop}");
+        stop.exit()
+    });
+    ExitCode::from(exit.code())
+}
+
+/// Gathers the inputs of a command from its environment: signals, variables, clock, random bits.
+/// `root` is the clone, by default the one that contains the current directory; `tools_dir` holds
+/// Redline's other programs, by default this program's directory; `given` are local files in place
+/// of downloads.
+///
+/// # Errors
+/// The current directory is in no clone, or the system denies signals, random bits or a cache
+/// folder.
+pub fn gather(
+    root: Option<&Path>,
+    tools_dir: Option<&Path>,
+    given: BTreeMap<String, PathBuf>,
+) -> Result<World, Stop> {
+    let clock = Clock::start();
+    let interrupt = Interrupt::new(clock);
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, interrupt.flag())
+            .map_err(|error| environment!("cannot watch for signals: {error}"))?;
+    }
+    let root = match root {
+        Some(dir) => dir.to_owned(),
+        None => find_root(&env::current_dir().unwrap_or_default())?,
+    };
+    // Absolute, because programs are started in other folders.
+    let root = root.canonicalize().unwrap_or(root);
+    let program = env::current_exe().unwrap_or_default();
+    let tools_dir = tools_dir.or(program.parent()).unwrap_or(Path::new(""));
+    let cargo_target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    Ok(World {
+        places: Places::new(&root, cargo_target.as_deref()),
+        tools: Tools::new(tools_dir),
+        catalog: Catalog::new(&root.join("suite")),
+        cache: Cache::new(&cache_dir()?),
+        clock,
+        console: Console::default(),
+        interrupt,
+        identity: identity(),
+        server_env: server_env(),
+        slurm_env: slurm_env(),
+        search_path: env::var_os("PATH").iter().flat_map(env::split_paths).collect(),
+        cores: std::thread::available_parallelism()
+            .map_or(1, |n| u32::try_from(n.get()).unwrap_or(1)),
+        pid: std::process::id(),
+        program,
+        random: random()?,
+        hub_home: hub_home(),
+        given,
+        command: env::args().skip(1).collect(),
+    })
+}
+
+/// Finds the nearest folder that contains `suite/targets` and `engine`: `from` itself or a folder
+/// above it.
+fn find_root(from: &Path) -> Result<PathBuf, Stop> {
+    let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
+    from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {
+        environment!("`{}` is not inside a clone of Redline", from.display())
+            .with_hint("run it where `suite/` and `engine/` lie, or give `--root DIR`")
+    })
+}
+
+fn cache_dir() -> Result<PathBuf, Stop> {
+    if let Some(dir) = folder_in("REDLINE_CACHE") {
+        return Ok(dir);
+    }
+    let strategy = etcetera::choose_base_strategy().map_err(|error| {
+        environment!("no cache folder: {error}")
+            .with_hint("set REDLINE_CACHE to a folder for models and datasets")
+    })?;
+    Ok(strategy.cache_dir().join("redline"))
+}
+
+/// Returns the Hugging Face home directory: `HF_HOME`, else the default in the user's cache folder.
+fn hub_home() -> PathBuf {
+    let of_user = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("huggingface"));
+    folder_in("HF_HOME").or_else(of_user).unwrap_or_default()
+}
+
+/// Returns the folder that an environment variable names, if it is set and not empty.
+fn folder_in(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the names of host and user, which are removed from records.
+fn identity() -> Identity {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let named = |text: Option<String>| text.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty());
+    Identity {
+        host: named(host),
+        user: named(env::var("USER").or_else(|_| env::var("LOGNAME")).ok()),
+    }
+}
+
+fn server_env() -> BTreeMap<String, String> {
+    let set = |name: &str| Some((name.to_owned(), env::var(name).ok()?));
+    SERVER_VARIABLES.split(' ').filter_map(set).collect()
+}
+
+/// Reads Slurm's environment variables; those that are not UTF-8 are skipped, since Slurm's tools
+/// need none of them.
+fn slurm_env() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    slurm::client_environment(env::vars_os().filter_map(text))
+}
+
+/// Returns random bits of the system, for the ids of one campaign.
+fn random() -> Result<u128, Stop> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| environment!("the system gives no random bits: {error}"))?;
+    Ok(u128::from_le_bytes(bytes))
 }
 
 #[cfg(test)]

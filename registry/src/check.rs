@@ -45,6 +45,32 @@ impl Report {
     pub fn breaches(&self) -> usize {
         self.storage.iter().filter(|finding| finding.breach).count()
     }
+
+    fn write_quality(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut by_rule: BTreeMap<&str, Vec<&Badge>> = BTreeMap::new();
+        for badge in &self.quality {
+            by_rule.entry(&badge.rule).or_default().push(badge);
+        }
+        if by_rule.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "quality (badges, never an exit code):")?;
+        for (rule, badges) in by_rule {
+            let over_several = GROUP_RULES.iter().find(|known| known.id == rule);
+            let title = judge::rule(rule).map(|rule| rule.title);
+            let title = title.or(over_several.map(|rule| rule.title)).unwrap_or_default();
+            let runs = if badges.len() == 1 { "run" } else { "runs" };
+            writeln!(f, "  {rule} {} {runs}: not \"{title}\"", badges.len())?;
+            for badge in badges {
+                let mut line = format!("    {}", badge.run);
+                if let Some(detail) = &badge.detail {
+                    let _ = write!(line, " {detail}");
+                }
+                writeln!(f, "{}", plain(&line))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Checks the registry in the repository at `dir`, with the index at `place` if given. A folder
@@ -132,33 +158,5 @@ impl fmt::Display for Report {
             1 => write!(f, "storage: 1 breach"),
             n => write!(f, "storage: {n} breaches"),
         }
-    }
-}
-
-impl Report {
-    fn write_quality(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut by_rule: BTreeMap<&str, Vec<&Badge>> = BTreeMap::new();
-        for badge in &self.quality {
-            by_rule.entry(&badge.rule).or_default().push(badge);
-        }
-        if by_rule.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "quality (badges, never an exit code):")?;
-        for (rule, badges) in by_rule {
-            let over_several = GROUP_RULES.iter().find(|known| known.id == rule);
-            let title = judge::rule(rule).map(|rule| rule.title);
-            let title = title.or(over_several.map(|rule| rule.title)).unwrap_or_default();
-            let runs = if badges.len() == 1 { "run" } else { "runs" };
-            writeln!(f, "  {rule} {} {runs}: not \"{title}\"", badges.len())?;
-            for badge in badges {
-                let mut line = format!("    {}", badge.run);
-                if let Some(detail) = &badge.detail {
-                    let _ = write!(line, " {detail}");
-                }
-                writeln!(f, "{}", plain(&line))?;
-            }
-        }
-        Ok(())
     }
 }

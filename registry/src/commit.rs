@@ -14,8 +14,7 @@ use anyhow::{Context, Result, bail};
 use git2::build::TreeUpdateBuilder;
 use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
 
-use crate::errors::Environment;
-use crate::repository::{RESULTS, WorkTree};
+use crate::repository::{Environment, RESULTS, WorkTree};
 use store::layout::leftover_name;
 
 /// Number of attempts at a commit, which fails when HEAD moved or a lock was held.
@@ -62,7 +61,7 @@ pub(crate) fn commit(
         let blobs = new.iter().map(|addition| tree.repo.blob(&addition.bytes));
         let blobs: Vec<Oid> = blobs.collect::<Result<_, _>>()?;
         if !staged.stage(&new, &blobs)? {
-            pause();
+            thread::sleep(PAUSE);
             continue;
         }
         let commit = write_commit(tree, head, &new, &blobs, (message, unix_s))?;
@@ -81,7 +80,7 @@ pub(crate) fn commit(
                 return Ok((Some(commit), paths));
             }
             // Another program committed in the meantime, or is doing so: try again.
-            Err(error) if is_contention(&error) => pause(),
+            Err(error) if is_contention(&error) => thread::sleep(PAUSE),
             Err(error) => return Err(error.into()),
         }
     }
@@ -94,10 +93,6 @@ pub(crate) fn commit(
 pub(crate) fn contention() -> anyhow::Error {
     let message = "HEAD or the index kept changing while the commit was made\nhint: try again";
     Environment(message.to_owned()).into()
-}
-
-fn pause() {
-    thread::sleep(PAUSE);
 }
 
 fn is_contention(error: &git2::Error) -> bool {
@@ -255,13 +250,8 @@ struct Landing {
 impl Landing {
     /// Starts to put files in place below `root`.
     fn new(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-            landed: Vec::new(),
-            folders: Vec::new(),
-            replaced: Vec::new(),
-            kept: false,
-        }
+        let root = root.to_owned();
+        Self { root, landed: Vec::new(), folders: Vec::new(), replaced: Vec::new(), kept: false }
     }
 
     /// Writes `bytes` to `path` below the root. An existing file with the same bytes is left

@@ -9,41 +9,33 @@ use schema::verdict::is_cell_pattern;
 use judge::Registry;
 use judge::diff::cells::cell_of;
 
-/// User's input for an event. Ids may be abbreviated to their beginnings.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Draft {
-    /// Ids of the records or events that the event is about, or folders below `results/`.
-    pub targets: Vec<String>,
-    /// Reason for the event, for later readers.
-    pub reason: String,
-    /// Evidence for the reason: addresses or files.
-    pub evidence: Vec<String>,
-    /// Id of the run that replaces the retracted one, for a retraction only.
-    pub replaced_by: Option<String>,
-    /// Last day of a waiver, or the time at which it ends; for a waiver only.
-    pub until: Option<String>,
-    /// Pattern of the cells that a waiver or an epoch applies to.
-    pub cell: Option<String>,
-    /// Name of the metric that a waiver applies to.
-    pub metric: Option<String>,
-    /// Candidate release that a waiver is limited to; `None` for all releases.
-    pub release: Option<String>,
-    /// First day of an epoch, or the time at which it begins; `None` where the user names none.
-    pub since: Option<String>,
+/// Returns an event of which only kind, reason and evidence are known.
+pub fn draft(kind: EventKind, reason: &str, evidence: &[String]) -> Event {
+    Event {
+        schema: event::SCHEMA.to_owned(),
+        id: String::new(),
+        kind,
+        at: String::new(),
+        targets: Vec::new(),
+        reason: reason.to_owned(),
+        evidence: evidence.to_vec(),
+        replaced_by: None,
+        expires: None,
+        cell: None,
+        metric: None,
+        release: None,
+        since: None,
+    }
 }
 
-/// Composes an event from `draft`; `id` is its id, and `unix_s` its time (seconds since 1970).
+/// Composes an event from `draft`, in which ids may be abbreviated to their beginnings and times be
+/// days; `id` is its id, and `unix_s` its time (seconds since 1970).
 ///
 /// # Errors
 ///
 /// The draft names something that the registry does not contain, lacks fields that its kind needs,
 /// has a day or time that cannot be read, or is a waiver that has ended already.
-pub fn compose(
-    registry: &Registry,
-    kind: EventKind,
-    draft: Draft,
-    (id, unix_s): (String, i64),
-) -> Result<Event> {
+pub fn compose(registry: &Registry, draft: Event, (id, unix_s): (String, i64)) -> Result<Event> {
     let targets = draft.targets.iter().map(|target| resolve(registry, target));
     let targets = targets.collect::<Result<_>>()?;
     let replaced_by = draft.replaced_by.map(|start| resolve_id(registry, &start)).transpose()?;
@@ -55,25 +47,13 @@ pub fn compose(
         let gated: Vec<&str> = gating.map(|metric| metric.name).collect();
         bail!("no metric `{name}`\nhint: the gated ones are {}", gated.join(", "));
     }
-    let expires = draft.until.map(|text| time(&text, "T23:59:59Z")).transpose()?;
+    let expires = draft.expires.map(|text| time(&text, "T23:59:59Z")).transpose()?;
     if let Some(text) = expires.as_ref().filter(|text| unix_s_of(text) <= Some(unix_s)) {
         bail!("`{text}` is past\nhint: a waiver lasts until a day to come");
     }
-    let event = Event {
-        schema: event::SCHEMA.to_owned(),
-        id,
-        kind,
-        at: event::rfc3339_of(unix_s).unwrap_or_default(),
-        targets,
-        reason: draft.reason,
-        evidence: draft.evidence,
-        replaced_by,
-        expires,
-        cell: draft.cell,
-        metric: draft.metric,
-        release: draft.release,
-        since: draft.since.map(|text| time(&text, "T00:00:00Z")).transpose()?,
-    };
+    let since = draft.since.map(|text| time(&text, "T00:00:00Z")).transpose()?;
+    let at = event::rfc3339_of(unix_s).unwrap_or_default();
+    let event = Event { id, at, targets, replaced_by, expires, since, ..draft };
     let problems = event.problems();
     ensure!(problems.is_empty(), "the event is not sound: {}", problems.join("; "));
     Ok(event)

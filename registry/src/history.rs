@@ -179,12 +179,8 @@ fn compare(path: String, before: &Value, after: &Value, fields: &mut Vec<String>
         (Value::Object(old), Value::Object(new)) => {
             let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
             for key in keys {
-                let value = |map: &serde_json::Map<String, Value>| map.get(key).cloned();
-                let (old, new) = (value(old), value(new));
-                if old != new {
-                    let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
-                    compare(below(key), &old, &new, fields);
-                }
+                let value = |of: Option<&Value>| of.cloned().unwrap_or_default();
+                compare(below(key), &value(old.get(key)), &value(new.get(key)), fields);
             }
         }
         (old, new) if old != new => {

@@ -79,15 +79,10 @@ fn name_model(record: &mut RunRecord) {
 }
 
 fn state_hardware(record: &mut RunRecord, claim: Option<&Claim>) {
-    match claim {
-        Some(Claim { hardware, evidence }) => {
-            record.hardware.id.clone_from(hardware);
-            record.hardware.claimed = true;
-            record.hardware.evidence = Some(evidence.clone());
-        }
-        None => {
-            record.hardware.claimed = false;
-        }
+    record.hardware.claimed = claim.is_some();
+    if let Some(Claim { hardware, evidence }) = claim {
+        record.hardware.id.clone_from(hardware);
+        record.hardware.evidence = Some(evidence.clone());
     }
 }
 

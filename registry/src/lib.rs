@@ -10,7 +10,6 @@
 
 pub mod check;
 pub mod commit;
-pub mod errors;
 pub mod events;
 pub mod history;
 pub mod import;

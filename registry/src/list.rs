@@ -1,6 +1,7 @@
 //! Lists the runs of a registry as a table, and finds a run by the beginning of its id.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -181,17 +182,13 @@ pub fn rows(runs: &[Listed]) -> Vec<Row> {
 
 /// Formats runs as a text table, one line per run.
 pub fn table_of_runs(runs: &[Listed]) -> String {
-    if runs.is_empty() {
-        return "no runs".to_owned();
-    }
     let head = ["RUN", "RELEASE", "HARDWARE", "MODEL", "CONFIG", "SCENARIO", "STATUS", "VALIDITY"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
-    lines.extend(runs.iter().map(|Listed { id, run, retracted, .. }| {
+    below(head, runs, |Listed { id, run, retracted, .. }| {
         let status = match retracted {
             Some(reason) => format!("{}, retracted: {reason}", run.status),
             None => run.status.clone(),
         };
-        vec![
+        [
             id.clone(),
             format!("{} {}", run.engine, run.release),
             run.hardware.clone(),
@@ -201,8 +198,16 @@ pub fn table_of_runs(runs: &[Listed]) -> String {
             status,
             run.validity.clone(),
         ]
-    }));
-    columns(&lines)
+    })
+}
+
+/// Formats a text table with a line per item below the head; `no runs` without items.
+fn below<T>(head: [&str; 8], items: &[T], line: impl Fn(&T) -> [String; 8]) -> String {
+    if items.is_empty() {
+        return "no runs".to_owned();
+    }
+    let lines = iter::once(head.map(str::to_owned)).chain(items.iter().map(line));
+    columns(&lines.map(Vec::from).collect::<Vec<_>>())
 }
 
 fn worse<'a>(left: &'a str, right: &'a str) -> &'a str {
@@ -212,18 +217,14 @@ fn worse<'a>(left: &'a str, right: &'a str) -> &'a str {
 
 /// Formats rows as a text table, one line per release and cell.
 pub fn table(rows: &[Row]) -> String {
-    if rows.is_empty() {
-        return "no runs".to_owned();
-    }
     let head = ["RELEASE", "HARDWARE", "MODEL", "CONFIG", "SCENARIO", "N", "STATUS", "VALIDITY"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
-    lines.extend(rows.iter().map(|row| {
+    below(head, rows, |row| {
         let mut status: Vec<String> =
             row.status.iter().map(|(word, count)| format!("{word} {count}")).collect();
         if row.retracted > 0 {
             status.push(format!("retracted {}", row.retracted));
         }
-        vec![
+        [
             format!("{} {}", row.engine, row.release),
             row.hardware.clone(),
             row.model.clone(),
@@ -233,6 +234,5 @@ pub fn table(rows: &[Row]) -> String {
             status.join(", "),
             row.validity.clone(),
         ]
-    }));
-    columns(&lines)
+    })
 }

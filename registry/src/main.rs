@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Parser;
 use cli::{Arguments, Command};
 use commands::{World, additions, queries};
-use registry::errors::{Unsound, chain, exit_of};
+use registry::repository::{Unsound, chain, exit_of};
 use schema::event::EventKind;
 use schema::exit::Exit;
 
@@ -64,15 +64,14 @@ fn build_of(program: &Path) -> anyhow::Result<String> {
 }
 
 fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
-    let event = |kind, draft, given| additions::event(world, kind, draft, given);
     match command {
         Command::Preflight { place } => additions::preflight(&place.registry),
         Command::Record(given) => additions::record(world, given),
         Command::Sync(given) => additions::synchronize(world, given),
-        Command::Retract(given) => event(EventKind::Retract, given.into(), &given.event),
-        Command::Annotate(given) => event(EventKind::Annotate, given.into(), &given.event),
-        Command::Waive(given) => event(EventKind::Waive, given.into(), &given.event),
-        Command::Epoch(given) => event(EventKind::Epoch, given.into(), &given.event),
+        Command::Retract(given) => additions::about(world, EventKind::Retract, given),
+        Command::Annotate(given) => additions::about(world, EventKind::Annotate, given),
+        Command::Waive(given) => additions::waive(world, given),
+        Command::Epoch(given) => additions::epoch(world, given),
         Command::Import(given) => additions::import_files(world, given),
         Command::Check { place, format } => queries::check(world, &place.registry, *format),
         Command::Diff(given) => queries::diff(world, given),

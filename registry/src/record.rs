@@ -12,8 +12,7 @@ use schema::{campaign, event, kernel, run};
 use serde::{Deserialize, Serialize};
 
 use crate::commit::{Addition, commit};
-use crate::errors::{Environment, Unsound};
-use crate::repository::{RESULTS, WorkTree};
+use crate::repository::{Environment, RESULTS, Unsound, WorkTree};
 use judge::finding::{Finding, HISTORY, ID};
 use store::folder::{Listing, Stamp, StoreError, read_folder};
 use store::layout::FileKind;

@@ -1,6 +1,8 @@
 //! Git repository of a registry: checks that it can be written to, reads the branch and commit, and
-//! holds the lock of its one writer.
+//! holds the lock of its one writer. Errors of commands: a message with its hint, and whether the data
+//! or the environment is to blame, which decides the exit code.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,11 +10,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use git2::{AttrCheckFlags, AttrValue, Config};
-use git2::{ErrorCode, Oid, Repository, RepositoryState, Status, StatusOptions, Tree};
+use git2::{
+    AttrCheckFlags, AttrValue, Config, ErrorCode, Oid, Repository, RepositoryState, Status,
+    StatusOptions, Tree,
+};
+use judge::finding::Finding;
+use schema::exit::Exit;
 use serde::Serialize;
-
-use crate::errors::Environment;
+use store::StoreError;
 
 /// Name of the registry's folder in the root of its repository.
 pub const RESULTS: &str = "results";
@@ -40,16 +45,9 @@ const PLACES: &[&str] = &[
 ];
 
 /// Hooks that git itself would run around a commit, a fetch or a push, and this program does not.
-const HOOKS: &[&str] = &[
-    "pre-commit",
-    "prepare-commit-msg",
-    "commit-msg",
-    "post-commit",
-    "pre-push",
-    "pre-rebase",
-    "post-rewrite",
-    "reference-transaction",
-];
+const HOOKS: &str = "\
+    pre-commit prepare-commit-msg commit-msg post-commit pre-push pre-rebase post-rewrite \
+    reference-transaction";
 
 /// Branch and commit that a repository has checked out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -133,8 +131,8 @@ impl WorkTree {
     /// # Errors
     ///
     /// Another process kept the lock, or the lock file cannot be written.
-    pub(crate) fn lock(&self) -> Result<WriterLock> {
-        WriterLock::acquire(self.repo.path(), WRITER_TRIES)
+    pub(crate) fn lock(&self) -> Result<File> {
+        lock_writer(self.repo.path(), WRITER_TRIES)
     }
 
     /// Checks that a commit can be made on the checked-out branch.
@@ -302,7 +300,7 @@ impl WorkTree {
             Err(_) => self.repo.commondir().join("hooks"),
         };
         let present: Vec<&str> =
-            HOOKS.iter().copied().filter(|hook| folder.join(hook).is_file()).collect();
+            HOOKS.split(' ').filter(|hook| folder.join(hook).is_file()).collect();
         let note =
             (!present.is_empty()).then(|| format!("hooks are not run: {}", present.join(", ")));
         Ok(note.into_iter().collect())
@@ -328,38 +326,82 @@ fn under_way(state: RepositoryState) -> Option<&'static str> {
     })
 }
 
-/// Writer lock of a clone: the right to write to it, released when dropped. The kernel releases its
-/// lock on the file when the owner ends, so a lock cannot go stale; the file names the owner.
-#[derive(Debug)]
-pub(crate) struct WriterLock {
-    /// Open file of the writer lock. Closing it releases the kernel's lock on it.
-    _file: File,
+/// Takes the writer lock of a clone, the right to write to it, which closing the file releases. The
+/// kernel releases its lock on the file when the owner ends, so a lock cannot go stale; the file
+/// names the owner.
+fn lock_writer(git_dir: &Path, tries: u32) -> Result<File> {
+    let path = git_dir.join(WRITER_LOCK);
+    let failed = || format!("cannot lock `{}`", path.display());
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    let mut file = options.open(&path).with_context(failed)?;
+    for turn in 1.. {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
+            Err(TryLockError::WouldBlock) if turn >= tries => {
+                let owner = fs::read_to_string(&path).unwrap_or_default();
+                let (owner, path) = (owner.trim(), path.display());
+                bail!(Environment(format!("another writer (process {owner}) holds `{path}`")));
+            }
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+        }
+    }
+    // The previous owner's id may be longer than this one's.
+    file.set_len(0).with_context(failed)?;
+    writeln!(file, "{}", std::process::id()).with_context(failed)?;
+    Ok(file)
 }
 
-impl WriterLock {
-    fn acquire(git_dir: &Path, tries: u32) -> Result<Self> {
-        let path = git_dir.join(WRITER_LOCK);
-        let failed = || format!("cannot lock `{}`", path.display());
-        let mut options = File::options();
-        options.create(true).truncate(false).write(true);
-        let mut file = options.open(&path).with_context(failed)?;
-        for turn in 1.. {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
-                Err(TryLockError::WouldBlock) if turn >= tries => {
-                    let owner = fs::read_to_string(&path).unwrap_or_default();
-                    let (owner, path) = (owner.trim(), path.display());
-                    bail!(Environment(format!("another writer (process {owner}) holds `{path}`")));
-                }
-                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
-            }
-        }
-        // The previous owner's id may be longer than this one's.
-        file.set_len(0).with_context(failed)?;
-        writeln!(file, "{}", std::process::id()).with_context(failed)?;
-        Ok(Self { _file: file })
+/// Failure of the environment and not of the data: for example, a lock is held, a tool is missing,
+/// or a setting of the repository forbids the commit.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Environment(pub String);
+
+/// Refusal of records that break storage rules, with all findings.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Unsound {
+    message: String,
+    /// Findings of storage rules about the refused files, both breaches and remarks.
+    pub findings: Vec<Finding>,
+}
+
+impl Unsound {
+    /// Builds the error. `whose` names the files and who made them, `outcome` says what was not
+    /// done.
+    pub fn new(whose: &str, outcome: &str, findings: Vec<Finding>) -> Self {
+        let breaches = findings.iter().filter(|finding| finding.breach);
+        let count = breaches.map(|finding| &finding.path).collect::<BTreeSet<_>>().len();
+        Self { message: format!("{count} of {whose} are unsound, {outcome}"), findings }
     }
+}
+
+/// Returns the exit code of a command that ends with `error`: that of the environment for failures
+/// of git, files or tools, else that of unsound data.
+pub fn exit_of(error: &anyhow::Error) -> Exit {
+    let of_environment = error.is::<Environment>()
+        || error.is::<StoreError>()
+        || error.is::<git2::Error>()
+        || error.is::<io::Error>();
+    if of_environment { Exit::Environment } else { Exit::Unsound }
+}
+
+/// Formats an error and its causes on one line, with their hints on lines of their own at the end.
+pub fn chain(error: &anyhow::Error) -> String {
+    let mut messages: Vec<String> = Vec::new();
+    let mut hints: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        if cause.is::<git2::Error>() {
+            messages.push("git failed".to_owned());
+        }
+        let text = cause.to_string();
+        let mut lines = text.lines();
+        messages.push(lines.next().unwrap_or_default().to_owned());
+        hints.extend(lines.map(|line| format!("\n{line}")));
+    }
+    messages.join(": ") + &hints.concat()
 }
 
 #[cfg(test)]
@@ -371,11 +413,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // A killed writer leaves the file behind, without the kernel's lock.
         fs::write(dir.path().join(WRITER_LOCK), "1\n").unwrap();
-        let held = WriterLock::acquire(dir.path(), 1).unwrap();
-        let second = WriterLock::acquire(dir.path(), 1).unwrap_err();
+        let held = lock_writer(dir.path(), 1).unwrap();
+        let second = lock_writer(dir.path(), 1).unwrap_err();
         let owner = format!("another writer (process {})", std::process::id());
         assert!(second.to_string().starts_with(&owner), "{second}");
         drop(held);
-        WriterLock::acquire(dir.path(), 1).unwrap();
+        lock_writer(dir.path(), 1).unwrap();
     }
 }

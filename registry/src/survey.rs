@@ -82,7 +82,7 @@ impl Survey {
     /// A folder or file exists and cannot be read.
     pub fn of(results: &Path, place: Option<&Place>, trust: Trust) -> Result<Self, StoreError> {
         let listing = Listing::of(results)?;
-        let index = place.map(|place| Index::load(&place.root, &place.program));
+        let index = place.and_then(|place| Index::load(&place.root, &place.program));
         let index = index.unwrap_or_default();
         let survey = |(path, at): &(String, Stamp)| survey(&listing, &index, trust, path, *at);
         let files = listing.files.par_iter().map(survey).collect::<Result<Vec<_>, _>>()?;
@@ -137,15 +137,11 @@ struct Index {
 
 impl Index {
     /// Reads the index of the repository at `root`. An index that is missing, cut short or written
-    /// by another build than `program` is empty.
-    fn load(root: &Path, program: &str) -> Self {
+    ///by another build than `program` is `None`.
+    fn load(root: &Path, program: &str) -> Option<Self> {
         let path = root.join(FOLDER).join(FILE);
-        Self::read(&path, program).unwrap_or_default()
-    }
-
-    fn read(path: &Path, program: &str) -> Option<Self> {
-        let facts = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
-        let text = fs::read_to_string(path).ok()?;
+        let facts = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let text = fs::read_to_string(&path).ok()?;
         let (head, lines) = text.split_once('\n')?;
         let head: Head = serde_json::from_str(head).ok()?;
         if head != (Head { format: FORMAT, program: program.to_owned() }) {
@@ -220,7 +216,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = known("a", 1_000);
         Index::save(dir.path(), "p", &[&file]).unwrap();
-        let index = Index::load(dir.path(), "p");
+        let index = Index::load(dir.path(), "p").unwrap();
         assert_eq!(index.by_stamp("a", &file.stamp), Some(&file));
         assert_eq!(index.by_stamp("b", &file.stamp), None);
         for stamp in [
@@ -240,7 +236,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = known("a", i64::MAX / 2);
         Index::save(dir.path(), "p", &[&file]).unwrap();
-        let index = Index::load(dir.path(), "p");
+        let index = Index::load(dir.path(), "p").unwrap();
         assert_eq!(index.by_stamp("a", &file.stamp), None);
         assert!(index.by_blob("a", "ab").is_some());
     }
@@ -250,12 +246,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let files = [&known("a", 1), &known("b", 2)];
         Index::save(dir.path(), "p", &files).unwrap();
-        assert!(Index::load(dir.path(), "q").known.is_empty());
+        assert!(Index::load(dir.path(), "q").is_none());
         let path = dir.path().join(FOLDER).join(FILE);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, &text[..text.len() - 9]).unwrap();
-        assert!(Index::load(dir.path(), "p").known.is_empty());
+        assert!(Index::load(dir.path(), "p").is_none());
         fs::write(&path, "\u{0}").unwrap();
-        assert!(Index::load(dir.path(), "p").known.is_empty());
+        assert!(Index::load(dir.path(), "p").is_none());
     }
 }

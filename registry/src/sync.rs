@@ -13,10 +13,9 @@ use git2::{Delta, ErrorCode, FileMode, Oid, Repository, Signature, Sort, StatusO
 use serde::Serialize;
 
 use crate::commit::{Addition, commit, contention};
-use crate::errors::{Environment, Unsound};
 use crate::history::short;
 use crate::record::{held_records, render};
-use crate::repository::{RESULTS, WorkTree};
+use crate::repository::{Environment, RESULTS, Unsound, WorkTree};
 use judge::finding::{Finding, HISTORY, ID};
 use store::folder::read_folder;
 use store::layout::FileKind;
@@ -30,7 +29,7 @@ const FETCHED: &str = "refs/redline/fetched";
 const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
 
 /// Result of a sync: the branch and commit reached, and numbers of records, commits and pages.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Synced {
     /// Name of the branch that was synchronized.
     pub branch: String,
@@ -74,23 +73,13 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
     let head = tree.ready()?;
     let branch = format!("refs/heads/{}", head.branch);
     let network = Network { dir: &tree.root, remote: means.remote, branch };
-    let mut synced = Synced {
-        branch: head.branch,
-        commit: None,
-        records_in: 0,
-        commits_moved: 0,
-        pages_rendered: 0,
-        pushed: false,
-        notes: head.notes,
-    };
+    let mut synced = Synced { branch: head.branch, notes: head.notes, ..Synced::default() };
     for _ in 0..TRIES {
         let theirs = network.fetch(&tree.repo)?;
         let (branch, ours) = tree.tip()?;
         if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != ours) {
-            let joined = join(&tree, ours, theirs, means)?;
-            synced.records_in += joined.records_in;
-            synced.commits_moved += joined.commits_moved;
-            move_to(&tree, &branch, ours, joined.tip)?;
+            let joined = join(&tree, ours, theirs, means, &mut synced)?;
+            move_to(&tree, &branch, ours, joined)?;
         }
         synced.pages_rendered += render_pages(&tree, means)?;
         let (_, tip) = tree.tip()?;
@@ -222,17 +211,15 @@ impl Network<'_> {
     }
 }
 
-/// Result of uniting two histories: the new tip, and numbers of fetched records and moved commits.
-#[derive(Debug)]
-struct Joined {
-    tip: Oid,
-    records_in: usize,
-    commits_moved: usize,
-}
-
-/// Builds the history of `theirs` followed by the commits that only `ours` has. No branch is moved
-/// yet.
-fn join(tree: &WorkTree, ours: Option<Oid>, theirs: Oid, means: Means<'_>) -> Result<Joined> {
+/// Builds the history of `theirs` followed by the commits that only `ours` has, and returns its tip;
+/// the fetched records and moved commits are counted in `synced`. No branch is moved yet.
+fn join(
+    tree: &WorkTree,
+    ours: Option<Oid>,
+    theirs: Oid,
+    means: Means<'_>,
+    synced: &mut Synced,
+) -> Result<Oid> {
     let base = match ours.map(|ours| tree.repo.merge_base(ours, theirs)) {
         Some(Ok(base)) => Some(base),
         Some(Err(error)) if error.code() == ErrorCode::NotFound => bail!(
@@ -244,22 +231,21 @@ fn join(tree: &WorkTree, ours: Option<Oid>, theirs: Oid, means: Means<'_>) -> Re
     };
     let records_in = verify(tree, ours, base, theirs)?;
     if let (true, Some(ours)) = (base == Some(theirs), ours) {
-        return Ok(Joined { tip: ours, records_in: 0, commits_moved: 0 });
+        return Ok(ours);
     }
     let mut tip = theirs;
-    let mut commits_moved = 0;
+    synced.records_in += records_in;
     for commit in only_here(tree, ours, theirs)? {
         if let Some(moved) = put_behind(tree, &commit, tip, means)? {
             tip = moved;
-            commits_moved += 1;
+            synced.commits_moved += 1;
         }
     }
     let held = held_records(tree, Some(tip))?;
     let ids = held.keys().filter(|path| !path.starts_with("imports/"));
     let ids = ids.filter_map(|path| Some((path.rsplit('/').next()?.split('.').next()?, &**path)));
-    let repeated = storage::repeated_ids(ids, ID);
-    refuse(repeated)?;
-    Ok(Joined { tip, records_in, commits_moved })
+    refuse(storage::repeated_ids(ids, ID))?;
+    Ok(tip)
 }
 
 /// Checks the remote's records: new ones are sound, and none that both histories had is changed or

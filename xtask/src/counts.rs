@@ -92,18 +92,10 @@ fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
 /// Counts the instructions of one case of the example `counts`.
 fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
     // valgrind prints the count in its log, which goes to standard output here.
-    let log = shell.read(
-        Path::new("valgrind"),
-        &[
-            "--tool=callgrind",
-            "--callgrind-out-file=/dev/null",
-            "--log-fd=1",
-            "--demangle=no",
-            COUNTED,
-            &example.display().to_string(),
-            name,
-        ],
-    )?;
+    let fixed = "--tool=callgrind --callgrind-out-file=/dev/null --log-fd=1 --demangle=no";
+    let example = example.display().to_string();
+    let words: Vec<&str> = fixed.split(' ').chain([COUNTED, &example, name]).collect();
+    let log = shell.read(Path::new("valgrind"), &words)?;
     collected(&log).with_context(|| format!("callgrind counted nothing in `{name}`:\n{log}"))
 }
 

@@ -265,7 +265,7 @@ const SYLLABLES: [&str; 24] = [
 pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     let world = testbed.world;
     let file = world.catalog.dataset(TOKENIZER)?;
-    let tokenizer = world.fetcher().obtain(&Input::dataset(TOKENIZER, &file))?.path;
+    let tokenizer = world.obtain(&Input::dataset(TOKENIZER, &file))?.path;
     let rows = file_of_conversations(&testbed.dir)?;
     let mut command = world.tools.bench("plan");
     command.arg("--scenario").arg(world.catalog.scenario(SCENARIO)?.path);
@@ -339,7 +339,7 @@ impl Draws {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use campaign::environment::SystemClock;
+    use campaign::clock::Clock;
 
     #[test]
     fn a_spread_is_as_the_tools_compute_it() {
@@ -370,7 +370,7 @@ mod tests {
         let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
         let mut shell = Command::new("sh");
         shell.args(["-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3"]);
-        let (status, cost) = run_on(0, &mut shell, &Interrupt::new(&SystemClock::start())).unwrap();
+        let (status, cost) = run_on(0, &mut shell, &Interrupt::new(Clock::start())).unwrap();
         assert_eq!(status.code(), Some(3));
         assert!(cost.cpu_us > 0.0 && cost.wall_s > 0.0, "{cost:?}");
         assert_eq!(sched_getaffinity(Pid::from_raw(0)).unwrap(), before);

@@ -379,7 +379,7 @@ fn sglang(world: &World) -> Result<PathBuf, Stop> {
         config: None,
         hub: None,
     };
-    Ok(world.fetcher().obtain(&input)?.path)
+    Ok(world.obtain(&input)?.path)
 }
 
 /// Returns the path of AIPerf's program in the cache; installs it first if necessary.

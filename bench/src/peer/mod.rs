@@ -99,7 +99,7 @@ fn works(flags: &PeerBench) -> Vec<Work> {
 /// Fetches the text on which perplexity is measured and returns its path.
 fn text(world: &World) -> Result<PathBuf, Stop> {
     let file = world.catalog.dataset(PERPLEXITY_TEXT)?;
-    Ok(world.fetcher().obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
+    Ok(world.obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
 }
 
 /// Reads the other engine's file and the source distribution that it names.

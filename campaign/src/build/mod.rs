@@ -16,7 +16,7 @@ use crate::inputs::cache::sha256_file;
 use crate::places::Places;
 use crate::plan::release::Release;
 use crate::process::{self, describe};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::world::World;
 
 /// Environment variables with compiler flags; they are removed for a build, so that all releases
@@ -48,9 +48,9 @@ pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<
     let status = process::show(&mut cargo, interrupt)?;
     if !status.success() {
         let how = describe(status);
-        return Err(Stop::environment(format!(
+        return Err(environment!(
             "`cargo build` of {release} ended with {how}; what it said stands above"
-        )));
+        ));
     }
     let mut rustc = Command::new("rustc");
     let toolchain = process::text(rustc.arg("-V").current_dir(tree), interrupt).ok();
@@ -70,7 +70,7 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
         places.cargo_target.clone()
     } else {
         cargo.env("CARGO_BUILD_BUILD_DIR", &places.cargo_target);
-        places.release_target()
+        places.root.join("target/releases/built")
     };
     cargo.env("CARGO_TARGET_DIR", &target);
     target
@@ -80,7 +80,7 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
 /// Returns the path and the hash.
 fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     let sha256 = sha256_file(built)?;
-    let kept = places.binary(&sha256, "redline");
+    let kept = places.root.join("target/releases/bin").join(&sha256).join("redline");
     // The name is the content's hash, so an existing file is the same binary.
     if !kept.is_file() {
         let mut temp = files::temp_near(&kept)?;
@@ -106,10 +106,10 @@ pub fn check_out(git: &Git, release: &Release, path: &Path) -> Result<(), Stop> 
     if is_worktree {
         if !tree.text(&["status", "--porcelain"])?.trim().is_empty() {
             let (release, path) = (&release.name, path.display());
-            let what = format!("the checkout of {release} in `{path}` has changes of its own");
-            return Err(Stop::environment(what).with_hint(format!(
-                "keep what you need, then `git worktree remove --force {path}`"
-            )));
+            return Err(environment!(
+                "the checkout of {release} in `{path}` has changes of its own"
+            )
+            .with_hint(format!("keep what you need, then `git worktree remove --force {path}`")));
         }
         if tree.text(&["rev-parse", "HEAD"])?.trim() != release.commit {
             // The same folder served another commit of that name, for example before a tag was

@@ -19,9 +19,9 @@ use crate::inputs::Input;
 use crate::inputs::cache::sha256_file;
 use crate::node::hardware::Cpu;
 use crate::plan::Variant;
-use crate::process::{ProcessError, capture, describe, show};
+use crate::process::{ProcessError, attempted, capture, describe, show};
 use crate::server_spec::BuiltVariant;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::world::World;
 
 /// Name of the file with a build's facts, in the build's folder in the cache.
@@ -82,12 +82,12 @@ impl PeerBuild {
 /// The source cannot be downloaded or has another hash, a build tool is missing, or the build
 /// fails.
 pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<PeerBuild, Stop> {
-    let dir = world.cache.build(id, &key(source, cpu));
+    let dir = world.cache.dir.join("builds").join(id).join(key(source, cpu));
     if let Some(facts) = kept(&dir, source) {
         return Ok(PeerBuild { dir, facts });
     }
     world.step(&format!("Fetch {}", source.sdist));
-    let archive = world.fetcher().obtain(&Input::engine(id, source))?.path;
+    let archive = world.obtain(&Input::engine(id, source))?.path;
     let tools = find_tools(world)?;
     world.step(&format!("Build {} (minutes)", source.sdist));
     build(world, source, &archive, &tools, dir)
@@ -135,7 +135,8 @@ fn build(
     configure.arg("-S").arg(work.path().join(&source.folder)).arg("-B").arg(&tree);
     configure.args(["-G", "Ninja"]);
     configure.args(source.cmake.iter().map(|setting| format!("-D{setting}")));
-    if let Some(ninja) = tools.ninja() {
+    if let Some(fetched) = &tools.fetched {
+        let ninja = fetched.join("bin/ninja");
         configure.arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
     }
     // Keeps the build from taking the git history of a clone around the cache for its own.
@@ -163,10 +164,10 @@ fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Sto
     }
     let (program, how) = (command.get_program().to_string_lossy(), describe(status));
     let sdist = &source.sdist;
-    let what =
-        format!("`{program}` ended with {how} while it built {sdist}; what it said stands above");
-    Err(Stop::environment(what)
-        .with_hint("it needs a C and a C++ compiler, such as `gcc` and `g++`"))
+    Err(environment!(
+        "`{program}` ended with {how} while it built {sdist}; what it said stands above"
+    )
+    .with_hint("it needs a C and a C++ compiler, such as `gcc` and `g++`"))
 }
 
 /// Copies the built programs from the build folder `tree` to the folder `whole`, and writes the
@@ -177,8 +178,7 @@ fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> 
     for program in &source.programs {
         let (from, to) = (tree.join(PROGRAMS).join(program), whole.join(program));
         if !from.is_file() {
-            let what = format!("the build of {} left no `{program}`", source.sdist);
-            return Err(Stop::environment(what)
+            return Err(environment!("the build of {} left no `{program}`", source.sdist)
                 .with_hint("does `[source]` of its file in `suite/engines/` name it right?"));
         }
         fs::copy(&from, &to).map_err(FileError::at("write", &to))?;
@@ -230,11 +230,6 @@ impl BuildTools {
         }
         command
     }
-
-    /// Returns the path of `ninja` if pip has installed it; `None` if it is on the `PATH`.
-    fn ninja(&self) -> Option<PathBuf> {
-        self.fetched.as_ref().map(|dir| dir.join("bin/ninja"))
-    }
 }
 
 /// Finds CMake and Ninja on the `PATH` or in the cache, or installs them into the cache.
@@ -255,11 +250,8 @@ fn find_tools(world: &World) -> Result<BuildTools, Stop> {
 }
 
 fn runs(world: &World, program: &str) -> Result<bool, Stop> {
-    match capture(Command::new(program).arg("--version"), &world.interrupt) {
-        Ok(written) => Ok(written.status.success()),
-        Err(ProcessError::Interrupted) => Err(ProcessError::Interrupted.into()),
-        Err(_) => Ok(false),
-    }
+    let written = capture(Command::new(program).arg("--version"), &world.interrupt);
+    Ok(attempted(written)?.is_some_and(|written| written.status.success()))
 }
 
 /// Installs CMake and Ninja with pip into a temporary folder and renames it, so that `dir` is
@@ -276,7 +268,7 @@ fn fetch_tools(world: &World, dir: &Path) -> Result<(), Stop> {
         .args(PACKAGES);
     let missing = |said: &str| {
         let what = "`cmake` and `ninja` are not both installed, and pip could not fetch them";
-        Stop::environment(format!("{what}: {said}")).with_hint(
+        environment!("{what}: {said}").with_hint(
             "install them, such as by `python3 -m pip install cmake ninja`, so that both are on the \
              PATH",
         )

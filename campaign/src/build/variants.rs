@@ -18,9 +18,10 @@ use crate::node::hardware;
 use crate::plan::Variant;
 use crate::plan::release::{self, Release, is_development, literal_version};
 use crate::process::{Written, capture};
-use crate::server_spec::container::Runtime;
-use crate::server_spec::{BuiltVariant, Contained, ServerSpec, image_name, image_of, is_same};
-use crate::stop::Stop;
+use crate::server_spec::{
+    BuiltVariant, Contained, Runtime, ServerSpec, image_name, image_of, is_same,
+};
+use crate::stop::{Stop, environment, wrong_use};
 use crate::world::World;
 
 /// Id of the engine whose releases are commits of this clone.
@@ -96,14 +97,14 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     };
     if variants.iter().any(|baseline| baseline.variant.release == candidate.variant.release) {
         let release = &candidate.variant.release;
-        return Err(Stop::wrong_use(format!("baseline and candidate are both {release}")));
+        return Err(wrong_use!("baseline and candidate are both {release}"));
     }
     for (name, extra) in &flags.variants {
         let mut variant = candidate.clone();
         variant.variant.name = Some(name.clone());
         variant.variant.flags.extend_from_slice(extra);
         if variants.iter().any(|other| other.variant.name == variant.variant.name) {
-            return Err(Stop::wrong_use(format!("variant `{name}` is given twice")));
+            return Err(wrong_use!("variant `{name}` is given twice"));
         }
         variants.push(variant);
     }
@@ -111,10 +112,10 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     variants.insert(usize::from(flags.baseline.is_some()), candidate);
     for (id, release) in &flags.beside {
         if *id == engine.id {
-            let message =
-                format!("`{id}` is the engine that is measured; `--beside` is for others");
-            return Err(Stop::wrong_use(message)
-                .with_hint("two releases of one engine are compared by `--baseline`"));
+            return Err(wrong_use!(
+                "`{id}` is the engine that is measured; `--beside` is for others"
+            )
+            .with_hint("two releases of one engine are compared by `--baseline`"));
         }
         variants.push(named(world, &world.catalog.engine(id)?, Some(release), flags.container)?);
     }
@@ -145,15 +146,15 @@ pub fn named(
         (None, Some(_)) => {
             let version = release.map(|name| name.trim_start_matches('v').to_owned());
             let version = version.ok_or_else(|| {
-                Stop::wrong_use(format!("which release of `{}`? give its version", engine.id))
+                wrong_use!("which release of `{}`? give its version", engine.id)
                     .with_hint("the one that is installed; another is refused before it is served")
             })?;
             let name = format!("v{version}");
             Ok(of(engine, name, Origin::Installed { version, container }))
         }
         (None, None) => {
-            let message = format!("engine `{}` is neither built nor installed here", engine.id);
-            Err(Stop::wrong_use(message).with_hint("start it, then measure it: `--url URL`"))
+            Err(wrong_use!("engine `{}` is neither built nor installed here", engine.id)
+                .with_hint("start it, then measure it: `--url URL`"))
         }
     }
 }
@@ -171,8 +172,7 @@ fn from_source(
         && asked.trim_start_matches('v') != pinned
     {
         let id = &engine.id;
-        let message = format!("`suite/engines/{id}.toml` builds {id} {pinned}, not `{asked}`");
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!("`suite/engines/{id}.toml` builds {id} {pinned}, not `{asked}`"));
     }
     let mut wanted = of(engine, format!("v{pinned}"), Origin::Source(Box::new(source.clone())));
     wanted.variant.flags = engine.loaded_flags(world.cores);
@@ -189,8 +189,8 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
     if let (Some(stated), Some(named)) = (&stated, &named)
         && !is_same(stated, named)
     {
-        let message = format!("the server says that it is {stated}, not `{named}`");
-        return Err(Stop::wrong_use(message).with_hint("leave the version out with `--url`"));
+        return Err(wrong_use!("the server says that it is {stated}, not `{named}`")
+            .with_hint("leave the version out with `--url`"));
     }
     let release = named.or(stated).map_or("unknown".to_owned(), |version| format!("v{version}"));
     Ok(of(engine, release, Origin::Running(Box::new(probe))))
@@ -205,8 +205,7 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
     if engine.id != REDLINE {
         let id = &engine.id;
-        let message = format!("`--worktree` is this clone's own tree, not one of `{id}`");
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!("`--worktree` is this clone's own tree, not one of `{id}`"));
     }
     let git = Git::open(&world.places.root, &world.interrupt)?;
     let manifest = files::read_text(&world.places.root.join("engine/Cargo.toml"))?;
@@ -215,8 +214,8 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
     if let Some(named) = named
         && named.trim_start_matches('v') != version
     {
-        let message = format!("the working tree is version {version}, not `{named}`");
-        return Err(Stop::wrong_use(message).with_hint("leave the version out with `--worktree`"));
+        return Err(wrong_use!("the working tree is version {version}, not `{named}`")
+            .with_hint("leave the version out with `--worktree`"));
     }
     let commit = git.try_text(&["rev-parse", "--verify", "--quiet", "HEAD"])?;
     let dirty = !git.text(&["status", "--porcelain"])?.trim().is_empty();
@@ -254,7 +253,16 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, St
 pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
     let built = match &wanted.origin {
-        Origin::Running(probe) => already_running(wanted, probe),
+        Origin::Running(probe) => {
+            let facts = EngineFacts {
+                name: engine.clone(),
+                release: release.clone(),
+                commit: probe.commit.clone(),
+                ..EngineFacts::default()
+            };
+            let variant = wanted.variant.clone();
+            BuiltVariant { variant, facts, binary: None, version: None, image: None }
+        }
         Origin::Installed { version, container } => {
             world.step(&format!("Look for {engine} {release}"));
             installed(world, (&wanted.engine, &wanted.variant), version, *container)?
@@ -319,17 +327,6 @@ fn build_checkout(
     Ok(BuiltVariant::program(wanted.variant.clone(), facts, binary, Some(version.to_owned())))
 }
 
-fn already_running(wanted: &Wanted, probe: &Probe) -> BuiltVariant {
-    let facts = EngineFacts {
-        name: wanted.variant.engine.clone(),
-        release: wanted.variant.release.clone(),
-        commit: probe.commit.clone(),
-        ..EngineFacts::default()
-    };
-    let variant = wanted.variant.clone();
-    BuiltVariant { variant, facts, binary: None, version: None, image: None }
-}
-
 fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {
     Wanted { variant: Variant::plain(&engine.id, &release), engine: engine.clone(), origin }
 }
@@ -358,7 +355,11 @@ fn installed(
 ) -> Result<BuiltVariant, Stop> {
     let none = Package { names: Vec::new() };
     let package = engine.file.package.as_ref().unwrap_or(&none);
-    let image = contained(engine, variant, container)?;
+    let contained = |runtime| -> Result<_, Stop> {
+        let image = image_name(image_of(&engine.file, &engine.id)?, &variant.release);
+        Ok(Contained { runtime, image })
+    };
+    let image = container.map(contained).transpose()?;
     let place = match &image {
         Some(image) => format!("in `{}`", image.image),
         None => "on this machine".to_owned(),
@@ -369,31 +370,35 @@ fn installed(
     let found = read_found(&written, package, &place)?;
     if !is_same(&found.version, version) {
         let Found { name, version: found, .. } = found;
-        let message = format!("{name} {found} is installed {place}, not {version}");
-        return Err(Stop::environment(message).with_hint(format!(
+        return Err(environment!("{name} {found} is installed {place}, not {version}").with_hint(format!(
             "`python3 -m pip install {name}=={version}`: numbers under another release's name would \
              help nobody"
         )));
     }
     // A tag can be moved to another image, a digest cannot.
-    let digest = image.as_ref().and_then(|image| digest(world, image));
+    let image_digest = image.as_ref().and_then(|image| digest(world, image));
+    let facts = EngineFacts {
+        name: variant.engine.clone(),
+        release: variant.release.clone(),
+        dirty: Some(false),
+        binary_sha256: found.files_sha256,
+        features: Some(Vec::new()),
+        image_digest,
+        build: Some(BuildFacts {
+            source_url: Some(format!("{}=={}", found.name, found.version)),
+            image: image.as_ref().map(|image| image.image.clone()),
+            patches: Some(Vec::new()),
+            ..BuildFacts::default()
+        }),
+        ..EngineFacts::default()
+    };
     Ok(BuiltVariant {
         variant: variant.clone(),
-        facts: facts_of(variant, found, image.as_ref(), digest),
+        facts,
         binary: None,
         version: Some(version.to_owned()),
         image,
     })
-}
-
-fn contained(
-    engine: &Engine,
-    variant: &Variant,
-    runtime: Option<Runtime>,
-) -> Result<Option<Contained>, Stop> {
-    let Some(runtime) = runtime else { return Ok(None) };
-    let image = image_of(&engine.file, &engine.id)?;
-    Ok(Some(Contained { runtime, image: image_name(image, &variant.release) }))
 }
 
 /// Builds the command that runs Python where the server would run: on this machine or in its image.
@@ -413,11 +418,11 @@ fn read_found(written: &Written, package: &Package, place: &str) -> Result<Found
     let names = package.names.join(" or ");
     if !written.status.success() {
         let said = written.last_said().unwrap_or("it says nothing");
-        return Err(Stop::environment(format!("cannot tell if {names} is installed: {said}")));
+        return Err(environment!("cannot tell if {names} is installed: {said}"));
     }
     serde_json::from_str(&written.stdout).map_err(|_| {
         let first = package.names.first().map_or("", String::as_str);
-        Stop::environment(format!("{names} is not installed {place}")).with_hint(format!(
+        environment!("{names} is not installed {place}").with_hint(format!(
             "`python3 -m pip install {first}==VERSION` in an environment whose programs come first on \
              the PATH, or `--container docker`"
         ))
@@ -434,40 +439,4 @@ fn digest(world: &World, image: &Contained) -> Option<String> {
     let written = capture(&mut ask, &world.interrupt).ok()?;
     let digest = written.stdout.trim().rsplit('@').next()?.to_owned();
     digest.starts_with("sha256:").then_some(digest)
-}
-
-fn facts_of(
-    variant: &Variant,
-    found: Found,
-    image: Option<&Contained>,
-    image_digest: Option<String>,
-) -> EngineFacts {
-    EngineFacts {
-        name: variant.engine.clone(),
-        release: variant.release.clone(),
-        dirty: Some(false),
-        binary_sha256: found.files_sha256,
-        features: Some(Vec::new()),
-        image_digest,
-        build: Some(BuildFacts {
-            source_url: Some(format!("{}=={}", found.name, found.version)),
-            image: image.map(|image| image.image.clone()),
-            patches: Some(Vec::new()),
-            ..BuildFacts::default()
-        }),
-        ..EngineFacts::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_mark_of_a_build_makes_no_other_release() {
-        assert!(is_same("0.17.1+cpu", "0.17.1") && is_same("v0.17.1", "0.17.1"));
-        for (found, wanted) in [("0.10.1.1", "0.10.1"), ("0.10.1.dev3+gabc", "0.10.1"), ("", "1")] {
-            assert!(!is_same(found, wanted), "{found} was taken for {wanted}");
-        }
-    }
 }

@@ -4,23 +4,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use schema::exit::Exit;
 use schema::run::{Failure, FailureClass, Phase};
 use schema::verdict::Stage;
 
-use crate::executor::collect::{check, collect};
-use crate::executor::job::{self, Done, Job, NodeEnd, read_steps};
+use crate::executor::job::{self, Done, NodeEnd, check, collect, read_steps};
 use crate::executor::journal::{Entry, Journal, Line, PlannedJob, PreparedCampaign, Reached};
 use crate::executor::stage_log::StageLog;
-use crate::executor::submit;
+
 use crate::executor::{Executor, Handle, JobEnd, JobState};
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::publish::write_run;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::world::World;
 
 /// Longest delay until the controller sees the files of an ended job on a network file system.
@@ -109,7 +109,7 @@ impl<'a> Drive<'a> {
         let clock = &self.world.clock;
         let until = clock.elapsed() + pause;
         while clock.elapsed() < until && !self.world.interrupt.raised() {
-            clock.sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
+            thread::sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
         }
     }
 
@@ -127,9 +127,10 @@ impl<'a> Drive<'a> {
     fn advance(&mut self, job: &Entry, log: &mut StageLog<'_>) -> Result<(), Stop> {
         self.world.interrupt.check()?;
         let key = &job.planned.key;
-        let places = submit::places(self.world, self.ready, key);
+        let places = job::places(self.world, self.ready, key);
         if job.reached == Reached::Collected {
-            return self.check(job);
+            check(&self.journal.places.staged(), &job.runs)?;
+            return self.journal.note(Line::Checked { job: key.clone() });
         }
         if !self.known.contains(key) {
             return self.find_or_submit(job, &places, log);
@@ -187,15 +188,13 @@ impl<'a> Drive<'a> {
         }
         let planned = &job.planned;
         let budget =
-            submit::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
+            job::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
         // Only a user at a terminal reads progress lines; in a log file they would be noise.
         let watched = self.world.console.is_live();
-        let description =
-            Job { watched, ..submit::job(self.ready, planned, self.executor, budget) };
+        let description = job::describe_job(self.ready, planned, self.executor, (budget, watched));
         description.write(places)?;
         log.skip(key, &read_steps(places)?);
-        let submitted =
-            self.executor.submit(&submit::spec(self.world, &description, planned, places));
+        let submitted = self.executor.submit(&job::spec(self.world, &description, planned, places));
         // If the answer was lost but the job was submitted, the next poll finds it by its key.
         let Some(handle) = self.patiently(submitted)? else { return Ok(()) };
         self.journal.note(Line::Submitted { job: key.clone(), handle })?;
@@ -282,19 +281,9 @@ impl<'a> Drive<'a> {
         }
         let wall_us = progress.wall_us;
         self.journal.note(Line::Collected { job: key.clone(), runs, wall_us })?;
-        match stopped {
-            Some(stop) => {
-                self.console_log(places);
-                Err(stop)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn check(&mut self, job: &Entry) -> Result<(), Stop> {
-        check(&self.journal.places.staged(), &job.runs)?;
-        let job = job.planned.key.clone();
-        self.journal.note(Line::Checked { job })
+        let Some(stop) = stopped else { return Ok(()) };
+        self.console_log(places);
+        Err(stop)
     }
 
     /// Plans the next attempt at a job for the runs in `left`. `lost_on` is present when the node
@@ -351,9 +340,9 @@ impl<'a> Drive<'a> {
             while self.world.clock.elapsed() < until
                 && matches!(self.executor.poll(handle), Ok(JobState::Running { .. }))
             {
-                self.world.clock.sleep(self.executor.pause());
+                thread::sleep(self.executor.pause());
             }
-            let places = submit::places(self.world, self.ready, &job.planned.key);
+            let places = job::places(self.world, self.ready, &job.planned.key);
             let _ = collect(&places, &self.journal.places.staged());
             let _ = self.journal.note(Line::Withdrawn { job: job.planned.key });
         }
@@ -436,9 +425,7 @@ fn after_end(end: &JobEnd, report: Option<&NodeEnd>, lost: u32, is_here: bool) -
             said: "the job exceeded its memory limit".to_owned(),
         },
         JobEnd::Cancelled => Next::Stop(Stop::environment("a job was cancelled")),
-        JobEnd::Impossible { said } => {
-            Next::Stop(Stop::environment(format!("no node can run a job: {said}")))
-        }
+        JobEnd::Impossible { said } => Next::Stop(environment!("no node can run a job: {said}")),
     }
 }
 

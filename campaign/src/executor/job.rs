@@ -1,45 +1,35 @@
 //! A job: interleaved runs of one cell for one node, as plain data in a folder that controller and
 //! node share. Defines the files that cross it: the job's description, its final report, and the step
-//! log, from which the node resumes and the controller prints progress. Runs nothing.
+//! log, from which the node resumes and the controller prints progress. Builds a planned job's
+//! description, its specification for the scheduler and its share of the GPU-hours; verifies the
+//! records that come back, byte for byte, and copies them into the campaign's staged results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use schema::canonical::sha256_hex;
+use schema::canonical::{record_sha256, sha256_hex};
 use schema::exit::Exit;
-use schema::run::HardwareFacts;
+use schema::run::RunRecord;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, FileError, read_lines, read_text, write_whole};
+use crate::executor::journal::{
+    Entry, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
+};
+use crate::executor::{Executor, JobSpec};
+use crate::files::{self, FileError, files_below, read_lines, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
+use crate::node::run::time_limit;
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
+use crate::plan::brief::gpu_hours;
+use crate::publish::write_run;
 use crate::server_spec::{ReadyCell, ServerSpec};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
+use crate::world::World;
 
 /// Number of hex digits in a job's key.
 const KEY_DIGITS: usize = 12;
-
-/// Facts of a machine as journals and job descriptions store them: in a pair with a map, which is
-/// written empty and ignored when read.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(
-    from = "(HardwareFacts, BTreeMap<String, String>)",
-    into = "(HardwareFacts, BTreeMap<String, String>)"
-)]
-pub struct RecordedHardware(pub HardwareFacts);
-
-impl From<(HardwareFacts, BTreeMap<String, String>)> for RecordedHardware {
-    fn from((facts, _): (HardwareFacts, BTreeMap<String, String>)) -> Self {
-        Self(facts)
-    }
-}
-
-impl From<RecordedHardware> for (HardwareFacts, BTreeMap<String, String>) {
-    fn from(RecordedHardware(facts): RecordedHardware) -> Self {
-        (facts, BTreeMap::new())
-    }
-}
 
 /// A job's description, `job.json`: everything that a node needs to start servers, measure and
 /// record.
@@ -176,7 +166,7 @@ impl Job {
     pub fn read(places: &CampaignPlaces) -> Result<Self, Stop> {
         let path = places.dir.join("job.json");
         serde_json::from_str(&read_text(&path)?)
-            .map_err(|error| Stop::wrong_use(format!("`{}` is no job: {error}", path.display())))
+            .map_err(|error| wrong_use!("`{}` is no job: {error}", path.display()))
     }
 
     /// Writes the job's description to `job.json` in the folder `places`.
@@ -200,8 +190,7 @@ impl Done {
             return Ok(None);
         }
         let done = serde_json::from_str(&read_text(&path)?);
-        let unreadable =
-            |error| Stop::wrong_use(format!("cannot read `{}`: {error}", path.display()));
+        let unreadable = |error| wrong_use!("cannot read `{}`: {error}", path.display());
         Ok(Some(done.map_err(unreadable)?))
     }
 
@@ -287,4 +276,223 @@ impl Progress {
 /// The file cannot be read.
 pub fn read_steps(places: &CampaignPlaces) -> Result<Vec<Step>, Stop> {
     read_lines(&places.steps()).map(|content| content.lines)
+}
+
+/// Builds the error of a file or record that is not what its node wrote.
+fn unsound(what: String) -> Stop {
+    Stop::wrong_use(what).with_hint("copy the job's folder again, or remove it and measure again")
+}
+
+/// Copies the records of a job's finished blocks into the staged results; returns the
+/// job's progress and the ids of the copied runs.
+///
+/// # Errors
+/// A file is missing, or differs from what the node wrote.
+pub fn collect(places: &CampaignPlaces, staged: &Path) -> Result<(Progress, Vec<String>), Stop> {
+    let progress = Progress::of(&read_steps(places)?);
+    // The two files are written separately; a record that only one of them lists means damage.
+    if let Some(done) = Done::read(places)? {
+        let known: BTreeSet<&str> = progress.files.iter().map(|file| file.path.as_str()).collect();
+        if let Some(lost) = done.files.iter().find(|file| !known.contains(file.path.as_str())) {
+            let path = places.dir.join(&lost.path);
+            return Err(other_file(&path, "the job's step log does not list it"));
+        }
+    }
+    let mut runs = Vec::new();
+    for file in &progress.files {
+        let record = verified(&places.dir, file)?;
+        write_run(staged, &record)?;
+        runs.push(record.id);
+    }
+    Ok((progress, runs))
+}
+
+fn other_file(path: &Path, what: &str) -> Stop {
+    unsound(format!("`{}` is not the file that its node wrote: {what}", path.display()))
+}
+
+/// Reads a run's record below `dir`, after checking its file's size and SHA-256 against `fact`.
+fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
+    let path = dir.join(&fact.path);
+    let other = |what: &str| other_file(&path, what);
+    if fact.path.split('/').any(|part| part == "..") || Path::new(&fact.path).is_absolute() {
+        return Err(other("its path leads out of the job's folder"));
+    }
+    // Files may have crossed a network file system or been copied by hand since the node wrote
+    // them.
+    let found = FileFact::of(dir, &fact.path)?;
+    if found != *fact {
+        let what = format!(
+            "{} bytes of SHA-256 {}, expected {} of {}",
+            found.bytes, found.sha256, fact.bytes, fact.sha256
+        );
+        return Err(other(&what));
+    }
+    serde_json::from_str(&read_text(&path)?).map_err(|error| other(&error.to_string()))
+}
+
+/// Checks the staged records of `runs`: each must lie at its own path, carry the hash of its
+/// content, and contain the findings that the rules give for its figures.
+///
+/// # Errors
+/// A record is missing or fails a check.
+pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
+    let files = files_below(&staged.join("runs"));
+    for run in runs {
+        let unsound = |what: &str| {
+            unsound(format!("run `{run}` in `{}` is not sound: {what}", staged.display()))
+        };
+        let is_of = |path: &&PathBuf| path.file_stem().is_some_and(|stem| *stem == **run);
+        let path = files.iter().find(is_of).ok_or_else(|| unsound("it is missing"))?;
+        let record = read_record(path)?;
+        let place = schema::path::of_run(&record)?;
+        if staged.join(&place) != **path {
+            return Err(unsound(&format!("its path must be `{place}`")));
+        }
+        if record_sha256(&record)? != record.record_sha256 {
+            return Err(unsound("its hash does not match its content"));
+        }
+        if judge::findings_at(&record, record.checks_rev) != record.checks {
+            return Err(unsound("its findings differ from those of the rules"));
+        }
+    }
+    Ok(())
+}
+
+/// Reads every run record of the staged results, in the order of the plan.
+///
+/// # Errors
+/// A file is not a run record.
+pub fn records(staged: &Path) -> Result<Vec<RunRecord>, Stop> {
+    let files = files_below(&staged.join("runs"));
+    let mut records = files.iter().map(|path| read_record(path)).collect::<Result<Vec<_>, _>>()?;
+    // Run ids are ULIDs that count up in the order of planning.
+    records.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(records)
+}
+
+fn read_record(path: &Path) -> Result<RunRecord, Stop> {
+    serde_json::from_str(&read_text(path)?)
+        .map_err(|error| wrong_use!("`{}` is not a record: {error}", path.display()))
+}
+
+/// Time allowed to a job beside its runs: checks of the node, and writing files.
+const AROUND: Duration = Duration::from_secs(10 * 60);
+/// Factor by which a run may exceed its expected time before the scheduler ends the job.
+const PATIENCE: u32 = 4;
+
+/// Returns the paths inside the folder of the campaign's job `key`.
+pub fn places(world: &World, ready: &PreparedCampaign, key: &str) -> CampaignPlaces {
+    world.places.campaign(&ready.plan.campaign).job(key)
+}
+
+/// Builds the description of a job for its node.
+pub fn describe_job(
+    ready: &PreparedCampaign,
+    planned: &PlannedJob,
+    executor: &dyn Executor,
+    (gpu_hours_max, watched): (Option<f64>, bool),
+) -> Job {
+    Job {
+        key: planned.key.clone(),
+        campaign: ready.plan.campaign.clone(),
+        executor: executor.name().to_owned(),
+        variants: ready.variants.clone(),
+        cell: ready.cells[planned.cell].clone(),
+        runs: planned.runs.clone(),
+        inputs: ready.inputs[planned.cell].clone(),
+        // A node that measures a server elsewhere must not record its own hardware.
+        hardware: ready.url.as_ref().map(|_| ready.hardware.clone()),
+        on_gpu: ready.on_gpu,
+        // CPU nodes of a cluster may differ from the machine that submits; their id is recorded as
+        // found.
+        hardware_id: (executor.is_here() || ready.on_gpu).then(|| ready.hardware.0.id.clone()),
+        url: ready.url.clone(),
+        timeout_s: ready.timeout_s,
+        watched,
+        gpu_hours_max,
+        expected_us: ready.each_us[planned.cell].clone(),
+    }
+}
+
+/// Builds the description of a job for its scheduler.
+pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPlaces) -> JobSpec {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let mut env: BTreeMap<String, String> = world.server_env.clone();
+    // Set explicitly, because a node's own environment may point to another cache.
+    env.insert("HF_HOME".to_owned(), text(&world.hub_home));
+    // The node must read the files that the controller has verified.
+    env.insert("REDLINE_CACHE".to_owned(), text(&world.cache.dir));
+    env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));
+    JobSpec {
+        key: job.key.clone(),
+        dir: places.dir.clone(),
+        argv: vec![
+            text(&world.program),
+            "--tools-dir".to_owned(),
+            text(&world.tools.dir),
+            "node".to_owned(),
+            text(&places.dir),
+        ],
+        env,
+        wall_max: wall_max(job),
+        gpus: job.gpus(),
+        excluded_nodes: planned.excluded_nodes.clone(),
+    }
+}
+
+/// Returns the time limit of a job: for each run the limit of its scenario's tier, or a multiple of
+/// its expected time if that is shorter, with time for the server's start and for the node's
+/// checks.
+fn wall_max(job: &Job) -> Duration {
+    let runs = job.runs.iter().map(|run| {
+        let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);
+        let limit = time_limit(job.cell.scenario.scenario.tier);
+        match job.expected_us[run.variant] {
+            0 => start + limit,
+            us => start + limit.min(Duration::from_micros(us) * PATIENCE),
+        }
+    });
+    AROUND + runs.sum::<Duration>()
+}
+
+/// Returns the GPU-hours that a job may use. Where jobs run one after the other, that is all that
+/// remains; on a scheduler it is the job's share, by expected time, among the jobs not yet
+/// submitted.
+///
+/// # Errors
+/// A job's folder cannot be read.
+pub fn budget(
+    world: &World,
+    ready: &PreparedCampaign,
+    state: &State,
+    (planned, executor): (&PlannedJob, &dyn Executor),
+) -> Result<Option<f64>, Stop> {
+    let Some(most) = ready.max_gpu_hours else { return Ok(None) };
+    let gpus = |job: &PlannedJob| if ready.on_gpu { ready.cells[job.cell].cell.tp } else { 0 };
+    let mut left = most;
+    let mut waiting: Vec<&Entry> = Vec::new();
+    for entry in &state.jobs {
+        match entry.reached {
+            Reached::Planned => waiting.push(entry),
+            // The limit is reserved in full while the job runs, since its consumption is not known
+            // yet.
+            Reached::Submitted | Reached::Running => {
+                let given = Job::read(&places(world, ready, &entry.planned.key))?.gpu_hours_max;
+                left -= given.unwrap_or(0.0);
+            }
+            Reached::Collected | Reached::Checked => {
+                left -= gpu_hours(entry.wall_us, gpus(&entry.planned));
+            }
+        }
+    }
+    let weight = |job: &PlannedJob| -> f64 {
+        let expected = |variant: usize| ready.each_us[job.cell][variant];
+        let us: u64 = job.runs.iter().map(|run| expected(run.variant)).sum();
+        // At least 1, so that jobs of unknown duration get a share too.
+        gpu_hours(us.max(1), gpus(job).max(1))
+    };
+    let all: f64 = waiting.iter().map(|entry| weight(&entry.planned)).sum();
+    let share = if executor.is_here() || all <= 0.0 { 1.0 } else { weight(planned) / all };
+    Ok(Some(left.max(0.0) * share.min(1.0)))
 }

@@ -3,19 +3,18 @@
 //! planned, built and fetched, with everything that its runs, records and publication need. It stores
 //! states; it submits, collects and commits nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use schema::run::RunRecord;
+use schema::campaign::CampaignLab;
+use schema::lab::{Candidate, LabOutline, flag_name, without};
+use schema::run::{HardwareFacts, RunRecord};
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::ReleaseBench;
 use crate::executor::Handle;
-use crate::executor::job::RecordedHardware;
 use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
-use crate::lab::spec::PreparedLab;
-use crate::node::fitness;
 use crate::places::CampaignPlaces;
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
@@ -83,17 +82,15 @@ impl PreparedCampaign {
         variants: Vec<ServerSpec>,
         cells: Vec<ReadyCell>,
     ) -> Self {
-        let each = |model: &str, scenario: &str, engine: &str| {
+        let each_us = |cell: &Cell, variant: &Variant| {
             let is_of = |brief: &&CellBrief| {
-                let same = brief.engine == engine && brief.model == model;
-                same && brief.scenario.split('@').next() == Some(scenario)
+                let same = brief.engine == variant.engine && brief.model == cell.model;
+                same && brief.scenario.split('@').next() == Some(&cell.scenario)
             };
             decided.brief.cells.iter().find(is_of).and_then(|brief| brief.each.us()).unwrap_or(0)
         };
-        let variants_of = |cell: &Cell| {
-            let of = decided.plan.variants.iter();
-            of.map(|variant| each(&cell.model, &cell.scenario, &variant.engine)).collect()
-        };
+        let of_cell =
+            |cell| decided.plan.variants.iter().map(|variant| each_us(cell, variant)).collect();
         Self {
             command: world.command.clone(),
             executor: flags.execution.executor.clone(),
@@ -107,7 +104,7 @@ impl PreparedCampaign {
             commits: decided.commits,
             registry: decided.registry.clone(),
             expected_us: decided.brief.expected_us(),
-            each_us: decided.plan.cells.iter().map(variants_of).collect(),
+            each_us: decided.plan.cells.iter().map(of_cell).collect(),
             url: flags.url.clone(),
             timeout_s: flags.execution.timeout_s,
             max_gpu_hours: flags.max_gpu_hours,
@@ -131,7 +128,7 @@ impl PreparedCampaign {
         if let Some(lab) = &mut self.lab {
             lab.path = keep(&lab.path, &dir.join("labs"))?;
         }
-        self.inputs = self.cells.iter().map(|cell| fitness::inputs(cell, &self.variants)).collect();
+        self.inputs = self.cells.iter().map(|cell| cell.inputs(&self.variants)).collect();
         Ok(())
     }
 
@@ -173,6 +170,27 @@ fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     files::make_dir(dir)?;
     write_whole(&to, read_text(file)?.as_bytes())?;
     Ok(to)
+}
+
+/// Facts of a machine as journals and job descriptions store them: in a pair with a map, which is
+/// written empty and ignored when read.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(
+    from = "(HardwareFacts, BTreeMap<String, String>)",
+    into = "(HardwareFacts, BTreeMap<String, String>)"
+)]
+pub struct RecordedHardware(pub HardwareFacts);
+
+impl From<(HardwareFacts, BTreeMap<String, String>)> for RecordedHardware {
+    fn from((facts, _): (HardwareFacts, BTreeMap<String, String>)) -> Self {
+        Self(facts)
+    }
+}
+
+impl From<RecordedHardware> for (HardwareFacts, BTreeMap<String, String>) {
+    fn from(RecordedHardware(facts): RecordedHardware) -> Self {
+        (facts, BTreeMap::new())
+    }
 }
 
 /// A job as planned: one attempt at the runs of one cell.
@@ -413,4 +431,68 @@ impl Journal {
 
 fn path(places: &CampaignPlaces) -> PathBuf {
     places.dir.join("journal.jsonl")
+}
+
+/// A lab as its campaign keeps it from the plan to the end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PreparedLab {
+    /// The lab as the campaign's record will state it; its largest number of runs may be reduced
+    /// during the campaign.
+    pub asked: CampaignLab,
+    pub outline: LabOutline,
+    /// Largest total time of the lab's runs, in hours; `None` without a time budget.
+    pub hours_max: Option<f64>,
+    /// Expected time of a run of the lab in microseconds.
+    pub each_us: u64,
+    /// Path of the copy of the lab's file as it was when the campaign began.
+    pub path: PathBuf,
+    /// Server flags that each engine's own file adds for a server under load, in the order of the
+    /// lab's engines.
+    pub loaded: Vec<Vec<String>>,
+}
+
+impl PreparedLab {
+    /// Returns the largest number of runs that the lab may make.
+    pub fn runs_most(&self) -> u32 {
+        self.asked.runs_max.min(self.outline.runs_most)
+    }
+
+    /// Builds the variant of a candidate; `engine` is the variant of its engine without options.
+    pub fn variant(&self, candidate: &Candidate, engine: &Variant) -> Variant {
+        let loaded = self.loaded.get(candidate.engine).map_or(&[][..], Vec::as_slice);
+        let flags = joined(loaded, self.asked.file.flags(candidate));
+        Variant { name: candidate.variant(), flags, ..engine.clone() }
+    }
+}
+
+/// Appends a lab's flags to those of an engine's file, and removes from the latter each flag that
+/// the lab repeats or negates.
+fn joined(loaded: &[String], own: Vec<String>) -> Vec<String> {
+    let given: Vec<&str> = own.iter().filter_map(|word| flag_name(word)).collect();
+    let denied: Vec<String> = given.iter().map(|name| opposite(name)).collect();
+    let names: Vec<&str> = given.iter().copied().chain(denied.iter().map(String::as_str)).collect();
+    let mut flags = without(loaded, &names);
+    flags.extend(own);
+    flags
+}
+
+/// Returns the opposite of a flag: `--no-x` for `--x`, and vice versa.
+pub fn opposite(name: &str) -> String {
+    match name.strip_prefix("--no-") {
+        Some(rest) => format!("--{rest}"),
+        None => format!("--no-{}", name.trim_start_matches('-')),
+    }
+}
+
+#[cfg(test)]
+mod lab_tests {
+    use super::*;
+
+    #[test]
+    fn a_labs_flags_take_the_place_of_those_of_the_engines_file() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let loaded = words("--threads 2 --parallel 32 --no-cache-prompt --cache-ram 0");
+        let flags = joined(&loaded, words("--threads=1 --cache-prompt"));
+        assert_eq!(flags.join(" "), "--parallel 32 --cache-ram 0 --threads=1 --cache-prompt");
+    }
 }

@@ -1,6 +1,7 @@
 //! Local executor: runs each job on this machine as a process group of its own, which survives its
 //! controller and is found again by the job's key. Knows processes; nothing of what a job does.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -16,7 +17,7 @@ use super::{Executor, Handle, JobEnd, JobSpec, JobState, LOCAL};
 use crate::files::{FileError, make_dir, read_text, write_whole};
 use crate::places::CampaignPlaces;
 use crate::process::ProcessError;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 
 /// Line that a job reads on standard input before it begins. It is sent once the job's process id
 /// is on disk.
@@ -31,22 +32,17 @@ const GRACE: Duration = Duration::from_secs(20);
 /// mistaken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
-    pid: u32,
+    pid: i32,
     /// Start time of the process in clock ticks since boot; with the process id it is unique.
     start_ticks: u64,
 }
 
 impl Process {
     /// Returns the running process with id `pid`; `None` if there is none or it is a zombie.
-    fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The second field, the program's name in parentheses, may contain spaces and parentheses.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let state = fields.next()?;
-        // Field 22 of `stat`; field 3 is consumed above, so 18 more are skipped.
-        let start_ticks = fields.nth(18)?.parse().ok()?;
+    fn of(pid: i32) -> Option<Self> {
+        let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
         // A zombie has ended; it only waits for its parent to read the exit status.
-        (state != "Z").then_some(Self { pid, start_ticks })
+        (stat.state != 'Z').then_some(Self { pid, start_ticks: stat.starttime })
     }
 
     fn is_alive(self) -> bool {
@@ -98,10 +94,10 @@ impl Executor for Local {
                     continue;
                 };
                 let (key, pid) = (job.file_name(), process.pid);
-                let message = format!("job `{}` still runs (process {pid})", key.display());
-                return Err(Stop::environment(message).with_hint(format!(
-                    "`--resume` continues its campaign; `kill {pid}` ends it"
-                )));
+                return Err(environment!("job `{}` still runs (process {pid})", key.display())
+                    .with_hint(format!(
+                        "`--resume` continues its campaign; `kill {pid}` ends it"
+                    )));
             }
         }
         Ok(())
@@ -118,15 +114,14 @@ impl Executor for Local {
         let (program, args) = job
             .argv
             .split_first()
-            .ok_or_else(|| Stop::wrong_use(format!("job `{}` names no program", job.key)))?;
+            .ok_or_else(|| wrong_use!("job `{}` names no program", job.key))?;
         let mut command = Command::new(program);
         command.args(args).arg("--when-told").envs(&job.env).env(MARK, &job.key);
         command.stdin(Stdio::piped()).stdout(out).stderr(err).process_group(0);
         let start = |source| ProcessError::Start { program: program.clone(), source };
         let mut child = command.spawn().map_err(start)?;
-        let process = Process::of(child.id()).ok_or_else(|| {
-            Stop::environment(format!("job `{}` ended as it was started", job.key))
-        })?;
+        let process = Process::of(child.id().cast_signed())
+            .ok_or_else(|| environment!("job `{}` ended as it was started", job.key))?;
         let text = format!("{} {}", process.pid, process.start_ticks);
         write_whole(&process_file(&job.dir), text.as_bytes())?;
         if let Some(mut stdin) = child.stdin.take() {
@@ -165,12 +160,14 @@ impl Executor for Local {
     fn cancel(&self, handle: &Handle) -> Result<(), Stop> {
         let (_, process) = parse(handle)?;
         if process.is_alive() {
-            signal(process.pid, Signal::SIGTERM);
+            let group = Pid::from_raw(process.pid);
+            // A group that is gone already needs no signal.
+            let _ = killpg(group, Signal::SIGTERM);
             // The job first ends the servers it started, which may take as long as they drain.
             thread::spawn(move || {
                 thread::sleep(GRACE);
                 if process.is_alive() {
-                    signal(process.pid, Signal::SIGKILL);
+                    let _ = killpg(group, Signal::SIGKILL);
                 }
             });
         }
@@ -181,26 +178,15 @@ impl Executor for Local {
 /// Kills the processes that a vanished job left running. They are found by the job's mark in their
 /// environment, because they have process groups of their own.
 fn sweep(key: &str) {
-    let mark = format!("{MARK}={key}");
-    let marked = |pid: &u32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    let marked = |process: &procfs::process::Process| {
+        let environment = process.environ().unwrap_or_default();
+        environment.get(OsStr::new(MARK)).is_some_and(|mark| mark == key)
     };
+    let all = procfs::process::all_processes().into_iter().flatten().flatten();
     // This process may itself have been started by a job, whose mark it then inherits.
-    let own = std::process::id();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for pid in numbers.filter(|pid| *pid != own).filter(marked) {
-        if let Ok(id) = i32::try_from(pid) {
-            // A process that is gone already needs no signal.
-            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
-        }
-    }
-}
-
-fn signal(group: u32, signal: Signal) {
-    if let Ok(id) = i32::try_from(group) {
-        let _ = killpg(Pid::from_raw(id), signal);
+    for process in all.filter(|process| Pid::from_raw(process.pid) != Pid::this()).filter(marked) {
+        // A process that is gone already needs no signal.
+        let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
     }
 }
 
@@ -214,7 +200,7 @@ fn parse(handle: &Handle) -> Result<(&str, Process), Stop> {
     let split = handle.0.split_once(' ');
     match split.and_then(|(key, text)| Some((key, read_process(text)?))) {
         Some(read) => Ok(read),
-        None => Err(Stop::wrong_use(format!("`{}` is no process of this machine", handle.0))),
+        None => Err(wrong_use!("`{}` is no process of this machine", handle.0)),
     }
 }
 

@@ -1,14 +1,12 @@
 //! Executors of jobs: this machine, or the user's Slurm. The trait [`Executor`] says what a
 //! scheduler is given and what it answers; nothing here knows what a job does.
 
-pub mod collect;
 pub(crate) mod drive;
 pub(crate) mod job;
 pub(crate) mod journal;
 pub(crate) mod local;
 pub mod slurm;
 mod stage_log;
-mod submit;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +14,7 @@ use std::time::Duration;
 
 use crate::executor::local::Local;
 use crate::executor::slurm::Slurm;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// Name of the executor that runs jobs on this machine.
@@ -149,9 +147,6 @@ pub fn named(
             let (env, interrupt) = (world.slurm_env.clone(), world.interrupt.clone());
             Ok(Box::new(Slurm::new(options, env, interrupt)?))
         }
-        other => {
-            let message = format!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}");
-            Err(Stop::wrong_use(message))
-        }
+        other => Err(wrong_use!("executor `{other}` is unknown; known are {LOCAL}, {SLURM}")),
     }
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::files::{self, FileError};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 
 /// The cache folder of downloaded inputs, build tools, builds of rival engines and the like.
 #[derive(Debug, Clone)]
@@ -28,11 +28,6 @@ impl Cache {
     /// Returns the path of the cached file with this SHA-256 and name, whether or not it exists.
     pub fn place(&self, sha256: &str, name: &str) -> PathBuf {
         self.dir.join("sha256").join(sha256).join(name)
-    }
-
-    /// Returns the folder of a rival engine's cached build with this key, whether or not it exists.
-    pub fn build(&self, engine: &str, key: &str) -> PathBuf {
-        self.dir.join("builds").join(engine).join(key)
     }
 
     /// Returns the folder of a cached model with random weights and this key, whether or not it
@@ -75,10 +70,10 @@ impl Cache {
     pub fn store(&self, temp: NamedTempFile, sha256: &str, name: &str) -> Result<PathBuf, Stop> {
         let found = sha256_file(temp.path())?;
         if found != sha256 {
-            let message = format!(
+            return Err(wrong_use!(
                 "what was fetched has the SHA-256 {found}, expected {sha256}; it was removed"
-            );
-            return Err(Stop::wrong_use(message).with_hint(
+            )
+            .with_hint(
                 "the package is not the one that the suite pins, or the download was damaged: try \
                  once more",
             ));

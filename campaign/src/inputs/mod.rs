@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::files::{self, FileError};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 use crate::world::World;
 
 /// Name of the file from which engines read a model's configuration.
@@ -29,7 +29,7 @@ pub const GIVEN: &str = "path";
 const SHAPE: &str = "shape";
 
 /// An input that runs or builds need, and where to get it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Input {
     /// Id of the model, dataset or engine: the name of its file in the suite.
     pub id: String,
@@ -51,37 +51,33 @@ impl Input {
     /// # Panics
     /// The file states no weights, which its parser rules out.
     pub fn model(id: &str, file: &ModelFile) -> Self {
+        let input = Self { id: id.to_owned(), ..Self::default() };
         match file.weights().expect("a model file that was read has weights") {
             Weights::File { sources, sha256 } => {
-                Self { sources: sources.to_vec(), ..Self::pinned(id, sha256) }
+                Self { sources: sources.to_vec(), sha256: sha256.to_owned(), ..input }
             }
             Weights::Hub { id: name } => {
-                let (sources, hub) = (file.sources.clone(), Some(name.to_owned()));
-                Self { sources, hub, ..Self::pinned(id, "") }
+                Self { sources: file.sources.clone(), hub: Some(name.to_owned()), ..input }
             }
             Weights::Random { config } => {
                 let text = format!("{:#}\n", Value::from(config.clone()));
-                let pinned = Self::pinned(id, &sha256_hex(text.as_bytes()));
-                Self { config: Some(text), ..pinned }
+                Self { sha256: sha256_hex(text.as_bytes()), config: Some(text), ..input }
             }
         }
     }
 
     pub fn dataset(id: &str, file: &DatasetFile) -> Self {
         let (sources, repair) = (file.sources.clone(), file.repair.clone());
-        Self { sources, repair, ..Self::pinned(id, &file.sha256) }
+        let (id, sha256) = (id.to_owned(), file.sha256.clone());
+        Self { id, sources, sha256, repair, ..Self::default() }
     }
 
     /// Describes an engine's source distribution as an input.
     pub fn engine(id: &str, source: &Source) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
-        Self { sources, ..Self::pinned(id, &source.sha256) }
-    }
-
-    fn pinned(id: &str, sha256: &str) -> Self {
-        let (id, sha256) = (id.to_owned(), sha256.to_owned());
-        Self { id, sources: Vec::new(), sha256, repair: None, config: None, hub: None }
+        let (id, sha256) = (id.to_owned(), source.sha256.clone());
+        Self { id, sources, sha256, ..Self::default() }
     }
 
     /// Returns the SHA-256 of the file that runs use: the repaired file if there is a repair, else
@@ -144,26 +140,14 @@ pub struct HubModel {
     pub revision: String,
 }
 
-/// Obtains inputs from the command line, the caches or package registries.
-#[derive(Debug)]
-pub struct Fetcher<'a> {
-    world: &'a World,
-}
-
+/// Inputs are obtained from the command line, the caches or package registries.
 impl World {
-    /// Returns a fetcher of inputs that uses this world's caches and programs.
-    pub fn fetcher(&self) -> Fetcher<'_> {
-        Fetcher { world: self }
-    }
-}
-
-impl Fetcher<'_> {
     /// Returns true when `input` is available without a download.
     ///
     /// # Errors
     /// The cache cannot be read.
     pub fn has(&self, input: &Input) -> Result<bool, Stop> {
-        if self.world.given.contains_key(&input.id) || input.config.is_some() {
+        if self.given.contains_key(&input.id) || input.config.is_some() {
             return Ok(true);
         }
         if let Some(hub) = &input.hub {
@@ -175,13 +159,13 @@ impl Fetcher<'_> {
 
     /// Looks up the file of an input with the hash `sha256` in the cache.
     fn cached(&self, input: &Input, sha256: &str) -> Result<Option<PathBuf>, Stop> {
-        let found = self.world.cache.look_up(sha256, input.file_name());
+        let found = self.cache.look_up(sha256, input.file_name());
         found.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
     /// Moves a finished temporary file of an input into the cache and returns its path.
     fn store(&self, input: &Input, temp: NamedTempFile, sha256: &str) -> Result<PathBuf, Stop> {
-        let stored = self.world.cache.store(temp, sha256, input.file_name());
+        let stored = self.cache.store(temp, sha256, input.file_name());
         stored.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
     }
 
@@ -191,7 +175,7 @@ impl Fetcher<'_> {
     /// # Errors
     /// The input cannot be obtained, or has another hash.
     pub fn obtain(&self, input: &Input) -> Result<Obtained, Stop> {
-        if let Some(path) = self.world.given.get(&input.id) {
+        if let Some(path) = self.given.get(&input.id) {
             return match input.hub {
                 Some(_) => Ok(Obtained::file(path.clone(), String::new(), GIVEN.to_owned())),
                 None => self.take_given(input, path),
@@ -201,7 +185,10 @@ impl Fetcher<'_> {
             return self.in_hub(hub);
         }
         if let Some(config) = &input.config {
-            return self.write_config(input, config);
+            // Only the configuration, in a folder of its own: the engine generates the weights.
+            let path = self.cache.shape(&input.sha256);
+            files::write_whole(&path.join(CONFIG), config.as_bytes())?;
+            return Ok(Obtained::shape(path, input.sha256.clone()));
         }
         let sha256 = input.final_sha256().to_owned();
         let source = || input.sources.first().map_or(GIVEN.to_owned(), source_name);
@@ -220,7 +207,7 @@ impl Fetcher<'_> {
     /// Finds the model `id` in the local Hugging Face cache, `hub/models--OWNER--NAME` with a
     /// folder of links for each revision. Nothing is downloaded.
     fn in_hub(&self, id: &str) -> Result<Obtained, Stop> {
-        let dir = self.world.hub_home.join("hub");
+        let dir = self.hub_home.join("hub");
         let folder = dir.join(format!("models--{}", id.replace('/', "--")));
         let revision = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
         let revision = revision.trim().to_owned();
@@ -228,20 +215,11 @@ impl Fetcher<'_> {
         // An interrupted download leaves a folder without the configuration.
         if revision.is_empty() || !path.join(CONFIG).is_file() {
             let hint = format!("`hf download {id}` brings it there; `HF_HOME` says where that is");
-            let message = format!("`{id}` is not in `{}`", dir.display());
-            return Err(Stop::environment(message).with_hint(hint));
+            return Err(environment!("`{id}` is not in `{}`", dir.display()).with_hint(hint));
         }
         let hub = HubModel { id: id.to_owned(), revision };
         let source = hub.id.clone();
         Ok(Obtained { hub: Some(hub), ..Obtained::file(path, String::new(), source) })
-    }
-
-    /// Writes the configuration of a model with random weights into a folder of its own in the
-    /// cache, and returns the folder as an obtained input.
-    fn write_config(&self, input: &Input, config: &str) -> Result<Obtained, Stop> {
-        let path = self.world.cache.shape(&input.sha256);
-        files::write_whole(&path.join(CONFIG), config.as_bytes())?;
-        Ok(Obtained::shape(path, input.sha256.clone()))
     }
 
     /// Creates a folder in the cache with the configuration of a model with random weights and a
@@ -251,7 +229,7 @@ impl Fetcher<'_> {
     /// The cache is not writable.
     pub fn with_tokenizer(&self, model: Obtained, tokenizer: &Obtained) -> Result<Obtained, Stop> {
         let key = format!("{}-{}", model.sha256, tokenizer.sha256);
-        let path = self.world.cache.shape(&key);
+        let path = self.cache.shape(&key);
         for (from, name) in [(model.path.join(CONFIG), CONFIG), (tokenizer.path.clone(), TOKENIZER)]
         {
             let to = path.join(name);
@@ -272,9 +250,9 @@ impl Fetcher<'_> {
             self.mend(input, path)?
         } else {
             let (id, path) = (&input.id, path.display());
-            return Err(Stop::wrong_use(format!(
+            return Err(wrong_use!(
                 "`{path}` given for `{id}` has the SHA-256 {found}, expected {expected}"
-            ))
+            )
             .with_hint("numbers are compared only over the same input"));
         };
         let path = mended.unwrap_or_else(|| path.to_owned());
@@ -286,9 +264,9 @@ impl Fetcher<'_> {
         let id = &input.id;
         let mut tried = String::new();
         for source in &input.sources {
-            let place = self.world.cache.place(&input.sha256, input.file_name());
+            let place = self.cache.place(&input.sha256, input.file_name());
             let temp = files::temp_near(&place)?;
-            match package::fetch(self.world, source, &temp)? {
+            match package::fetch(self, source, &temp)? {
                 Ok(()) => {
                     let path = self.store(input, temp, &input.sha256)?;
                     return Ok(Obtained::file(path, input.sha256.clone(), source_name(source)));
@@ -296,8 +274,7 @@ impl Fetcher<'_> {
                 Err(detail) => tried.push_str(&format!("\n  {detail}")),
             }
         }
-        let message = format!("`{id}` is neither in the cache nor could it be fetched{tried}");
-        Err(Stop::environment(message).with_hint(format!(
+        Err(environment!("`{id}` is neither in the cache nor could it be fetched{tried}").with_hint(format!(
             "connect to the network and run `cargo xtask fetch`, or give the file: `--input {id}=PATH`"
         )))
     }
@@ -309,7 +286,7 @@ impl Fetcher<'_> {
         if let Some(path) = self.cached(input, &repair.sha256)? {
             return Ok(Some(path));
         }
-        let place = self.world.cache.place(&repair.sha256, input.file_name());
+        let place = self.cache.place(&repair.sha256, input.file_name());
         let mut temp = files::temp_near(&place)?;
         package::mend(repair.method, raw, temp.as_file_mut(), &place)
             .map_err(|stop| stop.context(&format!("input `{}` cannot be mended", input.id)))?;

@@ -12,9 +12,9 @@ use schema::model::{InputSource, RepairMethod};
 use tempfile::{NamedTempFile, TempDir};
 use zip::ZipArchive;
 
-use crate::files::FileError;
+use crate::files::{FileError, files_below};
 use crate::process::{Group, ProcessError, show};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// Interval at which a download's size is read for the progress bar.
@@ -124,7 +124,7 @@ fn download(
 
 fn unzip(package: &str, archive: &Path, file: &str, out: &NamedTempFile) -> Result<(), Stop> {
     let unsound = |error: &dyn std::error::Error| {
-        Stop::wrong_use(format!("`{package}` is not a package that can be opened: {error}"))
+        wrong_use!("`{package}` is not a package that can be opened: {error}")
     };
     let reader = File::open(archive).map_err(FileError::at("read", archive))?;
     let mut zip = ZipArchive::new(reader).map_err(|error| unsound(&error))?;
@@ -153,7 +153,7 @@ fn untar(
 }
 
 fn no_member(package: &str, file: &str) -> Stop {
-    Stop::wrong_use(format!("`{package}` holds no `{file}`"))
+    wrong_use!("`{package}` holds no `{file}`")
 }
 
 fn copy(reader: &mut impl Read, out: &NamedTempFile) -> io::Result<()> {
@@ -181,15 +181,7 @@ fn progress(world: &World, requirement: &str) -> ProgressBar {
 /// Returns the total size in bytes of all files below `dir`; files that vanish meanwhile count as
 /// 0.
 fn bytes_below(dir: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    entries
-        .flatten()
-        .map(|entry| match entry.metadata() {
-            Ok(meta) if meta.is_dir() => bytes_below(&entry.path()),
-            Ok(meta) => meta.len(),
-            Err(_) => 0,
-        })
-        .sum()
+    files_below(dir).iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum()
 }
 
 /// Writes the repaired form of the dataset file `raw` to `out`, whose path is `place`. The result
@@ -200,9 +192,8 @@ fn bytes_below(dir: &Path) -> u64 {
 pub fn mend(method: RepairMethod, raw: &Path, out: &mut File, place: &Path) -> Result<(), Stop> {
     let RepairMethod::CloseJsonArray = method;
     let (input, whole) = whole_objects(raw).map_err(FileError::at("read", raw))?;
-    let whole = whole.ok_or_else(|| {
-        Stop::wrong_use(format!("no whole object was found in its last {TAIL_BYTES} bytes"))
-    })?;
+    let whole = whole
+        .ok_or_else(|| wrong_use!("no whole object was found in its last {TAIL_BYTES} bytes"))?;
     let copied = io::copy(&mut input.take(whole), out).and_then(|_| out.write_all(CLOSING));
     Ok(copied.map_err(FileError::at("write", place))?)
 }

@@ -15,19 +15,18 @@ use schema::verdict::Stage;
 use toml::{Table, Value};
 
 use super::plan::{lowered, measured_us};
-use super::spec::PreparedLab;
 use crate::build::variants::REDLINE;
 use crate::console::about;
 use crate::executor::Executor;
-use crate::executor::collect;
 use crate::executor::drive::{Drive, jobs_of};
-use crate::executor::journal::{Journal, Line, PreparedCampaign};
+use crate::executor::job;
+use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
 use crate::files::write_whole;
 use crate::plan::{PlannedRun, Variant};
 use crate::publish::Registry;
 use crate::publish::finish::{print_paths, publish};
 use crate::server_spec::{Filling, command_line};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
 /// Name of the file with the recommended server flags, in the campaign's folder.
@@ -35,11 +34,11 @@ const PROFILE: &str = "recommended.toml";
 
 /// A lab in progress: its rounds are planned and run one after the other.
 pub struct Explore<'a> {
-    world: &'a World,
-    executor: &'a dyn Executor,
-    journal: &'a mut Journal,
+    pub world: &'a World,
+    pub executor: &'a dyn Executor,
+    pub journal: &'a mut Journal,
     /// Generator of ids for runs that will be planned.
-    ids: Ids,
+    pub ids: Ids,
 }
 
 /// Returns the lab of a campaign.
@@ -66,16 +65,7 @@ pub fn next(world: &World, ready: &PreparedCampaign, staged: &Path) -> Result<Ne
     Ok(lab::next(&asked.file, &standard().file, asked.runs_max, of_lab))
 }
 
-impl<'a> Explore<'a> {
-    pub fn new(
-        world: &'a World,
-        executor: &'a dyn Executor,
-        journal: &'a mut Journal,
-        ids: Ids,
-    ) -> Self {
-        Self { world, executor, journal, ids }
-    }
-
+impl Explore<'_> {
     /// Runs round after round of the lab until the registry can conclude.
     ///
     /// # Errors
@@ -100,8 +90,7 @@ impl<'a> Explore<'a> {
             // Without this check, a round that plans no job would be requested for ever.
             if self.journal.state.jobs.len() == before {
                 let block = round.block;
-                let message = format!("the registry requests the runs from block {block} again");
-                return Err(Stop::wrong_use(message)
+                return Err(wrong_use!("the registry requests the runs from block {block} again")
                     .with_hint("if records of this lab were retracted, start it again"));
             }
         }
@@ -233,7 +222,7 @@ impl<'a> Explore<'a> {
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
         let variants = &self.journal.prepared().plan.variants;
-        for record in collect::records(&self.journal.places.staged())? {
+        for record in job::records(&self.journal.places.staged())? {
             let block = record.campaign.as_ref().map(|of| of.block);
             if record.status != Status::Failed || block < Some(round.block) {
                 continue;

@@ -5,7 +5,6 @@
 
 pub(crate) mod explore;
 mod plan;
-pub(crate) mod spec;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,16 +14,15 @@ use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::lab::{LabFile, flag_name};
 
-use crate::campaign::{self, ASK_BEYOND, consent};
+use crate::campaign::{self, ASK_BEYOND, check_executor, consent};
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor;
-use crate::lab::spec::opposite;
+use crate::executor::journal::opposite;
 use crate::lock::Lock;
 use crate::plan::decide::{Decided, decide};
-use crate::release_bench::check_executor;
 use crate::server_spec::ServerSettings;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// Runs the command `lab`: plans a lab and carries it out, or resumes one.
@@ -73,7 +71,7 @@ fn resume(world: &World, flags: &Lab) -> Result<Exit, Stop> {
         ready.lab.as_ref().is_some_and(|lab| lab.asked.id == id)
     })?;
     let campaign = latest.ok_or_else(|| {
-        Stop::wrong_use(format!("lab `{id}` has no unfinished campaign"))
+        wrong_use!("lab `{id}` has no unfinished campaign")
             .with_hint("leave `--resume` out to start one")
     })?;
     campaign::resume(world, (&campaign, &format!("lab {id}, campaign {campaign}")), None)
@@ -94,11 +92,10 @@ fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
         let Some(longest) = entry.scenario.workload.tokens_max() else { continue };
         if let Some(limit) = limits.min().filter(|limit| longest > *limit) {
             let (profile, model) = (&entry.id, &lab.model);
-            let message = format!(
+            return Err(wrong_use!(
                 "profile `{profile}` has sequences of {longest} tokens, and `{model}` takes {limit}"
-            );
-            return Err(Stop::wrong_use(message)
-                .with_hint("leave the profile out, or name a model of a longer context"));
+            )
+            .with_hint("leave the profile out, or name a model of a longer context"));
         }
     }
     Ok(())
@@ -130,21 +127,22 @@ fn check_flags(
         check_words(who, flags)?;
         let mut names = flags.iter().filter_map(|word| flag_name(word));
         if let Some(name) = names.find(|name| own.contains(name)) {
-            let message =
-                format!("{who} sets `{name}`, which the command line of `{engine}` sets already");
-            return Err(Stop::wrong_use(message).with_hint("leave it out"));
+            return Err(wrong_use!(
+                "{who} sets `{name}`, which the command line of `{engine}` sets already"
+            )
+            .with_hint("leave it out"));
         }
     }
     for (index, axis) in axes.iter().enumerate() {
         let others = || axes[index + 1..].iter().flatten();
         for (first, second) in axis.iter().flat_map(|said| others().map(move |o| (said, o))) {
             if let Some((name, denied)) = contradiction(first.1, second.1) {
-                let message = format!(
+                return Err(wrong_use!(
                     "{} and {} contradict each other: `{name}`, `{denied}`",
-                    first.0, second.0
-                );
-                return Err(Stop::wrong_use(message)
-                    .with_hint("options of one axis exclude each other: make them one axis"));
+                    first.0,
+                    second.0
+                )
+                .with_hint("options of one axis exclude each other: make them one axis"));
             }
         }
     }
@@ -155,16 +153,14 @@ fn check_flags(
 /// opposite.
 fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
     if let Some(word) = flags.first().filter(|word| flag_name(word).is_none()) {
-        return Err(Stop::wrong_use(format!("{who} begins with `{word}`, which is no flag")));
+        return Err(wrong_use!("{who} begins with `{word}`, which is no flag"));
     }
     let mut seen = BTreeSet::new();
     if let Some(name) = flags.iter().filter_map(|word| flag_name(word)).find(|n| !seen.insert(*n)) {
-        return Err(Stop::wrong_use(format!("{who} sets `{name}` twice")));
+        return Err(wrong_use!("{who} sets `{name}` twice"));
     }
     match contradiction(flags, flags) {
-        Some((name, denied)) => {
-            Err(Stop::wrong_use(format!("{who} sets both `{name}` and `{denied}`")))
-        }
+        Some((name, denied)) => Err(wrong_use!("{who} sets both `{name}` and `{denied}`")),
         None => Ok(()),
     }
 }

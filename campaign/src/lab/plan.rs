@@ -10,15 +10,14 @@ use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
 
-use super::spec::PreparedLab;
 use crate::cli::{Lab, ReleaseBench};
 use crate::console::about;
-use crate::executor::journal::{Reached, State};
+use crate::executor::journal::{PreparedLab, Reached, State};
 use crate::files::read_text;
 use crate::plan::brief::{CellBrief, Listing, basis};
 use crate::plan::decide::Decided;
 use crate::plan::estimate::{Estimate, assumed_us, tokens_per_s_assumed};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// A lab's file with its id, path and SHA-256.
@@ -35,12 +34,9 @@ pub struct LabSource {
 /// # Errors
 /// The file does not exist or is invalid.
 pub fn read(world: &World, name: &str) -> Result<LabSource, Stop> {
-    let path = match is_path(name) {
-        true => PathBuf::from(name),
-        false => world.catalog.path("lab", name)?,
-    };
+    let path = if is_path(name) { PathBuf::from(name) } else { world.catalog.path("lab", name)? };
     let text = read_text(&path)?;
-    let unsound = |error| Stop::wrong_use(format!("`{}` is no lab: {error}", path.display()));
+    let unsound = |error| wrong_use!("`{}` is no lab: {error}", path.display());
     let lab = schema::lab::parse(&text).map_err(unsound)?;
     Ok(LabSource { id: id(name), sha256: sha256_hex(text.as_bytes()), path, lab })
 }
@@ -266,8 +262,7 @@ fn refuse_small(
         "allow `--max-runs {enough}` and `--max-hours {:.1}`, or leave out options or profiles",
         (hours * 10.0).ceil() / 10.0
     );
-    let why = format!("{given}: {enough} judge every option once and confirm two");
-    Err(Stop::wrong_use(why).with_hint(hint))
+    Err(wrong_use!("{given}: {enough} judge every option once and confirm two").with_hint(hint))
 }
 
 /// Returns a reduced limit on the lab's runs if runs take longer than expected; `None` if the limit

@@ -48,8 +48,8 @@ pub struct Calibration {
 
 /// Runs the machine calibration on `cores` threads. Each figure is the best of its rounds, since
 /// other activity on the machine can only slow a round down.
-pub fn calibrate(cores: u32, clock: &dyn Clock) -> Calibration {
-    let sum_of = |one: fn(&dyn Clock) -> f64| {
+pub fn calibrate(cores: u32, clock: Clock) -> Calibration {
+    let sum_of = |one: fn(Clock) -> f64| {
         let rates = thread::scope(|scope| {
             let threads: Vec<_> = (0..cores.max(1)).map(|_| scope.spawn(|| one(clock))).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).sum::<f64>()
@@ -61,7 +61,7 @@ pub fn calibrate(cores: u32, clock: &dyn Clock) -> Calibration {
 
 /// Measures the multiplications and additions of one thread, in operations per second.
 #[expect(clippy::cast_precision_loss, reason = "operations of a round are far below 2^53")]
-fn multiply_add(clock: &dyn Clock) -> f64 {
+fn multiply_add(clock: Clock) -> f64 {
     let mut lanes = [1.0_f32; LANES];
     // Hidden from the optimizer, which would otherwise compute the loop's result at build time.
     let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
@@ -78,7 +78,7 @@ fn multiply_add(clock: &dyn Clock) -> f64 {
 
 /// Measures the memory read bandwidth of one thread, in bytes per second.
 #[expect(clippy::cast_precision_loss, reason = "bytes of a round are far below 2^53")]
-fn read_memory(clock: &dyn Clock) -> f64 {
+fn read_memory(clock: Clock) -> f64 {
     let words = vec![1_u64; BYTES_PER_CORE / size_of::<u64>()];
     best_rate(clock, BYTES_PER_CORE as f64, || {
         black_box(words.iter().fold(0_u64, |sum, word| sum.wrapping_add(*word)));
@@ -87,7 +87,7 @@ fn read_memory(clock: &dyn Clock) -> f64 {
 
 /// Repeats `round`, which does `work` units, for the time [`MEASURED`]; returns the highest rate in
 /// units per second.
-fn best_rate(clock: &dyn Clock, work: f64, mut round: impl FnMut()) -> f64 {
+fn best_rate(clock: Clock, work: f64, mut round: impl FnMut()) -> f64 {
     let began = clock.elapsed();
     let mut best = 0.0_f64;
     while clock.elapsed() < began + MEASURED {
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_calibration_finds_what_every_processor_can_do() {
-        let found = calibrate(1, &*crate::environment::SystemClock::start());
+        let found = calibrate(1, Clock::start());
         assert!(found.gflops > 0.01 && found.memory_gbps > 0.01, "{found:?}");
         let facts = facts(found, found);
         let fields: Vec<&str> = facts.keys().map(String::as_str).collect();

@@ -1,44 +1,23 @@
 //! Detection of the machine's hardware: CPU, memory, operating system and GPUs, and the hardware id
 //! under which runs are stored.
 //!
-//! Parsing is pure: this module parses `/proc/cpuinfo` and similar files, `gpu` parses
-//! `nvidia-smi`; [`detect`] reads them.
+//! Parsing is pure: functions over the text of `/proc/cpuinfo` and similar files and over the output
+//! of `nvidia-smi`; [`detect`] reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 
-use schema::run::{Gpu, HardwareFacts, Platform};
+use schema::canonical::sha256_hex;
+use schema::run::{Gpu, GpuState, HardwareFacts, Platform};
 
-use crate::node::gpu::{self, gpu_id, slug};
-use crate::process::{self, Interrupt, ProcessError};
+use crate::process::{self, Interrupt, ProcessError, attempted};
 use crate::world::World;
 
 /// Names of instruction sets, as Linux spells them, by which some engine may choose a kernel.
-const FEATURES: &[&str] = &[
-    "sse4_2",
-    "avx",
-    "avx2",
-    "fma",
-    "f16c",
-    "avx_vnni",
-    "avx512f",
-    "avx512bw",
-    "avx512vl",
-    "avx512dq",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-    "asimd",
-    "asimddp",
-    "i8mm",
-    "bf16",
-    "sve",
-    "sve2",
-];
+const FEATURES: &str = "\
+    sse4_2 avx avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512dq avx512_vnni \
+    avx512_bf16 avx512_fp16 amx_tile amx_int8 amx_bf16 asimd asimddp i8mm bf16 sve sve2";
 
 /// A processor as the operating system's kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,22 +66,16 @@ fn detect_with(
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
     let mut gpus = Vec::new();
-    for question in gpu::QUESTIONS {
-        match ask(question) {
-            Ok(text) => gpus = gpu::parse(&text),
-            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-            // No driver means no GPU; an older driver may still answer the next query.
-            Err(_) => continue,
+    for question in QUESTIONS {
+        // No driver means no GPU; an older driver may still answer the next query.
+        if let Some(text) = attempted(ask(question))? {
+            gpus = parse_gpus(&text);
+            break;
         }
-        break;
     }
     let gpu_processes = match gpus.as_slice() {
         [] => None,
-        _ => match ask(gpu::PROCESSES) {
-            Ok(text) => gpu::count_processes(&text),
-            Err(ProcessError::Interrupted) => return Err(ProcessError::Interrupted),
-            Err(_) => None,
-        },
+        _ => attempted(ask(PROCESSES))?.and_then(|text| count_processes(&text)),
     };
     Ok(Machine {
         cpu: parse_cpu(&read("/proc/cpuinfo")),
@@ -186,7 +159,7 @@ pub fn parse_cpu(cpuinfo: &str) -> Cpu {
     let flags = if fields.contains_key("flags") { field("flags") } else { field("Features") };
     let have: BTreeSet<&str> = flags.split_whitespace().collect();
     let mut features: Vec<String> =
-        FEATURES.iter().filter(|name| have.contains(**name)).map(|name| (*name).into()).collect();
+        FEATURES.split(' ').filter(|name| have.contains(name)).map(str::to_owned).collect();
     features.sort();
     let is_x86 = fields.contains_key("vendor_id");
     let vendor = match field(if is_x86 { "vendor_id" } else { "CPU implementer" }).as_str() {
@@ -262,6 +235,127 @@ fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
+/// Queries of `nvidia-smi` for each GPU's identity and settings, the most complete first: a driver
+/// refuses a query with a field that it does not know. [`parse_gpus`] expects the fields in this order.
+const QUESTIONS: [&str; 2] = [
+    "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
+     clocks.applications.graphics,clocks.max.graphics,uuid,power.default_limit,\
+     pcie.link.gen.max,ecc.mode.current,mig.mode.current,persistence_mode,compute_mode",
+    "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
+     clocks.applications.graphics,clocks.max.graphics",
+];
+
+/// Query of `nvidia-smi` for the processes that compute on any GPU, one per line.
+const PROCESSES: &str = "--query-compute-apps=pid";
+
+/// Query of `nvidia-smi` for uncorrected memory errors since the driver was loaded, one GPU per
+/// line.
+pub const ECC_ERRORS: &str = "--query-gpu=ecc.errors.uncorrected.volatile.total";
+
+/// Parses the output of a query of [`QUESTIONS`], one GPU per line; older drivers answer fewer
+/// fields.
+fn parse_gpus(csv: &str) -> Vec<Gpu> {
+    let known = |text: Option<&str>| {
+        text.map(str::trim).filter(|t| !t.is_empty() && !t.starts_with('[')).map(str::to_owned)
+    };
+    let mut gpus = Vec::new();
+    for line in csv.lines() {
+        let mut fields = line.split(',');
+        let Some(name) = known(fields.next()) else { continue };
+        // `nvidia-smi` prints `[N/A]` or `[Not Supported]` for unknown fields, which `known` drops.
+        let memory_mib = known(fields.next()).and_then(|text| text.parse::<u64>().ok());
+        let driver = known(fields.next());
+        let vbios = known(fields.next());
+        let power_limit_mw = known(fields.next()).as_deref().and_then(milliwatts);
+        // Where clock locks cannot be queried, application clocks below the maximum show that
+        // clocks are held.
+        let clocks = (known(fields.next()), known(fields.next()));
+        let clocks_locked = match clocks {
+            (Some(set), Some(max)) => Some(set != max),
+            _ => None,
+        };
+        let state = parse_state(fields.map(|text| known(Some(text))));
+        let memory_bytes = memory_mib.map(|mib| mib << 20);
+        gpus.push(Gpu { name, memory_bytes, driver, vbios, power_limit_mw, clocks_locked, state });
+    }
+    gpus
+}
+
+/// Parses the fields of a query of [`QUESTIONS`] from the GPU's UUID on; `None` if none of them is
+/// known.
+fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuState> {
+    let mut next = || fields.next().flatten();
+    let switch = |text: String| match text.as_str() {
+        "Enabled" => Some(true),
+        "Disabled" => Some(false),
+        _ => None,
+    };
+    let state = GpuState {
+        uuid_sha256: next().map(|uuid| sha256_hex(uuid.as_bytes())),
+        power_limit_default_mw: next().as_deref().and_then(milliwatts),
+        pcie_generation: next().and_then(|text| text.parse().ok()),
+        ecc: next().and_then(switch),
+        mig: next().and_then(switch),
+        persistence: next().and_then(switch),
+        compute_mode: next(),
+        ..GpuState::default()
+    };
+    (state != GpuState::default()).then_some(state)
+}
+
+/// Counts the processes in the output of the query [`PROCESSES`]; `None` if a line is not a process
+/// id, as where the driver withholds it.
+fn count_processes(csv: &str) -> Option<u32> {
+    let lines = csv.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
+}
+
+/// Adds the errors of all GPUs in the output of the query [`ECC_ERRORS`]; `None` if no GPU has such
+/// a counter.
+pub fn count_errors(csv: &str) -> Option<u64> {
+    csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
+}
+
+/// Returns the GPU's hardware id, such as `h200-141g`: its name without maker and form factor, and
+/// its memory in GiB, rounded up.
+fn gpu_id(gpu: &Gpu) -> String {
+    let slugged = slug(&gpu.name);
+    let parts: Vec<&str> = slugged.split('-').filter(|part| !is_form_factor(part)).collect();
+    let gib = gpu.memory_bytes.unwrap_or(0).div_ceil(1 << 30);
+    format!("{}-{gib}g", parts.join("-"))
+}
+
+/// Converts text to lower case, with every run of other characters than letters and digits as one
+/// hyphen.
+fn slug(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii_alphanumeric() {
+            out.push(character.to_ascii_lowercase());
+        } else if !out.ends_with('-') && !out.is_empty() {
+            out.push('-');
+        }
+    }
+    out.trim_end_matches('-').to_owned()
+}
+
+fn is_form_factor(part: &str) -> bool {
+    let digits_then = |end: &str| {
+        part.strip_suffix(end)
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    matches!(part, "nvidia" | "tesla" | "geforce" | "pcie" | "nvl")
+        || part.starts_with("sxm")
+        || part.starts_with("hbm")
+        || digits_then("gb")
+}
+
+fn milliwatts(watts: &str) -> Option<u64> {
+    let (whole, part) = watts.split_once('.').unwrap_or((watts, ""));
+    let part: String = part.chars().chain("000".chars()).take(3).collect();
+    Some(whole.parse::<u64>().ok()? * 1000 + part.parse::<u64>().ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_does_not_tell_is_null() {
-        let gpus = gpu::parse(
+        let gpus = parse_gpus(
             "NVIDIA H200, 143771, 570.1, [N/A], 700.50, [N/A], 1980, GPU-1f, 700.00, 5, Enabled, \
              Disabled, Enabled, Default\n",
         );
@@ -323,7 +417,7 @@ mod tests {
         let nvidia_smi = folder.path().join("nvidia-smi");
         fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
         fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
-        let interrupt = Interrupt::new(&crate::environment::SystemClock::start());
+        let interrupt = Interrupt::new(crate::clock::Clock::start());
         let ask =
             |question: &str| process::text(Command::new(&nvidia_smi).arg(question), &interrupt);
         detect_with(2, &ask).unwrap()
@@ -350,5 +444,66 @@ mod tests {
     fn memory_is_read_in_bytes() {
         assert_eq!(parse_ram_bytes("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16_777_216));
         assert_eq!(parse_ram_bytes(""), None);
+    }
+}
+
+#[cfg(test)]
+mod gpu_tests {
+    use super::*;
+
+    #[test]
+    fn a_gpus_id_is_its_name_and_memory() {
+        for (line, expected) in [
+            (
+                "NVIDIA A100-SXM4-80GB, 81920, 535.161.08, 92.00.45.00.03, 400.00, 1410, 1410",
+                "a100-80g",
+            ),
+            ("NVIDIA H100 80GB HBM3, 81559, 550.54, x, 700.00, 1980, 1980", "h100-80g"),
+            ("NVIDIA H800, 81559, 550.54, x, 700.00, 1980, 1980", "h800-80g"),
+            ("NVIDIA H200, 143771, 570.1, x, 700.00, 1500, 1980", "h200-141g"),
+            ("NVIDIA GeForce RTX 4090, 24564, 570.1, x, 450.00, [N/A], 3105", "rtx-4090-24g"),
+        ] {
+            let gpus = parse_gpus(line);
+            assert_eq!(gpu_id(&gpus[0]), expected);
+        }
+    }
+
+    #[test]
+    fn the_state_of_a_gpu_is_what_the_driver_tells() {
+        let gpus = parse_gpus(
+            "NVIDIA H200, 143771, 570.1, 96.00, 700.50, 1980, 1980, GPU-1f, 700.00, 5, Enabled, \
+             Disabled, Enabled, Default\n\
+             NVIDIA A10, 23028, 570.1, 94.02, 150.00, 1695, 1695, GPU-2e, 150.00, [N/A], \
+             [Not Supported], [N/A], Disabled, Exclusive_Process\n",
+        );
+        let states: Vec<&GpuState> = gpus.iter().filter_map(|gpu| gpu.state.as_ref()).collect();
+        let [first, second] = states[..] else { panic!("{gpus:?}") };
+        assert_eq!(
+            (gpus[0].power_limit_mw, first.power_limit_default_mw),
+            (Some(700_500), Some(700_000))
+        );
+        assert_eq!(first.uuid_sha256, Some(sha256_hex(b"GPU-1f")));
+        assert_eq!(
+            (first.pcie_generation, first.ecc, first.mig),
+            (Some(5), Some(true), Some(false))
+        );
+        assert_eq!((second.pcie_generation, second.ecc, second.mig), (None, None, None));
+        assert_eq!(
+            (second.persistence, second.compute_mode.as_deref()),
+            (Some(false), Some("Exclusive_Process"))
+        );
+        let state = gpus[1].state.as_ref().unwrap();
+        assert!(state.mig.is_none() && state.persistence.is_some(), "{state:?}");
+        // An older driver answers the second query only.
+        let older = parse_gpus("NVIDIA A100, 81920, 450.80, 92.00, 400.00, 1410, 1410\n");
+        assert_eq!(older[0].state, None);
+        assert_eq!(older[0].state, None);
+    }
+
+    #[test]
+    fn processes_on_the_gpus_are_counted() {
+        assert_eq!(count_processes(""), Some(0));
+        assert_eq!(count_processes("4711\n4712\n"), Some(2));
+        assert_eq!(count_processes("[Not Supported]\n"), None);
     }
 }

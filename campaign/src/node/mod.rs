@@ -1,11 +1,9 @@
-//! A job on its node: runs each remaining block of a job (start a server, measure it, record the
-//! result), with a machine calibration around it. It needs the job's folder and the files named
-//! there, but no clone, registry or git.
+//! A job on its node: checks the node (inputs, disk space, tools, hardware and idle GPUs), which takes
+//! a second and saves hours of unusable measurements, and runs each remaining block of the job (start
+//! a server, measure it, record the result), with a machine calibration around it. It needs the job's
+//! folder and the files named there, but no clone, registry or git.
 
 mod calibration;
-mod failure;
-pub(crate) mod fitness;
-mod gpu;
 pub mod hardware;
 pub mod record;
 pub mod run;
@@ -14,26 +12,30 @@ pub mod server;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, stdin};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::statvfs::statvfs;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
-use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
+use schema::run::{Gpu, HardwareFacts, RunRecord, Status, ValidityVerdict};
 
 use crate::cli::NodeFlags;
 use crate::executor::job::{Done, FileFact, Job, NodeEnd, Progress, Step, record_path};
 use crate::executor::local::GO;
-use crate::files::{self, FileError, Lines};
+use crate::files::{self, FileError, Lines, size};
 use crate::lock::Lock;
 use crate::node::calibration::{Calibration, History};
+use crate::node::hardware::Machine;
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
-use crate::process::micros;
-use crate::server_spec::container;
-use crate::stop::Stop;
+use crate::process::{self, ProcessError, attempted, micros};
+use crate::server_spec::container_name;
+use crate::stop::{Stop, wrong_use};
+use crate::tools::BENCH;
 use crate::world::World;
 
 /// Smallest difference between wall clock and steady clock, in milliseconds, that means the wall
@@ -51,7 +53,7 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     }
     let places = CampaignPlaces::at(&flags.dir);
     let held = format!("another process carries out the job in `{}`", places.dir.display());
-    let _lock = Lock::take_or(&places.node_lock(), world.pid, &held)?;
+    let _lock = Lock::take_or(&places.dir.join("node.lock"), world.pid, &held)?;
     // The job may be started again after it has finished, by its scheduler or by hand.
     if Done::read(&places)?.is_some() {
         return Ok(Exit::Well);
@@ -105,7 +107,7 @@ impl Node<'_> {
             self.set_aside(block)?;
         }
         let machine = hardware::detect(world)?;
-        let unfit = fitness::unfit(world, job, &self.places.dir, &machine)?;
+        let unfit = unfit(world, job, &self.places.dir, &machine)?;
         if let Some(said) = unfit {
             return Ok(NodeEnd::Unfit { said });
         }
@@ -134,7 +136,7 @@ impl Node<'_> {
         }
         let (cache, host) = (&self.world.cache.dir, self.world.identity.host.as_deref());
         let history = History::read(cache, host.unwrap_or_default());
-        let found = calibration::calibrate(self.world.cores, &*self.world.clock);
+        let found = calibration::calibrate(self.world.cores, self.world.clock);
         for said in history.unlike(found) {
             // Later calibrations are likely to find the same deviation.
             if self.noted.insert(said.figure) {
@@ -214,14 +216,14 @@ impl Node<'_> {
             return Ok(());
         }
         let message = format!("{used:.1} GPU-hours are used, and the next run may take {next:.1}");
-        Err(Stop::wrong_use(format!("{message}: {most:.1} are allowed")))
+        Err(wrong_use!("{message}: {most:.1} are allowed"))
     }
 
     /// Moves the files of the runs of an interrupted block into a folder of their own, so that the
     /// block can be measured again.
     fn set_aside(&mut self, block: u32) -> Result<(), Stop> {
         let folder = format!("{}", self.progress.aside + 1);
-        let aside = self.places.aside().join(&folder);
+        let aside = self.places.dir.join("aside").join(&folder);
         for run in self.job.runs.iter().filter(|run| run.block == block) {
             self.remove_container(run);
             let record = self.places.dir.join(record_path(&run.run));
@@ -237,7 +239,7 @@ impl Node<'_> {
     /// Removes the container of an interrupted run, which may have outlived the node's process.
     fn remove_container(&self, run: &PlannedRun) {
         let image = self.job.variants[run.variant].built.image.as_ref();
-        let words = image.and_then(|image| image.runtime.removal(&container::name(&run.run)));
+        let words = image.and_then(|image| image.runtime.removal(&container_name(&run.run)));
         if let Some((program, args)) = words.as_deref().and_then(<[_]>::split_first) {
             // A container that does not exist needs no removal.
             let _ = Command::new(program).args(args).output();
@@ -289,6 +291,79 @@ fn degrade(record: &mut RunRecord, step_ms: i64) {
     record.validity.reasons.push(reason);
 }
 
+/// Free disk space, in bytes, that the logs, measurements and records of a job need.
+const FREE_BYTES_MIN: u64 = 256 << 20;
+
+/// Returns the reason why this node cannot measure the job; `None` if it can.
+///
+/// # Errors
+/// The wait for a tool was interrupted.
+fn unfit(
+    world: &World,
+    job: &Job,
+    dir: &Path,
+    machine: &Machine,
+) -> Result<Option<String>, ProcessError> {
+    for (path, bytes) in &job.inputs {
+        let shown = path.display();
+        match size(path) {
+            // Typically a path that is not on the cluster's shared file system.
+            None => return Ok(Some(format!("`{shown}` is not on this node"))),
+            Some(found) if found != *bytes => {
+                let said = format!("`{shown}` has {found} bytes on this node, expected {bytes}");
+                return Ok(Some(said));
+            }
+            Some(_) => {}
+        }
+    }
+    if let Ok(disk) = statvfs(dir) {
+        let free = disk.blocks_available() * disk.fragment_size();
+        if free < FREE_BYTES_MIN {
+            let (free, wanted) = (free >> 20, FREE_BYTES_MIN >> 20);
+            let said = format!("{free} MiB of disk are free for the job, which needs {wanted} MiB");
+            return Ok(Some(said));
+        }
+    }
+    let mut version = world.tools.bench("--version");
+    let answer = attempted(process::capture(&mut version, &world.interrupt))?;
+    if !answer.is_some_and(|answer| answer.status.success()) {
+        return Ok(Some(format!("`{BENCH}` does not run on this node")));
+    }
+    if let Some(expected) = &job.hardware_id
+        && job.url.is_none()
+    {
+        let found = machine.id(job.on_gpu);
+        if found != *expected {
+            return Ok(Some(format!("this node is `{found}`, the campaign measures `{expected}`")));
+        }
+    }
+    if !job.on_gpu {
+        return Ok(None);
+    }
+    // An older driver may not support the query.
+    let answer = attempted(hardware::ask_driver(hardware::ECC_ERRORS, &world.interrupt))?;
+    let errors = answer.and_then(|text| hardware::count_errors(&text));
+    Ok(unfit_gpus(job.gpus(), machine, errors))
+}
+
+/// Returns the reason why the node's GPUs cannot be measured: too few, in use by others, divided by
+/// MIG, or with uncorrected memory errors.
+fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<String> {
+    let found = machine.gpus.len();
+    if found < wanted as usize {
+        return Some(format!("the job needs {wanted} GPUs, and this node has {found}"));
+    }
+    if let Some(count) = machine.gpu_processes.filter(|count| *count > 0) {
+        return Some(format!("{count} other processes are on the GPUs of this node"));
+    }
+    let shared = |gpu: &Gpu| gpu.state.as_ref().is_some_and(|state| state.mig == Some(true));
+    if machine.gpus.iter().any(shared) {
+        return Some("a GPU of this node is divided (MIG is on)".to_owned());
+    }
+    let errors = errors.filter(|count| *count > 0);
+    errors.map(|count| format!("{count} uncorrected memory errors on the GPUs of this node"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,5 +382,46 @@ mod tests {
         record.validity.verdict = ValidityVerdict::Invalid;
         degrade(&mut record, 2_000);
         assert_eq!(record.validity.verdict, ValidityVerdict::Invalid, "no better than it was");
+    }
+}
+
+#[cfg(test)]
+mod fitness_tests {
+    use schema::run::GpuState;
+
+    use super::*;
+
+    #[test]
+    fn gpus_have_to_be_enough_idle_whole_and_sound() {
+        let gpu = Gpu::default();
+        let state = GpuState { mig: Some(true), ..GpuState::default() };
+        let divided = Gpu { state: Some(state), ..gpu.clone() };
+        let machine = |gpus: &[&Gpu], processes| Machine {
+            gpus: gpus.iter().map(|gpu| (*gpu).clone()).collect(),
+            gpu_processes: processes,
+            ..Machine::default()
+        };
+        for (machine, errors, said) in [
+            (machine(&[&gpu], Some(0)), None, Some("the job needs 2 GPUs, and this node has 1")),
+            (machine(&[&gpu, &gpu], Some(3)), None, Some("3 other processes are on the GPUs")),
+            (machine(&[&gpu, &divided], None), None, Some("a GPU of this node is divided")),
+            (machine(&[&gpu, &gpu], Some(0)), Some(7), Some("7 uncorrected memory errors")),
+            (machine(&[&gpu, &gpu], Some(0)), Some(0), None),
+            (machine(&[&gpu, &gpu], None), None, None),
+        ] {
+            let found = unfit_gpus(2, &machine, errors);
+            match said {
+                Some(said) => {
+                    assert!(found.as_deref().is_some_and(|f| f.starts_with(said)), "{found:?}")
+                }
+                None => assert_eq!(found, None),
+            }
+        }
+    }
+
+    #[test]
+    fn errors_of_several_gpus_are_added() {
+        assert_eq!(hardware::count_errors("0\n3\n[N/A]\n1\n"), Some(4));
+        assert_eq!(hardware::count_errors("[N/A]\n"), None);
     }
 }

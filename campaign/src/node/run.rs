@@ -16,15 +16,14 @@ use schema::scenario::Tier;
 
 use crate::files;
 use crate::inputs::checkpoint_facts;
-use crate::node::failure::{Happening, classify};
-use crate::node::record::{Parts, assemble};
+use crate::node::record::{Happening, Parts, assemble, classify};
 use crate::node::server::{ProbeAnswer, Readiness, Server, ask, ask_running, free_port};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::process::{Group, show};
-use crate::server_spec::container::{self, Container};
 use crate::server_spec::{
-    CommandLine, Filling, ReadyCell, ServerSpec, command_line, container_line, is_same,
+    CommandLine, Container, Filling, ReadyCell, ServerSpec, command_line, container_line,
+    container_name, is_same,
 };
 use crate::stop::Stop;
 use crate::tools::{self, BENCH};
@@ -218,8 +217,8 @@ impl Run<'_> {
             let recorded = line.recorded.iter().map(|word| world.identity.redact(word));
             started.argv = Some(recorded.collect());
             let log = places.log(&planned.run);
-            let mut server =
-                Server::start(&line.argv, &env, port, &log, &world.interrupt)?.removed_by(removal);
+            let mut server = Server::start(&line.argv, &env, port, &log, &world.interrupt)?;
+            server.removal = removal;
             let readiness =
                 server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
             let taken = matches!(readiness, Err(Happening::ExitedBeforeReady(_)))
@@ -258,7 +257,7 @@ impl Run<'_> {
         let container = Container {
             runtime: contained.runtime,
             image: &contained.image,
-            name: &container::name(&planned.run),
+            name: &container_name(&planned.run),
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
             env: &more,
@@ -335,7 +334,12 @@ impl Run<'_> {
         let happening = match (died, ended) {
             (Some(status), _) => Some(Happening::Died(status)),
             (None, None) => Some(Happening::Stuck { limit_s: limit.as_secs() }),
-            (None, Some(status)) if gave_up(status) && !out.exists() => self.silence(url)?,
+            // The exit code for an environment error: no server, or no disk space.
+            (None, Some(status))
+                if status.code() == Some(Exit::Environment.code().into()) && !out.exists() =>
+            {
+                self.silence(url)?
+            }
             (None, Some(_)) => None,
         };
         let measurement = read_measurement(&out, ended, happening.is_some())?;
@@ -382,12 +386,6 @@ pub fn save_workload(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), S
     command.args(workload_arguments(cell)).arg("--out").arg(to).stdout(Stdio::null());
     let status = show(&mut command, &world.interrupt)?;
     if status.success() { Ok(()) } else { Err(tools::ended(BENCH, "plan", status)) }
-}
-
-/// Returns true when the load generator ended with the exit code for an environment error: no
-/// server, or no disk space.
-fn gave_up(status: ExitStatus) -> bool {
-    status.code() == Some(i32::from(Exit::Environment.code()))
 }
 
 /// Reads the load generator's measurement. Without one, the load generator has printed the cause on

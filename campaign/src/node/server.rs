@@ -12,9 +12,9 @@ use schema::probe::Probe;
 
 use crate::catalog::Engine;
 use crate::files::{self, FileError};
-use crate::node::failure::Happening;
+use crate::node::record::Happening;
 use crate::process::{Group, Interrupt, ProcessError, capture_until, micros};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::tools::{self, BENCH, Tools};
 use crate::world::World;
 
@@ -40,7 +40,7 @@ pub struct Server {
     group: Group,
     /// Command that removes the server's container, which outlives its process; `None` without a
     /// container.
-    removal: Option<Vec<String>>,
+    pub removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,
     /// Time at which the server was started, since the command began.
@@ -81,13 +81,6 @@ impl Server {
         let started = interrupt.elapsed();
         let group = Group::start(&mut command)?;
         Ok(Self { group, removal: None, port, log: log.to_owned(), started })
-    }
-
-    /// Sets the command that removes the server's container when the server is stopped; `None`
-    /// without a container.
-    pub fn removed_by(mut self, removal: Option<Vec<String>>) -> Self {
-        self.removal = removal;
-        self
     }
 
     pub fn url(&self) -> String {
@@ -170,11 +163,7 @@ impl Server {
     /// Returns the end of the server's log, 16 KiB at most.
     pub fn log_tail(&self) -> String {
         let log = self.log();
-        let mut start = log.len().saturating_sub(TAIL_BYTES);
-        while !log.is_char_boundary(start) {
-            start += 1;
-        }
-        log[start..].to_owned()
+        log[log.ceil_char_boundary(log.len().saturating_sub(TAIL_BYTES))..].to_owned()
     }
 
     /// Returns the server's whole log, its standard output and error.
@@ -240,7 +229,7 @@ pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, S
     match ask(&world.tools, url, &engine.path, RUNNING_LIMIT, &world.interrupt)? {
         ProbeAnswer::Ready(probe) => Ok(*probe),
         ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
-            Err(Stop::environment(format!("no server answers at `{url}`: {said}"))
+            Err(environment!("no server answers at `{url}`: {said}")
                 .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
         }
     }

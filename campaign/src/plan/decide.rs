@@ -18,7 +18,7 @@ use crate::plan::estimate::{self, Of};
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, Round};
 use crate::server_spec::ReadyCell;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
 /// Id of the comparison policy that sets the number of pairs.
@@ -52,15 +52,19 @@ pub struct Decided {
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
-    let wanted = wanted(world, flags, &engine)?;
+    let wanted = match &flags.url {
+        Some(url) => {
+            let probe = ask_running(world, url, &engine)?;
+            vec![variants::running(&engine, probe, flags.release.as_deref())?]
+        }
+        None => variants::wanted(world, flags, &engine)?,
+    };
     let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
     let named = flags.target.as_deref();
     // A dry run may plan for any machine, and a scheduler's nodes are not this machine.
-    let (target_id, target) = match flags.dry_run || flags.execution.executor != LOCAL {
-        true => target::plan_for(&targets, named, &machine.gpus)?,
-        false => target::choose(&targets, named, &machine.gpus)?,
-    };
+    let elsewhere = flags.dry_run || flags.execution.executor != LOCAL;
+    let (target_id, target) = target::choose(&targets, named, &machine.gpus, elsewhere)?;
     let on_gpu = target::needs_device(target);
     // Facts of this machine would be wrong for a node elsewhere, which reports its own.
     let hardware = match target::is_here(target, &machine.gpus) {
@@ -99,7 +103,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let results = registry.join("results");
     let mut inputs = Vec::new();
     for input in inputs_of(world, &plan.cells, &scenarios)? {
-        let had = world.fetcher().has(&input)?;
+        let had = world.has(&input)?;
         inputs.push((input.id, had));
     }
     let brief = Brief {
@@ -167,19 +171,13 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
         let is_random = world.catalog.model(&cell.model)?.config.is_some();
         if is_random && engine.file.launch.random_weights.is_empty() {
             let (engine, model) = (&engine.id, &cell.model);
-            return Err(Stop::wrong_use(format!(
+            return Err(wrong_use!(
                 "`{model}` has random weights, which engine `{engine}` cannot generate"
-            ))
+            )
             .with_hint(format!("`random_weights` in `suite/engines/{engine}.toml` says how")));
         }
     }
     Ok(())
-}
-
-fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
-    let Some(url) = &flags.url else { return variants::wanted(world, flags, engine) };
-    let probe = ask_running(world, url, engine)?;
-    Ok(vec![variants::running(engine, probe, flags.release.as_deref())?])
 }
 
 /// Fetches the models, datasets and tokenizers of every cell, each once, and returns the cells with
@@ -197,7 +195,7 @@ pub fn ready_cells(
         if let Some(obtained) = had.get(&input.id) {
             return Ok(obtained.clone());
         }
-        let obtained = world.fetcher().obtain(&input)?;
+        let obtained = world.obtain(&input)?;
         had.insert(input.id.clone(), obtained.clone());
         Ok(obtained)
     };
@@ -215,7 +213,7 @@ pub fn ready_cells(
             Some(id) => {
                 let tokenizer = obtain(Input::dataset(id, &world.catalog.dataset(id)?))?;
                 let model = match model.random_weights {
-                    true => world.fetcher().with_tokenizer(model, &tokenizer)?,
+                    true => world.with_tokenizer(model, &tokenizer)?,
                     false => model,
                 };
                 (model, tokenizer.path)
@@ -297,12 +295,12 @@ pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
     let targets = world.catalog.targets()?;
     let first = targets.get(DEFAULT_TARGET).and_then(|target| target.models.first());
     let model = model.or(first.map(|model| model.id.as_str())).ok_or_else(|| {
-        Stop::wrong_use(format!("target `{DEFAULT_TARGET}` lists no model"))
-            .with_hint("give `--model ID`")
+        wrong_use!("target `{DEFAULT_TARGET}` lists no model").with_hint("give `--model ID`")
     })?;
     if world.catalog.model(model)?.config.is_some() {
-        let message = format!("`{model}` has random weights, and this command needs a model file");
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!(
+            "`{model}` has random weights, and this command needs a model file"
+        ));
     }
     let (model, scenario) = (model.to_owned(), DEFAULT_SCENARIO.to_owned());
     Ok(Cell { model, tp: 1, scenario, ..Cell::default() })

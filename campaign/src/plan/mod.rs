@@ -7,12 +7,14 @@ pub(crate) mod estimate;
 pub mod release;
 pub mod target;
 
+use std::collections::BTreeSet;
+
 use schema::target::Target;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
 use crate::server_spec::ServerSettings;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 
 /// A variant: one release of an engine with one set of server flags. Campaigns compare variants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,8 +94,7 @@ pub struct Plan {
 pub fn cells(target: &Target, models: &[String], scenarios: &[String]) -> Result<Vec<Cell>, Stop> {
     let listed: Vec<&str> = target.models.iter().map(|model| model.id.as_str()).collect();
     if let Some(id) = models.iter().find(|id| !listed.contains(&id.as_str())) {
-        let message = format!("the target has no model `{id}`; it lists {}", listed.join(", "));
-        return Err(Stop::wrong_use(message));
+        return Err(wrong_use!("the target has no model `{id}`; it lists {}", listed.join(", ")));
     }
     let wanted = |id: &str| models.is_empty() || models.iter().any(|model| model == id);
     let mut cells = Vec::new();
@@ -148,14 +149,9 @@ impl Plan {
 
     /// Returns engine and release of every variant, without repetition.
     pub fn releases(&self) -> Vec<(&str, &str)> {
-        let mut releases = Vec::new();
-        for variant in &self.variants {
-            let of = (variant.engine.as_str(), variant.release.as_str());
-            if !releases.contains(&of) {
-                releases.push(of);
-            }
-        }
-        releases
+        let mut seen = BTreeSet::new();
+        let all = self.variants.iter().map(|of| (of.engine.as_str(), of.release.as_str()));
+        all.filter(|of| seen.insert(*of)).collect()
     }
 }
 

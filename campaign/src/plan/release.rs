@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::git::Git;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 
 const MANIFEST: &str = "engine/Cargo.toml";
 
@@ -63,13 +63,13 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
     let name = format!("v{version}");
     let carries = |found: &Option<String>| found.as_deref() == Some(version);
     let shallow = || {
-        let what = format!("this clone is shallow and does not reach back to release `{name}`");
-        Stop::environment(what).with_hint("get the whole history with `git fetch --unshallow`")
+        environment!("this clone is shallow and does not reach back to release `{name}`")
+            .with_hint("get the whole history with `git fetch --unshallow`")
     };
     let tag = history.tags.get(&name);
     let doubtful = |tag: &Tag, but: String| {
         let at = short(&tag.commit);
-        Stop::wrong_use(format!("tag `{name}` points at {at}, {but}"))
+        wrong_use!("tag `{name}` points at {at}, {but}")
             .with_hint("move or delete the tag; numbers under a doubtful name would help nobody")
     };
     // Edits are newest first; later commits may touch the manifest without changing the version.
@@ -101,8 +101,7 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
         (None, None) => {
             let known = known(history);
             let known = if known.is_empty() { "none yet".to_owned() } else { known.join(", ") };
-            let message = format!("release `{name}` is unknown; known are {known}");
-            return Err(Stop::wrong_use(message).with_hint(
+            return Err(wrong_use!("release `{name}` is unknown; known are {known}").with_hint(
                 "a release is a commit whose `engine/Cargo.toml` carries that literal version; `git \
                  fetch` brings newer ones",
             ));
@@ -114,14 +113,10 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
 
 /// Returns the names of all releases in the history, newest first.
 fn known(history: &History) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for version in history.edits.iter().filter_map(|edit| edit.version.as_deref()) {
-        let name = format!("v{version}");
-        if !is_development(version) && !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
+    let mut seen = BTreeSet::new();
+    let versions = history.edits.iter().filter_map(|edit| edit.version.as_deref());
+    let releases = versions.filter(|version| !is_development(version) && seen.insert(*version));
+    releases.map(|version| format!("v{version}")).collect()
 }
 
 /// Returns true for the version of a working tree between two releases, such as `0.9.3-dev`.
@@ -183,13 +178,11 @@ fn parse_name(wanted: &str) -> Result<&str, Stop> {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let fit = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
     if parts.len() != 3 || !parts.iter().all(is_number) || !suffix.bytes().all(fit) {
-        return Err(Stop::wrong_use(format!("`{wanted}` is not a version, such as `v0.9.2`")));
+        return Err(wrong_use!("`{wanted}` is not a version, such as `v0.9.2`"));
     }
     if is_development(version) {
-        let what = format!("`{wanted}` is the version of a working tree between two releases");
-        return Err(
-            Stop::wrong_use(what).with_hint("measure the working tree itself with `--worktree`")
-        );
+        return Err(wrong_use!("`{wanted}` is the version of a working tree between two releases")
+            .with_hint("measure the working tree itself with `--worktree`"));
     }
     Ok(version)
 }

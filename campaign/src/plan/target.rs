@@ -6,13 +6,14 @@ use schema::run::Gpu;
 use schema::target::{Target, TargetMatch};
 
 use crate::catalog::unknown;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 /// Number of bytes in a GiB.
 const GIB_BYTES: f64 = 1_073_741_824.0;
 
 /// Chooses the hardware target: `named` if given, else the one whose device name has the longest
-/// match with the first GPU's name (an `h200` is no `h20`), else one without a device name.
+/// match with the first GPU's name (an `h200` is no `h20`), else one without a device name. The named
+/// target of a plan that is executed `elsewhere` need not match this machine.
 ///
 /// # Errors
 /// The named target is unknown or does not match this machine, or no target matches.
@@ -20,18 +21,19 @@ pub fn choose<'a>(
     targets: &'a BTreeMap<String, Target>,
     named: Option<&str>,
     gpus: &[Gpu],
+    elsewhere: bool,
 ) -> Result<(&'a str, &'a Target), Stop> {
     if let Some(id) = named {
         let Some((id, target)) = targets.get_key_value(id) else {
             let known: Vec<String> = targets.keys().cloned().collect();
             return Err(unknown("target", id, &known));
         };
-        if needs_device(target) && match_length(&target.matches, gpus).is_none() {
+        if !elsewhere && !is_here(target, gpus) {
             let found = gpus.first().map_or("no GPU".to_owned(), |gpu| format!("`{}`", gpu.name));
             let wanted = target.matches.device_name.join(" or ");
-            return Err(Stop::environment(format!(
+            return Err(environment!(
                 "target `{id}` needs a GPU named like {wanted}, and this machine has {found}"
-            ))
+            )
             .with_hint("`--target cpu` measures without a GPU"));
         }
         return Ok((id, target));
@@ -50,22 +52,6 @@ pub fn choose<'a>(
             Stop::environment("no target fits this machine")
                 .with_hint("`suite/targets/cpu.toml` is the fallback")
         })
-}
-
-/// Chooses the target of a plan that is not executed on this machine: unlike in [`choose`], a named
-/// target need not match the machine.
-///
-/// # Errors
-/// The named target is unknown, or no target matches.
-pub fn plan_for<'a>(
-    targets: &'a BTreeMap<String, Target>,
-    named: Option<&str>,
-    gpus: &[Gpu],
-) -> Result<(&'a str, &'a Target), Stop> {
-    match named.and_then(|id| targets.get_key_value(id)) {
-        Some((id, target)) => Ok((id, target)),
-        None => choose(targets, named, gpus),
-    }
 }
 
 /// Returns true when this machine matches the target.
@@ -133,21 +119,24 @@ mod tests {
             (gpu("NVIDIA A100-PCIE-40GB", 40_960), "cpu"),
             (gpu("Tesla T4", 15_360), "cpu"),
         ] {
-            assert_eq!(choose(&targets(), None, &gpus).unwrap().0, expected, "{gpus:?}");
+            assert_eq!(choose(&targets(), None, &gpus, false).unwrap().0, expected, "{gpus:?}");
         }
     }
 
     #[test]
     fn a_target_of_another_machine_is_refused() {
-        assert_eq!(choose(&targets(), Some("cpu"), &gpu("NVIDIA H200", 143_771)).unwrap().0, "cpu");
-        let error = choose(&targets(), Some("h200-141g"), &[]).unwrap_err();
+        assert_eq!(
+            choose(&targets(), Some("cpu"), &gpu("NVIDIA H200", 143_771), false).unwrap().0,
+            "cpu"
+        );
+        let error = choose(&targets(), Some("h200-141g"), &[], false).unwrap_err();
         assert_eq!(
             error.cause().0,
             "target `h200-141g` needs a GPU named like h200, and this machine has no GPU"
         );
-        assert_eq!(plan_for(&targets(), Some("h200-141g"), &[]).unwrap().0, "h200-141g");
+        assert_eq!(choose(&targets(), Some("h200-141g"), &[], true).unwrap().0, "h200-141g");
         assert!(!is_here(&targets()["h200-141g"], &[]) && is_here(&targets()["cpu"], &[]));
-        let error = plan_for(&targets(), Some("b200"), &[]).unwrap_err();
+        let error = choose(&targets(), Some("b200"), &[], true).unwrap_err();
         assert!(error.to_string().contains("known are a100-80g, cpu, h20-96g, h200-141g"));
         assert_eq!(error.exit(), schema::exit::Exit::Unsound);
     }

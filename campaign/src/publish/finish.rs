@@ -1,7 +1,7 @@
 //! End of a campaign: writes the campaign's record, renders pages, commits the results, and prints
 //! tables, comparison and paths.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -148,12 +148,9 @@ fn campaign_record(
         position: run.position,
         stage: run.stage,
     });
-    let mut releases: Vec<String> = Vec::new();
-    for variant in &plan.variants {
-        if !releases.contains(&variant.release) {
-            releases.push(variant.release.clone());
-        }
-    }
+    let mut seen = BTreeSet::new();
+    let releases = plan.variants.iter().map(|variant| &variant.release);
+    let releases = releases.filter(|release| seen.insert(*release)).cloned().collect();
     // Sum over all runs; jobs on several machines may have run at the same time.
     let wall_us: u64 = state.jobs.iter().map(|job| job.wall_us).sum();
     let budget = [("wall_us_expected", ready.expected_us), ("wall_us", wall_us)];

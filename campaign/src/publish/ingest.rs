@@ -10,8 +10,7 @@ use schema::exit::Exit;
 
 use crate::campaign::conclude;
 use crate::cli::Ingest;
-use crate::executor::collect::{self, check, collect};
-use crate::executor::job::Job;
+use crate::executor::job::{self, Job, check, collect};
 use crate::executor::journal::{Journal, Line, PlannedJob, PreparedCampaign, Reached};
 use crate::files::{self, FileError, files_below};
 use crate::lock::Lock;
@@ -20,7 +19,7 @@ use crate::plan::release::is_development;
 use crate::plan::{Plan, PlannedRun};
 use crate::publish::Registry;
 use crate::server_spec::ServerSpec;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// Runs the command `ingest`.
@@ -37,7 +36,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     let places = world.places.campaign(&campaign);
     let (mut journal, _) = Journal::open(places.clone())?;
     if journal.state.finished {
-        return Err(Stop::wrong_use(format!("campaign {campaign} is finished already"))
+        return Err(wrong_use!("campaign {campaign} is finished already")
             .with_hint("its records are in the registry, or below `target/campaigns`"));
     }
     let registry_dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
@@ -57,9 +56,9 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     for (dir, job) in &found {
         take(&mut journal, dir, job)?;
     }
-    let records = collect::records(&places.staged())?;
+    let records = job::records(&places.staged())?;
     if records.is_empty() {
-        return Err(Stop::wrong_use(format!("no block of campaign {campaign} was finished"))
+        return Err(wrong_use!("no block of campaign {campaign} was finished")
             .with_hint("`release-bench --resume` continues it where it was started"));
     }
     let planned: BTreeSet<&String> = journal.state.runs_planned();
@@ -75,7 +74,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
 /// runs.
 fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
     if !dir.is_dir() {
-        return Err(Stop::wrong_use(format!("`{}` is no folder", dir.display())));
+        return Err(wrong_use!("`{}` is no folder", dir.display()));
     }
     let files = files_below(dir).into_iter();
     let jobs = files.filter(|path| path.file_name().is_some_and(|name| name == "job.json"));
@@ -94,14 +93,14 @@ fn campaign_of(found: &[(PathBuf, Job)], dir: &Path) -> Result<String, Stop> {
     let named: Vec<&str> = campaigns.into_iter().collect();
     match named.as_slice() {
         [one] if schema::id::is_ulid(one) => Ok((*one).to_owned()),
-        [one] => Err(Stop::wrong_use(format!("`{one}` is no campaign's id"))),
-        [] => Err(Stop::wrong_use(format!("no job lies in `{}`", dir.display()))
+        [one] => Err(wrong_use!("`{one}` is no campaign's id")),
+        [] => Err(wrong_use!("no job lies in `{}`", dir.display())
             .with_hint("give a campaign's folder, or the folder with the folders of its jobs")),
-        several => Err(Stop::wrong_use(format!(
+        several => Err(wrong_use!(
             "jobs of several campaigns lie in `{}`: {}",
             dir.display(),
             several.join(", ")
-        ))),
+        )),
     }
 }
 

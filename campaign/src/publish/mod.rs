@@ -4,6 +4,7 @@
 pub(crate) mod finish;
 pub(crate) mod ingest;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -78,9 +79,7 @@ impl<'a> Registry<'a> {
     /// # Errors
     /// They cannot be committed; the registry's tool has printed the cause.
     pub fn preflight(&self) -> Result<(), Stop> {
-        let mut command = self.tools.results("preflight");
-        command.arg("--registry").arg(self.dir).stdout(Stdio::null());
-        self.must(command, RESULTS, "preflight")
+        self.must(RESULTS, "preflight", |command| command.stdout(Stdio::null()))
     }
 
     /// Renders the Markdown pages of the releases in the staged results, into the staged results.
@@ -88,11 +87,11 @@ impl<'a> Registry<'a> {
     /// # Errors
     /// The site's tool fails.
     pub fn render_pages(&self, staged: &Path) -> Result<(), Stop> {
-        let mut command = self.tools.site("pages");
-        command.arg("--registry").arg(self.dir).arg("--overlay").arg(staged);
         // Pages go into the staged results, so that one commit contains records and pages.
-        command.arg("--only-overlay").arg("--out").arg(staged).stdout(Stdio::null());
-        self.must(command, SITE, "pages")
+        self.must(SITE, "pages", |command| {
+            let command = command.arg("--overlay").arg(staged).arg("--only-overlay");
+            command.arg("--out").arg(staged).stdout(Stdio::null())
+        })
     }
 
     /// Commits the staged results to the registry; returns the commit's hash if the tool reports
@@ -118,9 +117,7 @@ impl<'a> Registry<'a> {
     /// # Errors
     /// The site's tool fails.
     pub fn build_site(&self, out: &Path) -> Result<(), Stop> {
-        let mut command = self.tools.site("build");
-        command.arg("--registry").arg(self.dir).arg("--out").arg(out).stdout(Stdio::null());
-        self.must(command, SITE, "build")
+        self.must(SITE, "build", |command| command.arg("--out").arg(out).stdout(Stdio::null()))
     }
 
     /// Prints a release's table on standard output; `staged` holds records that are not committed.
@@ -128,13 +125,10 @@ impl<'a> Registry<'a> {
     /// # Errors
     /// The site's tool fails.
     pub fn print_table(&self, of: Named<'_>, staged: Option<&Path>) -> Result<(), Stop> {
-        let mut command = self.tools.site("table");
-        command.arg("--registry").arg(self.dir);
-        command.args(["--engine", of.engine, "--release", of.release, "--hardware", of.hardware]);
-        if let Some(staged) = staged {
-            command.arg("--overlay").arg(staged);
-        }
-        self.must(command, SITE, "table")
+        self.must(SITE, "table", |command| {
+            command.args(["--engine", of.engine, "--release", of.release]);
+            command.args(["--hardware", of.hardware]).args(staged_arguments(staged))
+        })
     }
 
     /// Returns the registry's comparison of release `of` with `baseline`, with the records of
@@ -157,10 +151,9 @@ impl<'a> Registry<'a> {
     pub fn diff(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Result<Exit, Stop> {
         let mut command = self.tools.results("diff");
         command.args([baseline, of.release, "--registry"]).arg(self.dir);
-        command.args(["--engine", of.engine, "--hardware", of.hardware]);
-        if let Some(staged) = staged {
-            command.arg("--overlay").arg(staged);
-        }
+        command
+            .args(["--engine", of.engine, "--hardware", of.hardware])
+            .args(staged_arguments(staged));
         let status = process::show(&mut command, self.interrupt)?;
         match status.code() {
             Some(0) => Ok(Exit::Well),
@@ -171,10 +164,23 @@ impl<'a> Registry<'a> {
     }
 
     /// Runs a tool that has to succeed, with its output on this process's standard streams.
-    fn must(&self, mut command: Command, name: &str, verb: &str) -> Result<(), Stop> {
-        let status = process::show(&mut command, self.interrupt)?;
+    /// `add` adds its arguments.
+    fn must(
+        &self,
+        name: &str,
+        verb: &str,
+        add: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> Result<(), Stop> {
+        let mut command = self.tools.command(name, verb);
+        command.arg("--registry").arg(self.dir);
+        let status = process::show(add(&mut command), self.interrupt)?;
         if status.success() { Ok(()) } else { Err(ended(name, verb, status)) }
     }
+}
+
+/// Returns the arguments by which a tool also reads records that are not committed.
+fn staged_arguments(staged: Option<&Path>) -> impl Iterator<Item = &OsStr> {
+    staged.into_iter().flat_map(|staged| [OsStr::new("--overlay"), staged.as_os_str()])
 }
 
 /// A release of an engine on a hardware, by which the registry's tools select runs.

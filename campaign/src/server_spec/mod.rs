@@ -3,19 +3,20 @@
 //! it starts nothing. The submodules build its command line, as a process or in a container.
 
 mod command_line;
-pub mod container;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use schema::run::EngineFacts;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Engine, ScenarioEntry};
+use crate::files::size;
 use crate::inputs::Obtained;
 use crate::plan::{Cell, Variant};
-use crate::server_spec::container::Runtime;
 pub use command_line::{
-    CommandLine, Filling, ServerSettings, command_line, container_line, image_name, image_of,
+    CommandLine, Container, Filling, Runtime, ServerSettings, command_line, container_line,
+    container_name, image_name, image_of,
 };
 
 /// Server specification of one variant: its engine, and the program or image that was built or found
@@ -95,6 +96,22 @@ pub struct ReadyCell {
     /// Path of the workload manifest, which was sampled before the run; `None` if the load
     /// generator samples the requests in the run.
     pub plan: Option<PathBuf>,
+}
+
+impl ReadyCell {
+    /// Lists the files that the cell's runs with `variants` read, each with its current size in
+    /// bytes; a folder has size 0.
+    pub fn inputs(&self, variants: &[ServerSpec]) -> Vec<(PathBuf, u64)> {
+        let mut paths = vec![&self.scenario.path, &self.model.path, &self.tokenizer];
+        paths.extend(self.dataset.as_ref().map(|dataset| &dataset.path));
+        paths.extend(self.plan.as_ref());
+        for variant in variants {
+            paths.push(&variant.engine.path);
+            paths.extend(variant.built.binary.as_ref().filter(|path| path.is_absolute()));
+        }
+        let sized = paths.into_iter().filter_map(|path| Some((path.clone(), size(path)?)));
+        sized.collect::<BTreeSet<_>>().into_iter().collect()
+    }
 }
 
 /// Returns true if two versions are the same, without a leading `v` and the local build tag that

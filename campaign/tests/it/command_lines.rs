@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use campaign::server_spec::container::{Container, Runtime};
 use campaign::server_spec::{
     CommandLine, Filling, ServerSettings, command_line, container_line, image_name,
 };
+use campaign::server_spec::{Container, Runtime};
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
 use shell_words::split as split_flags;

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use campaign::environment::SystemClock;
+use campaign::clock::Clock;
 use campaign::executor::slurm::{Slurm, client_environment};
 use campaign::executor::{Executor, Handle, JobEnd, JobSpec, JobState};
 use campaign::process::Interrupt;
@@ -91,7 +91,7 @@ fn environment(cluster: &Cluster) -> BTreeMap<String, String> {
 
 fn executor(env: BTreeMap<String, String>, options: &[&str]) -> Slurm {
     let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-    Slurm::new(&options, env, Interrupt::new(&SystemClock::start()))
+    Slurm::new(&options, env, Interrupt::new(Clock::start()))
         .unwrap_or_else(|stop| panic!("{stop}"))
 }
 

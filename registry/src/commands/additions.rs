@@ -7,13 +7,13 @@ use std::path::Path;
 
 use anyhow::Context;
 use judge::Registry;
-use registry::events::{Draft, compose};
+use registry::events::{compose, draft};
 use registry::import::{Claim, import, source_of};
 use registry::record::{self, Recorded, render};
 use registry::repository::{RESULTS, WorkTree};
 use registry::sync::{self, Means};
 use schema::canonical::to_file_text;
-use schema::event::{self, EventKind};
+use schema::event::{self, Event, EventKind};
 use schema::exit::Exit;
 use schema::id::{ulid, ulid_unix_ms};
 use schema::run::RunRecord;
@@ -56,18 +56,15 @@ pub fn record(world: &World, given: &RecordArguments) -> anyhow::Result<Exit> {
 
 /// New files laid out like `results/`, in a temporary folder, that are to be committed with the pages
 /// that show them.
-struct StagedResults {
-    folder: TempDir,
-}
+struct StagedResults(TempDir);
 
 impl StagedResults {
     fn new() -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir().context("cannot make a folder for the records")?;
-        Ok(Self { folder })
+        Ok(Self(tempfile::tempdir().context("cannot make a folder for the records")?))
     }
 
     fn write(&self, place: &Path, text: &str) -> anyhow::Result<()> {
-        let path = self.folder.path().join(place);
+        let path = self.0.path().join(place);
         fs::create_dir_all(path.parent().context("a record has no folder")?)?;
         Ok(fs::write(path, text)?)
     }
@@ -75,37 +72,12 @@ impl StagedResults {
     /// Renders the pages that show the staged files, and commits both: one commit never contains
     /// records without their pages.
     fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
-        let (registry, staged) = (&to.place.registry, self.folder.path());
+        let (registry, staged) = (&to.place.registry, self.0.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
         render(tools, registry, Some(staged), staged)?;
         let recorded = record::record(registry, staged, message, world.unix_s())?;
         print_notes(&recorded.notes);
         Ok(recorded)
-    }
-}
-
-impl From<&TargetArguments> for Draft {
-    fn from(given: &TargetArguments) -> Self {
-        let (targets, replaced_by) = (given.targets.clone(), given.replaced_by.clone());
-        Self { targets, replaced_by, ..Self::default() }
-    }
-}
-
-impl From<&WaiveArguments> for Draft {
-    fn from(given: &WaiveArguments) -> Self {
-        Self {
-            cell: Some(given.cell.clone()),
-            metric: Some(given.metric.clone()),
-            until: Some(given.until.clone()),
-            release: given.release.clone(),
-            ..Self::default()
-        }
-    }
-}
-
-impl From<&EpochArguments> for Draft {
-    fn from(given: &EpochArguments) -> Self {
-        Self { cell: Some(given.cell.clone()), since: given.since.clone(), ..Self::default() }
     }
 }
 
@@ -116,17 +88,43 @@ fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
     times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
 }
 
+/// Retracts or annotates records.
+pub fn about(world: &World, kind: EventKind, given: &TargetArguments) -> anyhow::Result<Exit> {
+    let (targets, replaced_by) = (given.targets.clone(), given.replaced_by.clone());
+    event(
+        world,
+        &given.event,
+        Event { targets, replaced_by, ..draft(kind, &given.event.reason, &given.event.evidence) },
+    )
+}
+
+/// Accepts a regression of a metric until a given day.
+pub fn waive(world: &World, given: &WaiveArguments) -> anyhow::Result<Exit> {
+    let (cell, metric) = (Some(given.cell.clone()), Some(given.metric.clone()));
+    let (expires, release) = (Some(given.until.clone()), given.release.clone());
+    let draft = draft(EventKind::Waive, &given.event.reason, &given.event.evidence);
+    event(world, &given.event, Event { cell, metric, expires, release, ..draft })
+}
+
+/// Declares that machine or data changed.
+pub fn epoch(world: &World, given: &EpochArguments) -> anyhow::Result<Exit> {
+    let (cell, since) = (Some(given.cell.clone()), given.since.clone());
+    event(
+        world,
+        &given.event,
+        Event {
+            cell,
+            since,
+            ..draft(EventKind::Epoch, &given.event.reason, &given.event.evidence)
+        },
+    )
+}
+
 /// Writes an event, renders the pages with it, and commits both.
-pub fn event(
-    world: &World,
-    kind: EventKind,
-    draft: Draft,
-    given: &EventArguments,
-) -> anyhow::Result<Exit> {
-    let draft = Draft { reason: given.reason.clone(), evidence: given.evidence.clone(), ..draft };
+fn event(world: &World, given: &EventArguments, draft: Event) -> anyhow::Result<Exit> {
     let loaded = reported(store::load(&[&given.renders.place.registry.join(RESULTS)])?);
     let id = ulid(after_the_others(&loaded, world.unix_ms), world.random);
-    let event = compose(&loaded, kind, draft, (id, world.unix_s()))?;
+    let event = compose(&loaded, draft, (id, world.unix_s()))?;
     let staged = StagedResults::new()?;
     staged.write(schema::path::of_event(&event.id)?.as_ref(), &event::to_text(&event)?)?;
     let reason: String = event.reason.chars().take(SUBJECT_CHARS).collect();

@@ -31,10 +31,7 @@ use crate::cli::{
 
 pub fn check(world: &World, registry: &Path, format: Format) -> anyhow::Result<Exit> {
     let report = registry::check::check(registry, Some(&world.place(registry)), world.unix_ms)?;
-    match format {
-        Format::Json => print_json(&report)?,
-        _ => print(&report.to_string())?,
-    }
+    answer(format, &report, || report.to_string())?;
     Ok(report.exit())
 }
 
@@ -61,13 +58,11 @@ pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
     let in_events = |path: &str| first_part(path) == "events";
     let events = store::load_where(&paths(&roots), &in_events)?.events;
     let runs = lists::listed(&surveys, &events, &filter);
-    match (given.format, given.runs) {
-        (Format::Json, true) => print_json(&runs)?,
-        (Format::Json, false) => print_json(&lists::rows(&runs))?,
-        (_, true) => print(&lists::table_of_runs(&runs))?,
-        (_, false) => print(&lists::table(&lists::rows(&runs)))?,
+    if given.runs {
+        return answer(given.format, &runs, || lists::table_of_runs(&runs));
     }
-    Ok(Exit::Well)
+    let rows = lists::rows(&runs);
+    answer(given.format, &rows, || lists::table(&rows))
 }
 
 pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
@@ -83,12 +78,8 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
     let (hardware, model) = (Some(given.hardware.clone()), Some(given.model.clone()));
     let parts = RunParts { hardware, model, ..RunParts::default() };
     let loaded = reported(store::load_runs(&[&results], &parts)?);
-    let answer = best::best(&loaded, &question)?;
-    match given.format {
-        Format::Json => print_json(&answer)?,
-        _ => print(&best::table(&answer))?,
-    }
-    Ok(Exit::Well)
+    let best = best::best(&loaded, &question)?;
+    answer(given.format, &best, || best::table(&best))
 }
 
 pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
@@ -138,11 +129,7 @@ fn export_parquet(
 
 pub fn rules(format: Format) -> anyhow::Result<Exit> {
     let rules = listing::rules();
-    match format {
-        Format::Json => print_json(&rules)?,
-        _ => print(&listing::table(&rules))?,
-    }
-    Ok(Exit::Well)
+    answer(format, &rules, || listing::table(&rules))
 }
 
 pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
@@ -239,11 +226,7 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
     let policy::Standard { file: policy, quoted } = policy::standard();
     if given.outline {
         let outline = labs::outline(&lab, &policy, &quoted);
-        match given.format {
-            Format::Json => print_json(&outline)?,
-            _ => print(&labs::text::outlined(&outline))?,
-        }
-        return Ok(Exit::Well);
+        return answer(given.format, &outline, || labs::text::outlined(&outline));
     }
     let runs_max = given.runs_max.or(lab.budget.runs).unwrap_or(u32::MAX);
     labs::check_budget(&lab, &policy, runs_max)?;
@@ -255,9 +238,18 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
     let runs = loaded.standing().map(|run| &run.record).filter(of_lab);
     let next = labs::next(&lab, &policy, runs_max, runs);
     let text = labs::text::text(&lab, &next);
-    match given.format {
-        Format::Json => print_json(&Answer { next: &next, text })?,
-        _ => print(&text)?,
+    answer(given.format, &Answer { next: &next, text: text.clone() }, || text)
+}
+
+/// Prints the result of a command as JSON, or else its text.
+fn answer(
+    format: Format,
+    result: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<Exit> {
+    match format {
+        Format::Json => print_json(result)?,
+        _ => print(&text())?,
     }
     Ok(Exit::Well)
 }

@@ -66,17 +66,14 @@ pub struct Facts {
 /// Parses and verifies the file at `path` below `results/`. Returns its facts and every finding.
 pub fn examine(path: &str, bytes: &[u8]) -> (Option<Facts>, Vec<Finding>) {
     match verified(path, bytes) {
-        Ok((parsed, findings)) => (Some(facts(&parsed)), findings),
+        Ok((parsed, findings)) => {
+            let (kind, id) = (kind_name(&parsed).to_owned(), parsed.id().map(str::to_owned));
+            let run =
+                if let Parsed::Run(record) = &parsed { Some(run_facts(record)) } else { None };
+            (Some(Facts { kind, id, run }), findings)
+        }
         Err(finding) => (None, vec![finding]),
     }
-}
-
-fn facts(parsed: &Parsed) -> Facts {
-    let run = match parsed {
-        Parsed::Run(record) => Some(run_facts(record)),
-        _ => None,
-    };
-    Facts { kind: kind_name(parsed).to_owned(), id: parsed.id().map(str::to_owned), run }
 }
 
 fn kind_name(parsed: &Parsed) -> &'static str {
@@ -131,12 +128,9 @@ fn parse(path: &str, bytes: &[u8]) -> Result<(Parsed, Option<Value>), Finding> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Finding::breach(READ, path, format!("not UTF-8: {error}")))?;
     match kind {
-        FileKind::Run | FileKind::Import => json::<RunRecord>(path, text, run::SCHEMA)
-            .map(|(record, value)| (Parsed::Run(Box::new(record)), Some(value))),
-        FileKind::Kernels => json::<KernelRecord>(path, text, kernel::SCHEMA)
-            .map(|(record, value)| (Parsed::Kernels(Box::new(record)), Some(value))),
-        FileKind::Campaign => json(path, text, campaign::SCHEMA)
-            .map(|(record, value)| (Parsed::Campaign(record), Some(value))),
+        FileKind::Run | FileKind::Import => json(path, text, run::SCHEMA, Parsed::Run),
+        FileKind::Kernels => json(path, text, kernel::SCHEMA, Parsed::Kernels),
+        FileKind::Campaign => json(path, text, campaign::SCHEMA, Parsed::Campaign),
         FileKind::Event => toml_event(path, text).map(|event| (Parsed::Event(event), None)),
         FileKind::Page | FileKind::Readme | FileKind::Leftover | FileKind::Stray => {
             Ok((Parsed::Derived, None))
@@ -144,14 +138,19 @@ fn parse(path: &str, bytes: &[u8]) -> Result<(Parsed, Option<Value>), Finding> {
     }
 }
 
-fn json<T: DeserializeOwned>(path: &str, text: &str, schema: &str) -> Result<(T, Value), Finding> {
+fn json<T: DeserializeOwned>(
+    path: &str,
+    text: &str,
+    schema: &str,
+    parsed: fn(T) -> Parsed,
+) -> Result<(Parsed, Option<Value>), Finding> {
     let unreadable = |error: serde_json::Error| {
         Finding::breach(READ, path, format!("not a `{schema}` record: {error}"))
     };
     let value: Value = serde_json::from_str(text).map_err(unreadable)?;
     known_schema(path, value.get("schema").and_then(Value::as_str), schema)?;
     // Parsed from the text, not from the value: only that refuses a key that is given twice.
-    Ok((serde_json::from_str(text).map_err(unreadable)?, value))
+    Ok((parsed(serde_json::from_str(text).map_err(unreadable)?), Some(value)))
 }
 
 fn toml_event(path: &str, text: &str) -> Result<Event, Finding> {

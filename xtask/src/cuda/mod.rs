@@ -2,7 +2,6 @@
 //! entry's machine code against the budget at the head of its file.
 
 mod budget;
-mod code;
 mod toolchain;
 
 use std::collections::BTreeMap;
@@ -16,8 +15,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
-use budget::{Budget, Head};
-use code::Code;
+use budget::{Budget, Code, Head, read_code};
 
 /// Folder of the CUDA kernels; every `.cu` file in it is compiled.
 const KERNELS: &str = "engine/cuda/kernels";
@@ -140,7 +138,7 @@ impl Unit {
                 &[OsString::from(what), cubin.clone().into()],
             )
         };
-        self.judge(&head.budgets, &code::read(&dump("-res-usage")?, &dump("-sass")?), &mut report);
+        self.judge(&head.budgets, &read_code(&dump("-res-usage")?, &dump("-sass")?), &mut report);
         Ok(report)
     }
 

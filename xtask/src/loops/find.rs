@@ -51,12 +51,8 @@ fn sets_frame_pointer(instruction: &Instruction) -> bool {
     let copies = instruction.op1_register() == Register::RSP;
     let points =
         instruction.code() == Code::Lea_r64_m && instruction.memory_base() == Register::RSP;
-    instruction.op0_register() == Register::RBP
-        && ((copies && is_move(instruction.code())) || points)
-}
-
-fn is_move(code: Code) -> bool {
-    matches!(code, Code::Mov_rm64_r64 | Code::Mov_r64_rm64)
+    let moves = matches!(instruction.code(), Code::Mov_rm64_r64 | Code::Mov_r64_rm64);
+    instruction.op0_register() == Register::RBP && ((copies && moves) || points)
 }
 
 impl Loop {

@@ -17,7 +17,8 @@ const NO_DOCUMENTS: &[&str] = &["CHANGELOG.md", "results", "site/cases", "templa
 const CLAIMS: &[&str] = &["docs/method/client.md", "docs/SECURITY.md"];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
-    let tree = tree(files);
+    // All files and folders of the tree.
+    let tree: BTreeSet<&Path> = files.iter().flat_map(|file| file.path.ancestors()).collect();
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| is_document(file)) {
         let Some(text) = &file.text else { continue };
@@ -54,11 +55,6 @@ fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
 
 fn is_document(file: &File) -> bool {
     file.path.extension().is_some_and(|e| e == "md") && !NO_DOCUMENTS.iter().any(|n| file.under(n))
-}
-
-/// Returns the paths of all files and folders of the tree.
-fn tree(files: &[File]) -> BTreeSet<&Path> {
-    files.iter().flat_map(|file| file.path.ancestors()).collect()
 }
 
 /// Returns a finding for each link, and each back-ticked word that looks like a path of the tree,

@@ -10,11 +10,11 @@ use schema::run::{EngineFacts, FailureClass, HardwareFacts, RunRecord, Status};
 
 use super::*;
 use crate::catalog::Catalog;
+use crate::clock::Clock;
 use crate::console::Console;
-use crate::environment::SystemClock;
 use crate::executor::JobSpec;
-use crate::executor::collect;
-use crate::executor::job::{FileFact, NodeEnd, RecordedHardware, Step, record_path};
+use crate::executor::job::{FileFact, Job, Step, record_path};
+use crate::executor::journal::RecordedHardware;
 use crate::files::{Lines, write_whole};
 use crate::inputs::Obtained;
 use crate::inputs::cache::Cache;
@@ -27,13 +27,13 @@ use crate::tools::Tools;
 use crate::world::Ids;
 
 fn world(root: &Path) -> World {
-    let clock = SystemClock::start();
+    let clock = Clock::start();
     World {
         places: Places::new(root, None),
         tools: Tools::new(root),
         catalog: Catalog::new(&root.join("suite")),
         cache: Cache::new(&root.join("cache")),
-        interrupt: Interrupt::new(&clock),
+        interrupt: Interrupt::new(clock),
         clock,
         console: Console::silent(),
         identity: Identity::default(),
@@ -119,7 +119,7 @@ impl Scripted<'_> {
                 let scratch = tempfile::tempdir().unwrap();
                 let failure = (FailureClass::Crash, "the server ended with exit code 1");
                 record_unmeasured(self.world, self.ready, run, failure, scratch.path()).unwrap();
-                let record = collect::records(scratch.path()).unwrap().remove(0);
+                let record = job::records(scratch.path()).unwrap().remove(0);
                 let path = record_path(&run.run);
                 let text = to_file_text(&record).unwrap();
                 write_whole(&spec.dir.join(&path), text.as_bytes()).unwrap();
@@ -201,7 +201,7 @@ fn came_of(attempts: &[Attempt]) -> Came {
     };
     let stop = Drive::new(&world, &executor, &ready, &mut journal).carry_out(None).err();
     assert!(executor.attempts.borrow().is_empty(), "an attempt was not made");
-    let records = collect::records(&places.staged()).unwrap();
+    let records = job::records(&places.staged()).unwrap();
     assert!(records.iter().all(|record| record.status == Status::Failed));
     let submitted = executor.submitted.into_inner();
     let runs = submitted
@@ -315,12 +315,12 @@ fn jobs_that_run_at_once_share_the_hours_that_are_left() {
         submitted: RefCell::default(),
     };
     let share = |journal: &Journal, job: &PlannedJob| {
-        submit::budget(&world, &ready, &journal.state, (job, &executor)).unwrap()
+        job::budget(&world, &ready, &journal.state, (job, &executor)).unwrap()
     };
     assert_eq!(share(&journal, &jobs[0]), Some(5.0), "2 of 8 expected hours");
     assert_eq!(share(&journal, &jobs[1]), Some(15.0));
-    let first = submit::job(&ready, &jobs[0], &executor, Some(5.0));
-    first.write(&submit::places(&world, &ready, &first.key)).unwrap();
+    let first = job::describe_job(&ready, &jobs[0], &executor, (Some(5.0), false));
+    first.write(&job::places(&world, &ready, &first.key)).unwrap();
     let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
     journal.note(submitted).unwrap();
     assert_eq!(share(&journal, &jobs[1]), Some(15.0), "5 are another job's");

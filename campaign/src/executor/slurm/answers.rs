@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use crate::executor::{JobEnd, JobState};
 use crate::process::describe;
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 
 /// Arguments of `squeue` that list job ids, including jobs that have ended and are not yet
 /// forgotten.
@@ -135,7 +135,7 @@ fn stated(value: &str) -> Option<String> {
 fn unreadable(tool: &str, answer: &str, expected: &str) -> Stop {
     let start: String = answer.trim().chars().take(120).collect();
     let answer = if start.is_empty() { "nothing".to_owned() } else { format!("`{start}`") };
-    Stop::environment(format!("`{tool}` answered {answer}, where {expected} was expected"))
+    environment!("`{tool}` answered {answer}, where {expected} was expected")
         .with_hint("the answers of Slurm 22.05 are known; is the tool a wrapper?")
 }
 

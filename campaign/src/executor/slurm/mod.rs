@@ -14,7 +14,7 @@ use submission::Options;
 
 use super::{Executor, Handle, JobEnd, JobSpec, JobState, SLURM};
 use crate::process::{Interrupt, Written, capture_until, describe};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment, wrong_use};
 
 /// Time limit of one call of a Slurm tool. The tools retry for some seconds to reach a controller
 /// that is down; a longer silence will not end by itself.
@@ -23,19 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Environment variables that Slurm's tools receive: those that locate the cluster, and the user's
 /// own job settings. Others are withheld because variables such as `SQUEUE_FORMAT` would change the
 /// output that is parsed, and because `sbatch` passes everything on to the job.
-const SEEN: &[&str] = &[
-    "HOME",
-    "LOGNAME",
-    "PATH",
-    "SBATCH_ACCOUNT",
-    "SBATCH_CONSTRAINT",
-    "SBATCH_PARTITION",
-    "SBATCH_QOS",
-    "SBATCH_RESERVATION",
-    "SLURM_CONF",
-    "SLURM_CONF_SERVER",
-    "USER",
-];
+const SEEN: &str = "\
+    HOME LOGNAME PATH SBATCH_ACCOUNT SBATCH_CONSTRAINT SBATCH_PARTITION SBATCH_QOS \
+    SBATCH_RESERVATION SLURM_CONF SLURM_CONF_SERVER USER";
 
 /// Argument of `sacct` with the period in which it searches for a job by name; campaigns are
 /// resumed within days.
@@ -47,7 +37,7 @@ const NO_ACCOUNTING: &str = "accounting storage is disabled";
 
 /// Returns the environment variables out of `all` that Slurm's tools are started with.
 pub fn client_environment(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
-    all.filter(|(name, _)| SEEN.contains(&name.as_str())).collect()
+    all.filter(|(name, _)| SEEN.split(' ').any(|seen| seen == name)).collect()
 }
 
 /// Slurm executor of one user on one cluster.
@@ -84,28 +74,29 @@ impl Slurm {
 
     /// Runs a Slurm tool that has to succeed, and returns its standard output.
     fn ask(&self, tool: &str, words: &[&str]) -> Result<String, Stop> {
-        let written = self.run(tool, words)?;
-        if written.status.success() {
-            Ok(written.stdout)
-        } else {
-            Err(no_answer(tool, &why(&written)))
-        }
+        Ok(self.ask_for(tool, words, None)?.unwrap_or_default())
     }
 
     /// Runs a Slurm tool and returns its standard output; `None` if it fails with the error text
     /// `none`.
-    fn ask_for(&self, tool: &str, words: &[&str], none: &str) -> Result<Option<String>, Stop> {
+    fn ask_for(
+        &self,
+        tool: &str,
+        words: &[&str],
+        none: Option<&str>,
+    ) -> Result<Option<String>, Stop> {
         let written = self.run(tool, words)?;
-        if written.status.success() {
-            return Ok(Some(written.stdout));
+        match written.status.success() {
+            true => Ok(Some(written.stdout)),
+            false if none.is_some_and(|none| written.stderr.contains(none)) => Ok(None),
+            false => Err(no_answer(tool, &why(&written))),
         }
-        if written.stderr.contains(none) { Ok(None) } else { Err(no_answer(tool, &why(&written))) }
     }
 
     /// Queries the controller for a job with `scontrol`; `None` if it has forgotten the job, which
     /// happens some minutes after the job's end.
     fn known_to_controller(&self, id: &str) -> Result<Option<Report>, Stop> {
-        let shown = self.ask_for("scontrol", &["--oneliner", "show", "job", id], NO_JOB)?;
+        let shown = self.ask_for("scontrol", &["--oneliner", "show", "job", id], Some(NO_JOB))?;
         shown.map(|shown| answers::shown(&shown)).transpose()
     }
 
@@ -114,7 +105,7 @@ impl Slurm {
     fn known_to_accounting(&self, id: &str) -> Result<Option<Report>, Stop> {
         let job = format!("--jobs={id}");
         let words = [&answers::ACCOUNT[..], &[&job]].concat();
-        match self.ask_for("sacct", &words, NO_ACCOUNTING)? {
+        match self.ask_for("sacct", &words, Some(NO_ACCOUNTING))? {
             Some(rows) => answers::accounted(&rows),
             None => Ok(None),
         }
@@ -127,6 +118,15 @@ impl Slurm {
         let node = format!("--nodes={node}");
         let nodes = self.ask("sinfo", &["--noheader", "--Node", &node, "--format=%T|%E"])?;
         Ok(answers::failed_prolog(&nodes))
+    }
+
+    fn state_of(&self, report: Report) -> Result<JobState, Stop> {
+        // One more query, only for cancelled jobs: a failed prolog looks like a cancellation.
+        let turned_away = match (report.state.as_str(), &report.node) {
+            (answers::CANCELLED, Some(node)) => self.was_turned_away(node)?,
+            _ => None,
+        };
+        answers::state_of(report, turned_away)
     }
 }
 
@@ -172,7 +172,7 @@ impl Executor for Slurm {
             return Ok(Some(Handle(id)));
         }
         let words = [&answers::ACCOUNT[..], &[&name, REMEMBERED]].concat();
-        match self.ask_for("sacct", &words, NO_ACCOUNTING)? {
+        match self.ask_for("sacct", &words, Some(NO_ACCOUNTING))? {
             Some(rows) => Ok(answers::latest("sacct", &rows)?.map(Handle)),
             None => Ok(None),
         }
@@ -202,26 +202,15 @@ impl Executor for Slurm {
     }
 }
 
-impl Slurm {
-    fn state_of(&self, report: Report) -> Result<JobState, Stop> {
-        // One more query, only for cancelled jobs: a failed prolog looks like a cancellation.
-        let turned_away = match (report.state.as_str(), &report.node) {
-            (answers::CANCELLED, Some(node)) => self.was_turned_away(node)?,
-            _ => None,
-        };
-        answers::state_of(report, turned_away)
-    }
-}
-
 /// Builds the error of a scheduler that cannot be reached.
 fn no_answer(tool: &str, said: &str) -> Stop {
-    Stop::environment(format!("`{tool}` got no answer: {said}"))
+    environment!("`{tool}` got no answer: {said}")
         .with_hint("`scontrol ping` says whether a controller is up")
 }
 
 /// Builds the error of a scheduler that refuses a job.
 fn refusal(said: &str) -> Stop {
-    Stop::wrong_use(format!("Slurm refuses the job: {said}")).with_hint(
+    wrong_use!("Slurm refuses the job: {said}").with_hint(
         "`--slurm-option --partition=NAME` and its like go to sbatch, as do SBATCH_ACCOUNT, \
          SBATCH_PARTITION and SBATCH_QOS",
     )

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::executor::JobSpec;
 use crate::files::write_whole;
 use crate::places::NODE_LOG;
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 
 /// Names of `sbatch` options that are reserved, each with the reason for the error message.
 /// Prefixes are reserved too, since `sbatch` accepts abbreviated names.
@@ -59,8 +59,7 @@ impl Options {
             // `starts_with` in this direction, because `--nod=2` means `--nodes=2` to `sbatch`.
             let ours = OURS.iter().find(|(ours, _)| ours.starts_with(name));
             if let Some((_, why)) = ours {
-                let message = format!("`--{name}` cannot be given to sbatch: {why}");
-                return Err(Stop::wrong_use(message));
+                return Err(wrong_use!("`--{name}` cannot be given to sbatch: {why}"));
             }
             match word.strip_prefix("--exclude=") {
                 // Merged with the nodes on which attempts failed: of two `--exclude` only the last
@@ -79,8 +78,7 @@ fn name_of(word: &str) -> Result<&str, Stop> {
         name.len() > 1 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
     };
     name.filter(is_name).ok_or_else(|| {
-        let message = format!("`{word}` is no long option of sbatch, such as `--partition=h200`");
-        Stop::wrong_use(message)
+        wrong_use!("`{word}` is no long option of sbatch, such as `--partition=h200`")
     })
 }
 
@@ -103,7 +101,7 @@ fn text(job: &JobSpec) -> Result<String, Stop> {
     for (name, value) in &job.env {
         let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if !letters || name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-            return Err(Stop::wrong_use(format!("`{name}` is no name of a variable")));
+            return Err(wrong_use!("`{name}` is no name of a variable"));
         }
         // Writing to a string cannot fail.
         let _ = writeln!(text, "export {name}={}", quoted(value));
@@ -119,7 +117,7 @@ fn text(job: &JobSpec) -> Result<String, Stop> {
 /// A path is not UTF-8.
 pub fn submission(job: &JobSpec, options: &Options, script: &Path) -> Result<Vec<String>, Stop> {
     let path = |path: &Path| {
-        let message = || Stop::wrong_use(format!("`{}` is not UTF-8", path.display()));
+        let message = || wrong_use!("`{}` is not UTF-8", path.display());
         path.to_str().map(str::to_owned).ok_or_else(message)
     };
     // Not requeued: the campaign retries a lost job itself, under another key, in another folder
